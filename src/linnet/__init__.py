@@ -1,0 +1,1 @@
+"""Workshop for small language models."""

@@ -1,0 +1,1 @@
+"""Token mixers: the layers that move information between tokens, one file for each."""

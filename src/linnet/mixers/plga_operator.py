@@ -1,0 +1,93 @@
+"""The deep net behind the operator of power-law graph attention: density matrix in, operator `G` out.
+
+Legend: `B` batch, `H` heads, `K` head width, `M` metric hidden width, `R` residual units, `U` gated units in each.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.feed_forward import GatedFeedForward
+from linnet.ops.power_law import energy_curvature_tensor, metric_tensor, potential_tensor
+
+NORM_EPS = 1e-6
+
+
+class DeductiveOutputs(NamedTuple):
+    """The four tensors that power-law graph attention deduces from a text, each `[B, H, K, K]`."""
+
+    a: Tensor
+    a_lm: Tensor
+    a_p: Tensor
+    g: Tensor
+
+
+class ResidualUnit(nn.Module):
+    """`LN_K(A + GLU_U(... GLU_1(A)))`, acting on the rows of A."""
+
+    def __init__(self, head_dim: int, hidden: int, gated_units: int) -> None:
+        super().__init__()
+        self.gated = nn.Sequential(*(GatedFeedForward(head_dim, hidden, bias=True) for _ in range(gated_units)))
+        self.norm = nn.LayerNorm(head_dim, eps=NORM_EPS)
+
+    def forward(self, a: Tensor) -> Tensor:
+        """`[..., K] -> [..., K]`."""
+        normed: Tensor = self.norm(a + self.gated(a))
+        return normed
+
+
+class PowerLawOperator(nn.Module):
+    """From the density matrix to the four deductive outputs. The metric net is shared by the heads of the layer."""
+
+    def __init__(self, heads: int, head_dim: int, hidden: int, residual_units: int, gated_units: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(head_dim, eps=NORM_EPS)
+        self.metric_net = nn.Sequential(*(ResidualUnit(head_dim, hidden, gated_units) for _ in range(residual_units)))
+        shape = (heads, head_dim, head_dim)
+        self.metric_weight, self.power, self.curvature_weight = (nn.Parameter(torch.empty(shape)) for _ in "WPa")
+        self.metric_bias, self.curvature_bias = (nn.Parameter(torch.zeros(shape)) for _ in "bb")
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier-normal per head for `W, P, a`; zero for `b, b_a`."""
+        for parameter in (self.metric_weight, self.power, self.curvature_weight):
+            for head in parameter:
+                nn.init.xavier_normal_(head)
+        nn.init.zeros_(self.metric_bias)
+        nn.init.zeros_(self.curvature_bias)
+
+    def forward(self, density_BHKK: Tensor) -> DeductiveOutputs:
+        """`[B, H, K, K] -> A, A_LM, A_P, G`, computed and returned in at least float32, autocast or not.
+
+        Powers of numbers near zero multiply the rounding of everything before them; the net runs once per text.
+        """
+        wide = torch.promote_types(density_BHKK.dtype, torch.float32)
+        with torch.autocast(device_type=density_BHKK.device.type, enabled=False):
+            if self.power.dtype == wide:
+                return self._deduce(density_BHKK.to(wide))
+            widened = {name: parameter.to(wide) for name, parameter in self.named_parameters()}
+            outputs: DeductiveOutputs = functional_call(self, widened, (density_BHKK.to(wide),))
+            return outputs
+
+    def _deduce(self, density_BHKK: Tensor) -> DeductiveOutputs:
+        a = self.metric_net(self.norm(density_BHKK))
+        a_lm = metric_tensor(a, self.metric_weight, self.metric_bias)
+        a_p = potential_tensor(a_lm, self.power)
+        g = energy_curvature_tensor(a_p, self.curvature_weight, self.curvature_bias)
+        return DeductiveOutputs(a, a_lm, a_p, g)
+
+
+def operator_cost(heads: int, head_dim: int, hidden: int, residual_units: int, gated_units: int) -> Cost:
+    """The net runs once per sequence on the `H * K` rows of the density matrices; `W A` and `a A_P` are per head."""
+    gated = linear_cost(head_dim, hidden, bias=True).repeated(2) + linear_cost(hidden, head_dim, bias=True)
+    net = gated.repeated(residual_units * gated_units)
+    norms = 2 * head_dim * (residual_units + 1)
+    return Cost(
+        parameters=net.parameters + norms + 5 * heads * head_dim**2,
+        flops_per_sequence=net.flops_per_token * heads * head_dim + 2 * 2 * heads * head_dim**3,
+        flops_per_token=2 * heads * head_dim**2,
+        state_elements=heads * head_dim**2,
+    )

@@ -1,0 +1,54 @@
+"""A model on disk: `config.json` (the description) and `model.safetensors` (the weights)."""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from linnet.errors import UserError
+from linnet.files import atomic_path, write_json
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+
+CONFIG, WEIGHTS, TOKENIZER, RUN = "config.json", "model.safetensors", "tokenizer.json", "run.json"
+
+
+def save_decoder(decoder: Decoder, folder: str | Path) -> None:
+    """Write description and weights; each file appears whole or not at all."""
+    folder = Path(folder)
+    write_json(folder / CONFIG, decoder.spec.model_dump())
+    with atomic_path(folder / WEIGHTS) as temporary:
+        save_file({name: t.contiguous() for name, t in decoder.state_dict().items()}, temporary)
+
+
+def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Decoder:
+    """Read a model folder. A missing file, a missing, extra or misshapen tensor is a `UserError` that names it."""
+    folder = Path(folder)
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise UserError(f"{folder}: is not a model folder, it has no {name}")
+    decoder = Decoder(ModelSpec.load(folder / CONFIG))
+    path = folder / WEIGHTS
+    try:
+        tensors = load_file(path)
+    except SafetensorError as error:
+        raise UserError(f"{path}: not a safetensors file ({error})") from error
+    check_tensors(decoder, tensors, path)
+    decoder.to(next(iter(tensors.values())).dtype)
+    decoder.load_state_dict(tensors)
+    return decoder.to(device)
+
+
+def check_tensors(decoder: Decoder, tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Raise a `UserError` naming the first tensor that is missing, extra or misshapen."""
+    expected = decoder.state_dict()
+    for name in expected.keys() - tensors.keys():
+        raise UserError(f"{path}: tensor {name} is missing")
+    for name in tensors.keys() - expected.keys():
+        raise UserError(f"{path}: tensor {name} does not belong to the model in {CONFIG}")
+    for name, tensor in tensors.items():
+        if tensor.shape != expected[name].shape:
+            raise UserError(
+                f"{path}: tensor {name} has shape {list(tensor.shape)}, expected {list(expected[name].shape)}"
+            )

@@ -1,0 +1,126 @@
+"""The typed description of a model: everything that a decoder can be, as data."""
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from linnet.errors import UserError
+from linnet.mixers.registry import AnyMixer
+from linnet.nn.feed_forward import AnyFeedForward
+from linnet.nn.norms import BlockNormSpec, NormSpec
+from linnet.spec import Spec, read_yaml
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+class EmbeddingSpec(Spec):
+    """Token embedding: `scale` multiplies by `sqrt(d_model)`; `positions: learned` adds a vector for each position."""
+
+    scale: bool = False
+    positions: Literal["none", "learned"] = "none"
+    norm: NormSpec | None = None
+
+
+class BlockSpec(Spec):
+    """`repeat` equal layers: a mixer and a feed-forward, each on a residual branch with a normalisation.
+
+    `width` differs from the model's where given (a projection appears where it changes); `share_weights` makes the
+    repeated layers one set of weights.
+    """
+
+    repeat: PositiveInt = 1
+    mixer: AnyMixer
+    feed_forward: AnyFeedForward | None = None
+    norm: BlockNormSpec = BlockNormSpec()
+    width: PositiveInt | None = None
+    share_weights: bool = False
+
+
+class HeadSpec(Spec):
+    """From the last layer to logits: an optional normalisation, then the embedding's own matrix (`tied`) or another."""
+
+    tied: bool = True
+    bias: bool = False
+    norm: NormSpec | None = None
+
+    @model_validator(mode="after")
+    def _no_bias_when_tied(self) -> Self:
+        if self.tied and self.bias:
+            raise ValueError("bias: True: a tied head has no bias; use tied: false or bias: false")
+        return self
+
+
+class InitialisationSpec(Spec):
+    """Starting values. Biases are 0, norms 1; what a mixer holds beside linear layers it initialises itself.
+
+    linear: `normal` with `std`, or `xavier_uniform` (each map of a fused layer by its own shape).
+    embedding_std: standard deviation of token and position embeddings.
+    scale_residual: divide the std of each branch's last map by `sqrt(2 * layers)` (GPT-2).
+    """
+
+    linear: Literal["normal", "xavier_uniform"] = "normal"
+    std: PositiveFloat = 0.02
+    embedding_std: PositiveFloat = 0.02
+    scale_residual: bool = False
+
+
+class ModelSpec(Spec):
+    """A whole decoder."""
+
+    name: str = "model"
+    vocab_size: PositiveInt
+    d_model: PositiveInt
+    context_length: PositiveInt
+    embedding: EmbeddingSpec = EmbeddingSpec()
+    blocks: list[BlockSpec] = Field(min_length=1)
+    head: HeadSpec = HeadSpec()
+    initialisation: InitialisationSpec = InitialisationSpec()
+
+    @model_validator(mode="after")
+    def _mixers_fit_widths(self) -> Self:
+        for index, block in enumerate(self.blocks):
+            try:
+                block.mixer.check(block.width or self.d_model)
+            except ValueError as error:
+                raise ValueError(f"blocks[{index}].mixer.{error}") from None
+        return self
+
+    @property
+    def layers(self) -> int:
+        """How many layers a token passes."""
+        return sum(block.repeat for block in self.blocks)
+
+    @classmethod
+    def load(cls, source: str | Path) -> "ModelSpec":
+        """A model's description from a preset's name, a YAML file, or a model folder."""
+        return cls.parse(read_description(source), str(source))
+
+    def replace(self, **changes: Any) -> "ModelSpec":
+        """A validated copy with some fields changed."""
+        return ModelSpec.parse({**self.model_dump(), **changes}, self.name)
+
+
+def preset_names() -> list[str]:
+    """The names of the presets that come with linnet."""
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def read_description(source: str | Path) -> dict[str, Any]:
+    """The plain data behind a preset's name, a YAML or JSON file, or a model folder.
+
+    Raises `UserError` where there is no such thing, or it holds no mapping.
+    """
+    preset = PRESETS / f"{source}.yaml"
+    path = preset if preset.parent == PRESETS and preset.is_file() else Path(source)
+    if path.is_dir():
+        path = path / "config.json"
+        if not path.exists():
+            raise UserError(f"{source}: is no model folder, it has no config.json")
+    if not path.exists():
+        raise UserError(f"{source}: no such file, and no preset of that name; presets: {', '.join(preset_names())}")
+    data = read_yaml(path)
+    if not isinstance(data, dict):
+        found = "nothing" if data is None else type(data).__name__
+        raise UserError(f"{source}: expected a mapping (name, vocab_size, d_model, …), found {found}")
+    return data

@@ -1,0 +1,26 @@
+"""Linear layers that compute several maps of one input in one matrix product."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class FusedLinear(nn.Linear):
+    """Several linear maps of the same input, stored and computed as one: one read of the input, one large product.
+
+    `parts` are the widths of the single maps; `split` takes the joint output `[..., sum(parts)]` apart. Initialisation
+    treats every part as a matrix of its own (Xavier depends on the shape).
+    """
+
+    def __init__(self, inputs: int, parts: Sequence[int], bias: bool) -> None:
+        super().__init__(inputs, sum(parts), bias=bias)
+        self.parts = tuple(parts)
+
+    def split(self, joint: Tensor) -> tuple[Tensor, ...]:
+        """`[..., sum(parts)]` -> one view `[..., part]` for each part."""
+        return torch.split(joint, list(self.parts), dim=-1)
+
+    def part_weights(self) -> tuple[Tensor, ...]:
+        """The weight `[part, inputs]` of each map, as views."""
+        return torch.split(self.weight, list(self.parts), dim=0)

@@ -1,0 +1,104 @@
+"""Cross-entropy of the next token straight from hidden vectors, without ever holding all logits.
+
+Legend: `N` tokens, `D` width, `V` vocabulary. The logits of a slice of tokens are made, turned into their own gradient
+in place, and used up at once; memory is that of a slice. (PyTorch 2.13 has a function of this kind, 2.11 has none.)
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+SLICE_ELEMENTS = 1 << 21
+"""Logits of one slice: 8 MiB of float32, which stays in a processor's cache."""
+
+
+class TokenLoss(NamedTuple):
+    """Summed `-log p(target)` in nats (differentiable), and how many targets were the likeliest token."""
+
+    nats: Tensor
+    correct: Tensor
+
+
+def linear_cross_entropy_reference(
+    x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor
+) -> TokenLoss:
+    """The definition, with all logits in memory."""
+    logits_NV = F.linear(x_ND, weight_VD, bias_V)
+    nats = F.cross_entropy(
+        logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)), targets_N, reduction="sum"
+    )
+    return TokenLoss(nats, (logits_NV.argmax(dim=-1) == targets_N).sum())
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        differentiate = any(ctx.needs_input_grad)
+        gradients = _Gradients(x_ND, weight_VD, bias_V) if differentiate else None
+        nats = torch.zeros((), dtype=torch.float64, device=x_ND.device)
+        correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
+        step = max(1, SLICE_ELEMENTS // weight_VD.shape[0])
+        for first in range(0, x_ND.shape[0], step):
+            part = slice(first, first + step)
+            logits_nV = F.linear(x_ND[part], weight_VD, bias_V)
+            logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
+            highest_n1, likeliest_n1 = logits_nV.max(dim=-1, keepdim=True)
+            targets_n1 = targets_N[part, None]
+            correct += (likeliest_n1 == targets_n1).sum()
+            logits_nV -= highest_n1
+            of_target_n1 = logits_nV.gather(1, targets_n1)
+            total_n1 = logits_nV.exp_().sum(dim=-1, keepdim=True)
+            nats += (total_n1.log() - of_target_n1).sum(dtype=torch.float64)
+            if gradients is not None:
+                logits_nV /= total_n1
+                logits_nV.scatter_add_(1, targets_n1, torch.full_like(of_target_n1, -1.0))
+                gradients.add(part, logits_nV)
+        ctx.gradients = gradients
+        ctx.mark_non_differentiable(correct)
+        return nats, correct
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        of_x, of_weight, of_bias = ctx.gradients.scaled(upstream)
+        ctx.gradients = None
+        return of_x, of_weight, of_bias, None
+
+
+class _Gradients:
+    """Gradients of the summed loss, gathered slice by slice."""
+
+    def __init__(self, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> None:
+        self.x_ND, self.weight_VD = x_ND, weight_VD
+        self.of_x_ND = torch.empty_like(x_ND)
+        self.of_weight_VD = torch.zeros_like(weight_VD)
+        self.of_bias_V = None if bias_V is None else torch.zeros_like(bias_V)
+
+    def add(self, part: slice, of_logits_nV: Tensor) -> None:
+        of_logits_nV = of_logits_nV.to(self.weight_VD.dtype)
+        torch.mm(of_logits_nV, self.weight_VD, out=self.of_x_ND[part])
+        self.of_weight_VD.addmm_(of_logits_nV.T, self.x_ND[part])
+        if self.of_bias_V is not None:
+            self.of_bias_V += of_logits_nV.sum(dim=0)
+
+    def scaled(self, factor: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        factor = factor.to(self.of_x_ND.dtype)
+        of_bias_V = None if self.of_bias_V is None else self.of_bias_V.mul_(factor)
+        return self.of_x_ND.mul_(factor), self.of_weight_VD.mul_(factor), of_bias_V
+
+
+def linear_cross_entropy(x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor) -> TokenLoss:
+    """The same, in slices: hidden vectors `[N, D]`, the head's matrix `[V, D]`, targets int64 `[N]`.
+
+    `nats` is float64. Gradients are made in the forward pass and can be used once. Under autocast the definition is
+    used: there the logits' precision is autocast's business.
+    """
+    if torch.is_autocast_enabled(x_ND.device.type) or x_ND.dtype != weight_VD.dtype or torch.compiler.is_compiling():
+        return linear_cross_entropy_reference(x_ND, weight_VD, bias_V, targets_N)
+    nats, correct = _LinearCrossEntropy.apply(x_ND, weight_VD, bias_V, targets_N)  # type: ignore[no-untyped-call]
+    return TokenLoss(nats, correct)

@@ -1,0 +1,93 @@
+"""Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, eq. 34).
+
+Legend: `B` batch, `T` tokens, `N` heads, `K` head width. Pair `i` is turned by `position * base ** (-2i / K)`.
+`adjacent` pairs are `(0,1), (2,3), ...` (the paper; PLDR-LLM); `halves` are `(0,K/2), (1,K/2+1), ...` (Llama).
+"""
+
+from functools import lru_cache
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Pairing = Literal["adjacent", "halves"]
+
+
+@lru_cache(maxsize=32)
+def _table(length: int, width: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines `[length, K/2]`, computed in float32 as the published models do."""
+    with torch.inference_mode(False):
+        exponents = torch.arange(0, width, 2, dtype=torch.float32, device=device) / width
+        angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), base**-exponents)
+        return angles.cos(), angles.sin()
+
+
+def rotary_table(positions: Tensor, width: int, base: float, highest: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines for `positions` (`[T]` or `[B, T]`, all `< highest`), each `[..., T, 1, K/2]`, float32."""
+    length = 1 << (highest - 1).bit_length() if highest > 1 else 1
+    cos, sin = _table(length, width, base, positions.device)
+    return cos[positions].unsqueeze(-2), sin[positions].unsqueeze(-2)
+
+
+def rotate_reference(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pairing) -> Tensor:
+    """The definition: turn every pair of `x [B, T, N, K]` by the angles of `rotary_table`; keeps the dtype of `x`."""
+    cos, sin = (part.to(x_BTNK.dtype) for part in table)
+    first, second = _pairs(x_BTNK, pairing)
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    return torch.cat(turned, dim=-1) if pairing == "halves" else torch.stack(turned, dim=-1).flatten(-2)
+
+
+def _pairs(x_BTNK: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
+    """The first and the second elements of all pairs, `[B, T, N, K/2]` views."""
+    if pairing == "halves":
+        first, second = x_BTNK.chunk(2, dim=-1)
+        return first, second
+    return x_BTNK[..., 0::2], x_BTNK[..., 1::2]
+
+
+def _turn_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing) -> None:
+    first, second = _pairs(x, pairing)
+    out_first, out_second = _pairs(out, pairing)
+    torch.mul(first, cos, out=out_first).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=out_second).addcmul_(first, sin)
+
+
+class _RotateHeads(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, joint_BTNK: Tensor, heads: tuple[int, int, int], cos: Tensor, sin: Tensor, pairing: Pairing
+    ) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(cos, sin)
+        ctx.heads, ctx.pairing, ctx.shape = heads, pairing, joint_BTNK.shape
+        queries, keys, values = heads
+        unturned, v_BTMK = torch.split(joint_BTNK, [queries + keys, values], dim=2)
+        turned = torch.empty_like(unturned, memory_format=torch.contiguous_format)
+        _turn_into(turned, unturned, cos, sin, pairing)
+        return *torch.split(turned, [queries, keys], dim=2), v_BTMK
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_q: Tensor, of_k: Tensor, of_v: Tensor) -> tuple[Tensor, None, None, None, None]:
+        cos, sin = ctx.saved_tensors
+        gradient = of_q.new_empty(ctx.shape)
+        into_q, into_k, into_v = torch.split(gradient, list(ctx.heads), dim=2)
+        _turn_into(into_q, of_q, cos, -sin, ctx.pairing)
+        _turn_into(into_k, of_k, cos, -sin, ctx.pairing)
+        into_v.copy_(of_v)
+        return gradient, None, None, None, None
+
+
+def rotate_heads(
+    joint_BTNK: Tensor, heads: tuple[int, int, int], table: tuple[Tensor, Tensor], pairing: Pairing
+) -> tuple[Tensor, ...]:
+    """Take `[B, T, N, K]` apart into queries, keys and values (`heads` of each) and turn queries and keys, fast.
+
+    The gradient of the joint tensor is written once, without a copy to join its parts.
+    """
+    if torch.compiler.is_compiling():
+        q_BTNK, k_BTMK, v_BTMK = torch.split(joint_BTNK, list(heads), dim=2)
+        return rotate_reference(q_BTNK, table, pairing), rotate_reference(k_BTMK, table, pairing), v_BTMK
+    cos, sin = (part.to(joint_BTNK.dtype) for part in table)
+    out: tuple[Tensor, ...] = _RotateHeads.apply(joint_BTNK, heads, cos, sin, pairing)  # type: ignore[no-untyped-call]
+    return out

@@ -1,0 +1,167 @@
+"""The base of every description in linnet: frozen, typed, unknown keys refused, errors in one line."""
+
+import copy
+import re
+from pathlib import Path
+from typing import Any, Self, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+
+from linnet.errors import UserError
+from linnet.files import read_text
+
+
+class Spec(BaseModel):
+    """A frozen description. Every user-facing description (model, mixer, training) derives from it.
+
+    A validator over several fields raises `ValueError("field: value: what would be accepted")`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Python counts True as 1; in a description `heads: yes` is a mistake."""
+        if isinstance(value, bool) and info.field_name is not None:
+            types = _plain_types(cls.model_fields[info.field_name].annotation)
+            if types & {int, float} and bool not in types:
+                raise ValueError("must be a number")
+        return value
+
+    @classmethod
+    def parse(cls, value: Any, origin: str) -> Self:
+        """Validate plain data; a mistake becomes one line: `origin: field: value: what would be accepted`."""
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise UserError(f"{origin}: {describe(error, value)}") from error
+
+
+def _plain_types(annotation: Any) -> set[Any]:
+    """`PositiveInt | None` -> its parts and theirs, `int` and `NoneType` among them."""
+    return {annotation}.union(*(_plain_types(part) for part in get_args(annotation) if not isinstance(part, str)))
+
+
+PLAIN_WORDS = {
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "dict_type": "must be a mapping",
+    "list_type": "must be a list",
+    "too_short": "must not be empty",
+}
+
+
+def describe(error: ValidationError, data: Any) -> str:
+    """The first mistake of a pydantic error about `data` in one line: field, value, what would be accepted."""
+    first = error.errors(include_url=False)[0]
+    kind, field, value = first["type"], field_path(first["loc"], data), first["input"]
+    if kind in ("extra_forbidden", "invalid_key"):
+        return f"{field}: unknown key (value {_short(value)})"
+    if kind == "missing":
+        return f"{field}: missing, a value is required"
+    if kind == "union_tag_not_found":
+        return f"{field}.kind: missing, a value is required"
+    if kind == "union_tag_invalid":
+        context = first["ctx"]
+        return f"{field}.kind: {context['tag']!r}: must be one of {context['expected_tags']}"
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if kind == "value_error" and isinstance(value, dict):
+        return f"{field}.{message}" if field else message
+    message = PLAIN_WORDS.get(kind, message.replace("Input should be", "must be", 1))
+    return f"{field}: {_short(value)}: {message}" if field else message
+
+
+def field_path(location: tuple[int | str, ...], data: Any) -> str:
+    """`("blocks", 0, "mixer", "ted", "heads")` as a person writes it: `blocks[0].mixer.heads`.
+
+    Pydantic puts the chosen `kind` of a union into the location; it is no field of `data`, so it is left out.
+    """
+    path = ""
+    for part in location:
+        if isinstance(data, dict) and part not in data and data.get("kind") == part:
+            continue
+        path += f"[{part}]" if isinstance(data, list) else f".{part}" if path else str(part)
+        data = _child(data, part)
+    return path
+
+
+def _child(data: Any, part: int | str) -> Any:
+    if isinstance(data, dict):
+        return data.get(part)
+    return data[part] if isinstance(data, list) and isinstance(part, int) and part < len(data) else None
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Plain data from a YAML file; a malformed one is a `UserError` that names file and line."""
+    text = read_text(path)
+    try:
+        return yaml.load(text, Loader=_UniqueKeys)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        raise UserError(f"{path}, line {line}: not valid YAML ({error.problem})") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: the 30th of February
+        raise UserError(f"{path}: not valid YAML ({error})") from error
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that is given twice; YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        problem=f"key {key.value!r} is given twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def override(data: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
+    """Apply `section.key=value` assignments (values are YAML; `blocks.0.mixer.heads=4` reaches into lists).
+
+    Returns a changed copy. A malformed assignment or a path through something that is no mapping is a `UserError`.
+    """
+    result = copy.deepcopy(data)
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals or not path.strip():
+            raise UserError(f"--set {assignment}: expected section.key=value")
+        try:
+            value = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError):
+            raise UserError(f"--set {assignment}: {text!r} is not a valid YAML value") from None
+        _assign(result, path.strip().split("."), _number(value), assignment)
+    return result
+
+
+def _assign(node: Any, keys: list[str], value: Any, assignment: str) -> None:
+    for depth, key in enumerate(keys):
+        last = depth == len(keys) - 1
+        if isinstance(node, list):
+            if not key.isdigit() or int(key) >= len(node):
+                raise UserError(f"--set {assignment}: {key!r} is not an index below {len(node)}")
+            index: Any = int(key)
+        elif isinstance(node, dict):
+            index = key
+            if not last and node.get(key) is None:
+                node[key] = {}
+        else:
+            raise UserError(f"--set {assignment}: {'.'.join(keys[:depth])} has no field {key!r}")
+        if last:
+            node[index] = value
+        else:
+            node = node[index]
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 reads `1e-3` as text (it wants `1.0e-3`); a person means a number."""
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9]+[eE][-+]?[0-9]+", value) else value
+
+
+def _short(value: Any, limit: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

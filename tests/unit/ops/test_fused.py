@@ -1,0 +1,71 @@
+"""The fast forms of small operations against their definitions, with all gradients."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from linnet.ops import cross_entropy
+from linnet.ops.cross_entropy import linear_cross_entropy, linear_cross_entropy_reference
+from linnet.ops.gated import gated_silu, gated_silu_reference
+from linnet.ops.rms_norm import rms_norm, rms_norm_reference
+
+
+def _double(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def _same_with_gradients(fast: Tensor, slow: Tensor, inputs: tuple[Tensor, ...]) -> None:
+    torch.testing.assert_close(fast, slow)
+    upstream = torch.randn_like(fast)
+    for actual, expected in zip(
+        torch.autograd.grad(fast, inputs, upstream), torch.autograd.grad(slow, inputs, upstream), strict=True
+    ):
+        torch.testing.assert_close(actual, expected)
+
+
+@given(st.integers(1, 5), st.integers(1, 9))
+def test_rms_norm(rows, width):
+    x, gain = _double(2, rows, width), _double(width)
+    _same_with_gradients(rms_norm(x, gain, 1e-6), rms_norm_reference(x, gain, 1e-6), (x, gain))
+
+
+def test_rms_norm_of_zeros_is_zero():
+    assert (rms_norm(torch.zeros(2, 4), torch.ones(4), 1e-6) == 0).all()
+
+
+def test_rms_norm_in_bfloat16():
+    x, gain = torch.randn(3, 64), torch.randn(64)
+    rough = rms_norm(x.bfloat16(), gain.bfloat16(), 1e-6).float()
+    torch.testing.assert_close(rough, rms_norm_reference(x, gain, 1e-6), rtol=0.02, atol=0.02)
+
+
+@given(st.integers(1, 5), st.integers(1, 9))
+def test_gated_silu(rows, width):
+    joint = _double(2, rows, 2 * width)
+    _same_with_gradients(gated_silu(joint), gated_silu_reference(joint), (joint,))
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("slice_elements", [1, 30, 10_000])
+def test_linear_cross_entropy(with_bias: bool, slice_elements: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
+    x, weight, bias = _double(9, 4), _double(7, 4), _double(7) if with_bias else None
+    targets = torch.randint(7, (9,))
+    fast, slow = (f(x, weight, bias, targets) for f in (linear_cross_entropy, linear_cross_entropy_reference))
+    assert fast.correct == slow.correct
+    inputs = tuple(tensor for tensor in (x, weight, bias) if tensor is not None)
+    _same_with_gradients(fast.nats, slow.nats, inputs)
+
+
+def test_linear_cross_entropy_of_huge_logits_is_finite():
+    x, weight = 1e4 * torch.randn(5, 4), torch.randn(7, 4)
+    assert linear_cross_entropy(x, weight, None, torch.randint(7, (5,))).nats.isfinite()
+
+
+def test_linear_cross_entropy_without_gradients():
+    with torch.no_grad():
+        x, weight, targets = torch.randn(5, 4), torch.randn(7, 4), torch.randint(7, (5,))
+        fast, slow = (f(x, weight, None, targets) for f in (linear_cross_entropy, linear_cross_entropy_reference))
+    torch.testing.assert_close(fast.nats.float(), slow.nats)

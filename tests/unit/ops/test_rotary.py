@@ -1,0 +1,67 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linnet.ops.rotary import Pairing, rotary_table, rotate_heads, rotate_reference
+
+PAIRINGS: list[Pairing] = ["adjacent", "halves"]
+
+
+def _by_definition(x: list[float], position: int, base: float, pairing: Pairing) -> list[float]:
+    width, out = len(x), list(x)
+    for i in range(width // 2):
+        a, b = (2 * i, 2 * i + 1) if pairing == "adjacent" else (i, i + width // 2)
+        angle = position * base ** (-2 * i / width)
+        out[a] = x[a] * math.cos(angle) - x[b] * math.sin(angle)
+        out[b] = x[b] * math.cos(angle) + x[a] * math.sin(angle)
+    return out
+
+
+@given(
+    st.integers(1, 8).flatmap(lambda n: st.lists(st.floats(-3, 3, width=32), min_size=2 * n, max_size=2 * n)),
+    st.integers(0, 500),
+    st.sampled_from([100.0, 10000.0]),
+    st.sampled_from(PAIRINGS),
+)
+def test_rotation_follows_the_definition(x, position, base, pairing):
+    table = rotary_table(torch.tensor([position]), len(x), base, position + 1)
+    actual = rotate_reference(torch.tensor(x, dtype=torch.float64)[None, None, None], table, pairing)
+    expected = torch.tensor(_by_definition(x, position, base, pairing), dtype=torch.float64)
+    torch.testing.assert_close(actual[0, 0, 0], expected, rtol=0, atol=3e-4)
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_scores_depend_on_the_distance_alone(pairing: Pairing):
+    q, k = torch.randn(2, 1, 1, 1, 16, dtype=torch.float64)
+
+    def score(i: int, j: int) -> torch.Tensor:
+        at_i, at_j = (rotary_table(torch.tensor([p]), 16, 10000.0, p + 1) for p in (i, j))
+        return (rotate_reference(q, at_i, pairing) * rotate_reference(k, at_j, pairing)).sum()
+
+    torch.testing.assert_close(score(9, 4), score(25, 20), rtol=1e-4, atol=1e-4)
+    assert (score(9, 4) - score(9, 5)).abs() > 1e-3
+
+
+def test_table_made_under_inference_mode_serves_training():
+    with torch.inference_mode():
+        rotary_table(torch.arange(3), 6, 77.0, 3)
+    x = torch.randn(1, 3, 1, 6, requires_grad=True)
+    rotate_heads(x, (1, 0, 0), rotary_table(torch.arange(3), 6, 77.0, 3), "halves")[0].sum().backward()
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("heads", [(1, 1, 1), (3, 1, 1), (2, 2, 2)])
+def test_fast_form_equals_reference_with_gradients(pairing: Pairing, heads: tuple[int, int, int]):
+    joint = torch.randn(2, 7, sum(heads), 8, dtype=torch.float64, requires_grad=True)
+    table = rotary_table(torch.stack([torch.arange(7), torch.arange(7).flip(0)]), 8, 100.0, 7)
+    fast = torch.cat(rotate_heads(joint, heads, table, pairing), dim=2)
+    turned = heads[0] + heads[1]
+    slow = torch.cat([rotate_reference(joint[:, :, :turned], table, pairing), joint[:, :, turned:]], dim=2)
+    upstream = torch.randn_like(fast)
+    torch.testing.assert_close(fast, slow)
+    gradients = [torch.autograd.grad(out, joint, upstream)[0] for out in (fast, slow)]
+    torch.testing.assert_close(*gradients)

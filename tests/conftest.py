@@ -1,10 +1,13 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")

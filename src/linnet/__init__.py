@@ -1,1 +1,23 @@
 """Workshop for small language models."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from linnet.inference.language_model import load
+
+    __version__: str
+
+__all__ = ["__version__", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: `import linnet` alone stays fast."""
+    if name == "load":
+        from linnet.inference.language_model import load
+
+        return load
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("linnet")
+    raise AttributeError(f"module 'linnet' has no attribute {name!r}")

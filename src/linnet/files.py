@@ -85,14 +85,15 @@ def _swap(temporary: Path, target: Path) -> None:
         temporary.replace(target)
         return
     retired = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
-    target.replace(retired / target.name)
     try:
+        target.replace(retired / target.name)
         temporary.replace(target)
-    except OSError:
-        (retired / target.name).replace(target)
-        raise
-    finally:
+    except BaseException:  # Ctrl-C between the two as well
+        if not target.exists():
+            (retired / target.name).replace(target)
         shutil.rmtree(retired, ignore_errors=True)
+        raise
+    shutil.rmtree(retired, ignore_errors=True)
 
 
 def _flush(path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from linnet.errors import UserError
 from linnet.files import read_text
@@ -20,15 +20,15 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    @field_validator("*", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _no_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _no_bool_as_number(cls, data: Any) -> Any:
         """Python counts True as 1; in a description `heads: yes` is a mistake."""
-        if isinstance(value, bool) and info.field_name is not None:
-            types = _plain_types(cls.model_fields[info.field_name].annotation)
-            if types & {int, float} and bool not in types:
-                raise ValueError("must be a number")
-        return value
+        for name, field in cls.model_fields.items():
+            value = data.get(name) if isinstance(data, dict) else None
+            if isinstance(value, bool) and _is_number(field.annotation):
+                raise ValueError(f"{name}: {value}: must be a number")
+        return data
 
     @classmethod
     def parse(cls, value: Any, origin: str) -> Self:
@@ -39,9 +39,9 @@ class Spec(BaseModel):
             raise UserError(f"{origin}: {describe(error, value)}") from error
 
 
-def _plain_types(annotation: Any) -> set[Any]:
-    """`PositiveInt | None` -> its parts and theirs, `int` and `NoneType` among them."""
-    return {annotation}.union(*(_plain_types(part) for part in get_args(annotation) if not isinstance(part, str)))
+def _is_number(annotation: Any) -> bool:
+    """Whether the annotation is a number's: `PositiveInt`, `float | None`."""
+    return annotation in (int, float) or any(_is_number(part) for part in get_args(annotation))
 
 
 PLAIN_WORDS = {

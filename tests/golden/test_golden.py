@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import published
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +11,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from linnet.inspection.deductive import deductive_outputs
+from linnet.interop.names import from_pldr, from_ted
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -48,7 +48,7 @@ def pldr() -> tuple[Decoder, dict[str, Tensor], dict[str, Any]]:
         head={"tied": False, "bias": True},
     )
     decoder = Decoder(spec).double()
-    decoder.load_state_dict(published.pldr(_below(golden, "state_dict."), config["num_layers"], **units))
+    decoder.load_state_dict(from_pldr(_below(golden, "state_dict."), config["num_layers"], **units))
     return decoder, golden, config
 
 
@@ -68,7 +68,7 @@ def ted() -> tuple[Decoder, dict[str, Tensor], dict[str, Any]]:
         head={"tied": True, "norm": {"kind": "rms", "eps": config["norm_eps"]}},
     )
     decoder = Decoder(spec)
-    decoder.load_state_dict(published.ted(_below(golden, "state_dict."), config["num_layers"]))
+    decoder.load_state_dict(from_ted(_below(golden, "state_dict."), config["num_layers"]))
     return decoder, golden, config
 
 
@@ -97,7 +97,7 @@ def test_pldr_outputs_loss_and_every_gradient(pldr):
     torch.testing.assert_close(logits, golden["logits"], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(loss[None], golden["loss"], rtol=1e-5, atol=1e-5)
     loss.backward()
-    expected = published.pldr(
+    expected = from_pldr(
         _below(golden, "grad."), config["num_layers"], config["residual_units"], config["glu_per_unit"]
     )
     _check_gradients(decoder, expected, 1e-5)
@@ -133,7 +133,7 @@ def test_ted_outputs_loss_and_every_gradient(ted):
     torch.testing.assert_close(logits, golden["logits"], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(loss[None], golden["loss"], rtol=1e-4, atol=1e-4)
     loss.backward()
-    _check_gradients(decoder, published.ted(_below(golden, "grad."), config["num_layers"]), 1e-4)
+    _check_gradients(decoder, from_ted(_below(golden, "grad."), config["num_layers"]), 1e-4)
 
 
 @torch.no_grad()

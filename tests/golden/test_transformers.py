@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from torch import Tensor
 
+from linnet.interop.names import from_gpt2, from_llama
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -23,49 +23,8 @@ def _llama(heads: int, kv_heads: int) -> tuple[torch.nn.Module, Decoder]:
     }
     head = {"tied": False, "norm": {"kind": "rms", "eps": 1e-6}}
     ours = Decoder(ModelSpec(vocab_size=37, d_model=32, context_length=64, blocks=[block], head=head)).double()
-    ours.load_state_dict(_from_llama(theirs.state_dict(), 2))
+    ours.load_state_dict(from_llama(theirs.state_dict(), 2))
     return theirs, ours
-
-
-def _from_llama(named: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    ours = {
-        "embedding.tokens.weight": named["model.embed_tokens.weight"],
-        "norm.weight": named["model.norm.weight"],
-        "head.weight": named["lm_head.weight"],
-    }
-    for i in range(layers):
-        theirs, layer = f"model.layers.{i}.", f"blocks.0.layers.{i}."
-        qkv = [named[f"{theirs}self_attn.{part}_proj.weight"] for part in "qkv"]
-        up = [named[f"{theirs}mlp.{part}_proj.weight"] for part in ("gate", "up")]
-        ours |= {
-            f"{layer}mixer.query_key_value.weight": torch.cat(qkv),
-            f"{layer}mixer.out.weight": named[f"{theirs}self_attn.o_proj.weight"],
-            f"{layer}mixer_norm.weight": named[f"{theirs}input_layernorm.weight"],
-            f"{layer}feed_forward_norm.weight": named[f"{theirs}post_attention_layernorm.weight"],
-            f"{layer}feed_forward.up.weight": torch.cat(up),
-            f"{layer}feed_forward.down.weight": named[f"{theirs}mlp.down_proj.weight"],
-        }
-    return ours
-
-
-def _from_gpt2(named: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    named = {name.removeprefix("transformer."): tensor for name, tensor in named.items()}
-    ours = {
-        "embedding.tokens.weight": named["wte.weight"],
-        "embedding.positions.weight": named["wpe.weight"],
-        "norm.weight": named["ln_f.weight"],
-        "norm.bias": named["ln_f.bias"],
-    }
-    names = {
-        "mixer_norm": "ln_1", "feed_forward_norm": "ln_2", "mixer.query_key_value": "attn.c_attn",
-        "mixer.out": "attn.c_proj", "feed_forward.up": "mlp.c_fc", "feed_forward.down": "mlp.c_proj",
-    }  # fmt: skip
-    for i in range(layers):
-        for mine, published in names.items():
-            for end in ("weight", "bias"):
-                tensor = named[f"h.{i}.{published}.{end}"]
-                ours[f"blocks.0.layers.{i}.{mine}.{end}"] = tensor.T if tensor.ndim == 2 else tensor
-    return ours
 
 
 @torch.no_grad()
@@ -89,6 +48,6 @@ def test_gpt2():
     spec["blocks"][0] |= {"repeat": 2, "mixer": {**spec["blocks"][0]["mixer"], "heads": 4}}
     spec["blocks"][0]["feed_forward"]["hidden"] = 128
     ours = Decoder(ModelSpec.parse(spec, "gpt2")).double()
-    ours.load_state_dict(_from_gpt2(theirs.state_dict(), 2))
+    ours.load_state_dict(from_gpt2(theirs.state_dict(), 2))
     tokens = torch.randint(37, (2, 40))
     torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)

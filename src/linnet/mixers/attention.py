@@ -11,12 +11,12 @@ from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from linnet.mixers.base import Mixer, MixerSpec, Span, State, Traits
 from linnet.mixers.key_value import KeyValueState, key_value_tensors
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.linear import FusedLinear
+from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.attention import attention, attention_reference
 from linnet.ops.rotary import Pairing, rotary_table, rotate_heads
 from linnet.spec import Spec
@@ -109,7 +109,7 @@ class Attention(Mixer):
         widths = [n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)]
         self.query_key_value = FusedLinear(d_model, widths, spec.bias)
         self.attend = attention
-        self.out = nn.Linear(self.heads * self.head_dim, d_model, bias=spec.bias)
+        self.out = Linear(self.heads * self.head_dim, d_model, bias=spec.bias)
 
     def initial_state(self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype) -> KeyValueState:
         """Room for the keys and values of `capacity` tokens."""

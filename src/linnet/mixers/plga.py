@@ -12,20 +12,23 @@ from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import PositiveInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from linnet.mixers.attention import RotarySpec, check_heads, queries_keys_values
 from linnet.mixers.base import Mixer, MixerSpec, Span, State, Traits
 from linnet.mixers.key_value import KeyValueState, key_value_tensors
-from linnet.mixers.plga_operator import PowerLawOperator, operator_cost
+from linnet.mixers.plga_operator import PowerLawOperator, Start, operator_cost
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.linear import FusedLinear
+from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.attention import attention, attention_reference
 from linnet.ops.power_law import density
 
 
 class PlgaSpec(MixerSpec):
-    """Power-law graph attention; `metric_hidden` is the paper's `A_dff`."""
+    """Power-law graph attention; `metric_hidden` is the paper's `A_dff`.
+
+    start: the operator's starting values, the paper's or near the identity (which short runs need).
+    """
 
     kind: Literal["plga"] = "plga"
     heads: PositiveInt
@@ -33,13 +36,14 @@ class PlgaSpec(MixerSpec):
     residual_units: PositiveInt = 8
     gated_units: PositiveInt = 2
     rotary: RotarySpec | None = RotarySpec(pairing="adjacent")
+    start: Start = "paper"
 
     @classmethod
     def examples(cls) -> list[Self]:
         """One head and several; different depths of the net behind the operator; no positions."""
         return [
             cls(heads=2, metric_hidden=12, residual_units=2),
-            cls(heads=1, metric_hidden=5, residual_units=1, gated_units=1, rotary=None),
+            cls(heads=1, metric_hidden=5, residual_units=1, gated_units=1, rotary=None, start="identity"),
         ]
 
     def check(self, d_model: int) -> None:
@@ -90,9 +94,9 @@ class Plga(Mixer):
         self.rotary = spec.rotary
         self.query_key_value = FusedLinear(d_model, [d_model] * 3, bias=True)
         self.attend = attention
-        self.out = nn.Linear(d_model, d_model, bias=True)
+        self.out = Linear(d_model, d_model, bias=True)
         self.operator = PowerLawOperator(
-            spec.heads, self.head_dim, spec.metric_hidden, spec.residual_units, spec.gated_units
+            spec.heads, self.head_dim, spec.metric_hidden, spec.residual_units, spec.gated_units, spec.start
         )
 
     def initial_state(self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype) -> PlgaState:

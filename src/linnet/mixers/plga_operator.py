@@ -3,7 +3,7 @@
 Legend: `B` batch, `H` heads, `K` head width, `M` metric hidden width, `R` residual units, `U` gated units in each.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,10 @@ from linnet.nn.feed_forward import GatedFeedForward
 from linnet.ops.power_law import energy_curvature_tensor, metric_tensor, potential_tensor
 
 NORM_EPS = 1e-6
+IDENTITY_START_SCALE = 0.1
+
+Start = Literal["paper", "identity"]
+"""Which starting values the operator has; see `PowerLawOperator.reset_parameters`."""
 
 
 class DeductiveOutputs(NamedTuple):
@@ -42,8 +46,11 @@ class ResidualUnit(nn.Module):
 class PowerLawOperator(nn.Module):
     """From the density matrix to the four deductive outputs. The metric net is shared by the heads of the layer."""
 
-    def __init__(self, heads: int, head_dim: int, hidden: int, residual_units: int, gated_units: int) -> None:
+    def __init__(
+        self, heads: int, head_dim: int, hidden: int, residual_units: int, gated_units: int, start: Start = "paper"
+    ) -> None:
         super().__init__()
+        self.start = start
         self.norm = nn.LayerNorm(head_dim, eps=NORM_EPS)
         self.metric_net = nn.Sequential(*(ResidualUnit(head_dim, hidden, gated_units) for _ in range(residual_units)))
         shape = (heads, head_dim, head_dim)
@@ -52,12 +59,22 @@ class PowerLawOperator(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier-normal per head for `W, P, a`; zero for `b, b_a`."""
+        """The paper: Xavier-normal per head for `W, P, a`; zero for `b, b_a`.
+
+        Negative powers of numbers near zero make that operator, and its gradients, large (1e7 where plain attention
+        has 1). The start at the identity has `P = 0`, `b_a = I` and `a` a tenth as large: at first `G` is the identity
+        and a rank-one disturbance, and the model learns like plain attention while the operator grows.
+        """
         for parameter in (self.metric_weight, self.power, self.curvature_weight):
             for head in parameter:
                 nn.init.xavier_normal_(head)
         nn.init.zeros_(self.metric_bias)
         nn.init.zeros_(self.curvature_bias)
+        if self.start == "identity":
+            nn.init.zeros_(self.power)
+            with torch.no_grad():
+                self.curvature_weight.mul_(IDENTITY_START_SCALE)
+                self.curvature_bias.add_(torch.eye(self.power.shape[-1]))
 
     def forward(self, density_BHKK: Tensor) -> DeductiveOutputs:
         """`[B, H, K, K] -> A, A_LM, A_P, G`, computed and returned in at least float32, autocast or not.

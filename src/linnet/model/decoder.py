@@ -6,14 +6,15 @@ Legend: `B` batch, `T` tokens of the chunk, `D` model width, `W` width of a bloc
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnet.mixers.base import Mixer, Span, State
 from linnet.model.initialise import initialise
 from linnet.model.spec import BlockSpec, EmbeddingSpec, ModelSpec
 from linnet.model.state import DecoderState
+from linnet.nn.linear import Linear
 from linnet.ops.cross_entropy import TokenLoss, linear_cross_entropy
+from linnet.ops.linear import linear
 
 
 class Embedding(nn.Module):
@@ -72,7 +73,7 @@ class Block(nn.Module):
         super().__init__()
         self.width = spec.width or d_model
         changes = width_before != self.width
-        self.project = nn.Linear(width_before, self.width, bias=False) if changes else None
+        self.project = Linear(width_before, self.width, bias=False) if changes else None
         sets_of_weights = 1 if spec.share_weights else spec.repeat
         self.layers = nn.ModuleList(Layer(spec, self.width, context_length) for _ in range(sets_of_weights))
         self.repeat = spec.repeat
@@ -108,9 +109,9 @@ class Decoder(nn.Module):
             for block, width in zip(spec.blocks, widths[:-1], strict=True)
         )
         width = widths[-1]
-        self.project = nn.Linear(width, spec.d_model, bias=False) if width != spec.d_model else None
+        self.project = Linear(width, spec.d_model, bias=False) if width != spec.d_model else None
         self.norm = spec.head.norm.build(spec.d_model) if spec.head.norm else None
-        self.head = None if spec.head.tied else nn.Linear(spec.d_model, spec.vocab_size, bias=spec.head.bias)
+        self.head = None if spec.head.tied else Linear(spec.d_model, spec.vocab_size, bias=spec.head.bias)
         initialise(self, spec)
 
     @property
@@ -179,7 +180,7 @@ class Decoder(nn.Module):
     def logits(self, x_BTD: Tensor) -> Tensor:
         """`[B, T, D] -> [B, T, V]`."""
         if self.head is None:
-            return F.linear(x_BTD, self.embedding.tokens.weight)
+            return linear(x_BTD, self.embedding.tokens.weight)
         logits_BTV: Tensor = self.head(x_BTD)
         return logits_BTV
 

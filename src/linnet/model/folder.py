@@ -41,14 +41,16 @@ def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Deco
 
 
 def check_tensors(decoder: Decoder, tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """Raise a `UserError` naming the first tensor that is missing, extra or misshapen."""
+    """Raise a `UserError` naming the first tensor that is missing, extra, misshapen or of whole numbers."""
     expected = decoder.state_dict()
-    for name in expected.keys() - tensors.keys():
+    for name in sorted(expected.keys() - tensors.keys()):
         raise UserError(f"{path}: tensor {name} is missing")
-    for name in tensors.keys() - expected.keys():
+    for name in sorted(tensors.keys() - expected.keys()):
         raise UserError(f"{path}: tensor {name} does not belong to the model in {CONFIG}")
     for name, tensor in tensors.items():
         if tensor.shape != expected[name].shape:
             raise UserError(
                 f"{path}: tensor {name} has shape {list(tensor.shape)}, expected {list(expected[name].shape)}"
             )
+        if not tensor.is_floating_point():
+            raise UserError(f"{path}: tensor {name} is of {tensor.dtype}, expected floating point")

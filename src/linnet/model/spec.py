@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from linnet.errors import UserError
+from linnet.files import read_json
 from linnet.mixers.registry import AnyMixer
 from linnet.nn.feed_forward import AnyFeedForward
 from linnet.nn.norms import BlockNormSpec, NormSpec
@@ -119,7 +120,7 @@ def read_description(source: str | Path) -> dict[str, Any]:
             raise UserError(f"{source}: is no model folder, it has no config.json")
     if not path.exists():
         raise UserError(f"{source}: no such file, and no preset of that name; presets: {', '.join(preset_names())}")
-    data = read_yaml(path)
+    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
     if not isinstance(data, dict):
         found = "nothing" if data is None else type(data).__name__
         raise UserError(f"{source}: expected a mapping (name, vocab_size, d_model, …), found {found}")

@@ -12,7 +12,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.linear import FusedLinear
+from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.gated import gated_silu
 from linnet.spec import Spec
 
@@ -84,7 +84,7 @@ class GatedFeedForward(nn.Module):
     def __init__(self, d_model: int, hidden: int, bias: bool, activation: Activation = "silu") -> None:
         super().__init__()
         self.up = FusedLinear(d_model, (hidden, hidden), bias)
-        self.down = nn.Linear(hidden, d_model, bias=bias)
+        self.down = Linear(hidden, d_model, bias=bias)
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
@@ -104,8 +104,8 @@ class PlainFeedForward(nn.Module):
 
     def __init__(self, d_model: int, hidden: int, bias: bool, activation: Activation) -> None:
         super().__init__()
-        self.up = nn.Linear(d_model, hidden, bias=bias)
-        self.down = nn.Linear(hidden, d_model, bias=bias)
+        self.up = Linear(d_model, hidden, bias=bias)
+        self.down = Linear(hidden, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, x_BTD: Tensor) -> Tensor:

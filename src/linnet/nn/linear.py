@@ -1,12 +1,22 @@
-"""Linear layers that compute several maps of one input in one matrix product."""
+"""Linear layers: one map, or several maps of one input in one matrix product."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from linnet.ops.linear import linear
 
-class FusedLinear(nn.Linear):
+
+class Linear(nn.Linear):
+    """An affine map that decodes one stream as fast as the memory allows (`ops.linear`)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., inputs] -> [..., outputs]`."""
+        return linear(x, self.weight, self.bias)
+
+
+class FusedLinear(Linear):
     """Several linear maps of the same input, stored and computed as one: one read of the input, one large product.
 
     `parts` are the widths of the single maps; `split` takes the joint output `[..., sum(parts)]` apart. Initialisation

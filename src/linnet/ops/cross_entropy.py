@@ -76,29 +76,39 @@ class _Gradients:
     def __init__(self, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> None:
         self.x_ND, self.weight_VD = x_ND, weight_VD
         self.of_x_ND = torch.empty_like(x_ND)
-        self.of_weight_VD = torch.zeros_like(weight_VD)
-        self.of_bias_V = None if bias_V is None else torch.zeros_like(bias_V)
+        wide = torch.promote_types(weight_VD.dtype, torch.float32)  # sums of many slices, so not in half precision
+        self.of_weight_VD = torch.zeros_like(weight_VD, dtype=wide)
+        self.of_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=wide)
 
     def add(self, part: slice, of_logits_nV: Tensor) -> None:
         of_logits_nV = of_logits_nV.to(self.weight_VD.dtype)
         torch.mm(of_logits_nV, self.weight_VD, out=self.of_x_ND[part])
-        self.of_weight_VD.addmm_(of_logits_nV.T, self.x_ND[part])
+        if self.of_weight_VD.dtype == of_logits_nV.dtype:
+            self.of_weight_VD.addmm_(of_logits_nV.T, self.x_ND[part])
+        else:
+            self.of_weight_VD += of_logits_nV.T @ self.x_ND[part]
         if self.of_bias_V is not None:
             self.of_bias_V += of_logits_nV.sum(dim=0)
 
     def scaled(self, factor: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        factor = factor.to(self.of_x_ND.dtype)
-        of_bias_V = None if self.of_bias_V is None else self.of_bias_V.mul_(factor)
-        return self.of_x_ND.mul_(factor), self.of_weight_VD.mul_(factor), of_bias_V
+        dtype = self.weight_VD.dtype
+        of_bias_V = None if self.of_bias_V is None else self.of_bias_V.mul_(factor).to(dtype)
+        return self.of_x_ND.mul_(factor), self.of_weight_VD.mul_(factor).to(dtype), of_bias_V
 
 
 def linear_cross_entropy(x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor) -> TokenLoss:
     """The same, in slices: hidden vectors `[N, D]`, the head's matrix `[V, D]`, targets int64 `[N]`.
 
-    `nats` is float64. Gradients are made in the forward pass and can be used once. Under autocast the definition is
-    used: there the logits' precision is autocast's business.
+    `nats` is float64. Gradients are made in the forward pass and can be used once. Under autocast the products are in
+    autocast's precision, everything behind them in float32.
     """
-    if torch.is_autocast_enabled(x_ND.device.type) or x_ND.dtype != weight_VD.dtype or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         return linear_cross_entropy_reference(x_ND, weight_VD, bias_V, targets_N)
-    nats, correct = _LinearCrossEntropy.apply(x_ND, weight_VD, bias_V, targets_N)  # type: ignore[no-untyped-call]
+    device = x_ND.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VD.dtype
+    bias_V = None if bias_V is None else bias_V.to(dtype)
+    with torch.autocast(device, enabled=False):
+        nats, correct = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            x_ND.to(dtype), weight_VD.to(dtype), bias_V, targets_N
+        )
     return TokenLoss(nats, correct)

@@ -39,8 +39,8 @@ class _RmsNorm(torch.autograd.Function):
 
 def rms_norm(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
     """The same, fast: `[..., D] -> [..., D]`."""
-    fused = x.is_cuda or x.dtype != gain_D.dtype or x.dtype in (torch.bfloat16, torch.float16)
-    if fused or torch.compiler.is_compiling():
+    wide = x.dtype == gain_D.dtype and x.dtype in (torch.float32, torch.float64)
+    if not wide or x.is_cuda or torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return F.rms_norm(x, (x.shape[-1],), gain_D, eps)
     out: Tensor = _RmsNorm.apply(x, gain_D, eps)  # type: ignore[no-untyped-call]
     return out

@@ -69,3 +69,19 @@ def test_linear_cross_entropy_without_gradients():
         x, weight, targets = torch.randn(5, 4), torch.randn(7, 4), torch.randint(7, (5,))
         fast, slow = (f(x, weight, None, targets) for f in (linear_cross_entropy, linear_cross_entropy_reference))
     torch.testing.assert_close(fast.nats.float(), slow.nats)
+
+
+@pytest.mark.parametrize("slice_elements", [30, 10_000])
+def test_linear_cross_entropy_under_autocast(slice_elements: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
+    x, weight = (torch.randn(*shape, requires_grad=True) for shape in ((40, 16), (7, 16)))
+    targets = torch.randint(7, (40,))
+    gradients = []
+    for dtype in (torch.bfloat16, torch.float32):
+        with torch.autocast("cpu", dtype, enabled=dtype == torch.bfloat16):
+            loss = linear_cross_entropy(x, weight, None, targets)
+        assert loss.nats.dtype == torch.float64
+        gradients.append(torch.autograd.grad(loss.nats, (x, weight)))
+    for rough, exact in zip(*gradients, strict=True):
+        assert rough.dtype == torch.float32
+        torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.05)

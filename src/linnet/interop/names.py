@@ -1,11 +1,14 @@
-"""The published models' tensor names, mapped to ours (fused maps are concatenated, so gradients map the same way)."""
+"""The tensor names of published models, mapped to ours.
+
+Where several of their maps are one of ours they are concatenated, so gradients map the same way as weights.
+"""
 
 import torch
 from torch import Tensor
 
 
-def pldr(named: dict[str, Tensor], layers: int, residual_units: int, gated_units: int) -> dict[str, Tensor]:
-    """Our state dict from tensors under PLDR-LLM's published names."""
+def from_pldr(named: dict[str, Tensor], layers: int, residual_units: int, gated_units: int) -> dict[str, Tensor]:
+    """From the names of the published PLDR-LLM code (arXiv 2502.13502), one block of `layers` layers."""
     ours = {
         "embedding.tokens.weight": named["decoder.embedding.weight"],
         "embedding.norm.weight": named["decoder.layernorm1.weight"],
@@ -43,8 +46,8 @@ def _gated(named: dict[str, Tensor], theirs: str, mine: str, end: str) -> dict[s
     return {f"{mine}up.{end}": up, f"{mine}down.{end}": named[f"{theirs}gluw3.{end}"]}
 
 
-def ted(named: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """Our state dict from tensors under TED's published names."""
+def from_ted(named: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """From the names of the published TED code (github.com/biuq/ted)."""
     ours = {"embedding.tokens.weight": named["out_proj.weight"], "norm.weight": named["out_proj_norm.weight"]}
     for i in range(layers):
         theirs, layer = f"layers.{i}.", f"blocks.0.layers.{i}."
@@ -58,4 +61,47 @@ def ted(named: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
         up = [named[f"{theirs}ffn.to_hidden_gate.weight"], named[f"{theirs}ffn.to_hidden.weight"]]
         ours[f"{layer}feed_forward.up.weight"] = torch.cat(up)
         ours[f"{layer}feed_forward.down.weight"] = named[f"{theirs}ffn.to_dim.weight"]
+    return ours
+
+
+def from_llama(named: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """From Transformers' `LlamaForCausalLM` with an untied head."""
+    ours = {
+        "embedding.tokens.weight": named["model.embed_tokens.weight"],
+        "norm.weight": named["model.norm.weight"],
+        "head.weight": named["lm_head.weight"],
+    }
+    for i in range(layers):
+        theirs, layer = f"model.layers.{i}.", f"blocks.0.layers.{i}."
+        qkv = [named[f"{theirs}self_attn.{part}_proj.weight"] for part in "qkv"]
+        up = [named[f"{theirs}mlp.{part}_proj.weight"] for part in ("gate", "up")]
+        ours |= {
+            f"{layer}mixer.query_key_value.weight": torch.cat(qkv),
+            f"{layer}mixer.out.weight": named[f"{theirs}self_attn.o_proj.weight"],
+            f"{layer}mixer_norm.weight": named[f"{theirs}input_layernorm.weight"],
+            f"{layer}feed_forward_norm.weight": named[f"{theirs}post_attention_layernorm.weight"],
+            f"{layer}feed_forward.up.weight": torch.cat(up),
+            f"{layer}feed_forward.down.weight": named[f"{theirs}mlp.down_proj.weight"],
+        }
+    return ours
+
+
+def from_gpt2(named: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """From Transformers' `GPT2LMHeadModel`, whose maps are stored transposed."""
+    named = {name.removeprefix("transformer."): tensor for name, tensor in named.items()}
+    ours = {
+        "embedding.tokens.weight": named["wte.weight"],
+        "embedding.positions.weight": named["wpe.weight"],
+        "norm.weight": named["ln_f.weight"],
+        "norm.bias": named["ln_f.bias"],
+    }
+    names = {
+        "mixer_norm": "ln_1", "feed_forward_norm": "ln_2", "mixer.query_key_value": "attn.c_attn",
+        "mixer.out": "attn.c_proj", "feed_forward.up": "mlp.c_fc", "feed_forward.down": "mlp.c_proj",
+    }  # fmt: skip
+    for i in range(layers):
+        for mine, published in names.items():
+            for end in ("weight", "bias"):
+                tensor = named[f"h.{i}.{published}.{end}"]
+                ours[f"blocks.0.layers.{i}.{mine}.{end}"] = tensor.T if tensor.ndim == 2 else tensor
     return ours

@@ -1,0 +1,102 @@
+"""What every benchmark shares: two contestants timed in turn, median ratio, machine and commit."""
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Contest:
+    """How long ours and the other took, run by run, in seconds."""
+
+    ours_s: list[float]
+    other_s: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast ours is: the median over runs of other / ours."""
+        return statistics.median(o / s for s, o in zip(self.ours_s, self.other_s, strict=True))
+
+    def summary(self) -> dict[str, Any]:
+        ratios = [o / s for s, o in zip(self.ours_s, self.other_s, strict=True)]
+        return {
+            "times_as_fast": round(self.ratio, 3),
+            "lowest": round(min(ratios), 3),
+            "highest": round(max(ratios), 3),
+            "ours_median_s": round(statistics.median(self.ours_s), 5),
+            "other_median_s": round(statistics.median(self.other_s), 5),
+        }
+
+
+def contest(ours: Callable[[], object], other: Callable[[], object], runs: int = 5, warm_up: int = 1) -> Contest:
+    """Time the two in turn, so that a slow moment of the machine meets both."""
+    for _ in range(warm_up):
+        ours(), other()
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(runs):
+        for seconds, run in zip(times, (ours, other), strict=True):
+            start_s = time.perf_counter()
+            run()
+            seconds.append(time.perf_counter() - start_s)
+    return Contest(*times)
+
+
+def gate(name: str, holds: bool, detail: str) -> None:
+    """Refuse to time what is not correct."""
+    if not holds:
+        raise SystemExit(f"{name}: not correct, so not timed: {detail}")
+    print(f"{name}: correct ({detail})")
+
+
+def machine() -> dict[str, Any]:
+    """Where and on what code a number was measured."""
+    git = Path(__file__).parent.parent
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=git, capture_output=True, text=True, check=False
+    )
+    return {
+        "processor": _processor(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": commit.stdout.strip(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
+
+
+def report(name: str, results: dict[str, Any]) -> None:
+    """Print the results and keep them with the machine and the commit in `results/NAME.json`."""
+    record = {"benchmark": name, "machine": machine(), "results": results}
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+    print(json.dumps(record, indent=2))
+
+
+def threads_from_command_line(description: str | None) -> int:
+    """Parse `--threads` and `--runs`; sets the threads and returns the runs."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--threads", type=int, default=2, help="processor threads (default 2)")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each contestant; the median counts (default 5)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    runs: int = arguments.runs
+    return runs

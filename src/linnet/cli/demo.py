@@ -1,0 +1,113 @@
+"""`linnet demo`: the first thing to try."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from linnet.demo.figures import DemoFigures
+
+
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to make, or one to go on with.")] = Path("demo"),
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps of each model; the recipes' if not given.", show_default=False)
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Decides first weights, order of the batches, and the sampled stories.")
+    ] = 0,
+    stories: Annotated[
+        int | None,
+        typer.Option(min=40, help="Stories to train on; the recipes' number if not given.", show_default=False),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(help="How each sample story begins; '' leaves that to the model.", show_default=False),
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Train three tiny models on the same stories and compare them, in minutes.
+
+    Builds a corpus of short stories and trains an attention model, a PLDR-LLM and a TED of the same size on the same
+    tokens. Prints what each costs and how good it is, and a story by each; DIR/report.html shows it all on one page,
+    with the learning curves. Ctrl-C saves and stops; the same command goes on.
+
+    Example: linnet demo
+
+    Example: linnet demo --out tried --steps 20 --stories 200 --prompt "One day, Tom"
+    """
+    from linnet.demo.recipes import PROMPT
+    from linnet.demo.run import DemoStopped, Options, run_demo
+    from linnet.training.loop import BrokenDownError
+
+    options = Options(
+        out=out,
+        steps=steps,
+        seed=seed,
+        stories=stories,
+        prompt=PROMPT if prompt is None else prompt,
+        device=device,
+        command=_linnet_command(),
+        invocation=_invocation(),
+    )
+    try:
+        figures = run_demo(options, _note)
+    except BrokenDownError as error:
+        _note(f"error: {error}")
+        raise typer.Exit(1) from None
+    except (DemoStopped, KeyboardInterrupt) as stop:
+        _note(f"{str(stop) or 'interrupted'}; the same command goes on")
+        raise typer.Exit(1) from None
+    if as_json:
+        _print_json(figures, out)
+    else:
+        _print_text(figures, out)
+
+
+def _note(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _print_json(figures: "DemoFigures", out: Path) -> None:
+    import json
+
+    from linnet.demo.folder import REPORT
+
+    report = {**figures.plain(), "report": str(out / REPORT)}
+    typer.echo(json.dumps(report, indent=2, ensure_ascii=False).encode())
+
+
+def _print_text(figures: "DemoFigures", out: Path) -> None:
+    from rich.console import Console
+
+    from linnet.demo.folder import REPORT
+    from linnet.demo.table import print_figures
+
+    console = Console(highlight=False, markup=False)
+    with console.capture() as captured:
+        print_figures(figures, console)
+    # As UTF-8 whatever the terminal's encoding: a story may hold any character.
+    typer.echo(f"{captured.get()}\nreport: {out / REPORT}".encode())
+
+
+def _linnet_command() -> str:
+    """How this command can be called again from here: its name where a shell finds it, else where it lies."""
+    import shlex
+    import shutil
+    import sys
+
+    if shutil.which("linnet"):
+        return "linnet"
+    script = Path(sys.executable).with_name("linnet")
+    if script.is_relative_to(Path.cwd()):
+        script = script.relative_to(Path.cwd())
+    return shlex.quote(str(script))
+
+
+def _invocation() -> str:
+    import shlex
+    import sys
+
+    return shlex.join(["linnet", *sys.argv[1:]])

@@ -1,0 +1,142 @@
+"""`linnet generate`: a model continues a prompt."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from linnet.errors import UserError
+
+if TYPE_CHECKING:
+    from linnet.inference.continuation import Continuation, Figures
+    from linnet.inference.sampling import Sampling
+
+
+def generate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a training run.")],
+    prompt: Annotated[
+        str, typer.Option(help="The text to continue; - reads it from the standard input, less one final newline.")
+    ] = "",
+    max_tokens: Annotated[int, typer.Option(help="Stop after so many tokens, if the text has not ended.")] = 200,
+    temperature: Annotated[float, typer.Option(help="Divides the logits; 0 takes the likeliest token.")] = 0.8,
+    top_k: Annotated[int, typer.Option(help="Choose among the k likeliest tokens; 0 for all.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Choose among the fewest tokens that together have this probability; 1 for all.")
+    ] = 1.0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="The same seed gives the same text; if not given, a fresh one.", show_default=False),
+    ] = None,
+    stream: Annotated[bool, typer.Option(help="Print the text as it comes, or all at the end.")] = True,
+    device: Annotated[str, typer.Option(help="auto (cuda where there is one), cpu, cuda, cuda:1.")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads; PyTorch's choice if not given.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print text and figures as JSON, all at the end.")] = False,
+) -> None:
+    """Continue a prompt. Without one, begin a new text.
+
+    Prints the prompt and its continuation as one text; figures go to the standard error. Tokens per second count what
+    follows the first token; the prompt's time stands apart. Temperature, top-k and top-p apply in this order and mean
+    what they mean in Transformers.
+
+    A model with power-law graph attention deduces its operator from the prompt, in one pass over all of it, and keeps
+    it for the whole continuation: the longer the prompt, the more the operator knows.
+
+    Example: linnet generate runs/stories --prompt "Once upon a time" --temperature 0.7 --seed 1
+    """
+    from linnet.inference.language_model import load
+    from linnet.inference.sampling import Sampling, fresh_seed
+
+    sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None else seed)
+    _set_threads(threads)
+    prompt = _text(prompt)
+    speaker = load(model, device)
+    continuation = speaker.stream(prompt, max_tokens, sampling)
+    if as_json:
+        _print_json(prompt, continuation, sampling)
+        return
+    try:
+        _print_text(prompt, continuation, stream)
+    except KeyboardInterrupt:
+        _print_figures(continuation.figures, speaker.spec.context_length)
+        raise
+    _print_figures(continuation.figures, speaker.spec.context_length)
+
+
+def _set_threads(threads: int | None) -> None:
+    if threads is None:
+        return
+    if threads < 1:
+        raise UserError(f"--threads: {threads}: expected at least 1")
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _text(prompt: str) -> str:
+    """The prompt itself, or what the standard input holds for `-`."""
+    if prompt != "-":
+        return prompt
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"--prompt -: the standard input is not UTF-8 text (byte {error.start})") from None
+
+
+def _print_text(prompt: str, continuation: "Continuation", stream: bool) -> None:
+    """Prompt and continuation, then a newline; what there is of it when something stops us is printed too."""
+    pieces = [] if stream else [prompt]
+    if stream:
+        _write(prompt)
+    try:
+        for piece in continuation:
+            if stream:
+                _write(piece)
+            else:
+                pieces.append(piece)
+    except (KeyboardInterrupt, UserError):
+        _write("".join([*pieces, "\n"]))
+        raise
+    _write("".join([*pieces, "\n"]))
+
+
+def _print_json(prompt: str, continuation: "Continuation", sampling: "Sampling") -> None:
+    import json
+
+    text = "".join(continuation)
+    figures = continuation.figures
+    report = {
+        "prompt": prompt,
+        "text": text,
+        "prompt_tokens": figures.prompt_tokens,
+        "tokens": figures.tokens,
+        "tokens_per_second": figures.tokens_per_second,
+        "seconds_prompt": figures.seconds_prompt,
+        "seconds_decode": figures.seconds_decode,
+        "state_bytes": figures.state_bytes,
+        "seed": sampling.seed,
+    }
+    _write(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+
+
+def _print_figures(figures: "Figures", context_length: int) -> None:
+    """One line on the standard error, and one more where the text is longer than what the model was made for."""
+    rate = figures.tokens_per_second
+    speed = f", {rate:.1f} tokens/s" if rate else ""
+    _note(
+        f"{figures.tokens} tokens{speed}; prompt of {figures.prompt_tokens} tokens in {figures.seconds_prompt:.2f} s; "
+        f"state of {figures.state_bytes:,} bytes"
+    )
+    used = figures.prompt_tokens + figures.tokens
+    if used > context_length:
+        _note(f"note: {used} tokens are more than the {context_length} that the model was made for (context_length)")
+
+
+def _write(text: str) -> None:
+    """To the standard output at once, as UTF-8 whatever the terminal's encoding: a character is never cut."""
+    typer.echo(text.encode("utf-8"), nl=False)
+
+
+def _note(line: str) -> None:
+    typer.echo(line, err=True)

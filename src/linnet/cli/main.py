@@ -1,0 +1,137 @@
+"""The frame of the command line: which verbs there are, and what becomes of an error.
+
+Exit codes: 0, 1 (the run failed), 2 (the user's input is wrong; one line says what and where).
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from linnet.errors import UserError
+
+VERBS = {
+    "demo": "Train three tiny models on the same stories; compare them.",
+    "spec": "List and describe models, and what they cost.",
+    "prepare": "Turn text into token shards to train on.",
+    "train": "Train a model, or go on with an interrupted run.",
+    "generate": "Let a model write.",
+    "evaluate": "Measure a model on text: bits per byte, accuracy.",
+}
+"""Every verb and what it is for. `linnet.cli.VERB` holds the command, a function or a group, under the verb's name."""
+
+UNUSABLE_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""What the system says of a path that the user named wrongly."""
+
+
+class LazyGroup(TyperGroup):
+    """Lists every verb; imports the module of the one that is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        listed = [TyperCommand(verb, help=summary) for verb, summary in VERBS.items()]
+        super().__init__(**{**settings, "commands": listed})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The called verb's own command in the place of the listed one."""
+        verb, _, rest = super().resolve_command(ctx, args)
+        assert verb is not None
+        return verb, load_verb(verb), rest
+
+
+def load_verb(verb: str) -> Any:
+    """Import a verb's module and make its command."""
+    command = getattr(importlib.import_module(f"linnet.cli.{verb}"), verb)
+    if not isinstance(command, typer.Typer):
+        function, command = command, typer.Typer(add_completion=False, rich_markup_mode=None)
+        command.command(verb)(function)
+    built = typer.main.get_command(command)
+    inner = built.commands.values() if isinstance(built, TyperGroup) else ()
+    for part in (built, *inner):
+        part.help = _examples_unwrapped(part.help or "")
+    return built
+
+
+def _examples_unwrapped(text: str) -> str:
+    """A help text whose examples stay on one line, to be copied whole: a backspace keeps a paragraph as it is."""
+    return text.replace("\n\nExample:", "\n\n\b\nExample:")
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from linnet import __version__
+
+        print(f"linnet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def linnet(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Workshop for small language models: choose a shape, prepare text, train, measure, run.
+
+    Example: linnet demo
+
+    Every command has its own help with an example: linnet train --help
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line (default: this process's) and return its exit code."""
+    try:
+        code = _invoke(sys.argv[1:] if arguments is None else list(arguments))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _close_output()
+        return 1
+    except KeyboardInterrupt:
+        return _fail("interrupted", 1)
+    except UserError as error:
+        return _fail(f"error: {error}", 2)
+    except typer.TyperException as error:
+        return _fail(f"error: {_usage_message(error)}", 2)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _fail(f"error: {error.filename}: {error.strerror}", 2 if isinstance(error, UNUSABLE_PATH) else 1)
+
+
+def _invoke(arguments: list[str]) -> int:
+    try:
+        with typer.main.get_command(app).make_context("linnet", arguments or ["--help"]) as context:
+            context.command.invoke(context)
+    except typer.Exit as stop:
+        return stop.exit_code
+    return 0
+
+
+def _fail(line: str, code: int) -> int:
+    print(line, file=sys.stderr)
+    return code
+
+
+def _usage_message(error: typer.TyperException) -> str:
+    """What was wrong with the command line, and where to read how it should be, on one line."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{message} (see {context.command_path} --help)" if context else message
+
+
+def _close_output() -> None:
+    """The reader of our output is gone; let the interpreter's last flush go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,114 @@
+"""`linnet prepare`: text to a data folder."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from linnet.data.shards import Manifest
+
+
+def prepare(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...", help="Text (.txt, .text, .md), .jsonl, .parquet, or - for the standard input."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The data folder to make.", show_default=False)],
+    tokenizer: Annotated[
+        str, typer.Option(metavar="bytes|char|bpe|unigram|PATH", help="Kind to train, or a tokenizer.json to use.")
+    ] = "bpe",
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(help="Tokens, 256 bytes and the end included. 2048 for bpe and unigram.", show_default=False),
+    ] = None,
+    field: Annotated[
+        str | None, typer.Option(help="Field or column with the text; `text` if not given.", show_default=False)
+    ] = None,
+    document_separator: Annotated[
+        str | None,
+        typer.Option(
+            help=r"What stands between documents in a text file, e.g. '\n\n'; <|endoftext|> if not given. "
+            "A file without any is one document.",
+            show_default=False,
+        ),
+    ] = None,
+    validation: Annotated[
+        float | None,
+        typer.Option(help="Fraction to hold out; 0.05 of a text below 20 MB, else 0.01.", show_default=False),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a data folder that is there.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
+) -> None:
+    """Prepare text for training: split it, train a tokenizer, write token shards and a manifest.
+
+    Which documents are held out depends on their content alone, not on the order of the files.
+
+    Example: linnet prepare stories.txt web.jsonl --tokenizer bpe --vocab-size 4096 --out data/stories
+    """
+    from linnet.data.prepare import prepare as prepare_data
+
+    manifest = prepare_data(
+        files,
+        out,
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        field=field,
+        separator=document_separator,
+        validation=validation,
+        overwrite=overwrite,
+    )
+    if json:
+        _print_json(manifest)
+    else:
+        _print_table(manifest, out)
+
+
+def _print_json(manifest: "Manifest") -> None:
+    import json
+
+    typer.echo(json.dumps(manifest.model_dump(), indent=2))
+
+
+def _print_table(manifest: "Manifest", out: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("split", box=None)
+    for column in ("documents", "tokens", "bytes", "bytes per token"):
+        table.add_column(column, justify="right")
+    for name, split in manifest.splits.items():
+        counts = [f"{count:,}" for count in (split.documents, split.tokens, split.bytes)]
+        table.add_row(name, *counts, f"{split.bytes / split.tokens:.2f}")
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console.print(table)
+    console.print(f"tokenizer: {manifest.tokenizer.kind}, {manifest.tokenizer.vocab_size:,} tokens")
+    for note in _notes(manifest):
+        console.print(f"note: {note}")
+    console.print(f"written to {out}")
+
+
+def _notes(manifest: "Manifest") -> list[str]:
+    """What a person would not expect of the result."""
+    notes = []
+    train, validation = manifest.splits["train"], manifest.splits["validation"]
+    wanted, got = _wanted_vocab_size(manifest), manifest.tokenizer.vocab_size
+    if got < wanted:
+        notes.append(f"the text is too small for {wanted:,} tokens, the tokenizer has {got:,}")
+    share = validation.bytes / (train.bytes + validation.bytes)
+    if share > max(0.1, 2 * manifest.settings["validation"]):
+        notes.append(
+            f"{share:.0%} of the text is held out, because it has few documents; "
+            "a --document-separator that splits it further gives a finer choice"
+        )
+    return notes
+
+
+def _wanted_vocab_size(manifest: "Manifest") -> int:
+    from linnet.data.tokenizer_training import DEFAULT_VOCAB_SIZE
+
+    if manifest.tokenizer.kind not in ("bpe", "unigram") or manifest.settings["tokenizer"] not in ("bpe", "unigram"):
+        return 0
+    return manifest.settings["vocab_size"] or DEFAULT_VOCAB_SIZE

@@ -1,0 +1,114 @@
+"""`linnet train`: a model and a data folder to a run folder."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from linnet.training.loop import RunResult
+
+
+def train(
+    out: Annotated[Path, typer.Option(metavar="RUN", help="The run folder: new, or one to go on with.")],
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="PRESET|FILE", help="A preset, or the file of a description.", show_default=False),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`.", show_default=False)
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML with sections model, data, training.", show_default=False),
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field (repeatable).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the final figures as JSON.")] = False,
+) -> None:
+    """Train a model, or go on with an interrupted run.
+
+    RUN gets config.yaml (everything resolved), metrics.jsonl, curves.png, checkpoints, and a model folder with the
+    weights of the last step. Ctrl-C and SIGTERM save and stop; the same command goes on, and ends bit for bit where
+    an uninterrupted run ends (same machine, CPU).
+
+    Fields: training.steps or training.tokens, training.batch_size, training.accumulate, training.context_length,
+    training.seed, training.precision (auto, float32, bfloat16), training.device, training.threads, training.compile;
+    training.optimiser.lr, .betas, .eps, .weight_decay; training.schedule.kind (cosine, cosine_squared, linear,
+    constant), .warmup_steps, .start_fraction, .final_fraction; training.clip.by (norm, value, none), .at;
+    training.evaluate.every, .tokens, .operator_from (train, empty); training.checkpoint.every, .keep;
+    training.log.every; and every field of the model.
+
+    Example: linnet train --model ted-tinystories --data data/stories --out runs/ted --set training.steps=2000
+
+    Example: linnet train --config run.yaml --out runs/small --set model.context_length=256
+    """
+    import shlex
+    import sys
+
+    from linnet.training.loop import BrokenDownError
+    from linnet.training.loop import train as train_run
+    from linnet.training.spec import read_run
+    from linnet.training.watch import terminal_watch
+
+    run = read_run(config, model, data, changes)
+    command = shlex.join(["linnet", *sys.argv[1:]])
+    try:
+        with terminal_watch(run.steps) as watch:
+            result = train_run(run, out, watch, command=command)
+    except BrokenDownError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        _print_json(result)
+    else:
+        _print_table(result)
+    if not result.finished:
+        step, steps = result.summary["step"], result.summary["steps"]
+        typer.echo(f"stopped at step {step} of {steps}; saved; the same command goes on", err=True)
+        raise typer.Exit(1)
+
+
+def _print_json(result: "RunResult") -> None:
+    import json
+
+    typer.echo(json.dumps({"run": str(result.folder), "model": str(result.model), **result.summary}, indent=2))
+
+
+def _print_table(result: "RunResult") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False)
+    for name, value in _rows(result.summary):
+        table.add_row(name, value)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console.print(table)
+    console.print(f"model: {result.model} (the weights of step {result.summary['step']})")
+
+
+def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and figures of the final table; what was not measured is left out."""
+    from linnet.training.watch import duration
+
+    rows = [
+        ("steps", f"{summary['step']:,} of {summary['steps']:,}"),
+        ("tokens", f"{summary['tokens']:,}"),
+        ("parameters", f"{summary['parameters']:,}"),
+        ("time in steps", duration(summary["seconds"])),
+    ]
+    if summary["tokens_per_s"]:
+        rows.append(("speed", f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['share_of_peak']:.1%} of peak"))
+    rows.append(("memory", f"{summary['memory_bytes'] / 1e6:,.0f} MB"))
+    if summary["validation"]:
+        found = summary["validation"]
+        rows.append(("validation", f"{found['bits_per_byte']:.4f} bits/byte, causal"))
+        if "leak" in found:
+            rows.append(("whole sequence", f"{found['whole_sequence_bits_per_byte']:.4f} bits/byte"))
+            rows.append(("leak", f"{found['leak']:+.4f} bits/byte"))
+        rows.append(("accuracy", f"{found['accuracy']:.1%}"))
+    if summary["best"]:
+        best = summary["best"]
+        rows.append(("best", f"{best['bits_per_byte']:.4f} bits/byte at step {best['step']:,}, {best['checkpoint']}"))
+    return rows

@@ -1,0 +1,129 @@
+"""What each token id stands for, in bytes: the one table behind decoding, streaming and bytes per token.
+
+Two ways of spelling bytes as pieces are understood: byte-level (every byte is one printable character, as in
+GPT-2) and SentencePiece's (a mark in place of the space, `<0x0A>` for a single byte).
+"""
+
+import codecs
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from linnet.errors import UserError
+
+_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's table: printable Latin-1 characters stand for themselves, the other bytes follow from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(hidden)}
+
+
+BYTE_LEVEL = _byte_level_alphabet()
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The bytes of every token id, and whether the first space of a text is an artefact of the tokenizer."""
+
+    table: list[bytes]
+    drops_leading_space: bool
+
+    @classmethod
+    def of(cls, definition: dict[str, Any], vocabulary: dict[str, int], origin: str) -> "Pieces":
+        """Read the table from the data of a tokenizer.json and its vocabulary (added tokens included).
+
+        Special tokens and unused ids stand for no bytes. `UserError` for a decoder that is neither byte-level nor
+        SentencePiece's: its tokens do not stand for fixed bytes.
+        """
+        steps = _decoder_steps(definition.get("decoder"))
+        spell = _spelling(steps, origin)
+        added = {token["content"]: token["special"] for token in definition.get("added_tokens") or []}
+        table = [b""] * (max(vocabulary.values()) + 1)
+        for piece, token in vocabulary.items():
+            if piece not in added:
+                table[token] = spell(piece)
+            elif not added[piece]:
+                table[token] = piece.encode()
+        return cls(table, any(_drops_leading_space(step) for step in steps))
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of token ids; bytes that are not UTF-8 become U+FFFD."""
+        text = b"".join([self.table[token] for token in tokens]).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self.drops_leading_space else text
+
+
+class TextStream:
+    """Decoding one token at a time: an incomplete character is held back until its last byte has come."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._table = pieces.table
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._at_leading_space = pieces.drops_leading_space
+
+    def push(self, token: int) -> str:
+        """The text that this token completes, perhaps none."""
+        return self._visible(self._decoder.decode(self._table[token]))
+
+    def finish(self) -> str:
+        """What is left at the end: U+FFFD for a character that never got its last byte."""
+        return self._visible(self._decoder.decode(b"", final=True))
+
+    def _visible(self, text: str) -> str:
+        if text and self._at_leading_space:
+            self._at_leading_space = False
+            return text.removeprefix(" ")
+        return text
+
+
+def _decoder_steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if decoder is None:
+        return []
+    if decoder["type"] == "Sequence":
+        return [step for part in decoder["decoders"] for step in _decoder_steps(part)]
+    return [decoder]
+
+
+def _spelling(steps: list[dict[str, Any]], origin: str) -> Callable[[str], bytes]:
+    """How one piece spells its bytes, from the steps of the decoder."""
+    names = {step["type"] for step in steps}
+    if names == {"ByteLevel"}:
+        return _byte_level_bytes
+    if names and names <= {"ByteFallback", "Fuse", "Metaspace", "Replace", "Strip"}:
+        return _sentencepiece_bytes(steps)
+    raise UserError(
+        f"{origin}: decoder: {', '.join(sorted(names)) or 'none'}: "
+        "only byte-level and SentencePiece tokenizers can be read"
+    )
+
+
+def _byte_level_bytes(piece: str) -> bytes:
+    if all(character in BYTE_LEVEL for character in piece):
+        return bytes(BYTE_LEVEL[character] for character in piece)
+    return piece.encode()
+
+
+def _sentencepiece_bytes(steps: list[dict[str, Any]]) -> Callable[[str], bytes]:
+    marks = {step["replacement"]: " " for step in steps if step["type"] == "Metaspace"}
+    for step in steps:
+        if step["type"] == "Replace" and "String" in step["pattern"]:
+            marks[step["pattern"]["String"]] = step["content"]
+    has_bytes = any(step["type"] == "ByteFallback" for step in steps)
+
+    def spell(piece: str) -> bytes:
+        if has_bytes and (byte := _BYTE_PIECE.fullmatch(piece)):
+            return bytes([int(byte[1], 16)])
+        for mark, text in marks.items():
+            piece = piece.replace(mark, text)
+        return piece.encode()
+
+    return spell
+
+
+def _drops_leading_space(step: dict[str, Any]) -> bool:
+    if step["type"] == "Strip":
+        return bool(step["content"] == " " and step["start"] > 0)
+    return bool(step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never")

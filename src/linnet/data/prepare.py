@@ -1,0 +1,291 @@
+"""From text to a data folder: read, hold out, train the tokenizer, encode. Each step is one pass over the text."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from linnet.data.shards import (
+    SHARD_TOKENS,
+    TOKENIZER,
+    Manifest,
+    ShardWriter,
+    SourceInfo,
+    SplitInfo,
+    TokenizerInfo,
+    holds_only_data,
+    token_dtype,
+    write_manifest,
+)
+from linnet.data.sources import STDIN, Source
+from linnet.data.split import Holdout, Split, Survey, below, check_fraction, content_hash
+from linnet.data.tokenizer import Tokenizer
+from linnet.data.tokenizer_training import KINDS, check_vocab_size, cut_before_words
+from linnet.errors import UserError
+from linnet.files import atomic_directory
+from linnet.progress import progress
+
+TOKENIZER_SAMPLE_BYTES = 50_000_000
+_BATCH_CHARACTERS = 1 << 21
+
+Part = tuple[Split, str]
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    """Documents with their side, readable several times; `size_bytes` is what one reading passes to `advance`."""
+
+    parts: Callable[[Advance], Iterator[Part]]
+    size_bytes: int
+    sources: list[SourceInfo]
+
+    @property
+    def text_bytes(self) -> int:
+        """The UTF-8 size of all documents."""
+        return sum(source.bytes for source in self.sources)
+
+
+def prepare(
+    inputs: list[str],
+    out: str | Path,
+    tokenizer: str = "bpe",
+    vocab_size: int | None = None,
+    field: str | None = None,
+    separator: str | None = None,
+    validation: float | None = None,
+    overwrite: bool = False,
+    shard_tokens: int = SHARD_TOKENS,
+) -> Manifest:
+    """Turn text files (see `sources.documents`; `-` is the standard input) into a data folder and return its manifest.
+
+    `tokenizer` is bytes, char, bpe, unigram, or the path of a tokenizer.json. `validation` is the fraction held out
+    (None: 0.05 of a text below 20 MB, else 0.01). The validation side, its shards and the tokenizer do not depend on
+    the order of the files. The folder appears complete or not at all; one that is there is replaced only with
+    `overwrite`, and only if it holds nothing but prepared data.
+    """
+    out = _checked_target(out, overwrite)
+    check_fraction(validation)
+    given = _given_tokenizer(tokenizer, vocab_size)
+    with _disk_errors_name(out), ExitStack() as stack:
+        sources = _open_sources(stack, inputs, field, separator)
+        found, total = _survey(sources)
+        holdout = total.holdout(validation)
+        corpus = _corpus(sources, holdout, found)
+        settings = {
+            "tokenizer": tokenizer,
+            "vocab_size": vocab_size,
+            "field": field,
+            "separator": separator,
+            "validation": holdout.fraction,
+        }
+        encoder = given or _train(corpus, tokenizer, vocab_size)
+        return _write(out, corpus, encoder, settings, shard_tokens)
+
+
+def prepare_texts(
+    train: Iterable[str],
+    validation: Iterable[str],
+    out: str | Path,
+    tokenizer: str = "bpe",
+    vocab_size: int | None = None,
+    name: str = "texts",
+    overwrite: bool = False,
+) -> Manifest:
+    """`prepare` for documents in memory whose split is given; `name` stands for them in the manifest."""
+    out = _checked_target(out, overwrite)
+    given = _given_tokenizer(tokenizer, vocab_size)
+    sides: dict[Split, list[str]] = {"train": list(filter(None, train)), "validation": list(filter(None, validation))}
+    for side, texts in sides.items():
+        if not texts:
+            raise UserError(f"{name}: no {side} documents")
+    documents: list[Part] = [(side, text) for side, texts in sides.items() for text in texts]
+
+    def parts(advance: Advance) -> Iterator[Part]:
+        for side, text in documents:
+            yield side, text
+            advance(len(text.encode()))
+
+    text_bytes = sum(len(text.encode()) for _, text in documents)
+    corpus = _Corpus(parts, text_bytes, [SourceInfo(file=name, documents=len(documents), bytes=text_bytes)])
+    settings = {"tokenizer": tokenizer, "vocab_size": vocab_size}
+    with _disk_errors_name(out):
+        encoder = given or _train(corpus, tokenizer, vocab_size)
+        return _write(out, corpus, encoder, settings, SHARD_TOKENS)
+
+
+def _checked_target(out: str | Path, overwrite: bool) -> Path:
+    """The absolute path of the folder to write, or a `UserError` before any work is done."""
+    target = Path(out).resolve()
+    if target.exists() and not target.is_dir():
+        raise UserError(f"--out {out}: is a file, expected a folder")
+    if target.is_dir() and any(target.iterdir()):
+        if not holds_only_data(target):
+            raise UserError(f"--out {out}: holds other files, expected a new folder or one with prepared data only")
+        if not overwrite:
+            raise UserError(f"--out {out}: holds prepared data already; --overwrite replaces it")
+    parent = next(folder for folder in target.parents if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise UserError(f"--out {out}: {parent} is not a folder that can be written to")
+    return target
+
+
+@contextmanager
+def _disk_errors_name(out: Path) -> Iterator[None]:
+    """The system does not say which file did not fit on a full disk; whoever reports the error needs a name."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise OSError(error.errno, error.strerror or str(error), str(out)) from error
+        raise
+
+
+def _open_sources(stack: ExitStack, inputs: list[str], field: str | None, separator: str | None) -> list[Source]:
+    if not inputs:
+        raise UserError("no files given; expected text, .jsonl or .parquet files, or - for the standard input")
+    if inputs.count(STDIN) > 1:
+        raise UserError("-: the standard input can be read only once")
+    sources = [Source(path, "text" if field is None else field, separator) for path in inputs]
+    kinds = {source.kind for source in sources}
+    if separator is not None and "text" not in kinds:
+        raise UserError(f"--document-separator {separator!r}: only text files are split, {inputs[0]} has rows")
+    if field is not None and kinds == {"text"}:
+        raise UserError(f"--field {field}: only .jsonl and .parquet have fields, {inputs[0]} is text")
+    return [stack.enter_context(source) for source in sources]
+
+
+def _survey(sources: list[Source]) -> tuple[list[SourceInfo], Survey]:
+    """First pass: count, and find what decides the split."""
+    total, found = Survey(), []
+    with _bar("reading", sum(source.size_bytes for source in sources)) as advance:
+        for source in sources:
+            before = total.documents, total.text_bytes
+            for text in source.documents(advance):
+                total.add(text)
+            documents, text_bytes = total.documents - before[0], total.text_bytes - before[1]
+            found.append(SourceInfo(file=source.name, documents=documents, bytes=text_bytes))
+    return found, total
+
+
+def _corpus(sources: list[Source], holdout: Holdout, found: list[SourceInfo]) -> _Corpus:
+    def parts(advance: Advance) -> Iterator[Part]:
+        for source in sources:
+            for text in source.documents(advance):
+                yield from holdout.parts(text)
+
+    return _Corpus(parts, sum(source.size_bytes for source in sources), found)
+
+
+def _given_tokenizer(name: str, vocab_size: int | None) -> Tokenizer | None:
+    """The tokenizer at a path, or None for a kind that has to be trained."""
+    check_vocab_size(name, vocab_size)
+    if name in KINDS:
+        return None
+    if not Path(name).exists():
+        raise UserError(f"--tokenizer {name}: expected one of {', '.join(KINDS)}, or the path of a tokenizer.json")
+    return Tokenizer.load(name)
+
+
+def _train(corpus: _Corpus, kind: str, vocab_size: int | None) -> Tokenizer:
+    """Second pass: the tokenizer, from the training side alone."""
+    if kind == "bytes":
+        return Tokenizer.train(kind, [], vocab_size)
+    with _bar("tokenizer", corpus.size_bytes) as advance:
+        texts = (text for side, text in corpus.parts(advance) if side == "train")
+        share = 1.0 if kind == "char" else TOKENIZER_SAMPLE_BYTES / corpus.text_bytes
+        return Tokenizer.train(kind, _sample(texts, share), vocab_size)
+
+
+def _write(
+    out: Path, corpus: _Corpus, tokenizer: Tokenizer, settings: Mapping[str, object], shard_tokens: int
+) -> Manifest:
+    """Last pass: the shards; the folder appears when all is written."""
+    with atomic_directory(out) as folder:
+        splits = _write_splits(folder, corpus, tokenizer, shard_tokens)
+        if sum(split.bytes for split in splits.values()) != corpus.text_bytes:
+            names = ", ".join(source.file for source in corpus.sources)
+            raise UserError(f"{names}: changed while being read")
+        manifest = Manifest(
+            tokenizer=TokenizerInfo(kind=tokenizer.kind, vocab_size=tokenizer.vocab_size, hash=tokenizer.hash),
+            dtype=token_dtype(tokenizer.vocab_size),
+            splits=splits,
+            sources=corpus.sources,
+            settings=dict(settings),
+        )
+        tokenizer.save(folder / TOKENIZER)
+        write_manifest(folder, manifest)
+    return manifest
+
+
+def _sample(texts: Iterator[str], share: float) -> Iterator[str]:
+    """About `share` of the text, in parts chosen by their content: the same ones whatever the order of files."""
+    if share >= 1:
+        yield from texts
+        return
+    for text in texts:
+        for part in cut_before_words(text):
+            if below(content_hash(part, b"tokenizer"), share):
+                yield part
+
+
+def _write_splits(folder: Path, corpus: _Corpus, tokenizer: Tokenizer, shard_tokens: int) -> dict[Split, SplitInfo]:
+    """Encode the training side as it is read; the validation side is kept and written in the order of its hashes."""
+    held_out: list[str] = []
+    with _bar("encoding", corpus.size_bytes) as advance:
+
+        def training() -> Iterator[str]:
+            for side, text in corpus.parts(advance):
+                if side == "train":
+                    yield text
+                else:
+                    held_out.append(text)
+
+        train = _write_split(folder, "train", training(), tokenizer, shard_tokens)
+    held_out.sort(key=content_hash)
+    return {
+        "train": train,
+        "validation": _write_split(folder, "validation", held_out, tokenizer, shard_tokens),
+    }
+
+
+def _write_split(
+    folder: Path, split: Split, texts: Iterable[str], tokenizer: Tokenizer, shard_tokens: int
+) -> SplitInfo:
+    documents = text_bytes = token_bytes = 0
+    bytes_of_token = tokenizer.token_bytes()
+    end = np.array([tokenizer.end_id])
+    with ShardWriter(folder, split, tokenizer.vocab_size, shard_tokens) as writer:
+        for batch in _batches(texts, tokenizer):
+            tokens = [np.array(ids, dtype=np.int64) for ids in tokenizer.encode_batch([text for _, text in batch])]
+            for (starts, text), ids in zip(batch, tokens, strict=True):
+                documents += starts
+                text_bytes += len(text.encode())
+                token_bytes += int(bytes_of_token[ids].sum())
+                writer.write(np.concatenate([end, ids]) if starts else ids)
+        writer.write(end)
+        assert tokenizer.kind == "imported" or token_bytes == text_bytes, (token_bytes, text_bytes)
+        return writer.info(documents, text_bytes)
+
+
+def _batches(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[tuple[bool, str]]]:
+    """Lists of (starts a document?, part of its text), about as many characters each as are encoded at once."""
+    batch: list[tuple[bool, str]] = []
+    characters = 0
+    for text in texts:
+        for number, part in enumerate(tokenizer.cut(text)):
+            batch.append((number == 0, part))
+            characters += len(part)
+            if characters >= _BATCH_CHARACTERS:
+                yield batch
+                batch, characters = [], 0
+    yield batch
+
+
+@contextmanager
+def _bar(description: str, size_bytes: int) -> Iterator[Advance]:
+    with progress(description, size_bytes / 1e6, "MB") as advance:
+        yield lambda count: advance(count / 1e6, "")

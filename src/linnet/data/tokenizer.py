@@ -1,0 +1,193 @@
+"""The tokenizer: text to token ids and back, exactly, whatever the text."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import AddedToken, Regex, pre_tokenizers
+
+from linnet.data.pieces import Pieces, TextStream
+from linnet.data.tokenizer_training import END, KINDS, TRAINERS, check_vocab_size, cut_before_words
+from linnet.errors import UserError
+from linnet.files import read_json, write_json
+
+_END_NAMES = (END, "<|endoftext|>", "</s>", "[END]")
+
+
+class Tokenizer:
+    """A `tokenizers.Tokenizer` with one end token, whose text functions never produce or print special tokens.
+
+    `kind` is bytes, char, bpe, unigram, or imported: a tokenizer.json from elsewhere, which may change the text
+    (normalise it, put a space before it).
+    """
+
+    def __init__(self, definition: dict[str, Any], origin: str) -> None:
+        self._definition = _plain(definition)
+        self._library = _library(self._definition, origin)
+        self.end_id = self._mark_end(origin)
+        self._guard_special_tokens()
+        self._pieces = Pieces.of(self._definition, self._library.get_vocab(with_added_tokens=True), origin)
+        self.kind = _kind(self._definition, self._pieces)
+
+    @classmethod
+    def train(cls, kind: str, texts: Iterable[str], vocab_size: int | None = None) -> "Tokenizer":
+        """Make a tokenizer of `kind` bytes, char, bpe or unigram.
+
+        `vocab_size` counts the 256 bytes and the end token; None: 2048 for bpe and unigram, as many as needed for
+        char. Texts too small to fill it give a smaller tokenizer. The same texts, in any order, give the same
+        tokenizer.
+        """
+        if kind not in TRAINERS:
+            raise UserError(f"tokenizer: {kind!r}: expected one of {', '.join(KINDS)}")
+        check_vocab_size(kind, vocab_size)
+        return cls(TRAINERS[kind](texts, vocab_size), kind)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Read a tokenizer.json, or the one in a folder; `UserError` names the file and what is wrong with it."""
+        path = Path(path)
+        if path.is_dir():
+            path = path / "tokenizer.json"
+        definition = read_json(path)
+        if not isinstance(definition, dict) or not isinstance(definition.get("model"), dict):
+            raise UserError(f"{path}: not a tokenizer.json (no field 'model')")
+        return cls(definition, str(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write a tokenizer.json, atomically."""
+        write_json(path, self._definition)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of token ids, the end token and unused ids included."""
+        return len(self._pieces.table)
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the tokenizer's data as canonical JSON, in hexadecimal."""
+        canonical = json.dumps(self._definition, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text. No special token is added; the name of one in the text is ordinary text."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """`encode` for many texts at once, on all cores."""
+        if self.kind == "bytes":
+            return [list(_utf8(text)) for text in texts]
+        cut = [self.cut(text) for text in texts]
+        encodings = self._library.encode_batch_fast([part for parts in cut for part in parts], add_special_tokens=False)
+        ids = iter([encoding.ids for encoding in encodings])
+        return [list(chain.from_iterable(islice(ids, len(parts)))) for parts in cut]
+
+    def cut(self, text: str) -> list[str]:
+        """Parts of a long text that can be encoded one by one: `encode(text)` is their encodings end to end."""
+        _utf8(text)
+        return [text] if self.kind == "imported" else cut_before_words(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids. Special tokens print nothing; bytes that are not UTF-8 become U+FFFD."""
+        return self._pieces.decode([int(token) for token in ids])
+
+    def stream(self) -> TextStream:
+        """A decoder for tokens that come one at a time; what it prints adds up to `decode` of them all."""
+        return TextStream(self._pieces)
+
+    def token_bytes(self) -> NDArray[np.int64]:
+        """`[V]`: the number of bytes of text that each token stands for, 0 for special tokens.
+
+        For the four kinds of linnet, the sum over `encode(text)` is exactly the number of UTF-8 bytes of the text.
+        """
+        return np.array([len(piece) for piece in self._pieces.table], dtype=np.int64)
+
+    def _mark_end(self, origin: str) -> int:
+        """Find the end token and see to it that the library treats it as special; return its id."""
+        for name in _END_NAMES:
+            token = self._library.token_to_id(name)
+            if token is None:
+                continue
+            if token not in _specials(self._library):
+                self._library.add_special_tokens([AddedToken(name, special=True, normalized=False)])
+                self._definition["added_tokens"] = json.loads(self._library.to_str())["added_tokens"]
+            return token
+        raise UserError(f"{origin}: no end token; expected one of {', '.join(_END_NAMES)}")
+
+    def _guard_special_tokens(self) -> None:
+        """Keep the names of special tokens, met in a text, from becoming those tokens.
+
+        A unigram model holds them among its pieces and would pick them; splitting such a name after its first
+        character keeps them apart.
+        """
+        for token, name in _specials(self._library).items():
+            if len(name) < 2 or token not in self._library.encode(name, add_special_tokens=False).ids:
+                continue
+            first = Regex(f"{_escaped(name[0])}(?={_escaped(name[1:])})")
+            splits = [pre_tokenizers.Split(first, "isolated")]
+            if self._library.pre_tokenizer is not None:
+                splits.insert(0, self._library.pre_tokenizer)
+            self._library.pre_tokenizer = pre_tokenizers.Sequence(splits)
+            self._definition["pre_tokenizer"] = json.loads(self._library.to_str())["pre_tokenizer"]
+
+
+def _plain(definition: dict[str, Any]) -> dict[str, Any]:
+    """Without what would cut, fill up or randomise a text's tokens."""
+    model = {**definition["model"], "dropout": None} if "dropout" in definition["model"] else definition["model"]
+    return {**definition, "truncation": None, "padding": None, "model": model}
+
+
+def _library(definition: dict[str, Any], origin: str) -> tokenizers.Tokenizer:
+    try:
+        library = tokenizers.Tokenizer.from_str(json.dumps(definition))
+    except Exception as error:  # the library raises plain Exception
+        raise UserError(f"{origin}: not a tokenizer that the tokenizers library can read ({error})") from error
+    library.encode_special_tokens = True
+    return library
+
+
+def _specials(library: tokenizers.Tokenizer) -> dict[int, str]:
+    added = library.get_added_tokens_decoder()
+    return {token: content.content for token, content in added.items() if content.special}
+
+
+def _kind(definition: dict[str, Any], pieces: Pieces) -> str:
+    """Which of the four kinds a tokenizer.json is; one that might not keep every text exactly is imported."""
+    model, before = definition["model"], definition.get("pre_tokenizer")
+    single_bytes = [bytes([byte]) for byte in range(256)]
+    normalises = definition.get("normalizer") is not None
+    if normalises or _has_ordinary_added(definition) or not set(single_bytes) <= set(pieces.table):
+        return "imported"
+    if model["type"] == "BPE" and pieces.table[:256] == single_bytes and not model["merges"]:
+        return "char" if before is None else "bytes"
+    if before is None or before["type"] != "ByteLevel" or before["add_prefix_space"]:
+        return "imported"
+    if before.get("use_regex", True):
+        return {"BPE": "bpe", "Unigram": "unigram"}.get(model["type"], "imported")
+    return "imported"
+
+
+def _has_ordinary_added(definition: dict[str, Any]) -> bool:
+    """Whether there are tokens that are cut out of a text before all else; they may take spaces with them."""
+    return any(not token["special"] for token in definition.get("added_tokens") or [])
+
+
+def _escaped(text: str) -> str:
+    """Text for the library's regular expressions, character by character."""
+    return "".join(f"\\x{{{ord(character):x}}}" for character in text)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        raise UserError(
+            f"character {error.start + 1} of the text is U+{code:04X}, half of a surrogate pair: not Unicode text"
+        ) from None

@@ -1,0 +1,189 @@
+"""Four tokenizers, each able to spell any text exactly, made with the `tokenizers` library.
+
+Each function returns the data of a tokenizer.json. All have all 256 bytes and one special token, `<|end|>`.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+
+from linnet.data.pieces import BYTE_LEVEL
+from linnet.errors import UserError
+
+END = "<|end|>"
+DEFAULT_VOCAB_SIZE = 2048
+_BYTES_AND_END = 257
+_CUT_CHARACTERS = 1 << 15
+
+# What `use_regex` of the library splits at, with an optional mark behind a word; for training a unigram.
+_MARK = "\x7f"
+_MARKED_WORDS = r"(?:'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}\x7f]+)\x7f?|\s+(?!\S)|\s+|\x7f"
+_WORD = re.compile(r" ?[^\W\d_]+| ?\d+| ?[^\w\s]+")
+_FREQUENT = 5
+# The library gives the bytes that a unigram's text lacks the lowest learned score plus 0, 1, 2, ... times this,
+# in an order that changes from run to run.
+_UNSEEN_BYTE_STEP = 1e-4
+
+
+def bytes_tokenizer(texts: Iterable[str], vocab_size: int | None) -> dict[str, Any]:
+    """One token per UTF-8 byte, its id the byte's value; nothing is learned from the texts."""
+    library = tokenizers.Tokenizer(models.BPE(vocab=BYTE_LEVEL | {END: 256}, merges=[]))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    library.decoder = decoders.ByteLevel()
+    return _with_end(library)
+
+
+def char_tokenizer(texts: Iterable[str], vocab_size: int | None) -> dict[str, Any]:
+    """Every character of the texts is a token; other characters fall back to their UTF-8 bytes."""
+    characters: set[str] = set()
+    for text in texts:
+        characters.update(text)
+    size = _BYTES_AND_END + len(characters)
+    if vocab_size is not None and size > vocab_size:
+        raise UserError(
+            f"--vocab-size {vocab_size}: too few for the text's {len(characters)} different characters, "
+            f"256 bytes and the end token; expected at least {size}"
+        )
+    names = [f"<0x{byte:02X}>" for byte in range(256)] + [END] + sorted(characters)
+    model = models.BPE(vocab={name: n for n, name in enumerate(names)}, merges=[], byte_fallback=True)
+    library = tokenizers.Tokenizer(model)
+    library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return _with_end(library)
+
+
+def bpe_tokenizer(texts: Iterable[str], vocab_size: int | None) -> dict[str, Any]:
+    """Byte-level byte-pair encoding; words are split as in GPT-2 and a pair is merged if it occurs twice."""
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size or DEFAULT_VOCAB_SIZE,
+        min_frequency=2,
+        initial_alphabet=sorted(BYTE_LEVEL),
+        special_tokens=[END],
+        show_progress=False,
+    )
+    library = _byte_level(models.BPE())
+    library.train_from_iterator(_short(texts), trainer)
+    return _with_end(library)
+
+
+def unigram_tokenizer(texts: Iterable[str], vocab_size: int | None) -> dict[str, Any]:
+    """A unigram language model (Kudo, 2018) over byte-level pieces, so that it too can spell any text.
+
+    The library looks for candidates among substrings that are followed by different characters, in a list of words
+    that has each word once. A word at whose end every occurrence of it ends (`Lily`, unless there is a `Lilys`) is
+    never a candidate, and the words of a text come out in pieces. So every frequent word is given once more with a
+    mark behind it. The mark itself cannot get into a piece, for the same reason.
+    """
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size or DEFAULT_VOCAB_SIZE,
+        initial_alphabet=sorted(BYTE_LEVEL),
+        special_tokens=[END],
+        n_sub_iterations=4,
+        unk_token=None,
+        show_progress=False,
+    )
+    library = _byte_level(models.Unigram())
+    library.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_MARKED_WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    library.train_from_iterator(_with_marked_words(_short(texts)), trainer)
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    definition = _with_end(library)
+    definition["model"]["vocab"] = _settled(definition["model"]["vocab"])
+    return definition
+
+
+TRAINERS: dict[str, Callable[[Iterable[str], int | None], dict[str, Any]]] = {
+    "bytes": bytes_tokenizer,
+    "char": char_tokenizer,
+    "bpe": bpe_tokenizer,
+    "unigram": unigram_tokenizer,
+}
+KINDS = tuple(TRAINERS)
+
+
+def check_vocab_size(kind: str, vocab_size: int | None) -> None:
+    """`UserError` if this kind cannot have so many tokens, whatever the text; None is always fine."""
+    if vocab_size is None:
+        return
+    if kind not in KINDS:
+        raise UserError(f"--vocab-size {vocab_size}: the tokenizer {kind} has its own; expected none")
+    if kind == "bytes" and vocab_size != _BYTES_AND_END:
+        raise UserError(f"--vocab-size {vocab_size}: the bytes tokenizer always has {_BYTES_AND_END} tokens")
+    if vocab_size < _BYTES_AND_END + (kind != "bytes"):
+        raise UserError(f"--vocab-size {vocab_size}: expected more than {_BYTES_AND_END} (256 bytes and the end token)")
+
+
+def cut_before_words(text: str) -> list[str]:
+    """Parts of a long text; a cut lies before a space or newline, where the byte-level tokenizers split anyway.
+
+    The library needs time and memory out of proportion for a text of many megabytes. A part without any such place is
+    cut at its limit.
+    """
+    cuts = [0]
+    while len(text) - cuts[-1] > _CUT_CHARACTERS:
+        cuts.append(_word_start(text, cuts[-1], cuts[-1] + _CUT_CHARACTERS))
+    return [text[start:end] for start, end in pairwise([*cuts, len(text)])]
+
+
+def _word_start(text: str, start: int, limit: int) -> int:
+    """The last place in `text[start:limit]` where a space or newline follows a visible character, or `limit`."""
+    for place in range(limit - 1, start, -1):
+        if text[place] in " \n" and not text[place - 1].isspace():
+            return place
+    return limit
+
+
+def _short(texts: Iterable[str]) -> Iterator[str]:
+    return (part for text in texts for part in cut_before_words(text))
+
+
+def _with_marked_words(texts: Iterable[str]) -> Iterator[str]:
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(_WORD.findall(text))
+        yield text
+    for word, count in words.items():
+        if count >= _FREQUENT:
+            yield word + _MARK
+
+
+def _byte_level(model: Any) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(model)
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    return library
+
+
+def _with_end(library: tokenizers.Tokenizer) -> dict[str, Any]:
+    library.add_special_tokens([AddedToken(END, special=True, normalized=False)])
+    definition: dict[str, Any] = json.loads(library.to_str())
+    return definition
+
+
+def _settled(vocabulary: list[tuple[str, float | None]]) -> list[tuple[str, float]]:
+    """The same unigram vocabulary for the same text, every time.
+
+    The library adds up its expectations in the order of a randomised hash table. Rounding takes the last digits'
+    noise away, and every byte within reach of the lowest score gets exactly that score. So does the mark. Without any
+    text there are no scores.
+    """
+    learned = {piece: score or 0.0 for piece, score in vocabulary if piece != END}
+    lowest = min(learned.values())
+    unseen = lowest + 256.5 * _UNSEEN_BYTE_STEP
+    mark = next(piece for piece, byte in BYTE_LEVEL.items() if byte == ord(_MARK))
+
+    def settle(piece: str, score: float) -> float:
+        is_low = piece == mark or (len(piece) == 1 and score < unseen)
+        return round(lowest if is_low else score, 4)
+
+    pieces = sorted((-settle(piece, score), piece) for piece, score in learned.items())
+    return [(END, 0.0), *((piece, -score) for score, piece in pieces)]

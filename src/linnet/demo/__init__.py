@@ -1,0 +1,1 @@
+"""The demo: three tiny models on the same stories, side by side, in minutes."""

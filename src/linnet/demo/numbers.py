@@ -1,0 +1,67 @@
+"""Numbers as people read them."""
+
+import math
+
+
+def metric(count: float) -> str:
+    """Three digits and a unit: `1.08 M`; `2 M` where it is just that."""
+    return _readable(count, 1000, ("", "k", "M", "G", "T"))
+
+
+def binary(size_bytes: float) -> str:
+    """Three digits and a unit of bytes: `2.13 MiB`; `2 MiB` where it is just that."""
+    return _readable(size_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+
+
+def grouped(count: float) -> str:
+    """A whole number with separators: `12,345`."""
+    return f"{count:,.0f}"
+
+
+def bits(bits_per_byte: float) -> str:
+    """Bits per byte: `0.912`."""
+    return f"{bits_per_byte:.3f}"
+
+
+def signed_bits(bits_per_byte: float) -> str:
+    """A difference in bits per byte: `+0.031`."""
+    return f"{bits_per_byte:+.3f}"
+
+
+def tokens(count: int) -> str:
+    """A length of text: `64k` for 65536, as lengths of context are said."""
+    return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else grouped(count)
+
+
+def duration(seconds: float) -> str:
+    """`0.42 s`, `8.3 s`, `42 s`, `2 min 31 s`, `1 h 02 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.2f} s" if seconds < 0.995 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def ratio(value: float, reference: float) -> str:
+    """How many times the reference: `0.50`, `1.2`, `12`."""
+    return significant(value / reference, digits=2)
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number with so many digits, zeros behind the point included: `1.20`, `12.0`, `120`."""
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    # 9.995 rounds to 10.00: one digit too many.
+    return text if decimals == 0 or len(text.lstrip("-0.").replace(".", "")) <= digits else f"{value:.{decimals - 1}f}"
+
+
+def _readable(count: float, step: int, units: tuple[str, ...]) -> str:
+    power = 0
+    while round(count, 1) >= step and power < len(units) - 1:
+        count, power = count / step, power + 1
+    number = f"{count:,.0f}" if count == round(count) or count >= 999.5 else significant(count)
+    return f"{number} {units[power]}".rstrip()

@@ -1,0 +1,127 @@
+"""What the demo trains and how: the one place to tune it.
+
+The three models differ in their preset and in how they like to be trained. Everything that makes the comparison fair is
+shared: the same stories, the same batches in the same order, the same number of tokens.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from linnet.inference.sampling import Sampling
+from linnet.model.spec import ModelSpec
+from linnet.training.spec import (
+    CheckpointSpec,
+    ClipSpec,
+    EvaluateSpec,
+    LogSpec,
+    OptimiserSpec,
+    ScheduleSpec,
+    TrainingSpec,
+)
+
+STORIES = 8000
+NAMES = 3
+STORIES_PER_VALIDATION_STORY = 20
+CORPUS_SEED = 0
+VOCAB_SIZE = 1024
+
+STEPS = 2800
+LENGTH: dict[str, Any] = {"batch_size": 2, "steps": STEPS}
+"""What a step is, and how many there are: the same for all."""
+
+PROMPT = "Once upon a time"
+TEMPERATURE, TOP_P = 0.4, 0.95
+
+EVALUATIONS, LINES, VALIDATION_TOKENS = 16, 100, 8192
+"""Points of a validation curve, points of a training curve, and how much text each validation point is measured on."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One model of the demo. `key` names its folder; `idea` says how it looks back, for people."""
+
+    key: str
+    title: str
+    preset: str
+    idea: str
+    training: TrainingSpec
+
+    @property
+    def model(self) -> ModelSpec:
+        """The description of the model."""
+        return ModelSpec.load(self.preset)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens predicted in a step."""
+        training = self.training
+        context_length = training.context_length or self.model.context_length
+        return training.batch_size * training.accumulate * context_length
+
+
+RECIPES = (
+    Recipe(
+        key="attention",
+        title="attention",
+        preset="tiny-attention",
+        idea="compares a query with the key of every earlier token, and takes most from those that match best.",
+        training=TrainingSpec(
+            **LENGTH,
+            optimiser=OptimiserSpec(lr=5e-3, betas=(0.9, 0.99)),
+            schedule=ScheduleSpec(kind="cosine"),
+            clip=ClipSpec(by="norm", at=1.0),
+        ),
+    ),
+    Recipe(
+        key="pldr",
+        title="PLDR-LLM",
+        preset="tiny-pldr",
+        idea="is attention through an operator that a small net deduces from the text; once deduced from the prompt,"
+        " the operator is kept and the net is not run again.",
+        training=TrainingSpec(
+            **LENGTH,
+            optimiser=OptimiserSpec(lr=3e-3, betas=(0.9, 0.99)),
+            schedule=ScheduleSpec(kind="cosine"),
+            clip=ClipSpec(by="norm", at=1.0),
+        ),
+    ),
+    Recipe(
+        key="ted",
+        title="TED",
+        preset="tiny-ted",
+        idea="compares nothing: every token leaves a quantity that fades at a rate that it chose itself.",
+        training=TrainingSpec(
+            **LENGTH,
+            optimiser=OptimiserSpec(lr=5e-3, betas=(0.9, 0.99)),
+            schedule=ScheduleSpec(kind="cosine"),
+            clip=ClipSpec(by="norm", at=1.0),
+        ),
+    ),
+)
+
+
+def planned(steps: int | None, seed: int, device: str) -> list[Recipe]:
+    """The recipes for one run of the demo; `steps` None keeps theirs."""
+    recipes = [replace(recipe, training=_planned(recipe.training, steps, seed, device)) for recipe in RECIPES]
+    assert len({(recipe.training.steps, recipe.tokens_per_step) for recipe in recipes}) == 1, "unequal tokens"
+    return recipes
+
+
+def sampling(seed: int) -> Sampling:
+    """How the stories are sampled."""
+    return Sampling(TEMPERATURE, top_p=TOP_P, seed=seed)
+
+
+def _planned(training: TrainingSpec, steps: int | None, seed: int, device: str) -> TrainingSpec:
+    steps = steps or training.steps
+    assert steps is not None, "a recipe has a number of steps"
+    return training.model_copy(
+        update={
+            "steps": steps,
+            "seed": seed,
+            "device": device,
+            "evaluate": EvaluateSpec(every=max(1, steps // EVALUATIONS), tokens=VALIDATION_TOKENS),
+            "log": LogSpec(every=max(1, steps // LINES)),
+            "checkpoint": CheckpointSpec(every=steps, keep=1),
+        }
+    )

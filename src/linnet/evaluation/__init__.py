@@ -1,0 +1,1 @@
+"""How good a model is: likelihood and bits per byte, always causal."""

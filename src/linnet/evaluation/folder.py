@@ -1,0 +1,87 @@
+"""Evaluating a model folder on a data folder."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from linnet.data.loader import validation_windows
+from linnet.data.shards import TokenData
+from linnet.data.split import Split
+from linnet.data.tokenizer import Tokenizer
+from linnet.errors import UserError
+from linnet.evaluation.frozen import OperatorFrom, calibration_tokens
+from linnet.evaluation.likelihood import Evaluation, evaluate
+from linnet.inference.device import resolve_device
+from linnet.model.decoder import Decoder
+from linnet.model.folder import CONFIG, TOKENIZER, load_decoder
+from linnet.progress import progress
+
+TOKENS_AT_ONCE = 8192
+
+
+def evaluate_folder(
+    model: str | Path,
+    data_folder: str | Path,
+    split: Split = "validation",
+    limit_tokens: int | None = None,
+    context_length: int | None = None,
+    operator_from: OperatorFrom = "train",
+    device: str = "auto",
+) -> Evaluation:
+    """Evaluate a model folder, or a run's, on a split of a data folder.
+
+    Every token but the split's first is predicted once, in windows of `context_length` (None: the model's) that do
+    not overlap; `limit_tokens` spreads fewer windows evenly. `UserError` where model and data do not fit.
+    """
+    folder = model_folder(model)
+    data = TokenData.open(data_folder)
+    check_tokenizer(folder, data)
+    decoder = load_decoder(folder, resolve_device(device, "--device"))
+    context = _checked_context(decoder, context_length)
+    if not decoder.causal and split == "train" and operator_from == "train":
+        raise UserError(
+            "--operator-from train: the operator would come from the evaluated text; with --split train use empty"
+        )
+    sequence = data.split(split)
+    batch = max(1, TOKENS_AT_ONCE // context)
+    total = min(limit_tokens or len(sequence), len(sequence))
+    with progress("evaluating", total, "tokens") as advance:
+
+        def windows() -> Any:
+            for inputs, targets in validation_windows(sequence, context, batch, limit_tokens):
+                yield inputs, targets
+                advance(targets.numel())
+
+        token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes())
+        return evaluate(decoder, windows(), token_bytes_V, calibration_tokens(data, operator_from, context))
+
+
+def model_folder(path: str | Path) -> Path:
+    """The model folder itself, or the one in a run folder; `UserError` where there is none."""
+    path = Path(path)
+    for folder in (path, path / "model"):
+        if (folder / CONFIG).is_file():
+            return folder
+    raise UserError(f"{path}: neither a model folder nor a run folder with one (no {CONFIG})")
+
+
+def check_tokenizer(folder: Path, data: TokenData) -> None:
+    """`UserError` unless the model's tokenizer is the data's."""
+    own = Tokenizer.load(folder / TOKENIZER).hash
+    if own != data.tokenizer.hash:
+        raise UserError(
+            f"{data.folder}: its tokens were made with another tokenizer (hash {data.tokenizer.hash[:12]}) than"
+            f" {folder}'s ({own[:12]}); prepare the text with --tokenizer {folder / TOKENIZER}"
+        )
+
+
+def _checked_context(decoder: Decoder, context_length: int | None) -> int:
+    known = decoder.spec.context_length
+    if context_length is None:
+        return known
+    if context_length < 1:
+        raise UserError(f"--context-length {context_length}: expected at least 1")
+    if context_length > known and decoder.spec.embedding.positions == "learned":
+        raise UserError(f"--context-length {context_length}: the model's learned positions end at {known}")
+    return context_length

@@ -1,0 +1,44 @@
+"""A decoder whose pass without a state sees the future, made causal: its operator is frozen from another text.
+
+Legend: `B` batch, `T` tokens.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from linnet.data.shards import TokenData
+from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState
+
+OperatorFrom = Literal["train", "empty"]
+
+
+def calibration_tokens(data: TokenData, source: OperatorFrom, context_length: int) -> Tensor:
+    """The text that a frozen operator is deduced from, int64 `[1, T]`.
+
+    `train`: the first `context_length` tokens of the training split. `empty`: the empty prompt, the end token alone
+    (Gokden, arXiv 2502.13502, for inference).
+    """
+    if source == "empty":
+        return torch.tensor([[data.tokenizer.end_id]])
+    sequence = data.split("train")
+    return torch.from_numpy(sequence.read(0, min(context_length, len(sequence))))[None]
+
+
+@torch.no_grad()
+def frozen_state(decoder: Decoder, calibration_1T: Tensor, batch: int, capacity: int) -> DecoderState:
+    """A state for `batch` streams of `capacity` tokens that has seen none, but holds what the calibration text froze.
+
+    Works for every mixer: the decoder reads the text with a state, then each layer forgets its tokens.
+    """
+    state = decoder.initial_state(1, max(capacity, calibration_1T.shape[1]))
+    decoder.hidden(calibration_1T.to(decoder.device), state)
+    forgotten = DecoderState(tuple(layer.forget() for layer in state.layers), state.capacity)
+    return rows_of(forgotten, batch)
+
+
+def rows_of(state_of_one: DecoderState, batch: int) -> DecoderState:
+    """A copy of a state of one stream for `batch` streams."""
+    return state_of_one.select(torch.zeros(batch, dtype=torch.int64))

@@ -1,0 +1,153 @@
+"""How likely a model finds a text: nats, bits per byte, accuracy, from a causal evaluation.
+
+A decoder that is not causal without a state reads each window with an operator frozen from another text
+(`frozen.frozen_state`). What its own whole-sequence pass would have claimed is measured beside it; the difference is
+the leak.
+
+Legend: `B` batch, `T` tokens, `V` vocabulary.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnet.errors import UserError
+from linnet.evaluation.frozen import frozen_state, rows_of
+from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState
+
+Windows = Iterable[tuple[Tensor, Tensor]]
+"""Inputs and targets, int64 `[B, T]` each."""
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """Sums over the predicted tokens: negative log-likelihood in nats, tokens, UTF-8 bytes, right first guesses."""
+
+    nats: float
+    tokens: int
+    bytes: int
+    correct: int
+
+    @property
+    def bits_per_byte(self) -> float:
+        """The loss in bits per byte of text: comparable between tokenizers."""
+        return self.nats / math.log(2) / self.bytes
+
+    @property
+    def nats_per_token(self) -> float:
+        """The cross-entropy per token."""
+        return self.nats / self.tokens
+
+    @property
+    def perplexity(self) -> float:
+        """`exp` of the cross-entropy per token; infinite where that overflows."""
+        return math.exp(self.nats_per_token) if self.nats_per_token < 700 else math.inf
+
+    @property
+    def accuracy(self) -> float:
+        """The share of tokens whose most likely prediction is right."""
+        return self.correct / self.tokens
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A causal likelihood, and beside it the whole-sequence pass of a decoder that is not causal by itself."""
+
+    causal: Likelihood
+    whole_sequence: Likelihood | None = None
+
+    @property
+    def leak(self) -> float | None:
+        """Bits per byte by which the whole-sequence pass, which sees the future, looks better than the causal one."""
+        return None if self.whole_sequence is None else self.causal.bits_per_byte - self.whole_sequence.bits_per_byte
+
+    def figures(self) -> dict[str, Any]:
+        """The numbers by name, ready for JSON."""
+        named: dict[str, Any] = {
+            "bits_per_byte": self.causal.bits_per_byte,
+            "perplexity": self.causal.perplexity if math.isfinite(self.causal.perplexity) else None,
+            "accuracy": self.causal.accuracy,
+            "nats_per_token": self.causal.nats_per_token,
+            "tokens": self.causal.tokens,
+            "bytes": self.causal.bytes,
+        }
+        if self.whole_sequence is not None:
+            named |= {"whole_sequence_bits_per_byte": self.whole_sequence.bits_per_byte, "leak": self.leak}
+        return named
+
+    def sums(self) -> dict[str, Any]:
+        """Everything, for saving; `from_sums` reads it."""
+        return {"causal": asdict(self.causal), "whole_sequence": self.whole_sequence and asdict(self.whole_sequence)}
+
+    @classmethod
+    def from_sums(cls, sums: dict[str, Any]) -> "Evaluation":
+        """What `sums` wrote."""
+        whole = sums["whole_sequence"]
+        return cls(Likelihood(**sums["causal"]), whole and Likelihood(**whole))
+
+
+def likelihood(
+    decoder: Decoder, windows: Windows, token_bytes_V: Tensor, calibration_1T: Tensor | None = None
+) -> Likelihood:
+    """The causal likelihood of the windows' targets.
+
+    `token_bytes_V`: bytes of text of each token. `calibration_1T`: the text that freezes the operator of a decoder
+    that is not causal without a state; it must not be part of the windows. A causal decoder does not use it.
+    """
+    return evaluate(decoder, windows, token_bytes_V, calibration_1T, whole_sequence=False).causal
+
+
+@torch.no_grad()
+def evaluate(
+    decoder: Decoder,
+    windows: Windows,
+    token_bytes_V: Tensor,
+    calibration_1T: Tensor | None = None,
+    whole_sequence: bool = True,
+) -> Evaluation:
+    """The causal likelihood and, for a decoder that is not causal by itself, its whole-sequence pass (see `leak`).
+
+    Arguments as for `likelihood`. `UserError` where the targets hold no text at all.
+    """
+    causal, whole = _Sums(token_bytes_V, decoder.device), _Sums(token_bytes_V, decoder.device)
+    frozen: DecoderState | None = None
+    for inputs, targets in windows:
+        inputs_BT, targets_BT = inputs.to(decoder.device), targets.to(decoder.device)
+        batch, length = inputs_BT.shape
+        if decoder.causal:
+            causal.add(decoder, inputs_BT, targets_BT, None)
+            continue
+        assert calibration_1T is not None, "a decoder that is not causal needs a calibration text"
+        if frozen is None or frozen.capacity < length:
+            frozen = frozen_state(decoder, calibration_1T, 1, length)
+        causal.add(decoder, inputs_BT, targets_BT, rows_of(frozen, batch))
+        if whole_sequence:
+            whole.add(decoder, inputs_BT, targets_BT, None)
+    return Evaluation(causal.likelihood(), whole.likelihood() if whole.tokens else None)
+
+
+class _Sums:
+    """Sums that stay on the device until they are asked for."""
+
+    def __init__(self, token_bytes_V: Tensor, device: torch.device) -> None:
+        self._token_bytes_V = token_bytes_V.to(device)
+        self._nats = torch.zeros((), dtype=torch.float64, device=device)
+        self._bytes, self._correct = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
+        self.tokens = 0
+
+    def add(self, decoder: Decoder, inputs_BT: Tensor, targets_BT: Tensor, state: DecoderState | None) -> None:
+        loss = decoder.token_loss(decoder.hidden(inputs_BT, state), targets_BT)
+        self._nats += loss.nats
+        self._correct += loss.correct
+        self._bytes += self._token_bytes_V[targets_BT].sum()
+        self.tokens += targets_BT.numel()
+
+    def likelihood(self) -> Likelihood:
+        if not self.tokens or not int(self._bytes):
+            raise UserError(f"the {self.tokens} tokens to evaluate hold no text; evaluate more tokens")
+        return Likelihood(float(self._nats), self.tokens, int(self._bytes), int(self._correct))

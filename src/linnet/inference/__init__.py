@@ -1,0 +1,1 @@
+"""Running a decoder: its state on disk, choosing tokens, generating text."""

@@ -1,0 +1,75 @@
+"""The text that continues a prompt, piece by piece as it is generated, and what it cost."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from linnet.data.pieces import TextStream
+from linnet.inference.engine import Step
+from linnet.model.state import DecoderState
+
+
+@dataclass
+class Figures:
+    """What a generation has cost so far: time in the model, not in whoever reads the text.
+
+    passes: the one over the prompt, which took seconds_prompt, and those over one token each, which took
+    seconds_decode.
+    """
+
+    prompt_tokens: int
+    state: DecoderState
+    tokens: int = 0
+    passes: int = 0
+    seconds_prompt: float = 0.0
+    seconds_decode: float = 0.0
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the decode state, as allocated."""
+        return self.state.nbytes
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Passes over one token per second; None before the first."""
+        return (self.passes - 1) / self.seconds_decode if self.passes > 1 else None
+
+
+class Continuation(Iterator[str]):
+    """Pieces of text that add up to the continuation of one prompt; every piece is whole characters, none is empty."""
+
+    def __init__(self, steps: Iterator[Step], text: TextStream, state: DecoderState, prompt_tokens: int) -> None:
+        self.figures = Figures(prompt_tokens, state)
+        self._steps, self._text = steps, text
+        self._pieces = self._run()
+
+    def __next__(self) -> str:
+        """The next piece."""
+        return next(self._pieces)
+
+    def _run(self) -> Iterator[str]:
+        while (token := self._next_token()) is not None:
+            if piece := self._text.push(token):
+                yield piece
+        if piece := self._text.finish():
+            yield piece
+
+    def _next_token(self) -> int | None:
+        """The next token, its time taken; None at the end."""
+        start_s = time.perf_counter()
+        step = next(self._steps, None)
+        elapsed_s = time.perf_counter() - start_s
+        if step is None:
+            return None
+        self._count(elapsed_s)
+        (token,) = step
+        self.figures.tokens += token is not None
+        return token
+
+    def _count(self, elapsed_s: float) -> None:
+        figures = self.figures
+        figures.passes += 1
+        if figures.passes == 1:
+            figures.seconds_prompt = elapsed_s
+        else:
+            figures.seconds_decode += elapsed_s

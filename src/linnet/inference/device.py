@@ -1,0 +1,28 @@
+"""Which device a model runs on."""
+
+import torch
+
+from linnet.errors import UserError
+
+DEVICES = ("cpu", "cuda")
+
+
+def resolve_device(name: str, field: str = "device") -> torch.device:
+    """`auto` (cuda where there is one, else cpu), `cpu`, `cuda`, `cuda:1`; `UserError` for one that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise _unknown(name, field) from None
+    if device.type not in DEVICES:
+        raise _unknown(name, field)
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError):  # the second where PyTorch was built without CUDA
+        raise UserError(f"{field}: {name!r}: not available here; try auto or cpu") from None
+    return device
+
+
+def _unknown(name: str, field: str) -> UserError:
+    return UserError(f"{field}: {name!r}: expected auto, cpu, cuda, or cuda with a number (cuda:1)")

@@ -1,0 +1,130 @@
+"""Generating token ids: the prompt in one pass, then one token of each row at a time.
+
+Legend: `B` batch (rows), `T` tokens of the longest prompt, `V` vocabulary.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import repeat
+
+import torch
+from torch import Tensor
+
+from linnet.errors import UserError
+from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
+from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState
+
+Step = list[int | None]
+"""The next token id of each row; None for a row that has ended."""
+
+
+def new_state(decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int) -> DecoderState:
+    """An empty state with room for the longest prompt and `max_tokens` more; `UserError` as from `decode`."""
+    _check_prompts(decoder, prompts, max_tokens)
+    _check_positions(decoder, 0, _longest(prompts), max_tokens)
+    capacity = _longest(prompts) + max_tokens
+    try:
+        return decoder.initial_state(len(prompts), capacity)
+    except (RuntimeError, MemoryError):
+        rows = f"{len(prompts)} times " if len(prompts) > 1 else ""
+        raise UserError(f"max_tokens: {max_tokens}: no memory for the state of {rows}{capacity} tokens") from None
+
+
+def decode(
+    decoder: Decoder,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    sampling: Sampling,
+    stop_ids: Collection[int] = (),
+    *,
+    state: DecoderState | None = None,
+    vocab_size: int | None = None,
+) -> Iterator[Step]:
+    """Continue every prompt by up to `max_tokens` tokens; yields one `Step` after another until all rows have ended.
+
+    A row ends before the first token that is in `stop_ids`. The prompts are ONE chunk of the stream, so a mixer that
+    fixes something at its first chunk (power-law graph attention) fixes it from the whole prompt. Only the first
+    `vocab_size` ids are chosen from (None: all of them).
+
+    `state` is advanced (None: `new_state`); `ValueError` where it has no room, or has seen tokens and the prompts
+    differ in length. The last token yielded is not in it yet.
+
+    Raises `UserError` at once for an empty prompt, an id outside the vocabulary, or more tokens than learned positions.
+    """
+    _check_prompts(decoder, prompts, max_tokens)
+    if state is None:
+        state = new_state(decoder, prompts, max_tokens)
+    longest = _longest(prompts)
+    _check_positions(decoder, state.position, longest, max_tokens)
+    if state.position + longest + max_tokens > state.capacity:
+        room = state.capacity - state.position
+        raise ValueError(f"the state has room for {room} more tokens, {longest + max_tokens} are needed")
+    tokens_BT, padding_B = left_pad(prompts, decoder.device)
+    if state.position == 0:
+        state.padding_B = padding_B
+    elif padding_B is not None:
+        raise ValueError("prompts of different lengths cannot continue a state that has seen tokens")
+    return _steps(decoder, tokens_BT, state, max_tokens, sampling, frozenset(stop_ids), vocab_size)
+
+
+@torch.inference_mode()
+def _steps(
+    decoder: Decoder,
+    tokens_BT: Tensor,
+    state: DecoderState,
+    max_tokens: int,
+    sampling: Sampling,
+    stop_ids: frozenset[int],
+    vocab_size: int | None,
+) -> Iterator[Step]:
+    rows = len(tokens_BT)
+    running = [True] * rows
+    hidden_B1D = decoder.hidden(tokens_BT, state)[:, -1:]
+    logits_BV = decoder.logits(hidden_B1D)[:, 0, :vocab_size]
+    for count, uniform_B in enumerate(_uniforms(sampling, rows), start=1):
+        chosen_B = choose(logits_BV, sampling, uniform_B)
+        chosen = chosen_B.tolist()
+        running = [runs and token not in stop_ids for runs, token in zip(running, chosen, strict=True)]
+        yield [token if runs else None for runs, token in zip(running, chosen, strict=True)]
+        if not any(running) or count == max_tokens:
+            return
+        logits_BV = decoder(chosen_B[:, None], state)[:, 0, :vocab_size]
+
+
+def left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Token ids `[B, T]` with padding (id 0) before the shorter prompts, and its lengths `[B]` (None: all 0)."""
+    longest = _longest(prompts)
+    tokens_BT = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+    padding_B = torch.tensor([longest - len(prompt) for prompt in prompts], device=device)
+    return tokens_BT, padding_B if padding_B.any() else None
+
+
+def _uniforms(sampling: Sampling, rows: int) -> Iterator[Tensor | None]:
+    if sampling.greedy:
+        return repeat(None)
+    return row_uniforms(fresh_seed() if sampling.seed is None else sampling.seed, rows)
+
+
+def _longest(prompts: Sequence[Sequence[int]]) -> int:
+    return max(len(prompt) for prompt in prompts)
+
+
+def _check_prompts(decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int) -> None:
+    if max_tokens < 1:
+        raise UserError(f"max_tokens: {max_tokens}: expected at least 1")
+    if not prompts or not all(prompts):
+        raise UserError("prompt: empty: expected at least one token in every prompt")
+    vocab_size = decoder.spec.vocab_size
+    for token in (token for prompt in prompts for token in prompt):
+        if not 0 <= token < vocab_size:
+            raise UserError(f"prompt: token id {token}: expected 0 to {vocab_size - 1}, the model's vocabulary")
+
+
+def _check_positions(decoder: Decoder, position: int, longest: int, max_tokens: int) -> None:
+    known, end = decoder.spec.context_length, position + longest + max_tokens
+    if decoder.embedding.positions is not None and end > known:
+        seen = f"{position} tokens so far, " if position else ""
+        raise UserError(
+            f"{seen}{longest} tokens of prompt and {max_tokens} new ones (max_tokens) are {end}: "
+            f"the model's learned positions end at {known}"
+        )

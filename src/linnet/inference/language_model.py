@@ -1,0 +1,146 @@
+"""A decoder and its tokenizer: text in, text out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, overload
+
+from linnet.data.tokenizer import Tokenizer
+from linnet.errors import UserError
+from linnet.inference.continuation import Continuation
+from linnet.inference.device import resolve_device
+from linnet.inference.engine import decode, new_state
+from linnet.inference.sampling import Sampling
+from linnet.model.decoder import Decoder
+from linnet.model.folder import CONFIG, TOKENIZER, load_decoder
+from linnet.model.spec import ModelSpec
+
+
+class LanguageModel:
+    """A decoder that speaks: prompts and continuations are text.
+
+    A prompt is a document's beginning: the end token, which stands before every document in training, then the
+    prompt's tokens. A continuation stops before the next end token.
+    """
+
+    def __init__(self, decoder: Decoder, tokenizer: Tokenizer) -> None:
+        if tokenizer.vocab_size > decoder.spec.vocab_size:
+            raise UserError(
+                f"the tokenizer has {tokenizer.vocab_size} tokens: "
+                f"expected at most the model's vocab_size, which is {decoder.spec.vocab_size}"
+            )
+        self.decoder = decoder
+        self.tokenizer = tokenizer
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model's description."""
+        return self.decoder.spec
+
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        max_tokens: int = ...,
+        temperature: float = ...,
+        top_k: int = ...,
+        top_p: float = ...,
+        seed: int | None = ...,
+        stream: Literal[False] = ...,
+    ) -> str: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: list[str],
+        max_tokens: int = ...,
+        temperature: float = ...,
+        top_k: int = ...,
+        top_p: float = ...,
+        seed: int | None = ...,
+        stream: Literal[False] = ...,
+    ) -> list[str]: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: str,
+        max_tokens: int = ...,
+        temperature: float = ...,
+        top_k: int = ...,
+        top_p: float = ...,
+        seed: int | None = ...,
+        *,
+        stream: Literal[True],
+    ) -> Continuation: ...
+
+    def generate(
+        self,
+        prompt: str | list[str],
+        max_tokens: int = 200,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stream: bool = False,
+    ) -> str | list[str] | Continuation:
+        """The continuation of a prompt, or of each of several prompts as one batch; the prompt itself is not repeated.
+
+        Temperature 0 takes the most likely token each time; otherwise temperature, top_k (0: all) and top_p (1: all)
+        shape the choice as in Transformers, and the same seed gives the same text. `stream`: an iterator over pieces
+        of the text as they come, for one prompt. An empty prompt begins a new document.
+
+        Raises `UserError` for a value that cannot be, and for more tokens than learned positions.
+        """
+        sampling = Sampling(temperature, top_k, top_p, seed)
+        if not stream:
+            texts = self.complete([prompt] if isinstance(prompt, str) else prompt, max_tokens, sampling)
+            return texts[0] if isinstance(prompt, str) else texts
+        if not isinstance(prompt, str):
+            raise UserError(f"stream: True: expected one prompt, got a list of {len(prompt)}")
+        return self.stream(prompt, max_tokens, sampling)
+
+    def stream(self, prompt: str, max_tokens: int, sampling: Sampling) -> Continuation:
+        """The continuation of one prompt, piece by piece, with its figures."""
+        tokens = self.prompt_tokens(prompt)
+        state = new_state(self.decoder, [tokens], max_tokens)
+        steps = decode(
+            self.decoder,
+            [tokens],
+            max_tokens,
+            sampling,
+            {self.tokenizer.end_id},
+            state=state,
+            vocab_size=self.tokenizer.vocab_size,
+        )
+        return Continuation(steps, self.tokenizer.stream(), state, len(tokens))
+
+    def complete(self, prompts: Sequence[str], max_tokens: int, sampling: Sampling) -> list[str]:
+        """The continuations of several prompts, generated as one batch."""
+        if not prompts:
+            return []
+        rows = [self.prompt_tokens(prompt) for prompt in prompts]
+        texts: list[list[int]] = [[] for _ in rows]
+        stop_ids = {self.tokenizer.end_id}
+        for step in decode(self.decoder, rows, max_tokens, sampling, stop_ids, vocab_size=self.tokenizer.vocab_size):
+            for text, token in zip(texts, step, strict=True):
+                if token is not None:
+                    text.append(token)
+        return [self.tokenizer.decode(text) for text in texts]
+
+    def prompt_tokens(self, prompt: str) -> list[int]:
+        """The end token (a document begins), then the prompt's tokens."""
+        return [self.tokenizer.end_id, *self.tokenizer.encode(prompt)]
+
+
+def load(folder: str | Path, device: str = "auto") -> LanguageModel:
+    """Read a model folder, or the model of a training run's folder.
+
+    `device`: auto (cuda where there is one), cpu, cuda, cuda:1. Raises `UserError` that names what is missing.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise UserError(f"{folder}: no such folder; expected a model folder or the folder of a training run")
+    if not (path / CONFIG).is_file() and (path / "model" / CONFIG).is_file():
+        path = path / "model"
+    decoder = load_decoder(path, resolve_device(device))
+    return LanguageModel(decoder, Tokenizer.load(path / TOKENIZER))

@@ -1,0 +1,106 @@
+"""The decode state of a decoder on disk, as safetensors: go on later, elsewhere, where a stream was left."""
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from linnet.errors import UserError
+from linnet.files import atomic_path
+from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState
+
+Form = tuple[tuple[int, ...], torch.dtype]
+
+_COUNTS = ("position", "capacity")
+_PADDING = "padding"
+
+
+def save_state(state: DecoderState, path: str | Path) -> None:
+    """Write a state; the file appears whole or not at all."""
+    tensors = {name: tensor.detach().contiguous() for name, tensor in state.tensors().items()}
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary)
+
+
+def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
+    """Read a state of `decoder`, onto its device.
+
+    Raises `UserError` that names file and tensor where the file is missing or damaged, or does not fit the decoder.
+    """
+    path = Path(path)
+    tensors = _read(path, decoder.device)
+    position, capacity = (_count(tensors, name, path) for name in _COUNTS)
+    if not 0 <= position <= capacity or capacity == 0:
+        raise UserError(f"{path}: position {position}: expected 0 to the capacity, which is {capacity}")
+    layers = {name: tensor for name, tensor in tensors.items() if name not in (*_COUNTS, _PADDING)}
+    if not layers or any(tensor.dim() == 0 for tensor in layers.values()):
+        raise UserError(f"{path}: not a decode state, it has no tensors of layers")
+    batch = len(next(iter(layers.values())))
+    at_start, later = _forms(decoder, batch, capacity)
+    if _PADDING in tensors:
+        layers[_PADDING] = tensors[_PADDING]
+        later[_PADDING] = ((batch,), torch.int64)
+    _check(layers, required=at_start if position == 0 else later, allowed=later, path=path)
+    return _template(decoder, batch, capacity).with_tensors(tensors)
+
+
+def _read(path: Path, device: torch.device) -> dict[str, Tensor]:
+    """The file's tensors, in memory of their own: a mapped file is not aligned, which shows in the last bits."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    try:
+        return {name: tensor.clone() for name, tensor in load_file(path, device=str(device)).items()}
+    except SafetensorError as error:
+        raise UserError(f"{path}: not a safetensors file ({error})") from error
+
+
+def _count(tensors: dict[str, Tensor], name: str, path: Path) -> int:
+    value = tensors.get(name)
+    if value is None or value.dim() != 0 or value.dtype != torch.int64:
+        raise UserError(f"{path}: not a decode state, it has no count {name!r}")
+    return int(value)
+
+
+def _template(decoder: Decoder, batch: int, capacity: int) -> DecoderState:
+    """An empty state that takes no memory."""
+    meta = torch.device("meta")
+    layers = tuple(mixer.initial_state(batch, capacity, meta, decoder.dtype) for mixer in decoder.mixers)
+    return DecoderState(layers, capacity)
+
+
+@torch.inference_mode()
+def _forms(decoder: Decoder, batch: int, capacity: int) -> tuple[dict[str, Form], dict[str, Form]]:
+    """Shape and precision of every layer's tensor: before the first chunk, and after it has filled all fields."""
+    at_start = _layer_tensors(_template(decoder, batch, capacity))
+    probe = decoder.initial_state(1, 1)
+    decoder.hidden(torch.zeros(1, 1, dtype=torch.int64, device=decoder.device), probe)
+    filled = {
+        name: ((batch, *tensor.shape[1:]), tensor.dtype)
+        for name, tensor in _layer_tensors(probe).items()
+        if name not in at_start
+    }
+    forms = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in at_start.items()}
+    return forms, {**forms, **filled}
+
+
+def _layer_tensors(state: DecoderState) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in state.tensors().items() if name not in _COUNTS}
+
+
+def _check(tensors: dict[str, Tensor], required: dict[str, Form], allowed: dict[str, Form], path: Path) -> None:
+    for name in required.keys() - tensors.keys():
+        raise UserError(f"{path}: tensor {name} is missing")
+    for name, tensor in tensors.items():
+        if name not in allowed:
+            raise UserError(f"{path}: tensor {name} does not belong to a state of this model")
+        form = (tuple(tensor.shape), tensor.dtype)
+        if form != allowed[name]:
+            raise UserError(f"{path}: tensor {name}: {_words(form)}: this model's has {_words(allowed[name])}")
+
+
+def _words(form: Form) -> str:
+    shape, dtype = form
+    return f"shape {list(shape)} {str(dtype).removeprefix('torch.')}"

@@ -1,0 +1,302 @@
+"""The training loop.
+
+    while step < steps and nobody asks to stop:
+        take a step
+        if due: evaluate, write figures, save a checkpoint
+
+A batch is computed from the seed and its number, the learning rate from the step, the first weights from the seed. So
+weights, moments and a few counters are the whole state: a run that is stopped and resumed ends as if it had not been.
+"""
+
+import hashlib
+import json
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from linnet.data.loader import Batches, validation_windows
+from linnet.data.shards import TokenData
+from linnet.errors import UserError
+from linnet.evaluation.frozen import calibration_tokens
+from linnet.evaluation.likelihood import Evaluation, evaluate
+from linnet.inference.device import resolve_device
+from linnet.model.cost import model_cost
+from linnet.model.decoder import Decoder
+from linnet.model.folder import check_tensors
+from linnet.training.checkpoint import (
+    checkpoint_path,
+    checkpoint_steps,
+    discard_after,
+    load_newest,
+    prune,
+    save_checkpoint,
+)
+from linnet.training.machine import choose_precision, peak_flops_per_s, peak_memory_bytes, threads
+from linnet.training.objective import Objective, next_token_loss
+from linnet.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
+from linnet.training.record import RunFolder
+from linnet.training.schedule import learning_rate
+from linnet.training.spec import RunSpec
+from linnet.training.standing import Meter, Standing
+from linnet.training.step import NonFiniteError, Stepper
+from linnet.training.stop import Stopped, StopRequest
+from linnet.training.summary import summarise
+from linnet.training.watch import Progress, Watch
+
+CURVES_PAUSE_S = 30.0
+"""While a run goes on, its picture is drawn with a checkpoint, but not more often than this: it takes a while."""
+
+
+class BrokenDownError(ArithmeticError):
+    """A loss, gradient or weight is not finite: one line with step, learning rate, gradient norm, last checkpoint."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to: its folder and the figures of `model/run.json`."""
+
+    folder: Path
+    summary: dict[str, Any]
+
+    @property
+    def finished(self) -> bool:
+        """False where the run was asked to stop before its last step."""
+        return bool(self.summary["finished"])
+
+    @property
+    def model(self) -> Path:
+        """The model folder, with the weights of the last step made."""
+        return RunFolder(self.folder).model
+
+
+def train(
+    run: RunSpec,
+    out: str | Path,
+    watch: Watch | None = None,
+    objective: Objective = next_token_loss,
+    command: str | None = None,
+) -> RunResult:
+    """Train a model into the run folder `out`, going on where an earlier call with the same `run` stopped.
+
+    `watch` hears of the progress; `command` is kept in `run.json`. A finished run is left as it is. Ctrl-C and SIGTERM
+    save and return (`finished` is False). Raises `UserError` where nothing could be trained, and `BrokenDownError`.
+    """
+    watch = watch or Watch()
+    folder = RunFolder(out)
+    data = TokenData.open(run.data)
+    run = _with_vocabulary_of(data, run, watch).resolved()
+    folder.check(run)
+    summary = folder.finished()
+    if summary is not None:
+        watch.note(f"{out}: finished at step {summary['step']}, nothing to do")
+        return RunResult(folder.path, summary)
+    with StopRequest() as stop, folder.locked(), threads(run.training.threads):
+        folder.check(run)
+        folder.start(run)
+        trainer = Trainer(run, data, folder, objective, watch, stop)
+        trainer.resume()
+        trainer.run_steps()
+        return RunResult(folder.path, trainer.finish(command))
+
+
+class Trainer:
+    """A run in memory."""
+
+    def __init__(
+        self, run: RunSpec, data: TokenData, folder: RunFolder, objective: Objective, watch: Watch, stop: StopRequest
+    ) -> None:
+        self.run, self.data, self.folder, self.watch, self.stop = run, data, folder, watch, stop
+        self.spec = spec = run.training
+        assert spec.steps is not None and spec.context_length is not None, "an unresolved run"
+        self.steps, self.context_length = spec.steps, spec.context_length
+        self.device = resolve_device(spec.device, "training.device")
+        self.precision = choose_precision(spec, self.device)
+        self.batches = Batches(data.split("train"), spec.batch_size, self.context_length, spec.seed)
+        self.calibration_1T = calibration_tokens(data, spec.evaluate.operator_from, self.context_length)
+        self.token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(self.device)
+        self.decoder = _first_decoder(run).to(self.device)
+        self.optimiser = build_optimiser(spec.optimiser, self.decoder)
+        objective = torch.compile(objective) if spec.compile else objective
+        self.take_step = Stepper(self.decoder, objective, self.optimiser, spec.clip, self.precision, self.token_bytes_V)
+        flops_per_token = 3 * model_cost(run.model).flops_per_token(self.context_length, with_head=True)
+        self.peak_tokens_per_s = peak_flops_per_s(self.device, self.precision) / flops_per_token
+        self.standing = Standing(data_hash=manifest_hash(data))
+        self.saved: tuple[int, bool] | None = None
+        self.began_at, self.began_s = 0, 0.0
+        self.curves_due_s = time.monotonic() + CURVES_PAUSE_S
+
+    def resume(self) -> None:
+        """Go back to the newest whole checkpoint, if there is one; what lies after it is removed."""
+        checkpoint = load_newest(self.folder.checkpoints, self.watch.note)
+        if checkpoint is not None:
+            standing = Standing.from_plain(checkpoint.standing)
+            if standing.data_hash != self.standing.data_hash:
+                raise UserError(
+                    f"--data {self.run.data}: not the data that {self.folder.path} was trained on (manifest"
+                    f" {self.standing.data_hash[:12]}, not {standing.data_hash[:12]}); choose another --out"
+                )
+            check_tensors(self.decoder, checkpoint.weights, checkpoint.path)
+            self.decoder.load_state_dict(checkpoint.weights)
+            load_optimiser_tensors(self.optimiser, self.decoder, checkpoint.moments)
+            self.standing, self.saved = standing, (standing.step, standing.closed)
+            self.watch.note(f"going on from step {standing.step} ({checkpoint.path})")
+        step = self.standing.step
+        discard_after(self.folder.checkpoints, step)
+        self.folder.metrics.cut(step if self.standing.closed else step - 1)
+
+    def run_steps(self) -> None:
+        """Train to the end, or until a stop is requested; leave a checkpoint of the last step made."""
+        self.began_at, self.began_s = self.standing.step, time.monotonic()
+        self.watch.begin(self.standing.step, self.steps)
+        self._close_step()
+        while self.standing.step < self.steps and not self.stop.requested:
+            self._step()
+            self._close_step()
+        if self.stop.requested:
+            self.watch.note(f"asked to stop: saving step {self.standing.step}")
+        if self.standing.step > 0 and self.saved != (self.standing.step, self.standing.closed):
+            self._save()
+
+    def _step(self) -> None:
+        """Take one step and count it."""
+        start_s = time.perf_counter()
+        number, accumulate = self.standing.step, self.spec.accumulate
+        lr = learning_rate(self.spec.schedule, self.spec.optimiser.lr, number + 1, self.steps)
+        batches = [self.batches.batch(number * accumulate + part) for part in range(accumulate)]
+        try:
+            result = self.take_step(batches, lr)
+        except NonFiniteError as error:
+            good = number if math.isfinite(error.loss) else number - 1
+            raise self._broken_down(f"step {number + 1}: {error}", good) from None
+        self.standing.add(result, time.perf_counter() - start_s)
+        self.watch.step(self._progress())
+
+    def _close_step(self) -> None:
+        """Do what is due after this step, unless it is done: evaluate, write figures, save."""
+        standing = self.standing
+        if standing.closed:
+            return
+        last, best = standing.step == self.steps, False
+        evaluation_is_due = last or standing.step % self.spec.evaluate.every == 0
+        if evaluation_is_due:
+            try:
+                best = standing.add_evaluation(self._evaluate())
+            except Stopped:
+                return
+        if evaluation_is_due or standing.step % self.spec.log.every == 0:
+            self._write_line(evaluation_is_due)
+        standing.closed = True
+        if last or best or standing.step % self.spec.checkpoint.every == 0:
+            self._save()
+
+    def _evaluate(self) -> Evaluation:
+        """The fixed validation set, in the precision of the weights; `Stopped` where a stop is requested meanwhile."""
+        windows = validation_windows(
+            self.data.split("validation"), self.context_length, self.spec.batch_size, self.spec.evaluate.tokens
+        )
+        found = evaluate(self.decoder, self.stop.until_requested(windows), self.token_bytes_V, self.calibration_1T)
+        if not math.isfinite(found.causal.nats):
+            raise self._broken_down_after(f"validation loss {found.causal.nats:g}")
+        return found
+
+    def _write_line(self, evaluated: bool) -> None:
+        """A line of figures: means since the line before; what a stop and resume cannot change, and the speed."""
+        progress, meter = self._progress(), self.standing.meter
+        line: dict[str, Any] = {
+            "step": progress.step,
+            "tokens": progress.tokens,
+            "loss": progress.nats_per_token,
+            "bits_per_byte": progress.bits_per_byte,
+            "lr": progress.lr,
+            "gradient_norm": progress.gradient_norm,
+            "tokens_per_s": progress.tokens_per_s,
+            "share_of_peak": meter.tokens_per_s / self.peak_tokens_per_s,
+            "memory_bytes": peak_memory_bytes(self.device),
+            "eta_s": progress.eta_s,
+        }
+        if evaluated:
+            line["validation"] = progress.validation
+        self.folder.metrics.append(line)
+        self.standing.meter = Meter()
+        self.watch.line(line)
+
+    def _save(self) -> None:
+        """Write a checkpoint of this step, then remove those that are no longer kept."""
+        standing = self.standing
+        if not math.isfinite(torch.nn.utils.get_total_norm(self.decoder.parameters()).item()):
+            raise self._broken_down_after("the norm of the weights is not finite")
+        self.folder.metrics.push_to_disk()
+        save_checkpoint(
+            self.folder.checkpoints,
+            standing.step,
+            self.decoder,
+            self.data.tokenizer,
+            optimiser_tensors(self.optimiser, self.decoder),
+            standing.plain(),
+        )
+        self.saved = (standing.step, standing.closed)
+        prune(self.folder.checkpoints, self.spec.checkpoint.keep, standing.best_step)
+        if time.monotonic() > self.curves_due_s:
+            self.folder.draw_curves(self.run.model.name, self.decoder.causal)
+            self.curves_due_s = time.monotonic() + CURVES_PAUSE_S
+
+    def _progress(self) -> Progress:
+        standing, meter = self.standing, self.standing.meter
+        made = standing.step - self.began_at
+        step_s = (time.monotonic() - self.began_s) / made if made else standing.seconds / standing.step
+        return Progress(
+            step=standing.step,
+            steps=self.steps,
+            tokens=standing.tokens,
+            nats_per_token=meter.nats_per_token,
+            bits_per_byte=meter.bits_per_byte,
+            lr=meter.lr,
+            gradient_norm=meter.gradient_norm,
+            tokens_per_s=meter.tokens_per_s,
+            eta_s=(self.steps - standing.step) * step_s,
+            validation=standing.validation,
+        )
+
+    def _broken_down_after(self, what: str) -> BrokenDownError:
+        """The update of this step made something that is not finite."""
+        step, meter = self.standing.step, self.standing.meter
+        measured = f"learning rate {meter.lr:g}, gradient norm {meter.gradient_norm:g}"
+        return self._broken_down(f"step {step}: {what}, {measured}", step - 1)
+
+    def _broken_down(self, what: str, good_until: int) -> BrokenDownError:
+        """What the user is told; the newest checkpoint of at most step `good_until` is the last good one."""
+        good = [step for step in checkpoint_steps(self.folder.checkpoints) if step <= good_until]
+        path = checkpoint_path(self.folder.checkpoints, good[-1]) if good else "none yet"
+        return BrokenDownError(f"not finite, stopped at {what}; last good checkpoint: {path}")
+
+    def finish(self, command: str | None) -> dict[str, Any]:
+        """Write the model folder and the picture, wherever the run stands; what `run.json` says."""
+        summary = summarise(self, command)
+        self.folder.draw_curves(self.run.model.name, self.decoder.causal)
+        self.folder.write_model(self.decoder, self.data.tokenizer, summary)
+        return summary
+
+
+def manifest_hash(data: TokenData) -> str:
+    """SHA-256 of a data folder's manifest: which tokenizer, how many tokens, from what."""
+    return hashlib.sha256(json.dumps(data.manifest.model_dump(), sort_keys=True).encode()).hexdigest()
+
+
+def _first_decoder(run: RunSpec) -> Decoder:
+    """A decoder with the weights that the seed gives; the caller's random numbers are left as they were."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.training.seed)
+        return Decoder(run.model)
+
+
+def _with_vocabulary_of(data: TokenData, run: RunSpec, watch: Watch) -> RunSpec:
+    """The run with a model for the data's tokenizer."""
+    found, wanted = run.model.vocab_size, data.tokenizer.vocab_size
+    if found == wanted:
+        return run
+    watch.note(f"model vocab_size: {found} -> {wanted}, the size of the data's tokenizer")
+    return run.model_copy(update={"model": run.model.replace(vocab_size=wanted)})

@@ -1,0 +1,56 @@
+"""AdamW with decay on matrices only, and its moments as named tensors."""
+
+import torch
+from torch import Tensor, nn
+
+from linnet.model.decoder import Decoder
+from linnet.training.spec import OptimiserSpec
+
+
+def build_optimiser(spec: OptimiserSpec, decoder: Decoder) -> torch.optim.AdamW:
+    """AdamW over all parameters, in the fused form of PyTorch (CPU and CUDA)."""
+    decayed, free = split_by_decay(decoder)
+    groups = [
+        {"params": list(decayed.values()), "weight_decay": spec.weight_decay},
+        {"params": list(free.values()), "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=True)
+
+
+def split_by_decay(decoder: Decoder) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
+    """Parameters by name: those that weight decay acts on, and the others.
+
+    Decayed are matrices, that is parameters of two or more dimensions, but neither embeddings (a tied head is one) nor
+    biases.
+    """
+    embeddings = {module.weight for module in decoder.modules() if isinstance(module, nn.Embedding)}
+    decayed: dict[str, nn.Parameter] = {}
+    free: dict[str, nn.Parameter] = {}
+    for name, parameter in decoder.named_parameters():
+        matrix = parameter.dim() >= 2 and parameter not in embeddings and not name.endswith("bias")
+        (decayed if matrix else free)[name] = parameter
+    return decayed, free
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
+    """The learning rate of the next update."""
+    for group in optimiser.param_groups:
+        group["lr"] = lr
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer, decoder: Decoder) -> dict[str, Tensor]:
+    """Moments and step counts as `parameter/key`; empty before the first update."""
+    return {
+        f"{name}/{key}": tensor
+        for name, parameter in decoder.named_parameters()
+        for key, tensor in optimiser.state.get(parameter, {}).items()
+    }
+
+
+def load_optimiser_tensors(optimiser: torch.optim.Optimizer, decoder: Decoder, tensors: dict[str, Tensor]) -> None:
+    """Put back what `optimiser_tensors` gave. Tensors are copied, so that they lie in memory as PyTorch aligns them."""
+    parameters = dict(decoder.named_parameters())
+    for path, tensor in tensors.items():
+        name, _, key = path.rpartition("/")
+        parameter = parameters[name]
+        optimiser.state[parameter][key] = tensor.to(parameter.device, copy=True)

@@ -1,0 +1,146 @@
+"""The run folder: what a run leaves behind, and what makes it go on.
+
+`config.yaml` (resolved), `metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model folder with the weights
+of the last step.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from linnet.data.tokenizer import Tokenizer
+from linnet.errors import UserError
+from linnet.files import atomic_directory, read_json, write_json, write_text
+from linnet.model.decoder import Decoder
+from linnet.model.folder import RUN, TOKENIZER, save_decoder
+from linnet.spec import read_yaml
+from linnet.training.spec import RunSpec
+
+CONFIG, METRICS, CURVES, CHECKPOINTS, MODEL, LOCK = (
+    "config.yaml", "metrics.jsonl", "curves.png", "checkpoints", "model", ".lock",
+)  # fmt: skip
+
+
+class RunFolder:
+    """The folder of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / CHECKPOINTS
+        self.model = self.path / MODEL
+        self.metrics = Metrics(self.path / METRICS)
+
+    def check(self, run: RunSpec) -> None:
+        """`UserError` unless the folder is new, empty, or that of the same run (its data may have moved)."""
+        config = self.path / CONFIG
+        if config.is_file():
+            _check_same(RunSpec.parse(read_yaml(config), str(config)), run, self.path)
+        elif self.path.exists() and (not self.path.is_dir() or any(p.name != LOCK for p in self.path.iterdir())):
+            raise UserError(f"--out {self.path}: exists and is not the folder of a run; choose another --out")
+
+    def finished(self) -> dict[str, Any] | None:
+        """What `model/run.json` says, if the run came to its end."""
+        if not (self.model / RUN).is_file():
+            return None
+        summary = read_json(self.model / RUN)
+        return summary if isinstance(summary, dict) and summary.get("finished") is True else None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for this process alone; `UserError` with the other's process id where it is held."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / LOCK).open("a+") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                handle.seek(0)
+                raise UserError(f"{self.path}: another process (id {handle.read().strip()}) trains here") from None
+            handle.truncate(0)
+            handle.write(str(os.getpid()))
+            handle.flush()
+            yield
+
+    def start(self, run: RunSpec) -> None:
+        """Clear what a killed process left half-written, and keep the configuration of a new run."""
+        for folder in (self.path, self.checkpoints, self.model):
+            for left in (*folder.glob(".*.partial"), *folder.glob(".*.old")):
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        if not (self.path / CONFIG).is_file():
+            write_text(self.path / CONFIG, yaml.safe_dump(run.plain(), sort_keys=False, allow_unicode=True))
+
+    def write_model(self, decoder: Decoder, tokenizer: Tokenizer, summary: dict[str, Any]) -> None:
+        """Write `model/`: description, weights, tokenizer, and how it was made."""
+        with atomic_directory(self.model) as temporary:
+            save_decoder(decoder, temporary)
+            tokenizer.save(temporary / TOKENIZER)
+            write_json(temporary / RUN, summary)
+
+    def draw_curves(self, title: str, causal: bool) -> None:
+        """Draw `curves.png` from the metrics."""
+        from linnet.training.curves import draw_curves
+
+        lines = self.metrics.read()
+        if lines:
+            draw_curves(lines, self.path / CURVES, title, causal)
+
+
+class Metrics:
+    """`metrics.jsonl`: one JSON object per line, steps ascending."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add a line."""
+        with self.path.open("a", encoding="utf-8") as handle:
+            handle.write(json.dumps(line) + "\n")
+
+    def push_to_disk(self) -> None:
+        """Before a checkpoint is written: it must not outlive, in a power cut, the lines of the steps before it."""
+        with self.path.open("rb") as handle:
+            os.fsync(handle.fileno())
+
+    def read(self) -> list[dict[str, Any]]:
+        """The lines; one that a killed process left half-written is left out."""
+        if not self.path.is_file():
+            return []
+        lines = []
+        for text in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(text))
+            except json.JSONDecodeError:
+                continue
+        return lines
+
+    def cut(self, step: int) -> None:
+        """Drop the lines after `step`: the run goes on from there and writes them again."""
+        kept = [json.dumps(line) + "\n" for line in self.read() if line["step"] <= step]
+        write_text(self.path, "".join(kept))
+
+
+def _check_same(before: RunSpec, now: RunSpec, path: Path) -> None:
+    old, new = (_leaves(run.plain()) for run in (before, now))
+    for field in dict.fromkeys([*old, *new]):
+        if field != "data" and old.get(field) != new.get(field):
+            raise UserError(
+                f"{path}: holds a run with {field}: {old.get(field)!r}, not {new.get(field)!r};"
+                " choose another --out, or the same configuration to go on"
+            )
+
+
+def _leaves(plain: Any, path: str = "") -> dict[str, Any]:
+    """Nested data as `field.path -> value`."""
+    if isinstance(plain, dict):
+        pairs = [(str(key), value) for key, value in plain.items()]
+    elif isinstance(plain, list):
+        pairs = [(str(index), value) for index, value in enumerate(plain)]
+    else:
+        return {path: plain}
+    return {leaf: v for key, value in pairs for leaf, v in _leaves(value, f"{path}.{key}" if path else key).items()}

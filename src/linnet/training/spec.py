@@ -1,0 +1,185 @@
+"""The typed description of a training run, from YAML and `section.key=value` overrides."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from linnet.errors import UserError
+from linnet.evaluation.frozen import OperatorFrom
+from linnet.model.spec import ModelSpec, read_description
+from linnet.spec import Spec, override, read_yaml
+
+DEFAULT_STEPS = 1000
+WARMUP_SHARE = 0.1
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimiserSpec(Spec):
+    """AdamW (Loshchilov and Hutter, arXiv 1711.05101). `lr` is the peak that the schedule scales.
+
+    Weight decay acts on matrices: parameters of two or more dimensions that are neither embeddings nor biases.
+    """
+
+    lr: PositiveFloat = 1e-3
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    eps: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.1
+
+
+class ScheduleSpec(Spec):
+    """The learning rate over the steps: a linear warm-up, then `kind` down to the end. Fractions are of the peak.
+
+    warmup_steps: null is a tenth of the steps. See `schedule.learning_rate` for the curves.
+    """
+
+    kind: Literal["cosine", "cosine_squared", "linear", "constant"] = "cosine"
+    warmup_steps: NonNegativeInt | None = None
+    start_fraction: Fraction = 0.0
+    final_fraction: Fraction = 0.1
+
+
+class ClipSpec(Spec):
+    """Gradients are clipped by their joint norm, or each element by its value, `at` this much; or not at all."""
+
+    by: Literal["norm", "value", "none"] = "norm"
+    at: PositiveFloat = 1.0
+
+
+class EvaluateSpec(Spec):
+    """The fixed validation set: `tokens` of the validation split, the same ones every `every` steps and at the end.
+
+    operator_from: the text that freezes the operator of a model that is not causal by itself: the start of the
+    training split, or the empty prompt.
+    """
+
+    every: PositiveInt = 100
+    tokens: PositiveInt = 65536
+    operator_from: OperatorFrom = "train"
+
+
+class CheckpointSpec(Spec):
+    """A checkpoint every `every` steps, at a new best evaluation and at a stop; the `keep` newest and the best stay."""
+
+    every: PositiveInt = 500
+    keep: PositiveInt = 2
+
+
+class LogSpec(Spec):
+    """A line of figures every `every` steps."""
+
+    every: PositiveInt = 10
+
+
+class TrainingSpec(Spec):
+    """How a model is trained.
+
+    A step takes `accumulate` batches of `batch_size` sequences of `context_length` tokens (null: the model's), and
+    its gradient is that of the mean over all of their tokens. The length is `steps` or `tokens`, not both (neither:
+    1000 steps).
+    precision: of the products; weights, moments and sums are float32. `auto` is bfloat16 on a CUDA device that has
+    it, else float32 (`machine.choose_precision` says why). threads: null leaves the choice to PyTorch.
+    """
+
+    batch_size: PositiveInt = 8
+    accumulate: PositiveInt = 1
+    context_length: PositiveInt | None = None
+    steps: PositiveInt | None = None
+    tokens: PositiveInt | None = None
+    optimiser: OptimiserSpec = OptimiserSpec()
+    schedule: ScheduleSpec = ScheduleSpec()
+    clip: ClipSpec = ClipSpec()
+    seed: NonNegativeInt = 0
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: str = "auto"
+    threads: PositiveInt | None = None
+    compile: bool = False
+    evaluate: EvaluateSpec = EvaluateSpec()
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    log: LogSpec = LogSpec()
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.steps is not None and self.tokens is not None:
+            raise ValueError(f"steps: {self.steps} and tokens: {self.tokens}: give one of the two, the other null")
+        return self
+
+
+class RunSpec(Spec):
+    """A whole run: which model, which data folder, how it is trained."""
+
+    model: ModelSpec
+    data: Path
+    training: TrainingSpec = TrainingSpec()
+
+    def resolved(self) -> Self:
+        """A copy with every derived length filled in: `context_length`, `steps`, `schedule.warmup_steps`.
+
+        `UserError` where they do not fit each other or the model.
+        """
+        training = self.training
+        context = training.context_length or self.model.context_length
+        if context > self.model.context_length:
+            raise UserError(
+                f"training.context_length: {context}: must be at most the model's, {self.model.context_length}"
+                f" (--set model.context_length={context} makes a model for more)"
+            )
+        steps = training.steps or DEFAULT_STEPS
+        if training.tokens is not None:
+            steps = -(-training.tokens // (training.batch_size * training.accumulate * context))
+        warmup = training.schedule.warmup_steps
+        if warmup is None:
+            warmup = round(WARMUP_SHARE * steps)
+        if warmup > steps:
+            raise UserError(f"training.schedule.warmup_steps: {warmup}: must be at most the {steps} steps of the run")
+        lengths: dict[str, Any] = {"context_length": context, "steps": steps, "tokens": None}
+        lengths["schedule"] = training.schedule.model_copy(update={"warmup_steps": warmup})
+        return self.model_copy(update={"training": training.model_copy(update=lengths)})
+
+    @property
+    def steps(self) -> int:
+        """How many steps the run takes."""
+        steps = self.resolved().training.steps
+        assert steps is not None
+        return steps
+
+    def plain(self) -> dict[str, Any]:
+        """Plain data that `RunSpec.parse` reads back, ready for YAML."""
+        return self.model_dump(mode="json")
+
+
+def read_run(
+    config: str | Path | None = None,
+    model: str | Path | None = None,
+    data: str | Path | None = None,
+    assignments: list[str] | None = None,
+) -> RunSpec:
+    """A run from a YAML file with the sections `model`, `data`, `training`, and what is given beside it.
+
+    `model` (a preset's name, a YAML file or a model folder) and `data` replace the file's; `assignments`
+    (`training.steps=200`, `model.context_length=256`) come last. `UserError` names the field that is wrong.
+    """
+    plain = _mapping(config)
+    if model is not None:
+        plain["model"] = str(model)
+    if data is not None:
+        plain["data"] = str(data)
+    described = plain.get("model")
+    if isinstance(described, str):
+        plain["model"] = read_description(described)
+    plain = override(plain, assignments or [])
+    for section, option in (("model", "--model PRESET|FILE"), ("data", "--data DIR")):
+        if plain.get(section) is None:
+            raise UserError(f"{section}: missing; give {option}, or a --config file with a section {section!r}")
+    origin = str(config) if config is not None else "run"
+    plain["model"] = ModelSpec.parse(plain["model"], described if isinstance(described, str) else f"{origin}: model")
+    return RunSpec.parse(plain, origin)
+
+
+def _mapping(config: str | Path | None) -> dict[str, Any]:
+    plain = {} if config is None else read_yaml(config)
+    if not isinstance(plain, dict):
+        raise UserError(f"{config}: expected a mapping with model, data, training, found {type(plain).__name__}")
+    return dict(plain)

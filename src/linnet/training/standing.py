@@ -1,0 +1,95 @@
+"""Where a run stands: beside weights and moments, all that going on needs. Plain data, so that it is saved as JSON."""
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from linnet.evaluation.likelihood import Evaluation
+from linnet.training.step import StepResult
+
+
+@dataclass
+class Meter:
+    """Sums since the last line of figures, and the latest step's learning rate and gradient norm."""
+
+    nats: float = 0.0
+    tokens: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    lr: float = 0.0
+    gradient_norm: float = 0.0
+
+    def add(self, result: StepResult, seconds: float) -> None:
+        """Count a step."""
+        self.nats += result.nats
+        self.tokens += result.tokens
+        self.bytes += result.bytes
+        self.seconds += seconds
+        self.lr, self.gradient_norm = result.lr, result.gradient_norm
+
+    @property
+    def nats_per_token(self) -> float:
+        """The mean loss."""
+        return self.nats / self.tokens
+
+    @property
+    def bits_per_byte(self) -> float:
+        """The mean loss over the bytes of the targets' text (of a single byte where they hold none)."""
+        return self.nats / math.log(2) / max(1, self.bytes)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Speed of the steps alone, without evaluation and saving."""
+        return self.tokens / self.seconds
+
+
+@dataclass
+class Standing:
+    """A run after `step` steps.
+
+    closed: what was due at this step (evaluation, line of figures) is done; a stop can come between the two.
+    seconds: time spent in steps, over all processes of the run. evaluation: sums of the latest one, made at
+    `evaluation_step`.
+    """
+
+    data_hash: str
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    closed: bool = True
+    meter: Meter = field(default_factory=Meter)
+    evaluation_step: int | None = None
+    evaluation: dict[str, Any] | None = None
+    best_step: int | None = None
+    best_bits_per_byte: float | None = None
+
+    def add(self, result: StepResult, seconds: float) -> None:
+        """Count a step."""
+        self.step += 1
+        self.tokens += result.tokens
+        self.seconds += seconds
+        self.closed = False
+        self.meter.add(result, seconds)
+
+    def add_evaluation(self, evaluation: Evaluation) -> bool:
+        """Keep an evaluation of this step's weights; True if it is the best so far."""
+        self.evaluation_step, self.evaluation = self.step, evaluation.sums()
+        found = evaluation.causal.bits_per_byte
+        better = self.best_bits_per_byte is None or found < self.best_bits_per_byte
+        if better:
+            self.best_step, self.best_bits_per_byte = self.step, found
+        return better
+
+    @property
+    def validation(self) -> dict[str, Any] | None:
+        """The latest evaluation's figures."""
+        return None if self.evaluation is None else Evaluation.from_sums(self.evaluation).figures()
+
+    def plain(self) -> dict[str, Any]:
+        """Plain data; Python's JSON keeps every float to the last bit."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Self:
+        """What `plain` wrote."""
+        return cls(**{**plain, "meter": Meter(**plain["meter"])})

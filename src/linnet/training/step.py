@@ -1,0 +1,90 @@
+"""One optimisation step: gradients of the mean over all tokens of the accumulated batches, clipped, applied.
+
+Legend: `B` batch, `T` tokens, `V` vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from linnet.model.decoder import Decoder
+from linnet.training.objective import Objective
+from linnet.training.optimiser import set_learning_rate
+from linnet.training.spec import ClipSpec
+
+
+class NonFiniteError(ArithmeticError):
+    """A step broke down: `loss` (nats per token, of the whole objective) or `gradient_norm` is not finite."""
+
+    def __init__(self, loss: float, lr: float, gradient_norm: float) -> None:
+        super().__init__(f"loss {loss:g}, learning rate {lr:g}, gradient norm {gradient_norm:g}")
+        self.loss = loss
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One step: nats (summed, without other terms of the objective), predicted tokens, their bytes of text.
+
+    `gradient_norm` is the joint norm before clipping.
+    """
+
+    nats: float
+    tokens: int
+    bytes: int
+    lr: float
+    gradient_norm: float
+
+
+@dataclass(frozen=True)
+class Stepper:
+    """Everything that a step needs. `precision` is that of the products in the forward pass."""
+
+    decoder: Decoder
+    objective: Objective
+    optimiser: torch.optim.Optimizer
+    clip: ClipSpec
+    precision: torch.dtype
+    token_bytes_V: Tensor
+
+    def __call__(self, batches: Sequence[tuple[Tensor, Tensor]], lr: float) -> StepResult:
+        """Update the weights from inputs and targets `[B, T]` of each batch.
+
+        `NonFiniteError`, before anything is updated, where the loss or the gradient norm is not finite.
+        """
+        tokens = sum(targets.numel() for _, targets in batches)
+        sums = self._accumulate(batches, tokens)
+        parameters = [parameter for parameter in self.decoder.parameters() if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
+        # The one wait for the device in a step: what was measured decides whether the update is applied.
+        total, nats, text_bytes, gradient_norm = torch.cat((sums, norm.double()[None])).tolist()
+        loss = total / tokens
+        if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
+            self.optimiser.zero_grad()
+            raise NonFiniteError(loss, lr, gradient_norm)
+        self._clip(parameters, norm)
+        set_learning_rate(self.optimiser, lr)
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        return StepResult(nats, tokens, int(text_bytes), lr, gradient_norm)
+
+    def _accumulate(self, batches: Sequence[tuple[Tensor, Tensor]], tokens: int) -> Tensor:
+        """Add up the gradients of the mean over `tokens`; the sums of objective, nats and bytes, float64 `[3]`."""
+        device = self.decoder.device
+        sums = torch.zeros(3, dtype=torch.float64, device=device)
+        for inputs, targets in batches:
+            inputs_BT, targets_BT = (part.to(device, non_blocking=True) for part in (inputs, targets))
+            with torch.autocast(device.type, self.precision, enabled=self.precision != torch.float32):
+                loss = self.objective(self.decoder, inputs_BT, targets_BT)
+            (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
+            text_bytes = self.token_bytes_V[targets_BT].sum()
+            sums += torch.stack([value.double() for value in (loss.total.detach(), loss.nats, text_bytes)])
+        return sums
+
+    def _clip(self, parameters: list[torch.nn.Parameter], norm: Tensor) -> None:
+        if self.clip.by == "norm":
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.clip.at, norm, foreach=True)
+        elif self.clip.by == "value":
+            torch.nn.utils.clip_grad_value_(parameters, self.clip.at, foreach=True)

@@ -1,0 +1,64 @@
+"""`run.json`: how a model was made, and what it came to."""
+
+import platform
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from linnet import __version__
+from linnet.training.checkpoint import checkpoint_path
+from linnet.training.machine import peak_memory_bytes
+
+if TYPE_CHECKING:
+    from linnet.training.loop import Trainer
+
+
+def summarise(trainer: "Trainer", command: str | None) -> dict[str, Any]:
+    """The figures of a run where it stands. The model's weights are those of the last step made, `step`.
+
+    `validation` is the latest evaluation, `best` the lowest bits per byte with its checkpoint; None before the first.
+    Speeds are means over all steps; `share_of_peak` is of a large matrix product on the same device and in `precision`.
+    """
+    standing = trainer.standing
+    tokens_per_s = standing.tokens / standing.seconds if standing.seconds else None
+    return {
+        "finished": standing.step == trainer.steps and standing.closed,
+        "step": standing.step,
+        "steps": trainer.steps,
+        "tokens": standing.tokens,
+        "parameters": sum(parameter.numel() for parameter in trainer.decoder.parameters()),
+        "seconds": standing.seconds,
+        "tokens_per_s": tokens_per_s,
+        "share_of_peak": tokens_per_s and tokens_per_s / trainer.peak_tokens_per_s,
+        "memory_bytes": peak_memory_bytes(trainer.device),
+        "validation": standing.validation and {"step": standing.evaluation_step, **standing.validation},
+        "best": _best(trainer),
+        "command": command,
+        "seed": trainer.spec.seed,
+        "data": {
+            "path": str(trainer.run.data),
+            "manifest_sha256": standing.data_hash,
+            "tokenizer_hash": trainer.data.tokenizer.hash,
+        },
+        "machine": _machine(trainer),
+    }
+
+
+def _best(trainer: "Trainer") -> dict[str, Any] | None:
+    standing, folder = trainer.standing, trainer.folder
+    if standing.best_step is None:
+        return None
+    path = checkpoint_path(folder.checkpoints, standing.best_step).relative_to(folder.path)
+    return {"step": standing.best_step, "bits_per_byte": standing.best_bits_per_byte, "checkpoint": str(path)}
+
+
+def _machine(trainer: "Trainer") -> dict[str, Any]:
+    device = trainer.device
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "precision": str(trainer.precision).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "linnet": __version__,
+    }

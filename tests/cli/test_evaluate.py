@@ -1,0 +1,112 @@
+import json
+import shutil
+
+import pytest
+import torch
+
+from linnet.cli.main import main
+from linnet.data.prepare import prepare_texts
+from linnet.data.shards import TokenData
+from linnet.model.decoder import Decoder
+from linnet.model.folder import save_decoder
+from linnet.model.spec import ModelSpec
+
+TRAIN = ["the bird sang to the tree and the tree was glad. " * 3] * 8
+VALIDATION = [f"tree {n} was glad of the bird. " for n in range(9)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluate") / "data"
+    prepare_texts(TRAIN, VALIDATION, folder, tokenizer="bytes")
+    return folder
+
+
+def _model(folder, data, mixer, positions="none"):
+    plain = {
+        "vocab_size": 257,
+        "d_model": 8,
+        "context_length": 16,
+        "embedding": {"positions": positions},
+        "blocks": [{"mixer": mixer}],
+    }
+    torch.manual_seed(0)
+    decoder = Decoder(ModelSpec.parse(plain, "test"))
+    with torch.no_grad():
+        decoder.embedding.tokens.weight.mul_(100)
+    save_decoder(decoder, folder)
+    shutil.copy(data / "tokenizer.json", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plga(data, tmp_path_factory):
+    mixer = {"kind": "plga", "heads": 2, "metric_hidden": 8, "residual_units": 1}
+    return _model(tmp_path_factory.mktemp("plga") / "model", data, mixer)
+
+
+@pytest.fixture(scope="module")
+def ted(data, tmp_path_factory):
+    return _model(tmp_path_factory.mktemp("ted") / "model", data, {"kind": "ted"}, positions="learned")
+
+
+def _figures(capsys, *arguments):
+    assert main(["evaluate", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def _fails(capsys, *arguments):
+    assert main(["evaluate", *map(str, arguments)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_every_token_and_byte_of_the_split_is_counted_once(capsys, ted, data):
+    found = _figures(capsys, ted, "--data", data)
+    split = TokenData.open(data).manifest.splits["validation"]
+    assert (found["tokens"], found["bytes"]) == (split.tokens - 1, split.bytes)
+    assert "leak" not in found
+
+
+def test_a_limit_and_a_context(capsys, ted, data):
+    assert _figures(capsys, ted, "--data", data, "--limit-tokens", 50)["tokens"] == 48
+    assert _figures(capsys, ted, "--data", data, "--limit-tokens", 50, "--context-length", 7)["tokens"] == 49
+
+
+def test_a_model_that_sees_the_future_is_printed_with_its_leak(capsys, plga, data):
+    found = _figures(capsys, plga, "--data", data)
+    assert found["leak"] == found["bits_per_byte"] - found["whole_sequence_bits_per_byte"] != 0
+    empty = _figures(capsys, plga, "--data", data, "--operator-from", "empty")
+    assert empty["whole_sequence_bits_per_byte"] == found["whole_sequence_bits_per_byte"]
+    assert empty["bits_per_byte"] != found["bits_per_byte"]
+    assert main(["evaluate", str(plga), "--data", str(data)]) == 0
+    table = capsys.readouterr().out
+    assert f"{found['bits_per_byte']:.4f}" in table and f"{found['leak']:+.4f}" in table
+
+
+def test_a_run_folder_stands_for_its_model(capsys, ted, data, tmp_path):
+    shutil.copytree(ted, tmp_path / "run" / "model")
+    run, model = (_figures(capsys, path, "--data", data) for path in (tmp_path / "run", ted))
+    assert run["bits_per_byte"] == model["bits_per_byte"]
+
+
+def test_another_tokenizer_is_refused(capsys, ted, tmp_path):
+    prepare_texts(TRAIN, VALIDATION, tmp_path / "bpe", tokenizer="bpe", vocab_size=300)
+    message = _fails(capsys, ted, "--data", tmp_path / "bpe")
+    assert "another tokenizer" in message and "--tokenizer" in message
+
+
+def test_the_operator_never_comes_from_the_evaluated_text(capsys, plga, ted, data):
+    assert "use empty" in _fails(capsys, plga, "--data", data, "--split", "train")
+    assert _figures(capsys, plga, "--data", data, "--split", "train", "--operator-from", "empty")["tokens"] > 1000
+    assert _figures(capsys, ted, "--data", data, "--split", "train")["split"] == "train"
+
+
+def test_mistakes_are_one_line(capsys, ted, data, tmp_path):
+    assert "neither a model folder nor a run folder" in _fails(capsys, tmp_path, "--data", data)
+    assert "not a data folder" in _fails(capsys, ted, "--data", tmp_path)
+    assert "learned positions end at 16" in _fails(capsys, ted, "--data", data, "--context-length", 17)
+    assert "--limit-tokens" in _fails(capsys, ted, "--data", data, "--limit-tokens", 0)
+    if not torch.cuda.is_available():
+        assert "--device: 'cuda'" in _fails(capsys, ted, "--data", data, "--device", "cuda")

@@ -1,0 +1,183 @@
+"""`linnet generate` as a user meets it: what it prints where, and with which exit code."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from linnet.cli.main import main
+from linnet.data.tokenizer import Tokenizer
+from linnet.model.decoder import Decoder
+from linnet.model.folder import save_decoder
+from linnet.model.spec import ModelSpec
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random model over bytes."""
+    tokenizer = Tokenizer.train("bytes", [])
+    block = {"repeat": 2, "mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 24}}
+    description = {
+        "vocab_size": tokenizer.vocab_size,
+        "d_model": 16,
+        "context_length": 64,
+        "blocks": [block],
+        "head": {"tied": False},
+    }
+    torch.manual_seed(0)
+    decoder = Decoder(ModelSpec.parse(description, "test"))
+    torch.nn.init.normal_(decoder.embedding.tokens.weight)
+    torch.nn.init.normal_(decoder.head.weight, std=0.5)
+    with torch.no_grad():
+        decoder.head.weight[tokenizer.end_id] = 0
+    folder = tmp_path_factory.mktemp("models") / "small"
+    save_decoder(decoder, folder)
+    tokenizer.save(folder / "tokenizer.json")
+    return str(folder)
+
+
+def run(capfdbinary: pytest.CaptureFixture[bytes], *arguments: str) -> tuple[int, str, str]:
+    code = main(["generate", *arguments])
+    out, err = capfdbinary.readouterr()
+    return code, out.decode(), err.decode()
+
+
+def process(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "import sys; from linnet.cli.main import main; sys.exit(main())", "generate"]
+    return subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+
+def test_prompt_and_continuation_are_one_text_and_the_figures_one_line(model: str, capfdbinary):
+    code, out, err = run(capfdbinary, model, "--prompt", "Once é", "--max-tokens", "20", "--seed", "1")
+    assert code == 0
+    assert out.startswith("Once é") and out.endswith("\n") and len(out) > 10
+    assert err.count("\n") == 1
+    assert "20 tokens, " in err and " tokens/s; prompt of 8 tokens in " in err and "state of " in err
+
+
+def test_streamed_or_not_the_text_of_a_seed_is_the_same(model: str, capfdbinary):
+    streamed, whole, other = (
+        run(capfdbinary, model, "--prompt", "Once", "--max-tokens", "30", *more)[1]
+        for more in (["--seed", "1"], ["--seed", "1", "--no-stream"], ["--seed", "2"])
+    )
+    assert streamed == whole != other
+
+
+def test_json_holds_text_and_figures(model: str, capfdbinary):
+    options = [model, "--prompt", "Once", "--max-tokens", "30", "--seed", "1"]
+    code, out, err = run(capfdbinary, *options, "--json")
+    report = json.loads(out)
+    assert (code, err) == (0, "")
+    assert report["prompt"] + report["text"] + "\n" == run(capfdbinary, *options)[1]
+    assert (report["prompt_tokens"], report["tokens"], report["seed"]) == (5, 30, 1)
+    assert report["tokens_per_second"] == pytest.approx(29 / report["seconds_decode"])
+    assert report["seconds_prompt"] > 0
+    assert report["state_bytes"] == 2 * 2 * 16 * 35 * 4
+
+
+def test_the_seed_of_a_json_report_gives_the_same_text_again(model: str, capfdbinary):
+    first = json.loads(run(capfdbinary, model, "--max-tokens", "30", "--json")[1])
+    again = json.loads(run(capfdbinary, model, "--max-tokens", "30", "--json", "--seed", str(first["seed"]))[1])
+    assert first["text"] == again["text"]
+    assert first["prompt_tokens"] == 1
+
+
+def test_temperature_zero_needs_no_seed(model: str, capfdbinary):
+    greedy = [model, "--temperature", "0", "--max-tokens", "30", "--threads", "1", "--device", "cpu"]
+    assert run(capfdbinary, *greedy)[1] == run(capfdbinary, *greedy)[1]
+
+
+def test_top_k_and_top_p_reach_the_choice(model: str, capfdbinary):
+    greedy, one, nucleus = (
+        run(capfdbinary, model, "--prompt", "Once", "--max-tokens", "30", *more)[1]
+        for more in (["--temperature", "0"], ["--top-k", "1"], ["--top-p", "0"])
+    )
+    assert greedy == one == nucleus
+
+
+def test_a_text_beyond_the_context_is_noted(model: str, capfdbinary):
+    code, _, err = run(capfdbinary, model, "--max-tokens", "80", "--seed", "0")
+    assert code == 0
+    assert "note: 81 tokens are more than the 64 that the model was made for (context_length)" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--temperature", "-1"], "temperature: -1.0: expected 0 (greedy) or"),
+        (["--top-p", "1.5"], "top_p: 1.5: expected a probability"),
+        (["--top-k", "-2"], "top_k: -2: expected"),
+        (["--seed", "-1"], "seed: -1: expected"),
+        (["--max-tokens", "0"], "max_tokens: 0: expected at least 1"),
+        (["--threads", "0"], "--threads: 0: expected at least 1"),
+        (["--device", "abacus"], "device: 'abacus': expected auto, cpu"),
+        (["--temperature", "hot"], "Invalid value for '--temperature'"),
+    ],
+)
+def test_a_value_that_cannot_be_is_one_line(model: str, options: list[str], message: str, capfdbinary):
+    code, out, err = run(capfdbinary, model, "--prompt", "Once", *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: ") and message in err
+
+
+@pytest.mark.parametrize(("name", "message"), [("nowhere", "no such folder"), (".", "is not a model folder")])
+def test_a_folder_that_is_no_model_is_one_line(name: str, message: str, tmp_path: Path, monkeypatch, capfdbinary):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capfdbinary, name)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"error: {name}: " in err and message in err
+
+
+def test_help_shows_an_example_and_how_the_operator_is_fixed(capfdbinary):
+    code, out, _ = run(capfdbinary, "--help")
+    words = " ".join(out.split())
+    assert code == 0
+    assert "Example: linnet generate" in words
+    assert "deduces its operator from the prompt" in words
+
+
+def test_standard_input_is_the_prompt_less_one_newline(model: str):
+    child = process(model, "--prompt", "-", "--max-tokens", "5", "--json", stdin=subprocess.PIPE)
+    out, _ = child.communicate("Zwei é\n\n".encode())
+    assert child.returncode == 0
+    assert json.loads(out)["prompt"] == "Zwei é\n"
+
+
+def test_standard_input_that_is_no_text_is_one_line(model: str):
+    child = process(model, "--prompt", "-", stdin=subprocess.PIPE)
+    out, err = child.communicate(b"ab\xff")
+    assert (child.returncode, out) == (2, b"")
+    assert err == b"error: --prompt -: the standard input is not UTF-8 text (byte 2)\n"
+
+
+def test_the_output_is_utf_8_whatever_the_terminal(model: str):
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    child = process(model, "--prompt", "é", "--max-tokens", "5", "--seed", "1", env=environment)
+    out, _ = child.communicate()
+    assert child.returncode == 0
+    assert out.decode("utf-8").startswith("é")
+
+
+def test_an_interrupt_leaves_what_was_written(model: str):
+    child = process(model, "--prompt", "Once", "--max-tokens", "100000", "--seed", "1")
+    begun = child.stdout.read(20)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert begun.startswith(b"Once") and out.endswith(b"\n")
+    lines = err.decode().splitlines()
+    assert " tokens/s; " in lines[0] and lines[-1] == "interrupted"
+
+
+def test_a_reader_that_leaves_is_no_error(model: str):
+    child = process(model, "--prompt", "Once", "--max-tokens", "100000", "--seed", "1")
+    child.stdout.read(20)
+    child.stdout.close()
+    assert child.wait(timeout=60) == 1
+    assert child.stderr.read() == b""
+    child.stderr.close()

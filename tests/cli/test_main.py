@@ -1,0 +1,138 @@
+import errno
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer
+
+from linnet.cli import main as frame
+from linnet.cli.main import VERBS, main
+from linnet.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+LINNET = [sys.executable, "-m", "linnet"]
+
+
+@pytest.fixture
+def raising(monkeypatch: pytest.MonkeyPatch):
+    """A verb `fail` that raises what it is given."""
+
+    def install(error: BaseException) -> None:
+        def fail() -> None:
+            """Fail."""
+            raise error
+
+        module = ModuleType("linnet.cli.fail")
+        module.fail = fail
+        monkeypatch.setitem(sys.modules, "linnet.cli.fail", module)
+        monkeypatch.setitem(frame.VERBS, "fail", "Fail.")
+
+    return install
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_lists_every_verb_in_whole_sentences(arguments: list[str], capsys: pytest.CaptureFixture[str]):
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    for verb, summary in VERBS.items():
+        assert f"  {verb:<9} {summary}\n" in out
+    assert "Example: linnet" in out
+    assert err == ""
+
+
+def test_help_of_every_verb_has_an_example_and_loads_no_torch():
+    """One process for all of them: what one imports would slow down every other."""
+    code = """
+import sys
+from linnet.cli.main import VERBS, main
+assert main(["--help"]) == 0
+for path in [*([verb] for verb in VERBS), ["spec", "list"], ["spec", "show"]]:
+    print("#", *path)
+    assert main([*path, "--help"]) == 0
+print("heavy:", sorted({"torch", "numpy", "matplotlib", "pyarrow", "transformers"} & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    *helps, heavy = done.stdout.replace("\nheavy:", "\n# heavy:").split("\n# ")[1:]
+    assert len(helps) == len(VERBS) + 2
+    assert all(f"Example: linnet {text.splitlines()[0]}" in text for text in helps)
+    assert heavy.strip() == "heavy: []"
+
+
+def test_an_example_stays_on_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    main(["spec", "show", "--help"])
+    assert (
+        "linnet spec show gpt2-124m --set blocks.0.repeat=24 --set context_length=2048 --json\n"
+        in capsys.readouterr().out
+    )
+
+
+def test_the_version_is_the_projects(capsys: pytest.CaptureFixture[str]):
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"linnet {version}\n"
+
+
+def test_python_m_linnet_is_the_same_command():
+    done = subprocess.run([*LINNET, "--version"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.startswith("linnet ")
+    failed = subprocess.run([*LINNET, "spce"], capture_output=True, text=True, check=False)
+    assert failed.returncode == 2
+    assert failed.stderr == "error: No such command 'spce'. Did you mean 'spec'? (see linnet --help)\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["spec"], "error: Missing command (see linnet spec --help)\n"),
+        (["spec", "show"], "error: Missing argument 'NAME|FILE' (see linnet spec show --help)\n"),
+        (["--colour"], "error: No such option: --colour (see linnet --help)\n"),
+        (["spec", "list", "x"], "error: Got unexpected extra argument(s) (x) (see linnet spec list --help)\n"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_exit_code_2(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(arguments) == 2
+    assert capsys.readouterr() == ("", expected)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UserError("x.yaml: heads: 5: must\ndivide"), 2, "error: x.yaml: heads: 5: must divide\n"),
+        (KeyboardInterrupt(), 1, "interrupted\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "/out"), 2, "error: /out: Permission denied\n"),
+        (OSError(errno.ENOSPC, "No space left on device", "/out"), 1, "error: /out: No space left on device\n"),
+        (typer.Exit(1), 1, ""),
+    ],
+)
+def test_an_error_becomes_a_line_and_an_exit_code(
+    raising, error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
+):
+    raising(error)
+    assert main(["fail"]) == code
+    assert capsys.readouterr() == ("", line)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), ValueError("a bug"), OSError("a bug")])
+def test_a_bug_keeps_its_traceback(raising, error: Exception):
+    raising(error)
+    with pytest.raises(type(error), match="a bug"):
+        main(["fail"])
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_early_is_no_error(unbuffered: str):
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    process = subprocess.Popen([*LINNET, "--version"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 1

@@ -1,0 +1,112 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from linnet.data.shards import TokenData
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+COMMAND = [sys.executable, "-m", "linnet", "prepare"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "120", "NO_COLOR": "1"}
+TEXT = "<|endoftext|>\n".join(f"The {n}th story is about a dog. é" for n in range(300))
+
+
+def linnet(*arguments: object, cwd: Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, env=ENVIRONMENT, timeout=120, check=False)
+
+
+def test_table_names_what_was_made(tmp_path: Path) -> None:
+    (tmp_path / "stories.txt").write_text(TEXT)
+    done = linnet("stories.txt", "--out", "data/stories", "--vocab-size", "290", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"")
+    lines = done.stdout.decode().splitlines()
+    assert lines[0].split() == ["split", "documents", "tokens", "bytes", "bytes", "per", "token"]
+    manifest = TokenData.open(tmp_path / "data/stories").manifest
+    for line, (name, split) in zip(lines[1:3], manifest.splits.items(), strict=True):
+        counts = [f"{count:,}" for count in (split.documents, split.tokens, split.bytes)]
+        assert line.split() == [name, *counts, f"{split.bytes / split.tokens:.2f}"]
+    assert lines[3:] == ["tokenizer: bpe, 290 tokens", "written to data/stories"]
+
+
+def test_standard_input_and_json(tmp_path: Path) -> None:
+    text = "one\n\ntwo é\n\nthree"
+    arguments = ["-", "--document-separator", r"\n\n", "--tokenizer", "bytes", "--out", "data", "--json"]
+    done = linnet(*arguments, cwd=tmp_path, stdin=text.encode())
+    assert (done.returncode, done.stderr) == (0, b"")
+    manifest = json.loads(done.stdout)
+    assert manifest == json.loads((tmp_path / "data" / "manifest.json").read_text())
+    assert manifest["sources"] == [{"file": "<stdin>", "documents": 3, "bytes": 14}]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_small_text_and_coarse_split_are_remarked_on(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "a.txt").write_text("some words here<|endoftext|>some words there")
+    done = linnet("a.txt", "--out", "data", "--tokenizer", kind, cwd=tmp_path)
+    notes = [line for line in done.stdout.decode().splitlines() if line.startswith("note: ")]
+    assert "note: the text is too small for 2,048 tokens, the tokenizer has " in notes[0]
+    assert "% of the text is held out, because it has few documents" in notes[1]
+    assert len(notes) == 2 and done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "arguments", "error"),
+    [
+        ("a.txt", b"", [], "a.txt: empty file, expected text"),
+        ("a.txt", b"one\ntwo\n\xff\n", [], "a.txt, line 3: not UTF-8 text (byte 0xFF); save the file as UTF-8"),
+        ("a.jsonl", b'{"text": "a"}\n{"t": 1}\n', [], "a.jsonl, line 2: no field 'text'; this line has 't'"),
+        ("a.jsonl", b'{"text": "a"}\n{"text"\n', [], "a.jsonl, line 2: not valid JSON (Expecting ':' delimiter)"),
+        ("a.txt", b"a b", ["--validation", "0.9"], "--validation 0.9: expected a fraction above 0 and below 0.5"),
+        ("a.txt", b"a b", ["missing.txt"], "missing.txt: no such file"),
+        ("a.txt", b"a b", ["--out", "a.txt"], "--out a.txt: is a file, expected a folder"),
+    ],
+)
+def test_mistake_is_one_line_and_leaves_nothing(
+    tmp_path: Path, name: str, content: bytes, arguments: list[str], error: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    done = linnet(name, "--out", "deep/data", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (2, b"", f"error: {error}\n")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_help_has_an_example_and_names_every_option(tmp_path: Path) -> None:
+    text = linnet("--help", cwd=tmp_path).stdout.decode()
+    options = ["out", "tokenizer", "vocab-size", "field", "document-separator", "validation", "overwrite", "json"]
+    assert all(f"--{option}" in text for option in options)
+    assert "Example: linnet prepare stories.txt web.jsonl --tokenizer bpe" in text
+
+
+def partial_folders(folder: Path) -> list[Path]:
+    return list(folder.glob(".data.*.partial"))
+
+
+# A parent that ignores Ctrl-C (a job in the background) hands that down; this undoes it.
+INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from linnet.cli.main import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGKILL, -9)])
+def test_killed_while_writing_leaves_nothing_half_written(tmp_path: Path, number: int, code: int) -> None:
+    (tmp_path / "a.txt").write_text(TEXT * 3000)
+    command = [sys.executable, "-c", INTERRUPTIBLE, "prepare", "a.txt", "--tokenizer", "bytes", "--out", "data"]
+    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE) as process:
+        while not list(tmp_path.glob(".data.*.partial/train-*.bin")):
+            assert process.poll() is None
+            time.sleep(0.002)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code
+    left = {path.name for path in tmp_path.iterdir()} - {path.name for path in partial_folders(tmp_path)}
+    assert left == {"a.txt"}
+    if number == signal.SIGINT:
+        assert stderr == b"interrupted\n" and not partial_folders(tmp_path)

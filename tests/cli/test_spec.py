@@ -1,0 +1,133 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linnet.cli.main import main
+from linnet.model.cost import model_cost
+from linnet.model.spec import ModelSpec, preset_names
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["spec", *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def figures(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    shown: dict[str, Any] = json.loads(output(capsys, "show", *arguments, "--json"))
+    return shown
+
+
+def test_list_has_a_line_for_each_preset(capsys: pytest.CaptureFixture[str]):
+    header, *lines = output(capsys, "list").splitlines()
+    assert header.split() == ["name", "parameters", "layers", "x", "width", "context", "mixers"]
+    assert [line.split()[0] for line in lines] == preset_names()
+    (ted,) = (line.split() for line in lines if line.startswith("ted-tinystories"))
+    assert ted == ["ted-tinystories", "4,748,032", "8", "x", "256", "2,048", "ted"]
+
+
+def test_list_as_json(capsys: pytest.CaptureFixture[str]):
+    rows = {row["name"]: row for row in json.loads(output(capsys, "list", "--json"))}
+    assert list(rows) == preset_names()
+    assert rows["gpt2-124m"] == {
+        "name": "gpt2-124m",
+        "parameters": 124_439_808,
+        "layers": 12,
+        "widths": [768],
+        "mixers": ["attention"],
+        "context_length": 1024,
+    }
+
+
+def test_show_prints_exact_and_readable_figures(capsys: pytest.CaptureFixture[str]):
+    lines = [" ".join(line.split()) for line in output(capsys, "show", "gpt2-124m").splitlines()]
+    assert lines == [
+        "gpt2-124m: 12 layers of width 768 (attention), vocabulary 50,257, context 1,024",
+        "",
+        "parameters",
+        "embedding 39,383,808 39.4 M",
+        "blocks 85,054,464 85.1 M",
+        "head 1,536 1.5 k",
+        "total 124,439,808 124.4 M",
+        "",
+        "forward FLOPs per token, over 1,024 tokens",
+        "without output head 207,618,048 207.6 M",
+        "with output head 284,812,800 284.8 M",
+        "",
+        "bytes of decode state of one stream, float32",
+        "1,024 tokens 75,497,472 72.0 MiB",
+        "8,192 tokens 603,979,776 576.0 MiB",
+        "65,536 tokens 4,831,838,208 4.5 GiB",
+    ]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_json_has_the_figures_of_the_model(name: str, capsys: pytest.CaptureFixture[str]):
+    spec = ModelSpec.load(name)
+    cost, context = model_cost(spec), spec.context_length
+    assert figures(capsys, name) == {
+        "name": name,
+        "parameters": {
+            "total": cost.parameters,
+            "embedding": cost.embedding.parameters,
+            "blocks": cost.blocks.parameters,
+            "head": cost.head.parameters,
+        },
+        "flops_per_token": {
+            "with_head": round(cost.flops_per_token(context, with_head=True)),
+            "without_head": round(cost.flops_per_token(context, with_head=False)),
+        },
+        "state_bytes": {str(tokens): cost.state_bytes(tokens) for tokens in (1024, 8192, 65536)},
+    }
+
+
+def test_flops_are_whole_numbers_where_a_part_runs_once_per_sequence(capsys: pytest.CaptureFixture[str]):
+    flops = figures(capsys, "pldr-v51-104m", "--set", "context_length=1001")["flops_per_token"]
+    assert all(type(count) is int for count in flops.values())
+
+
+def test_half_the_precision_is_half_the_state_but_for_decay_rates(capsys: pytest.CaptureFixture[str]):
+    for name, layers_with_rates in (("llama-110m", 0), ("ted-tinystories", 8)):
+        full = figures(capsys, name)["state_bytes"]["1024"]
+        half = figures(capsys, name, "--dtype", "bfloat16")["state_bytes"]["1024"]
+        rates = 4 * 1024 * layers_with_rates
+        assert half - rates == (full - rates) / 2
+
+
+def test_a_changed_field_is_a_changed_model(capsys: pytest.CaptureFixture[str]):
+    shown = figures(capsys, "gpt2-124m", "--set", "blocks.0.repeat=24", "--set", "name=double")
+    assert shown["name"] == "double"
+    assert shown["parameters"]["blocks"] == 2 * 85_054_464
+
+
+def test_a_file_with_blocks_of_several_widths(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "mixed.yaml"
+    path.write_text(
+        "{vocab_size: 9, d_model: 8, context_length: 16, name: mixed,"
+        " blocks: [{mixer: {kind: ted}}, {mixer: {kind: attention, heads: 2}, width: 12}]}"
+    )
+    assert output(capsys, "show", str(path)).startswith("mixed: 2 layers of width 8/12 (ted, attention), vocabulary 9,")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["no-such"], "error: no-such: no such file, and no preset of that name; presets: "),
+        (
+            ["gpt2-124m", "--set", "d_model=770"],
+            "error: gpt2-124m: blocks[0].mixer.heads: 12: must divide the width 770",
+        ),
+        (["gpt2-124m", "--set", "colour=red"], "error: gpt2-124m: colour: unknown key (value 'red')"),
+        (["gpt2-124m", "--set", "colour"], "error: --set colour: expected section.key=value"),
+        (["gpt2-124m", "--dtype", "int8"], "error: Invalid value for '--dtype': "),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["spec", "show", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(expected)
+    assert err.count("\n") == 1

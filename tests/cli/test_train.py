@@ -1,0 +1,186 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from linnet.cli.main import main
+from linnet.data.prepare import prepare_texts
+
+MIXERS = {
+    "attention": {"kind": "attention", "heads": 2},
+    "ted": {"kind": "ted"},
+    "plga": {"kind": "plga", "heads": 2, "metric_hidden": 8, "residual_units": 1},
+}
+MEASURED = {"tokens_per_s", "share_of_peak", "memory_bytes", "eta_s"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("train") / "data"
+    train = [f"the bird {n} sang to the tree {n % 7} and the tree was glad. " * 3 for n in range(40)]
+    prepare_texts(train, [f"the tree {n} was glad of the bird. " for n in range(9)], folder, tokenizer="bytes")
+    return folder
+
+
+@pytest.fixture
+def command(tmp_path, data):
+    """`command(out, mixer, *assignments)`: the arguments of a run of a moment."""
+
+    def make(out, mixer="attention", *assignments):
+        model = {
+            "vocab_size": 257,
+            "d_model": 16,
+            "context_length": 16,
+            "blocks": [{"repeat": 2, "mixer": MIXERS[mixer], "feed_forward": {"kind": "glu", "hidden": 24}}],
+            "head": {"norm": {"kind": "rms"}},
+        }
+        training = {
+            "batch_size": 2,
+            "steps": 8,
+            "threads": 1,
+            "evaluate": {"every": 4, "tokens": 64},
+            "log": {"every": 2},
+        }
+        config = tmp_path / f"{mixer}.yaml"
+        config.write_text(yaml.safe_dump({"model": model, "data": str(data), "training": training}))
+        changes = [part for assignment in assignments for part in ("--set", assignment)]
+        return ["train", "--config", str(config), "--out", str(out), *changes]
+
+    return make
+
+
+def _metrics(out):
+    lines = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in MEASURED} for line in lines]
+
+
+def _ends(out):
+    return (out / "model" / "model.safetensors").read_bytes(), _metrics(out)
+
+
+def _steps_logged(out):
+    path = out / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _run_and_signal(arguments, out, number, lines):
+    """Run the command as a process of its own; when it has written so many lines of figures, signal it three times."""
+    process = subprocess.Popen([sys.executable, "-m", "linnet", *arguments], stderr=subprocess.PIPE, text=True)
+    while _steps_logged(out) < lines:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+    for _ in range(3):
+        process.send_signal(number)
+        time.sleep(0.01)
+    told = process.communicate(timeout=60)[1]
+    return process.returncode, told
+
+
+@pytest.mark.parametrize(
+    ("mixer", "number"), [("attention", signal.SIGINT), ("ted", signal.SIGTERM), ("plga", signal.SIGKILL)]
+)
+def test_a_killed_process_and_the_same_command_end_where_an_uninterrupted_run_ends(tmp_path, command, mixer, number):
+    long = ("training.steps=140", "training.checkpoint.every=25", "training.evaluate.every=50")
+    assert main(command(tmp_path / "straight", mixer, *long)) == 0
+    out = tmp_path / "killed"
+    code, told = _run_and_signal(command(out, mixer, *long), out, number, lines=20)
+    assert code == (-signal.SIGKILL if number == signal.SIGKILL else 1)
+    saved = max(int(path.name.removeprefix("step-")) for path in (out / "checkpoints").iterdir())
+    assert 25 <= saved < 140
+    if number != signal.SIGKILL:
+        assert f"stopped at step {saved} of 140; saved; the same command goes on" in told
+    assert main(command(out, mixer, *long)) == 0
+    assert _ends(out) == _ends(tmp_path / "straight")
+    assert [line["step"] for line in _metrics(out)] == list(range(2, 141, 2))
+
+
+def test_figures_on_stdout_progress_on_stderr(tmp_path, command, capsys):
+    assert main([*command(tmp_path / "run", "plga"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["finished"], found["step"], found["model"]) == (True, 8, str(tmp_path / "run" / "model"))
+    lines = [line for line in err.splitlines() if line.startswith("step ")]
+    assert [line.split()[1] for line in lines] == ["2/8", "4/8", "6/8", "8/8"]
+    for part in ("loss ", "bits/byte", "tokens/s", "of peak", " MB", "ETA 0:00", "leak "):
+        assert part in lines[-1]
+
+
+def test_the_table_at_the_end(tmp_path, command, capsys):
+    assert main(command(tmp_path / "run", "plga")) == 0
+    out = capsys.readouterr().out
+    for part in ("8 of 8", "validation", "whole sequence", "leak", "accuracy", "best", "the weights of step 8"):
+        assert part in out
+
+
+def test_the_same_command_on_a_finished_run(tmp_path, command, capsys):
+    assert main([*command(tmp_path / "run"), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert main([*command(tmp_path / "run"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out) == first
+    assert err.strip() == f"{tmp_path / 'run'}: finished at step 8, nothing to do"
+
+
+def test_an_interrupted_run_exits_with_1_and_goes_on(tmp_path, command, capsys, monkeypatch):
+    from linnet.training.watch import LogWatch
+
+    def interrupt(self, line):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LogWatch, "line", interrupt)
+        assert main([*command(tmp_path / "run"), "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["finished"] is False
+    assert err.splitlines()[-1] == "stopped at step 2 of 8; saved; the same command goes on"
+    assert main(command(tmp_path / "run")) == 0
+
+
+def test_a_loss_that_is_not_finite_is_one_line(tmp_path, command, capsys):
+    broken = ("training.optimiser.lr=1e38", "training.schedule.warmup_steps=0")
+    assert main(command(tmp_path / "run", "attention", *broken)) == 1
+    out, err = capsys.readouterr()
+    last = err.splitlines()[-1]
+    assert out == "" and last.startswith("error: not finite, stopped at step ")
+    for part in ("loss nan", "learning rate ", "gradient norm ", "last good checkpoint: none yet"):
+        assert part in last
+
+
+def _fails(capsys, arguments):
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+    return err
+
+
+def test_mistakes_are_one_line(tmp_path, command, capsys):
+    run = tmp_path / "run"
+    assert "training.steps: 0" in _fails(capsys, command(run, "ted", "training.steps=0"))
+    assert "model: missing" in _fails(capsys, ["train", "--data", str(tmp_path), "--out", str(run)])
+    assert "data: missing" in _fails(capsys, ["train", "--model", "ted-tinystories", "--out", str(run)])
+    assert "presets: " in _fails(capsys, ["train", "--model", "ted-tiny", "--data", "x", "--out", str(run)])
+    nowhere = ["train", "--model", "ted-tinystories", "--data", str(tmp_path), "--out", str(run)]
+    assert "not a data folder" in _fails(capsys, nowhere)
+    assert not run.exists()
+    long = command(run, "ted", "model.context_length=100000")
+    assert "100000 needs at least 100001" in _fails(capsys, long)
+
+
+def test_another_configuration_in_the_same_folder(tmp_path, command, capsys):
+    assert main(command(tmp_path / "run")) == 0
+    capsys.readouterr()
+    message = _fails(capsys, command(tmp_path / "run", "attention", "training.optimiser.lr=0.5"))
+    assert "training.optimiser.lr: 0.001, not 0.5" in message and "choose another --out" in message
+
+
+def test_the_resolved_configuration_trains_the_same_model(tmp_path, command):
+    assert main(command(tmp_path / "one", "ted", "training.tokens=256", "training.steps=null")) == 0
+    config = str(tmp_path / "one" / "config.yaml")
+    assert main(["train", "--config", config, "--out", str(tmp_path / "two")]) == 0
+    assert _ends(tmp_path / "one") == _ends(tmp_path / "two")
+    assert yaml.safe_load((tmp_path / "one" / "config.yaml").read_text())["training"]["steps"] == 8

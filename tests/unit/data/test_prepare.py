@@ -1,0 +1,305 @@
+import errno
+import io
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from linnet.data import prepare as prepare_module
+from linnet.data.prepare import prepare, prepare_texts
+from linnet.data.shards import Manifest, ShardWriter, TokenData
+from linnet.data.split import Split, content_hash
+from linnet.data.tokenizer import Tokenizer
+from linnet.data.tokenizer_training import KINDS
+from linnet.errors import UserError
+
+STORIES = [f"Story {n}: a dog and 1{n} cats met at the {place}.\n" for n, place in enumerate(["sea", "zoo"] * 40)]
+STORIES += ["naïve café ▁ <|end|> <0x41> \x00", "東京 😀 e\u0301"]
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def text_file(path: Path, texts: list[str]) -> str:
+    path.write_bytes("<|endoftext|>\n".join(texts).encode())
+    return str(path)
+
+
+def json_file(path: Path, texts: list[str], field: str = "text") -> str:
+    path.write_text("".join(json.dumps({field: text}) + "\n" for text in texts))
+    return str(path)
+
+
+def parquet_file(path: Path, texts: list[str]) -> str:
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
+    return str(path)
+
+
+def documents(folder: Path, side: Split) -> list[str]:
+    """The documents of a side as they can be recovered from its tokens, checking that ends stand where they should."""
+    data = TokenData.open(folder)
+    sequence = data.split(side)
+    tokens = sequence.read(0, len(sequence)).tolist()
+    assert tokens[0] == tokens[-1] == data.tokenizer.end_id
+    groups = itertools.groupby(tokens[1:], key=lambda token: token == data.tokenizer.end_id)
+    return [data.tokenizer.decode(group) for is_end, group in groups if not is_end]
+
+
+def refusal(*arguments: Any, **options: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        prepare(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def visible(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@each_kind
+def test_every_document_arrives_exactly(tmp_path: Path, kind: str) -> None:
+    inputs = [text_file(tmp_path / "a.txt", STORIES[:30]), json_file(tmp_path / "b.jsonl", STORIES[30:60])]
+    inputs.append(parquet_file(tmp_path / "c.parquet", STORIES[60:]))
+    manifest = prepare(inputs, tmp_path / "data", tokenizer=kind, validation=0.2, shard_tokens=50)
+    train, held_out = documents(tmp_path / "data", "train"), documents(tmp_path / "data", "validation")
+    # Newlines at the end of a text document fall with the separator beside them.
+    expected = [text.rstrip("\n") for text in STORIES[:29]] + STORIES[29:]
+    assert sorted(train + held_out) == sorted(expected)
+    assert len(held_out) >= 5 and held_out == sorted(held_out, key=content_hash)
+    assert sorted(path.name for path in (tmp_path / "data").glob("train-*"))[:2] == [
+        "train-00000.bin",
+        "train-00001.bin",
+    ]
+    check_figures(manifest, {"train": train, "validation": held_out}, tmp_path / "data")
+
+
+def check_figures(manifest: Manifest, sides: dict[Split, list[str]], folder: Path) -> None:
+    data = TokenData.open(folder)
+    assert data.manifest == manifest
+    for side, texts in sides.items():
+        info, sequence = manifest.splits[side], data.split(side)
+        assert info.documents == len(texts)
+        assert info.bytes == sum(len(text.encode()) for text in texts)
+        assert info.tokens == len(sequence)
+        assert info.bytes == data.tokenizer.token_bytes()[sequence.read(0, len(sequence))].sum()
+    assert sum(source.bytes for source in manifest.sources) == sum(side.bytes for side in manifest.splits.values())
+    assert [source.documents for source in manifest.sources] == [30, 30, len(STORIES) - 60]
+
+
+@each_kind
+def test_validation_is_byte_identical_whatever_the_order_of_files(tmp_path: Path, kind: str) -> None:
+    names = [json_file(tmp_path / f"{n}.jsonl", STORIES[n::3]) for n in range(3)]
+    names.append(json_file(tmp_path / "again.jsonl", STORIES[:20]))
+    prepare(names, tmp_path / "one", tokenizer=kind, validation=0.1)
+    prepare(names[::-1], tmp_path / "two", tokenizer=kind, validation=0.1)
+    for name in ("validation-00000.bin", "tokenizer.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    train = [sorted(documents(tmp_path / folder, "train")) for folder in ("one", "two")]
+    assert train[0] == train[1]
+    assert not set(train[0]) & set(documents(tmp_path / "one", "validation"))
+
+
+def test_one_file_or_many_hold_out_the_same(tmp_path: Path) -> None:
+    names = [json_file(tmp_path / f"{n}.jsonl", STORIES[n::3]) for n in range(3)]
+    prepare(names, tmp_path / "many", tokenizer="bytes")
+    prepare([json_file(tmp_path / "all.jsonl", STORIES)], tmp_path / "one", tokenizer="bytes")
+    assert documents(tmp_path / "many", "validation") == documents(tmp_path / "one", "validation")
+
+
+def test_single_document_holds_out_its_end(tmp_path: Path) -> None:
+    text = "".join(STORIES)
+    prepare([text_file(tmp_path / "a.txt", [text])], tmp_path / "data", tokenizer="bpe", validation=0.1)
+    (head,), (tail,) = documents(tmp_path / "data", "train"), documents(tmp_path / "data", "validation")
+    assert head + tail == text and head.endswith("\n")
+    assert 0.05 < len(tail) / len(text) < 0.15
+
+
+def test_long_document_begins_and_ends_once(tmp_path: Path) -> None:
+    text = "word " * 30_000
+    prepare([text_file(tmp_path / "a.txt", [text, "b"])], tmp_path / "data", tokenizer="bpe")
+    sides = documents(tmp_path / "data", "train") + documents(tmp_path / "data", "validation")
+    assert sorted(sides) == ["b", text]
+
+
+def test_tokenizer_does_not_see_the_validation_side(tmp_path: Path) -> None:
+    name = json_file(tmp_path / "a.jsonl", [f"{chr(0x4E00 + n)} text" for n in range(100)])
+    prepare([name], tmp_path / "data", tokenizer="char", validation=0.2)
+    vocabulary = TokenData.open(tmp_path / "data").tokenizer
+    held_out = documents(tmp_path / "data", "validation")
+    assert held_out and all(len(vocabulary.encode(text[0])) == 3 for text in held_out)
+    assert all(len(vocabulary.encode(text[0])) == 1 for text in documents(tmp_path / "data", "train"))
+
+
+def test_tokenizer_is_trained_on_a_sample_of_a_large_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    original = Tokenizer.train
+
+    def watched(kind: str, texts: Any, vocab_size: int | None) -> Tokenizer:
+        seen.extend(texts)
+        return original(kind, seen, vocab_size)
+
+    texts = [f"{text} {n}" for n in range(20) for text in STORIES]
+    size = sum(len(text.encode()) for text in texts)
+    monkeypatch.setattr(prepare_module, "TOKENIZER_SAMPLE_BYTES", size // 4)
+    monkeypatch.setattr(Tokenizer, "train", watched)
+    prepare([json_file(tmp_path / "a.jsonl", texts)], tmp_path / "data", validation=0.4)
+    # A quarter of the training side, whose hashes all lie above 0.4: the sample is chosen by other hashes.
+    assert sum(len(text.encode()) for text in seen) == pytest.approx(size * 0.6 / 4, rel=0.2)
+
+
+def test_settings_and_default_fraction_are_recorded(tmp_path: Path) -> None:
+    name = json_file(tmp_path / "a.jsonl", STORIES, field="body")
+    settings = prepare([name], tmp_path / "data", "bpe", 400, field="body").settings
+    assert settings == {
+        "tokenizer": "bpe",
+        "vocab_size": 400,
+        "field": "body",
+        "separator": None,
+        "validation": 0.05,
+    }
+
+
+def test_ready_tokenizer_from_a_file_or_folder(tmp_path: Path) -> None:
+    name = json_file(tmp_path / "a.jsonl", STORIES)
+    first = prepare([name], tmp_path / "one", tokenizer="bpe", vocab_size=300)
+    for path in (tmp_path / "one", tmp_path / "one" / "tokenizer.json"):
+        again = prepare([name], tmp_path / "two", tokenizer=str(path), overwrite=True)
+        assert again.tokenizer == first.tokenizer
+    message = refusal([name], tmp_path / "three", tokenizer=str(tmp_path / "one"), vocab_size=500)
+    assert message == f"--vocab-size 500: the tokenizer {tmp_path / 'one'} has its own; expected none"
+
+
+def test_standard_input_is_read_once_and_used_thrice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO("=====".join(STORIES).encode()))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    manifest = prepare(["-"], tmp_path / "data", separator="=====")
+    assert manifest.sources[0].model_dump() == {
+        "file": "<stdin>",
+        "documents": len(STORIES),
+        "bytes": sum(len(text.rstrip("\n").encode()) for text in STORIES),
+    }
+    assert refusal(["-", "-"], tmp_path / "more") == "-: the standard input can be read only once"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokenizer": "words"}, "--tokenizer words: expected one of bytes, char, bpe, unigram, or the path"),
+        ({"vocab_size": 10}, "--vocab-size 10: expected more than 257"),
+        ({"tokenizer": "bytes", "vocab_size": 300}, "--vocab-size 300: the bytes tokenizer always has 257"),
+        ({"tokenizer": "char", "vocab_size": 258}, "--vocab-size 258: too few for the text's"),
+        ({"validation": 0.5}, "--validation 0.5: expected a fraction above 0 and below 0.5"),
+        ({"separator": "|"}, "--document-separator '|': only text files are split"),
+        ({"field": "body"}, "line 1: no field 'body'; this line has 'text'"),
+    ],
+)
+def test_impossible_options_are_one_line_and_leave_nothing(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    name = json_file(tmp_path / "a.jsonl", STORIES)
+    assert message in refusal([name], tmp_path / "deep" / "data", **options)
+    assert visible(tmp_path) == {"a.jsonl"}
+
+
+def test_no_files_and_a_field_of_text(tmp_path: Path) -> None:
+    assert refusal([], tmp_path / "data").startswith("no files given")
+    name = text_file(tmp_path / "a.txt", ["a", "b"])
+    assert refusal([name], tmp_path / "data", field="text") == (
+        f"--field text: only .jsonl and .parquet have fields, {name} is text"
+    )
+
+
+def test_error_in_the_last_of_many_files_leaves_nothing(tmp_path: Path) -> None:
+    good = json_file(tmp_path / "good.jsonl", STORIES)
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"text": "a"}\n{"txt": "b"}\n')
+    assert refusal([good, str(bad)], tmp_path / "data") == f"{bad}, line 2: no field 'text'; this line has 'txt'"
+    assert visible(tmp_path) == {"good.jsonl", "bad.jsonl"}
+
+
+def test_other_folders_and_files_are_never_replaced(tmp_path: Path) -> None:
+    name = json_file(tmp_path / "a.jsonl", STORIES)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    for overwrite in (False, True):
+        message = refusal([name], mine, overwrite=overwrite)
+        assert message == f"--out {mine}: holds other files, expected a new folder or one with prepared data only"
+        assert "is a file, expected a folder" in refusal([name], name, overwrite=overwrite)
+        assert "is not a folder that can be written to" in refusal([name], f"{name}/data", overwrite=overwrite)
+    assert (mine / "thesis.txt").read_text() == "years of work"
+
+
+def test_prepared_data_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    name = json_file(tmp_path / "a.jsonl", STORIES)
+    out = tmp_path / "data"
+    out.mkdir()
+    prepare([name], out, tokenizer="bytes", shard_tokens=100)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert refusal([name], out) == f"--out {out}: holds prepared data already; --overwrite replaces it"
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    prepare([name], out, tokenizer="char", overwrite=True)
+    assert TokenData.open(out).manifest.tokenizer.kind == "char"
+    assert not (out / "train-00001.bin").exists()
+    (out / "notes.txt").write_text("mine")
+    assert "holds other files" in refusal([name], out, overwrite=True)
+    assert visible(tmp_path) == {"a.jsonl", "data"}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
+def test_interruption_while_writing_leaves_the_old_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    name = json_file(tmp_path / "a.jsonl", STORIES)
+    out = tmp_path / "data"
+    prepare([name], out, tokenizer="bytes")
+
+    def fail(self: ShardWriter, tokens: Any) -> None:
+        assert any(path.suffix == ".partial" for path in tmp_path.iterdir())
+        raise error
+
+    monkeypatch.setattr(ShardWriter, "write", fail)
+    for target in (out, tmp_path / "new"):
+        with pytest.raises(type(error)) as caught:
+            prepare([name], target, tokenizer="char", overwrite=True)
+        assert getattr(caught.value, "filename", str(target)) == str(target)
+    assert visible(tmp_path) == {"a.jsonl", "data"}
+    assert TokenData.open(out).manifest.tokenizer.kind == "bytes"
+
+
+def test_file_that_changes_while_being_read_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = json_file(tmp_path / "a.jsonl", STORIES)
+    original = prepare_module._train
+
+    def append_and_train(*arguments: Any) -> Tokenizer:
+        with Path(name).open("a") as handle:
+            handle.write('{"text": "one more"}\n')
+        return original(*arguments)
+
+    monkeypatch.setattr(prepare_module, "_train", append_and_train)
+    assert refusal([name], tmp_path / "data") == f"{name}: changed while being read"
+    assert visible(tmp_path) == {"a.jsonl"}
+
+
+def test_texts_with_a_given_split(tmp_path: Path) -> None:
+    manifest = prepare_texts(iter(STORIES), iter(["only this", "", "and this"]), tmp_path / "data", name="stories")
+    assert documents(tmp_path / "data", "train") == STORIES
+    assert sorted(documents(tmp_path / "data", "validation")) == ["and this", "only this"]
+    assert [source.file for source in manifest.sources] == ["stories"]
+    with pytest.raises(UserError, match="texts: no validation documents"):
+        prepare_texts(STORIES, [""], tmp_path / "more")
+    with pytest.raises(UserError, match="--overwrite replaces it"):
+        prepare_texts(STORIES, ["a"], tmp_path / "data")
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe"])
+def test_real_text_of_several_forms(real_data: Path, tmp_path: Path, kind: str) -> None:
+    files = ["c4_demo.jsonl", "tinystories_valid.txt", "tinyshakespeare.txt"]
+    inputs = [str(real_data / "text" / name) for name in files]
+    manifest = prepare(inputs, tmp_path / "data", tokenizer=kind)
+    assert manifest.sources[2].model_dump() == {"file": inputs[2], "documents": 1, "bytes": 1_115_394}
+    assert manifest.sources[0].documents == 300
+    assert sum(split.documents for split in manifest.splits.values()) == 302

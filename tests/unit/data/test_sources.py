@@ -1,0 +1,237 @@
+import io
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linnet.data import sources
+from linnet.data.sources import Source, documents, split_text, unescape
+from linnet.errors import UserError
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def write_parquet(path: Path, columns: dict[str, Any]) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+def message(path: Path | str, **options: Any) -> str:
+    """The one line that reading this input ends with."""
+    with pytest.raises(UserError) as caught:
+        list(documents(path, **options))
+    text = str(caught.value)
+    assert "\n" not in text
+    return text.removeprefix(f"{path}")
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".text", ".md", "", ".TXT"])
+def test_text_without_separator_is_one_untouched_document(tmp_path: Path, suffix: str) -> None:
+    text = "\r\n one\r\n\n two é \n"
+    assert list(documents(write(tmp_path / f"a{suffix}", text))) == [text]
+
+
+def test_end_of_text_separates_and_takes_the_newlines_beside_it(tmp_path: Path) -> None:
+    text = "\n a \n<|endoftext|>\r\n\n b\n\nc<|endoftext|>\n<|endoftext|>\n d \n"
+    assert list(documents(write(tmp_path / "a.txt", text))) == ["\n a ", " b\n\nc", " d \n"]
+
+
+def test_given_separator_replaces_the_default(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "a<|endoftext|>\n\nb\n\n\nc\n\n")
+    for separator in ("\n\n", r"\n\n"):
+        assert list(documents(path, separator=separator)) == ["a<|endoftext|>", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [(r"\n\n", "\n\n"), (r"\t\r\f\0", "\t\r\f\0"), (r"\x1e", "\x1e"), (r"\\n", r"\n"), (r"\q é \x1", r"\q é \x1")],
+)
+def test_escapes_typed_in_a_shell(typed: str, meant: str) -> None:
+    assert unescape(typed) == meant
+
+
+@given(
+    blocks=st.lists(st.text("ab|\n\r ", max_size=6), max_size=12),
+    separator=st.sampled_from(["|", "ab", "aba", "||", "\n", "\n\n"]),
+)
+def test_splitting_blocks_is_splitting_the_text(blocks: list[str], separator: str) -> None:
+    parts = "".join(blocks).split(separator)
+    expected = [
+        part[len(part) - len(part.lstrip("\r\n")) if number else 0 :]
+        for number, part in enumerate([*(part.rstrip("\r\n") for part in parts[:-1]), parts[-1]])
+    ]
+    assert list(split_text(iter(blocks), separator)) == expected
+
+
+def test_text_is_read_as_a_stream(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with path.open("wb") as handle:
+        for number in range(40):
+            handle.write(b"x" * 200_000 + f"{number}<|endoftext|>".encode())
+    read: list[int] = []
+    with Source(path) as source:
+        first = next(source.documents(read.append))
+        assert len(first) == 200_001
+        assert sum(read) <= 2 * sources._BLOCK_BYTES < source.size_bytes
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50), block=st.integers(1, 7))
+def test_characters_across_blocks_survive(tmp_path_factory: pytest.TempPathFactory, text: str, block: int) -> None:
+    path = write(tmp_path_factory.mktemp("text") / "a.txt", b"\xef\xbb\xbf" + ("|" + text).encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "_BLOCK_BYTES", block)
+        assert list(documents(path)) == ["|" + text]
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 1 << 20])
+def test_bad_byte_is_found_on_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+    latin = write(tmp_path / "a.txt", "é\n\nnaï".encode() + b"\xefve\n")
+    assert message(latin) == ", line 3: not UTF-8 text (byte 0xEF); save the file as UTF-8"
+    cut_off = write(tmp_path / "b.txt", b"one\ntwo\xe2\x82")
+    assert message(cut_off) == ", line 2: not UTF-8 text (byte 0xE2); save the file as UTF-8"
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    rows = [{"text": "a\n\u2028b", "n": 1}, {"text": ""}, {"text": " é "}]
+    lines = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    for name in ("a.jsonl", "a.ndjson"):
+        assert list(documents(write(tmp_path / name, "\ufeff" + lines + "\n\n"))) == ["a\n\u2028b", " é "]
+    assert list(documents(write(tmp_path / "b.jsonl", '{"body": "x"}'), field="body")) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"text": 3}', "field 'text': expected a string, found a number"),
+        ('{"text": null}', "field 'text': expected a string, found null"),
+        ('{"text": ["a"]}', "field 'text': expected a string, found a list"),
+        ('{"text": "\\ud83d"}', "field 'text': holds half of a surrogate pair, which is not Unicode text"),
+        ('{"body": "a", "id": 7}', "no field 'text'; this line has 'body', 'id'"),
+        ("{}", "no field 'text'; this line has no fields"),
+        ('["a"]', "expected a JSON object with a field 'text', found a list"),
+        ('"a"', "expected a JSON object with a field 'text', found a string"),
+        ('{"text": "a"', "not valid JSON (Expecting ',' delimiter)"),
+        ("[" * 100_000, "not valid JSON (numbers or nesting beyond limits)"),
+        ('{"text": "a", "n": ' + "1" * 5000 + "}", "not valid JSON (numbers or nesting beyond limits)"),
+    ],
+)
+def test_bad_json_line_is_named(tmp_path: Path, line: str, expected: str) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "good"}\n\n' + line + "\n")
+    assert message(path) == f", line 3: {expected}"
+
+
+def test_json_line_that_is_not_utf8(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", b'{"text": "good"}\n{"text": "\xe9"}\n')
+    assert message(path) == ", line 2: not UTF-8 text (byte 0xE9); save the file as UTF-8"
+
+
+def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_ROWS_PER_READ", 2)
+    texts = ["a\n", "", "é", "😀", "b"]
+    path = write_parquet(tmp_path / "a.parquet", {"body": texts, "n": range(5)})
+    assert list(documents(path, field="body")) == ["a\n", "é", "😀", "b"]
+    categories = pyarrow.array(texts).dictionary_encode()
+    assert len(list(documents(write_parquet(tmp_path / "b.parquet", {"text": categories})))) == 4
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"body": ["a"], "n": [1]}, ": no column 'text'; the file has 'body', 'n'"),
+        ({"text": [1, 2]}, ", row 1: column 'text': expected a string, found a number"),
+        ({"text": ["a", None]}, ", row 2: column 'text': expected a string, found null"),
+        ({"text": pyarrow.array([b"a", b"\xff"]).view(pyarrow.string())}, ", row 2: column 'text': not UTF-8 text"),
+        ({"text": pyarrow.array([], pyarrow.string())}, ": no documents, every one is empty"),
+    ],
+)
+def test_bad_parquet_is_named(tmp_path: Path, columns: dict[str, Any], expected: str) -> None:
+    assert message(write_parquet(tmp_path / "a.parquet", columns)) == expected
+
+
+def test_file_that_only_claims_to_be_parquet(tmp_path: Path) -> None:
+    assert message(write(tmp_path / "a.parquet", "text")).startswith(": not a readable Parquet file (")
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_parquet(tmp_path / "a.parquet", {"text": ["a"]})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert message(path) == ": reading Parquet needs pyarrow: pip install 'linnet[parquet]'"
+
+
+def test_standard_input_is_text_and_can_be_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("é<|endoftext|>\nb".encode())))
+    with Source("-") as source:
+        assert source.name == "<stdin>"
+        assert list(source.documents()) == list(source.documents()) == ["é", "b"]
+
+
+def test_empty_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert message("-") == "<stdin>: empty file, expected text"
+
+
+def test_pipe_can_be_read_twice(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"through a pipe",))
+    writer.start()
+    with Source(pipe) as source:
+        assert list(source.documents()) == list(source.documents()) == ["through a pipe"]
+    writer.join()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.txt", "", ": empty file, expected text"),
+        ("a.jsonl", "", ": empty file, expected text"),
+        ("a.txt", "\ufeff", ": no documents, every one is empty"),
+        ("a.txt", "<|endoftext|>\n<|endoftext|>", ": no documents, every one is empty"),
+        ("a.jsonl", "\n\n", ": no documents, every one is empty"),
+        (
+            "a.pdf",
+            "x",
+            ": unknown kind of file '.pdf'; "
+            "expected one of .txt, .text, .md, .jsonl, .ndjson, .parquet, or - for stdin",
+        ),
+    ],
+)
+def test_useless_file_is_named(tmp_path: Path, name: str, content: str, expected: str) -> None:
+    assert message(write(tmp_path / name, content)) == expected
+
+
+def test_missing_file_and_folder_are_named(tmp_path: Path) -> None:
+    assert message(tmp_path / "none.txt") == ": no such file"
+    assert message(tmp_path) == f": is a directory, expected files (for example {tmp_path}/*.txt)"
+
+
+def test_empty_separator_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--document-separator: empty"):
+        list(documents(write(tmp_path / "a.txt", "x"), separator=""))
+
+
+def every_kind(folder: Path) -> Iterator[Path]:
+    yield write(folder / "a.txt", "one\n" * 1000)
+    yield write(folder / "a.jsonl", '{"text": "one"}\n' * 1000)
+    yield write_parquet(folder / "a.parquet", {"text": ["one"] * 3000})
+
+
+def test_advance_adds_up_to_the_size(tmp_path: Path) -> None:
+    for path in every_kind(tmp_path):
+        with Source(path) as source:
+            steps: list[int] = []
+            list(source.documents(steps.append))
+            assert sum(steps) == source.size_bytes == path.stat().st_size

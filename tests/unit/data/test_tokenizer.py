@@ -1,0 +1,345 @@
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+
+from linnet.data.tokenizer import Tokenizer
+from linnet.data.tokenizer_training import KINDS
+from linnet.errors import UserError
+
+STORY = "Once upon a time there was a girl named Lily. Lily's dog said: \"don't go, Lily!\"\n"
+TRAINING = [STORY * 30, "naïve café ▁ <|end|> <0x41> 東京 😀\n" * 5, "  indented\tby\r\n\x00 odd\u0301 things"]
+NASTY = [
+    "",
+    " ",
+    "  ",
+    " leading and trailing  ",
+    "\n\n\t\r\n \r",
+    "▁a ▁▁ b▁",
+    "<0x41><0x0A>",
+    "<|end|>a<|end|> <|end|>",
+    "<|endoftext|></s>[END]",
+    "e\u0301 \u0301",
+    "\x00\x00\x7f\x1f",
+    "👩‍👩‍👧‍👦 😀🏳️‍🌈",
+    "\ufeffbom \ufffd \uffff \ud7ff\ue000",
+    "\U0010ffff",
+    "\u2028\u2029\x85\xa0\u3000",
+    "ĠĊĉ",
+    "ﬁ Å Å ½",
+]
+TRAINED = {kind: Tokenizer.train(kind, TRAINING, 600 if kind in ("bpe", "unigram") else None) for kind in KINDS}
+
+any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+pieces_of_text = st.sampled_from([*NASTY, "Lily", " Lily's", "<", "|", "end", "0x41", ">"])
+texts = st.one_of(any_text, st.lists(pieces_of_text, max_size=8).map("".join))
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@each_kind
+@given(text=texts)
+def test_round_trip_is_exact(kind: str, text: str) -> None:
+    tokenizer = TRAINED[kind]
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.end_id not in ids
+    assert tokenizer.token_bytes()[ids].sum() == len(text.encode())
+
+
+@each_kind
+@pytest.mark.parametrize("text", NASTY)
+def test_round_trip_of_nasty_text(kind: str, text: str) -> None:
+    test_round_trip_is_exact.hypothesis.inner_test(kind, text)
+
+
+@each_kind
+@given(data=st.data())
+def test_stream_adds_up_to_decode(kind: str, data: st.DataObject) -> None:
+    tokenizer = TRAINED[kind]
+    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=40))
+    stream = tokenizer.stream()
+    assert "".join([stream.push(token) for token in ids]) + stream.finish() == tokenizer.decode(ids)
+
+
+def test_stream_holds_back_half_a_character() -> None:
+    stream = TRAINED["bytes"].stream()
+    assert [stream.push(byte) for byte in "é€".encode()] == ["", "é", "", "", "€"]
+    assert stream.push(0xE2) == ""
+    assert stream.push(ord("a")) == "\ufffda"
+    assert stream.push(0xF0) == ""
+    assert stream.finish() == "\ufffd"
+
+
+@each_kind
+def test_library_agrees_on_ids_and_text(kind: str, tmp_path: Path) -> None:
+    tokenizer = TRAINED[kind]
+    tokenizer.save(tmp_path / "tokenizer.json")
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    library.encode_special_tokens = True
+    for text in [*TRAINING, *NASTY]:
+        ids = library.encode(text, add_special_tokens=False).ids
+        assert ids == tokenizer.encode(text)
+        assert library.decode(ids) == text
+
+
+@each_kind
+def test_long_text_is_encoded_as_if_in_one(kind: str) -> None:
+    tokenizer = TRAINED[kind]
+    words = random.Random(0).choices(["Lily", "café", "don't", "\n\n", " ", "  x", "😀", "1234"], k=20_000)
+    text = " ".join(words)
+    parts = tokenizer.cut(text)
+    assert len(parts) > 2 and "".join(parts) == text
+    assert tokenizer.encode(text) == tokenizer._library.encode(text, add_special_tokens=False).ids
+    assert tokenizer.encode(text) == [token for part in parts for token in tokenizer.encode(part)]
+
+
+def test_cut_does_not_fall_into_a_run_of_newlines() -> None:
+    tokenizer = Tokenizer.train("bpe", ["a\n\n\n\n\n\nb " * 50], 290)
+    text = "a" * ((1 << 15) - 3) + "\n" * 6 + "b" * 99
+    assert tokenizer.cut(text)[1] == "\n" * 6 + "b" * 99
+    assert tokenizer.encode(text) == tokenizer._library.encode(text, add_special_tokens=False).ids
+
+
+def test_text_without_spaces_is_cut_all_the_same() -> None:
+    text = "東" * 100_000
+    assert max(map(len, TRAINED["bpe"].cut(text))) <= 1 << 15
+    assert TRAINED["bpe"].decode(TRAINED["bpe"].encode(text)) == text
+
+
+@each_kind
+def test_batch_is_the_same_as_one_by_one(kind: str) -> None:
+    tokenizer = TRAINED[kind]
+    texts = [*NASTY, STORY * 1000]
+    assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
+    assert tokenizer.encode_batch([]) == []
+
+
+def test_ids_of_bytes_are_their_values() -> None:
+    tokenizer = TRAINED["bytes"]
+    assert tokenizer.encode("é\n") == [0xC3, 0xA9, 0x0A]
+    assert (tokenizer.vocab_size, tokenizer.end_id) == (257, 256)
+
+
+def test_char_has_one_token_per_character_seen_and_bytes_for_others() -> None:
+    tokenizer = Tokenizer.train("char", ["aé", "é😀"])
+    assert tokenizer.vocab_size == 257 + 3
+    assert len(tokenizer.encode("aé😀")) == 3
+    assert tokenizer.encode("ö") == [0xC3, 0xB6]
+
+
+def test_char_names_the_size_it_needs() -> None:
+    with pytest.raises(UserError, match=r"--vocab-size 258: .* 2 different characters.*at least 259"):
+        Tokenizer.train("char", ["ab"], 258)
+    assert Tokenizer.train("char", ["ab"], 259).vocab_size == 259
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_learned_vocabulary_has_the_size_asked_for_and_whole_words(kind: str) -> None:
+    tokenizer = Tokenizer.train(kind, [STORY * 30, *_varied_sentences(400)], 290)
+    assert tokenizer.vocab_size == 290
+    assert [tokenizer.decode([token]) for token in tokenizer.encode(" Lily")] == [" Lily"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("text", ["", "a", "ab ab ab", "\x00", "東京" * 40])
+def test_text_too_small_gives_a_smaller_tokenizer(kind: str, text: str) -> None:
+    tokenizer = Tokenizer.train(kind, [text], 5000)
+    assert 257 <= tokenizer.vocab_size < 300
+    assert tokenizer.decode(tokenizer.encode("any 😀")) == "any 😀"
+
+
+def test_bpe_does_not_learn_what_occurs_once() -> None:
+    assert Tokenizer.train("bpe", ["abcdef xyz"]).vocab_size == 257
+    assert Tokenizer.train("bpe", ["abcdef xyz ab"]).vocab_size > 257
+
+
+@each_kind
+def test_training_does_not_depend_on_order_or_luck(kind: str) -> None:
+    texts = _varied_sentences(300)
+    first = Tokenizer.train(kind, texts)
+    for seed in range(4):
+        random.Random(seed).shuffle(texts)
+        assert Tokenizer.train(kind, texts).hash == first.hash
+
+
+@each_kind
+def test_save_and_load_keep_everything(kind: str, tmp_path: Path) -> None:
+    tokenizer = TRAINED[kind]
+    tokenizer.save(tmp_path / "tokenizer.json")
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        loaded = Tokenizer.load(path)
+        assert (loaded.kind, loaded.hash, loaded.vocab_size) == (kind, tokenizer.hash, tokenizer.vocab_size)
+        assert loaded.end_id == tokenizer.end_id
+        assert np.array_equal(loaded.token_bytes(), tokenizer.token_bytes())
+        assert loaded.encode(STORY) == tokenizer.encode(STORY)
+
+
+def test_kinds_have_different_hashes() -> None:
+    assert len({tokenizer.hash for tokenizer in TRAINED.values()}) == len(KINDS)
+
+
+@each_kind
+def test_end_token_stands_for_nothing(kind: str) -> None:
+    tokenizer = TRAINED[kind]
+    ids = [tokenizer.end_id, *tokenizer.encode("a"), tokenizer.end_id]
+    assert tokenizer.decode(ids) == "a"
+    assert tokenizer.token_bytes()[tokenizer.end_id] == 0
+
+
+@each_kind
+def test_half_a_surrogate_pair_is_refused(kind: str) -> None:
+    with pytest.raises(UserError, match=r"character 3 of the text is U\+D83D"):
+        TRAINED[kind].encode("ab\ud83d")
+
+
+@pytest.mark.parametrize(
+    ("kind", "vocab_size", "message"),
+    [
+        ("bpe", 257, "--vocab-size 257: expected more than 257"),
+        ("unigram", -1, "--vocab-size -1: expected more than 257"),
+        ("bytes", 300, "--vocab-size 300: the bytes tokenizer always has 257"),
+        ("words", None, "tokenizer: 'words': expected one of bytes, char, bpe, unigram"),
+    ],
+)
+def test_impossible_training_is_one_line(kind: str, vocab_size: int | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Tokenizer.train(kind, [STORY], vocab_size)
+
+
+def test_imported_sentencepiece_tokenizer(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(_sentencepiece(tmp_path))
+    assert tokenizer.kind == "imported"
+    assert (tokenizer.end_id, tokenizer.vocab_size) == (3, 4 + 256 + 12)
+    ids = tokenizer.encode("hello é hell")
+    assert tokenizer.decode(ids) == "hello é hell"
+    stream = tokenizer.stream()
+    assert "".join([stream.push(token) for token in ids]) + stream.finish() == "hello é hell"
+    # The space that the tokenizer puts before a text is one byte too many; nothing else is lost.
+    assert tokenizer.token_bytes()[ids].sum() == len("hello é hell".encode()) + 1
+
+
+def test_name_of_a_special_token_is_text_in_a_unigram_too(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(_sentencepiece(tmp_path))
+    ids = tokenizer.encode("hell[END][START]")
+    assert not {0, 1, 2, 3} & set(ids)
+    assert tokenizer.decode(ids) == "hell[END][START]"
+    tokenizer.save(tmp_path / "again.json")
+    again = Tokenizer.load(tmp_path / "again.json")
+    assert again.hash == tokenizer.hash and again.encode("[END]") == tokenizer.encode("[END]")
+
+
+def test_imported_byte_level_tokenizer_keeps_its_end(tmp_path: Path) -> None:
+    definition = json.loads(json.dumps(TRAINED["bpe"]._definition).replace("<|end|>", "<|endoftext|>"))
+    tokenizer = Tokenizer.load(_write(tmp_path, definition))
+    assert tokenizer.kind == "bpe" and tokenizer.end_id == TRAINED["bpe"].end_id
+    assert tokenizer.end_id not in tokenizer.encode("<|endoftext|>")
+
+
+def test_end_that_is_not_marked_as_special_is_treated_as_such(tmp_path: Path) -> None:
+    definition = json.loads(json.dumps(TRAINED["bpe"]._definition))
+    definition["added_tokens"] = []
+    tokenizer = Tokenizer.load(_write(tmp_path, definition))
+    assert tokenizer.end_id not in tokenizer.encode("<|end|>")
+    assert tokenizer.decode([tokenizer.end_id]) == ""
+
+
+def test_ordinary_added_tokens_are_text(tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer.from_str(json.dumps(TRAINED["bpe"]._definition))
+    library.add_tokens([AddedToken("éé", normalized=False)])
+    tokenizer = Tokenizer.load(_write(tmp_path, json.loads(library.to_str())))
+    ids = tokenizer.encode("aééa")
+    assert tokenizer.kind == "imported" and len(ids) == 3 and tokenizer.decode(ids) == "aééa"
+    assert tokenizer.token_bytes()[ids].tolist() == [1, 4, 1]
+
+
+def test_truncation_padding_and_dropout_of_an_imported_tokenizer_are_dropped(tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer.from_str(json.dumps(TRAINED["bpe"]._definition))
+    library.enable_truncation(2)
+    library.enable_padding(length=50)
+    definition = json.loads(library.to_str())
+    definition["model"]["dropout"] = 0.9
+    tokenizer = Tokenizer.load(_write(tmp_path, definition))
+    assert tokenizer.encode(STORY) == TRAINED["bpe"].encode(STORY)
+
+
+def test_byte_level_tokenizer_without_some_byte_is_imported(tmp_path: Path) -> None:
+    definition = json.loads(json.dumps(TRAINED["bpe"]._definition))
+    definition["model"]["vocab"] = {("nul" if piece == "Ā" else piece): n for piece, n in _vocabulary("bpe").items()}
+    assert Tokenizer.load(_write(tmp_path, definition)).kind == "imported"
+
+
+def test_normalising_tokenizer_is_imported(tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer.from_str(json.dumps(TRAINED["bpe"]._definition))
+    library.normalizer = normalizers.NFC()
+    assert Tokenizer.load(_write(tmp_path, json.loads(library.to_str()))).kind == "imported"
+
+
+def _without_end(definition: dict[str, Any]) -> str:
+    return json.dumps(definition).replace("<|end|>", "<|stop|>")
+
+
+def _with_word_pieces(definition: dict[str, Any]) -> str:
+    return json.dumps({**definition, "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (lambda definition: "{", "line 1: not valid JSON"),
+        (lambda definition: "[]", "not a tokenizer.json .no field 'model'"),
+        (lambda definition: '{"model": {"type": "Magic"}}', "not a tokenizer that the tokenizers library can read"),
+        (_without_end, r"no end token; expected one of <\|end\|>, <\|endoftext\|>, </s>, \[END\]"),
+        (_with_word_pieces, "decoder: WordPiece: only byte-level and SentencePiece"),
+    ],
+)
+def test_unusable_file_is_one_line_that_names_it(tmp_path: Path, content: Any, message: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content(TRAINED["bpe"]._definition))
+    with pytest.raises(UserError, match=message) as caught:
+        Tokenizer.load(path)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"tokenizer\.json: no such file"):
+        Tokenizer.load(tmp_path)
+
+
+def _vocabulary(kind: str) -> dict[str, int]:
+    vocabulary: dict[str, int] = TRAINED[kind]._definition["model"]["vocab"]
+    return vocabulary
+
+
+def _varied_sentences(count: int) -> list[str]:
+    choose = random.Random(7).choice
+    names, verbs = ["Lily", "Tom", "Zoë", "東京"], ["runs", "ran", "sings", "singing", "sang"]
+    places = ["home", "there", "nowhere", "to the sea", "by the seaside"]
+    return [f"Then {choose(names)} {choose(verbs)} {choose(places)}, {n % 13} times." for n in range(count)]
+
+
+def _write(folder: Path, definition: dict[str, Any]) -> Path:
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(definition))
+    return path
+
+
+def _sentencepiece(folder: Path) -> Path:
+    """A small tokenizer.json as conversions of SentencePiece unigram models write it."""
+    specials = ["[PAD]", "[UNK]", "[START]", "[END]"]
+    words = ["▁hell", "o", "▁", "[", "]", "h", "e", "l", "E", "N", "D", "▁hello"]
+    vocabulary = [(name, 0.0) for name in specials] + [(f"<0x{byte:02X}>", -20.0) for byte in range(256)]
+    vocabulary += [(word, -float(number + 1)) for number, word in enumerate(words)]
+    library = tokenizers.Tokenizer(models.Unigram(vocabulary, unk_id=1, byte_fallback=True))
+    library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    library.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    library.add_special_tokens(specials)
+    return _write(folder, json.loads(library.to_str()))

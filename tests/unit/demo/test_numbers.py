@@ -1,0 +1,85 @@
+"""Numbers as people read them."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linnet.demo import numbers
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1 k"),
+        (1_083_776, "1.08 M"),
+        (12_345, "12.3 k"),
+        (819_200, "819 k"),
+        (999_960, "1.00 M"),
+        (2_500_000_000, "2.50 G"),
+    ],
+)
+def test_metric(count: int, text: str):
+    assert numbers.metric(count) == text
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (512, "512 B"),
+        (1024, "1 KiB"),
+        (4096 * 1024, "4 MiB"),
+        (4096 * 1024 + 65536, "4.06 MiB"),
+        (256 * 1024**2 + 65536, "256 MiB"),
+        (1023.99 * 1024, "1.00 MiB"),
+        (3 * 1024**5, "3,072 TiB"),
+    ],
+)
+def test_binary(size_bytes: float, text: str):
+    assert numbers.binary(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0421, "0.04 s"),
+        (0.999, "1.0 s"),
+        (8.34, "8.3 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (151, "2 min 31 s"),
+        (3725, "1 h 02 min"),
+    ],
+)
+def test_duration(seconds: float, text: str):
+    assert numbers.duration(seconds) == text
+
+
+def test_bits_are_told_to_three_places_and_a_difference_has_a_sign():
+    assert numbers.bits(0.73129) == "0.731"
+    assert numbers.signed_bits(0.03129) == "+0.031"
+    assert numbers.signed_bits(-0.03129) == "-0.031"
+
+
+@pytest.mark.parametrize(("count", "text"), [(1, "1"), (1000, "1,000"), (1024, "1k"), (65536, "64k"), (1500, "1,500")])
+def test_lengths_of_text(count: int, text: str):
+    assert numbers.tokens(count) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "reference", "text"), [(1, 2, "0.50"), (6, 5, "1.2"), (10, 10, "1.0"), (1234, 10, "123")]
+)
+def test_a_ratio_has_two_digits(value: float, reference: float, text: str):
+    assert numbers.ratio(value, reference) == text
+
+
+@settings(deadline=None)
+@given(st.floats(1e-6, 1e12), st.integers(1, 6))
+def test_significant_digits_are_as_many_as_asked_for_and_right(value: float, digits: int):
+    text = numbers.significant(value, digits)
+    assert float(text) == pytest.approx(value, rel=0.5001 * 10 ** (1 - digits))
+    whole, _, fraction = text.partition(".")
+    shown = (whole + fraction).lstrip("0")
+    assert len(shown) == digits if fraction else len(shown) >= digits

@@ -1,0 +1,40 @@
+"""Small decoders of every mixer, their weights random and large enough that texts differ."""
+
+import torch
+from torch import nn
+
+from linnet.data.tokenizer import Tokenizer
+from linnet.inference.language_model import LanguageModel
+from linnet.mixers.base import MixerSpec
+from linnet.mixers.registry import MIXERS
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+
+EXAMPLES = [spec for kind in MIXERS.values() for spec in kind.examples()]
+EXAMPLE_IDS = [f"{spec.kind}-{index}" for index, spec in enumerate(EXAMPLES)]
+VOCABULARY = 23
+
+
+def small_spec(mixer: MixerSpec, vocab_size: int = VOCABULARY, positions: str = "none") -> ModelSpec:
+    """Two layers of width 16."""
+    block = {"repeat": 2, "mixer": mixer, "feed_forward": {"kind": "glu", "hidden": 24}}
+    description = {"vocab_size": vocab_size, "d_model": 16, "context_length": 64, "blocks": [block]}
+    return ModelSpec.parse(
+        {**description, "embedding": {"positions": positions}, "head": {"tied": False, "norm": {}}}, "test"
+    )
+
+
+def small_decoder(mixer: MixerSpec = EXAMPLES[0], seed: int = 0, **settings: object) -> Decoder:
+    """In float64, so that two ways of computing the same never choose different tokens."""
+    torch.manual_seed(seed)
+    decoder = Decoder(small_spec(mixer, **settings)).double()
+    for parameter in decoder.parameters():
+        nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.4)
+    nn.init.normal_(decoder.embedding.tokens.weight)
+    return decoder
+
+
+def speaker(mixer: MixerSpec = EXAMPLES[0], extra_ids: int = 0, **settings: object) -> LanguageModel:
+    """A model that knows all bytes; `extra_ids` more than its tokenizer."""
+    tokenizer = Tokenizer.train("bytes", [])
+    return LanguageModel(small_decoder(mixer, vocab_size=tokenizer.vocab_size + extra_ids, **settings), tokenizer)

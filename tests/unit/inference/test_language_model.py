@@ -1,0 +1,171 @@
+"""Text in, text out."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder, speaker
+
+import linnet
+from linnet.data.tokenizer import Tokenizer
+from linnet.errors import UserError
+from linnet.inference.device import resolve_device
+from linnet.inference.engine import decode
+from linnet.inference.language_model import LanguageModel
+from linnet.inference.sampling import Sampling
+from linnet.mixers.base import MixerSpec
+from linnet.model.folder import save_decoder
+
+PROMPTS = ["Once", "", "a longer prompt, é"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    model = speaker()
+    save_decoder(model.decoder, tmp_path / "m")
+    model.tokenizer.save(tmp_path / "m" / "tokenizer.json")
+    return tmp_path / "m"
+
+
+def test_the_prompt_is_a_documents_beginning_and_the_answer_its_continuation():
+    model = speaker()
+    end = model.tokenizer.end_id
+    for prompt in PROMPTS:
+        ids = [end, *prompt.encode()]
+        steps = decode(model.decoder, [ids], 12, Sampling(0), {end}, vocab_size=257)
+        expected = bytes(token for (token,) in steps if token is not None).decode("utf-8", "replace")
+        assert model.generate(prompt, 12, temperature=0) == expected
+
+
+@pytest.mark.parametrize("mixer", EXAMPLES, ids=EXAMPLE_IDS)
+def test_a_list_of_prompts_gives_what_each_gives_alone(mixer: MixerSpec):
+    model = speaker(mixer)
+    together = model.generate(PROMPTS, 15, temperature=1.0, seed=7)
+    assert together == [model.generate(prompt, 15, temperature=1.0, seed=7 + row) for row, prompt in enumerate(PROMPTS)]
+
+
+def test_no_prompts_give_no_texts():
+    assert speaker().generate([], 5) == []
+
+
+def test_the_pieces_of_a_stream_add_up_to_the_text():
+    model = speaker()
+    for seed in range(5):
+        pieces = list(model.generate("Once", 60, temperature=1.0, seed=seed, stream=True))
+        assert "".join(pieces) == model.generate("Once", 60, temperature=1.0, seed=seed)
+        assert "" not in pieces
+
+
+def test_a_character_of_several_bytes_comes_whole(monkeypatch: pytest.MonkeyPatch):
+    model = speaker()
+    text = "é€😀"
+    steps = iter([[byte] for byte in [*text.encode(), 0xC3]])
+    monkeypatch.setattr("linnet.inference.language_model.decode", lambda *a, **k: steps)
+    assert list(model.generate("", 9, stream=True)) == ["é", "€", "😀", "�"]
+
+
+def test_it_stops_at_the_end_token(monkeypatch: pytest.MonkeyPatch):
+    model = speaker()
+    tokens = iter([*b"Hi", model.tokenizer.end_id] * 2)
+    monkeypatch.setattr("linnet.inference.engine.choose", lambda *_: torch.tensor([next(tokens)]))
+    stream = model.generate("Once", 40, stream=True)
+    assert "".join(stream) == model.generate("Once", 40) == "Hi"
+    assert (stream.figures.tokens, stream.figures.passes) == (2, 3)
+
+
+def test_ids_that_the_tokenizer_does_not_know_are_never_chosen():
+    model = speaker(extra_ids=500)
+    assert model.generate("Once", 100, temperature=3.0, seed=0)
+    assert "".join(model.generate("Once", 100, temperature=3.0, seed=0, stream=True))
+
+
+def test_the_figures_of_a_stream():
+    model = speaker()
+    stream = model.generate("Once", 10, temperature=0, stream=True)
+    assert stream.figures.tokens == 0
+    list(stream)
+    figures = stream.figures
+    assert (figures.prompt_tokens, figures.tokens, figures.passes) == (5, 10, 10)
+    assert figures.state_bytes == model.decoder.initial_state(1, 15).nbytes
+    assert figures.seconds_prompt > 0
+    assert figures.tokens_per_second == pytest.approx(9 / figures.seconds_decode)
+
+
+def test_one_token_has_no_speed():
+    stream = speaker().generate("Once", 1, stream=True)
+    list(stream)
+    assert stream.figures.tokens_per_second is None
+
+
+def test_a_model_folder_is_loaded(folder: Path):
+    model = linnet.load(folder, device="cpu")
+    assert model.generate(PROMPTS, 9, seed=1) == speaker().generate(PROMPTS, 9, seed=1)
+    assert (model.spec.d_model, model.tokenizer.vocab_size) == (16, 257)
+
+
+def test_the_folder_of_a_training_run_is_loaded(folder: Path):
+    run = folder.parent / "run"
+    run.mkdir()
+    folder.rename(run / "model")
+    assert linnet.load(str(run)).generate("Once", 9, seed=1) == speaker().generate("Once", 9, seed=1)
+
+
+def test_a_folder_that_is_no_model_is_refused(folder: Path):
+    with pytest.raises(UserError, match="nowhere: no such folder; expected a model folder"):
+        linnet.load("nowhere")
+    with pytest.raises(UserError, match=r"is not a model folder, it has no config\.json"):
+        linnet.load(folder.parent)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"tokenizer\.json: no such file"):
+        linnet.load(folder)
+
+
+def test_a_tokenizer_of_another_model_is_refused():
+    with pytest.raises(UserError, match="the tokenizer has 257 tokens: expected at most the model's vocab_size"):
+        LanguageModel(small_decoder(vocab_size=256), Tokenizer.train("bytes", []))
+
+
+def test_values_that_cannot_be_are_refused_before_anything_is_computed():
+    model = speaker()
+    for options, message in [
+        ({"temperature": -1.0}, "temperature: -1.0"),
+        ({"max_tokens": 0}, "max_tokens: 0"),
+        ({"max_tokens": -10}, "max_tokens: -10"),
+    ]:
+        for stream in (False, True):
+            with pytest.raises(UserError, match=message):
+                model.generate("Once", **options, stream=stream)
+    with pytest.raises(UserError, match="stream: True: expected one prompt, got a list of 2"):
+        model.generate(["a", "b"], stream=True)
+
+
+def test_damaged_weights_are_reported():
+    model = speaker()
+    with torch.no_grad():
+        model.decoder.norm.weight[0] = float("nan")
+    with pytest.raises(UserError, match="not finite"):
+        model.generate("Once", 5)
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "cuda:x", "meta", "mps"])
+def test_a_device_that_does_not_exist_is_named(name: str):
+    with pytest.raises(UserError, match=f"device: '{name}': expected auto, cpu, cuda"):
+        resolve_device(name)
+
+
+def test_a_device_that_is_not_here_is_named():
+    with pytest.raises(UserError, match="device: 'cuda:99': not available here"):
+        resolve_device("cuda:99")
+
+
+@pytest.mark.parametrize(("present", "expected"), [(True, "cuda"), (False, "cpu")])
+def test_auto_is_cuda_where_there_is_one(present: bool, expected: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: present)
+    assert resolve_device("auto").type == expected
+
+
+def test_import_linnet_does_not_import_torch():
+    code = "import sys, linnet; assert 'torch' not in sys.modules; assert linnet.__version__; linnet.load"
+    subprocess.run([sys.executable, "-c", code], check=True)

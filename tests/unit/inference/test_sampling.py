@@ -1,0 +1,166 @@
+"""Sampling is that of Transformers, step by step; what is drawn follows the probabilities."""
+
+import itertools
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from linnet.errors import UserError
+from linnet.inference.sampling import (
+    Sampling,
+    choose,
+    keep_top_k,
+    keep_top_p,
+    probabilities,
+    row_uniforms,
+    sample,
+    warp,
+)
+
+unhurried = settings(deadline=None)  # the first call of a library may take long
+TIED = st.sampled_from([-2.0, -1.0, 0.0, 0.5, 3.0])
+FREE = st.floats(-30, 30, width=32)
+LOGITS = st.integers(1, 12).flatmap(
+    lambda width: st.lists(st.lists(st.one_of(TIED, FREE), min_size=width, max_size=width), min_size=1, max_size=3).map(
+        torch.tensor
+    )
+)
+TEMPERATURES = st.floats(0.05, 5)
+TOP_K = st.integers(1, 15)
+TOP_P = st.floats(0, 1)
+
+
+@pytest.fixture(scope="module")
+def transformers() -> ModuleType:
+    return pytest.importorskip("transformers")
+
+
+def same(ours: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+@unhurried
+@given(logits_BV=LOGITS, top_k=TOP_K)
+def test_top_k_is_that_of_transformers(transformers: ModuleType, logits_BV: Tensor, top_k: int):
+    same(keep_top_k(logits_BV, top_k), transformers.TopKLogitsWarper(top_k)(None, logits_BV))
+
+
+@unhurried
+@given(logits_BV=LOGITS, top_p=TOP_P)
+@example(logits_BV=torch.zeros(1, 4), top_p=0.75)
+def test_top_p_is_that_of_transformers(transformers: ModuleType, logits_BV: Tensor, top_p: float):
+    same(keep_top_p(logits_BV, top_p), transformers.TopPLogitsWarper(top_p)(None, logits_BV))
+
+
+@unhurried
+@given(logits_BV=LOGITS, temperature=TEMPERATURES, top_k=st.integers(0, 15), top_p=TOP_P)
+def test_all_together_are_what_generate_of_transformers_applies(
+    transformers: ModuleType, logits_BV: Tensor, temperature: float, top_k: int, top_p: float
+):
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=2, n_embd=2, n_layer=1, n_head=1))
+    config = transformers.GenerationConfig(do_sample=True, temperature=temperature, top_k=top_k, top_p=top_p)
+    model._prepare_special_tokens(config, device="cpu")
+    theirs = model._get_logits_processor(config)
+    same(warp(logits_BV, Sampling(temperature, top_k, top_p)), theirs(None, logits_BV))
+
+
+@unhurried
+@given(LOGITS, TEMPERATURES, TOP_K, TOP_P)
+def test_at_least_one_token_is_left_and_the_likeliest_is_among_them(
+    logits_BV: Tensor, temperature: float, top_k: int, top_p: float
+):
+    distribution_BV = probabilities(logits_BV, Sampling(temperature, top_k, top_p))
+    torch.testing.assert_close(distribution_BV.sum(-1), torch.ones(len(logits_BV)))
+    assert (distribution_BV.amax(-1) == distribution_BV[logits_BV == logits_BV.amax(-1, keepdim=True)].max()).any()
+
+
+@unhurried
+@given(LOGITS, st.floats(0, 1, exclude_min=True))
+def test_a_token_of_probability_zero_is_never_drawn(logits_BV: Tensor, uniform: float):
+    distribution_BV = probabilities(logits_BV, Sampling(1.0, top_k=2))
+    drawn_B = sample(distribution_BV, torch.full((len(logits_BV),), uniform, dtype=torch.float64))
+    assert (distribution_BV.gather(1, drawn_B[:, None]) > 0).all()
+
+
+def test_the_ends_of_the_random_numbers_draw_the_first_and_the_last_token_left():
+    distribution_BV = torch.tensor([[0.0, 0.25, 0.75, 0.0]])
+    assert sample(distribution_BV, torch.tensor([2.0**-53], dtype=torch.float64)).item() == 1
+    assert sample(distribution_BV, torch.tensor([1.0], dtype=torch.float64)).item() == 2
+
+
+@pytest.mark.parametrize("sampling", [Sampling(1.0, seed=1), Sampling(0.7, 4, 0.9, 2), Sampling(1.5, 0, 0.8, 3)])
+def test_what_is_drawn_follows_the_probabilities(sampling: Sampling):
+    logits_BV = torch.tensor([[0.1, 1.2, -0.4, 2.0, 0.0, 1.9]])
+    draws = 4000
+    uniforms = torch.cat(list(itertools.islice(row_uniforms(sampling.seed, 1), draws)))
+    drawn = choose(logits_BV.expand(draws, -1), sampling, uniforms)
+    expected = probabilities(logits_BV, sampling)[0] * draws
+    counts = drawn.bincount(minlength=6)
+    assert (counts[expected == 0] == 0).all()
+    kept = expected > 0
+    chi_square = ((counts[kept] - expected[kept]) ** 2 / expected[kept]).sum().item()
+    assert chi_square < 20.5  # the 0.1 % point of chi-square with 5 degrees of freedom
+
+
+@unhurried
+@given(st.integers(0, 2**63 - 1), st.integers(1, 5))
+def test_a_row_draws_what_it_would_draw_alone(seed: int, rows: int):
+    assume(seed + rows < 2**63)
+    together = list(itertools.islice(row_uniforms(seed, rows), 5))
+    for row in range(rows):
+        alone = itertools.islice(row_uniforms(seed + row, 1), 5)
+        assert [step[row].item() for step in together] == [step.item() for step in alone]
+
+
+def test_rows_draw_different_numbers():
+    step_B = next(row_uniforms(0, 8))
+    assert len(set(step_B.tolist())) == 8
+
+
+def test_random_numbers_are_above_zero_and_may_be_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch, "rand", lambda *_, **options: torch.zeros(1, dtype=options["dtype"]))
+    same(next(row_uniforms(0, 2)), torch.ones(2, dtype=torch.float64))
+
+
+@unhurried
+@given(LOGITS)
+def test_temperature_zero_takes_the_likeliest_token(logits_BV: Tensor):
+    chosen_B = choose(logits_BV, Sampling(0, top_k=3, top_p=0.5), None)
+    same(logits_BV.gather(1, chosen_B[:, None])[:, 0], logits_BV.amax(-1))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_not_finite_are_reported(value: float, temperature: float):
+    logits_BV = torch.tensor([[0.0, 1.0], [0.0, value]])
+    with pytest.raises(UserError, match="not finite"):
+        choose(logits_BV, Sampling(temperature), torch.tensor([0.5, 0.5], dtype=torch.float64))
+
+
+def test_the_lowest_temperature_still_gives_probabilities():
+    distribution_BV = probabilities(torch.tensor([[1e4, -1e4, 9999.0]]), Sampling(1e-6))
+    same(distribution_BV, torch.tensor([[1.0, 0.0, 0.0]]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", 1e-9),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_k", -1),
+        ("top_p", -0.1),
+        ("top_p", 1.1),
+        ("top_p", float("nan")),
+        ("seed", -1),
+        ("seed", 2**63),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(field: str, value: float):
+    with pytest.raises(UserError, match=rf"^{field}: {value}: expected "):
+        Sampling(**{field: value})

@@ -1,0 +1,133 @@
+"""A decode state on disk: what is read goes on exactly as what was written."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder
+
+from linnet.errors import UserError
+from linnet.inference.state import load_state, save_state
+from linnet.mixers.base import MixerSpec
+from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState
+
+PLGA = next(mixer for mixer in EXAMPLES if mixer.kind == "plga")
+every_mixer = pytest.mark.parametrize("mixer", EXAMPLES, ids=EXAMPLE_IDS)
+
+
+def state_after(decoder: Decoder, padding_B: torch.Tensor | None = None, tokens: int = 5) -> DecoderState:
+    state = decoder.initial_state(2, 12, padding_B)
+    if tokens:
+        with torch.no_grad():
+            decoder(torch.arange(2 * tokens).reshape(2, tokens), state)
+    return state
+
+
+@every_mixer
+@pytest.mark.parametrize("padding_B", [None, torch.tensor([0, 3])], ids=["whole", "padded"])
+@torch.no_grad()
+def test_going_on_after_loading_gives_identical_logits(
+    mixer: MixerSpec, padding_B: torch.Tensor | None, tmp_path: Path
+):
+    decoder, path = small_decoder(mixer), tmp_path / "state.safetensors"
+    state = state_after(decoder, padding_B)
+    save_state(state, path)
+    loaded = load_state(decoder, path)
+    assert (loaded.position, loaded.capacity, loaded.nbytes) == (5, 12, state.nbytes)
+    for tokens_BT in (torch.tensor([[1], [2]]), torch.tensor([[3, 4, 5], [6, 7, 8]])):
+        expected = decoder(tokens_BT, state)
+        torch.testing.assert_close(decoder(tokens_BT, loaded), expected, rtol=0, atol=0)
+
+
+@every_mixer
+@torch.no_grad()
+def test_a_state_that_has_seen_nothing_can_be_kept_too(mixer: MixerSpec, tmp_path: Path):
+    decoder, path, tokens_BT = small_decoder(mixer), tmp_path / "state.safetensors", torch.tensor([[1, 2], [3, 4]])
+    save_state(state_after(decoder, tokens=0), path)
+    expected = decoder(tokens_BT, decoder.initial_state(2, 12))
+    torch.testing.assert_close(decoder(tokens_BT, load_state(decoder, path)), expected, rtol=0, atol=0)
+
+
+@torch.no_grad()
+def test_a_frozen_operator_can_be_kept_without_tokens(tmp_path: Path):
+    decoder, path = small_decoder(PLGA), tmp_path / "state.safetensors"
+    state = state_after(decoder)
+    frozen = DecoderState(tuple(layer.forget() for layer in state.layers), state.capacity)
+    save_state(frozen, path)
+    loaded = load_state(decoder, path)
+    tokens_BT = torch.tensor([[1, 2], [3, 4]])
+    torch.testing.assert_close(decoder(tokens_BT, loaded), decoder(tokens_BT, frozen), rtol=0, atol=0)
+
+
+def test_what_advances_later_does_not_change_the_file(tmp_path: Path):
+    decoder, path = small_decoder(), tmp_path / "state.safetensors"
+    state = state_after(decoder)
+    save_state(state, path)
+    before = path.read_bytes()
+    with torch.no_grad():
+        decoder(torch.tensor([[1], [2]]), state)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["state.safetensors"]
+
+
+def refused(decoder: Decoder, path: Path, message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(str(path)) + ".*" + message) as error:
+        load_state(decoder, path)
+    assert "\n" not in str(error.value)
+
+
+def changed(tmp_path: Path, decoder: Decoder, **tensors: torch.Tensor | None) -> Path:
+    """A saved state with some tensors replaced, added, or (None) left out."""
+    path = tmp_path / "state.safetensors"
+    save_state(state_after(decoder), path)
+    named = {**load_file(path), **{name.replace("__", "."): tensor for name, tensor in tensors.items()}}
+    save_file({name: tensor for name, tensor in named.items() if tensor is not None}, path)
+    return path
+
+
+def test_a_file_that_is_no_state_is_refused(tmp_path: Path):
+    decoder = small_decoder()
+    refused(decoder, tmp_path / "missing", "no such file")
+    (tmp_path / "text").write_text("once upon a time")
+    refused(decoder, tmp_path / "text", "not a safetensors file")
+    save_file({"weight": torch.zeros(2)}, tmp_path / "weights")
+    refused(decoder, tmp_path / "weights", "not a decode state, it has no count 'position'")
+    save_file({"position": torch.tensor(0), "capacity": torch.tensor(4)}, tmp_path / "empty")
+    refused(decoder, tmp_path / "empty", "no tensors of layers")
+
+
+def test_what_does_not_fit_the_model_is_named(tmp_path: Path):
+    decoder = small_decoder()
+    keys = torch.zeros(2, 2, 12, 8, dtype=torch.float64)
+    refused(decoder, changed(tmp_path, decoder, layer__1__keys=None), "tensor layer.1.keys is missing")
+    refused(decoder, changed(tmp_path, decoder, layer__2__keys=keys), "tensor layer.2.keys does not belong")
+    refused(decoder, changed(tmp_path, decoder, layer__1__keys=keys[:1]), r"tensor layer.1.keys: shape \[1, ")
+    refused(
+        decoder, changed(tmp_path, decoder, padding=torch.zeros(3, dtype=torch.int64)), r"tensor padding: shape \[3\]"
+    )
+    refused(decoder, changed(tmp_path, decoder, position=torch.tensor(13)), "position 13: expected 0 to the capacity")
+    refused(decoder, changed(tmp_path, decoder, capacity=torch.tensor(-1)), "position 5: expected 0 to the capacity")
+    refused(decoder.float(), changed(tmp_path, small_decoder()), "float64: this model's has shape .* float32")
+
+
+def test_a_state_of_another_mixer_is_refused(tmp_path: Path):
+    ted = next(mixer for mixer in EXAMPLES if mixer.kind == "ted")
+    path = tmp_path / "state.safetensors"
+    save_state(state_after(small_decoder(ted)), path)
+    refused(small_decoder(PLGA), path, "tensor layer.* is missing")
+
+
+def test_an_operator_of_another_shape_or_none_after_tokens_is_refused(tmp_path: Path):
+    decoder = small_decoder(PLGA)
+    operator = state_after(decoder).layers[0].operator
+    path = changed(tmp_path, decoder, layer__0__operator=operator[:, :1].contiguous())
+    refused(decoder, path, "tensor layer.0.operator: shape")
+    refused(decoder, changed(tmp_path, decoder, layer__0__operator=None), "tensor layer.0.operator is missing")
+
+
+def test_a_count_of_tokens_beyond_all_memory_is_refused_without_taking_it(tmp_path: Path):
+    decoder = small_decoder()
+    refused(decoder, changed(tmp_path, decoder, capacity=torch.tensor(2**50)), "this model's has shape")

@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from linnet.errors import UserError
+from linnet.model.decoder import Decoder
+from linnet.model.folder import CONFIG, WEIGHTS, load_decoder, save_decoder
+from linnet.model.spec import ModelSpec
+
+DESCRIPTION = {
+    "vocab_size": 9,
+    "d_model": 8,
+    "context_length": 16,
+    "blocks": [{"mixer": {"kind": "attention", "heads": 2}}, {"mixer": {"kind": "ted"}, "width": 6}],
+}
+
+
+@pytest.fixture
+def decoder() -> Decoder:
+    return Decoder(ModelSpec.parse(DESCRIPTION, "test"))
+
+
+@pytest.fixture
+def folder(decoder: Decoder, tmp_path: Path) -> Path:
+    save_decoder(decoder, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(UserError) as refused:
+        load_decoder(folder)
+    return str(refused.value)
+
+
+def change_weights(folder: Path, name: str, tensor: torch.Tensor | None) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    tensors.pop(name, None)
+    save_file(tensors if tensor is None else {**tensors, name: tensor}, folder / WEIGHTS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_saved_model_is_the_same_model(decoder: Decoder, tmp_path: Path, dtype: torch.dtype):
+    save_decoder(decoder.to(dtype), tmp_path)
+    loaded = load_decoder(tmp_path)
+    tokens_BT = torch.tensor([[1, 2, 3]])
+    assert loaded.dtype == dtype
+    assert loaded.spec == decoder.spec
+    assert torch.equal(loaded(tokens_BT), decoder(tokens_BT))
+
+
+def test_a_folder_without_weights_or_description_is_refused(folder: Path):
+    (folder / WEIGHTS).rename(folder / "elsewhere")
+    assert refusal(folder) == f"{folder}: is not a model folder, it has no {WEIGHTS}"
+    (folder / CONFIG).unlink()
+    assert refusal(folder) == f"{folder}: is not a model folder, it has no {CONFIG}"
+
+
+def test_a_missing_tensor_is_named(folder: Path):
+    change_weights(folder, "blocks.1.layers.0.mixer.out.weight", None)
+    assert refusal(folder) == f"{folder / WEIGHTS}: tensor blocks.1.layers.0.mixer.out.weight is missing"
+
+
+def test_a_tensor_too_many_is_named(folder: Path):
+    change_weights(folder, "head.weight", torch.zeros(9, 8))
+    assert refusal(folder) == f"{folder / WEIGHTS}: tensor head.weight does not belong to the model in {CONFIG}"
+
+
+def test_a_misshapen_tensor_is_named(folder: Path):
+    change_weights(folder, "project.weight", torch.zeros(8, 5))
+    assert refusal(folder) == f"{folder / WEIGHTS}: tensor project.weight has shape [8, 5], expected [8, 6]"
+
+
+def test_a_tensor_of_whole_numbers_is_named(folder: Path):
+    change_weights(folder, "project.weight", torch.zeros(8, 6, dtype=torch.int64))
+    assert refusal(folder) == f"{folder / WEIGHTS}: tensor project.weight is of torch.int64, expected floating point"
+
+
+def test_what_is_no_safetensors_file_is_refused(folder: Path):
+    (folder / WEIGHTS).write_bytes(b"half a fil")
+    assert refusal(folder).startswith(f"{folder / WEIGHTS}: not a safetensors file (")
+
+
+def test_a_broken_description_is_refused_with_its_line(folder: Path):
+    (folder / CONFIG).write_text('{"name": "model",\n"vocab_size": }')
+    assert refusal(folder).startswith(f"{folder / CONFIG}, line 2: not valid JSON (")

@@ -1,0 +1,71 @@
+import pytest
+import torch
+from torch import nn
+
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+
+LAYERS = 2
+
+
+def decoder(**initialisation: object) -> Decoder:
+    torch.manual_seed(0)
+    description = {
+        "vocab_size": 500,
+        "d_model": 64,
+        "context_length": 8,
+        "embedding": {"positions": "learned"},
+        "blocks": [
+            {
+                "repeat": LAYERS,
+                "mixer": {"kind": "attention", "heads": 4, "kv_heads": 1, "bias": True},
+                "feed_forward": {"kind": "glu", "hidden": 100, "bias": True},
+            }
+        ],
+        "head": {"tied": False},
+        "initialisation": initialisation,
+    }
+    return Decoder(ModelSpec.parse(description, "test"))
+
+
+def linears(model: nn.Module) -> dict[str, nn.Linear]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+
+
+def test_normal_weights_have_the_described_deviation():
+    model = decoder(std=0.05, embedding_std=0.3)
+    for module in linears(model).values():
+        assert module.weight.std().item() == pytest.approx(0.05, rel=0.1)
+        assert module.weight.mean().abs().item() < 0.005
+    assert model.embedding.tokens.weight.std().item() == pytest.approx(0.3, rel=0.1)
+    assert model.embedding.positions is not None
+    assert model.embedding.positions.weight.std().item() == pytest.approx(0.3, rel=0.1)
+
+
+def test_scaled_residuals_touch_the_last_map_of_each_branch_alone():
+    for name, module in linears(decoder(std=0.05, scale_residual=True)).items():
+        last = name.endswith(("mixer.out", "feed_forward.down"))
+        expected = 0.05 / (2 * LAYERS) ** 0.5 if last else 0.05
+        assert module.weight.std().item() == pytest.approx(expected, rel=0.1), name
+
+
+def test_each_map_of_a_fused_layer_is_xavier_by_its_own_shape():
+    (layer, *_) = decoder(linear="xavier_uniform").layers
+    query, key, value = layer.mixer.query_key_value.part_weights()
+    assert query.shape == (64, 64)
+    assert key.shape == value.shape == (16, 64)
+    for part in (query, key, value):
+        bound = (6 / sum(part.shape)) ** 0.5
+        assert part.abs().max().item() <= bound
+        assert part.abs().max().item() > 0.95 * bound
+
+
+def test_biases_start_at_zero_and_norms_at_one():
+    model = decoder()
+    assert all(not module.bias.any() for module in linears(model).values() if module.bias is not None)
+    assert all(bool((layer.mixer_norm.weight == 1).all()) for layer in model.layers)
+
+
+def test_the_seed_decides_the_weights():
+    first, second = decoder().state_dict(), decoder().state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)

@@ -1,0 +1,104 @@
+"""What the project's files say of each other."""
+
+import re
+import tomllib
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from linnet.cli.main import VERBS
+from linnet.mixers.attention import RotarySpec
+from linnet.mixers.registry import MIXERS
+from linnet.model.spec import BlockSpec, EmbeddingSpec, HeadSpec, InitialisationSpec, ModelSpec
+from linnet.nn.feed_forward import GatedSpec
+from linnet.nn.norms import BlockNormSpec
+from linnet.spec import Spec
+
+ROOT = Path(__file__).resolve().parents[2]
+DESCRIPTION_PAGE = ROOT / "docs" / "model-description.md"
+PAGES = sorted(path.relative_to(ROOT) for folder in ("*.md", "docs/**/*.md") for path in ROOT.glob(folder))
+
+
+def fields_told(page: Path) -> set[str]:
+    """The first column of a page's tables."""
+    return set(re.findall(r"^\| `(?:[a-z]+\.)?([a-z_]+)` \|", page.read_text(), flags=re.MULTILINE))
+
+
+def pinned() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = (line.split("==") for line in lines if line and not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+def dependencies(name: str, extra: str, known: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """What `name[extra]` needs on this machine, and what that needs."""
+    if (name, extra) not in known:
+        known.add((name, extra))
+        for line in requires(name) or []:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                for wanted in ("", *requirement.extras):
+                    dependencies(canonicalize_name(requirement.name), wanted, known)
+    return known
+
+
+def test_every_version_is_pinned():
+    needed = {name for name, _ in dependencies("linnet", "dev", set()) if name != "linnet"}
+    assert needed - pinned().keys() == set()
+    assert pinned()["torch"] == "2.13.0"
+
+
+def test_the_pins_are_within_the_ranges_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    for requirement in map(Requirement, lines):
+        if requirement.name != "linnet":
+            assert requirement.specifier.contains(pinned()[canonicalize_name(requirement.name)]), requirement
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+def test_every_mixer_has_a_page_with_every_field(kind: str):
+    page = ROOT / "docs" / "mixers" / f"{kind}.md"
+    assert MIXERS[kind].model_fields.keys() - {"kind"} <= fields_told(page)
+    assert f"mixers/{kind}.md" in (ROOT / "docs" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "spec", [ModelSpec, EmbeddingSpec, BlockSpec, HeadSpec, InitialisationSpec, BlockNormSpec, GatedSpec]
+)
+def test_the_page_of_the_description_has_every_field(spec: type[Spec]):
+    assert spec.model_fields.keys() <= fields_told(DESCRIPTION_PAGE)
+
+
+def test_no_page_tells_of_a_field_that_is_not_there():
+    described = [ModelSpec, EmbeddingSpec, BlockSpec, HeadSpec, InitialisationSpec, BlockNormSpec, GatedSpec]
+    assert fields_told(DESCRIPTION_PAGE) <= {name for spec in described for name in spec.model_fields}
+    for kind, spec in MIXERS.items():
+        known = spec.model_fields.keys() | RotarySpec.model_fields.keys()
+        assert fields_told(ROOT / "docs" / "mixers" / f"{kind}.md") <= known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_models_on_a_page_are_valid(page: Path):
+    for text in re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL):
+        data = yaml.safe_load(text)
+        if "mixer" in data:
+            data = {"vocab_size": 9, "d_model": 9 * 12 * 14, "context_length": 8, "blocks": [data]}
+        if "blocks" in data:
+            ModelSpec.parse(data, str(page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_links_between_files_lead_somewhere(page: Path):
+    for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_the_makefile_and_the_verbs_agree():
+    """`make demo` calls a verb that exists."""
+    makefile = (ROOT / "Makefile").read_text()
+    assert set(re.findall(r"linnet ([a-z]+)$", makefile, flags=re.MULTILINE)) <= VERBS.keys()

@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+from linnet.model.decoder import Decoder
+from linnet.training.optimiser import (
+    build_optimiser,
+    load_optimiser_tensors,
+    optimiser_tensors,
+    set_learning_rate,
+    split_by_decay,
+)
+from linnet.training.spec import OptimiserSpec
+
+
+@pytest.fixture
+def decoder_of(tiny_model):
+    def make(mixer="attention", **changes):
+        torch.manual_seed(0)
+        return Decoder(tiny_model(mixer, **changes))
+
+    return make
+
+
+def _with_gradients(decoder, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in decoder.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+def test_weight_decay_acts_on_matrices_but_not_on_embeddings_norms_and_biases(decoder_of):
+    decoder = decoder_of("plga", embedding={"positions": "learned"}, head={"tied": False, "bias": True})
+    decayed, free = split_by_decay(decoder)
+    assert {n.rpartition(".")[2] for n in decayed} == {"weight", "metric_weight", "power", "curvature_weight"}
+    assert all(p.dim() >= 2 for p in decayed.values())
+    assert {"embedding.tokens.weight", "embedding.positions.weight", "head.bias"} <= free.keys()
+    assert {n for n, p in free.items() if p.dim() >= 2 and "embedding" not in n} == {
+        f"blocks.0.layers.{i}.mixer.operator.{kind}_bias" for i in range(2) for kind in ("metric", "curvature")
+    }
+    assert "head.weight" in decayed
+    assert len(decayed) + len(free) == len(list(decoder.parameters()))
+
+
+def test_the_update_is_adamw(decoder_of):
+    """Loshchilov and Hutter, algorithm 2, two steps in float64 beside the fused kernel."""
+    decoder, spec = decoder_of(), OptimiserSpec(lr=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.5)
+    optimiser = build_optimiser(spec, decoder)
+    decayed = split_by_decay(decoder)[0]
+    expected = {name: p.detach().double().clone() for name, p in decoder.named_parameters()}
+    m = {name: torch.zeros_like(p) for name, p in expected.items()}
+    v = {name: torch.zeros_like(p) for name, p in expected.items()}
+    for t, lr in ((1, 0.1), (2, 0.05)):
+        _with_gradients(decoder, t)
+        for name, parameter in decoder.named_parameters():
+            gradient = parameter.grad.double()
+            m[name] = 0.8 * m[name] + 0.2 * gradient
+            v[name] = 0.9 * v[name] + 0.1 * gradient**2
+            step = (m[name] / (1 - 0.8**t)) / ((v[name] / (1 - 0.9**t)).sqrt() + 1e-3)
+            expected[name] = expected[name] * (1 - lr * (0.5 if name in decayed else 0)) - lr * step
+        set_learning_rate(optimiser, lr)
+        optimiser.step()
+    for name, parameter in decoder.named_parameters():
+        torch.testing.assert_close(parameter.double(), expected[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "plga", "ted"])
+def test_moments_put_into_another_optimiser_go_on_bit_for_bit(mixer, decoder_of):
+    one, two = decoder_of(mixer), decoder_of(mixer)
+    first, second = (build_optimiser(OptimiserSpec(), decoder) for decoder in (one, two))
+    assert optimiser_tensors(first, one) == {}
+    _with_gradients(one, 1)
+    first.step()
+    two.load_state_dict(one.state_dict())
+    load_optimiser_tensors(second, two, optimiser_tensors(first, one))
+    for decoder, optimiser in ((one, first), (two, second)):
+        _with_gradients(decoder, 2)
+        optimiser.step()
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    moments = optimiser_tensors(second, two)
+    assert moments.keys() == {f"{n}/{k}" for n, _ in two.named_parameters() for k in ("step", "exp_avg", "exp_avg_sq")}

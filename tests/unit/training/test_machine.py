@@ -1,0 +1,42 @@
+import torch
+
+from linnet.training import machine
+from linnet.training.machine import choose_precision, peak_flops_per_s, peak_memory_bytes, threads
+from linnet.training.spec import TrainingSpec
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def test_precision_is_what_is_asked_for_and_bfloat16_where_a_gpu_has_it(monkeypatch):
+    assert choose_precision(TrainingSpec(precision="bfloat16"), CPU) == torch.bfloat16
+    assert choose_precision(TrainingSpec(precision="float32"), CUDA) == torch.float32
+    assert choose_precision(TrainingSpec(), CPU) == torch.float32
+    for native, expected in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, native=native: native)
+        assert choose_precision(TrainingSpec(), CUDA) == expected
+
+
+def test_threads_are_put_back():
+    before = torch.get_num_threads()
+    with threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+    with threads(None):
+        assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == before
+
+
+def test_the_peak_is_two_flops_for_each_multiply_add_of_the_fastest_product(monkeypatch):
+    monkeypatch.setattr(machine, "PEAK_WIDTHS", {"cpu": 64})
+    monkeypatch.setattr(machine, "_fastest_product_s", lambda width, device, dtype: 0.5)
+    assert peak_flops_per_s(CPU, torch.float32) == 2 * 64**3 / 0.5
+
+
+def test_a_product_takes_time(monkeypatch):
+    monkeypatch.setattr(machine, "PEAK_BUDGET_S", 1e-3)
+    assert 1e7 < peak_flops_per_s(CPU, torch.float32) < 1e15
+
+
+def test_memory_is_in_bytes():
+    before = peak_memory_bytes(CPU)
+    held = torch.ones(1 << 24)
+    assert peak_memory_bytes(CPU) >= before and held.nbytes < peak_memory_bytes(CPU) < 1 << 42

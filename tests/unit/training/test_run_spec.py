@@ -1,0 +1,99 @@
+import pytest
+import yaml
+
+from linnet.errors import UserError
+from linnet.training.spec import RunSpec, read_run
+
+MODEL, DATA = "ted-tinystories", "stories"
+
+
+def _read(*assignments, **sections):
+    return read_run(model=MODEL, data=DATA, assignments=list(assignments), **sections)
+
+
+def test_defaults_are_filled_in():
+    run = _read("model.context_length=128").resolved().training
+    assert (run.steps, run.tokens, run.context_length, run.schedule.warmup_steps) == (1000, None, 128, 100)
+
+
+@pytest.mark.parametrize(("tokens", "steps"), [("8192", 2), ("8193", 3), ("1", 1), ("1e6", 245)])
+def test_a_length_in_tokens_is_rounded_up_to_steps(tokens, steps):
+    sizes = ("training.batch_size=8", "training.accumulate=2", "training.context_length=256")
+    assert _read(f"training.tokens={tokens}", *sizes).steps == steps
+
+
+def test_file_options_and_assignments_win_in_this_order(tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text("model: gpt2-124m\ndata: here\ntraining: {steps: 7, seed: 3}\n")
+    run = read_run(config)
+    assert (run.model.name, str(run.data), run.training.steps) == ("gpt2-124m", "here", 7)
+    run = read_run(config, model=MODEL, data="there", assignments=["training.steps=9"])
+    assert (run.model.name, str(run.data), run.training.steps, run.training.seed) == (MODEL, "there", 9, 3)
+
+
+def test_the_model_may_be_written_out_in_the_file(tmp_path):
+    model = {**_read().model.model_dump(), "name": "mine"}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({"model": model, "data": "here"}))
+    assert read_run(tmp_path / "run.yaml", assignments=["model.blocks.0.repeat=2"]).model.layers == 2
+
+
+def test_the_resolved_configuration_reads_back_as_itself():
+    run = _read("training.tokens=100000", "training.clip.by=value").resolved()
+    assert RunSpec.parse(yaml.safe_load(yaml.safe_dump(run.plain())), "again").resolved() == run
+
+
+@pytest.mark.parametrize(
+    ("assignment", "parts"),
+    [
+        ("training.steps=-5", ["training.steps", "-5", "greater than 0"]),
+        ("training.stepz=5", ["training.stepz", "unknown key"]),
+        ("training.optimiser.lr=fast", ["training.optimiser.lr", "'fast'", "number"]),
+        ("training.optimiser.betas=[0.9, 1.5]", ["training.optimiser.betas[1]", "1.5", "less than 1"]),
+        ("training.schedule.kind=step", ["training.schedule.kind", "'step'", "'cosine'", "'cosine_squared'"]),
+        ("training.schedule.final_fraction=2", ["training.schedule.final_fraction", "2", "less than or equal to 1"]),
+        ("training.clip.by=size", ["training.clip.by", "'size'", "'norm', 'value' or 'none'"]),
+        ("training.precision=float8", ["training.precision", "'float8'", "'auto', 'float32' or 'bfloat16'"]),
+        ("training.evaluate.operator_from=me", ["training.evaluate.operator_from", "'me'", "'train' or 'empty'"]),
+        ("training.seed=-1", ["training.seed", "-1"]),
+        ("trainng.steps=5", ["trainng", "unknown key"]),
+        ("model.d_modell=5", ["d_modell", "unknown key"]),
+        ("training.steps", ["--set training.steps", "section.key=value"]),
+    ],
+)
+def test_a_wrong_field_is_one_line_with_field_value_and_what_is_accepted(assignment, parts):
+    with pytest.raises(UserError) as error:
+        _read(assignment)
+    message = str(error.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("assignments", "part"),
+    [
+        (["training.context_length=4096"], "training.context_length: 4096: must be at most the model's, 2048"),
+        (["training.steps=5", "training.schedule.warmup_steps=6"], "training.schedule.warmup_steps: 6"),
+    ],
+)
+def test_lengths_that_do_not_fit_each_other(assignments, part):
+    with pytest.raises(UserError, match=part):
+        _read(*assignments).resolved()
+
+
+def test_steps_and_tokens_exclude_each_other():
+    with pytest.raises(UserError, match=r"steps: 5 and tokens: 10: give one of the two"):
+        _read("training.steps=5", "training.tokens=10")
+
+
+def test_what_is_missing_is_named():
+    with pytest.raises(UserError, match="model: missing; give --model"):
+        read_run(data=DATA)
+    with pytest.raises(UserError, match="data: missing; give --data"):
+        read_run(model=MODEL)
+
+
+def test_a_file_that_is_no_mapping(tmp_path):
+    (tmp_path / "run.yaml").write_text("- model\n")
+    with pytest.raises(UserError, match=r"run.yaml: expected a mapping .*, found list"):
+        read_run(tmp_path / "run.yaml")

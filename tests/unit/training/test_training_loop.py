@@ -1,0 +1,309 @@
+import json
+import math
+import os
+import shutil
+import signal
+
+import pytest
+import torch
+
+from linnet.data.loader import validation_windows
+from linnet.data.shards import TokenData
+from linnet.errors import UserError
+from linnet.evaluation.frozen import calibration_tokens
+from linnet.evaluation.likelihood import evaluate
+from linnet.model.folder import load_decoder
+from linnet.training import curves, loop, machine
+from linnet.training.checkpoint import checkpoint_steps
+from linnet.training.loop import BrokenDownError, train
+from linnet.training.objective import Loss, next_token_loss
+from linnet.training.watch import Watch
+
+MIXERS = ["attention", "ted", "plga"]
+MEASURED = {"tokens_per_s", "share_of_peak", "memory_bytes", "eta_s"}
+"""Figures of the machine, not of the run."""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """What takes time and changes nothing here: the measured peak, and the picture but for the tests of it."""
+    monkeypatch.setattr(machine, "PEAK_BUDGET_S", 1e-9)
+    monkeypatch.setattr(curves, "draw_curves", lambda lines, path, title, causal: path.touch())
+
+
+class Recorder(Watch):
+    """Remembers what it hears; asks for a stop after a step, as Ctrl-C does."""
+
+    def __init__(self, stop_at=None, number=signal.SIGINT):
+        self.notes, self.steps = [], []
+        self.stop_at, self.number = stop_at, number
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def step(self, progress):
+        self.steps.append(progress)
+        if progress.step == self.stop_at:
+            os.kill(os.getpid(), self.number)
+
+
+def _weights(folder):
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+def _metrics(folder):
+    lines = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in MEASURED} for line in lines]
+
+
+def _same(one, two):
+    return _weights(one) == _weights(two) and _metrics(one) == _metrics(two)
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_fixed_seed_gives_the_same_run_twice(tmp_path, tiny_run, mixer):
+    for name in ("one", "two"):
+        torch.rand(3)
+        train(tiny_run(mixer), tmp_path / name)
+    train(tiny_run(mixer, seed=1), tmp_path / "other")
+    assert _same(tmp_path / "one", tmp_path / "two")
+    assert _weights(tmp_path / "one") != _weights(tmp_path / "other")
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_stopped_and_resumed_it_ends_bit_for_bit_where_an_uninterrupted_run_ends(tmp_path, tiny_run, mixer):
+    run = tiny_run(mixer, accumulate=2, precision="bfloat16" if mixer == "ted" else "float32")
+    train(run, tmp_path / "straight")
+    for stop_at, number in ((1, signal.SIGINT), (4, signal.SIGTERM), (7, signal.SIGINT)):
+        result = train(run, tmp_path / "stopped", Recorder(stop_at, number))
+        assert not result.finished and result.summary["step"] == stop_at
+        assert checkpoint_steps(tmp_path / "stopped" / "checkpoints")[-1] == stop_at
+    assert train(run, tmp_path / "stopped").finished
+    assert _same(tmp_path / "straight", tmp_path / "stopped")
+    assert [line["step"] for line in _metrics(tmp_path / "stopped")] == [2, 4, 6, 8, 10, 12]
+
+
+@pytest.mark.parametrize("stop_at", [4, 12])
+def test_a_stop_before_an_evaluation_leaves_it_for_later(tmp_path, tiny_run, stop_at):
+    """The stop comes in the step after which an evaluation is due: it is not begun, and made first on resuming."""
+    run = tiny_run("plga")
+    train(run, tmp_path / "straight")
+    result = train(run, tmp_path / "stopped", Recorder(stop_at))
+    assert not result.finished
+    assert [line["step"] for line in _metrics(tmp_path / "stopped")][-1] == stop_at - 2
+    train(run, tmp_path / "stopped")
+    assert _same(tmp_path / "straight", tmp_path / "stopped")
+
+
+def test_a_line_that_a_killed_process_wrote_after_its_checkpoint_is_written_once(tmp_path, tiny_run):
+    """Stopped before an evaluation, resumed, killed after it was written: the checkpoint knows nothing of that line."""
+    run = tiny_run()
+    train(run, tmp_path / "straight")
+    train(run, tmp_path / "killed", Recorder(stop_at=4))
+    with (tmp_path / "killed" / "metrics.jsonl").open("a") as handle:
+        handle.write('{"step": 4, "loss": 1}\n{"step": 6, "lo')
+    train(run, tmp_path / "killed")
+    assert _same(tmp_path / "straight", tmp_path / "killed")
+
+
+def test_from_any_older_checkpoint_the_run_ends_the_same(tmp_path, tiny_run):
+    run = tiny_run(checkpoint={"every": 3, "keep": 9})
+    train(run, tmp_path / "run")
+    straight, metrics = _weights(tmp_path / "run"), _metrics(tmp_path / "run")
+    steps = checkpoint_steps(tmp_path / "run" / "checkpoints")
+    assert {3, 6, 9, 12} <= set(steps)
+    for step in reversed(steps):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{step:08d}")
+        shutil.rmtree(tmp_path / "run" / "model")
+        train(run, tmp_path / "run")
+        assert _weights(tmp_path / "run") == straight and _metrics(tmp_path / "run") == metrics
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, tiny_run):
+    run = tiny_run()
+    train(run, tmp_path / "straight")
+    train(run, tmp_path / "run", Recorder(stop_at=7))
+    (tmp_path / "run" / "checkpoints" / "step-00000007" / "model.safetensors").write_bytes(b"half")
+
+    class Looks(Recorder):
+        def begin(self, step, steps):
+            self.left = checkpoint_steps(tmp_path / "run" / "checkpoints")
+
+    watch = Looks()
+    train(run, tmp_path / "run", watch)
+    assert watch.left[-1] == 6
+    assert "damaged checkpoint passed over" in watch.notes[0] and "step-00000007" in watch.notes[0]
+    assert watch.notes[1].startswith("going on from step 6")
+    assert _same(tmp_path / "straight", tmp_path / "run")
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path, tiny_run):
+    first = train(tiny_run(), tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    watch = Recorder()
+    again = train(tiny_run(), tmp_path, watch)
+    assert again.finished and again.summary == first.summary
+    assert watch.steps == [] and watch.notes == [f"{tmp_path}: finished at step 12, nothing to do"]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_the_folder_of_another_run_is_refused(tmp_path, tiny_run):
+    train(tiny_run(), tmp_path)
+    with pytest.raises(UserError, match=r"training\.seed: 0, not 5"):
+        train(tiny_run(seed=5), tmp_path)
+
+
+def test_other_data_in_the_same_place_is_refused(tmp_path, tiny_run, tiny_data):
+    shutil.copytree(tiny_data, tmp_path / "data")
+    run = tiny_run().model_copy(update={"data": tmp_path / "data"})
+    train(run, tmp_path / "run", Recorder(stop_at=3))
+    manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
+    manifest["sources"][0]["file"] = "another"
+    (tmp_path / "data" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=r"not the data that .* was trained on"):
+        train(run, tmp_path / "run")
+
+
+def test_the_run_folder_holds_what_it_promises(tmp_path, tiny_run, tiny_data):
+    result = train(tiny_run("plga"), tmp_path, command="linnet train ...")
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "config.yaml", "metrics.jsonl", "curves.png", "checkpoints", "model", ".lock",
+    }  # fmt: skip
+    assert {p.name for p in result.model.iterdir()} == {
+        "config.json", "model.safetensors", "tokenizer.json", "run.json",
+    }  # fmt: skip
+    summary = json.loads((result.model / "run.json").read_text())
+    assert summary == result.summary
+    assert (summary["finished"], summary["step"], summary["tokens"]) == (True, 12, 12 * 2 * 16)
+    assert summary["command"] == "linnet train ..." and summary["seconds"] > 0
+    line = _metrics(tmp_path)[-1]
+    assert line["validation"] == {k: v for k, v in summary["validation"].items() if k != "step"}
+    assert line["tokens"] == 12 * 2 * 16 and line["lr"] == pytest.approx(1e-4)
+    assert result.model / "model.safetensors" != result.folder / summary["best"]["checkpoint"]
+    assert summary["best"]["bits_per_byte"] == min(
+        line["validation"]["bits_per_byte"] for line in _metrics(tmp_path) if "validation" in line
+    )
+
+
+@pytest.mark.parametrize("mixer", ["attention", "plga"])
+def test_the_validation_figures_are_those_of_the_saved_model(tmp_path, tiny_run, tiny_data, mixer):
+    result = train(tiny_run(mixer), tmp_path)
+    data = TokenData.open(tiny_data)
+    windows = validation_windows(data.split("validation"), 16, 2, 128)
+    token_bytes = torch.from_numpy(data.tokenizer.token_bytes())
+    found = evaluate(load_decoder(result.model), windows, token_bytes, calibration_tokens(data, "train", 16)).figures()
+    assert found == {k: v for k, v in result.summary["validation"].items() if k != "step"}
+    assert ("leak" in found) == (mixer == "plga")
+
+
+def test_losses_are_means_over_the_steps_of_a_line(tmp_path, tiny_run):
+    watch = Recorder()
+    train(tiny_run(log={"every": 1}), tmp_path / "each", watch)
+    train(tiny_run(log={"every": 3}, evaluate={"every": 100, "tokens": 128}), tmp_path / "thirds")
+    each = [line["loss"] for line in _metrics(tmp_path / "each")]
+    thirds = [line["loss"] for line in _metrics(tmp_path / "thirds")]
+    assert thirds == pytest.approx([sum(each[i : i + 3]) / 3 for i in range(0, 12, 3)])
+    assert [progress.nats_per_token for progress in watch.steps] == each
+    assert each[-1] < each[0]
+    assert each[0] == pytest.approx(math.log(257), rel=0.1)
+
+
+def test_accumulated_batches_are_those_of_one_large_batch(tmp_path, tiny_run):
+    train(tiny_run(batch_size=4), tmp_path / "large")
+    train(tiny_run(batch_size=2, accumulate=2), tmp_path / "parts")
+    large, parts = ([line["loss"] for line in _metrics(tmp_path / name)] for name in ("large", "parts"))
+    assert parts == pytest.approx(large, rel=1e-5)
+
+
+def test_the_best_checkpoint_stays(tmp_path, tiny_run):
+    """A learning rate that ruins the model late: the best checkpoint is an early one, and it is kept."""
+    schedule = {"kind": "constant", "warmup_steps": 20, "start_fraction": 0.0}
+    run = tiny_run(steps=20, optimiser={"lr": 1.0}, schedule=schedule, checkpoint={"every": 2, "keep": 1})
+    result = train(run, tmp_path)
+    best = result.summary["best"]
+    assert best["step"] < 20
+    assert checkpoint_steps(tmp_path / "checkpoints") == [best["step"], 20]
+    assert (tmp_path / best["checkpoint"] / "model.safetensors").is_file()
+
+
+def _breaks_down(step):
+    """The objective, whose loss is not finite from a step on (two batches a step)."""
+    calls = 0
+
+    def objective(decoder, inputs, targets):
+        nonlocal calls
+        calls += 1
+        loss = next_token_loss(decoder, inputs, targets)
+        return Loss(loss.total * math.nan, loss.nats) if calls == 2 * step else loss
+
+    return objective
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path, tiny_run):
+    run = tiny_run(accumulate=2)
+    with pytest.raises(BrokenDownError) as error:
+        train(run, tmp_path, objective=_breaks_down(step=6))
+    message = str(error.value)
+    assert "\n" not in message
+    for part in ("step 6:", "loss nan", "learning rate 0.000", "gradient norm nan"):
+        assert part in message
+    assert message.endswith(f"last good checkpoint: {tmp_path / 'checkpoints' / 'step-00000004'}")
+    good = load_decoder(tmp_path / "checkpoints" / "step-00000004")
+    assert all(torch.isfinite(p).all() for p in good.parameters())
+    assert not (tmp_path / "model").exists()
+    train(run, tmp_path)
+    train(run, tmp_path / "straight")
+    assert _same(tmp_path, tmp_path / "straight")
+
+
+def test_a_checkpoint_whose_weights_give_a_broken_loss_is_not_called_good(tmp_path, tiny_run):
+    run = tiny_run(accumulate=2)
+    with pytest.raises(BrokenDownError, match=r"step 4: loss nan.* last good checkpoint: none yet"):
+        train(run, tmp_path, objective=_breaks_down(step=4))
+    assert checkpoint_steps(tmp_path / "checkpoints") == [3]
+
+
+@pytest.mark.parametrize("every", [1, 100])
+def test_an_update_that_ruins_the_weights_is_caught_before_they_are_saved(tmp_path, tiny_run, every):
+    run = tiny_run(optimiser={"lr": 1e38}, schedule={"warmup_steps": 0}, checkpoint={"every": every})
+    with pytest.raises(BrokenDownError, match=r"stopped at step \d+: .*learning rate .*gradient norm .*none yet"):
+        train(run, tmp_path)
+    assert checkpoint_steps(tmp_path / "checkpoints") == []
+
+
+def test_the_vocabulary_is_the_tokenizers(tmp_path, tiny_run):
+    run = tiny_run()
+    watch = Recorder()
+    run = run.model_copy(update={"model": run.model.replace(vocab_size=5)})
+    result = train(run, tmp_path, watch)
+    assert watch.notes == ["model vocab_size: 5 -> 257, the size of the data's tokenizer"]
+    assert load_decoder(result.model).spec.vocab_size == 257
+
+
+def test_the_picture_is_drawn_while_the_run_goes_on(tmp_path, tiny_run, monkeypatch):
+    monkeypatch.setattr(loop, "CURVES_PAUSE_S", 0.0)
+
+    class Looks(Recorder):
+        def step(self, progress):
+            super().step(progress)
+            self.seen = (tmp_path / "curves.png").exists()
+
+    watch = Looks(stop_at=5)
+    train(tiny_run(), tmp_path, watch)
+    assert watch.seen
+
+
+def test_a_stop_before_the_first_step(tmp_path, tiny_run):
+    class Impatient(Recorder):
+        def begin(self, step, steps):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    result = train(tiny_run(), tmp_path, Impatient())
+    assert (result.finished, result.summary["step"], result.summary["tokens_per_s"]) == (False, 0, None)
+    assert train(tiny_run(), tmp_path).finished
+
+
+def test_signal_handlers_are_put_back(tmp_path, tiny_run):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    train(tiny_run(steps=1), tmp_path)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

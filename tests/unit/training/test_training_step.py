@@ -1,0 +1,122 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from linnet.model.decoder import Decoder
+from linnet.training.objective import Loss, next_token_loss
+from linnet.training.spec import ClipSpec
+from linnet.training.step import NonFiniteError, Stepper
+
+BYTES = torch.arange(257) % 5
+
+
+@pytest.fixture
+def stepper_of(tiny_model):
+    def make(clip="none", at=1.0, objective=next_token_loss, precision=torch.float32):
+        torch.manual_seed(0)
+        decoder = Decoder(tiny_model())
+        optimiser = torch.optim.SGD(decoder.parameters(), lr=9.0)
+        return Stepper(decoder, objective, optimiser, ClipSpec(by=clip, at=at), precision, BYTES)
+
+    return make
+
+
+def _batches(count, rows, seed=1):
+    tokens = torch.randint(257, (2, count, rows, 16), generator=torch.Generator().manual_seed(seed))
+    return list(zip(tokens[0], tokens[1], strict=True))
+
+
+def _gradient_of_mean(stepper, batches):
+    logits = torch.cat([stepper.decoder(inputs) for inputs, _ in batches])
+    targets = torch.cat([targets for _, targets in batches])
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return loss, dict(
+        zip(
+            dict(stepper.decoder.named_parameters()),
+            torch.autograd.grad(loss, list(stepper.decoder.parameters())),
+            strict=True,
+        )
+    )
+
+
+def _weights(stepper):
+    return {name: p.detach().clone() for name, p in stepper.decoder.named_parameters()}
+
+
+def test_accumulated_batches_are_one_large_batch(stepper_of):
+    stepper = stepper_of()
+    before, batches = _weights(stepper), _batches(3, 2)
+    loss, gradients = _gradient_of_mean(stepper, batches)
+    result = stepper(batches, lr=0.5)
+    assert result.tokens == 3 * 2 * 16
+    assert result.nats / result.tokens == pytest.approx(loss.item(), rel=1e-6)
+    assert result.bytes == sum(int(BYTES[targets].sum()) for _, targets in batches)
+    assert result.gradient_norm == pytest.approx(math.sqrt(sum(float((g**2).sum()) for g in gradients.values())))
+    for name, weight in stepper.decoder.named_parameters():
+        torch.testing.assert_close(weight, before[name] - 0.5 * gradients[name], rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_clipping_by_norm_keeps_the_direction(stepper_of):
+    stepper = stepper_of("norm", at=0.01)
+    before, batches = _weights(stepper), _batches(1, 2)
+    _, gradients = _gradient_of_mean(stepper, batches)
+    result = stepper(batches, lr=1.0)
+    assert result.gradient_norm > 0.01
+    for name, weight in stepper.decoder.named_parameters():
+        expected = before[name] - gradients[name] * 0.01 / result.gradient_norm
+        torch.testing.assert_close(weight, expected, rtol=1e-4, atol=1e-7, msg=name)
+
+
+def test_clipping_by_value_cuts_each_element(stepper_of):
+    stepper = stepper_of("value", at=1e-3)
+    before, batches = _weights(stepper), _batches(1, 2)
+    _, gradients = _gradient_of_mean(stepper, batches)
+    assert any((g.abs() > 1e-3).any() for g in gradients.values())
+    stepper(batches, lr=1.0)
+    for name, weight in stepper.decoder.named_parameters():
+        expected = before[name] - gradients[name].clamp(-1e-3, 1e-3)
+        torch.testing.assert_close(weight, expected, rtol=1e-4, atol=1e-7, msg=name)
+
+
+def _broken_loss(decoder, inputs, targets):
+    loss = next_token_loss(decoder, inputs, targets)
+    return Loss(loss.total + math.inf, loss.nats)
+
+
+def _broken_gradient(decoder, inputs, targets):
+    loss = next_token_loss(decoder, inputs, targets)
+    # The square root of 0 is finite, its slope is not.
+    return Loss(loss.total + (decoder.embedding.tokens.weight.sum() * 0).abs().sqrt(), loss.nats)
+
+
+@pytest.mark.parametrize(("objective", "word"), [(_broken_loss, "loss inf"), (_broken_gradient, "gradient norm nan")])
+def test_what_is_not_finite_is_never_applied(objective, word, stepper_of):
+    stepper = stepper_of(objective=objective)
+    before = _weights(stepper)
+    with pytest.raises(NonFiniteError, match=word) as error:
+        stepper(_batches(1, 2), lr=0.25)
+    assert "learning rate 0.25" in str(error.value)
+    assert all(torch.equal(weight, before[name]) for name, weight in stepper.decoder.named_parameters())
+    assert all(p.grad is None for p in stepper.decoder.parameters())
+
+
+def test_a_term_of_the_objective_is_minimised_but_not_reported_as_likelihood(stepper_of):
+    def with_a_term(decoder, inputs, targets):
+        loss = next_token_loss(decoder, inputs, targets)
+        return Loss(loss.total + 1000 * sum((p**2).sum() for p in decoder.parameters()), loss.nats)
+
+    plain, regularised = stepper_of(), stepper_of(objective=with_a_term)
+    batches = _batches(1, 2)
+    assert plain(batches, 0.01).nats == regularised(batches, 0.01).nats
+    sizes = [sum(float((w**2).sum()) for w in _weights(stepper).values()) for stepper in (plain, regularised)]
+    assert sizes[1] < sizes[0]
+
+
+def test_bfloat16_products_keep_float32_weights_and_gradients(stepper_of):
+    stepper, exact = stepper_of(precision=torch.bfloat16), stepper_of()
+    batches = _batches(1, 2)
+    low, high = stepper(batches, 0.1), exact(batches, 0.1)
+    assert low.nats != high.nats and low.nats == pytest.approx(high.nats, rel=1e-2)
+    assert all(p.dtype == torch.float32 for p in stepper.decoder.parameters())

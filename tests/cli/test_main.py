@@ -131,8 +131,9 @@ def test_a_bug_keeps_its_traceback(raising, error: Exception):
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_leaves_early_is_no_error(unbuffered: str):
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    process = subprocess.Popen([*LINNET, "--version"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    assert process.wait() == 1
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*LINNET, "--version"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=environment, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")

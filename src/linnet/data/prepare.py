@@ -37,10 +37,9 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class _Corpus:
-    """Documents with their side, readable several times; `size_bytes` is what one reading passes to `advance`."""
+    """Documents with their side, readable several times."""
 
-    parts: Callable[[Advance], Iterator[Part]]
-    size_bytes: int
+    parts: Callable[[], Iterator[Part]]
     sources: list[SourceInfo]
 
     @property
@@ -103,14 +102,9 @@ def prepare_texts(
         if not texts:
             raise UserError(f"{name}: no {side} documents")
     documents: list[Part] = [(side, text) for side, texts in sides.items() for text in texts]
-
-    def parts(advance: Advance) -> Iterator[Part]:
-        for side, text in documents:
-            yield side, text
-            advance(len(text.encode()))
-
     text_bytes = sum(len(text.encode()) for _, text in documents)
-    corpus = _Corpus(parts, text_bytes, [SourceInfo(file=name, documents=len(documents), bytes=text_bytes)])
+    source = SourceInfo(file=name, documents=len(documents), bytes=text_bytes)
+    corpus = _Corpus(lambda: iter(documents), [source])
     settings = {"tokenizer": tokenizer, "vocab_size": vocab_size}
     with _disk_errors_name(out):
         encoder = given or _train(corpus, tokenizer, vocab_size)
@@ -172,12 +166,12 @@ def _survey(sources: list[Source]) -> tuple[list[SourceInfo], Survey]:
 
 
 def _corpus(sources: list[Source], holdout: Holdout, found: list[SourceInfo]) -> _Corpus:
-    def parts(advance: Advance) -> Iterator[Part]:
+    def parts() -> Iterator[Part]:
         for source in sources:
-            for text in source.documents(advance):
+            for text in source.documents():
                 yield from holdout.parts(text)
 
-    return _Corpus(parts, sum(source.size_bytes for source in sources), found)
+    return _Corpus(parts, found)
 
 
 def _given_tokenizer(name: str, vocab_size: int | None) -> Tokenizer | None:
@@ -194,10 +188,18 @@ def _train(corpus: _Corpus, kind: str, vocab_size: int | None) -> Tokenizer:
     """Second pass: the tokenizer, from the training side alone."""
     if kind == "bytes":
         return Tokenizer.train(kind, [], vocab_size)
-    with _bar("tokenizer", corpus.size_bytes) as advance:
-        texts = (text for side, text in corpus.parts(advance) if side == "train")
-        share = 1.0 if kind == "char" else TOKENIZER_SAMPLE_BYTES / corpus.text_bytes
-        return Tokenizer.train(kind, _sample(texts, share), vocab_size)
+    share = 1.0 if kind == "char" else TOKENIZER_SAMPLE_BYTES / corpus.text_bytes
+    with _bar("tokenizer", corpus.text_bytes) as advance:
+        return Tokenizer.train(kind, _training_sample(corpus, share, advance), vocab_size)
+
+
+def _training_sample(corpus: _Corpus, share: float, advance: Advance) -> Iterator[str]:
+    """About `share` of the training side, in parts chosen by content: the same ones whatever the order of files."""
+    for side, text in corpus.parts():
+        for part in cut_before_words(text):
+            if side == "train" and (share >= 1 or below(content_hash(part, b"tokenizer"), share)):
+                yield part
+            advance(len(part.encode()))
 
 
 def _write(
@@ -221,54 +223,45 @@ def _write(
     return manifest
 
 
-def _sample(texts: Iterator[str], share: float) -> Iterator[str]:
-    """About `share` of the text, in parts chosen by their content: the same ones whatever the order of files."""
-    if share >= 1:
-        yield from texts
-        return
-    for text in texts:
-        for part in cut_before_words(text):
-            if below(content_hash(part, b"tokenizer"), share):
-                yield part
-
-
 def _write_splits(folder: Path, corpus: _Corpus, tokenizer: Tokenizer, shard_tokens: int) -> dict[Split, SplitInfo]:
     """Encode the training side as it is read; the validation side is kept and written in the order of its hashes."""
     held_out: list[str] = []
-    with _bar("encoding", corpus.size_bytes) as advance:
 
-        def training() -> Iterator[str]:
-            for side, text in corpus.parts(advance):
-                if side == "train":
-                    yield text
-                else:
-                    held_out.append(text)
+    def training() -> Iterator[str]:
+        for side, text in corpus.parts():
+            if side == "train":
+                yield text
+            else:
+                held_out.append(text)
 
-        train = _write_split(folder, "train", training(), tokenizer, shard_tokens)
-    held_out.sort(key=content_hash)
-    return {
-        "train": train,
-        "validation": _write_split(folder, "validation", held_out, tokenizer, shard_tokens),
-    }
+    with _bar("encoding", corpus.text_bytes) as advance:
+
+        def write(split: Split, texts: Iterable[str]) -> SplitInfo:
+            with ShardWriter(folder, split, tokenizer.vocab_size, shard_tokens) as writer:
+                return _write_split(writer, texts, tokenizer, advance)
+
+        train = write("train", training())
+        held_out.sort(key=content_hash)
+        return {"train": train, "validation": write("validation", held_out)}
 
 
-def _write_split(
-    folder: Path, split: Split, texts: Iterable[str], tokenizer: Tokenizer, shard_tokens: int
-) -> SplitInfo:
+def _write_split(writer: ShardWriter, texts: Iterable[str], tokenizer: Tokenizer, advance: Advance) -> SplitInfo:
     documents = text_bytes = token_bytes = 0
     bytes_of_token = tokenizer.token_bytes()
     end = np.array([tokenizer.end_id])
-    with ShardWriter(folder, split, tokenizer.vocab_size, shard_tokens) as writer:
-        for batch in _batches(texts, tokenizer):
-            tokens = [np.array(ids, dtype=np.int64) for ids in tokenizer.encode_batch([text for _, text in batch])]
-            for (starts, text), ids in zip(batch, tokens, strict=True):
-                documents += starts
-                text_bytes += len(text.encode())
-                token_bytes += int(bytes_of_token[ids].sum())
-                writer.write(np.concatenate([end, ids]) if starts else ids)
-        writer.write(end)
-        assert tokenizer.kind == "imported" or token_bytes == text_bytes, (token_bytes, text_bytes)
-        return writer.info(documents, text_bytes)
+    for batch in _batches(texts, tokenizer):
+        encoded = tokenizer.encode_batch([text for _, text in batch])
+        for (starts, text), tokens in zip(batch, encoded, strict=True):
+            ids = np.array(tokens, dtype=np.int64)
+            writer.write(np.concatenate([end, ids]) if starts else ids)
+            size_bytes = len(text.encode())
+            documents += starts
+            text_bytes += size_bytes
+            token_bytes += int(bytes_of_token[ids].sum())
+            advance(size_bytes)
+    writer.write(end)
+    assert tokenizer.kind == "imported" or token_bytes == text_bytes, (token_bytes, text_bytes)
+    return writer.info(documents, text_bytes)
 
 
 def _batches(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[tuple[bool, str]]]:

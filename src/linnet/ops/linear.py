@@ -11,7 +11,7 @@ from torch import Tensor
 
 HAS_MKL = bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
 SLICES = 16
-"""At most this many slices of the outputs; the largest divisor of `O` up to it is taken."""
+"""Slices of the outputs; what is left over when they do not divide it is done apart."""
 
 
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
@@ -19,17 +19,23 @@ def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor
     if not _is_one_row(x, weight_OI):
         return F.linear(x, weight_OI, bias_O)
     outputs, inputs = weight_OI.shape
-    slices = next(count for count in range(SLICES, 0, -1) if outputs % count == 0)
-    weight_soI = weight_OI.view(slices, outputs // slices, inputs)
+    rows = outputs // SLICES
+    whole = rows * SLICES
+    out_O = torch.empty(outputs)
     # The transposed view tells the library which layout the row has; without it, it takes its slow path again.
-    column_sI1 = x.reshape(1, inputs).t().expand(slices, inputs, 1)
-    out = torch.bmm(weight_soI, column_sI1).view(*x.shape[:-1], outputs)
-    return out if bias_O is None else out.add_(bias_O)
+    column_sI1 = x.reshape(1, inputs).t().expand(SLICES, inputs, 1)
+    torch.bmm(weight_OI[:whole].view(SLICES, rows, inputs), column_sI1, out=out_O[:whole].view(SLICES, rows, 1))
+    if whole < outputs:
+        torch.mv(weight_OI[whole:], x.reshape(inputs), out=out_O[whole:])
+    if bias_O is not None:
+        out_O += bias_O
+    return out_O.view(*x.shape[:-1], outputs)
 
 
 def _is_one_row(x: Tensor, weight_OI: Tensor) -> bool:
     return (
         x.numel() == weight_OI.shape[1]
+        and weight_OI.shape[0] >= SLICES
         and x.dtype == weight_OI.dtype == torch.float32
         and x.device.type == "cpu"
         and weight_OI.is_contiguous()

@@ -3,6 +3,8 @@ import io
 import itertools
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,21 @@ def test_tokenizer_is_trained_on_a_sample_of_a_large_text(tmp_path: Path, monkey
     prepare([json_file(tmp_path / "a.jsonl", texts)], tmp_path / "data", validation=0.4)
     # A quarter of the training side, whose hashes all lie above 0.4: the sample is chosen by other hashes.
     assert sum(len(text.encode()) for text in seen) == pytest.approx(size * 0.6 / 4, rel=0.2)
+
+
+def test_progress_bars_run_to_their_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars: dict[str, list[float]] = {}
+
+    @contextmanager
+    def recorded(description: str, total: float, unit: str) -> Iterator[Callable[[float, str], None]]:
+        bars[description] = [total]
+        yield lambda amount, note: bars[description].append(amount)
+
+    monkeypatch.setattr(prepare_module, "progress", recorded)
+    prepare([json_file(tmp_path / "a.jsonl", STORIES)], tmp_path / "data", validation=0.2)
+    assert list(bars) == ["reading", "tokenizer", "encoding"]
+    for total, *steps in bars.values():
+        assert len(steps) >= len(STORIES) and sum(steps) == pytest.approx(total)
 
 
 def test_settings_and_default_fraction_are_recorded(tmp_path: Path) -> None:

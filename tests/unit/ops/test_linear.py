@@ -19,7 +19,9 @@ def test_any_shape_gives_the_library_result(inputs, outputs, with_bias, batch):
 @pytest.mark.skipif(not module.HAS_MKL, reason="the fast path is for MKL")
 def test_one_row_takes_the_fast_path_and_training_does_not(monkeypatch: pytest.MonkeyPatch):
     calls = []
-    monkeypatch.setattr(module.torch, "bmm", lambda *arguments: calls.append(1) or torch.ops.aten.bmm(*arguments))
+    monkeypatch.setattr(
+        module.torch, "bmm", lambda *arguments, out: calls.append(1) or torch.ops.aten.bmm.out(*arguments, out=out)
+    )
     x, weight = torch.randn(1, 1, 8), torch.randn(32, 8)
     with torch.no_grad():
         linear(x, weight)

@@ -5,7 +5,6 @@ shared: the same stories, the same batches in the same order, the same number of
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from linnet.inference.sampling import Sampling
 from linnet.model.spec import ModelSpec
@@ -26,8 +25,7 @@ CORPUS_SEED = 0
 VOCAB_SIZE = 1024
 
 STEPS = 2800
-LENGTH: dict[str, Any] = {"batch_size": 2, "steps": STEPS}
-"""What a step is, and how many there are: the same for all."""
+BATCH_SIZE = 2
 
 PROMPT = "Once upon a time"
 TEMPERATURE, TOP_P = 0.4, 0.95
@@ -59,18 +57,24 @@ class Recipe:
         return training.batch_size * training.accumulate * context_length
 
 
+def _trained_at(peak_lr: float) -> TrainingSpec:
+    """All but the learning rate is the same for all: what a step is, how many there are, schedule, clipping."""
+    return TrainingSpec(
+        batch_size=BATCH_SIZE,
+        steps=STEPS,
+        optimiser=OptimiserSpec(lr=peak_lr, betas=(0.9, 0.99)),
+        schedule=ScheduleSpec(kind="cosine"),
+        clip=ClipSpec(by="norm", at=1.0),
+    )
+
+
 RECIPES = (
     Recipe(
         key="attention",
         title="attention",
         preset="tiny-attention",
         idea="compares a query with the key of every earlier token, and takes most from those that match best.",
-        training=TrainingSpec(
-            **LENGTH,
-            optimiser=OptimiserSpec(lr=5e-3, betas=(0.9, 0.99)),
-            schedule=ScheduleSpec(kind="cosine"),
-            clip=ClipSpec(by="norm", at=1.0),
-        ),
+        training=_trained_at(5e-3),
     ),
     Recipe(
         key="pldr",
@@ -78,24 +82,14 @@ RECIPES = (
         preset="tiny-pldr",
         idea="is attention through an operator that a small net deduces from the text; once deduced from the prompt,"
         " the operator is kept and the net is not run again.",
-        training=TrainingSpec(
-            **LENGTH,
-            optimiser=OptimiserSpec(lr=3e-3, betas=(0.9, 0.99)),
-            schedule=ScheduleSpec(kind="cosine"),
-            clip=ClipSpec(by="norm", at=1.0),
-        ),
+        training=_trained_at(3e-3),
     ),
     Recipe(
         key="ted",
         title="TED",
         preset="tiny-ted",
         idea="compares nothing: every token leaves a quantity that fades at a rate that it chose itself.",
-        training=TrainingSpec(
-            **LENGTH,
-            optimiser=OptimiserSpec(lr=5e-3, betas=(0.9, 0.99)),
-            schedule=ScheduleSpec(kind="cosine"),
-            clip=ClipSpec(by="norm", at=1.0),
-        ),
+        training=_trained_at(5e-3),
     ),
 )
 

@@ -21,7 +21,7 @@ def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor
     outputs, inputs = weight_OI.shape
     rows = outputs // SLICES
     whole = rows * SLICES
-    out_O = torch.empty(outputs)
+    out_O = x.new_empty(outputs)
     # The transposed view tells the library which layout the row has; without it, it takes its slow path again.
     column_sI1 = x.reshape(1, inputs).t().expand(SLICES, inputs, 1)
     torch.bmm(weight_OI[:whole].view(SLICES, rows, inputs), column_sI1, out=out_O[:whole].view(SLICES, rows, 1))

@@ -155,5 +155,7 @@ def test_fewer_names_mean_fewer_names():
     few = {member.name for one in islice(stories(5, names=3), 400) for member in one.cast if member.name}
     parents = {"Mom", "Dad", "Grandma", "Grandpa"}
     assert len(few - parents) == 9
+    few_names = story(5, 7, names=3)
+    assert story(few_names.seed, few_names.index, few_names.split, few_names.names) == few_names
     with pytest.raises(UserError, match="names: 1: expected 2 to 12"):
         story(0, 0, names=1)

@@ -26,7 +26,7 @@ class Story:
 
     `text` has one to five paragraphs, one per line. `plot` is its name; `signature` (plot, place, things..., topic)
     decides the split; `cast` are its characters, the main one first; `events` all that happens in it, in order, told
-    or not. `seed`, `index` and `split` give the same story again.
+    or not. `seed`, `index`, `split` and `names` give the same story again.
     """
 
     text: str
@@ -37,6 +37,7 @@ class Story:
     seed: int
     index: int
     split: Split
+    names: int = ALL_NAMES
 
 
 def story(seed: int, index: int, split: Split = "train", names: int = ALL_NAMES) -> Story:
@@ -58,7 +59,8 @@ def story(seed: int, index: int, split: Split = "train", names: int = ALL_NAMES)
         text = stage.text
         if MIN_WORDS <= len(text.split()) <= MAX_WORDS:
             break
-    return Story(text, plot.name, plot.signature(setting), tuple(stage.cast), tuple(stage.events), seed, index, split)
+    signature, cast, events = plot.signature(setting), tuple(stage.cast), tuple(stage.events)
+    return Story(text, plot.name, signature, cast, events, seed, index, split, names)
 
 
 def stories(seed: int = 0, split: Split = "train", names: int = ALL_NAMES) -> Iterator[Story]:

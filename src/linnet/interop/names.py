@@ -54,7 +54,7 @@ def from_ted(named: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
         decay = f"{theirs}decay."
         both = [named[f"{decay}quantity_matrix.weight"], named[f"{decay}gate_matrix.weight"]]
         ours[f"{layer}mixer.quantity_gate.weight"] = torch.cat(both)
-        ours[f"{layer}mixer.rate_weight"] = named[f"{decay}lambda_matrix.weight"][0]
+        ours[f"{layer}mixer.rate_weight"] = named[f"{decay}lambda_matrix.weight"]
         ours[f"{layer}mixer.out.weight"] = named[f"{decay}output_matrix.weight"]
         ours[f"{layer}mixer_norm.weight"] = named[f"{theirs}decay_norm.weight"]
         ours[f"{layer}feed_forward_norm.weight"] = named[f"{theirs}ffn_norm.weight"]

@@ -1,17 +1,20 @@
-"""TED, trainable exponential decays: every past token fades at a rate that it chose itself (github.com/biuq/ted).
+"""TED, trainable exponential decays: every past token fades at rates that it chose itself (github.com/biuq/ted).
 
 `rate_j = -log(sigmoid(x_j w))`, `v_j = x_j W_q`, `o_t = sum_{j <= t} exp(-rate_j (t - j)) v_j`,
-`y_t = (silu(o_t) W_o) * (x_t W_gate)`. The rate holds for the rest of the token's life.
+`y_t = (silu(o_t) W_o) * (x_t W_gate)`. The rate holds for the rest of the token's life. With several heads
+(ours) a token has a rate for each, which holds for the head's share of the channels.
 
-Legend: `B` batch, `T` tokens of the chunk, `S` tokens so far, `D` model width.
+Legend: `B` batch, `T` tokens of the chunk, `S` tokens so far, `N` heads, `D` model width.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from linnet.mixers.base import Mixer, MixerSpec, Span, State, Traits
@@ -24,30 +27,38 @@ RATE_BYTES = 4
 
 
 class TedSpec(MixerSpec):
-    """Trainable exponential decays; there is nothing to choose."""
+    """Trainable exponential decays with `heads` rates per token; 1 as published."""
 
     kind: Literal["ted"] = "ted"
+    heads: PositiveInt = 1
+    rate_bias: bool = False
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """There is one."""
-        return [cls()]
+        """One rate per token, and a rate per head."""
+        return [cls(), cls(heads=4, rate_bias=True)]
+
+    def check(self, d_model: int) -> None:
+        """Heads must divide the width."""
+        if d_model % self.heads:
+            raise ValueError(f"heads: {self.heads}: must divide the width {d_model}")
 
     def build(self, d_model: int, context_length: int) -> "Ted":
         """Build the module."""
-        return Ted(d_model)
+        return Ted(self, d_model, context_length)
 
     def cost(self, d_model: int, context_length: int) -> Cost:
-        """Three projections, a rate, and a weighted sum over the past; quantities and rates as state."""
+        """Three projections, the rates, and a weighted sum over the past; quantities and rates as state."""
         projections = linear_cost(d_model, d_model, bias=False).repeated(3)
-        rate = linear_cost(d_model, 1, bias=False)
-        sums = Cost(flops_per_pair=2 * d_model, state_elements_per_token=d_model, state_bytes_per_token=RATE_BYTES)
-        return projections + rate + sums
+        rates = linear_cost(d_model, self.heads, self.rate_bias)
+        rate_bytes = RATE_BYTES * self.heads
+        sums = Cost(flops_per_pair=2 * d_model, state_elements_per_token=d_model, state_bytes_per_token=rate_bytes)
+        return projections + rates + sums
 
 
 @dataclass
 class TedState(State):
-    """Every token so far: its quantity `[B, capacity, D]` and its rate `[B, capacity]` (float32 or wider)."""
+    """Every token so far: its quantity `[B, capacity, D]` and its rates `[B, capacity, N]` (float32 or wider)."""
 
     values: Tensor
     rates: Tensor
@@ -61,38 +72,50 @@ class TedState(State):
 
 
 class Ted(Mixer):
-    """Trainable exponential decays with one rate per token."""
+    """Trainable exponential decays with a rate per token and head."""
 
     traits: ClassVar[Traits] = Traits()
     references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"decay": decay_definition}
 
-    def __init__(self, d_model: int) -> None:
+    def __init__(self, spec: TedSpec, d_model: int, context_length: int) -> None:
         super().__init__()
+        self.context_length = context_length
         self.quantity_gate = FusedLinear(d_model, [d_model, d_model], bias=False)
-        self.rate_weight = nn.Parameter(torch.empty(d_model))
+        self.rate_weight = nn.Parameter(torch.empty(spec.heads, d_model))
+        self.rate_bias = nn.Parameter(torch.empty(spec.heads)) if spec.rate_bias else None
         self.decay = decay_reference
         self.out = Linear(d_model, d_model, bias=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Spread the first lifetimes: `x w` has a standard deviation of 3 for a normalised x, rates from 0.05 to 3.
+        """Spread the first lifetimes, over the tokens or over the heads.
 
         A token that fades at once gets no gradient from what comes later, so some have to live long from the start.
+        Without a bias `x w` has a standard deviation of 3 for a normalised x: rates from 0.05 to 3. With biases it has
+        one of 1, and the heads' lifetimes are spaced evenly in their logarithm from 1 to the context length.
         """
-        nn.init.normal_(self.rate_weight, std=3 * len(self.rate_weight) ** -0.5)
+        heads, width = self.rate_weight.shape
+        if self.rate_bias is None:
+            nn.init.normal_(self.rate_weight, std=3 * width**-0.5)
+            return
+        nn.init.normal_(self.rate_weight, std=width**-0.5)
+        lifetimes_N = torch.logspace(0, math.log10(self.context_length), heads)
+        with torch.no_grad():
+            self.rate_bias.copy_(-lifetimes_N.reciprocal().expm1().log())
 
     def initial_state(self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype) -> TedState:
         """Room for the quantities and rates of `capacity` tokens."""
+        heads, width = self.rate_weight.shape
         wide = torch.promote_types(dtype, torch.float32)
         return TedState(
-            values=torch.zeros(batch, capacity, self.out.in_features, device=device, dtype=dtype),
-            rates=torch.zeros(batch, capacity, device=device, dtype=wide),
+            values=torch.zeros(batch, capacity, width, device=device, dtype=dtype),
+            rates=torch.zeros(batch, capacity, heads, device=device, dtype=wide),
         )
 
     def forward(self, x_BTD: Tensor, state: State | None = None, span: Span = Span()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         v_BSD, gate_BTD = self.quantity_gate.split(self.quantity_gate(x_BTD))
-        rates_BS = self.rates(x_BTD)
+        rates_BSN = self.rates(x_BTD)
         length = x_BTD.shape[1]
         real_BT = span.real(length, x_BTD.device)
         if real_BT is not None:
@@ -100,14 +123,16 @@ class Ted(Mixer):
         if state is not None:
             assert isinstance(state, TedState)
             end = span.start + length
-            state.values[:, span.start : end], state.rates[:, span.start : end] = v_BSD, rates_BS
-            v_BSD, rates_BS = state.values[:, :end], state.rates[:, :end]
-        o_BTD = self.decay(rates_BS[..., None], v_BSD[:, :, None], length)[:, :, 0]
+            state.values[:, span.start : end], state.rates[:, span.start : end] = v_BSD, rates_BSN
+            v_BSD, rates_BSN = state.values[:, :end], state.rates[:, :end]
+        v_BSNC = v_BSD.view(*rates_BSN.shape, -1)
+        o_BTD = self.decay(rates_BSN, v_BSNC, length).flatten(2)
         out_BTD: Tensor = self.out(F.silu(o_BTD)) * gate_BTD
         return out_BTD
 
     def rates(self, x_BTD: Tensor) -> Tensor:
-        """The decay rate of each token, `[B, T]`, per step; float32 or wider."""
+        """The decay rates of each token, `[B, T, N]`, per step; float32 or wider."""
         wide = torch.promote_types(x_BTD.dtype, torch.float32)
         with torch.autocast(device_type=x_BTD.device.type, enabled=False):
-            return decay_rates(x_BTD.to(wide) @ self.rate_weight.to(wide))
+            logits_BTN = x_BTD.to(wide) @ self.rate_weight.to(wide).T
+            return decay_rates(logits_BTN if self.rate_bias is None else logits_BTN + self.rate_bias.to(wide))

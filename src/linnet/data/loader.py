@@ -11,19 +11,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from linnet.data.shards import TokenSequence
+from linnet.data.windows import document_windows
 from linnet.errors import UserError
+from linnet.ops.cross_entropy import IGNORED
 
 
 class Batches:
     """An endless sequence of training batches, each computed from its number alone.
 
-    An epoch is cut into windows of `T + 1` tokens that start `T` apart, so that no token is predicted twice; the
-    first starts at a random offset below `T`, and the windows come in a random order. Offset and order are drawn
-    anew for each epoch from (seed, epoch). Windows run on from one epoch to the next, across batches.
+    An epoch is cut into windows of `T + 1` tokens, which come in a random order; windows run on from one epoch to the
+    next, across batches. Without `starts` an epoch's windows start `T` apart, so that no token is predicted twice, the
+    first at a random offset below `T`. Offset and order are drawn anew for each epoch from (seed, epoch).
     """
 
-    def __init__(self, sequence: TokenSequence, batch_size: int, context_length: int, seed: int) -> None:
-        """`seed` is not negative. `UserError` if the sequence is shorter than one window."""
+    def __init__(
+        self,
+        sequence: TokenSequence,
+        batch_size: int,
+        context_length: int,
+        seed: int,
+        starts: NDArray[np.int64] | None = None,
+    ) -> None:
+        """`seed` is not negative; `starts` are the positions of all windows (`DocumentWindows.whole`).
+
+        `UserError` if the sequence is shorter than one window.
+        """
         if len(sequence) <= context_length:
             raise UserError(
                 f"{sequence.name}: {len(sequence)} tokens; a context of {context_length} needs at least "
@@ -33,9 +45,11 @@ class Batches:
         self._batch_size = batch_size
         self._context_length = context_length
         self._seed = seed
+        self._starts = starts
         # As many as fit after the largest offset, so that an epoch has the same length whatever its offset.
-        self.windows_per_epoch = max(1, (len(sequence) - context_length) // context_length)
-        self._epochs: dict[int, tuple[int, NDArray[np.int64]]] = {}
+        evenly = max(1, (len(sequence) - context_length) // context_length)
+        self.windows_per_epoch = evenly if starts is None else len(starts)
+        self._epochs: dict[int, NDArray[np.int64]] = {}
 
     @property
     def tokens_per_batch(self) -> int:
@@ -50,43 +64,57 @@ class Batches:
 
     def _window(self, index: int) -> NDArray[np.int64]:
         epoch, place = divmod(index, self.windows_per_epoch)
-        offset, order = self._epoch(epoch)
-        start = offset + int(order[place]) * self._context_length
-        return self._sequence.read(start, self._context_length + 1)
+        return self._sequence.read(int(self._epoch(epoch)[place]), self._context_length + 1)
 
-    def _epoch(self, epoch: int) -> tuple[int, NDArray[np.int64]]:
-        """Offset and order of an epoch's windows; the last two are kept, a batch may need both."""
+    def _epoch(self, epoch: int) -> NDArray[np.int64]:
+        """Where the windows of an epoch start, in their order; the last two are kept, a batch may need both."""
         if epoch not in self._epochs:
             if len(self._epochs) == 2:
                 del self._epochs[next(iter(self._epochs))]
             random = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self._seed, epoch])))
-            spare = len(self._sequence) - 1 - self.windows_per_epoch * self._context_length
-            offset = int(random.integers(min(self._context_length, spare + 1)))
-            self._epochs[epoch] = offset, random.permutation(self.windows_per_epoch)
+            starts = self._even_starts(random) if self._starts is None else self._starts
+            self._epochs[epoch] = starts[random.permutation(len(starts))]
         return self._epochs[epoch]
+
+    def _even_starts(self, random: np.random.Generator) -> NDArray[np.int64]:
+        spare = len(self._sequence) - 1 - self.windows_per_epoch * self._context_length
+        offset = int(random.integers(min(self._context_length, spare + 1)))
+        return offset + self._context_length * np.arange(self.windows_per_epoch)
 
 
 def validation_windows(
-    sequence: TokenSequence, context_length: int, batch_size: int, limit_tokens: int | None = None
+    sequence: TokenSequence, end_id: int, context_length: int, batch_size: int, limit_tokens: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield inputs and targets `[b, t]`, int64, always the same, in order, without overlap.
+    """Yield inputs and targets `[b, t <= T]`, int64, always the same, in order.
 
-    Without a limit every token but the first is a target exactly once: `b` is `batch_size` but in the last batch
-    of full windows, and what is left of the sequence is a batch of its own, `[1, t < T]`. With a limit of fewer
-    tokens than that, as many full windows as fit in it (at least one) are spread evenly over the sequence.
+    Windows begin with a document where they can (`document_windows`): every token but the first is a target exactly
+    once, the other targets are `IGNORED`. With a limit of fewer tokens than that, windows of about as many tokens (at
+    least one window) are spread evenly over the sequence.
     """
     predicted = len(sequence) - 1
     if predicted < 1:
         raise UserError(f"{sequence.name}: {len(sequence)} tokens; expected at least 2")
-    full, left_over = divmod(predicted, context_length)
-    limited = limit_tokens is not None and limit_tokens < predicted
-    count = min(full, max(1, (limit_tokens or 0) // context_length)) if limited else full
+    windows = document_windows(sequence, end_id, context_length)
+    share = min(1.0, (limit_tokens or predicted) / predicted)
+    count = max(1, int(share * len(windows)))
+    chosen = [number * len(windows) // count for number in range(count)]
     for first in range(0, count, batch_size):
-        numbers = range(first, min(first + batch_size, count))
-        starts = [number * full // count * context_length for number in numbers]
-        yield _inputs_and_targets([sequence.read(start, context_length + 1) for start in starts])
-    if left_over and not (limited and full):
-        yield _inputs_and_targets([sequence.read(full * context_length, left_over + 1)])
+        part = chosen[first : first + batch_size]
+        yield _fresh_targets(sequence, windows.starts[part], windows.fresh[part], end_id)
+
+
+def _fresh_targets(
+    sequence: TokenSequence, starts: NDArray[np.int64], fresh: NDArray[np.int64], end_id: int
+) -> tuple[Tensor, Tensor]:
+    """Windows as wide as the most that one of them has to predict; ends stand where the sequence is over."""
+    width = int(fresh.max())
+    windows = []
+    for start in starts.tolist():
+        tokens = sequence.read(start, min(width + 1, len(sequence) - start))
+        windows.append(np.pad(tokens, (0, width + 1 - len(tokens)), constant_values=end_id))
+    inputs, targets = _inputs_and_targets(windows)
+    targets[torch.arange(width) >= torch.from_numpy(fresh)[:, None]] = IGNORED
+    return inputs, targets
 
 
 def _inputs_and_targets(windows: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:

@@ -151,6 +151,13 @@ class TokenSequence:
             filled += len(part)
         return tokens
 
+    def positions(self, token: int) -> NDArray[np.int64]:
+        """Where a token stands, ascending."""
+        found = [
+            start + np.flatnonzero(shard == token) for start, shard in zip(self._starts, self._shards, strict=False)
+        ]
+        return np.concatenate(found, dtype=np.int64) if found else np.empty(0, dtype=np.int64)
+
 
 class TokenData:
     """A data folder, checked: its manifest, its tokenizer, and its splits as token sequences."""

@@ -15,6 +15,7 @@ from linnet.evaluation.likelihood import Evaluation, evaluate
 from linnet.inference.device import resolve_device
 from linnet.model.decoder import Decoder
 from linnet.model.folder import CONFIG, TOKENIZER, load_decoder
+from linnet.ops.cross_entropy import IGNORED
 from linnet.progress import progress
 
 TOKENS_AT_ONCE = 8192
@@ -31,8 +32,9 @@ def evaluate_folder(
 ) -> Evaluation:
     """Evaluate a model folder, or a run's, on a split of a data folder.
 
-    Every token but the split's first is predicted once, in windows of `context_length` (None: the model's) that do
-    not overlap; `limit_tokens` spreads fewer windows evenly. `UserError` where model and data do not fit.
+    Every token but the split's first is predicted once, in windows of `context_length` (None: the model's) that begin
+    with a document where they can (`validation_windows`); `limit_tokens` spreads fewer windows evenly. `UserError`
+    where model and data do not fit.
     """
     folder = model_folder(model)
     data = TokenData.open(data_folder)
@@ -44,14 +46,15 @@ def evaluate_folder(
             "--operator-from train: the operator would come from the evaluated text; with --split train use empty"
         )
     sequence = data.split(split)
+    end_id = data.tokenizer.end_id
     batch = max(1, TOKENS_AT_ONCE // context)
     total = min(limit_tokens or len(sequence), len(sequence))
     with progress("evaluating", total, "tokens") as advance:
 
         def windows() -> Any:
-            for inputs, targets in validation_windows(sequence, context, batch, limit_tokens):
+            for inputs, targets in validation_windows(sequence, end_id, context, batch, limit_tokens):
                 yield inputs, targets
-                advance(targets.numel())
+                advance(int((targets != IGNORED).sum()))
 
         token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes())
         return evaluate(decoder, windows(), token_bytes_V, calibration_tokens(data, operator_from, context))

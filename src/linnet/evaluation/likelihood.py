@@ -19,9 +19,10 @@ from linnet.errors import UserError
 from linnet.evaluation.frozen import frozen_state, rows_of
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
+from linnet.ops.cross_entropy import IGNORED
 
 Windows = Iterable[tuple[Tensor, Tensor]]
-"""Inputs and targets, int64 `[B, T]` each."""
+"""Inputs and targets, int64 `[B, T]` each; targets that are `IGNORED` do not count."""
 
 
 @dataclass(frozen=True)
@@ -137,17 +138,27 @@ class _Sums:
     def __init__(self, token_bytes_V: Tensor, device: torch.device) -> None:
         self._token_bytes_V = token_bytes_V.to(device)
         self._nats = torch.zeros((), dtype=torch.float64, device=device)
-        self._bytes, self._correct = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
-        self.tokens = 0
+        counts = torch.zeros(3, dtype=torch.int64, device=device)
+        self._bytes, self._tokens, self._correct = counts.unbind()
 
     def add(self, decoder: Decoder, inputs_BT: Tensor, targets_BT: Tensor, state: DecoderState | None) -> None:
         loss = decoder.token_loss(decoder.hidden(inputs_BT, state), targets_BT)
         self._nats += loss.nats
         self._correct += loss.correct
-        self._bytes += self._token_bytes_V[targets_BT].sum()
-        self.tokens += targets_BT.numel()
+        self._bytes += text_bytes(targets_BT, self._token_bytes_V)
+        self._tokens += (targets_BT != IGNORED).sum()
+
+    @property
+    def tokens(self) -> int:
+        return int(self._tokens)
 
     def likelihood(self) -> Likelihood:
         if not self.tokens or not int(self._bytes):
             raise UserError(f"the {self.tokens} tokens to evaluate hold no text; evaluate more tokens")
         return Likelihood(float(self._nats), self.tokens, int(self._bytes), int(self._correct))
+
+
+def text_bytes(targets_BT: Tensor, token_bytes_V: Tensor) -> Tensor:
+    """UTF-8 bytes of the text of the targets, summed, int64."""
+    counted_BT = targets_BT != IGNORED
+    return (token_bytes_V[targets_BT.clamp(min=0)] * counted_BT).sum()

@@ -15,6 +15,10 @@ SLICE_ELEMENTS = 1 << 21
 """Logits of one slice: 8 MiB of float32, which stays in a processor's cache."""
 
 
+IGNORED = -100
+"""A target that is not to be predicted: it adds nothing to a loss, a count or a gradient."""
+
+
 class TokenLoss(NamedTuple):
     """Summed `-log p(target)` in nats (differentiable), and how many targets were the likeliest token."""
 
@@ -28,7 +32,10 @@ def linear_cross_entropy_reference(
     """The definition, with all logits in memory."""
     logits_NV = F.linear(x_ND, weight_VD, bias_V)
     nats = F.cross_entropy(
-        logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)), targets_N, reduction="sum"
+        logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)),
+        targets_N,
+        ignore_index=IGNORED,
+        reduction="sum",
     )
     return TokenLoss(nats, (logits_NV.argmax(dim=-1) == targets_N).sum())
 
@@ -48,15 +55,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits_nV = F.linear(x_ND[part], weight_VD, bias_V)
             logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
             highest_n1, likeliest_n1 = logits_nV.max(dim=-1, keepdim=True)
-            targets_n1 = targets_N[part, None]
-            correct += (likeliest_n1 == targets_n1).sum()
+            ignored_n1 = targets_N[part, None] == IGNORED
+            targets_n1 = targets_N[part, None].masked_fill(ignored_n1, 0)
+            correct += ((likeliest_n1 == targets_n1) & ~ignored_n1).sum()
             logits_nV -= highest_n1
             of_target_n1 = logits_nV.gather(1, targets_n1)
             total_n1 = logits_nV.exp_().sum(dim=-1, keepdim=True)
-            nats += (total_n1.log() - of_target_n1).sum(dtype=torch.float64)
+            nats += (total_n1.log() - of_target_n1).masked_fill(ignored_n1, 0.0).sum(dtype=torch.float64)
             if gradients is not None:
-                logits_nV /= total_n1
-                logits_nV.scatter_add_(1, targets_n1, torch.full_like(of_target_n1, -1.0))
+                logits_nV /= total_n1.masked_fill(ignored_n1, torch.inf)
+                logits_nV.scatter_add_(1, targets_n1, ignored_n1.to(logits_nV.dtype) - 1.0)
                 gradients.add(part, logits_nV)
         ctx.gradients = gradients
         ctx.mark_non_differentiable(correct)
@@ -97,7 +105,7 @@ class _Gradients:
 
 
 def linear_cross_entropy(x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor) -> TokenLoss:
-    """The same, in slices: hidden vectors `[N, D]`, the head's matrix `[V, D]`, targets int64 `[N]`.
+    """The same, in slices: hidden vectors `[N, D]`, the head's matrix `[V, D]`, targets int64 `[N]`, maybe `IGNORED`.
 
     `nats` is float64. Gradients are made in the forward pass and can be used once. Under autocast the products are in
     autocast's precision, everything behind them in float32.

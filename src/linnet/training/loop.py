@@ -20,6 +20,7 @@ import torch
 
 from linnet.data.loader import Batches, validation_windows
 from linnet.data.shards import TokenData
+from linnet.data.windows import document_windows
 from linnet.errors import UserError
 from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.likelihood import Evaluation, evaluate
@@ -40,7 +41,7 @@ from linnet.training.objective import Objective, next_token_loss
 from linnet.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
 from linnet.training.record import RunFolder
 from linnet.training.schedule import learning_rate
-from linnet.training.spec import RunSpec
+from linnet.training.spec import RunSpec, TrainingSpec
 from linnet.training.standing import Meter, Standing
 from linnet.training.step import NonFiniteError, Stepper
 from linnet.training.stop import Stopped, StopRequest
@@ -115,7 +116,7 @@ class Trainer:
         self.steps, self.context_length = spec.steps, spec.context_length
         self.device = resolve_device(spec.device, "training.device")
         self.precision = choose_precision(spec, self.device)
-        self.batches = Batches(data.split("train"), spec.batch_size, self.context_length, spec.seed)
+        self.batches = training_batches(data, spec)
         self.calibration_1T = calibration_tokens(data, spec.evaluate.operator_from, self.context_length)
         self.token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(self.device)
         self.decoder = _first_decoder(run).to(self.device)
@@ -196,7 +197,11 @@ class Trainer:
     def _evaluate(self) -> Evaluation:
         """The fixed validation set, in the precision of the weights; `Stopped` where a stop is requested meanwhile."""
         windows = validation_windows(
-            self.data.split("validation"), self.context_length, self.spec.batch_size, self.spec.evaluate.tokens
+            self.data.split("validation"),
+            self.data.tokenizer.end_id,
+            self.context_length,
+            self.spec.batch_size,
+            self.spec.evaluate.tokens,
         )
         found = evaluate(self.decoder, self.stop.until_requested(windows), self.token_bytes_V, self.calibration_1T)
         if not math.isfinite(found.causal.nats):
@@ -279,6 +284,16 @@ class Trainer:
         self.folder.draw_curves(self.run.model.name, self.decoder.causal)
         self.folder.write_model(self.decoder, self.data.tokenizer, summary)
         return summary
+
+
+def training_batches(data: TokenData, spec: TrainingSpec) -> Batches:
+    """The batches of a resolved run."""
+    assert spec.context_length is not None, "an unresolved run"
+    sequence, context_length = data.split("train"), spec.context_length
+    starts = None
+    if spec.windows == "documents":
+        starts = document_windows(sequence, data.tokenizer.end_id, context_length).whole(sequence, context_length)
+    return Batches(sequence, spec.batch_size, context_length, spec.seed, starts)
 
 
 def manifest_hash(data: TokenData) -> str:

@@ -79,6 +79,9 @@ class TrainingSpec(Spec):
     A step takes `accumulate` batches of `batch_size` sequences of `context_length` tokens (null: the model's), and
     its gradient is that of the mean over all of their tokens. The length is `steps` or `tokens`, not both (neither:
     1000 steps).
+    windows: `stream` cuts the split into windows wherever they fall, anew in each epoch; with `documents` a window
+    begins with a document, or goes on where one that is longer was cut (`data.windows`), and is filled with what
+    follows. For many short documents: text from the middle of one teaches a model little about what to remember.
     precision: of the products; weights, moments and sums are float32. `auto` is bfloat16 on a CUDA device that has
     it, else float32 (`machine.choose_precision` says why). threads: null leaves the choice to PyTorch.
     """
@@ -86,6 +89,7 @@ class TrainingSpec(Spec):
     batch_size: PositiveInt = 8
     accumulate: PositiveInt = 1
     context_length: PositiveInt | None = None
+    windows: Literal["stream", "documents"] = "stream"
     steps: PositiveInt | None = None
     tokens: PositiveInt | None = None
     optimiser: OptimiserSpec = OptimiserSpec()

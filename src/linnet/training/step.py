@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from linnet.evaluation.likelihood import text_bytes
 from linnet.model.decoder import Decoder
+from linnet.ops.cross_entropy import IGNORED
 from linnet.training.objective import Objective
 from linnet.training.optimiser import set_learning_rate
 from linnet.training.spec import ClipSpec
@@ -50,16 +52,16 @@ class Stepper:
     token_bytes_V: Tensor
 
     def __call__(self, batches: Sequence[tuple[Tensor, Tensor]], lr: float) -> StepResult:
-        """Update the weights from inputs and targets `[B, T]` of each batch.
+        """Update the weights from inputs and targets `[B, T]` of each batch; `IGNORED` targets do not count.
 
         `NonFiniteError`, before anything is updated, where the loss or the gradient norm is not finite.
         """
-        tokens = sum(targets.numel() for _, targets in batches)
+        tokens = sum(int((targets != IGNORED).sum()) for _, targets in batches)
         sums = self._accumulate(batches, tokens)
         parameters = [parameter for parameter in self.decoder.parameters() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
         # The one wait for the device in a step: what was measured decides whether the update is applied.
-        total, nats, text_bytes, gradient_norm = torch.cat((sums, norm.double()[None])).tolist()
+        total, nats, bytes_of_text, gradient_norm = torch.cat((sums, norm.double()[None])).tolist()
         loss = total / tokens
         if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
             self.optimiser.zero_grad()
@@ -68,7 +70,7 @@ class Stepper:
         set_learning_rate(self.optimiser, lr)
         self.optimiser.step()
         self.optimiser.zero_grad()
-        return StepResult(nats, tokens, int(text_bytes), lr, gradient_norm)
+        return StepResult(nats, tokens, int(bytes_of_text), lr, gradient_norm)
 
     def _accumulate(self, batches: Sequence[tuple[Tensor, Tensor]], tokens: int) -> Tensor:
         """Add up the gradients of the mean over `tokens`; the sums of objective, nats and bytes, float64 `[3]`."""
@@ -79,8 +81,8 @@ class Stepper:
             with torch.autocast(device.type, self.precision, enabled=self.precision != torch.float32):
                 loss = self.objective(self.decoder, inputs_BT, targets_BT)
             (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
-            text_bytes = self.token_bytes_V[targets_BT].sum()
-            sums += torch.stack([value.double() for value in (loss.total.detach(), loss.nats, text_bytes)])
+            bytes_of_text = text_bytes(targets_BT, self.token_bytes_V)
+            sums += torch.stack([value.double() for value in (loss.total.detach(), loss.nats, bytes_of_text)])
         return sums
 
     def _clip(self, parameters: list[torch.nn.Parameter], norm: Tensor) -> None:

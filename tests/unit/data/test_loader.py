@@ -1,5 +1,3 @@
-from collections import Counter
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,9 @@ from torch import Tensor
 
 from linnet.data.loader import Batches, validation_windows
 from linnet.data.shards import TokenSequence
+from linnet.data.windows import document_windows
 from linnet.errors import UserError
+from linnet.ops.cross_entropy import IGNORED
 
 
 def counting(length: int, shards: int = 3) -> TokenSequence:
@@ -93,48 +93,76 @@ def test_tokens_per_batch() -> None:
     assert Batches(counting(100), 4, 10, seed=0).tokens_per_batch == 40
 
 
+def test_given_starts_are_the_windows_of_every_epoch_each_in_its_own_order() -> None:
+    starts = np.array([3, 20, 41, 77])
+    batches = Batches(counting(100), 1, 10, seed=0, starts=starts)
+    orders = {tuple(epoch_starts(batches, epoch)) for epoch in range(20)}
+    assert {tuple(sorted(order)) for order in orders} == {(3, 20, 41, 77)} and len(orders) > 5
+
+
+END = 0
 Windows = list[tuple[Tensor, Tensor]]
+documents = st.lists(st.integers(0, 30), min_size=1, max_size=12)
 
 
-def validation(length: int, context: int, batch_size: int, limit: int | None = None) -> Windows:
-    return list(validation_windows(counting(length), context, batch_size, limit))
+def with_ends(lengths: list[int]) -> TokenSequence:
+    """Documents of these lengths between ends; a token that is no end is its own position."""
+    ends = np.cumsum([0, *(length + 1 for length in lengths)])
+    tokens = np.arange(ends[-1] + 1)
+    tokens[ends] = END
+    return TokenSequence("documents", np.array_split(tokens.astype(np.uint16), 3))
+
+
+def validation(sequence: TokenSequence, context: int, batch_size: int, limit: int | None = None) -> Windows:
+    return list(validation_windows(sequence, END, context, batch_size, limit))
 
 
 def targets_of(windows: Windows) -> list[int]:
-    return [token for _, targets in windows for token in targets.flatten().tolist()]
+    return [token for _, targets in windows for token in targets.flatten().tolist() if token != IGNORED]
 
 
-@given(length=lengths, context=contexts, batch_size=st.integers(1, 5))
+@given(lengths=documents, context=contexts, batch_size=st.integers(1, 5))
 def test_validation_predicts_every_token_but_the_first_once_in_order(
-    length: int, context: int, batch_size: int
+    lengths: list[int], context: int, batch_size: int
 ) -> None:
-    windows = validation(length, context, batch_size)
-    assert targets_of(windows) == list(range(1, length))
-    assert all(torch.equal(inputs + 1, targets) for inputs, targets in windows)
-    shapes = Counter(tuple(inputs.shape) for inputs, _ in windows)
-    full, left_over = divmod(length - 1, context)
-    assert shapes[(batch_size, context)] >= full // batch_size
-    assert len(windows) == -(-full // batch_size) + bool(left_over)
+    sequence = with_ends(lengths)
+    windows = validation(sequence, context, batch_size)
+    assert targets_of(windows) == sequence.read(1, len(sequence) - 1).tolist()
+    assert all(inputs.shape == targets.shape and inputs.shape[1] <= context for inputs, targets in windows)
+    assert all(inputs.shape[0] == batch_size for inputs, _ in windows[:-1])
 
 
-@given(length=lengths, context=contexts, batch_size=st.integers(1, 5), limit=st.integers(1, 250))
-def test_validation_limit_takes_full_windows_from_the_same_grid(
-    length: int, context: int, batch_size: int, limit: int
+@given(lengths=documents, context=contexts, batch_size=st.integers(1, 5))
+def test_validation_inputs_are_the_text_before_their_targets(lengths: list[int], context: int, batch_size: int) -> None:
+    sequence = with_ends(lengths)
+    position = 0
+    for inputs, targets in validation(sequence, context, batch_size):
+        for row, row_targets in zip(inputs, targets, strict=True):
+            fresh = int((row_targets != IGNORED).sum())
+            assert row[:fresh].tolist() == sequence.read(position, fresh).tolist()
+            position += fresh
+
+
+@given(lengths=documents, context=contexts, batch_size=st.integers(1, 5), limit=st.integers(1, 250))
+def test_validation_limit_takes_some_of_the_same_windows(
+    lengths: list[int], context: int, batch_size: int, limit: int
 ) -> None:
-    windows = validation(length, context, batch_size, limit)
-    if limit >= length - 1 or length - 1 < context:
-        assert targets_of(windows) == list(range(1, length))
+    sequence = with_ends(lengths)
+    whole, some = (targets_of(validation(sequence, context, 1, most)) for most in (None, limit))
+    if limit >= len(whole):
+        assert some == whole
         return
-    starts = [int(row[0]) for inputs, _ in windows for row in inputs]
-    assert len(starts) == min(max(1, limit // context), (length - 1) // context)
-    assert all(start % context == 0 for start in starts) and starts == sorted(set(starts))
+    starts = document_windows(sequence, END, context)
+    count = max(1, int(limit / len(whole) * len(starts)))
+    assert len(validation(sequence, context, 1, limit)) == count
+    assert len(validation(sequence, context, batch_size, limit)) == -(-count // batch_size)
 
 
 def test_validation_limit_is_spread_over_the_whole() -> None:
-    windows = validation(1001, 10, 100, limit=40)
-    assert windows[0][0][:, 0].tolist() == [0, 250, 500, 750]
+    ((inputs, _),) = validation(counting(1001), 10, 100, limit=40)
+    assert inputs[:, 0].tolist() == [0, 250, 500, 750]
 
 
 def test_validation_needs_two_tokens() -> None:
     with pytest.raises(UserError, match="count: 1 tokens; expected at least 2"):
-        validation(1, 4, 1)
+        validation(counting(1), 4, 1)

@@ -15,6 +15,7 @@ from linnet.evaluation.likelihood import Evaluation, Likelihood, evaluate, likel
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops import cross_entropy as room
+from linnet.ops.cross_entropy import IGNORED
 
 VOCABULARY = 11
 BYTES = torch.tensor([0, 1, 1, 2, 3, 1, 1, 4, 1, 1, 2])
@@ -91,6 +92,17 @@ def test_no_prediction_depends_on_what_comes_after_it(mixers, cut, seed):
         longer = decoder(inputs, frozen_state(decoder, CALIBRATION, 2, 16))
     found = likelihood(decoder, [(inputs[:, :cut], targets[:, :cut])], BYTES + 1, CALIBRATION)
     assert found.nats == pytest.approx(_by_hand(longer[:, :cut], targets[:, :cut])[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "plga"])
+def test_ignored_targets_count_for_nothing(mixer):
+    decoder = _decoder(mixer)
+    inputs, targets = _tokens(2, 16, seed=1), _tokens(2, 16, seed=2)
+    targets[:, 9:] = IGNORED
+    padded = likelihood(decoder, [(inputs, targets)], BYTES + 1, CALIBRATION)
+    short = likelihood(decoder, [(inputs[:, :9], targets[:, :9])], BYTES + 1, CALIBRATION)
+    assert (padded.tokens, padded.bytes, padded.correct) == (18, short.bytes, short.correct)
+    assert padded.nats == pytest.approx(short.nats, rel=1e-9)
 
 
 @torch.no_grad()

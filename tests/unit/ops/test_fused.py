@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linnet.ops import cross_entropy
-from linnet.ops.cross_entropy import linear_cross_entropy, linear_cross_entropy_reference
+from linnet.ops.cross_entropy import IGNORED, linear_cross_entropy, linear_cross_entropy_reference
 from linnet.ops.gated import gated_silu, gated_silu_reference
 from linnet.ops.rms_norm import rms_norm, rms_norm_reference
 
@@ -47,12 +47,16 @@ def test_gated_silu(rows, width):
     _same_with_gradients(gated_silu(joint), gated_silu_reference(joint), (joint,))
 
 
+@pytest.mark.parametrize("ignored", [[], [0, 4, 5], list(range(9))])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("slice_elements", [1, 30, 10_000])
-def test_linear_cross_entropy(with_bias: bool, slice_elements: int, monkeypatch: pytest.MonkeyPatch):
+def test_linear_cross_entropy(
+    with_bias: bool, slice_elements: int, ignored: list[int], monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
     x, weight, bias = _double(9, 4), _double(7, 4), _double(7) if with_bias else None
     targets = torch.randint(7, (9,))
+    targets[ignored] = IGNORED
     fast, slow = (f(x, weight, bias, targets) for f in (linear_cross_entropy, linear_cross_entropy_reference))
     assert fast.correct == slow.correct
     inputs = tuple(tensor for tensor in (x, weight, bias) if tensor is not None)

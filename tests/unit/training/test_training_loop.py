@@ -9,13 +9,14 @@ import torch
 
 from linnet.data.loader import validation_windows
 from linnet.data.shards import TokenData
+from linnet.data.windows import document_windows
 from linnet.errors import UserError
 from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.likelihood import evaluate
 from linnet.model.folder import load_decoder
 from linnet.training import curves, loop, machine
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.loop import BrokenDownError, train
+from linnet.training.loop import BrokenDownError, train, training_batches
 from linnet.training.objective import Loss, next_token_loss
 from linnet.training.watch import Watch
 
@@ -189,7 +190,7 @@ def test_the_run_folder_holds_what_it_promises(tmp_path, tiny_run, tiny_data):
 def test_the_validation_figures_are_those_of_the_saved_model(tmp_path, tiny_run, tiny_data, mixer):
     result = train(tiny_run(mixer), tmp_path)
     data = TokenData.open(tiny_data)
-    windows = validation_windows(data.split("validation"), 16, 2, 128)
+    windows = validation_windows(data.split("validation"), data.tokenizer.end_id, 16, 2, 128)
     token_bytes = torch.from_numpy(data.tokenizer.token_bytes())
     found = evaluate(load_decoder(result.model), windows, token_bytes, calibration_tokens(data, "train", 16)).figures()
     assert found == {k: v for k, v in result.summary["validation"].items() if k != "step"}
@@ -307,3 +308,15 @@ def test_signal_handlers_are_put_back(tmp_path, tiny_run):
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     train(tiny_run(steps=1), tmp_path)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_windows_begin_with_documents_where_asked_for(tmp_path, tiny_run, tiny_data):
+    data = TokenData.open(tiny_data)
+    run = tiny_run(windows="documents")
+    documents, stream = train(run, tmp_path / "documents"), train(tiny_run(), tmp_path / "stream")
+    batches = training_batches(data, run.resolved().training)
+    starts = {tuple(row) for number in range(batches.windows_per_epoch) for row in batches.batch(number)[0].tolist()}
+    sequence = data.split("train")
+    windows = document_windows(sequence, data.tokenizer.end_id, 16).whole(sequence, 16)
+    assert starts == {tuple(sequence.read(int(start), 16).tolist()) for start in windows}
+    assert documents.summary["validation"] != stream.summary["validation"]

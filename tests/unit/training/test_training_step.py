@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from linnet.model.decoder import Decoder
+from linnet.ops.cross_entropy import IGNORED
 from linnet.training.objective import Loss, next_token_loss
 from linnet.training.spec import ClipSpec
 from linnet.training.step import NonFiniteError, Stepper
@@ -54,6 +55,18 @@ def test_accumulated_batches_are_one_large_batch(stepper_of):
     assert result.nats / result.tokens == pytest.approx(loss.item(), rel=1e-6)
     assert result.bytes == sum(int(BYTES[targets].sum()) for _, targets in batches)
     assert result.gradient_norm == pytest.approx(math.sqrt(sum(float((g**2).sum()) for g in gradients.values())))
+    for name, weight in stepper.decoder.named_parameters():
+        torch.testing.assert_close(weight, before[name] - 0.5 * gradients[name], rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_ignored_targets_count_for_nothing(stepper_of):
+    stepper = stepper_of()
+    before, ((inputs, targets), *_) = _weights(stepper), _batches(1, 2)
+    targets[0, 5:], targets[1, :3] = IGNORED, IGNORED
+    _, gradients = _gradient_of_mean(stepper, [(inputs, targets)])
+    result = stepper([(inputs, targets)], lr=0.5)
+    assert result.tokens == 5 + 13
+    assert result.bytes == int(BYTES[targets[0, :5]].sum() + BYTES[targets[1, 3:]].sum())
     for name, weight in stepper.decoder.named_parameters():
         torch.testing.assert_close(weight, before[name] - 0.5 * gradients[name], rtol=1e-5, atol=1e-7, msg=name)
 

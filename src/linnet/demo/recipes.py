@@ -1,7 +1,7 @@
 """What the demo trains and how: the one place to tune it.
 
-The three models differ in their preset and in how they like to be trained. Everything that makes the comparison fair is
-shared: the same stories, the same batches in the same order, the same number of tokens.
+The three models differ in their preset alone. All else is shared: the stories, the batches and their order, the number
+of tokens, the optimiser and its learning rate.
 """
 
 from dataclasses import dataclass, replace
@@ -18,20 +18,30 @@ from linnet.training.spec import (
     TrainingSpec,
 )
 
-STORIES = 8000
+STORIES = 6000
 NAMES = 3
 STORIES_PER_VALIDATION_STORY = 20
 CORPUS_SEED = 0
 VOCAB_SIZE = 1024
 
-STEPS = 2800
+STEPS = 2700
 BATCH_SIZE = 2
+WARMUP_SHARE = 0.3
+"""A long warm-up: when a model learns to carry names along depends on it (see `experiments/LOG.md`)."""
 
 PROMPT = "Once upon a time"
 TEMPERATURE, TOP_P = 0.4, 0.95
 
-EVALUATIONS, LINES, VALIDATION_TOKENS = 16, 100, 8192
+EVALUATIONS, LINES, VALIDATION_TOKENS = 12, 100, 8192
 """Points of a validation curve, points of a training curve, and how much text each validation point is measured on."""
+
+_TRAINING = TrainingSpec(
+    batch_size=BATCH_SIZE,
+    steps=STEPS,
+    windows="documents",
+    optimiser=OptimiserSpec(lr=2e-3, betas=(0.9, 0.99)),
+    clip=ClipSpec(by="norm", at=1.0),
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class Recipe:
     title: str
     preset: str
     idea: str
-    training: TrainingSpec
+    training: TrainingSpec = _TRAINING
 
     @property
     def model(self) -> ModelSpec:
@@ -57,24 +67,12 @@ class Recipe:
         return training.batch_size * training.accumulate * context_length
 
 
-def _trained_at(peak_lr: float) -> TrainingSpec:
-    """All but the learning rate is the same for all: what a step is, how many there are, schedule, clipping."""
-    return TrainingSpec(
-        batch_size=BATCH_SIZE,
-        steps=STEPS,
-        optimiser=OptimiserSpec(lr=peak_lr, betas=(0.9, 0.99)),
-        schedule=ScheduleSpec(kind="cosine"),
-        clip=ClipSpec(by="norm", at=1.0),
-    )
-
-
 RECIPES = (
     Recipe(
         key="attention",
         title="attention",
         preset="tiny-attention",
         idea="compares a query with the key of every earlier token, and takes most from those that match best.",
-        training=_trained_at(5e-3),
     ),
     Recipe(
         key="pldr",
@@ -82,14 +80,12 @@ RECIPES = (
         preset="tiny-pldr",
         idea="is attention through an operator that a small net deduces from the text; once deduced from the prompt,"
         " the operator is kept and the net is not run again.",
-        training=_trained_at(3e-3),
     ),
     Recipe(
         key="ted",
         title="TED",
         preset="tiny-ted",
         idea="compares nothing: every token leaves a quantity that fades at a rate that it chose itself.",
-        training=_trained_at(5e-3),
     ),
 )
 
@@ -112,6 +108,7 @@ def _planned(training: TrainingSpec, steps: int | None, seed: int, device: str) 
     return training.model_copy(
         update={
             "steps": steps,
+            "schedule": ScheduleSpec(kind="cosine", warmup_steps=round(WARMUP_SHARE * steps)),
             "seed": seed,
             "device": device,
             "evaluate": EvaluateSpec(every=max(1, steps // EVALUATIONS), tokens=VALIDATION_TOKENS),

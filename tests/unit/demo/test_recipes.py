@@ -22,8 +22,15 @@ def test_what_a_model_is_trained_with_stays_its_own():
     for before, after in zip(RECIPES, planned(7, seed=0, device="auto"), strict=True):
         assert after.training.steps == 7
         assert after.training.optimiser == before.training.optimiser
-        assert after.training.schedule == before.training.schedule
         assert after.training.clip == before.training.clip
+        assert after.training.windows == before.training.windows == "documents"
+
+
+@pytest.mark.parametrize("steps", [1, 5, 400, None])
+def test_the_warm_up_is_the_same_share_of_any_length(steps: int | None):
+    for recipe in planned(steps, seed=0, device="auto"):
+        schedule = recipe.training.schedule
+        assert schedule.warmup_steps == round(recipes.WARMUP_SHARE * (steps or recipes.STEPS))
 
 
 @pytest.mark.parametrize("steps", [1, 5, 400])

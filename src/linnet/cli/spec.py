@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from linnet import numbers
+
 if TYPE_CHECKING:
     from linnet.model.cost import ModelCost
     from linnet.model.spec import ModelSpec
@@ -105,15 +107,15 @@ def _report(description: "ModelSpec", figures: dict[str, Any], dtype: str) -> st
         f" vocabulary {description.vocab_size:,}, context {description.context_length:,}",
         "",
         "parameters",
-        *(_line(part, parameters[part], _metric(parameters[part])) for part in ("embedding", "blocks", "head")),
-        _line("total", parameters["total"], _metric(parameters["total"])),
+        *(_line(part, parameters[part], numbers.metric(parameters[part])) for part in ("embedding", "blocks", "head")),
+        _line("total", parameters["total"], numbers.metric(parameters["total"])),
         "",
         f"forward FLOPs per token, over {description.context_length:,} tokens",
-        _line("without output head", flops["without_head"], _metric(flops["without_head"])),
-        _line("with output head", flops["with_head"], _metric(flops["with_head"])),
+        _line("without output head", flops["without_head"], numbers.metric(flops["without_head"])),
+        _line("with output head", flops["with_head"], numbers.metric(flops["with_head"])),
         "",
         f"bytes of decode state of one stream, {dtype}",
-        *(_line(f"{int(tokens):,} tokens", count, _binary(count)) for tokens, count in state.items()),
+        *(_line(f"{int(tokens):,} tokens", count, numbers.binary(count)) for tokens, count in state.items()),
     ]
     return "\n".join(lines)
 
@@ -142,20 +144,3 @@ def _widths(widths: list[int]) -> str:
 
 def _line(label: str, count: int, readable: str) -> str:
     return f"  {label:<20}{count:>18,}  {readable:>10}"
-
-
-def _metric(count: float) -> str:
-    """A count with a decimal prefix: `109.7 M`."""
-    return _readable(count, 1000, ("", "k", "M", "G", "T"))
-
-
-def _binary(count: float) -> str:
-    """Bytes with a binary prefix: `36.1 MiB`."""
-    return _readable(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
-
-
-def _readable(count: float, step: int, units: tuple[str, ...]) -> str:
-    power = 0
-    while count >= step and power < len(units) - 1:
-        count, power = count / step, power + 1
-    return f"{count:.1f} {units[power]}" if power else f"{count:.0f} {units[0]}".rstrip()

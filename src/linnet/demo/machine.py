@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 
-from linnet import __version__
-from linnet.demo import numbers
+from linnet import __version__, numbers
 
 
 def describe_machine(device: torch.device, precision: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from linnet.demo import numbers
+from linnet import numbers
 from linnet.demo.charts import Axis, Series, line_chart, linear_ticks, log_ticks, power_ticks, smooth
 from linnet.demo.figures import DemoFigures, ModelFigures
 from linnet.demo.style import CSS

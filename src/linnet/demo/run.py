@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from linnet.demo import numbers, recipes
+from linnet import numbers
+from linnet.demo import recipes
 from linnet.demo.corpus import Corpus, build_corpus
 from linnet.demo.figures import LONG_TOKENS, SHORT_TOKENS, CorpusFigures, DemoFigures, ModelFigures, Point, Sample
 from linnet.demo.folder import DATA, REPORT, Settings, claim

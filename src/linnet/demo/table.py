@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from linnet.demo import numbers
+from linnet import numbers
 from linnet.demo.figures import LONG_TOKENS, SHORT_TOKENS, DemoFigures, ModelFigures
 from linnet.demo.text import printable
 

@@ -179,14 +179,14 @@ class Decoder(nn.Module):
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         """`[B, T, D] -> [B, T, V]`."""
-        if self.head is None:
-            return linear(x_BTD, self.embedding.tokens.weight)
-        logits_BTV: Tensor = self.head(x_BTD)
-        return logits_BTV
+        return linear(x_BTD, *self._head_map())
 
     def token_loss(self, x_BTD: Tensor, targets_BT: Tensor) -> TokenLoss:
         """Summed nats of the targets given what `hidden` returned, without ever holding all logits."""
-        weight_VD, bias_V = self.embedding.tokens.weight, None
-        if self.head is not None:
-            weight_VD, bias_V = self.head.weight, self.head.bias
-        return linear_cross_entropy(x_BTD.flatten(0, 1), weight_VD, bias_V, targets_BT.flatten())
+        return linear_cross_entropy(x_BTD.flatten(0, 1), *self._head_map(), targets_BT.flatten())
+
+    def _head_map(self) -> tuple[Tensor, Tensor | None]:
+        """The head's matrix `[V, D]`, which is the embedding's where they are tied, and its bias `[V]`."""
+        if self.head is None:
+            return self.embedding.tokens.weight, None
+        return self.head.weight, self.head.bias

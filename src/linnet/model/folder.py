@@ -28,16 +28,18 @@ def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Deco
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise UserError(f"{folder}: is not a model folder, it has no {name}")
-    decoder = Decoder(ModelSpec.load(folder / CONFIG))
+    with torch.device("meta"):  # shapes without numbers: all of them are read
+        decoder = Decoder(ModelSpec.load(folder / CONFIG))
     path = folder / WEIGHTS
     try:
         tensors = load_file(path)
     except SafetensorError as error:
         raise UserError(f"{path}: not a safetensors file ({error})") from error
     check_tensors(decoder, tensors, path)
-    decoder.to(next(iter(tensors.values())).dtype)
-    decoder.load_state_dict(tensors)
-    return decoder.to(device)
+    dtype = next(iter(tensors.values())).dtype
+    # Copied, so that they lie in memory as PyTorch aligns them, not as the file does.
+    decoder.load_state_dict({name: t.to(device, dtype, copy=True) for name, t in tensors.items()}, assign=True)
+    return decoder
 
 
 def check_tensors(decoder: Decoder, tensors: dict[str, torch.Tensor], path: Path) -> None:

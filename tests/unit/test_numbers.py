@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linnet.demo import numbers
+from linnet import numbers
 
 
 @pytest.mark.parametrize(

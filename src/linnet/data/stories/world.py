@@ -81,6 +81,11 @@ class World:
         self.spot_of.pop(item, None)
         self.holder_of[item] = who
 
+    def take_over(self, who: Character, item: Item) -> None:
+        """The item comes into the hands of `who`, who owns it from now on."""
+        self.owner_of[item] = who
+        self.pick_up(who, item)
+
     def use_up(self, item: Item) -> None:
         """The item is no more (eaten, planted)."""
         self.holder_of.pop(item, None)

@@ -17,8 +17,7 @@ class Own(Event):
     def _happen(self, world: World) -> None:
         world.must_be_awake(self.who)
         world.must_be_new(self.item)
-        world.owner_of[self.item] = self.who
-        world.pick_up(self.who, self.item)
+        world.take_over(self.who, self.item)
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,7 @@ class Get(Event):
     def _happen(self, world: World) -> None:
         world.must_be_awake(self.who)
         world.must_be_new(self.item)
-        world.owner_of[self.item] = self.who
-        world.pick_up(self.who, self.item)
+        world.take_over(self.who, self.item)
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,7 @@ class Make(Event):
     def _happen(self, world: World) -> None:
         world.must_be_together(*self.who)
         world.must_be_new(self.item)
-        world.owner_of[self.item] = self.who[0]
-        world.pick_up(self.who[0], self.item)
+        world.take_over(self.who[0], self.item)
 
 
 @dataclass(frozen=True)
@@ -132,8 +129,7 @@ class Give(Event):
         world.must_be_together(self.giver, self.receiver)
         if world.owner_of.get(self.item) != self.giver:
             raise InconsistencyError(f"the {self.item.noun} is not {self.giver.label}'s to give")
-        world.owner_of[self.item] = self.receiver
-        world.pick_up(self.receiver, self.item)
+        world.take_over(self.receiver, self.item)
 
 
 @dataclass(frozen=True)
@@ -180,8 +176,7 @@ class Trade(Event):
         world.must_hold(self.other, self.other_item)
         world.must_be_together(self.who, self.other)
         for new_owner, item in ((self.other, self.item), (self.who, self.other_item)):
-            world.owner_of[item] = new_owner
-            world.pick_up(new_owner, item)
+            world.take_over(new_owner, item)
 
 
 @dataclass(frozen=True)

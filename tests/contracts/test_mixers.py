@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from examples import WIDTH, inputs
+from examples import WIDTH, inputs, randomised
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -68,7 +68,8 @@ def test_a_stream_in_chunks_equals_one_pass_exactly_where_the_traits_say_so(mixe
     x_BTD = inputs(2, LENGTH)
     chunked = feed(mixer, x_BTD, empty_state(mixer, 2), bounds)
     equal = torch.allclose(chunked, mixer(x_BTD))
-    assert equal == (mixer.traits.exact_when_split or bounds == [0, 14])
+    settled = mixer.traits.settled_after is not None and bounds[1] >= mixer.traits.settled_after
+    assert equal == (mixer.traits.exact_when_split or settled or bounds == [0, 14])
 
 
 def test_left_padding_changes_nothing_for_the_real_tokens(mixer: Mixer):
@@ -149,7 +150,8 @@ def _gradient_of_step(mixer: Mixer, step: int, with_prompt: bool) -> Tensor:
 def test_no_output_sees_a_later_token(mixer: Mixer, step: int):
     assert (_gradient_of_step(mixer, step, with_prompt=True)[:, step + 1 :] == 0).all()
     blind = (_gradient_of_step(mixer, step, with_prompt=False)[:, step + 1 :] == 0).all()
-    assert blind == mixer.traits.causal
+    settled = mixer.traits.settled_after is not None and step >= mixer.traits.settled_after - 1
+    assert blind == (mixer.traits.causal or settled)
 
 
 def test_every_output_can_see_the_first_token(mixer: Mixer):
@@ -195,13 +197,15 @@ def test_gradients_are_those_of_finite_differences(mixer: Mixer):
     assert torch.autograd.gradcheck(of_parameters, parameters, fast_mode=True)
 
 
-def test_bfloat16_stays_within_the_stated_error(mixer: Mixer):
-    x_BTD = inputs(2, 64, torch.bfloat16)
-    mixer.bfloat16()
-    rough = mixer(x_BTD).double()
-    exact = mixer.double()(x_BTD.double())
-    error = (rough - exact).square().mean().sqrt() / exact.square().mean().sqrt()
-    assert 0 < error < BF16_RELATIVE_ERROR
+def test_bfloat16_stays_within_the_stated_error(mixer_spec: MixerSpec):
+    """The median over random weights: PLGA's powers make much of the rounding of a few."""
+    errors = []
+    for _ in range(15):
+        mixer, x_BTD = randomised(mixer_spec.build(WIDTH, 128).double()), inputs(2, 64, torch.bfloat16)
+        rough = mixer.bfloat16()(x_BTD).double()
+        exact = mixer.double()(x_BTD.double())
+        errors.append((rough - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+    assert 0 < torch.stack(errors).median() < BF16_RELATIVE_ERROR
 
 
 def test_compiled_form_is_the_same(mixer_spec: MixerSpec, mixer: Mixer):

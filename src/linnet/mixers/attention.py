@@ -99,7 +99,7 @@ class AttentionSpec(MixerSpec):
 class Attention(Mixer):
     """Causal self-attention with one fused projection for queries, keys and values."""
 
-    traits: ClassVar[Traits] = Traits()
+    traits = Traits()
     references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"attend": attention_reference}
 
     def __init__(self, spec: AttentionSpec, d_model: int) -> None:

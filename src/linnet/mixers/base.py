@@ -22,11 +22,14 @@ class Traits:
     causal: without a state, no output depends on a later token.
     exact_when_split: a stream fed in chunks gives what one pass gives, however it is cut. A mixer without this trait
         fixes something at its first chunk (the prompt); after that every cut gives the same.
+    settled_after: for a mixer without these two: so many tokens decide what it fixes. Both traits hold for all outputs
+        from the last of them on, if the first chunk has as many; None where the whole first chunk decides.
     constant_state: the bytes of its state do not grow with the number of tokens.
     """
 
     causal: bool = True
     exact_when_split: bool = True
+    settled_after: int | None = None
     constant_state: bool = False
 
 
@@ -98,7 +101,7 @@ class State(ABC):
 class Mixer(nn.Module, ABC):
     """A layer that moves information between tokens."""
 
-    traits: ClassVar[Traits]
+    traits: Traits
     references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {}
     """The slow, obvious form of each fast operation, by the attribute that holds the fast one (tests compare)."""
 

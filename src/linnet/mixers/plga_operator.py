@@ -105,6 +105,11 @@ def operator_cost(heads: int, head_dim: int, hidden: int, residual_units: int, g
     return Cost(
         parameters=net.parameters + norms + 5 * heads * head_dim**2,
         flops_per_sequence=net.flops_per_token * heads * head_dim + 2 * 2 * heads * head_dim**3,
-        flops_per_token=2 * heads * head_dim**2,
         state_elements=heads * head_dim**2,
     )
+
+
+def density_cost(heads: int, head_dim: int, tokens: int | None) -> Cost:
+    """`q^T q` of every head over so many tokens of a sequence, which has as many; None: over all."""
+    flops = 2 * heads * head_dim**2
+    return Cost(flops_per_token=flops) if tokens is None else Cost(flops_per_sequence=flops * tokens)

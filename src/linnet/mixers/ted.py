@@ -74,7 +74,7 @@ class TedState(State):
 class Ted(Mixer):
     """Trainable exponential decays with a rate per token and head."""
 
-    traits: ClassVar[Traits] = Traits()
+    traits = Traits()
     references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"decay": decay_definition}
 
     def __init__(self, spec: TedSpec, d_model: int, context_length: int) -> None:

@@ -1,10 +1,8 @@
 """The deductive outputs of power-law graph attention, caught while a decoder runs."""
 
-from typing import Any
+from torch import Tensor
 
-from torch import Tensor, nn
-
-from linnet.mixers.plga_operator import DeductiveOutputs, PowerLawOperator
+from linnet.mixers.plga_operator import DeductiveOutputs, catch_deductive_outputs
 from linnet.model.decoder import Decoder
 
 
@@ -13,16 +11,6 @@ def deductive_outputs(decoder: Decoder, tokens_BT: Tensor) -> list[DeductiveOutp
 
     They carry gradients unless the caller disables them. A decoder without PLGA layers gives an empty list.
     """
-    caught: list[DeductiveOutputs] = []
-
-    def catch(module: nn.Module, inputs: Any, outputs: DeductiveOutputs) -> None:
-        caught.append(outputs)
-
-    nets = [module for module in decoder.modules() if isinstance(module, PowerLawOperator)]
-    hooks = [net.register_forward_hook(catch) for net in nets]
-    try:
+    with catch_deductive_outputs(decoder) as caught:
         decoder.hidden(tokens_BT)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return caught

@@ -3,7 +3,9 @@
 Legend: `B` batch, `H` heads, `K` head width, `M` metric hidden width, `R` residual units, `U` gated units in each.
 """
 
-from typing import Literal, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +97,23 @@ class PowerLawOperator(nn.Module):
         a_p = potential_tensor(a_lm, self.power)
         g = energy_curvature_tensor(a_p, self.curvature_weight, self.curvature_bias)
         return DeductiveOutputs(a, a_lm, a_p, g)
+
+
+@contextmanager
+def catch_deductive_outputs(module: nn.Module) -> Iterator[list[DeductiveOutputs]]:
+    """A list to which every operator inside `module` adds what it deduces meanwhile, in the order of the layers."""
+    caught: list[DeductiveOutputs] = []
+
+    def catch(_: nn.Module, inputs: Any, outputs: DeductiveOutputs) -> None:
+        caught.append(outputs)
+
+    nets = [part for part in module.modules() if isinstance(part, PowerLawOperator)]
+    hooks = [net.register_forward_hook(catch) for net in nets]
+    try:
+        yield caught
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def operator_cost(heads: int, head_dim: int, hidden: int, residual_units: int, gated_units: int) -> Cost:

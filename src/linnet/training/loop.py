@@ -28,6 +28,7 @@ from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.folder import check_tensors
+from linnet.training.acyclicity import with_acyclicity
 from linnet.training.checkpoint import (
     checkpoint_path,
     checkpoint_steps,
@@ -121,6 +122,8 @@ class Trainer:
         self.token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(self.device)
         self.decoder = _first_decoder(run).to(self.device)
         self.optimiser = build_optimiser(spec.optimiser, self.decoder)
+        if spec.dag is not None:
+            objective = with_acyclicity(objective, spec.dag, self.decoder)
         objective = torch.compile(objective) if spec.compile else objective
         self.take_step = Stepper(self.decoder, objective, self.optimiser, spec.clip, self.precision, self.token_bytes_V)
         flops_per_token = 3 * model_cost(run.model).flops_per_token(self.context_length, with_head=True)
@@ -218,6 +221,7 @@ class Trainer:
             "bits_per_byte": progress.bits_per_byte,
             "lr": progress.lr,
             "gradient_norm": progress.gradient_norm,
+            **meter.means,
             "tokens_per_s": progress.tokens_per_s,
             "share_of_peak": meter.tokens_per_s / self.peak_tokens_per_s,
             "memory_bytes": peak_memory_bytes(self.device),

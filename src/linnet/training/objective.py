@@ -3,7 +3,8 @@
 Legend: `B` batch, `T` tokens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from torch import Tensor
@@ -12,10 +13,15 @@ from linnet.model.decoder import Decoder
 
 
 class Loss(NamedTuple):
-    """Summed over the targets: `total` is minimised and carries the graph; `nats` is the likelihood in it, detached."""
+    """Summed over the targets: `total` is minimised and carries the graph; `nats` is the likelihood in it, detached.
+
+    terms: whatever else is to be logged, by name, detached, and summed over the targets too (a term that is a mean over
+    the batch counts once for each).
+    """
 
     total: Tensor
     nats: Tensor
+    terms: Mapping[str, Tensor] = MappingProxyType({})
 
 
 Objective = Callable[[Decoder, Tensor, Tensor], Loss]

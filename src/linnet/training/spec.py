@@ -48,6 +48,14 @@ class ClipSpec(Spec):
     at: PositiveFloat = 1.0
 
 
+class DagSpec(Spec):
+    """Coefficients of PLDR-LLM's regulariser for each of its tensors (`acyclicity`); the paper's DAG model has 0.05."""
+
+    a_lm: NonNegativeFloat = 0.05
+    a_p: NonNegativeFloat = 0.05
+    g: NonNegativeFloat = 0.05
+
+
 class EvaluateSpec(Spec):
     """The fixed validation set: `tokens` of the validation split, the same ones every `every` steps and at the end.
 
@@ -82,6 +90,7 @@ class TrainingSpec(Spec):
     windows: `stream` cuts the split into windows wherever they fall, anew in each epoch; with `documents` a window
     begins with a document, or goes on where one that is longer was cut (`data.windows`), and is filled with what
     follows. For many short documents: text from the middle of one teaches a model little about what to remember.
+    dag: the regulariser of a model with plga layers; null for none.
     precision: of the products; weights, moments and sums are float32. `auto` is bfloat16 on a CUDA device that has
     it, else float32 (`machine.choose_precision` says why). threads: null leaves the choice to PyTorch.
     """
@@ -95,6 +104,7 @@ class TrainingSpec(Spec):
     optimiser: OptimiserSpec = OptimiserSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     clip: ClipSpec = ClipSpec()
+    dag: DagSpec | None = None
     seed: NonNegativeInt = 0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     device: str = "auto"

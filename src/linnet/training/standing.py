@@ -18,6 +18,7 @@ class Meter:
     seconds: float = 0.0
     lr: float = 0.0
     gradient_norm: float = 0.0
+    terms: dict[str, float] = field(default_factory=dict)
 
     def add(self, result: StepResult, seconds: float) -> None:
         """Count a step."""
@@ -26,6 +27,13 @@ class Meter:
         self.bytes += result.bytes
         self.seconds += seconds
         self.lr, self.gradient_norm = result.lr, result.gradient_norm
+        for name, value in result.terms.items():
+            self.terms[name] = self.terms.get(name, 0.0) + value
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The objective's terms, as means over the tokens."""
+        return {name: value / self.tokens for name, value in self.terms.items()}
 
     @property
     def nats_per_token(self) -> float:

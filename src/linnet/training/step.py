@@ -5,7 +5,7 @@ Legend: `B` batch, `T` tokens, `V` vocabulary.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ class NonFiniteError(ArithmeticError):
 class StepResult:
     """One step: nats (summed, without other terms of the objective), predicted tokens, their bytes of text.
 
-    `gradient_norm` is the joint norm before clipping.
+    `gradient_norm` is the joint norm before clipping; `terms` are the objective's, summed over the tokens.
     """
 
     nats: float
@@ -38,6 +38,7 @@ class StepResult:
     bytes: int
     lr: float
     gradient_norm: float
+    terms: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,11 @@ class Stepper:
         `NonFiniteError`, before anything is updated, where the loss or the gradient norm is not finite.
         """
         tokens = sum(int((targets != IGNORED).sum()) for _, targets in batches)
-        sums = self._accumulate(batches, tokens)
+        sums, names = self._accumulate(batches, tokens)
         parameters = [parameter for parameter in self.decoder.parameters() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
         # The one wait for the device in a step: what was measured decides whether the update is applied.
-        total, nats, bytes_of_text, gradient_norm = torch.cat((sums, norm.double()[None])).tolist()
+        total, nats, bytes_of_text, *terms, gradient_norm = torch.cat((sums, norm.double()[None])).tolist()
         loss = total / tokens
         if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
             self.optimiser.zero_grad()
@@ -70,20 +71,27 @@ class Stepper:
         set_learning_rate(self.optimiser, lr)
         self.optimiser.step()
         self.optimiser.zero_grad()
-        return StepResult(nats, tokens, int(bytes_of_text), lr, gradient_norm)
+        named = dict(zip(names, terms, strict=True))
+        return StepResult(nats, tokens, int(bytes_of_text), lr, gradient_norm, named)
 
-    def _accumulate(self, batches: Sequence[tuple[Tensor, Tensor]], tokens: int) -> Tensor:
-        """Add up the gradients of the mean over `tokens`; the sums of objective, nats and bytes, float64 `[3]`."""
+    def _accumulate(self, batches: Sequence[tuple[Tensor, Tensor]], tokens: int) -> tuple[Tensor, tuple[str, ...]]:
+        """Add up the gradients of the mean over `tokens`.
+
+        The sums of objective, nats, bytes and the objective's terms, float64, and the terms' names.
+        """
         device = self.decoder.device
-        sums = torch.zeros(3, dtype=torch.float64, device=device)
+        names: tuple[str, ...] = ()
+        sums = torch.zeros((), dtype=torch.float64, device=device)
         for inputs, targets in batches:
             inputs_BT, targets_BT = (part.to(device, non_blocking=True) for part in (inputs, targets))
             with torch.autocast(device.type, self.precision, enabled=self.precision != torch.float32):
                 loss = self.objective(self.decoder, inputs_BT, targets_BT)
             (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
             bytes_of_text = text_bytes(targets_BT, self.token_bytes_V)
-            sums += torch.stack([value.double() for value in (loss.total.detach(), loss.nats, bytes_of_text)])
-        return sums
+            names = tuple(loss.terms)
+            measured = (loss.total.detach(), loss.nats, bytes_of_text, *loss.terms.values())
+            sums = sums + torch.stack([value.double() for value in measured])
+        return sums, names
 
     def _clip(self, parameters: list[torch.nn.Parameter], norm: Tensor) -> None:
         if self.clip.by == "norm":

@@ -66,6 +66,7 @@ class LogWatch(Watch):
             f"{line['bits_per_byte']:.4f} bits/byte",
             f"lr {line['lr']:.2e}",
             f"gradient norm {line['gradient_norm']:.3f}",
+            *(f"{name} {value:.4g}" for name, value in line.items() if name.startswith("dag_")),
             f"{line['tokens_per_s']:,.0f} tokens/s",
             f"{line['share_of_peak']:.1%} of peak",
             f"{line['memory_bytes'] / 1e6:,.0f} MB",

@@ -25,7 +25,13 @@ def bits(bits_per_byte: float) -> str:
 
 def signed_bits(bits_per_byte: float) -> str:
     """A difference in bits per byte: `+0.031`."""
-    return f"{bits_per_byte:+.3f}"
+    return signed(bits_per_byte, 3)
+
+
+def signed(value: float, decimals: int) -> str:
+    """A difference: `+0.0312`, and `0.0000` for what rounds to nothing."""
+    text = f"{value:+.{decimals}f}"
+    return text if float(text) else text[1:]
 
 
 def tokens(count: int) -> str:

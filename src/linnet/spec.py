@@ -1,6 +1,7 @@
 """The base of every description in linnet: frozen, typed, unknown keys refused, errors in one line."""
 
 import copy
+import difflib
 import re
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -22,6 +23,15 @@ class Spec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
+    def _no_unknown_key(cls, data: Any) -> Any:
+        """Refused first, with what was probably meant: a key that is misspelt is also missing."""
+        for key in data if isinstance(data, dict) else ():
+            if key not in cls.model_fields:
+                raise ValueError(f"{key}: unknown key (value {_short(data[key])}); {_instead(key, cls)}")
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
     def _no_bool_as_number(cls, data: Any) -> Any:
         """Python counts True as 1; in a description `heads: yes` is a mistake."""
         for name, field in cls.model_fields.items():
@@ -37,6 +47,11 @@ class Spec(BaseModel):
             return cls.model_validate(value)
         except ValidationError as error:
             raise UserError(f"{origin}: {describe(error, value)}") from error
+
+
+def _instead(key: Any, spec: type[Spec]) -> str:
+    close = difflib.get_close_matches(str(key), spec.model_fields, n=1)
+    return f"did you mean {close[0]}?" if close else f"accepted: {', '.join(spec.model_fields)}"
 
 
 def _is_number(annotation: Any) -> bool:
@@ -57,8 +72,6 @@ def describe(error: ValidationError, data: Any) -> str:
     """The first mistake of a pydantic error about `data` in one line: field, value, what would be accepted."""
     first = error.errors(include_url=False)[0]
     kind, field, value = first["type"], field_path(first["loc"], data), first["input"]
-    if kind in ("extra_forbidden", "invalid_key"):
-        return f"{field}: unknown key (value {_short(value)})"
     if kind == "missing":
         return f"{field}: missing, a value is required"
     if kind == "union_tag_not_found":

@@ -184,3 +184,22 @@ def test_the_resolved_configuration_trains_the_same_model(tmp_path, command):
     assert main(["train", "--config", config, "--out", str(tmp_path / "two")]) == 0
     assert _ends(tmp_path / "one") == _ends(tmp_path / "two")
     assert yaml.safe_load((tmp_path / "one" / "config.yaml").read_text())["training"]["steps"] == 8
+
+
+def test_a_start_that_is_refused_leaves_no_run_behind(data, tmp_path, capsys):
+    """The corrected command may use the same folder."""
+    out = tmp_path / "run"
+    refused = [
+        "train",
+        "--model",
+        "tiny-ted",
+        "--data",
+        str(data),
+        "--out",
+        str(out),
+        "--set",
+        "training.context_length=8",
+    ]
+    assert main([*refused, "--set", "training.dag={}"]) == 2
+    assert "training.dag" in capsys.readouterr().err
+    assert not (out / "config.yaml").exists()

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from linnet import numbers
+
 if TYPE_CHECKING:
     from linnet.evaluation.likelihood import Evaluation
 
@@ -56,9 +58,9 @@ def _print_table(found: "Evaluation") -> None:
     table.add_column(justify="right")
     table.add_column()
     table.add_row("bits per byte", f"{found.causal.bits_per_byte:.4f}", "causal")
-    if found.whole_sequence is not None:
+    if found.whole_sequence is not None and found.leak is not None:
         table.add_row("", f"{found.whole_sequence.bits_per_byte:.4f}", "whole sequence, sees the future")
-        table.add_row("leak", f"{found.leak:+.4f}", "bits per byte that seeing the future gains")
+        table.add_row("leak", numbers.signed(found.leak, 4), "bits per byte that seeing the future gains")
     table.add_row("perplexity", f"{found.causal.perplexity:,.2f}", "per token")
     table.add_row("accuracy", f"{found.causal.accuracy:.1%}", "of tokens guessed first")
     table.add_row("tokens", f"{found.causal.tokens:,}", f"{found.causal.bytes:,} bytes of text")

@@ -5,6 +5,7 @@ Exit codes: 0, 1 (the run failed), 2 (the user's input is wrong; one line says w
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -92,6 +93,8 @@ def linnet(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit code."""
+    if arguments is None:
+        signal.signal(signal.SIGTERM, _leave)
     try:
         code = _invoke(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
@@ -109,6 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.filename is None:
             raise
         return _fail(f"error: {error.filename}: {error.strerror}", 2 if isinstance(error, UNUSABLE_PATH) else 1)
+
+
+def _leave(number: int, frame: Any) -> None:
+    """End as after an error, so that nothing half-written stays. (`train` and `demo` save first: `StopRequest`.)"""
+    raise SystemExit(128 + number)
 
 
 def _invoke(arguments: list[str]) -> int:

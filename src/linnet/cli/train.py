@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from linnet import numbers
+
 if TYPE_CHECKING:
     from linnet.training.loop import RunResult
 
@@ -33,12 +35,13 @@ def train(
     weights of the last step. Ctrl-C and SIGTERM save and stop; the same command goes on, and ends bit for bit where
     an uninterrupted run ends (same machine, CPU).
 
-    Fields: training.steps or training.tokens, training.batch_size, training.accumulate, training.context_length,
-    training.seed, training.precision (auto, float32, bfloat16), training.device, training.threads, training.compile;
+    Fields (docs/training.md says what they mean): training.steps or training.tokens, training.batch_size,
+    training.accumulate, training.context_length, training.windows (stream, documents), training.seed,
+    training.precision (auto, float32, bfloat16), training.device, training.threads, training.compile;
     training.optimiser.lr, .betas, .eps, .weight_decay; training.schedule.kind (cosine, cosine_squared, linear,
     constant), .warmup_steps, .start_fraction, .final_fraction; training.clip.by (norm, value, none), .at;
-    training.evaluate.every, .tokens, .operator_from (train, empty); training.checkpoint.every, .keep;
-    training.log.every; and every field of the model.
+    training.dag.a_lm, .a_p, .g; training.evaluate.every, .tokens, .operator_from (train, empty);
+    training.checkpoint.every, .keep; training.log.every; and every field of the model.
 
     Example: linnet train --model ted-tinystories --data data/stories --out runs/ted --set training.steps=2000
 
@@ -106,7 +109,7 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("validation", f"{found['bits_per_byte']:.4f} bits/byte, causal"))
         if "leak" in found:
             rows.append(("whole sequence", f"{found['whole_sequence_bits_per_byte']:.4f} bits/byte"))
-            rows.append(("leak", f"{found['leak']:+.4f} bits/byte"))
+            rows.append(("leak", f"{numbers.signed(found['leak'], 4)} bits/byte"))
         rows.append(("accuracy", f"{found['accuracy']:.1%}"))
     if summary["best"]:
         best = summary["best"]

@@ -20,8 +20,9 @@ class Batches:
     """An endless sequence of training batches, each computed from its number alone.
 
     An epoch is cut into windows of `T + 1` tokens, which come in a random order; windows run on from one epoch to the
-    next, across batches. Without `starts` an epoch's windows start `T` apart, so that no token is predicted twice, the
-    first at a random offset below `T`. Offset and order are drawn anew for each epoch from (seed, epoch).
+    next, across batches. The order is drawn anew for each epoch from (seed, epoch). Without `starts` so is an offset
+    below `T`, where the first window starts; the others follow `T` apart, so that no token is predicted twice. With
+    `starts` windows may overlap: what follows a document's end in its window is predicted again where it begins one.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ def validation_windows(
     if predicted < 1:
         raise UserError(f"{sequence.name}: {len(sequence)} tokens; expected at least 2")
     windows = document_windows(sequence, end_id, context_length)
-    share = min(1.0, (limit_tokens or predicted) / predicted)
+    share = 1.0 if limit_tokens is None else min(1.0, limit_tokens / predicted)
     count = max(1, int(share * len(windows)))
     chosen = [number * len(windows) // count for number in range(count)]
     for first in range(0, count, batch_size):

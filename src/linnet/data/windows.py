@@ -23,8 +23,13 @@ class DocumentWindows:
         return len(self.starts)
 
     def whole(self, sequence: TokenSequence, context_length: int) -> NDArray[np.int64]:
-        """The starts `[<= W]` behind which a whole window and its last target lie."""
-        return self.starts[self.starts + context_length < len(sequence)]
+        """Starts `[<= W]` behind which a whole window and its last target lie; where the end would be lost, its own.
+
+        The sequence must be longer than a window.
+        """
+        starts = self.starts[self.starts + context_length < len(sequence)]
+        last = len(sequence) - 1 - context_length
+        return starts if starts[-1] == last else np.append(starts, last)
 
 
 def document_windows(sequence: TokenSequence, end_id: int, context_length: int) -> DocumentWindows:

@@ -22,7 +22,7 @@ from linnet.model.state import DecoderState
 from linnet.ops.cross_entropy import IGNORED
 
 Windows = Iterable[tuple[Tensor, Tensor]]
-"""Inputs and targets, int64 `[B, T]` each; targets that are `IGNORED` do not count."""
+"""Inputs and targets, int64 `[B, T]` each; targets that are `IGNORED`, at the end of a row, do not count."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,16 @@ def evaluate(
             frozen = frozen_state(decoder, calibration_1T, 1, length)
         causal.add(decoder, inputs_BT, targets_BT, rows_of(frozen, batch))
         if whole_sequence:
-            whole.add(decoder, inputs_BT, targets_BT, None)
+            _add_whole(whole, decoder, inputs_BT, targets_BT)
     return Evaluation(causal.likelihood(), whole.likelihood() if whole.tokens else None)
+
+
+def _add_whole(sums: "_Sums", decoder: Decoder, inputs_BT: Tensor, targets_BT: Tensor) -> None:
+    """Each row without the ignored targets at its end: what stands beside a row must not be part of its sequence."""
+    lengths_B = (targets_BT != IGNORED).sum(dim=1)
+    for length in sorted(set(lengths_B.tolist())):
+        rows = lengths_B == length
+        sums.add(decoder, inputs_BT[rows, :length], targets_BT[rows, :length], None)
 
 
 class _Sums:

@@ -1,12 +1,11 @@
 """The text that continues a prompt, piece by piece as it is generated, and what it cost."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from linnet.data.pieces import TextStream
 from linnet.inference.engine import Step
-from linnet.model.state import DecoderState
 
 
 @dataclass
@@ -18,7 +17,7 @@ class Figures:
     """
 
     prompt_tokens: int
-    state: DecoderState
+    bytes_of_state: Callable[[int], int]
     tokens: int = 0
     passes: int = 0
     seconds_prompt: float = 0.0
@@ -26,8 +25,8 @@ class Figures:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the decode state, as allocated."""
-        return self.state.nbytes
+        """Bytes of the decode state that the tokens so far take."""
+        return self.bytes_of_state(self.prompt_tokens + self.tokens)
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -38,8 +37,11 @@ class Figures:
 class Continuation(Iterator[str]):
     """Pieces of text that add up to the continuation of one prompt; every piece is whole characters, none is empty."""
 
-    def __init__(self, steps: Iterator[Step], text: TextStream, state: DecoderState, prompt_tokens: int) -> None:
-        self.figures = Figures(prompt_tokens, state)
+    def __init__(
+        self, steps: Iterator[Step], text: TextStream, prompt_tokens: int, bytes_of_state: Callable[[int], int]
+    ) -> None:
+        """`bytes_of_state`: of a state that holds so many tokens."""
+        self.figures = Figures(prompt_tokens, bytes_of_state)
         self._steps, self._text = steps, text
         self._pieces = self._run()
 

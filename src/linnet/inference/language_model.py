@@ -1,6 +1,7 @@
 """A decoder and its tokenizer: text in, text out."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, overload
 
@@ -10,6 +11,7 @@ from linnet.inference.continuation import Continuation
 from linnet.inference.device import resolve_device
 from linnet.inference.engine import decode, new_state
 from linnet.inference.sampling import Sampling
+from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.folder import CONFIG, TOKENIZER, load_decoder
 from linnet.model.spec import ModelSpec
@@ -112,7 +114,9 @@ class LanguageModel:
             state=state,
             vocab_size=self.tokenizer.vocab_size,
         )
-        return Continuation(steps, self.tokenizer.stream(), state, len(tokens))
+        element_bytes = next(self.decoder.parameters()).element_size()
+        bytes_of_state = partial(model_cost(self.spec).state_bytes, element_bytes=element_bytes)
+        return Continuation(steps, self.tokenizer.stream(), len(tokens), bytes_of_state)
 
     def complete(self, prompts: Sequence[str], max_tokens: int, sampling: Sampling) -> list[str]:
         """The continuations of several prompts, generated as one batch."""

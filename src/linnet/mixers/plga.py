@@ -126,6 +126,12 @@ class PlgaState(KeyValueState):
         """Forget the tokens, keep the operator: this is how a frozen operator is reused."""
         return self.fork()
 
+    def crop(self, length: int) -> None:
+        """Forget later tokens; without any token left the operator goes too, and the next chunk deduces its own."""
+        super().crop(length)
+        if length == 0:
+            self.operator = None
+
 
 class Plga(Mixer):
     """Power-law graph attention.

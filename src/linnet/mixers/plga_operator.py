@@ -105,7 +105,8 @@ def catch_deductive_outputs(module: nn.Module) -> Iterator[list[DeductiveOutputs
     caught: list[DeductiveOutputs] = []
 
     def catch(_: nn.Module, inputs: Any, outputs: DeductiveOutputs) -> None:
-        caught.append(outputs)
+        if not caught or caught[-1] is not outputs:  # in half precision a net calls itself, widened
+            caught.append(outputs)
 
     nets = [part for part in module.modules() if isinstance(part, PowerLawOperator)]
     hooks = [net.register_forward_hook(catch) for net in nets]

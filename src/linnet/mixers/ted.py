@@ -7,7 +7,6 @@
 Legend: `B` batch, `T` tokens of the chunk, `S` tokens so far, `N` heads, `D` model width.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
@@ -99,7 +98,9 @@ class Ted(Mixer):
             nn.init.normal_(self.rate_weight, std=3 * width**-0.5)
             return
         nn.init.normal_(self.rate_weight, std=width**-0.5)
-        lifetimes_N = torch.logspace(0, math.log10(self.context_length), heads)
+        # One head starts in the middle, not at the short end.
+        exponents_N = torch.linspace(0, 1, heads) if heads > 1 else torch.tensor([0.5])
+        lifetimes_N = self.context_length**exponents_N
         with torch.no_grad():
             self.rate_bias.copy_(-lifetimes_N.reciprocal().expm1().log())
 

@@ -108,20 +108,21 @@ def preset_names() -> list[str]:
 
 
 def read_description(source: str | Path) -> dict[str, Any]:
-    """The plain data behind a preset's name, a YAML or JSON file, or a model folder.
+    """The plain data behind a preset's name, a YAML or JSON file, a model folder, or a run folder with one.
 
     Raises `UserError` where there is no such thing, or it holds no mapping.
     """
     preset = PRESETS / f"{source}.yaml"
     path = preset if preset.parent == PRESETS and preset.is_file() else Path(source)
     if path.is_dir():
-        path = path / "config.json"
-        if not path.exists():
-            raise UserError(f"{source}: is no model folder, it has no config.json")
+        found = [folder / "config.json" for folder in (path, path / "model") if (folder / "config.json").is_file()]
+        if not found:
+            raise UserError(f"{source}: neither a model folder nor a run folder with one (no config.json)")
+        path = found[0]
     if not path.exists():
         raise UserError(f"{source}: no such file, and no preset of that name; presets: {', '.join(preset_names())}")
     data = read_json(path) if path.suffix == ".json" else read_yaml(path)
     if not isinstance(data, dict):
-        found = "nothing" if data is None else type(data).__name__
-        raise UserError(f"{source}: expected a mapping (name, vocab_size, d_model, …), found {found}")
+        kind = "nothing" if data is None else type(data).__name__
+        raise UserError(f"{source}: expected a mapping (name, vocab_size, d_model, …), found {kind}")
     return data

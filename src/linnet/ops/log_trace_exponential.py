@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 TAYLOR_TERMS = 18
-"""The exponential of a matrix of norm 1 is cut off behind a relative `1 / 18! = 2e-16`."""
+"""The exponential of a matrix of norm 1 is cut off at a relative `1 / 19! = 8e-18`."""
 
 
 def log_trace_exponential_reference(matrix: Tensor) -> Tensor:
@@ -30,6 +30,7 @@ def _scaled_exponential(matrix: Tensor) -> tuple[Tensor, Tensor]:
     squarings, each scaled back. No element is negative, so nothing cancels.
     """
     squarings = matrix.sum(dim=-1).amax(dim=-1).clamp(min=1.0).log2().ceil()[..., None, None]
+    squarings = squarings.nan_to_num(nan=0.0, posinf=0.0)  # what is not finite stays so, and is reported as such
     total, logarithm = _with_largest_one(_series(matrix * 2.0**-squarings))
     for step in range(int(squarings.max())):
         squared, of_squared = _with_largest_one(total @ total)
@@ -61,7 +62,8 @@ class _LogTraceExponential(torch.autograd.Function):
         exponential, logarithm = _scaled_exponential(matrix.double())
         trace = exponential.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
         smallest = torch.finfo(trace.dtype).tiny
-        ctx.save_for_backward((exponential.mT / trace.clamp(min=smallest)[..., None, None]).to(matrix.dtype))
+        gradient = exponential.mT / trace.clamp(min=smallest)[..., None, None]
+        ctx.save_for_backward(gradient.clamp(max=torch.finfo(matrix.dtype).max).to(matrix.dtype))
         value = logarithm + trace.clamp(min=smallest).log() - math.log(matrix.shape[-1])
         return value.clamp(min=0.0)  # the trace is never below K; rounding may say so
 
@@ -76,7 +78,8 @@ class _LogTraceExponential(torch.autograd.Function):
 def log_trace_exponential(matrix: Tensor) -> Tensor:
     """`log(trace(exp(M)) / K)`, `[..., K, K] -> [...]`, float64, for `M >= 0`.
 
-    It and its gradient are finite for every finite M, and exact unless the trace is less than 1e-300 of the largest
+    It and its gradient are finite for every finite M (a gradient beyond the range of M's precision becomes the largest
+    number there), and exact unless the trace is less than 1e-300 of the largest
     element of the exponential (a matrix almost without cycles whose elements are beyond 1e5).
     """
     value: Tensor = _LogTraceExponential.apply(matrix)  # type: ignore[no-untyped-call]

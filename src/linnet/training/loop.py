@@ -98,8 +98,8 @@ def train(
         return RunResult(folder.path, summary)
     with StopRequest() as stop, folder.locked(), threads(run.training.threads):
         folder.check(run)
+        trainer = Trainer(run, data, folder, objective, watch, stop)  # refuses what cannot be trained
         folder.start(run)
-        trainer = Trainer(run, data, folder, objective, watch, stop)
         trainer.resume()
         trainer.run_steps()
         return RunResult(folder.path, trainer.finish(command))
@@ -214,6 +214,8 @@ class Trainer:
     def _write_line(self, evaluated: bool) -> None:
         """A line of figures: means since the line before; what a stop and resume cannot change, and the speed."""
         progress, meter = self._progress(), self.standing.meter
+        # On a machine that was busy then, the peak was measured too low.
+        self.peak_tokens_per_s = max(self.peak_tokens_per_s, meter.tokens_per_s)
         line: dict[str, Any] = {
             "step": progress.step,
             "tokens": progress.tokens,
@@ -221,12 +223,13 @@ class Trainer:
             "bits_per_byte": progress.bits_per_byte,
             "lr": progress.lr,
             "gradient_norm": progress.gradient_norm,
-            **meter.means,
             "tokens_per_s": progress.tokens_per_s,
             "share_of_peak": meter.tokens_per_s / self.peak_tokens_per_s,
             "memory_bytes": peak_memory_bytes(self.device),
             "eta_s": progress.eta_s,
         }
+        if meter.terms:
+            line["terms"] = meter.means
         if evaluated:
             line["validation"] = progress.validation
         self.folder.metrics.append(line)

@@ -58,6 +58,7 @@ class Stepper:
         `NonFiniteError`, before anything is updated, where the loss or the gradient norm is not finite.
         """
         tokens = sum(int((targets != IGNORED).sum()) for _, targets in batches)
+        assert tokens, "a step without targets"
         sums, names = self._accumulate(batches, tokens)
         parameters = [parameter for parameter in self.decoder.parameters() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from linnet import numbers
 from linnet.progress import Advance, progress
 
 
@@ -66,7 +67,7 @@ class LogWatch(Watch):
             f"{line['bits_per_byte']:.4f} bits/byte",
             f"lr {line['lr']:.2e}",
             f"gradient norm {line['gradient_norm']:.3f}",
-            *(f"{name} {value:.4g}" for name, value in line.items() if name.startswith("dag_")),
+            *(f"{name} {value:.4g}" for name, value in line.get("terms", {}).items()),
             f"{line['tokens_per_s']:,.0f} tokens/s",
             f"{line['share_of_peak']:.1%} of peak",
             f"{line['memory_bytes'] / 1e6:,.0f} MB",
@@ -121,7 +122,8 @@ def evaluation_text(figures: dict[str, Any]) -> str:
     """Bits per byte, and the leak where there is one."""
     text = f"{figures['bits_per_byte']:.4f} bits/byte"
     if "leak" in figures:
-        text += f" (whole sequence {figures['whole_sequence_bits_per_byte']:.4f}, leak {figures['leak']:+.4f})"
+        leak = numbers.signed(figures["leak"], 4)
+        text += f" (whole sequence {figures['whole_sequence_bits_per_byte']:.4f}, leak {leak})"
     return text
 
 

@@ -118,7 +118,7 @@ def test_manifest_that_is_no_mapping(folder: Path) -> None:
 
 def test_unknown_key_and_missing_side(folder: Path) -> None:
     edit(folder, colour="red")
-    assert refusal(folder) == "/manifest.json: colour: unknown key (value 'red')"
+    assert refusal(folder).startswith("/manifest.json: colour: unknown key (value 'red'); accepted: ")
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["colour"], manifest["splits"]["validation"]
     (folder / "manifest.json").write_text(json.dumps(manifest))

@@ -49,8 +49,9 @@ def test_windows_join_and_break_off_a_document_only_where_it_does_not_fit(text: 
 def test_whole_windows_have_room_for_their_last_target() -> None:
     sequence = sequence_of(".aaa.bbb.ccc.")
     windows = document_windows(sequence, END, 8)
-    assert windows.whole(sequence, 8).tolist() == [0]
+    assert windows.whole(sequence, 8).tolist() == [0, 4]  # [8] has no room: the end is read from 4
     assert windows.whole(sequence, 4).tolist() == [0, 8]
+    assert windows.whole(sequence, 11).tolist() == [0, 1]
 
 
 @given(text=st.text(alphabet="ab.", min_size=1, max_size=40), shards=st.integers(1, 5))

@@ -190,3 +190,15 @@ def test_where_the_calibration_text_comes_from(tmp_path):
     assert calibration_tokens(data, "train", 8).tolist() == [[end, *b"a long "]]
     assert calibration_tokens(data, "train", 999).shape == (1, 26)
     assert np.issubdtype(calibration_tokens(data, "train", 8).numpy().dtype, np.int64)
+
+
+@pytest.mark.parametrize("mixer", ["attention", "plga"])
+def test_the_figures_do_not_depend_on_the_batch(mixer):
+    """A short window is padded to its neighbours' length; nothing of that may be seen."""
+    decoder = _decoder(mixer)
+    inputs, targets = _tokens(4, 16, seed=1), _tokens(4, 16, seed=2)
+    for row, length in enumerate((16, 9, 3, 9)):
+        targets[row, length:] = IGNORED
+    together = evaluate(decoder, [(inputs, targets)], BYTES + 1, CALIBRATION)
+    single = evaluate(decoder, zip(inputs.split(1), targets.split(1), strict=True), BYTES + 1, CALIBRATION)
+    assert together.figures() == pytest.approx(single.figures(), rel=1e-9)

@@ -19,14 +19,18 @@ head: {tied: true}
 """
 
 WRONG = {
-    "an unknown key": ("d_model: 64", "d_modle: 64", "{file}: d_model: missing, a value is required"),
+    "an unknown key": ("d_model: 64", "d_modle: 64", "{file}: d_modle: unknown key (value 64); did you mean d_model?"),
     "an unknown key beside all others": (
         "name: small",
         "name: small\ncolour: red",
         "colour: unknown key (value 'red')",
     ),
     "an unknown key deep inside": ("heads: 4", "heads: 4, headz: 3", "blocks[0].mixer.headz: unknown key (value 3)"),
-    "a key that is a number": ("name: small", "3: small", "{file}: 3: unknown key (value 3)"),
+    "a key that is a number": (
+        "name: small",
+        "3: small",
+        "{file}: 3: unknown key (value 'small'); accepted: name, vocab_size",
+    ),
     "a key given twice": (
         "d_model: 64",
         "d_model: 64\nd_model: 32",
@@ -99,7 +103,7 @@ def test_what_is_no_file_is_refused_with_what_there_is(tmp_path: Path):
     assert refusal("no-such-model") == (
         "no-such-model: no such file, and no preset of that name; presets: " + ", ".join(preset_names())
     )
-    assert refusal(tmp_path) == f"{tmp_path}: is no model folder, it has no config.json"
+    assert refusal(tmp_path) == f"{tmp_path}: neither a model folder nor a run folder with one (no config.json)"
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path):

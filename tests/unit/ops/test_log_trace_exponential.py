@@ -46,6 +46,17 @@ def test_a_matrix_without_cycles_gives_zero(scale):
     assert log_trace_exponential(torch.triu(_matrices(6, scale, 2), diagonal=1)).abs().max() < 1e-9
 
 
+def test_almost_no_cycles_and_huge_elements_still_give_finite_gradients():
+    matrix = torch.triu(_matrices(6, 1e12, 2), diagonal=1).float().requires_grad_()
+    (gradient,) = torch.autograd.grad(log_trace_exponential(matrix).sum(), matrix)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("largest", [torch.nan, torch.inf])
+def test_what_is_not_finite_stays_so(largest):
+    assert not log_trace_exponential(torch.full((1, 3, 3), largest)).isfinite().any()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("largest", [0.0, 1e-30, 1.0, 1e3, 1e18, 1e37])
 def test_narrow_inputs_give_finite_values_and_gradients_of_their_kind(dtype, largest):

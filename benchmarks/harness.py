@@ -61,18 +61,24 @@ def gate(name: str, holds: bool, detail: str) -> None:
 
 def machine() -> dict[str, Any]:
     """Where and on what code a number was measured."""
-    git = Path(__file__).parent.parent
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=git, capture_output=True, text=True, check=False
-    )
+    commit = _git("describe", "--always")
+    if _git("status", "--porcelain", "--", ".", ":!benchmarks/results"):  # what earlier benchmarks wrote is no code
+        commit += "-dirty"
     return {
         "processor": _processor(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "commit": commit.stdout.strip(),
+        "commit": commit,
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(
+        command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def _processor() -> str:

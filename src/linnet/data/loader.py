@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from linnet.data.shards import TokenSequence
-from linnet.data.windows import document_windows
+from linnet.data.windows import DocumentWindows
 from linnet.errors import UserError
 from linnet.ops.cross_entropy import IGNORED
 
@@ -84,18 +84,17 @@ class Batches:
 
 
 def validation_windows(
-    sequence: TokenSequence, end_id: int, context_length: int, batch_size: int, limit_tokens: int | None = None
+    sequence: TokenSequence, windows: DocumentWindows, end_id: int, batch_size: int, limit_tokens: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield inputs and targets `[b, t <= T]`, int64, always the same, in order.
 
-    Windows begin with a document where they can (`document_windows`): every token but the first is a target exactly
-    once, the other targets are `IGNORED`. With a limit of fewer tokens than that, windows of about as many tokens (at
-    least one window) are spread evenly over the sequence.
+    `windows` are the sequence's (`document_windows`), and begin with a document where they can: every token but the
+    first is a target exactly once, the other targets are `IGNORED`. With a limit of fewer tokens than that, windows of
+    about as many tokens (at least one window) are spread evenly over the sequence.
     """
     predicted = len(sequence) - 1
     if predicted < 1:
         raise UserError(f"{sequence.name}: {len(sequence)} tokens; expected at least 2")
-    windows = document_windows(sequence, end_id, context_length)
     share = 1.0 if limit_tokens is None else min(1.0, limit_tokens / predicted)
     count = max(1, int(share * len(windows)))
     chosen = [number * len(windows) // count for number in range(count)]

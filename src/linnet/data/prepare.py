@@ -20,7 +20,7 @@ from linnet.data.shards import (
     token_dtype,
     write_manifest,
 )
-from linnet.data.sources import STDIN, Source
+from linnet.data.sources import STDIN, Advance, Source
 from linnet.data.split import Holdout, Split, Survey, below, check_fraction, content_hash
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS, check_vocab_size, cut_before_words
@@ -32,7 +32,6 @@ TOKENIZER_SAMPLE_BYTES = 50_000_000
 _BATCH_CHARACTERS = 1 << 21
 
 Part = tuple[Split, str]
-Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)

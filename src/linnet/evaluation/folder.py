@@ -9,12 +9,14 @@ from linnet.data.loader import validation_windows
 from linnet.data.shards import TokenData
 from linnet.data.split import Split
 from linnet.data.tokenizer import Tokenizer
+from linnet.data.windows import document_windows
 from linnet.errors import UserError
 from linnet.evaluation.frozen import OperatorFrom, calibration_tokens
 from linnet.evaluation.likelihood import Evaluation, evaluate
 from linnet.inference.device import resolve_device
 from linnet.model.decoder import Decoder
-from linnet.model.folder import CONFIG, TOKENIZER, load_decoder
+from linnet.model.folder import TOKENIZER, load_decoder
+from linnet.model.spec import CONFIG, find_model_folder
 from linnet.ops.cross_entropy import IGNORED
 from linnet.progress import progress
 
@@ -47,12 +49,13 @@ def evaluate_folder(
         )
     sequence = data.split(split)
     end_id = data.tokenizer.end_id
+    cut = document_windows(sequence, end_id, context)
     batch = max(1, TOKENS_AT_ONCE // context)
     total = min(limit_tokens or len(sequence), len(sequence))
     with progress("evaluating", total, "tokens") as advance:
 
         def windows() -> Any:
-            for inputs, targets in validation_windows(sequence, end_id, context, batch, limit_tokens):
+            for inputs, targets in validation_windows(sequence, cut, end_id, batch, limit_tokens):
                 yield inputs, targets
                 advance(int((targets != IGNORED).sum()))
 
@@ -62,11 +65,10 @@ def evaluate_folder(
 
 def model_folder(path: str | Path) -> Path:
     """The model folder itself, or the one in a run folder; `UserError` where there is none."""
-    path = Path(path)
-    for folder in (path, path / "model"):
-        if (folder / CONFIG).is_file():
-            return folder
-    raise UserError(f"{path}: neither a model folder nor a run folder with one (no {CONFIG})")
+    folder = find_model_folder(Path(path))
+    if folder is None:
+        raise UserError(f"{path}: neither a model folder nor a run folder with one (no {CONFIG})")
+    return folder
 
 
 def check_tokenizer(folder: Path, data: TokenData) -> None:

@@ -13,8 +13,8 @@ from linnet.inference.engine import decode, new_state
 from linnet.inference.sampling import Sampling
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
-from linnet.model.folder import CONFIG, TOKENIZER, load_decoder
-from linnet.model.spec import ModelSpec
+from linnet.model.folder import TOKENIZER, load_decoder
+from linnet.model.spec import ModelSpec, find_model_folder
 
 
 class LanguageModel:
@@ -144,7 +144,6 @@ def load(folder: str | Path, device: str = "auto") -> LanguageModel:
     path = Path(folder)
     if not path.is_dir():
         raise UserError(f"{folder}: no such folder; expected a model folder or the folder of a training run")
-    if not (path / CONFIG).is_file() and (path / "model" / CONFIG).is_file():
-        path = path / "model"
+    path = find_model_folder(path) or path
     decoder = load_decoder(path, resolve_device(device))
     return LanguageModel(decoder, Tokenizer.load(path / TOKENIZER))

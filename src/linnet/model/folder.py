@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from linnet.errors import UserError
 from linnet.files import atomic_path, write_json
 from linnet.model.decoder import Decoder
-from linnet.model.spec import ModelSpec
+from linnet.model.spec import CONFIG, ModelSpec
 
-CONFIG, WEIGHTS, TOKENIZER, RUN = "config.json", "model.safetensors", "tokenizer.json", "run.json"
+WEIGHTS, TOKENIZER, RUN = "model.safetensors", "tokenizer.json", "run.json"
 
 
 def save_decoder(decoder: Decoder, folder: str | Path) -> None:

@@ -12,6 +12,9 @@ from linnet.nn.feed_forward import AnyFeedForward
 from linnet.nn.norms import BlockNormSpec, NormSpec
 from linnet.spec import Spec, read_yaml
 
+CONFIG = "config.json"
+"""The description in a model folder."""
+
 PRESETS = Path(__file__).parent / "presets"
 
 
@@ -107,6 +110,11 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
+def find_model_folder(path: Path) -> Path | None:
+    """The model folder that `path` is, or that the run folder `path` has; None where there is neither."""
+    return next((folder for folder in (path, path / "model") if (folder / CONFIG).is_file()), None)
+
+
 def read_description(source: str | Path) -> dict[str, Any]:
     """The plain data behind a preset's name, a YAML or JSON file, a model folder, or a run folder with one.
 
@@ -115,10 +123,10 @@ def read_description(source: str | Path) -> dict[str, Any]:
     preset = PRESETS / f"{source}.yaml"
     path = preset if preset.parent == PRESETS and preset.is_file() else Path(source)
     if path.is_dir():
-        found = [folder / "config.json" for folder in (path, path / "model") if (folder / "config.json").is_file()]
-        if not found:
-            raise UserError(f"{source}: neither a model folder nor a run folder with one (no config.json)")
-        path = found[0]
+        folder = find_model_folder(path)
+        if folder is None:
+            raise UserError(f"{source}: neither a model folder nor a run folder with one (no {CONFIG})")
+        path = folder / CONFIG
     if not path.exists():
         raise UserError(f"{source}: no such file, and no preset of that name; presets: {', '.join(preset_names())}")
     data = read_json(path) if path.suffix == ".json" else read_yaml(path)

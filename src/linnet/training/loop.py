@@ -118,6 +118,8 @@ class Trainer:
         self.device = resolve_device(spec.device, "training.device")
         self.precision = choose_precision(spec, self.device)
         self.batches = training_batches(data, spec)
+        self.validation = data.split("validation")
+        self.validation_windows = document_windows(self.validation, data.tokenizer.end_id, self.context_length)
         self.calibration_1T = calibration_tokens(data, spec.evaluate.operator_from, self.context_length)
         self.token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(self.device)
         self.decoder = _first_decoder(run).to(self.device)
@@ -200,9 +202,9 @@ class Trainer:
     def _evaluate(self) -> Evaluation:
         """The fixed validation set, in the precision of the weights; `Stopped` where a stop is requested meanwhile."""
         windows = validation_windows(
-            self.data.split("validation"),
+            self.validation,
+            self.validation_windows,
             self.data.tokenizer.end_id,
-            self.context_length,
             self.spec.batch_size,
             self.spec.evaluate.tokens,
         )

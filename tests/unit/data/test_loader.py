@@ -114,7 +114,7 @@ def with_ends(lengths: list[int]) -> TokenSequence:
 
 
 def validation(sequence: TokenSequence, context: int, batch_size: int, limit: int | None = None) -> Windows:
-    return list(validation_windows(sequence, END, context, batch_size, limit))
+    return list(validation_windows(sequence, document_windows(sequence, END, context), END, batch_size, limit))
 
 
 def targets_of(windows: Windows) -> list[int]:

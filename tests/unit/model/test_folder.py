@@ -6,8 +6,8 @@ from safetensors.torch import load_file, save_file
 
 from linnet.errors import UserError
 from linnet.model.decoder import Decoder
-from linnet.model.folder import CONFIG, WEIGHTS, load_decoder, save_decoder
-from linnet.model.spec import ModelSpec
+from linnet.model.folder import WEIGHTS, load_decoder, save_decoder
+from linnet.model.spec import CONFIG, ModelSpec
 
 DESCRIPTION = {
     "vocab_size": 9,

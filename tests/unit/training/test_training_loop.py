@@ -190,7 +190,8 @@ def test_the_run_folder_holds_what_it_promises(tmp_path, tiny_run, tiny_data):
 def test_the_validation_figures_are_those_of_the_saved_model(tmp_path, tiny_run, tiny_data, mixer):
     result = train(tiny_run(mixer), tmp_path)
     data = TokenData.open(tiny_data)
-    windows = validation_windows(data.split("validation"), data.tokenizer.end_id, 16, 2, 128)
+    sequence, end_id = data.split("validation"), data.tokenizer.end_id
+    windows = validation_windows(sequence, document_windows(sequence, end_id, 16), end_id, 2, 128)
     token_bytes = torch.from_numpy(data.tokenizer.token_bytes())
     found = evaluate(load_decoder(result.model), windows, token_bytes, calibration_tokens(data, "train", 16)).figures()
     assert found == {k: v for k, v in result.summary["validation"].items() if k != "step"}

@@ -13,9 +13,9 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def randomised(module: Module) -> Module:
-    """Every parameter away from its starting value, so that no zero bias or unit norm hides a mistake."""
+    """Every weight away from its starting value, so that no zero bias, unit norm or identity hides a mistake."""
     with torch.no_grad():
-        for parameter in module.parameters():
+        for parameter in [*module.parameters(), *module.buffers()]:
             parameter.add_(0.5 * torch.randn_like(parameter) / max(parameter.shape[-1], 1) ** 0.5)
     return module
 

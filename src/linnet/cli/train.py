@@ -24,6 +24,14 @@ def train(
         Path | None,
         typer.Option(metavar="FILE", help="YAML with sections model, data, training.", show_default=False),
     ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="How a published model was trained; --config and --set change its fields.",
+            show_default=False,
+        ),
+    ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field (repeatable).")
     ] = None,
@@ -41,11 +49,14 @@ def train(
     training.optimiser.lr, .betas, .eps, .weight_decay; training.schedule.kind (cosine, cosine_squared, linear,
     constant), .warmup_steps, .start_fraction, .final_fraction; training.clip.by (norm, value, none), .at;
     training.dag.a_lm, .a_p, .g; training.evaluate.every, .tokens, .operator_from (train, empty);
-    training.checkpoint.every, .keep; training.log.every; and every field of the model.
+    training.checkpoint.every, .keep; training.log.every; and every field of the model. A PLDR-LLM trains with operators
+    that are given instead of learned by --set model.operator=FILE|identity|random.
 
     Example: linnet train --model ted-tinystories --data data/stories --out runs/ted --set training.steps=2000
 
     Example: linnet train --config run.yaml --out runs/small --set model.context_length=256
+
+    Example: linnet train --model pldr-v51-110m-1 --recipe pldr-v51-110m-1 --data data/web --out runs/pldr
     """
     import shlex
     import sys
@@ -55,7 +66,7 @@ def train(
     from linnet.training.spec import read_run
     from linnet.training.watch import terminal_watch
 
-    run = read_run(config, model, data, changes)
+    run = read_run(config, model, data, changes, recipe)
     command = shlex.join(["linnet", *sys.argv[1:]])
     try:
         with terminal_watch(run.steps) as watch:

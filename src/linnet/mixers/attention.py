@@ -113,7 +113,7 @@ class Attention(Mixer):
 
     def initial_state(self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype) -> KeyValueState:
         """Room for the keys and values of `capacity` tokens."""
-        return KeyValueState(**key_value_tensors(batch, self.kv_heads, capacity, self.head_dim, device, dtype))
+        return KeyValueState(*key_value_tensors(batch, self.kv_heads, capacity, self.head_dim, device, dtype))
 
     def forward(self, x_BTD: Tensor, state: State | None = None, span: Span = Span()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""

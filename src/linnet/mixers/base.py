@@ -85,8 +85,9 @@ class State(ABC):
         return replace(self, **{name: tensor[rows] for name, tensor in self.tensors().items()})
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
-        """A copy that holds `tensors` (by field name); fields not named there become None."""
-        empty: dict[str, Any] = dict.fromkeys(f.name for f in fields(self))
+        """A copy that holds `tensors` (by field name); tensors not named there become None."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        empty: dict[str, Any] = {name: None for name, value in values.items() if isinstance(value, Tensor)}
         return replace(self, **{**empty, **tensors})
 
     @abstractmethod

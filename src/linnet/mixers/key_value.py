@@ -36,7 +36,7 @@ class KeyValueState(State):
 
 def key_value_tensors(
     batch: int, heads: int, capacity: int, head_dim: int, device: torch.device, dtype: torch.dtype
-) -> dict[str, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Empty keys and values."""
     shape = (batch, heads, capacity, head_dim)
-    return {name: torch.zeros(shape, device=device, dtype=dtype) for name in ("keys", "values")}
+    return torch.zeros(shape, device=device, dtype=dtype), torch.zeros(shape, device=device, dtype=dtype)

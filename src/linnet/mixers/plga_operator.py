@@ -78,25 +78,44 @@ class PowerLawOperator(nn.Module):
                 self.curvature_weight.mul_(IDENTITY_START_SCALE)
                 self.curvature_bias.add_(torch.eye(self.power.shape[-1]))
 
-    def forward(self, density_BHKK: Tensor) -> DeductiveOutputs:
+    def forward(self, density_BHKK: Tensor | None, a_BHKK: Tensor | None = None) -> DeductiveOutputs:
         """`[B, H, K, K] -> A, A_LM, A_P, G`, computed and returned in at least float32, autocast or not.
 
-        Powers of numbers near zero multiply the rounding of everything before them; the net runs once per text.
+        Powers of numbers near zero multiply the rounding of everything before them; the net runs once per text. Where
+        `A` is known already (density None), it is not run.
         """
-        wide = torch.promote_types(density_BHKK.dtype, torch.float32)
-        with torch.autocast(device_type=density_BHKK.device.type, enabled=False):
+        given = density_BHKK if a_BHKK is None else a_BHKK
+        assert given is not None
+        wide = torch.promote_types(given.dtype, torch.float32)
+        with torch.autocast(device_type=given.device.type, enabled=False):
             if self.power.dtype == wide:
-                return self._deduce(density_BHKK.to(wide))
+                return self._deduce(given.to(wide), metric_known=a_BHKK is not None)
             widened = {name: parameter.to(wide) for name, parameter in self.named_parameters()}
-            outputs: DeductiveOutputs = functional_call(self, widened, (density_BHKK.to(wide),))
+            arguments = (given.to(wide),) if a_BHKK is None else (None, given.to(wide))
+            outputs: DeductiveOutputs = functional_call(self, widened, arguments)
             return outputs
 
-    def _deduce(self, density_BHKK: Tensor) -> DeductiveOutputs:
-        a = self.metric_net(self.norm(density_BHKK))
+    def from_a(self, a_BHKK: Tensor) -> DeductiveOutputs:
+        """`A_LM, A_P, G` of an `A` that was kept, beside it; the metric net is not run."""
+        outputs: DeductiveOutputs = self(None, a_BHKK)
+        return outputs
+
+    def _deduce(self, given_BHKK: Tensor, metric_known: bool) -> DeductiveOutputs:
+        a = given_BHKK if metric_known else self.metric_net(self.norm(given_BHKK))
         a_lm = metric_tensor(a, self.metric_weight, self.metric_bias)
         a_p = potential_tensor(a_lm, self.power)
         g = energy_curvature_tensor(a_p, self.curvature_weight, self.curvature_bias)
         return DeductiveOutputs(a, a_lm, a_p, g)
+
+
+class FixedOperator(nn.Module):
+    """An operator that is given and not trained: a buffer, no parameter. The identity until it is set."""
+
+    g: Tensor
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.register_buffer("g", torch.eye(head_dim).repeat(heads, 1, 1))
 
 
 @contextmanager
@@ -127,9 +146,3 @@ def operator_cost(heads: int, head_dim: int, hidden: int, residual_units: int, g
         flops_per_sequence=net.flops_per_token * heads * head_dim + 2 * 2 * heads * head_dim**3,
         state_elements=heads * head_dim**2,
     )
-
-
-def density_cost(heads: int, head_dim: int, tokens: int | None) -> Cost:
-    """`q^T q` of every head over so many tokens of a sequence, which has as many; None: over all."""
-    flops = 2 * heads * head_dim**2
-    return Cost(flops_per_token=flops) if tokens is None else Cost(flops_per_sequence=flops * tokens)

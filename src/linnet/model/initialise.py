@@ -1,7 +1,10 @@
 """Starting values of a decoder's weights, by its description."""
 
+import torch
 from torch import nn
 
+from linnet.mixers.plga_operator import FixedOperator
+from linnet.model.operators import choose_operators
 from linnet.model.spec import InitialisationSpec, ModelSpec
 from linnet.nn.linear import FusedLinear
 
@@ -10,7 +13,7 @@ LAST_OF_BRANCH = ("mixer.out", "feed_forward.down")
 
 
 def initialise(decoder: nn.Module, spec: ModelSpec) -> None:
-    """Set linear layers and embeddings; what a mixer holds beside them it has set itself."""
+    """Set linear layers, embeddings and fixed operators; what a mixer holds beside them it has set itself."""
     settings = spec.initialisation
     for name, module in decoder.named_modules():
         if isinstance(module, nn.Embedding):
@@ -18,6 +21,18 @@ def initialise(decoder: nn.Module, spec: ModelSpec) -> None:
         elif isinstance(module, nn.Linear):
             scaled = settings.scale_residual and name.endswith(LAST_OF_BRANCH)
             _linear(module, settings, (2 * spec.layers) ** -0.5 if scaled else 1.0)
+    _fixed_operators(decoder, settings.operator)
+
+
+def _fixed_operators(decoder: nn.Module, source: str) -> None:
+    """A model without numbers (on the device meta) needs none; what it is filled with holds them."""
+    fixed = [module.g for module in decoder.modules() if isinstance(module, FixedOperator)]
+    if not fixed or fixed[0].is_meta:
+        return
+    operators = choose_operators(source, [g_HKK.shape for g_HKK in fixed], "initialisation.operator")
+    with torch.no_grad():
+        for g_HKK, operator in zip(fixed, operators, strict=True):
+            g_HKK.copy_(operator)
 
 
 def _linear(module: nn.Linear, settings: InitialisationSpec, factor: float) -> None:

@@ -1,5 +1,6 @@
 """The typed description of a model: everything that a decoder can be, as data."""
 
+import copy
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -7,6 +8,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from linnet.errors import UserError
 from linnet.files import read_json
+from linnet.mixers.plga import PlgaSpec, with_fixed_operator
 from linnet.mixers.registry import AnyMixer
 from linnet.nn.feed_forward import AnyFeedForward
 from linnet.nn.norms import BlockNormSpec, NormSpec
@@ -61,16 +63,21 @@ class InitialisationSpec(Spec):
     linear: `normal` with `std`, or `xavier_uniform` (each map of a fused layer by its own shape).
     embedding_std: standard deviation of token and position embeddings.
     scale_residual: divide the std of each branch's last map by `sqrt(2 * layers)` (GPT-2).
+    operator: of plga layers with a fixed operator: identity, random (normal), or a file (`model.operator_file`).
     """
 
     linear: Literal["normal", "xavier_uniform"] = "normal"
     std: PositiveFloat = 0.02
     embedding_std: PositiveFloat = 0.02
     scale_residual: bool = False
+    operator: str = "identity"
 
 
 class ModelSpec(Spec):
-    """A whole decoder."""
+    """A whole decoder.
+
+    In its place `operator: learned | identity | random | FILE` is accepted too: it is said once for all plga layers.
+    """
 
     name: str = "model"
     vocab_size: PositiveInt
@@ -81,6 +88,11 @@ class ModelSpec(Spec):
     head: HeadSpec = HeadSpec()
     initialisation: InitialisationSpec = InitialisationSpec()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_operator_for_all(cls, data: Any) -> Any:
+        return _with_operator(data) if isinstance(data, dict) and data.get("operator") is not None else data
+
     @model_validator(mode="after")
     def _mixers_fit_widths(self) -> Self:
         for index, block in enumerate(self.blocks):
@@ -88,6 +100,14 @@ class ModelSpec(Spec):
                 block.mixer.check(block.width or self.d_model)
             except ValueError as error:
                 raise ValueError(f"blocks[{index}].mixer.{error}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _operators_for_fixed_ones(self) -> Self:
+        source = self.initialisation.operator
+        fixed = any(isinstance(b.mixer, PlgaSpec) and b.mixer.operator == "fixed" for b in self.blocks)
+        if source != "identity" and not fixed:
+            raise ValueError(f"initialisation.operator: {source}: goes with operator: fixed, which no plga block has")
         return self
 
     @property
@@ -103,6 +123,29 @@ class ModelSpec(Spec):
     def replace(self, **changes: Any) -> "ModelSpec":
         """A validated copy with some fields changed."""
         return ModelSpec.parse({**self.model_dump(), **changes}, self.name)
+
+
+def _with_operator(data: dict[str, Any]) -> dict[str, Any]:
+    """The plain description with its `operator` said where it belongs: in the plga mixers and the starting values."""
+    data = copy.deepcopy(data)
+    operator = data.pop("operator")
+    if not isinstance(operator, str):
+        raise ValueError(f"operator: {operator!r}: must be learned, identity, random, or a file of operators")
+    blocks = data.get("blocks")
+    found = [block for block in blocks if _is_plga(block)] if isinstance(blocks, list) else []
+    if not found:
+        raise ValueError(f"operator: {operator}: goes with plga layers; the model has none")
+    for block in found:
+        block["mixer"] = block["mixer"] | {"operator": "learned"}
+        if operator != "learned":
+            block["mixer"] = with_fixed_operator(block["mixer"])
+    start = "identity" if operator == "learned" else operator
+    data["initialisation"] = {**(data.get("initialisation") or {}), "operator": start}
+    return data
+
+
+def _is_plga(block: Any) -> bool:
+    return isinstance(block, dict) and isinstance(block.get("mixer"), dict) and block["mixer"].get("kind") == "plga"
 
 
 def preset_names() -> list[str]:

@@ -9,6 +9,7 @@ from linnet.errors import UserError
 from linnet.evaluation.frozen import OperatorFrom
 from linnet.model.spec import ModelSpec, read_description
 from linnet.spec import Spec, override, read_yaml
+from linnet.training.recipe import merged, read_recipe
 
 DEFAULT_STEPS = 1000
 WARMUP_SHARE = 0.1
@@ -169,13 +170,17 @@ def read_run(
     model: str | Path | None = None,
     data: str | Path | None = None,
     assignments: list[str] | None = None,
+    recipe: str | Path | None = None,
 ) -> RunSpec:
     """A run from a YAML file with the sections `model`, `data`, `training`, and what is given beside it.
 
-    `model` (a preset's name, a YAML file or a model folder) and `data` replace the file's; `assignments`
-    (`training.steps=200`, `model.context_length=256`) come last. `UserError` names the field that is wrong.
+    `model` (a preset's name, a YAML file or a model folder) and `data` replace the file's; `recipe` (`read_recipe`)
+    lies under its `training`; `assignments` (`training.steps=200`, `model.context_length=256`) come last. `UserError`
+    names the field that is wrong.
     """
     plain = _mapping(config)
+    if recipe is not None:
+        plain["training"] = merged(read_recipe(recipe), plain.get("training") or {})
     if model is not None:
         plain["model"] = str(model)
     if data is not None:

@@ -17,6 +17,8 @@ from linnet.model.spec import ModelSpec, preset_names
 PUBLISHED_PARAMETERS = {
     "pldr-v51-104m": 104_237_120,
     "pldr-v51-110m-1": 109_689_362,
+    "pldr-v51-110m-2": 109_689_362,
+    "pldr-v51-dag-110m": 109_689_362,
     "gpt2-124m": 124_439_808,
     "ted-tinystories": 4_748_032,
 }
@@ -48,6 +50,22 @@ def test_a_preset_has_the_predicted_parameters(name: str):
 @pytest.mark.parametrize("name", PUBLISHED_PARAMETERS)
 def test_a_published_model_has_its_published_size(name: str):
     assert model_cost(ModelSpec.load(name)).parameters == PUBLISHED_PARAMETERS[name]
+
+
+FIXED = {f"pldr-v51-110m-{i}": "pldr-v51g-106m-1" for i in (1, 2, 3, 4, 5)} | {"pldr-v51-104m": "pldr-v51gi-99m"}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_a_fixed_operator_saves_the_parameters_that_the_paper_says(name: str):
+    """arXiv 2502.13502: the metric net, shared by the heads of a layer, and five matrices a head."""
+    spec, fixed = ModelSpec.load(name), ModelSpec.load(FIXED[name])
+    plain = spec.blocks[0].mixer
+    H, K, M = plain.heads, spec.d_model // plain.heads, plain.metric_hidden
+    R, U = plain.residual_units, plain.gated_units
+    net = R * (U * ((M * K + M) * 2 + (M * K + K)) + 2 * K)
+    removed = spec.layers * (net + 5 * K * K * H + 2 * K)
+    assert model_cost(spec).parameters - model_cost(fixed).parameters == removed
+    assert round(net / K**2, 2) == {170: 129.33, 180: 136.91, 181: 137.66, 196: 149.03}[M]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

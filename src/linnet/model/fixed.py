@@ -1,0 +1,65 @@
+"""A model whose operators are fixed: the net behind them is gone, what they were, or others, stands in their place.
+
+With a model's own operators this is the paper's v51Gi (Gokden, arXiv 2502.13502); with the identity, random numbers or
+another model's operators, its negative tests.
+
+Legend: `H` heads, `K` head width.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from linnet.errors import UserError
+from linnet.mixers.plga import Plga, with_fixed_operator
+from linnet.model.decoder import Decoder
+from linnet.model.operators import choose_operators
+from linnet.model.spec import ModelSpec
+
+
+def plga_layers(decoder: Decoder) -> list[Plga]:
+    """The plga mixers in the order a token meets them (a shared one several times)."""
+    return [mixer for mixer in decoder.mixers if isinstance(mixer, Plga)]
+
+
+def operators_for(decoder: Decoder, source: str, origin: str) -> list[Tensor]:
+    """`choose_operators` for the model's plga layers; `UserError` where it has none."""
+    layers = plga_layers(decoder)
+    if not layers:
+        raise UserError(f"{origin}: {source}: the model has no plga layer")
+    return choose_operators(source, [(mixer.heads, mixer.head_dim, mixer.head_dim) for mixer in layers], origin)
+
+
+def with_fixed_operators(decoder: Decoder, operators: Sequence[Tensor]) -> Decoder:
+    """The same model with one operator `[H, K, K]` for each plga layer; it shares all other weights with `decoder`.
+
+    A block that repeats one set of weights gets a set for each layer, as the operators differ.
+    """
+    with torch.device("meta"):
+        fixed = Decoder(fixed_spec(decoder.spec))
+    tensors = {name: _source(name, decoder) for name in fixed.state_dict() if not name.endswith(".operator.g")}
+    names = [name for name in fixed.state_dict() if name.endswith(".operator.g")]
+    for name, operator in zip(names, operators, strict=True):
+        tensors[name] = operator.to(decoder.device, decoder.dtype).clone()
+    fixed.load_state_dict(tensors, assign=True)
+    return fixed.train(decoder.training)
+
+
+def fixed_spec(spec: ModelSpec) -> ModelSpec:
+    """The description with every plga operator fixed, and no plga block that shares weights."""
+    plain = spec.model_dump()
+    for block in plain["blocks"]:
+        if block["mixer"]["kind"] == "plga":
+            block["mixer"] = with_fixed_operator(block["mixer"])
+            block["share_weights"] = False
+    return ModelSpec.parse(plain, spec.name)
+
+
+def _source(name: str, decoder: Decoder) -> Tensor:
+    """The decoder's tensor of that name; of a layer that is no longer shared, that of the set it had."""
+    state: dict[str, Tensor] = decoder.state_dict()
+    if name in state:
+        return state[name].detach()
+    blocks, block, layers, _, rest = name.split(".", 4)
+    return state[f"{blocks}.{block}.{layers}.0.{rest}"].detach().clone()

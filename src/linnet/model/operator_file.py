@@ -1,0 +1,91 @@
+"""Operators of power-law graph attention on disk, and what they were deduced through.
+
+Legend: `H` heads, `K` head width.
+"""
+
+import re
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from linnet.errors import UserError
+from linnet.files import atomic_path
+
+OUTPUTS = ("A", "A_LM", "A_P", "G")
+"""The deductive outputs, by the names that they have in a file."""
+
+LAYOUT = "layer{i}.G (and, with it, layer{i}.A, .A_LM, .A_P), or 0, 1, … for G alone"
+
+
+def save_operators(layers: Iterable[Mapping[str, Tensor]], path: str | Path) -> None:
+    """Write the outputs of each plga layer, `[H, K, K]` by name (`OUTPUTS`), as safetensors."""
+    named = {f"layer{i}.{name}": tensor for i, layer in enumerate(layers) for name, tensor in layer.items()}
+    with atomic_path(path) as temporary:
+        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in named.items()}, temporary)
+
+
+def read_operators(path: str | Path) -> list[dict[str, Tensor]]:
+    """The outputs of each plga layer, in order: `G`, and the others where the file has them, `[H, K, K]` each.
+
+    A .safetensors or .npz file with arrays named as `LAYOUT` says, of shape `[H, K, K]` or `[1, H, K, K]`. `UserError`
+    names the file and the array that is wrong.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; expected operators as .safetensors or .npz")
+    layers: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in _arrays(path).items():
+        index, output = _place(name, path)
+        layers.setdefault(index, {})[output] = _operator(tensor, f"{path}: {name}")
+    _check(layers, path)
+    return [layers[index] for index in sorted(layers)]
+
+
+def _arrays(path: Path) -> dict[str, Tensor]:
+    if path.suffix != ".npz":
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise UserError(f"{path}: neither a .npz nor a safetensors file ({error})") from error
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: torch.from_numpy(np.array(file[name])) for name in file.files}
+    except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: not a .npz file of numbers ({error})") from error
+
+
+def _place(name: str, path: Path) -> tuple[int, str]:
+    if name.isascii() and name.isdigit():
+        return int(name), "G"
+    found = re.fullmatch(r"layer(\d+)\.(A|A_LM|A_P|G)", name, re.ASCII)
+    if found is None:
+        raise UserError(f"{path}: array {name!r}: expected {LAYOUT}")
+    return int(found[1]), found[2]
+
+
+def _operator(tensor: Tensor, where: str) -> Tensor:
+    if tensor.ndim == 4 and len(tensor) == 1:
+        tensor = tensor[0]
+    if tensor.ndim != 3 or tensor.shape[1] != tensor.shape[2] or not tensor.numel():
+        raise UserError(f"{where}: shape {list(tensor.shape)}: expected [H, K, K] or [1, H, K, K]")
+    if not tensor.is_floating_point():
+        raise UserError(f"{where}: of {str(tensor.dtype).removeprefix('torch.')}: expected floating point")
+    return tensor
+
+
+def _check(layers: dict[int, dict[str, Tensor]], path: Path) -> None:
+    if not layers:
+        raise UserError(f"{path}: holds no operator; expected {LAYOUT}")
+    for index in range(len(layers)):
+        if "G" not in layers.get(index, {}):
+            raise UserError(f"{path}: layer{index}.G is missing; expected one for each layer from 0 on")
+        shapes = {name: list(tensor.shape) for name, tensor in layers[index].items()}
+        for name, shape in shapes.items():
+            if shape != shapes["G"]:
+                raise UserError(f"{path}: layer{index}.{name}: shape {shape}: expected that of G, {shapes['G']}")

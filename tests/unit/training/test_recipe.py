@@ -1,0 +1,80 @@
+from pathlib import Path
+
+import pytest
+
+from linnet.errors import UserError
+from linnet.model.spec import preset_names
+from linnet.training.recipe import merged, recipe_names
+from linnet.training.spec import TrainingSpec, read_run
+
+PEAKS = {
+    "pldr-v51-104m": (1.2e-3, 8000),
+    "pldr-v51-110m-1": (1e-3, 4000),
+    "pldr-v51-110m-2": (1e-3, 4000),
+    "pldr-v51-110m-3": (1e-3, 2000),
+    "pldr-v51-110m-4": (1.5e-3, 2000),
+    "pldr-v51-110m-5": (1.5e-3, 2000),
+    "pldr-v51-dag-110m": (1.5e-3, 2000),
+    "pldr-v51g-106m-1": (3e-4, 2000),
+    "pldr-v51g-106m-2": (3e-4, 2000),
+    "pldr-v51g-106m-3": (3e-4, 2000),
+}
+"""Peak learning rate and warm-up, from the paper's table."""
+
+
+def recipe(name: str, *assignments: str, **sections) -> TrainingSpec:
+    return read_run(model="tiny-pldr", data="x", recipe=name, assignments=list(assignments), **sections).training
+
+
+def test_every_recipe_is_one_of_a_preset():
+    assert set(recipe_names()) == set(PEAKS)
+    assert set(recipe_names()) <= set(preset_names())
+
+
+@pytest.mark.parametrize("name", PEAKS)
+def test_a_recipe_is_the_published_one(name: str):
+    training = recipe(name)
+    assert (training.optimiser.lr, training.schedule.warmup_steps) == PEAKS[name]
+    assert (training.optimiser.betas, training.optimiser.eps, training.optimiser.weight_decay) == (
+        (0.9, 0.95),
+        1e-5,
+        0.1,
+    )
+    assert (training.clip.by, training.clip.at) == ("value", 1.0)
+    assert (training.schedule.kind, training.schedule.final_fraction) == ("cosine", 0.1)
+    assert (training.batch_size * training.accumulate, training.steps, training.precision) == (32, 250_000, "bfloat16")
+    assert (training.dag.model_dump() if training.dag else None) == (
+        {"a_lm": 0.05, "a_p": 0.05, "g": 0.05} if "dag" in name else None
+    )
+
+
+def test_file_and_assignments_change_fields_of_a_recipe(tmp_path: Path):
+    config = tmp_path / "run.yaml"
+    config.write_text("training: {steps: 9000, optimiser: {lr: 0.5}}\n")
+    training = recipe("pldr-v51-110m-1", "training.optimiser.eps=0.25", config=config)
+    assert (training.steps, training.optimiser.lr, training.optimiser.eps) == (9000, 0.5, 0.25)
+    assert (training.clip.by, training.optimiser.weight_decay) == ("value", 0.1)
+
+
+def test_a_recipe_may_be_a_file(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("batch_size: 3\n")
+    assert recipe(str(path)).batch_size == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "no such file, and no recipe of that name; recipes: pldr-v51-104m, "), ("- 1", "expected a mapping")],
+)
+def test_what_is_no_recipe_is_refused(tmp_path: Path, content: str | None, message: str):
+    path = tmp_path / "mine.yaml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=f"^--recipe {path}: {message}"):
+        recipe(str(path))
+
+
+def test_merging_changes_nothing_below():
+    below = {"a": {"x": 1, "y": 2}, "b": 3}
+    assert merged(below, {"a": {"y": 5}, "b": {"z": 1}, "c": None}) == {"a": {"x": 1, "y": 5}, "b": {"z": 1}, "c": None}
+    assert below == {"a": {"x": 1, "y": 2}, "b": 3}

@@ -181,3 +181,71 @@ def test_a_reader_that_leaves_is_no_error(model: str):
     assert child.wait(timeout=60) == 1
     assert child.stderr.read() == b""
     child.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def pldr(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random PLDR-LLM over bytes."""
+    tokenizer = Tokenizer.train("bytes", [])
+    mixer = {"kind": "plga", "heads": 2, "metric_hidden": 6, "residual_units": 1}
+    block = {"repeat": 2, "mixer": mixer, "norm": {"kind": "layer", "placement": "post"}}
+    plain = {"vocab_size": tokenizer.vocab_size, "d_model": 16, "context_length": 64, "blocks": [block]}
+    torch.manual_seed(0)
+    decoder = Decoder(ModelSpec.parse({**plain, "head": {"tied": False}}, "test"))
+    for parameter in decoder.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    folder = tmp_path_factory.mktemp("models") / "pldr"
+    save_decoder(decoder, folder)
+    tokenizer.save(folder / "tokenizer.json")
+    return str(folder)
+
+
+def generated(capfdbinary, *arguments: str, temperature: str = "0") -> dict:
+    settings = ["--json", "--temperature", temperature, "--max-tokens", "8", "--seed", "3"]
+    code, out, err = run(capfdbinary, *arguments, *settings)
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_caches_that_are_switched_off_change_what_is_kept(pldr: str, capfdbinary):
+    both = generated(capfdbinary, pldr, "--prompt", "Once")
+    no_g = generated(capfdbinary, pldr, "--prompt", "Once", "--no-g-cache")
+    no_kv = generated(capfdbinary, pldr, "--prompt", "Once", "--no-kv-cache")
+    neither = generated(capfdbinary, pldr, "--prompt", "Once", "--no-kv-cache", "--no-g-cache")
+    assert both["text"] == no_g["text"] == no_kv["text"]
+    operators = 2 * 2 * 8 * 8 * 4
+    assert (no_kv["state_bytes"], neither["state_bytes"]) == (operators, 0)
+    assert both["state_bytes"] == no_g["state_bytes"] == operators + (5 + 8) * 2 * 2 * 16 * 4
+
+
+def test_other_operators_stand_in_the_place_of_the_models(pldr: str, capfdbinary):
+    def text(*arguments: str) -> str:
+        return generated(capfdbinary, pldr, "--prompt", "Once", *arguments, temperature="1")["text"]
+
+    random = text("--operator", "random")
+    assert len({text(), random, text("--operator", "identity")}) == 3
+    assert random == text("--operator", "random")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--operator", "zero"], "--operator: zero: expected identity, random, or a file of operators"),
+        (["--operator", "no.npz"], "no.npz: no such file; expected operators as .safetensors or .npz"),
+        (
+            ["--operator", "identity", "--no-g-cache"],
+            "--no-g-cache: the model has no plga layer that infers an operator",
+        ),
+    ],
+)
+def test_a_wrong_operator_or_cache_is_one_line(pldr: str, capfdbinary, arguments: list[str], message: str):
+    code, out, err = run(capfdbinary, pldr, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"error: {message}")
+
+
+def test_a_model_without_operators_has_none_to_change(model: str, capfdbinary):
+    for arguments in (["--operator", "identity"], ["--no-g-cache"]):
+        code, _, err = run(capfdbinary, model, *arguments)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "the model has no plga layer" in err

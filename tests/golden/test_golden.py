@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
+from linnet.inference.caches import CachedReader, Caches, RecomputingReader
 from linnet.inspection.deductive import deductive_outputs
 from linnet.interop.names import from_pldr, from_ted
 from linnet.model.decoder import Decoder
@@ -112,15 +113,18 @@ def test_pldr_deductive_outputs(pldr):
 
 
 @torch.no_grad()
-def test_pldr_greedy_decode_with_both_caches(pldr):
+@pytest.mark.parametrize("kv", [False, True])
+@pytest.mark.parametrize("g", [False, True])
+def test_pldr_greedy_decode_with_and_without_each_cache(pldr, kv: bool, g: bool):
     decoder, golden, _ = pldr
-    tokens, logits = golden["decode.kv1.g1.tokens"], golden["decode.kv1.g1.logits"]
+    tokens, logits = (golden[f"decode.kv{kv:d}.g{g:d}.{name}"] for name in ("tokens", "logits"))
     steps = logits.shape[1]
     prompt = tokens.shape[1] - steps
-    state = decoder.initial_state(1, capacity=tokens.shape[1])
+    caches, state = Caches(kv, g), decoder.initial_state(1, capacity=tokens.shape[1])
+    reader = CachedReader(decoder, state, caches) if kv else RecomputingReader(decoder, None, caches)
     chunk = tokens[:, :prompt]
     for step in range(steps):
-        last = decoder(chunk, state)[:, -1]
+        last = decoder.logits(reader.read(chunk))[:, -1]
         torch.testing.assert_close(last, logits[:, step], rtol=1e-5, atol=1e-5)
         chunk = last.argmax(-1, keepdim=True)
         assert chunk.item() == tokens[0, prompt + step]

@@ -32,6 +32,21 @@ def generate(
     threads: Annotated[
         int | None, typer.Option(help="CPU threads; PyTorch's choice if not given.", show_default=False)
     ] = None,
+    operator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|identity|random",
+            help="Put other operators in the place of a PLDR-LLM's own; random ones follow the seed.",
+            show_default=False,
+        ),
+    ] = None,
+    kv_cache: Annotated[
+        bool,
+        typer.Option("--kv-cache/--no-kv-cache", help="Keep what is known of the text, or read it anew at each token."),
+    ] = True,
+    g_cache: Annotated[
+        bool, typer.Option("--g-cache/--no-g-cache", help="Keep a PLDR-LLM's operator, or infer it anew at each token.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print text and figures as JSON, all at the end.")] = False,
 ) -> None:
     """Continue a prompt. Without one, begin a new text.
@@ -41,10 +56,14 @@ def generate(
     what they mean in Transformers.
 
     A model with power-law graph attention deduces its operator from the prompt, in one pass over all of it, and keeps
-    it for the whole continuation: the longer the prompt, the more the operator knows.
+    it for the whole continuation: the longer the prompt, the more the operator knows. With --no-g-cache it is inferred
+    anew for each token: from the whole text with --no-kv-cache, else from what the prompt's net put out (A).
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --temperature 0.7 --seed 1
+
+    Example: linnet generate runs/pldr --prompt "Once upon a time" --operator identity
     """
+    from linnet.inference.caches import Caches
     from linnet.inference.language_model import load
     from linnet.inference.sampling import Sampling, fresh_seed
 
@@ -52,7 +71,9 @@ def generate(
     _set_threads(threads)
     prompt = _text(prompt)
     speaker = load(model, device)
-    continuation = speaker.stream(prompt, max_tokens, sampling)
+    if operator is not None:
+        speaker = speaker.with_operators(operator, sampling.seed)
+    continuation = speaker.stream(prompt, max_tokens, sampling, Caches(kv_cache, g_cache))
     if as_json:
         _print_json(prompt, continuation, sampling)
         return

@@ -4,12 +4,14 @@ Legend: `B` batch (rows), `T` tokens of the longest prompt, `V` vocabulary.
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 
 import torch
 from torch import Tensor
 
 from linnet.errors import UserError
+from linnet.inference.caches import CachedReader, Caches, Reader, RecomputingReader
 from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
@@ -39,6 +41,7 @@ def decode(
     *,
     state: DecoderState | None = None,
     vocab_size: int | None = None,
+    caches: Caches = Caches(),
 ) -> Iterator[Step]:
     """Continue every prompt by up to `max_tokens` tokens; yields one `Step` after another until all rows have ended.
 
@@ -47,48 +50,60 @@ def decode(
     `vocab_size` ids are chosen from (None: all of them).
 
     `state` is advanced (None: `new_state`); `ValueError` where it has no room, or has seen tokens and the prompts
-    differ in length. The last token yielded is not in it yet.
+    differ in length. The last token yielded is not in it yet. Without the KV-cache (`caches`) no state can be given.
 
-    Raises `UserError` at once for an empty prompt, an id outside the vocabulary, or more tokens than learned positions.
+    Raises `UserError` at once for an empty prompt, an id outside the vocabulary, more tokens than learned positions, or
+    a G-cache switched off where there is none.
     """
     _check_prompts(decoder, prompts, max_tokens)
+    caches.check(decoder)
+    tokens_BT, padding_B = left_pad(prompts, decoder.device)
+    choice = _Choice(sampling, max_tokens, frozenset(stop_ids), vocab_size)
+    if not caches.kv:
+        if state is not None:
+            raise ValueError("a state is a KV-cache: with caches.kv off none can be given")
+        _check_positions(decoder, 0, _longest(prompts), max_tokens)
+        return _steps(decoder, tokens_BT, RecomputingReader(decoder, padding_B, caches), choice)
     if state is None:
         state = new_state(decoder, prompts, max_tokens)
-    longest = _longest(prompts)
-    _check_positions(decoder, state.position, longest, max_tokens)
-    if state.position + longest + max_tokens > state.capacity:
-        room = state.capacity - state.position
-        raise ValueError(f"the state has room for {room} more tokens, {longest + max_tokens} are needed")
-    tokens_BT, padding_B = left_pad(prompts, decoder.device)
+    _check_room(decoder, state, _longest(prompts), max_tokens)
     if state.position == 0:
         state.padding_B = padding_B
     elif padding_B is not None:
         raise ValueError("prompts of different lengths cannot continue a state that has seen tokens")
-    return _steps(decoder, tokens_BT, state, max_tokens, sampling, frozenset(stop_ids), vocab_size)
+    return _steps(decoder, tokens_BT, CachedReader(decoder, state, caches), choice)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """How tokens are chosen, from which, and where a row ends."""
+
+    sampling: Sampling
+    max_tokens: int
+    stop_ids: frozenset[int]
+    vocab_size: int | None
+
+
+def _check_room(decoder: Decoder, state: DecoderState, longest: int, max_tokens: int) -> None:
+    _check_positions(decoder, state.position, longest, max_tokens)
+    if state.position + longest + max_tokens > state.capacity:
+        room = state.capacity - state.position
+        raise ValueError(f"the state has room for {room} more tokens, {longest + max_tokens} are needed")
 
 
 @torch.inference_mode()
-def _steps(
-    decoder: Decoder,
-    tokens_BT: Tensor,
-    state: DecoderState,
-    max_tokens: int,
-    sampling: Sampling,
-    stop_ids: frozenset[int],
-    vocab_size: int | None,
-) -> Iterator[Step]:
+def _steps(decoder: Decoder, tokens_BT: Tensor, reader: Reader, choice: _Choice) -> Iterator[Step]:
     rows = len(tokens_BT)
     running = [True] * rows
-    hidden_B1D = decoder.hidden(tokens_BT, state)[:, -1:]
-    logits_BV = decoder.logits(hidden_B1D)[:, 0, :vocab_size]
-    for count, uniform_B in enumerate(_uniforms(sampling, rows), start=1):
-        chosen_B = choose(logits_BV, sampling, uniform_B)
+    for count, uniform_B in enumerate(_uniforms(choice.sampling, rows), start=1):
+        logits_BV = decoder.logits(reader.read(tokens_BT))[:, 0, : choice.vocab_size]
+        chosen_B = choose(logits_BV, choice.sampling, uniform_B)
         chosen = chosen_B.tolist()
-        running = [runs and token not in stop_ids for runs, token in zip(running, chosen, strict=True)]
+        running = [runs and token not in choice.stop_ids for runs, token in zip(running, chosen, strict=True)]
         yield [token if runs else None for runs, token in zip(running, chosen, strict=True)]
-        if not any(running) or count == max_tokens:
+        if not any(running) or count == choice.max_tokens:
             return
-        logits_BV = decoder(chosen_B[:, None], state)[:, 0, :vocab_size]
+        tokens_BT = chosen_B[:, None]
 
 
 def left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:

@@ -5,14 +5,17 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, overload
 
+import torch
+
 from linnet.data.tokenizer import Tokenizer
 from linnet.errors import UserError
+from linnet.inference.caches import Caches
 from linnet.inference.continuation import Continuation
 from linnet.inference.device import resolve_device
 from linnet.inference.engine import decode, new_state
-from linnet.inference.sampling import Sampling
-from linnet.model.cost import model_cost
+from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.model.decoder import Decoder
+from linnet.model.fixed import operators_for, with_fixed_operators
 from linnet.model.folder import TOKENIZER, load_decoder
 from linnet.model.spec import ModelSpec, find_model_folder
 
@@ -101,31 +104,43 @@ class LanguageModel:
             raise UserError(f"stream: True: expected one prompt, got a list of {len(prompt)}")
         return self.stream(prompt, max_tokens, sampling)
 
-    def stream(self, prompt: str, max_tokens: int, sampling: Sampling) -> Continuation:
+    def with_operators(self, source: str, seed: int | None = None) -> "LanguageModel":
+        """The same model with other operators in its plga layers: `identity`, `random` (from `seed`), or a file's.
+
+        `UserError` where the model has no such layer, or the file does not fit it.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(fresh_seed() if seed is None else seed)
+            operators = operators_for(self.decoder, source, "--operator")
+        return LanguageModel(with_fixed_operators(self.decoder, operators), self.tokenizer)
+
+    def stream(self, prompt: str, max_tokens: int, sampling: Sampling, caches: Caches = Caches()) -> Continuation:
         """The continuation of one prompt, piece by piece, with its figures."""
         tokens = self.prompt_tokens(prompt)
-        state = new_state(self.decoder, [tokens], max_tokens)
         steps = decode(
             self.decoder,
             [tokens],
             max_tokens,
             sampling,
             {self.tokenizer.end_id},
-            state=state,
+            state=new_state(self.decoder, [tokens], max_tokens) if caches.kv else None,
             vocab_size=self.tokenizer.vocab_size,
+            caches=caches,
         )
         element_bytes = next(self.decoder.parameters()).element_size()
-        bytes_of_state = partial(model_cost(self.spec).state_bytes, element_bytes=element_bytes)
+        bytes_of_state = partial(caches.state_bytes, self.spec, element_bytes)
         return Continuation(steps, self.tokenizer.stream(), len(tokens), bytes_of_state)
 
-    def complete(self, prompts: Sequence[str], max_tokens: int, sampling: Sampling) -> list[str]:
+    def complete(
+        self, prompts: Sequence[str], max_tokens: int, sampling: Sampling, caches: Caches = Caches()
+    ) -> list[str]:
         """The continuations of several prompts, generated as one batch."""
         if not prompts:
             return []
         rows = [self.prompt_tokens(prompt) for prompt in prompts]
         texts: list[list[int]] = [[] for _ in rows]
-        stop_ids = {self.tokenizer.end_id}
-        for step in decode(self.decoder, rows, max_tokens, sampling, stop_ids, vocab_size=self.tokenizer.vocab_size):
+        stop_ids, known = {self.tokenizer.end_id}, self.tokenizer.vocab_size
+        for step in decode(self.decoder, rows, max_tokens, sampling, stop_ids, vocab_size=known, caches=caches):
             for text, token in zip(texts, step, strict=True):
                 if token is not None:
                     text.append(token)

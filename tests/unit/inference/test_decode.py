@@ -103,12 +103,12 @@ def test_only_the_first_ids_are_chosen_from():
 
 
 def test_the_model_runs_in_inference_mode_and_the_caller_does_not(monkeypatch: pytest.MonkeyPatch):
-    inside, forward = [], Decoder.forward
+    inside, hidden = [], Decoder.hidden
     monkeypatch.setattr(
-        Decoder, "forward", lambda *given: inside.append(torch.is_inference_mode_enabled()) or forward(*given)
+        Decoder, "hidden", lambda *given: inside.append(torch.is_inference_mode_enabled()) or hidden(*given)
     )
     outside = [torch.is_inference_mode_enabled() for _ in decode(small_decoder(), [[1]], 3, GREEDY)]
-    assert (inside, outside) == ([True, True], [False, False, False])
+    assert (inside, outside) == ([True, True, True], [False, False, False])
 
 
 def test_the_prompts_pass_computes_the_logits_of_its_last_token_only(monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,119 @@
+"""The KV-cache and the G-cache, on and off: the same text wherever it must be, and the work that each of them saves."""
+
+import pytest
+import torch
+from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder, speaker
+
+from linnet.errors import UserError
+from linnet.inference.caches import Caches
+from linnet.inference.engine import decode, new_state
+from linnet.inference.sampling import Sampling
+from linnet.mixers.base import MixerSpec
+from linnet.mixers.plga import PlgaState
+from linnet.mixers.plga_operator import PowerLawOperator
+from linnet.model.decoder import Decoder
+from linnet.model.operator_file import save_operators
+
+GREEDY = Sampling(temperature=0)
+PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6, 5], [8]]
+LEARNED = next(mixer for mixer in EXAMPLES if mixer.kind == "plga")
+CAUSAL = next(mixer for mixer in EXAMPLES if mixer.kind == "plga" and mixer.density.scope == "prefix")
+every_mixer = pytest.mark.parametrize("mixer", EXAMPLES, ids=EXAMPLE_IDS)
+
+
+def rows(
+    decoder: Decoder, caches: Caches, prompts: list[list[int]] = PROMPTS, count: int = 8
+) -> list[list[int | None]]:
+    return [list(row) for row in zip(*decode(decoder, prompts, count, GREEDY, caches=caches), strict=True)]
+
+
+@every_mixer
+def test_reading_all_again_gives_the_same_tokens_in_a_padded_batch(mixer: MixerSpec):
+    decoder = small_decoder(mixer)
+    assert rows(decoder, Caches(kv=False)) == rows(decoder, Caches())
+
+
+def test_an_operator_inferred_from_the_kept_a_is_the_kept_operator():
+    decoder = small_decoder(LEARNED)
+    assert rows(decoder, Caches(g=False)) == rows(decoder, Caches())
+
+
+def test_without_caches_the_operator_is_that_of_all_the_text_so_far():
+    decoder, prompt = small_decoder(LEARNED), PROMPTS[1]
+    text = list(prompt)
+    with torch.no_grad():
+        for _ in range(8):
+            text.append(int(decoder(torch.tensor([text]))[0, -1].argmax()))
+    assert rows(decoder, Caches(False, False), [prompt]) == [text[len(prompt) :]]
+    assert rows(decoder, Caches(), [prompt]) != [text[len(prompt) :]], "the model is too tame to tell"
+
+
+def test_without_caches_a_row_of_a_padded_batch_is_what_it_is_alone():
+    decoder, caches = small_decoder(LEARNED), Caches(False, False)
+    assert rows(decoder, caches) == [rows(decoder, caches, [prompt])[0] for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize(
+    ("caches", "nets", "deduced"),
+    [(Caches(), 1, 1), (Caches(kv=False), 1, 1), (Caches(g=False), 1, 6), (Caches(False, False), 6, 6)],
+    ids=str,
+)
+def test_the_work_behind_the_operator_that_each_setting_does_for_six_tokens(caches: Caches, nets: int, deduced: int):
+    decoder, calls = small_decoder(LEARNED), {"net": 0, "operator": 0}
+    for module in decoder.modules():
+        if isinstance(module, PowerLawOperator):
+            module.metric_net.register_forward_hook(lambda *_: calls.update(net=calls["net"] + 1))
+            module.register_forward_hook(lambda *_: calls.update(operator=calls["operator"] + 1))
+    rows(decoder, caches, count=6)
+    layers = decoder.spec.layers
+    assert calls == {"net": nets * layers, "operator": deduced * layers}
+
+
+def test_without_the_g_cache_the_state_has_a_and_no_operator():
+    decoder = small_decoder(LEARNED)
+    state = new_state(decoder, PROMPTS, 4)
+    list(decode(decoder, PROMPTS, 4, GREEDY, state=state, caches=Caches(g=False)))
+    for layer in state.fork().layers:
+        assert isinstance(layer, PlgaState)
+        assert layer.operator is None
+        assert layer.a is not None
+        assert not layer.keep_operator
+
+
+def test_a_state_is_refused_where_none_is_kept():
+    decoder = small_decoder(LEARNED)
+    with pytest.raises(ValueError, match="none can be given"):
+        decode(decoder, PROMPTS, 4, GREEDY, state=new_state(decoder, PROMPTS, 4), caches=Caches(kv=False))
+
+
+@pytest.mark.parametrize("mixer", [m for m in EXAMPLES if getattr(m, "operator", None) != "learned"], ids=str)
+def test_the_g_cache_cannot_be_switched_off_where_there_is_none(mixer: MixerSpec):
+    with pytest.raises(UserError, match="--no-g-cache: the model has no plga layer that infers an operator"):
+        decode(small_decoder(mixer), PROMPTS, 4, GREEDY, caches=Caches(g=False))
+
+
+@every_mixer
+@pytest.mark.parametrize("g", [True, False])
+@torch.no_grad()
+def test_the_bytes_kept_without_a_kv_cache_are_those_of_the_operators(mixer: MixerSpec, g: bool):
+    decoder = small_decoder(mixer)
+    state = decoder.initial_state(1, 3)
+    decoder(torch.tensor([[1, 2]]), state)
+    kept = [layer.operator for layer in state.layers if isinstance(layer, PlgaState) and layer.operator is not None]
+    expected = sum(operator.nbytes for operator in kept) if g else 0
+    assert Caches(kv=False, g=g).state_bytes(decoder.spec, 8, 1000) == expected
+
+
+def test_other_operators_change_the_text_and_the_models_own_do_not(tmp_path):
+    model = speaker(CAUSAL)
+    with torch.no_grad():
+        state = model.decoder.initial_state(1, 9)
+        model.decoder(torch.tensor([model.prompt_tokens("Once")]), state)
+    path = tmp_path / "G.safetensors"
+    save_operators([{"G": layer.operator[0]} for layer in state.layers], path)
+    own = model.complete(["Once"], 20, GREEDY)
+    assert model.with_operators(str(path)).complete(["Once"], 20, GREEDY) == own
+    assert model.with_operators("identity").complete(["Once"], 20, GREEDY) != own
+    random = [model.with_operators("random", seed).complete(["Once"], 20, GREEDY) for seed in (1, 1, 2)]
+    assert random[0] == random[1] != random[2]
+    assert model.complete(["Once"], 20, GREEDY) == own

@@ -4,6 +4,7 @@ Exit codes: 0, 1 (the run failed), 2 (the user's input is wrong; one line says w
 """
 
 import importlib
+import keyword
 import os
 import signal
 import sys
@@ -22,8 +23,13 @@ VERBS = {
     "train": "Train a model, or go on with an interrupted run.",
     "generate": "Let a model write.",
     "evaluate": "Measure a model on text: bits per byte, accuracy.",
+    "compare": "Train several models on the same text, with several seeds.",
+    "export": "Write a model in another form.",
 }
-"""Every verb and what it is for. `linnet.cli.VERB` holds the command, a function or a group, under the verb's name."""
+"""Every verb and what it is for. `linnet.cli.VERB` holds the command, a function or a group, under the verb's name.
+
+Where Python keeps the name for itself, both have an underscore behind it: `import_`.
+"""
 
 UNUSABLE_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 """What the system says of a path that the user named wrongly."""
@@ -45,7 +51,8 @@ class LazyGroup(TyperGroup):
 
 def load_verb(verb: str) -> Any:
     """Import a verb's module and make its command."""
-    command = getattr(importlib.import_module(f"linnet.cli.{verb}"), verb)
+    name = f"{verb}_" if keyword.iskeyword(verb) else verb
+    command = getattr(importlib.import_module(f"linnet.cli.{name}"), name)
     if not isinstance(command, typer.Typer):
         function, command = command, typer.Typer(add_completion=False, rich_markup_mode=None)
         command.command(verb)(function)

@@ -19,12 +19,12 @@ from linnet.demo.machine import describe_machine
 from linnet.demo.measure import DECODE_RUNS, DECODE_TOKENS, check_prompt, decode_speeds, write_story
 from linnet.demo.page import write_page
 from linnet.demo.recipes import Recipe
-from linnet.demo.watch import model_watch
 from linnet.evaluation.folder import evaluate_folder
 from linnet.evaluation.likelihood import Evaluation
 from linnet.inference.device import resolve_device
 from linnet.inference.language_model import LanguageModel, load
 from linnet.model.cost import model_cost
+from linnet.training.bar_watch import model_watch
 from linnet.training.loop import RunResult, train
 from linnet.training.record import RunFolder
 from linnet.training.spec import RunSpec

@@ -17,9 +17,10 @@ import yaml
 
 from linnet.data.tokenizer import Tokenizer
 from linnet.errors import UserError
-from linnet.files import atomic_directory, read_json, write_json, write_text
+from linnet.files import read_json, write_text
+from linnet.inference.model_folder import write_model_folder
 from linnet.model.decoder import Decoder
-from linnet.model.folder import RUN, TOKENIZER, save_decoder
+from linnet.model.folder import RUN
 from linnet.spec import read_yaml
 from linnet.training.spec import RunSpec
 
@@ -77,10 +78,7 @@ class RunFolder:
 
     def write_model(self, decoder: Decoder, tokenizer: Tokenizer, summary: dict[str, Any]) -> None:
         """Write `model/`: description, weights, tokenizer, and how it was made."""
-        with atomic_directory(self.model) as temporary:
-            save_decoder(decoder, temporary)
-            tokenizer.save(temporary / TOKENIZER)
-            write_json(temporary / RUN, summary)
+        write_model_folder(self.model, decoder, tokenizer, summary)
 
     def draw_curves(self, title: str, causal: bool) -> None:
         """Draw `curves.png` from the metrics."""

@@ -185,14 +185,19 @@ def read_run(
         plain["model"] = str(model)
     if data is not None:
         plain["data"] = str(data)
+    return run_of(plain, assignments or [], str(config) if config is not None else "run")
+
+
+def run_of(plain: dict[str, Any], assignments: list[str], origin: str) -> RunSpec:
+    """A run from plain data, changed by assignments (`training.steps=200`); `UserError` names the field at fault."""
+    plain = dict(plain)
     described = plain.get("model")
     if isinstance(described, str):
         plain["model"] = read_description(described)
-    plain = override(plain, assignments or [])
+    plain = override(plain, assignments)
     for section, option in (("model", "--model PRESET|FILE"), ("data", "--data DIR")):
         if plain.get(section) is None:
             raise UserError(f"{section}: missing; give {option}, or a --config file with a section {section!r}")
-    origin = str(config) if config is not None else "run"
     plain["model"] = ModelSpec.parse(plain["model"], described if isinstance(described, str) else f"{origin}: model")
     return RunSpec.parse(plain, origin)
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from linnet.demo.watch import BarWatch, LineWatch, model_watch
+from linnet.training.bar_watch import BarWatch, LineWatch, model_watch
 from linnet.training.watch import Progress
 
 

@@ -1,0 +1,39 @@
+"""`linnet export`: a model in another form."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from linnet.cli.model_made import print_model_made
+from linnet.errors import UserError
+
+
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a training run.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to make.", show_default=False)],
+    freeze_operator: Annotated[
+        bool, typer.Option("--freeze-operator", help="Replace a PLDR-LLM's net by the operator that it infers.")
+    ] = False,
+    prompt: Annotated[
+        str, typer.Option(help="The text that the operator is inferred from; empty: the end token alone (the paper).")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
+) -> None:
+    """Write a model in another form.
+
+    With --freeze-operator a PLDR-LLM keeps one matrix for each head in the place of the net that infers it (the paper's
+    v51Gi): the weights of the net are gone from the file, and the outputs are those of the model with that operator in
+    its G-cache. The result is a model folder like any other.
+
+    Example: linnet export runs/pldr --freeze-operator --out models/pldr-frozen
+    """
+    import shlex
+    import sys
+
+    from linnet.interop.freeze import export_frozen
+
+    if not freeze_operator:
+        raise UserError("export: no form was asked for; expected --freeze-operator")
+    decoder = export_frozen(model, out, prompt, shlex.join(["linnet", *sys.argv[1:]]))
+    print_model_made(decoder, out, as_json)

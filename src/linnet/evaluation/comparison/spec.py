@@ -1,0 +1,105 @@
+"""The typed description of a comparison: one text, one model and recipe, and the runs that differ from it."""
+
+import json
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from linnet.errors import UserError
+from linnet.spec import Spec, read_yaml
+from linnet.training.spec import RunSpec, run_of
+
+
+class TextSpec(Spec):
+    """The text: `stories` of the built-in corpus (`names` of each kind), or `files` as `linnet prepare` takes them.
+
+    parts: it is cut into so many, document by document in its order; each run trains on one. The held-out documents are
+    the same for all.
+    """
+
+    stories: PositiveInt | None = None
+    names: PositiveInt = 3
+    files: list[str] | None = Field(None, min_length=1)
+    parts: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.stories is None) == (self.files is None):
+            raise ValueError("stories: give either stories or files, the other null")
+        return self
+
+
+class TokenizerSpec(Spec):
+    """The tokenizer of all runs: a kind that is trained on the whole text, or a tokenizer.json."""
+
+    kind: str = "bpe"
+    vocab_size: PositiveInt | None = None
+
+
+class ComparedSpec(Spec):
+    """One of the runs, in what it differs.
+
+    part: the part of the text that it trains on. set: fields of `model` and `training`, as in `linnet train --set`.
+    operator_of: the name of an earlier run, whose learned operators (inferred from the empty prompt, same seed) become
+    the fixed ones of this run. shown: false leaves it out of table and plot: it is there for another's sake.
+    """
+
+    name: str = Field(pattern=r"^[\w][\w .-]*$")
+    part: PositiveInt = 1
+    set: dict[str, Any] = Field(default_factory=dict)
+    operator_of: str | None = None
+    shown: bool = True
+
+
+class ComparisonSpec(Spec):
+    """A whole comparison: every run with every seed."""
+
+    name: str = "comparison"
+    text: TextSpec
+    tokenizer: TokenizerSpec = TokenizerSpec()
+    model: str | dict[str, Any]
+    training: dict[str, Any] = Field(default_factory=dict)
+    seeds: tuple[NonNegativeInt, ...] = Field((0, 1, 2), min_length=1)
+    runs: list[ComparedSpec] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _runs_fit(self) -> Self:
+        earlier: list[str] = []
+        for index, run in enumerate(self.runs):
+            if run.name in earlier:
+                raise ValueError(f"runs[{index}].name: {run.name}: is another run's; expected a new one")
+            if run.part > self.text.parts:
+                raise ValueError(f"runs[{index}].part: {run.part}: expected at most text.parts, {self.text.parts}")
+            if run.operator_of is not None and run.operator_of not in earlier:
+                known = ", ".join(earlier) or "there is none"
+                raise ValueError(f"runs[{index}].operator_of: {run.operator_of}: expected an earlier run: {known}")
+            earlier.append(run.name)
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: {self.seeds}: expected each once")
+        if not any(run.shown for run in self.runs):
+            raise ValueError("runs: none is shown; expected at least one")
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a YAML file; `UserError` names the field that is wrong, in any of its runs."""
+        plain = read_yaml(path)
+        if not isinstance(plain, dict):
+            raise UserError(f"{path}: expected a mapping with text, model, runs, found {type(plain).__name__}")
+        spec = cls.parse(plain, str(path))
+        for run in spec.runs:
+            try:
+                spec.run_of(run, spec.seeds[0], Path("data"))
+            except UserError as error:
+                raise UserError(f"{path}: runs: {run.name}: {error}") from None
+        return spec
+
+    def run_of(self, run: ComparedSpec, seed: int, data: Path, operators: Path | None = None) -> RunSpec:
+        """What is trained; `operators` is the file that `operator_of` stands for."""
+        assignments = [f"{field}={json.dumps(value)}" for field, value in run.set.items()]
+        assignments.append(f"training.seed={seed}")
+        if operators is not None:
+            assignments.append(f"model.operator={json.dumps(str(operators))}")
+        plain = {"model": self.model, "data": str(data), "training": dict(self.training)}
+        return run_of(plain, assignments, self.name)

@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from linnet.errors import UserError
+from linnet.evaluation.comparison.spec import ComparisonSpec
+
+ABLATION = Path(__file__).parents[4] / "ablations" / "pldr.yaml"
+PLAIN = {
+    "text": {"stories": 40, "parts": 2},
+    "model": "tiny-pldr",
+    "training": {"steps": 5},
+    "runs": [{"name": "first"}, {"name": "second", "part": 2, "operator_of": "first"}],
+}
+
+
+def load(tmp_path: Path, **changes) -> ComparisonSpec:
+    path = tmp_path / "compared.yaml"
+    path.write_text(yaml.safe_dump({**PLAIN, **changes}))
+    return ComparisonSpec.load(path)
+
+
+def test_the_ablation_of_the_paper_reads_as_four_runs_that_differ_in_their_operator():
+    spec = ComparisonSpec.load(ABLATION)
+    runs = {
+        run.name: spec.run_of(run, 1, Path("data"), Path("G.npz") if run.operator_of else None) for run in spec.runs
+    }
+    operators = {
+        name: (run.model.blocks[0].mixer.operator, run.model.initialisation.operator) for name, run in runs.items()
+    }
+    assert operators == {
+        "first half": ("learned", "identity"),
+        "learned": ("learned", "identity"),
+        "transferred": ("fixed", "G.npz"),
+        "identity": ("fixed", "identity"),
+        "random": ("fixed", "random"),
+    }
+    assert {run.training for run in runs.values()} == {runs["learned"].training}
+    assert [run.part for run in spec.runs] == [1, 2, 2, 2, 2]
+    assert [run.name for run in spec.runs if not run.shown] == ["first half"]
+
+
+def test_a_run_differs_in_what_is_set_and_in_its_seed(tmp_path: Path):
+    changes = {"model.d_model": 64, "training.optimiser.lr": 1e-5, "training.schedule": {"kind": "linear"}}
+    spec = load(tmp_path, runs=[{"name": "one", "set": changes}, {"name": "two"}])
+    one, two = (spec.run_of(run, 7, Path("data")) for run in spec.runs)
+    assert (one.model.d_model, one.training.optimiser.lr, one.training.schedule.kind) == (64, 1e-5, "linear")
+    assert (two.model.d_model, two.training.optimiser.lr, two.training.schedule.kind) == (128, 1e-3, "cosine")
+    assert (one.training.seed, one.training.steps) == (7, 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": {"parts": 2}}, "text.stories: give either stories or files, the other null"),
+        ({"text": {"stories": 5, "files": ["a.txt"]}}, "text.stories: give either stories or files, the other null"),
+        ({"seeds": [1, 1]}, "seeds: (1, 1): expected each once"),
+        ({"seeds": []}, "seeds: []: must not be empty"),
+        ({"runs": [{"name": "a"}, {"name": "a"}]}, "runs[1].name: a: is another run's; expected a new one"),
+        ({"runs": [{"name": "a/b"}]}, "runs[0].name: 'a/b': "),
+        ({"runs": [{"name": "a", "part": 3}]}, "runs[0].part: 3: expected at most text.parts, 2"),
+        (
+            {"runs": [{"name": "a", "operator_of": "b"}]},
+            "runs[0].operator_of: b: expected an earlier run: there is none",
+        ),
+        ({"runs": [{"name": "a", "shown": False}]}, "runs: none is shown; expected at least one"),
+        ({"runs": [{"name": "a", "sets": {}}]}, "runs[0].sets: unknown key (value {}); did you mean set?"),
+        ({"runs": [{"name": "a", "set": {"training.stepz": 4}}]}, "runs: a: comparison: training.stepz: unknown key"),
+        ({"model": "no-such"}, "runs: first: no-such: no such file, and no preset of that name"),
+    ],
+)
+def test_a_comparison_that_cannot_be_is_refused_before_anything_is_trained(tmp_path: Path, changes, message: str):
+    with pytest.raises(UserError) as refused:
+        load(tmp_path, **changes)
+    assert message in str(refused.value)
+    assert str(refused.value).startswith(str(tmp_path / "compared.yaml"))
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,60 @@
+"""A model without the net behind its operator says what it said with it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from linnet.data.tokenizer import Tokenizer
+from linnet.errors import UserError
+from linnet.inference.language_model import load
+from linnet.inference.model_folder import write_model_folder
+from linnet.interop.freeze import export_frozen
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+
+LEARNED = {"kind": "plga", "heads": 2, "metric_hidden": 6, "residual_units": 1}
+FIXED = {"kind": "plga", "heads": 4, "operator": "fixed"}
+
+
+def folder(path: Path, *mixers: dict) -> Path:
+    tokenizer = Tokenizer.train("bytes", [])
+    plain = {"vocab_size": tokenizer.vocab_size, "d_model": 16, "context_length": 64, "head": {"tied": False}}
+    torch.manual_seed(0)
+    decoder = Decoder(ModelSpec.parse({**plain, "blocks": [{"mixer": mixer} for mixer in mixers]}, "test"))
+    decoder.double()
+    for parameter in decoder.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    write_model_folder(path, decoder, tokenizer, {})
+    return path
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixers", [[LEARNED], [FIXED, LEARNED, {"kind": "ted"}, LEARNED]], ids=["one", "among others"])
+@pytest.mark.parametrize("prompt", ["", "Once upon a time"])
+def test_the_frozen_models_outputs_are_those_of_the_g_cache(tmp_path: Path, mixers, prompt: str):
+    source = folder(tmp_path / "model", *mixers)
+    export_frozen(source, tmp_path / "frozen", prompt)
+    model, frozen = load(source), load(tmp_path / "frozen")
+    prompt_ids = torch.tensor([model.prompt_tokens(prompt)])
+    state = model.decoder.initial_state(1, 80)
+    first = model.decoder(prompt_ids, state)
+    more = torch.randint(256, (1, 40))
+    expected = torch.cat([first, model.decoder(more, state)], dim=1)
+    torch.testing.assert_close(frozen.decoder(torch.cat([prompt_ids, more], dim=1)), expected)
+    assert frozen.decoder.causal
+    assert not [name for name in load_file(tmp_path / "frozen" / "model.safetensors") if ".metric" in name]
+
+
+@pytest.mark.parametrize("mixer", [FIXED, {"kind": "attention", "heads": 2}], ids=["fixed", "attention"])
+def test_where_nothing_is_inferred_nothing_is_frozen(tmp_path: Path, mixer):
+    with pytest.raises(UserError, match="--freeze-operator: the model has no plga layer that infers an operator"):
+        export_frozen(folder(tmp_path / "model", mixer), tmp_path / "frozen")
+    assert not (tmp_path / "frozen").exists()
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path: Path):
+    source = folder(tmp_path / "model", LEARNED)
+    with pytest.raises(UserError, match=f"--out {source}: exists already"):
+        export_frozen(source, source)

@@ -22,6 +22,7 @@ VERBS = {
     "train": "Train a model, or go on with an interrupted run.",
     "generate": "Let a model write.",
     "evaluate": "Measure a model on text: bits per byte, accuracy.",
+    "inspect": "Look inside a model: operators, causality, caches.",
 }
 """Every verb and what it is for. `linnet.cli.VERB` holds the command, a function or a group, under the verb's name."""
 

@@ -25,6 +25,7 @@ VERBS = {
     "evaluate": "Measure a model on text: bits per byte, accuracy.",
     "compare": "Train several models on the same text, with several seeds.",
     "export": "Write a model in another form.",
+    "inspect": "Look inside a model: operators, causality, caches.",
 }
 """Every verb and what it is for. `linnet.cli.VERB` holds the command, a function or a group, under the verb's name.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 
 from linnet.demo.figures import Point
-from linnet.demo.text import escaped
+from linnet.page import escaped
 
 WIDTH, HEIGHT = 480, 330
 LEFT, RIGHT, TOP, BOTTOM = 74, 88, 14, 46

@@ -9,14 +9,11 @@ from linnet.demo.charts import Axis, Series, line_chart, linear_ticks, log_ticks
 from linnet.demo.figures import DemoFigures, ModelFigures
 from linnet.demo.style import CSS
 from linnet.demo.table import MEASURES, Measure
-from linnet.demo.text import escaped
 from linnet.files import write_text
+from linnet.page import escaped, fact_table, html_page
 
 SMOOTHED_SHARE = 0.05
 """How much of a training curve is averaged into each of its points."""
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""A browser that shows the page fetches nothing."""
 
 
 def write_page(figures: DemoFigures, path: Path) -> None:
@@ -26,22 +23,17 @@ def write_page(figures: DemoFigures, path: Path) -> None:
 
 def page(figures: DemoFigures) -> str:
     """The whole page."""
-    title = "linnet demo: attention, PLDR-LLM and TED side by side"
-    head = f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>{CSS}</style>
-</head>
-<body>
-<main>
-<h1>Three ways to remember a text</h1>"""
-    parts = [head, *_introduction(figures), *_stories(figures), *_table(figures), *_charts(figures)]
-    return "\n".join([*parts, *_facts(figures), *_commands(figures), *_end(figures)])
+    parts = [
+        "<h1>Three ways to remember a text</h1>",
+        *_introduction(figures),
+        *_stories(figures),
+        *_table(figures),
+        *_charts(figures),
+        *_facts(figures),
+        *_commands(figures),
+        _end(figures),
+    ]
+    return html_page("linnet demo: attention, PLDR-LLM and TED side by side", parts, CSS)
 
 
 def _introduction(figures: DemoFigures) -> Iterator[str]:
@@ -206,14 +198,9 @@ def _facts(figures: DemoFigures) -> Iterator[str]:
         for model in figures.models
     }
     times |= {name: numbers.duration(seconds) for name, seconds in figures.parts_s.items()}
-    yield _fact_table(times)
-    yield _fact_table(figures.machine)
+    yield fact_table(times)
+    yield fact_table(figures.machine)
     yield "</div>"
-
-
-def _fact_table(facts: dict[str, str]) -> str:
-    rows = (f'<tr><th scope="row">{escaped(name)}</th><td>{escaped(fact)}</td></tr>' for name, fact in facts.items())
-    return "\n".join(['<table class="facts">', *rows, "</table>"])
 
 
 def _commands(figures: DemoFigures) -> Iterator[str]:
@@ -261,6 +248,5 @@ def commands(figures: DemoFigures) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _end(figures: DemoFigures) -> Iterator[str]:
-    yield f"<footer>Made by <code>{escaped(figures.invocation)}</code>, {escaped(figures.made)}.</footer>"
-    yield "</main>\n</body>\n</html>\n"
+def _end(figures: DemoFigures) -> str:
+    return f"<footer>Made by <code>{escaped(figures.invocation)}</code>, {escaped(figures.made)}.</footer>"

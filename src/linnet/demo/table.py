@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from linnet import numbers
 from linnet.demo.figures import LONG_TOKENS, SHORT_TOKENS, DemoFigures, ModelFigures
-from linnet.demo.text import printable
+from linnet.page import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,12 +1,14 @@
 """Evaluating a model folder on a data folder."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from linnet.data.loader import validation_windows
-from linnet.data.shards import TokenData
+from linnet.data.shards import TokenData, TokenSequence
 from linnet.data.split import Split
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.windows import document_windows
@@ -21,6 +23,42 @@ from linnet.ops.cross_entropy import IGNORED
 from linnet.progress import progress
 
 TOKENS_AT_ONCE = 8192
+
+
+@dataclass(frozen=True)
+class ModelOnData:
+    """A model and the split that it is measured on; they fit each other. `operator_from`: see `calibration_tokens`."""
+
+    decoder: Decoder
+    data: TokenData
+    split: Split
+    context_length: int
+    operator_from: OperatorFrom
+
+    @property
+    def sequence(self) -> TokenSequence:
+        """The tokens of the split."""
+        return self.data.split(self.split)
+
+    def calibration(self) -> Tensor:
+        """The text that freezes the operator of a model that is not causal by itself, int64 `[1, T]`."""
+        return calibration_tokens(self.data, self.operator_from, self.context_length)
+
+    def evaluate(self, limit_tokens: int | None = None) -> Evaluation:
+        """Every token but the split's first is predicted once; `limit_tokens` spreads fewer windows evenly."""
+        sequence, end_id = self.sequence, self.data.tokenizer.end_id
+        cut = document_windows(sequence, end_id, self.context_length)
+        batch = max(1, TOKENS_AT_ONCE // self.context_length)
+        total = min(limit_tokens or len(sequence), len(sequence))
+        with progress("evaluating", total, "tokens") as advance:
+
+            def windows() -> Any:
+                for inputs, targets in validation_windows(sequence, cut, end_id, batch, limit_tokens):
+                    yield inputs, targets
+                    advance(int((targets != IGNORED).sum()))
+
+            token_bytes_V = torch.from_numpy(self.data.tokenizer.token_bytes())
+            return evaluate(self.decoder, windows(), token_bytes_V, self.calibration())
 
 
 def evaluate_folder(
@@ -38,6 +76,21 @@ def evaluate_folder(
     with a document where they can (`validation_windows`); `limit_tokens` spreads fewer windows evenly. `UserError`
     where model and data do not fit.
     """
+    return model_on_data(model, data_folder, split, context_length, operator_from, device).evaluate(limit_tokens)
+
+
+def model_on_data(
+    model: str | Path,
+    data_folder: str | Path,
+    split: Split = "validation",
+    context_length: int | None = None,
+    operator_from: OperatorFrom = "train",
+    device: str = "auto",
+) -> ModelOnData:
+    """Read a model folder, or a run's, for a split of a data folder; `UserError` where they do not fit.
+
+    `context_length`: tokens in a window, None for the model's.
+    """
     folder = model_folder(model)
     data = TokenData.open(data_folder)
     check_tokenizer(folder, data)
@@ -47,20 +100,7 @@ def evaluate_folder(
         raise UserError(
             "--operator-from train: the operator would come from the evaluated text; with --split train use empty"
         )
-    sequence = data.split(split)
-    end_id = data.tokenizer.end_id
-    cut = document_windows(sequence, end_id, context)
-    batch = max(1, TOKENS_AT_ONCE // context)
-    total = min(limit_tokens or len(sequence), len(sequence))
-    with progress("evaluating", total, "tokens") as advance:
-
-        def windows() -> Any:
-            for inputs, targets in validation_windows(sequence, cut, end_id, batch, limit_tokens):
-                yield inputs, targets
-                advance(int((targets != IGNORED).sum()))
-
-        token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes())
-        return evaluate(decoder, windows(), token_bytes_V, calibration_tokens(data, operator_from, context))
+    return ModelOnData(decoder, data, split, context, operator_from)
 
 
 def model_folder(path: str | Path) -> Path:

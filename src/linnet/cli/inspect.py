@@ -1,0 +1,281 @@
+"""`linnet inspect`: looking inside a model."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from linnet.errors import UserError
+
+if TYPE_CHECKING:
+    from linnet.inspection.report import Picture, Table
+
+MEANING_WIDTH, NEVER_CUT = 120, 10_000
+
+inspect = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    help="""Look inside a model: its operators, what it sees of the future, how much depends on the text.
+
+    Each command prints tables; --json prints the figures instead, --out DIR adds pictures and one page with all of it.
+
+    Example: linnet inspect operator runs/pldr --out inspected
+    """,
+)
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a run.")]
+Data = Annotated[Path, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`.")]
+SplitName = Annotated[Literal["validation", "train"], typer.Option(help="Which side of the data.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write pictures and report.html into this folder.", show_default=False),
+]
+Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+
+
+@inspect.command()
+def operator(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|FILE", help="A model folder, the folder of a run, or operators in .safetensors or .npz."
+        ),
+    ],
+    prompt: Annotated[
+        str | None,
+        typer.Option(help="Deduce the operators from this text; the end token alone if not given.", show_default=False),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Save the model's operators, as .safetensors.", show_default=False),
+    ] = None,
+    rank_tolerance: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Singular values count above this share of the largest; the matrices' rounding if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Out = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Show the matrices that power-law graph attention deduces from a text: A, A_LM, A_P and the operator G.
+
+    Difference between heads, determinants, rank; whether A is rank one; the singular values of A_LM: as the PLDR-LLM
+    paper reports them, in float64. A file may hold G alone, under the names 0, 1, ... or layer0.G, layer1.G, ...
+
+    Example: linnet inspect operator runs/pldr --out inspected
+
+    Example: linnet inspect operator runs/pldr --prompt "Once upon a time" --save operator.safetensors
+
+    Example: linnet inspect operator operator.npz --json
+    """
+    if save is not None and save.suffix != ".safetensors":
+        raise UserError(f"--save {save}: expected a name that ends in .safetensors")
+    from linnet.inspection.operator_figures import operator_figures
+    from linnet.inspection.plots import operator_pictures
+    from linnet.inspection.source import find_operators
+    from linnet.inspection.tables import operator_tables
+    from linnet.model.operator_file import save_operators
+
+    found = find_operators(source, prompt, device)
+    if save is not None:
+        if found.in_file:
+            raise UserError(f"--save {save}: {source} is a file of operators already; expected a model")
+        save_operators(found.layers, save)
+        _note(f"saved: {save}")
+    figures = operator_figures(found.layers, rank_tolerance)
+    _show(
+        f"Operators of {source}",
+        {"operators": f"{found.shape}; {found.origin}"},
+        {"source": source, "prompt": found.prompt, "prompt_tokens": found.prompt_tokens, **figures.figures()},
+        operator_tables(figures),
+        lambda: operator_pictures(figures, found.layers),
+        out,
+        as_json,
+    )
+
+
+@inspect.command()
+def causality(
+    model: Model,
+    data: Data,
+    split: SplitName = "validation",
+    windows: Annotated[int, typer.Option(min=2, help="Windows of text to change and compare, spread evenly.")] = 8,
+    cuts: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--cut",
+            metavar="N",
+            help="Change the text from token N on (repeatable); a quarter, half and three quarters if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    limit_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Measure the leak on about this many tokens.", show_default=False)
+    ] = None,
+    context_length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens in a window; the model's if not given.", show_default=False)
+    ] = None,
+    operator_from: Annotated[
+        Literal["train", "empty"],
+        typer.Option(help="Text that freezes the operator of a model that is not causal by itself."),
+    ] = "train",
+    out: Out = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure how far a change of the text to come moves earlier logits, and what that gains: the leak.
+
+    For any token mixer. Windows of text are read twice, the second time with other text behind a cut; what is before
+    the cut has not changed, and a causal model does not notice. Once in the pass over the whole sequence, as in
+    training, once with a frozen operator. The leak is the difference of both in bits per byte, as of `linnet evaluate`.
+
+    Example: linnet inspect causality runs/pldr --data data/stories
+
+    Example: linnet inspect causality runs/ted --data data/stories --cut 128 --windows 32 --json
+    """
+    from linnet.inspection.causality import inspect_causality
+    from linnet.inspection.plots import causality_pictures
+    from linnet.inspection.tables import causality_tables
+
+    found = inspect_causality(model, data, split, windows, cuts, limit_tokens, context_length, operator_from, device)
+    _show(
+        f"Causality of {model}",
+        {"text": f"{split} split of {data}"},
+        {"model": model, "data": str(data), "split": split, "operator_from": operator_from, **found.figures()},
+        causality_tables(found),
+        lambda: causality_pictures(found),
+        out,
+        as_json,
+    )
+
+
+@inspect.command()
+def invariance(
+    model: Model,
+    data: Data,
+    split: SplitName = "validation",
+    prompts: Annotated[int, typer.Option(min=2, help="Documents to draw, or all that are long enough.")] = 100,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens of each document, the end token before it included.")] = 64,
+    seed: Annotated[int, typer.Option(min=0, help="Decides which documents are drawn.")] = 0,
+    out: Out = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure how much the operator of power-law graph attention varies with the text, relative to its size.
+
+    The paper's claim is that a trained operator hardly depends on its input, so that it can be kept and the net behind
+    it left out. Here it is measured: over the beginnings of documents, for each deductive output and layer.
+
+    Example: linnet inspect invariance runs/pldr --data data/stories
+
+    Example: linnet inspect invariance runs/pldr --data data/stories --prompts 20 --tokens 16 --out inspected
+    """
+    from linnet.inspection.invariance import inspect_invariance
+    from linnet.inspection.plots import invariance_pictures
+    from linnet.inspection.tables import invariance_tables
+
+    found = inspect_invariance(model, data, split, prompts, tokens, seed, device)
+    _show(
+        f"Invariance of {model}",
+        {"text": f"documents of the {split} split of {data}, drawn with seed {seed}"},
+        {"model": model, "data": str(data), "split": split, "seed": seed, **found.figures()},
+        invariance_tables(found),
+        lambda: invariance_pictures(found),
+        out,
+        as_json,
+    )
+
+
+@inspect.command()
+def caches(
+    model: Model,
+    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "",
+    tokens: Annotated[int, typer.Option(min=1, help="Stop after so many tokens, if the text has not ended.")] = 100,
+    out: Out = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Compare generation with and without the KV-cache and the G-cache, as the PLDR-LLM paper does.
+
+    The same prompt is continued with each of the four settings, by the likeliest token. Shows whether the text stays
+    the same, and the deductive outputs with which each ended.
+
+    Example: linnet inspect caches runs/pldr --prompt "Once upon a time" --tokens 100
+    """
+    from linnet.inspection.caches import inspect_caches
+    from linnet.inspection.tables import caches_tables
+
+    found = inspect_caches(model, prompt, tokens, device)
+    _show(
+        f"Caches of {model}",
+        {"prompt": f"{prompt!r}" if prompt else "the empty prompt"},
+        {"model": model, **found.figures()},
+        caches_tables(found),
+        lambda: [],
+        out,
+        as_json,
+    )
+
+
+def _show(
+    title: str,
+    facts: dict[str, str],
+    figures: dict[str, Any],
+    tables: "Sequence[Table]",
+    pictures: "Callable[[], Sequence[Picture]]",
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Print tables or JSON; draw and write the report where it is asked for."""
+    if out is not None:
+        from linnet.inspection.report import Report, write_report
+
+        path = write_report(Report(title, facts, tables, pictures(), _invocation()), out)
+        _note(f"report: {path}")
+    if as_json:
+        typer.echo(json.dumps(figures, indent=2, ensure_ascii=False, allow_nan=False).encode())
+    else:
+        _print(title, facts, tables)
+
+
+def _print(title: str, facts: dict[str, str], tables: "Sequence[Table]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from linnet.page import printable
+
+    console = Console(highlight=False, markup=False)
+    terminal_width = min(console.width, MEANING_WIDTH)
+    console.width = NEVER_CUT  # a number is never shortened
+    with console.capture() as captured:
+        console.print(Text(printable(": ".join([title, *facts.values()]))))
+        for table in tables:
+            drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+            for number, column in enumerate(table.columns):
+                drawn.add_column(column, justify="right" if number else "left")
+            for row in table.rows:
+                drawn.add_row(*row)
+            console.print()
+            console.print(Text(table.title, style="bold"))
+            console.print(drawn)
+            console.print(Text(table.meaning), style="dim", width=terminal_width)
+    typer.echo(captured.get().encode(), nl=False)
+
+
+def _invocation() -> str:
+    import shlex
+    import sys
+
+    return shlex.join(["linnet", *sys.argv[1:]])
+
+
+def _note(line: str) -> None:
+    typer.echo(line, err=True)

@@ -1,0 +1,209 @@
+"""What the deductive outputs of power-law graph attention look like as matrices (Gokden, arXiv 2502.13502).
+
+All in float64, whatever the precision that they were deduced in.
+
+Legend: `H` heads, `K` head width. A layer's outputs are `[H, K, K]` each.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnet.inspection.matrices import (
+    SquaredDifferences,
+    between_heads,
+    between_rows,
+    json_number,
+    largest,
+    largest_eigenvalues,
+    log10_abs_determinants,
+    mean_row_sums,
+    power_of_ten,
+    ranks,
+    singular_values,
+)
+from linnet.model.operator_file import OUTPUTS
+
+
+@dataclass(frozen=True)
+class Determinant:
+    """The largest |det| of some matrices, by its logarithm: NaN where one is not finite, -infinity where it is 0."""
+
+    log10: float
+
+    @property
+    def value(self) -> float | None:
+        """The determinant itself; None where it overflows or is not known."""
+        return None if math.isnan(self.log10) else power_of_ten(self.log10)
+
+    def figures(self) -> dict[str, Any]:
+        """Both by name; a null beside a number is an overflow (or, of the logarithm, a determinant of 0)."""
+        return {"max_abs_det": self.value, "log10_max_abs_det": json_number(self.log10)}
+
+
+@dataclass(frozen=True)
+class Eigen:
+    """Of each head of A: the eigenvalue of largest magnitude, the mean row sum; of the layer: how far rows differ."""
+
+    eigenvalues: list[complex]
+    row_sums: list[float]
+    between_rows: SquaredDifferences
+
+    @property
+    def radii(self) -> list[float]:
+        """The spectral radius of each head."""
+        return [math.hypot(value.real, value.imag) for value in self.eigenvalues]
+
+    def figures(self) -> dict[str, Any]:
+        """Lists have an entry for each head."""
+        return {
+            "spectral_radius": [json_number(radius) for radius in self.radii],
+            "largest_eigenvalue": [json_number(value.real) for value in self.eigenvalues],
+            "largest_eigenvalue_imaginary": [json_number(value.imag) for value in self.eigenvalues],
+            "mean_row_sum": [json_number(row_sum) for row_sum in self.row_sums],
+            "rmse_between_rows": json_number(self.between_rows.rmse),
+        }
+
+
+@dataclass(frozen=True)
+class LayerFigures:
+    """One deductive output of one layer. `eigen` belongs to A; `singular_HK`: singular values, descending."""
+
+    layer: int
+    non_finite: int
+    between_heads: SquaredDifferences
+    determinant: Determinant
+    ranks: list[int | None]
+    singular_HK: list[list[float]]
+    eigen: Eigen | None = None
+
+    @property
+    def conditions(self) -> list[float]:
+        """The condition number of each head: infinite for a singular matrix."""
+        return [values[0] / values[-1] if values[-1] != 0 else math.inf for values in self.singular_HK]
+
+    def figures(self, with_singular_values: bool) -> dict[str, Any]:
+        """Lists have an entry for each head."""
+        named: dict[str, Any] = {
+            "layer": self.layer,
+            "rmse": json_number(self.between_heads.rmse),
+            **self.determinant.figures(),
+            "rank": self.ranks,
+            "non_finite_elements": self.non_finite,
+        }
+        if self.eigen is not None:
+            named |= self.eigen.figures()
+        if with_singular_values:
+            named["singular_values"] = [[json_number(value) for value in values] for values in self.singular_HK]
+            named["condition_number"] = [json_number(condition) for condition in self.conditions]
+        return named
+
+
+@dataclass(frozen=True)
+class OutputFigures:
+    """One deductive output, over the layers that have it."""
+
+    name: str
+    layers: list[LayerFigures]
+
+    @property
+    def rmse(self) -> float | None:
+        """RMSE between heads over all layers; None where no layer has two."""
+        return _sum(layer.between_heads for layer in self.layers).rmse
+
+    @property
+    def rmse_between_rows(self) -> float | None:
+        """RMSE between the rows of each head over all layers; None but for A."""
+        return _sum(layer.eigen.between_rows for layer in self.layers if layer.eigen).rmse
+
+    @property
+    def determinant(self) -> Determinant:
+        """The largest over all heads and layers."""
+        return Determinant(largest([layer.determinant.log10 for layer in self.layers]))
+
+    def figures(self) -> dict[str, Any]:
+        """The numbers by name, ready for JSON."""
+        found = [rank for layer in self.layers for rank in layer.ranks if rank is not None]
+        named: dict[str, Any] = {
+            "rmse": json_number(self.rmse),
+            **self.determinant.figures(),
+            "rank": {"smallest": min(found, default=None), "largest": max(found, default=None)},
+            "non_finite_elements": sum(layer.non_finite for layer in self.layers),
+        }
+        if self.name == "A":
+            radii = [radius for layer in self.layers if layer.eigen for radius in layer.eigen.radii]
+            named["spectral_radius"] = json_number(largest(radii))
+            named["rmse_between_rows"] = json_number(self.rmse_between_rows)
+        with_singular_values = self.name == "A_LM"
+        if with_singular_values:
+            named |= self._singular_figures()
+        return {**named, "per_layer": [layer.figures(with_singular_values) for layer in self.layers]}
+
+    def _singular_figures(self) -> dict[str, Any]:
+        heads = [values for layer in self.layers for values in layer.singular_HK]
+        return {
+            "largest_singular_value": json_number(largest([values[0] for values in heads])),
+            "smallest_singular_value": json_number(-largest([-values[-1] for values in heads])),
+            "condition_number": json_number(largest([one for layer in self.layers for one in layer.conditions])),
+        }
+
+
+@dataclass(frozen=True)
+class OperatorFigures:
+    """Every deductive output that there is. `rank_tolerance`: singular values count above this share of the largest."""
+
+    rank_tolerance: float
+    outputs: list[OutputFigures]
+
+    def figures(self) -> dict[str, Any]:
+        """The numbers by name, ready for JSON."""
+        return {"rank_tolerance": self.rank_tolerance, **{one.name: one.figures() for one in self.outputs}}
+
+
+def operator_figures(layers: Sequence[Mapping[str, Tensor]], rank_tolerance: float | None = None) -> OperatorFigures:
+    """The figures of a model's operators: for each layer its outputs `[H, K, K]` by name (`OUTPUTS`), not all needed.
+
+    `rank_tolerance` None: K times the rounding of the precision that the outputs come in, as for `numpy`'s rank.
+    """
+    if rank_tolerance is None:
+        rank_tolerance = max(_rounding(tensor) for outputs in layers for tensor in outputs.values())
+    found = []
+    for name in OUTPUTS:
+        having = [
+            _layer_figures(name, number, outputs[name], rank_tolerance)
+            for number, outputs in enumerate(layers)
+            if name in outputs
+        ]
+        if having:
+            found.append(OutputFigures(name, having))
+    return OperatorFigures(rank_tolerance, found)
+
+
+def _layer_figures(name: str, layer: int, x_HKK: Tensor, rank_tolerance: float) -> LayerFigures:
+    x_HKK = x_HKK.detach().cpu().double()
+    singular_HK = singular_values(x_HKK)
+    return LayerFigures(
+        layer=layer,
+        non_finite=int((~x_HKK.isfinite()).sum()),
+        between_heads=between_heads(x_HKK),
+        determinant=Determinant(largest(log10_abs_determinants(x_HKK).tolist())),
+        ranks=ranks(singular_HK, rank_tolerance),
+        singular_HK=singular_HK.tolist(),
+        eigen=_eigen(x_HKK) if name == "A" else None,
+    )
+
+
+def _eigen(a_HKK: Tensor) -> Eigen:
+    return Eigen(largest_eigenvalues(a_HKK).tolist(), mean_row_sums(a_HKK).tolist(), between_rows(a_HKK))
+
+
+def _rounding(tensor: Tensor) -> float:
+    return tensor.shape[-1] * torch.finfo(tensor.dtype).eps
+
+
+def _sum(parts: Any) -> SquaredDifferences:
+    return sum(parts, SquaredDifferences())

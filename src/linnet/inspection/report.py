@@ -1,0 +1,96 @@
+"""What an inspection found, as tables and pictures: on one page, as files, and as rows for a terminal."""
+
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from linnet.files import atomic_path, write_text
+from linnet.page import escaped, fact_table, html_page
+
+PAGE = "report.html"
+CSS = """
+main { max-width: 1500px; }
+figure { margin: 18px 0; overflow-x: auto; width: fit-content; max-width: 100%; }
+img { display: block; max-width: 100%; height: auto; background: #fff; }
+figcaption { max-width: 74ch; }
+.table { overflow-x: auto; }
+.figures { width: auto; }
+.figures td, .figures tbody th { padding-top: 6px; padding-bottom: 6px; }
+.figures .part th { padding-left: 28px; font-weight: 400; }
+.figures .part + tr:not(.part) { border-top: 1px solid var(--rule); }
+"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text; the first column names the row, one that begins with a blank being a part of the row above.
+
+    `meaning`: what to look for, a line or two.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG; `name` is its file's, without the suffix. `caption`: what can be seen, and what to look for."""
+
+    name: str
+    title: str
+    png: bytes
+    caption: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """One inspection. `facts`: what was inspected; `invocation`: the command line."""
+
+    title: str
+    facts: dict[str, str]
+    tables: Sequence[Table]
+    pictures: Sequence[Picture]
+    invocation: str
+
+
+def write_report(report: Report, folder: Path) -> Path:
+    """Write the pictures, and the page with all of them in it; each file appears whole or not at all."""
+    for picture in report.pictures:
+        with atomic_path(folder / f"{picture.name}.png") as temporary:
+            temporary.write_bytes(picture.png)
+    write_text(folder / PAGE, page(report))
+    return folder / PAGE
+
+
+def page(report: Report) -> str:
+    """The whole page; it needs no other file."""
+    made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    parts = [f"<h1>{escaped(report.title)}</h1>", fact_table(report.facts)]
+    for table in report.tables:
+        parts += _table(table)
+    for picture in report.pictures:
+        parts += _picture(picture)
+    footer = f"<footer>Made by <code>{escaped(report.invocation)}</code>, {escaped(made)}.</footer>"
+    return html_page(f"linnet inspect: {report.title}", [*parts, footer], CSS)
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f'<h2>{escaped(table.title)}</h2>\n<p class="soft">{escaped(table.meaning)}</p>\n<div class="table">'
+    heads = "".join(f'<th scope="col">{escaped(column)}</th>' for column in table.columns)
+    yield f'<table class="figures">\n<thead><tr>{heads}</tr></thead>\n<tbody>'
+    for name, *values in table.rows:
+        cells = "".join(f'<td class="value">{escaped(value)}</td>' for value in values)
+        part = ' class="part"' if name.startswith(" ") else ""
+        yield f'<tr{part}><th scope="row">{escaped(name)}</th>{cells}</tr>'
+    yield "</tbody></table></div>"
+
+
+def _picture(picture: Picture) -> Iterator[str]:
+    data = b64encode(picture.png).decode()
+    yield f"<h2>{escaped(picture.title)}</h2>\n<figure>"
+    yield f'<img src="data:image/png;base64,{data}" alt="{escaped(picture.title)}">'
+    yield f"<figcaption>{escaped(picture.caption)}</figcaption></figure>"

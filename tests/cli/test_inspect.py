@@ -1,0 +1,291 @@
+"""`linnet inspect` on tiny models: tables, JSON, files, and what is refused."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from linnet.cli.main import main
+from linnet.data.prepare import prepare_texts
+from linnet.model.decoder import Decoder
+from linnet.model.fixed import with_fixed_operators
+from linnet.model.folder import load_decoder, save_decoder
+from linnet.model.operator_file import read_operators
+from linnet.model.spec import ModelSpec
+
+TRAIN = ["the bird sang to the tree and the tree was glad. " * 3] * 8
+VALIDATION = [f"tree {n} was glad of the bird in its {n} branches. " for n in range(9)]
+PLGA = {"kind": "plga", "heads": 2, "metric_hidden": 8, "residual_units": 1}
+OUTPUTS = ("A", "A_LM", "A_P", "G")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inspect") / "data"
+    prepare_texts(TRAIN, VALIDATION, folder, tokenizer="bytes")
+    return folder
+
+
+def _saved(decoder: Decoder, folder: Path, data: Path) -> Path:
+    save_decoder(decoder, folder)
+    shutil.copy(data / "tokenizer.json", folder)
+    return folder
+
+
+def _model(folder: Path, data: Path, mixer: dict[str, Any], positions: str = "none") -> Path:
+    plain = {
+        "vocab_size": 257,
+        "d_model": 8,
+        "context_length": 16,
+        "embedding": {"positions": positions},
+        "blocks": [{"repeat": 2, "mixer": mixer}],
+    }
+    torch.manual_seed(0)
+    decoder = Decoder(ModelSpec.parse(plain, "test"))
+    with torch.no_grad():
+        decoder.embedding.tokens.weight.mul_(100)
+    return _saved(decoder, folder, data)
+
+
+@pytest.fixture(scope="module")
+def plga(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _model(tmp_path_factory.mktemp("plga") / "model", data, PLGA)
+
+
+@pytest.fixture(scope="module")
+def prefix(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _model(tmp_path_factory.mktemp("prefix") / "model", data, {**PLGA, "density": {"scope": "prefix"}})
+
+
+@pytest.fixture(scope="module")
+def ted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _model(tmp_path_factory.mktemp("ted") / "model", data, {"kind": "ted"}, positions="learned")
+
+
+@pytest.fixture(scope="module")
+def fixed(plga: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    decoder = with_fixed_operators(load_decoder(plga), [torch.eye(4).repeat(2, 1, 1)] * 2)
+    return _saved(decoder, tmp_path_factory.mktemp("fixed") / "model", data)
+
+
+@pytest.fixture
+def figures(capsys: pytest.CaptureFixture[str]):
+    """What a command prints with --json; fails on what JSON does not know."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    def run(*arguments: object) -> dict[str, Any]:
+        assert main(["inspect", *map(str, arguments), "--json"]) == 0
+        return json.loads(capsys.readouterr().out, parse_constant=refuse)
+
+    return run
+
+
+@pytest.fixture
+def table(capsys: pytest.CaptureFixture[str]):
+    """What a command prints without --json."""
+
+    def run(*arguments: object) -> str:
+        assert main(["inspect", *map(str, arguments)]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]):
+    """The one line that a command ends with."""
+
+    def run(*arguments: object) -> str:
+        assert main(["inspect", *map(str, arguments)]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and len(err.splitlines()) == 1
+        return err
+
+    return run
+
+
+def test_operators_of_a_model(figures, table, plga):
+    found = figures("operator", plga)
+    assert found["source"] == str(plga) and found["prompt_tokens"] == 1
+    for name in OUTPUTS:
+        assert {"rmse", "max_abs_det", "per_layer"} <= found[name].keys()
+        assert len(found[name]["per_layer"]) == 2
+    assert np.shape([layer["singular_values"] for layer in found["A_LM"]["per_layer"]]) == (2, 2, 4)
+    text = table("operator", plga)
+    assert "2 layers, 2 heads of 4 x 4; deduced from the empty prompt" in text
+    assert f"{found['G']['rmse']:.6g}" in text and f"{found['A']['per_layer'][1]['rmse_between_rows']:.6g}" in text
+    longer = figures("operator", plga, "--prompt", "the bird")
+    assert longer["prompt_tokens"] == 9 and longer["G"]["rmse"] != found["G"]["rmse"]
+    assert "deduced from 'the bird'" in table("operator", plga, "--prompt", "the bird")
+
+
+def test_operators_are_saved_and_read_again(figures, plga, tmp_path):
+    saved = tmp_path / "new" / "G.safetensors"
+    found = figures("operator", plga, "--save", saved, "--prompt", "tree")
+    again = figures("operator", saved)
+    assert (again["prompt"], again["prompt_tokens"]) == (None, None)
+    assert {name: again[name] for name in OUTPUTS} == {name: found[name] for name in OUTPUTS}
+    assert [layer.keys() for layer in read_operators(saved)] == [set(OUTPUTS)] * 2
+
+
+def test_operators_of_an_npz_file(figures, table, tmp_path):
+    arrays = {str(layer): np.random.default_rng(layer).normal(size=(1, 3, 5, 5)) for layer in range(2)}
+    np.savez(tmp_path / "g.npz", **arrays)
+    found = figures("operator", tmp_path / "g.npz")
+    assert found.keys() == {"source", "prompt", "prompt_tokens", "rank_tolerance", "G"}
+    x = np.concatenate(list(arrays.values()))
+    assert found["G"]["max_abs_det"] == pytest.approx(np.abs(np.linalg.det(x)).max())
+    assert figures("operator", tmp_path / "g.npz", "--rank-tolerance", 0.999)["G"]["rank"]["largest"] == 1
+    assert "A: is it rank one?" not in table("operator", tmp_path / "g.npz")
+
+
+def test_overflow_and_one_head_in_the_table(figures, table, tmp_path):
+    np.savez(tmp_path / "g.npz", **{"layer0.G": np.eye(64)[None] * 1e9})
+    found = figures("operator", tmp_path / "g.npz")["G"]
+    assert (found["rmse"], found["max_abs_det"], found["log10_max_abs_det"]) == (None, None, pytest.approx(576))
+    assert re.search(r"G +one head +overflow, 10\^576", table("operator", tmp_path / "g.npz"))
+
+
+def test_a_model_with_fixed_operators_shows_them_alone(figures, table, fixed):
+    found = figures("operator", fixed)
+    assert found["G"]["rmse"] == 0 and found["G"]["max_abs_det"] == 1 and "A" not in found
+    assert "fixed in the model" in table("operator", fixed)
+
+
+def _page_pictures(folder: Path) -> int:
+    page = (folder / "report.html").read_text()
+    assert page.count("<img") == len(list(folder.glob("*.png")))
+    return page.count('src="data:image/png;base64,')
+
+
+def test_reports(figures, capsys, plga, data, tmp_path):
+    assert main(["inspect", "operator", str(plga), "--out", str(tmp_path / "operator")]) == 0
+    assert capsys.readouterr().err == f"report: {tmp_path / 'operator' / 'report.html'}\n"
+    assert _page_pictures(tmp_path / "operator") == 5
+    assert {path.stem for path in (tmp_path / "operator").glob("*.png")} == {*OUTPUTS, "singular_values"}
+    figures("causality", plga, "--data", data, "--out", tmp_path / "causality")
+    assert _page_pictures(tmp_path / "causality") == 1
+    figures("invariance", plga, "--data", data, "--tokens", 8, "--out", tmp_path / "invariance")
+    assert _page_pictures(tmp_path / "invariance") == 1
+
+
+def test_a_model_that_sees_the_future(figures, table, plga, data, capsys):
+    found = figures("causality", plga, "--data", data)
+    assert found["whole_sequence"]["largest"] > 1e-3
+    assert found["frozen"]["largest"] == 0
+    assert [cut["cut"] for cut in found["whole_sequence"]["per_cut"]] == [4, 8, 12]
+    assert main(["evaluate", str(plga), "--data", str(data), "--json"]) == 0
+    evaluated = json.loads(capsys.readouterr().out)
+    assert found["leak"] == evaluated["leak"] != 0
+    assert f"{found['leak']:+.4f}" in table("causality", plga, "--data", data)
+
+
+@pytest.mark.parametrize("name", ["ted", "prefix", "fixed"])
+def test_a_causal_model_moves_nothing_and_has_no_leak(name, request, figures, table, data):
+    model = request.getfixturevalue(name)
+    found = figures("causality", model, "--data", data)
+    for reading in ("whole_sequence", "frozen"):
+        assert found[reading]["largest"] == found[reading]["rms"] == 0
+    assert found["leak"] is None
+    assert re.search(r"leak +none", table("causality", model, "--data", data))
+
+
+def test_cuts_and_windows_of_causality(figures, plga, data):
+    arguments = ("causality", plga, "--data", data, "--context-length", 9, "--limit-tokens", 50)
+    found = figures(*arguments, "--cut", 7, "--cut", 2, "--windows", 3)
+    assert [len(cut["rms_by_position"]) for cut in found["whole_sequence"]["per_cut"]] == [2, 7]
+    assert (found["windows"], found["tokens"]) == (3, 9)
+    assert found["evaluation"]["tokens"] < 60
+    empty = figures(*arguments, "--operator-from", "empty")
+    assert empty["evaluation"]["bits_per_byte"] != found["evaluation"]["bits_per_byte"]
+
+
+def test_invariance(figures, table, plga, data):
+    arguments = ("invariance", plga, "--data", data, "--tokens", 12)
+    found = figures(*arguments)
+    assert (found["prompts"], found["tokens"], found["seed"]) == (9, 12, 0)
+    for name in OUTPUTS:
+        assert 0 < found[name]["variation"] <= found[name]["largest"]
+        assert [layer["layer"] for layer in found[name]["per_layer"]] == [0, 1]
+    assert f"{found['G']['variation']:.6g}" in table(*arguments)
+    assert figures(*arguments) == found
+    few = figures(*arguments, "--prompts", 3)
+    assert few["prompts"] == 3 and few["G"] != found["G"] != figures(*arguments, "--prompts", 3, "--seed", 1)["G"]
+    assert few["G"] != figures(*arguments, "--prompts", 3, "--seed", 1)["G"]
+    train = figures(*arguments, "--split", "train")
+    assert train["prompts"] == 8 and train["G"]["variation"] == 0, "its documents are all the same"
+
+
+def test_an_operator_of_the_end_token_alone_does_not_vary(figures, prefix, data):
+    found = figures("invariance", prefix, "--data", data, "--tokens", 12)
+    assert all(found[name]["variation"] == found[name]["largest"] == 0 for name in OUTPUTS)
+
+
+def test_caches(figures, table, plga, tmp_path, capsys):
+    found = figures("caches", plga, "--prompt", "tree 7", "--tokens", 9, "--out", tmp_path / "out")
+    assert (found["model"], found["prompt_tokens"], found["max_tokens"]) == (str(plga), 7, 9)
+    settings = [(setting["kv_cache"], setting["g_cache"]) for setting in found["settings"]]
+    assert settings == [(True, True), (True, False), (False, True), (False, False)]
+    assert (tmp_path / "out" / "report.html").is_file()
+    command = ["generate", str(plga), "--prompt", "tree 7", "--max-tokens", "9", "--temperature", "0", "--json"]
+    for setting in found["settings"]:
+        off = ["--no-kv-cache"] * (not setting["kv_cache"]) + ["--no-g-cache"] * (not setting["g_cache"])
+        assert main([*command, *off]) == 0
+        assert json.loads(capsys.readouterr().out)["text"] == setting["text"]
+    text = table("caches", plga, "--prompt", "tree 7", "--tokens", 9)
+    assert all(f"{setting['G']['rmse']:.15g}" in text for setting in found["settings"])
+    assert "KV and G" in text and "…" not in text
+
+
+def test_models_without_an_operator_are_refused(refusal, ted, fixed, data):
+    expected = f"error: {ted}: has no operator: its token mixer is ted; expected a model with plga\n"
+    assert refusal("operator", ted) == refusal("invariance", ted, "--data", data) == expected
+    assert refusal("caches", ted) == expected
+    assert "its operators are fixed, none is inferred" in refusal("caches", fixed)
+    assert "its operators are fixed, they do not vary" in refusal("invariance", fixed, "--data", data)
+    assert "are fixed, not deduced" in refusal("operator", fixed, "--prompt", "a")
+
+
+def test_files_that_hold_no_operators_are_refused(refusal, tmp_path, plga):
+    np.savez(tmp_path / "flat.npz", **{"0": np.zeros((3, 5))})
+    np.savez(tmp_path / "objects.npz", **{"0": np.array([{"a": 1}], dtype=object)})
+    (tmp_path / "g.safetensors").write_text("nothing of the kind")
+    assert "0: shape [3, 5]: expected [H, K, K]" in refusal("operator", tmp_path / "flat.npz")
+    assert "objects.npz: not a .npz file of numbers" in refusal("operator", tmp_path / "objects.npz")
+    assert "g.safetensors" in refusal("operator", tmp_path / "g.safetensors")
+    assert "missing.npz: no such file" in refusal("operator", tmp_path / "missing.npz")
+    assert "no such folder" in refusal("operator", tmp_path / "missing")
+    np.savez(tmp_path / "g.npz", **{"0": np.zeros((1, 5, 5))})
+    assert "is a file of operators already" in refusal("operator", tmp_path / "g.npz", "--save", "x.safetensors")
+    assert "--prompt 'a': " in refusal("operator", tmp_path / "g.npz", "--prompt", "a")
+
+
+def test_mistakes_are_one_line(refusal, plga, ted, data, tmp_path):
+    assert "neither a model folder nor a run folder" in refusal("causality", tmp_path, "--data", data)
+    assert "--save g.npz: expected a name" in refusal("operator", plga, "--save", "g.npz")
+    assert "not a data folder" in refusal("invariance", plga, "--data", tmp_path)
+    assert "--cut 16: expected 1 to 15" in refusal("causality", plga, "--data", data, "--cut", 16)
+    assert "--cut 0: expected" in refusal("causality", plga, "--data", data, "--cut", 0)
+    assert "--windows" in refusal("causality", plga, "--data", data, "--windows", 1)
+    assert "--context-length 1: expected at least 2" in refusal(
+        "causality", plga, "--data", data, "--context-length", 1
+    )
+    assert "two different windows of 900" in refusal("causality", plga, "--data", data, "--context-length", 900)
+    assert "learned positions end at 16" in refusal("causality", ted, "--data", data, "--context-length", 17)
+    assert "use empty" in refusal("causality", plga, "--data", data, "--split", "train")
+    assert "--tokens 900: 0 documents" in refusal("invariance", plga, "--data", data, "--tokens", 900)
+    prepare_texts(TRAIN, VALIDATION, tmp_path / "bpe", tokenizer="bpe", vocab_size=300)
+    for command in ("causality", "invariance"):
+        assert "another tokenizer" in refusal(command, plga, "--data", tmp_path / "bpe")
+
+
+def test_a_run_folder_stands_for_its_model(figures, plga, tmp_path):
+    shutil.copytree(plga, tmp_path / "run" / "model")
+    assert figures("operator", tmp_path / "run")["G"] == figures("operator", plga)["G"]

@@ -1,0 +1,104 @@
+"""Moved logits: nothing in causal models and with a frozen operator, what they should be in others."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder
+
+from linnet.data.shards import TokenSequence
+from linnet.errors import UserError
+from linnet.evaluation.likelihood import Evaluation, Likelihood
+from linnet.inspection.causality import Causality, CutMove, Moves, frozen_pass, moves, spread_windows, whole_pass
+from linnet.mixers.plga import DensitySpec, PlgaSpec
+
+PLGA = PlgaSpec(heads=2, metric_hidden=12, residual_units=2)
+
+
+def _ignore(amount: float, note: str = "") -> None:
+    pass
+
+
+def _tokens(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randint(23, shape, generator=torch.Generator().manual_seed(seed))
+
+
+WINDOWS, CALIBRATION, CUTS = _tokens(3, 12), _tokens(1, 9, seed=7), (4, 9)
+
+
+@pytest.mark.parametrize("mixer", EXAMPLES, ids=EXAMPLE_IDS)
+def test_only_a_mixer_that_is_not_causal_moves_and_never_with_a_frozen_operator(mixer):
+    decoder = small_decoder(mixer)
+    whole = moves(whole_pass(decoder), WINDOWS, CUTS, _ignore)
+    frozen = moves(frozen_pass(decoder, CALIBRATION, 12), WINDOWS, CUTS, _ignore)
+    settled = mixer.kind == "plga" and mixer.density.prefix == 3  # before every cut
+    assert (whole.largest < 1e-9) is (decoder.causal or settled)
+    assert frozen.largest < 1e-12 and frozen.rms < 1e-12
+    assert frozen.logits_std > 0.01
+
+
+def test_a_prefix_that_ends_behind_the_cut_moves_what_is_before():
+    decoder = small_decoder(PLGA.model_copy(update={"density": DensitySpec(scope="prefix", tokens=6)}))
+    before, behind = moves(whole_pass(decoder), WINDOWS, CUTS, _ignore).cuts
+    assert before.largest > 1e-6 and behind.largest < 1e-9
+
+
+@torch.no_grad()
+def test_the_moves_by_their_definition():
+    decoder = small_decoder(PLGA)
+    found = moves(whole_pass(decoder), WINDOWS, CUTS, _ignore)
+    logits = decoder(WINDOWS).numpy()
+    std = math.sqrt(np.mean([window.var() for window in logits]))
+    assert found.logits_std == pytest.approx(std)
+    largest, squares = [], []
+    for cut, move in zip(CUTS, found.cuts, strict=True):
+        changed = WINDOWS.clone()
+        for window in range(3):
+            changed[window, cut:] = WINDOWS[(window + 1) % 3, cut:]
+        moved = (decoder(changed).numpy() - logits)[:, :cut] / std
+        assert (move.cut, move.largest) == (cut, pytest.approx(np.abs(moved).max(), rel=1e-5))
+        assert move.rms_by_position == pytest.approx(np.sqrt((moved**2).mean(axis=(0, 2))), rel=1e-5, abs=1e-12)
+        assert move.rms == pytest.approx(math.sqrt((moved**2).mean()), rel=1e-5)
+        largest.append(np.abs(moved).max())
+        squares += (moved**2).mean(axis=(0, 2)).tolist()
+    assert found.largest == pytest.approx(max(largest), rel=1e-5) and found.largest > 0.01
+    assert found.rms == pytest.approx(math.sqrt(np.mean(squares)), rel=1e-5)
+
+
+def test_figures_are_json_even_of_a_model_that_has_broken_down():
+    broken = Moves(math.nan, [CutMove(2, math.nan, [0.0, math.nan]), CutMove(3, 0.0, [0.0] * 3)])
+    assert math.isnan(broken.largest)
+    lost = Likelihood(math.nan, 1, 1, 0)
+    plain = json.loads(json.dumps(Causality(2, 8, broken, broken, Evaluation(lost, lost)).figures(), allow_nan=False))
+    assert plain["whole_sequence"]["largest"] is plain["frozen"]["per_cut"][0]["rms"] is None
+    assert plain["whole_sequence"]["per_cut"][1]["largest"] == 0
+    assert plain["leak"] is plain["evaluation"]["bits_per_byte"] is None
+
+
+def test_a_nan_is_not_passed_over():
+    logits = torch.eye(4)
+    rows = iter([logits, logits, logits * math.nan, logits, logits, logits])
+    found = moves(lambda tokens: next(rows), _tokens(2, 4), (1, 2), _ignore)
+    assert found.logits_std > 0 and found.cuts[0].largest == 0
+    assert math.isnan(found.cuts[1].largest) and math.isnan(found.largest)
+
+
+def _sequence(*documents: list[int]) -> TokenSequence:
+    return TokenSequence("text", [np.array([token for document in documents for token in (0, *document)] + [0])])
+
+
+def test_windows_are_whole_and_begin_with_documents_where_they_can():
+    sequence = _sequence([1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1])
+    found = spread_windows(sequence, 0, 3, 4)
+    assert found.tolist() == [[0, 1, 2, 3], [0, 4, 5, 6], [0, 1, 1, 1]]
+    assert len(spread_windows(sequence, 0, 100, 4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("sequence", "context"), [(_sequence([1, 2]), 4), (_sequence([1, 2, 3, 4]), 5), (_sequence(*[[1, 1, 1]] * 5), 4)]
+)
+def test_too_little_text_is_refused(sequence, context):
+    with pytest.raises(UserError, match="expected two different windows"):
+        spread_windows(sequence, 0, 8, context)

@@ -1,0 +1,65 @@
+"""The report in a real browser: every picture is decoded and shown, nothing is cut off at the side of a wide window."""
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+
+import numpy as np
+import pytest
+import torch
+
+from linnet.inspection.operator_figures import operator_figures
+from linnet.inspection.plots import operator_pictures
+from linnet.inspection.report import Report, write_report
+from linnet.inspection.tables import operator_tables
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage --allow-file-access-from-files"
+)
+OUTER = """<!DOCTYPE html><meta charset="utf-8">
+<iframe src="report.html" width="1200" height="900"></iframe><pre id="found"></pre>
+<script>
+onload = () => {
+  const frame = document.querySelector("iframe"), page = frame.contentDocument;
+  document.getElementById("found").textContent = JSON.stringify({
+    width: page.documentElement.scrollWidth,
+    room: page.documentElement.clientWidth,
+    images: [...page.images].map(i => [i.alt, i.naturalWidth, i.naturalHeight, i.getBoundingClientRect().width]),
+    rows: [...page.querySelectorAll("tbody tr")].map(row => [...row.cells].map(cell => cell.innerText.trim())),
+    requests: frame.contentWindow.performance.getEntriesByType("resource").map(entry => entry.name),
+  });
+};
+</script>
+"""
+
+
+def test_every_picture_and_row_is_shown(tmp_path):
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    browser = next((path for path in map(shutil.which, names) if path), None)
+    if browser is None:
+        pytest.skip(f"none of {', '.join(names)} on the PATH")
+    random = np.random.default_rng(0)
+    layers = [
+        {name: torch.from_numpy(random.normal(size=(14, 16, 16))) for name in ("A", "A_LM", "A_P", "G")}
+        for _ in range(2)
+    ]
+    figures = operator_figures(layers)
+    report = Report("x", {}, operator_tables(figures), operator_pictures(figures, layers), "linnet inspect operator x")
+    write_report(report, tmp_path)
+    (tmp_path / "outer.html").write_text(OUTER, encoding="utf-8")
+    command = [browser, *FLAGS.split(), f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    done = subprocess.run(
+        [*command, f"file://{tmp_path}/outer.html"], capture_output=True, text=True, check=True, timeout=120
+    )
+    (found,) = re.findall(r'<pre id="found">(.+?)</pre>', done.stdout, re.DOTALL)
+    seen = json.loads(unescape(found))
+    assert seen["width"] <= seen["room"]
+    assert [name for name, *_ in seen["images"]] == ["A", "A_LM", "A_P", "G", "Singular values of A_LM"]
+    for _, width, height, shown in seen["images"]:
+        assert width > 300 and height > 200 and 300 < shown <= 1200
+    rows = [[cell.strip() for cell in row] for table in report.tables for row in table.rows]
+    assert seen["rows"] == rows
+    assert seen["requests"] == []

@@ -18,7 +18,7 @@ from linnet.mixers.key_value import KeyValueState, key_value_tensors
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.attention import attention, attention_reference
-from linnet.ops.rotary import Pairing, rotary_table, rotate_heads
+from linnet.ops.rotary import Pairing, rotary_range, rotary_table, rotate_heads
 from linnet.spec import Spec
 
 
@@ -31,8 +31,11 @@ class RotarySpec(Spec):
     def turned(self, joint_BTNK: Tensor, heads: tuple[int, int, int], span: Span) -> tuple[Tensor, ...]:
         """Queries and keys, rotated by the positions of their tokens, and values, from one joint projection."""
         length, width = joint_BTNK.shape[1], joint_BTNK.shape[-1]
-        positions = span.positions(length, joint_BTNK.device)
-        table = rotary_table(positions, width, self.base, span.start + length)
+        end, device = span.start + length, joint_BTNK.device
+        if span.padding_B is None:
+            table = rotary_range(span.start, end, width, self.base, device)
+        else:
+            table = rotary_table(span.positions(length, device), width, self.base, end)
         return rotate_heads(joint_BTNK, heads, table, self.pairing)
 
 

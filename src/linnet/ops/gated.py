@@ -38,7 +38,7 @@ class _GatedSilu(torch.autograd.Function):
 
 def gated_silu(joint: Tensor) -> Tensor:
     """The same, fast: `[..., 2F] -> [..., F]`."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return gated_silu_reference(joint)
     out: Tensor = _GatedSilu.apply(joint)  # type: ignore[no-untyped-call]
     return out

@@ -1,23 +1,42 @@
 """An affine map with a fast path for one row, which is what decoding one stream on a CPU consists of.
 
-Legend: `I` inputs, `O` outputs. One row needs every weight once, so reading the weights is the limit. The library's
-product of a row with a matrix reads them at less than half of what the memory gives; the same product as a batch of
-`SLICES` smaller ones comes close to it (14 against 32 GB/s on two Zen 4 cores with MKL; see `benchmarks/`).
+Legend: `I` inputs, `O` outputs. One row needs every weight once, so reading the weights is the limit. MKL, the library
+behind PyTorch's products, reads them as fast as the memory gives on Intel's processors and at less than half of it on
+others; there the same product as a batch of `SLICES` smaller ones comes close (32 GB/s instead of 14 on two Zen 4
+cores). On Intel's processors the slices take twice as long as the product.
 """
+
+import platform
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-HAS_MKL = bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
 SLICES = 16
 """Slices of the outputs; what is left over when they do not divide it is done apart."""
 
 
+def _is_intel() -> bool:
+    """Whether Intel made the processor: MKL asks the same question before it chooses its code."""
+    cpuinfo = Path("/proc/cpuinfo")
+    named = cpuinfo.read_text(errors="replace") if cpuinfo.is_file() else platform.processor()
+    return "GenuineIntel" in named
+
+
+SLICED = torch.backends.mkl.is_available() and not _is_intel()  # type: ignore[no-untyped-call]
+"""Whether slices are faster here."""
+
+
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """`x W^T + b`, `[..., I] -> [..., O]`."""
-    if not _is_one_row(x, weight_OI):
+    if not (SLICED and _is_one_row(x, weight_OI)):
         return F.linear(x, weight_OI, bias_O)
+    return sliced_linear(x, weight_OI, bias_O)
+
+
+def sliced_linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """`linear` of one row in float32, in slices; without gradients. `O` is at least `SLICES`."""
     outputs, inputs = weight_OI.shape
     rows = outputs // SLICES
     whole = rows * SLICES
@@ -42,5 +61,4 @@ def _is_one_row(x: Tensor, weight_OI: Tensor) -> bool:
         and not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
-        and HAS_MKL
     )

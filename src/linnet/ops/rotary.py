@@ -25,9 +25,19 @@ def _table(length: int, width: int, base: float, device: torch.device) -> tuple[
 
 def rotary_table(positions: Tensor, width: int, base: float, highest: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines for `positions` (`[T]` or `[B, T]`, all `< highest`), each `[..., T, 1, K/2]`, float32."""
-    length = 1 << (highest - 1).bit_length() if highest > 1 else 1
-    cos, sin = _table(length, width, base, positions.device)
+    cos, sin = _table(_power_of_two(highest), width, base, positions.device)
     return cos[positions].unsqueeze(-2), sin[positions].unsqueeze(-2)
+
+
+def rotary_range(start: int, end: int, width: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """`rotary_table` for the positions from `start` to before `end`, as views: for one token a copy costs more."""
+    cos, sin = _table(_power_of_two(end), width, base, device)
+    return cos[start:end].unsqueeze(-2), sin[start:end].unsqueeze(-2)
+
+
+def _power_of_two(highest: int) -> int:
+    """The next one from `highest` on, so that a growing stream rarely needs another table."""
+    return 1 << (highest - 1).bit_length() if highest > 1 else 1
 
 
 def rotate_reference(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pairing) -> Tensor:
@@ -53,6 +63,16 @@ def _turn_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairin
     torch.mul(second, cos, out=out_second).addcmul_(first, sin)
 
 
+def _turned(
+    joint_BTNK: Tensor, heads: tuple[int, int, int], cos: Tensor, sin: Tensor, pairing: Pairing
+) -> tuple[Tensor, ...]:
+    queries, keys, values = heads
+    unturned, v_BTMK = torch.split(joint_BTNK, [queries + keys, values], dim=2)
+    turned = torch.empty_like(unturned, memory_format=torch.contiguous_format)
+    _turn_into(turned, unturned, cos, sin, pairing)
+    return *torch.split(turned, [queries, keys], dim=2), v_BTMK
+
+
 class _RotateHeads(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -60,11 +80,7 @@ class _RotateHeads(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.save_for_backward(cos, sin)
         ctx.heads, ctx.pairing, ctx.shape = heads, pairing, joint_BTNK.shape
-        queries, keys, values = heads
-        unturned, v_BTMK = torch.split(joint_BTNK, [queries + keys, values], dim=2)
-        turned = torch.empty_like(unturned, memory_format=torch.contiguous_format)
-        _turn_into(turned, unturned, cos, sin, pairing)
-        return *torch.split(turned, [queries, keys], dim=2), v_BTMK
+        return _turned(joint_BTNK, heads, cos, sin, pairing)
 
     @staticmethod
     @once_differentiable
@@ -89,5 +105,7 @@ def rotate_heads(
         q_BTNK, k_BTMK, v_BTMK = torch.split(joint_BTNK, list(heads), dim=2)
         return rotate_reference(q_BTNK, table, pairing), rotate_reference(k_BTMK, table, pairing), v_BTMK
     cos, sin = (part.to(joint_BTNK.dtype) for part in table)
+    if not torch.is_grad_enabled():
+        return _turned(joint_BTNK, heads, cos, sin, pairing)
     out: tuple[Tensor, ...] = _RotateHeads.apply(joint_BTNK, heads, cos, sin, pairing)  # type: ignore[no-untyped-call]
     return out

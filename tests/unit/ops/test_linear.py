@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.ops import linear as module
-from linnet.ops.linear import linear
+from linnet.ops.linear import SLICES, linear, sliced_linear
 
 
 @torch.no_grad()
@@ -16,17 +16,37 @@ def test_any_shape_gives_the_library_result(inputs, outputs, with_bias, batch):
     torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.skipif(not module.HAS_MKL, reason="the fast path is for MKL")
-def test_one_row_takes_the_fast_path_and_training_does_not(monkeypatch: pytest.MonkeyPatch):
+@torch.no_grad()
+@given(st.integers(1, 40), st.integers(SLICES, 70), st.booleans(), st.sampled_from([(), (1,), (1, 1)]))
+def test_slices_give_the_library_result(inputs, outputs, with_bias, batch):
+    x, weight = torch.randn(*batch, inputs), torch.randn(outputs, inputs)
+    bias = torch.randn(outputs) if with_bias else None
+    torch.testing.assert_close(sliced_linear(x, weight, bias), F.linear(x, weight, bias), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("sliced", [True, False])
+def test_one_row_takes_the_fast_path_and_training_does_not(sliced: bool, monkeypatch: pytest.MonkeyPatch):
     calls = []
-    monkeypatch.setattr(
-        module.torch, "bmm", lambda *arguments, out: calls.append(1) or torch.ops.aten.bmm.out(*arguments, out=out)
-    )
+    monkeypatch.setattr(module, "SLICED", sliced)
+    monkeypatch.setattr(module, "sliced_linear", lambda *arguments: calls.append(1) or F.linear(*arguments))
     x, weight = torch.randn(1, 1, 8), torch.randn(32, 8)
     with torch.no_grad():
         linear(x, weight)
-        assert len(calls) == 1
+        assert len(calls) == int(sliced)
         linear(torch.randn(2, 8), weight)
         linear(x.double(), weight.double())
     linear(x, weight)
-    assert len(calls) == 1
+    assert len(calls) == int(sliced)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [("vendor_id\t: GenuineIntel\n", True), ("vendor_id\t: AuthenticAMD\n", False), (None, False)],
+)
+def test_the_maker_of_the_processor(cpuinfo, expected, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "cpuinfo"
+    if cpuinfo is not None:
+        path.write_text(cpuinfo)
+    monkeypatch.setattr(module, "Path", lambda _: path)
+    monkeypatch.setattr(module.platform, "processor", lambda: "AMD64 Family 25 Model 97, AuthenticAMD")
+    assert module._is_intel() == expected

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.ops.rotary import Pairing, rotary_table, rotate_heads, rotate_reference
+from linnet.ops.rotary import Pairing, rotary_range, rotary_table, rotate_heads, rotate_reference
 
 PAIRINGS: list[Pairing] = ["adjacent", "halves"]
 
@@ -53,6 +53,13 @@ def test_table_made_under_inference_mode_serves_training():
     assert x.grad is not None
 
 
+@given(st.integers(0, 40), st.integers(0, 9))
+def test_a_range_of_positions_is_the_table_of_them(start, length):
+    views = rotary_range(start, start + length, 6, 77.0, torch.device("cpu"))
+    for view, copy in zip(views, rotary_table(torch.arange(start, start + length), 6, 77.0, start + length), strict=True):
+        assert torch.equal(view, copy)
+
+
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("heads", [(1, 1, 1), (3, 1, 1), (2, 2, 2)])
 def test_fast_form_equals_reference_with_gradients(pairing: Pairing, heads: tuple[int, int, int]):
@@ -65,3 +72,5 @@ def test_fast_form_equals_reference_with_gradients(pairing: Pairing, heads: tupl
     torch.testing.assert_close(fast, slow)
     gradients = [torch.autograd.grad(out, joint, upstream)[0] for out in (fast, slow)]
     torch.testing.assert_close(*gradients)
+    with torch.no_grad():
+        assert torch.equal(torch.cat(rotate_heads(joint, heads, table, pairing), dim=2), fast)

@@ -1,8 +1,8 @@
 """A training step of `pldr-v51-110m-1`, 2 x 512 tokens, against our plain attention of the same shape.
 
-`python benchmarks/pldr_training_step.py`. The two are one description but for the mixer; PLDR-LLM is timed without and with
-the DAG terms. Before that its operators are set to the identity: its loss must then be that of the attention model with
-the same weights.
+`python benchmarks/pldr_training_step.py`. The two are one description but for the mixer; PLDR-LLM is timed without and
+with the DAG terms. Before that its operators are set to the identity: its loss must then be that of the attention model
+with the same weights.
 """
 
 import statistics

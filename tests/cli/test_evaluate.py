@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from linnet.cli.main import main
 from linnet.data.prepare import prepare_texts
@@ -111,3 +112,29 @@ def test_mistakes_are_one_line(capsys, ted, data, tmp_path):
     assert "--limit-tokens" in _fails(capsys, ted, "--data", data, "--limit-tokens", 0)
     if not torch.cuda.is_available():
         assert "--device: 'cuda'" in _fails(capsys, ted, "--data", data, "--device", "cuda")
+
+
+def test_other_operators_in_the_place_of_the_models(capsys, plga, ted, data, tmp_path):
+    own = _figures(capsys, plga, "--data", data, "--operator-from", "empty")
+    found = {o: _figures(capsys, plga, "--data", data, "--operator", o) for o in ("identity", "random")}
+    assert len({own["bits_per_byte"], *(each["bits_per_byte"] for each in found.values())}) == 3
+    assert all("leak" not in each for each in found.values()), "a fixed operator is causal"
+    assert found["random"] == _figures(capsys, plga, "--data", data, "--operator", "random")
+    path = tmp_path / "own.safetensors"
+    assert main(["inspect", "operator", str(plga), "--save", str(path)]) == 0
+    capsys.readouterr()
+    frozen = _figures(capsys, plga, "--data", data, "--operator", path)
+    assert frozen["bits_per_byte"] == pytest.approx(own["bits_per_byte"], rel=1e-6)
+    assert "the model has no plga layer" in _fails(capsys, ted, "--data", data, "--operator", "identity")
+
+
+def test_a_model_that_broke_down_gives_valid_json(capsys, ted, data, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(ted, broken)
+    tensors = load_file(broken / "model.safetensors")
+    nothing = {name: torch.full_like(tensor, torch.nan) for name, tensor in tensors.items()}
+    save_file(nothing, broken / "model.safetensors")
+    assert main(["evaluate", str(broken), "--data", str(data), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert found["bits_per_byte"] is None
+    assert found["tokens"] > 0

@@ -25,6 +25,14 @@ def evaluate(
         Literal["train", "empty"],
         typer.Option(help="Text that freezes the operator of a model that is not causal by itself."),
     ] = "train",
+    operator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|identity|random",
+            help="Put other operators in the place of a PLDR-LLM's own, fixed; the random ones are always the same.",
+            show_default=False,
+        ),
+    ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -40,7 +48,7 @@ def evaluate(
     """
     from linnet.evaluation.folder import evaluate_folder
 
-    found = evaluate_folder(model, data, split, limit_tokens, context_length, operator_from, device)
+    found = evaluate_folder(model, data, split, limit_tokens, context_length, operator_from, device, operator)
     if as_json:
         import json
 

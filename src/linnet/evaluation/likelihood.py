@@ -68,10 +68,10 @@ class Evaluation:
         return None if self.whole_sequence is None else self.causal.bits_per_byte - self.whole_sequence.bits_per_byte
 
     def figures(self) -> dict[str, Any]:
-        """The numbers by name, ready for JSON."""
+        """The numbers by name, ready for JSON: null for what is not finite."""
         named: dict[str, Any] = {
             "bits_per_byte": self.causal.bits_per_byte,
-            "perplexity": self.causal.perplexity if math.isfinite(self.causal.perplexity) else None,
+            "perplexity": self.causal.perplexity,
             "accuracy": self.causal.accuracy,
             "nats_per_token": self.causal.nats_per_token,
             "tokens": self.causal.tokens,
@@ -79,7 +79,7 @@ class Evaluation:
         }
         if self.whole_sequence is not None:
             named |= {"whole_sequence_bits_per_byte": self.whole_sequence.bits_per_byte, "leak": self.leak}
-        return named
+        return {name: value if math.isfinite(value) else None for name, value in named.items()}
 
     def sums(self) -> dict[str, Any]:
         """Everything, for saving; `from_sums` reads it."""

@@ -5,8 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, overload
 
-import torch
-
 from linnet.data.tokenizer import Tokenizer
 from linnet.errors import UserError
 from linnet.inference.caches import Caches
@@ -15,7 +13,7 @@ from linnet.inference.device import resolve_device
 from linnet.inference.engine import decode, new_state
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.model.decoder import Decoder
-from linnet.model.fixed import operators_for, with_fixed_operators
+from linnet.model.fixed import with_chosen_operators
 from linnet.model.folder import TOKENIZER, load_decoder
 from linnet.model.spec import ModelSpec, find_model_folder
 
@@ -109,10 +107,8 @@ class LanguageModel:
 
         `UserError` where the model has no such layer, or the file does not fit it.
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(fresh_seed() if seed is None else seed)
-            operators = operators_for(self.decoder, source, "--operator")
-        return LanguageModel(with_fixed_operators(self.decoder, operators), self.tokenizer)
+        seed = fresh_seed() if seed is None else seed
+        return LanguageModel(with_chosen_operators(self.decoder, source, seed), self.tokenizer)
 
     def stream(self, prompt: str, max_tokens: int, sampling: Sampling, caches: Caches = Caches()) -> Continuation:
         """The continuation of one prompt, piece by piece, with its figures."""

@@ -31,6 +31,13 @@ def operators_for(decoder: Decoder, source: str, origin: str) -> list[Tensor]:
     return choose_operators(source, [(mixer.heads, mixer.head_dim, mixer.head_dim) for mixer in layers], origin)
 
 
+def with_chosen_operators(decoder: Decoder, source: str, seed: int, origin: str = "--operator") -> Decoder:
+    """`with_fixed_operators` of `operators_for`; random ones follow the seed, and the caller's random numbers stay."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return with_fixed_operators(decoder, operators_for(decoder, source, origin))
+
+
 def with_fixed_operators(decoder: Decoder, operators: Sequence[Tensor]) -> Decoder:
     """The same model with one operator `[H, K, K]` for each plga layer; it shares all other weights with `decoder`.
 

@@ -56,7 +56,9 @@ def test_table_made_under_inference_mode_serves_training():
 @given(st.integers(0, 40), st.integers(0, 9))
 def test_a_range_of_positions_is_the_table_of_them(start, length):
     views = rotary_range(start, start + length, 6, 77.0, torch.device("cpu"))
-    for view, copy in zip(views, rotary_table(torch.arange(start, start + length), 6, 77.0, start + length), strict=True):
+    for view, copy in zip(
+        views, rotary_table(torch.arange(start, start + length), 6, 77.0, start + length), strict=True
+    ):
         assert torch.equal(view, copy)
 
 

@@ -11,9 +11,9 @@ from safetensors import safe_open
 from torch import Tensor
 
 from linnet.inference.caches import CachedReader, Caches, RecomputingReader
-from linnet.inspection.deductive import deductive_outputs
 from linnet.interop.names import from_pldr, from_ted
 from linnet.model.decoder import Decoder
+from linnet.model.deductive import deductive_outputs
 from linnet.model.spec import ModelSpec
 
 FOLDER = Path(__file__).parent

@@ -17,9 +17,9 @@ from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
 from linnet.errors import UserError
 from linnet.evaluation.folder import model_on_data
-from linnet.inspection.deductive import Operators, deduces_operators, operators
 from linnet.inspection.matrices import json_number
 from linnet.model.decoder import Decoder
+from linnet.model.deductive import Operators, deduces_operators, operators
 from linnet.progress import progress
 
 PROMPTS, TOKENS = 100, 64

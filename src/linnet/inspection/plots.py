@@ -1,7 +1,6 @@
 """The pictures of each inspection, with what can be seen in them."""
 
 from linnet.inspection.causality import Causality, Moves
-from linnet.inspection.deductive import Operators
 from linnet.inspection.invariance import Invariance
 from linnet.inspection.operator_figures import OperatorFigures
 from linnet.inspection.pictures import (
@@ -12,6 +11,7 @@ from linnet.inspection.pictures import (
     variation_points,
 )
 from linnet.inspection.report import Picture
+from linnet.model.deductive import Operators
 from linnet.model.operator_file import OUTPUTS
 
 SEEN = {

@@ -7,7 +7,7 @@ import torch
 
 from linnet.errors import UserError
 from linnet.inference.language_model import LanguageModel, load
-from linnet.inspection.deductive import Operators, deduces_operators, operators
+from linnet.model.deductive import Operators, deduces_operators, operators
 from linnet.model.operator_file import read_operators
 
 FILE_SUFFIXES = (".safetensors", ".npz")

@@ -7,13 +7,12 @@ import torch
 from linnet.errors import UserError
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.model_folder import check_new_folder, write_model_folder
-from linnet.inspection.deductive import deductive_outputs
 from linnet.mixers.plga_operator import PowerLawOperator
 from linnet.model.decoder import Decoder
-from linnet.model.fixed import plga_layers, with_fixed_operators
+from linnet.model.deductive import operators
+from linnet.model.fixed import with_fixed_operators
 
 
-@torch.no_grad()
 def frozen(model: LanguageModel, prompt: str = "") -> Decoder:
     """The model with the operator that it infers from a prompt; the empty one (the paper) is the end token alone.
 
@@ -21,13 +20,8 @@ def frozen(model: LanguageModel, prompt: str = "") -> Decoder:
     """
     if not any(isinstance(module, PowerLawOperator) for module in model.decoder.modules()):
         raise UserError("--freeze-operator: the model has no plga layer that infers an operator")
-    tokens_1T = torch.tensor([model.prompt_tokens(prompt)], device=model.decoder.device)
-    inferred = iter(deductive_outputs(model.decoder, tokens_1T))
-    operators = [
-        next(inferred).g[0] if isinstance(mixer.operator, PowerLawOperator) else mixer.operator.g
-        for mixer in plga_layers(model.decoder)
-    ]
-    return with_fixed_operators(model.decoder, operators)
+    inferred = operators(model.decoder, torch.tensor([model.prompt_tokens(prompt)]))
+    return with_fixed_operators(model.decoder, [layer["G"] for layer in inferred])
 
 
 def export_frozen(folder: str | Path, out: str | Path, prompt: str = "", command: str | None = None) -> Decoder:

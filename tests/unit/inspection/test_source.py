@@ -6,11 +6,11 @@ import torch
 from small_models import small_spec, speaker
 
 from linnet.errors import UserError
-from linnet.inspection.deductive import deductive_outputs
 from linnet.inspection.source import find_operators
 from linnet.mixers.attention import AttentionSpec
 from linnet.mixers.plga import PlgaSpec
 from linnet.model.decoder import Decoder
+from linnet.model.deductive import deductive_outputs
 from linnet.model.fixed import with_fixed_operators
 from linnet.model.folder import save_decoder
 from linnet.model.operator_file import save_operators

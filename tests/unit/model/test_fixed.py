@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from linnet.errors import UserError
-from linnet.inspection.deductive import deductive_outputs
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
+from linnet.model.deductive import deductive_outputs
 from linnet.model.fixed import operators_for, with_fixed_operators
 from linnet.model.folder import load_decoder, save_decoder
 from linnet.model.operator_file import save_operators

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.errors import UserError
-from linnet.inspection.deductive import deductive_outputs
 from linnet.model.decoder import Decoder
+from linnet.model.deductive import deductive_outputs
 from linnet.ops.cross_entropy import IGNORED
 from linnet.training.acyclicity import acyclicity, with_acyclicity
 from linnet.training.loop import BrokenDownError, train

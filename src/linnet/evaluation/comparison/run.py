@@ -10,10 +10,8 @@ from linnet.evaluation.comparison.figures import ComparedFigures, CurvePoint, Ou
 from linnet.evaluation.comparison.spec import ComparedSpec, ComparisonSpec
 from linnet.evaluation.comparison.text import prepare_parts
 from linnet.evaluation.folder import evaluate_folder
-from linnet.evaluation.frozen import frozen_state
 from linnet.files import write_json
-from linnet.mixers.plga import PlgaState
-from linnet.model.decoder import Decoder
+from linnet.model.deductive import operators
 from linnet.model.folder import TOKENIZER, load_decoder
 from linnet.model.operator_file import save_operators
 from linnet.training.bar_watch import model_watch
@@ -58,12 +56,12 @@ def run_folder(out: Path, name: str, seed: int) -> Path:
 def _train(
     spec: ComparisonSpec, run: ComparedSpec, seed: int, parts: list[Path], out: Path, command: str | None
 ) -> RunResult:
-    operators = None
+    taught = None
     if run.operator_of is not None:
-        operators = out / "operators" / f"{run.operator_of.replace(' ', '-')}-seed-{seed}.safetensors"
-        if not operators.exists():
-            save_inferred(run_folder(out, run.operator_of, seed) / "model", operators)
-    described = spec.run_of(run, seed, parts[run.part - 1], operators)
+        taught = out / "operators" / f"{run.operator_of.replace(' ', '-')}-seed-{seed}.safetensors"
+        if not taught.exists():
+            save_inferred(run_folder(out, run.operator_of, seed) / "model", taught)
+    described = spec.run_of(run, seed, parts[run.part - 1], taught)
     with model_watch(f"{run.name}, seed {seed}", described.steps) as watch:
         result = train(described, run_folder(out, run.name, seed), watch, command=command)
     if not result.finished:
@@ -71,14 +69,10 @@ def _train(
     return result
 
 
-@torch.no_grad()
 def save_inferred(model: Path, path: Path) -> None:
     """Infer a model's operators from the empty prompt, the end token alone, and save them."""
-    decoder: Decoder = load_decoder(model)
     end = Tokenizer.load(model / TOKENIZER).end_id
-    state = frozen_state(decoder, torch.tensor([[end]]), 1, 1)
-    inferred = [layer.operator for layer in state.layers if isinstance(layer, PlgaState)]
-    save_operators([{"G": operator[0]} for operator in inferred if operator is not None], path)
+    save_operators(operators(load_decoder(model), torch.tensor([[end]])), path)
 
 
 def _figures(spec: ComparisonSpec, run: ComparedSpec, results: list[RunResult], parts: list[Path]) -> ComparedFigures:

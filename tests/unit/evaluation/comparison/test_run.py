@@ -13,7 +13,7 @@ from linnet.errors import UserError
 from linnet.evaluation.comparison.spec import ComparisonSpec
 from linnet.evaluation.comparison.text import prepare_parts
 from linnet.inference.language_model import load
-from linnet.inspection.deductive import deductive_outputs
+from linnet.model.deductive import deductive_outputs
 from linnet.model.folder import load_decoder
 
 SMALL = {

@@ -26,7 +26,7 @@ def draw(figures: Sequence[ComparedFigures], path: Path, title: str) -> None:
     accuracy.set_ylabel("accuracy, causal (dashed)")
     accuracy.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     loss.grid(alpha=0.3)
-    loss.legend(frameon=False, loc="center right")
+    loss.legend(frameon=False, loc="upper center", ncols=min(len(figures), 4))
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png")
 

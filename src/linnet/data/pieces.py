@@ -1,7 +1,8 @@
 """What each token id stands for, in bytes: the one table behind decoding, streaming and bytes per token.
 
 Two ways of spelling bytes as pieces are understood: byte-level (every byte is one printable character, as in
-GPT-2) and SentencePiece's (a mark in place of the space, `<0x0A>` for a single byte).
+GPT-2) and SentencePiece's (a mark in place of the space, `<0x0A>` for a single byte). A tokenizer that puts a space in
+front of a text drops it again, so tokens can stand for other bytes at the start of a text.
 """
 
 import codecs
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from linnet.data.sentencepiece import BYTES, SPACE, Description
 from linnet.errors import UserError
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -27,10 +29,16 @@ BYTE_LEVEL = _byte_level_alphabet()
 
 @dataclass(frozen=True)
 class Pieces:
-    """The bytes of every token id, and whether the first space of a text is an artefact of the tokenizer."""
+    """The bytes of every token id.
+
+    `opening`: the bytes while nothing has been printed yet. `opens_once`: a token whose bytes differ there ends the
+    opening, even if nothing of it is left. `unknown`: the token that stands for text that is lost, if there is one.
+    """
 
     table: list[bytes]
-    drops_leading_space: bool
+    opening: list[bytes]
+    opens_once: bool = True
+    unknown: int | None = None
 
     @classmethod
     def of(cls, definition: dict[str, Any], vocabulary: dict[str, int], origin: str) -> "Pieces":
@@ -48,35 +56,59 @@ class Pieces:
                 table[token] = spell(piece)
             elif not added[piece]:
                 table[token] = piece.encode()
-        return cls(table, any(_drops_leading_space(step) for step in steps))
+        drops = any(_drops_leading_space(step) for step in steps)
+        return cls(table, [piece.removeprefix(b" ") for piece in table] if drops else table)
+
+    @classmethod
+    def of_sentencepiece(cls, model: Description) -> "Pieces":
+        """The table with which `decode` gives what SentencePiece gives."""
+        table = [piece.replace(SPACE, " ").encode() for piece in model.pieces]
+        for token in model.reserved:
+            byte = BYTES.get(model.pieces[token]) if model.byte_fallback else None
+            table[token] = b"" if byte is None else bytes([byte])
+        opening = list(table)
+        for token, piece in enumerate(model.pieces):
+            if piece.startswith(SPACE) and (model.dummy_prefix or model.collapse):
+                opening[token] = table[token][1:]
+        table[model.unknown] = opening[model.unknown] = model.unknown_text.encode()
+        return cls(table, opening, opens_once=not model.collapse, unknown=model.unknown)
 
     def decode(self, tokens: list[int]) -> str:
         """The text of token ids; bytes that are not UTF-8 become U+FFFD."""
-        text = b"".join([self.table[token] for token in tokens]).decode("utf-8", "replace")
-        return text.removeprefix(" ") if self.drops_leading_space else text
+        speech = _Speech(self)
+        return b"".join([speech.bytes_of(token) for token in tokens]).decode("utf-8", "replace")
+
+
+class _Speech:
+    """The bytes of tokens that come one after the other."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces = pieces
+        self._is_opening = True
+
+    def bytes_of(self, token: int) -> bytes:
+        piece = self._pieces.table[token]
+        if self._is_opening:
+            begun = self._pieces.opening[token]
+            self._is_opening = not begun and (not piece or not self._pieces.opens_once)
+            return begun
+        return piece
 
 
 class TextStream:
     """Decoding one token at a time: an incomplete character is held back until its last byte has come."""
 
     def __init__(self, pieces: Pieces) -> None:
-        self._table = pieces.table
+        self._speech = _Speech(pieces)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._at_leading_space = pieces.drops_leading_space
 
     def push(self, token: int) -> str:
         """The text that this token completes, perhaps none."""
-        return self._visible(self._decoder.decode(self._table[token]))
+        return self._decoder.decode(self._speech.bytes_of(token))
 
     def finish(self) -> str:
         """What is left at the end: U+FFFD for a character that never got its last byte."""
-        return self._visible(self._decoder.decode(b"", final=True))
-
-    def _visible(self, text: str) -> str:
-        if text and self._at_leading_space:
-            self._at_leading_space = False
-            return text.removeprefix(" ")
-        return text
+        return self._decoder.decode(b"", final=True)
 
 
 def _decoder_steps(decoder: dict[str, Any] | None) -> list[dict[str, Any]]:

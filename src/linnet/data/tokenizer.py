@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, pre_tokenizers
 
 from linnet.data.pieces import Pieces, TextStream
+from linnet.data.sentencepiece import Description, SentencePiece
 from linnet.data.tokenizer_training import END, KINDS, TRAINERS, check_vocab_size, cut_before_words
 from linnet.errors import UserError
 from linnet.files import read_json, write_json
@@ -25,15 +26,21 @@ class Tokenizer:
     """A `tokenizers.Tokenizer` with one end token, whose text functions never produce or print special tokens.
 
     `kind` is bytes, char, bpe, unigram, or imported: a tokenizer.json from elsewhere, which may change the text
-    (normalise it, put a space before it).
+    (normalise it, put a space before it). One that was made from a SentencePiece model is read as SentencePiece reads
+    the model.
     """
 
     def __init__(self, definition: dict[str, Any], origin: str) -> None:
         self._definition = _plain(definition)
         self._library = _library(self._definition, origin)
-        self.end_id = self._mark_end(origin)
-        self._guard_special_tokens()
-        self._pieces = Pieces.of(self._definition, self._library.get_vocab(with_added_tokens=True), origin)
+        model = _sentencepiece(self._definition, origin)
+        self._sentencepiece = SentencePiece(model) if model else None
+        if model:
+            self.end_id, self._pieces = model.end, Pieces.of_sentencepiece(model)
+        else:
+            self.end_id = self._mark_end(origin)
+            self._guard_special_tokens()
+            self._pieces = Pieces.of(self._definition, self._library.get_vocab(with_added_tokens=True), origin)
         self.kind = _kind(self._definition, self._pieces)
 
     @classmethod
@@ -83,6 +90,8 @@ class Tokenizer:
         """`encode` for many texts at once, on all cores."""
         if self.kind == "bytes":
             return [list(_utf8(text)) for text in texts]
+        if self._sentencepiece:
+            return [self._sentencepiece.encode(self.cut(text)[0]) for text in texts]
         cut = [self.cut(text) for text in texts]
         encodings = self._library.encode_batch_fast([part for parts in cut for part in parts], add_special_tokens=False)
         ids = iter([encoding.ids for encoding in encodings])
@@ -104,9 +113,13 @@ class Tokenizer:
     def token_bytes(self) -> NDArray[np.int64]:
         """`[V]`: the number of bytes of text that each token stands for, 0 for special tokens.
 
-        For the four kinds of linnet, the sum over `encode(text)` is exactly the number of UTF-8 bytes of the text.
+        For the four kinds of linnet, the sum over `encode(text)` is exactly the number of UTF-8 bytes of the text. For
+        an imported tokenizer it is that of the text as the tokenizer changed it, with the space that it put in front.
+        An unknown token, for text that is lost, counts nothing.
         """
-        return np.array([len(piece) for piece in self._pieces.table], dtype=np.int64)
+        lengths = np.array([len(piece) for piece in self._pieces.table], dtype=np.int64)
+        lengths[[] if self._pieces.unknown is None else self._pieces.unknown] = 0
+        return lengths
 
     def _mark_end(self, origin: str) -> int:
         """Find the end token and see to it that the library treats it as special; return its id."""
@@ -150,6 +163,14 @@ def _library(definition: dict[str, Any], origin: str) -> tokenizers.Tokenizer:
         raise UserError(f"{origin}: not a tokenizer that the tokenizers library can read ({error})") from error
     library.encode_special_tokens = True
     return library
+
+
+def _sentencepiece(definition: dict[str, Any], origin: str) -> Description | None:
+    try:
+        return Description.of(definition)
+    except (LookupError, TypeError, ValueError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise UserError(f"{origin}: made from a SentencePiece model, but changed since ({problem})") from None
 
 
 def _specials(library: tokenizers.Tokenizer) -> dict[int, str]:

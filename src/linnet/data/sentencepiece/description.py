@@ -1,0 +1,183 @@
+"""A SentencePiece model as a tokenizer.json holds it.
+
+What the format has no field for stands among the special tokens of a post-processor that adds none:
+
+- `sentencepiece:reserved`: the pieces that no text becomes: control pieces, bytes, the unknown piece.
+- `sentencepiece:user_defined`: the pieces that no rule changes in a text, and that are never taken apart.
+- `sentencepiece:unused`: the pieces that byte-pair encoding merges, and takes apart again.
+- `sentencepiece:unknown`: the unknown piece, under the text that it prints.
+- `sentencepiece:end`: the piece that ends a document.
+- `sentencepiece:ranks`: of byte-pair encoding alone: in place of ids the order in which pieces merge.
+"""
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from linnet.data.sentencepiece.normalizer import SPACE
+
+Json = dict[str, Any]
+
+_PREFIX = "sentencepiece:"
+_ONE_SPACE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+_NO_FIRST_SPACE = {"type": "Replace", "pattern": {"Regex": r"\A "}, "content": ""}
+_NO_LAST_SPACE = {"type": "Replace", "pattern": {"Regex": rf"{SPACE}+\z"}, "content": ""}
+_DUMMY_PREFIX = {"type": "Prepend", "prepend": SPACE}
+_MARK = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+_UNMARK = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+_SEQUENCES = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+
+# How to cut a text where no piece reaches from one part into the next: for pieces with the space in front only, for
+# pieces that may have several spaces there, for pieces with spaces at the end.
+_WORDS = (f"{SPACE}?[^{SPACE}]+|{SPACE}", f"{SPACE}+[^{SPACE}]*|[^{SPACE}]+", f"[^{SPACE}]*{SPACE}+|[^{SPACE}]+")
+ANYTHING = r"[\s\S]+"
+BYTES = {f"<0x{byte:02X}>": byte for byte in range(256)}
+
+
+@dataclass(frozen=True)
+class Description:
+    """All that decides what a SentencePiece model makes of a text; tokens are ids, that is, indices of `pieces`.
+
+    `scores`: what a piece adds to the sum (Unigram), or minus the order in which it merges (BPE).
+    """
+
+    kind: Literal["Unigram", "BPE"]
+    pieces: list[str]
+    scores: list[float]
+    reserved: list[int]
+    user_defined: list[int]
+    unused: list[int]
+    unknown: int
+    unknown_text: str
+    end: int
+    byte_fallback: bool
+    charsmap: bytes | None
+    dummy_prefix: bool
+    collapse: bool
+    words: str
+
+    @classmethod
+    def of(cls, definition: Json) -> "Description | None":
+        """Read a tokenizer.json; None if it was not made from a SentencePiece model."""
+        after = (definition.get("post_processor") or {}).get("special_tokens") or {}
+        groups = {name.removeprefix(_PREFIX): group for name, group in after.items() if name.startswith(_PREFIX)}
+        if not groups:
+            return None
+        model, before = definition["model"], definition["pre_tokenizer"]
+        steps = definition["normalizer"]["normalizers"]
+        rules = [base64.b64decode(step["precompiled_charsmap"]) for step in steps if step["type"] == "Precompiled"]
+        if model["type"] == "Unigram":
+            pieces, scores = map(list, zip(*model["vocab"], strict=True))
+        else:
+            pieces, scores = groups["ranks"]["tokens"], [-float(rank) for rank in groups["ranks"]["ids"]]
+        return cls(
+            kind=model["type"],
+            pieces=pieces,
+            scores=scores,
+            reserved=groups["reserved"]["ids"],
+            user_defined=groups["user_defined"]["ids"],
+            unused=groups["unused"]["ids"],
+            unknown=groups["unknown"]["ids"][0],
+            unknown_text=groups["unknown"]["tokens"][0],
+            end=groups["end"]["ids"][0],
+            byte_fallback=model["byte_fallback"],
+            charsmap=rules[0] if rules else None,
+            dummy_prefix=_DUMMY_PREFIX in steps,
+            collapse=_ONE_SPACE in steps,
+            words=before["pattern"]["Regex"] if before else ANYTHING,
+        )
+
+    def written(self) -> Json:
+        """The data of the tokenizer.json, such as the `tokenizers` library reads it."""
+        return {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [self._special(token) for token in self.reserved if not self._is_byte(token)],
+            "normalizer": {"type": "Sequence", "normalizers": self._normalizers()},
+            "pre_tokenizer": self._pre_tokenizer(),
+            "post_processor": self._groups(),
+            "decoder": {"type": "Sequence", "decoders": self._decoders()},
+            "model": self._unigram() if self.kind == "Unigram" else self._bpe(),
+        }
+
+    def _special(self, token: int) -> Json:
+        flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        return {"id": token, "content": self.pieces[token], **flags}
+
+    def _is_byte(self, token: int) -> bool:
+        return self.byte_fallback and self.pieces[token] in BYTES
+
+    def _normalizers(self) -> list[Json]:
+        steps: list[Json] = []
+        if self.charsmap:
+            steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(self.charsmap).decode()})
+        steps += [_ONE_SPACE, _NO_FIRST_SPACE] * self.collapse + [_DUMMY_PREFIX] * self.dummy_prefix + [_MARK]
+        return steps + [_NO_LAST_SPACE] * self.collapse
+
+    def _pre_tokenizer(self) -> Json | None:
+        if self.words == ANYTHING:
+            return None
+        return {"type": "Split", "pattern": {"Regex": self.words}, "behavior": "Isolated", "invert": False}
+
+    def _groups(self) -> Json:
+        groups = {
+            "reserved": (self.reserved, [self.pieces[token] for token in self.reserved]),
+            "user_defined": (self.user_defined, [self.pieces[token] for token in self.user_defined]),
+            "unused": (self.unused, [self.pieces[token] for token in self.unused]),
+            "unknown": ([self.unknown], [self.unknown_text]),
+            "end": ([self.end], [self.pieces[self.end]]),
+        }
+        if self.kind == "BPE":
+            groups["ranks"] = [-int(score) for score in self.scores], self.pieces
+        names = {_PREFIX + name: (ids, tokens) for name, (ids, tokens) in groups.items()}
+        tokens = {name: {"id": name, "ids": ids, "tokens": tokens} for name, (ids, tokens) in names.items()}
+        return {"type": "TemplateProcessing", "single": _SEQUENCES[:1], "pair": _SEQUENCES, "special_tokens": tokens}
+
+    def _decoders(self) -> list[Json]:
+        strip: Json = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+        steps: list[Json] = [_UNMARK, {"type": "ByteFallback"}, {"type": "Fuse"}]
+        return steps + [strip] * (self.dummy_prefix or self.collapse)
+
+    def _unigram(self) -> Json:
+        vocabulary = [list(pair) for pair in zip(self.pieces, self.scores, strict=True)]
+        model = {"unk_id": self.unknown, "vocab": vocabulary, "byte_fallback": self.byte_fallback}
+        return {"type": "Unigram", **model}
+
+    def _bpe(self) -> Json:
+        return {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": self.pieces[self.unknown],
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": True,
+            "byte_fallback": self.byte_fallback,
+            "ignore_merges": False,
+            "vocab": {piece: token for token, piece in enumerate(self.pieces)},
+            "merges": self._merges(),
+        }
+
+    def _merges(self) -> list[list[str]]:
+        """The pairs that make a piece, for the library, which knows only pairs."""
+        merging = set(range(len(self.pieces))) - {*self.reserved, *self.user_defined}
+        known = {self.pieces[token] for token in merging}
+        by_rank = sorted(merging, key=lambda token: (-self.scores[token], token))
+        halves = (
+            (self.pieces[token][:cut], self.pieces[token][cut:])
+            for token in by_rank
+            for cut in range(1, len(self.pieces[token]))
+        )
+        return [[left, right] for left, right in halves if left in known and right in known]
+
+
+def word_pattern(pieces: Iterable[str]) -> str:
+    """The expression that cuts a text into parts, as small as can be, with no piece reaching from one into the next."""
+    inside = {piece[at - 1 : at + 1] for piece in pieces if SPACE in piece for at in range(1, len(piece))}
+    ends = {pair for pair in inside if pair.endswith(SPACE)}
+    if not ends:
+        return _WORDS[0]
+    if ends == {SPACE * 2}:
+        return _WORDS[1]
+    return _WORDS[2] if all(pair in ends for pair in inside if pair.startswith(SPACE)) else ANYTHING

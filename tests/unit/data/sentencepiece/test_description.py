@@ -1,0 +1,94 @@
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linnet.data.pieces import Pieces
+from linnet.data.sentencepiece import ANYTHING, BYTES, Description, SentencePiece, word_pattern
+from linnet.data.tokenizer import Tokenizer
+
+PIECES = ["<unk>", "</s>", *BYTES, "▁", "a", "b", "▁a", "ab", "[SEP]", "old"]
+UNIGRAM = Description(
+    kind="Unigram",
+    pieces=PIECES,
+    scores=[-99.0] * 258 + [-1.5, -2.0, -2.5, -1.0, -3.0, 0.4, -99.0],
+    reserved=list(range(258)),
+    user_defined=[263],
+    unused=[264],
+    unknown=0,
+    unknown_text=" ⁇ ",
+    end=1,
+    byte_fallback=True,
+    charsmap=None,
+    dummy_prefix=True,
+    collapse=True,
+    words=word_pattern(PIECES),
+)
+BPE = replace(UNIGRAM, kind="BPE", scores=[-9.0] * 258 + [-4.0, -3.0, -2.0, -1.0, -1.0, -5.0, -9.0])
+DESCRIPTIONS = [
+    replace(model, words=words, **options)
+    for model in (UNIGRAM, BPE)
+    for words in (model.words, ANYTHING)
+    for options in ({}, {"dummy_prefix": False}, {"collapse": False}, {"byte_fallback": False, "unknown_text": "?"})
+]
+
+
+SENTENCE = {
+    ("Unigram", True): ["▁a", "b", "▁a"],
+    ("Unigram", False): ["ab", "▁a"],
+    ("BPE", True): ["▁a", "b", "▁a"],
+    ("BPE", False): ["ab", "▁a"],
+}
+
+
+@pytest.mark.parametrize("model", DESCRIPTIONS)
+def test_what_is_written_is_read_again(model: Description) -> None:
+    assert Description.of(model.written()) == model
+    library = tokenizers.Tokenizer.from_str(json.dumps(model.written()))
+    assert Description.of(json.loads(library.to_str())) == model
+    assert library.encode("ab a").tokens == SENTENCE[model.kind, model.dummy_prefix]
+
+
+@pytest.mark.parametrize(
+    "definition", [{}, {"post_processor": None}, {"post_processor": {"special_tokens": {"x": {}}}}]
+)
+def test_other_tokenizers_have_none(definition: dict[str, Any]) -> None:
+    assert Description.of(definition) is None
+
+
+def test_equal_ranks_merge_from_the_left() -> None:
+    tokens = SentencePiece(BPE).encode("ab")
+    assert [PIECES[token] for token in tokens] == ["▁a", "b"]
+
+
+def test_unknown_text_is_printed_but_counts_nothing() -> None:
+    tokenizer = Tokenizer(UNIGRAM.written(), "here")
+    assert tokenizer.decode([261, 0, 260]) == "a ⁇ b"
+    assert tokenizer.token_bytes()[[261, 0, 260]].tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("dummy_prefix", "collapse", "expected"),
+    [(True, True, "a "), (False, True, "a "), (True, False, "  a "), (False, False, "   a ")],
+)
+def test_spaces_at_the_start_of_a_text(dummy_prefix: bool, collapse: bool, expected: str) -> None:
+    model = replace(UNIGRAM, dummy_prefix=dummy_prefix, collapse=collapse)
+    assert Pieces.of_sentencepiece(model).decode([1, 258, 258, 261, 258]) == expected
+
+
+@given(
+    pieces=st.lists(st.text("▁▁ab\n", min_size=1, max_size=4), max_size=5),
+    text=st.text("▁▁ab\n", max_size=20),
+)
+def test_no_piece_reaches_from_one_word_into_the_next(pieces: list[str], text: str) -> None:
+    words = re.compile(word_pattern(pieces)).findall(text)
+    assert "".join(words) == text
+    places = {place for n in range(1, len(words)) for place in [len("".join(words[:n]))]}
+    for piece in pieces:
+        for found in re.finditer(f"(?=({re.escape(piece)}))", text):
+            assert places.isdisjoint(range(found.start() + 1, found.start() + len(piece)))

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal, Union
 
+import torch
 import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.gated import gated_silu
+from linnet.ops.gated_feed_forward import gated_feed_forward
 from linnet.spec import Spec
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
@@ -79,16 +81,24 @@ else:
 
 
 class GatedFeedForward(nn.Module):
-    """A gated feed-forward layer; gate and value are one matrix product."""
+    """A gated feed-forward layer; gate and value are one matrix product.
 
-    def __init__(self, d_model: int, hidden: int, bias: bool, activation: Activation = "silu") -> None:
+    recompute: where the fused form serves, the backward pass makes gate and value again: less memory, more time.
+    """
+
+    def __init__(
+        self, d_model: int, hidden: int, bias: bool, activation: Activation = "silu", recompute: bool = False
+    ) -> None:
         super().__init__()
         self.up = FusedLinear(d_model, (hidden, hidden), bias)
         self.down = Linear(hidden, d_model, bias=bias)
-        self.activation = activation
+        self.activation, self.recompute = activation, recompute
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., d_model] -> [..., d_model]`."""
+        if self.activation == "silu" and _in_one_piece(x, self.up, self.down):
+            up, down = self.up, self.down
+            return gated_feed_forward(x, up.weight, up.bias, down.weight, down.bias, self.recompute)
         out: Tensor = self.down(self._gate(self.up(x)))
         return out
 
@@ -97,6 +107,17 @@ class GatedFeedForward(nn.Module):
             return gated_silu(joint)
         gate, value = self.up.split(joint)
         return ACTIVATIONS[self.activation](gate) * value
+
+
+def _in_one_piece(x: Tensor, up: nn.Module, down: nn.Module) -> bool:
+    """Whether the fused form serves: gradients are wanted, in one precision, of weights that are not packed."""
+    return (
+        torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled(x.device.type)
+        and isinstance(up, Linear)
+        and isinstance(down, Linear)
+    )
 
 
 class PlainFeedForward(nn.Module):

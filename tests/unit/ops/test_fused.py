@@ -9,6 +9,7 @@ from torch import Tensor
 from linnet.ops import cross_entropy
 from linnet.ops.cross_entropy import IGNORED, linear_cross_entropy, linear_cross_entropy_reference
 from linnet.ops.gated import gated_silu, gated_silu_reference
+from linnet.ops.gated_feed_forward import gated_feed_forward, gated_feed_forward_reference
 from linnet.ops.rms_norm import rms_norm, rms_norm_reference
 
 
@@ -45,6 +46,21 @@ def test_rms_norm_in_bfloat16():
 def test_gated_silu(rows, width):
     joint = _double(2, rows, 2 * width)
     _same_with_gradients(gated_silu(joint), gated_silu_reference(joint), (joint,))
+
+
+@given(*[st.integers(1, 7)] * 4, *[st.booleans()] * 3)
+def test_gated_feed_forward(rows, inputs, hidden, outputs, up_bias, down_bias, recompute):
+    x, up, down = _double(2, rows, inputs), _double(2 * hidden, inputs), _double(outputs, hidden)
+    biases = (_double(2 * hidden) if up_bias else None, _double(outputs) if down_bias else None)
+    arguments = (x, up, biases[0], down, biases[1])
+    fast, slow = gated_feed_forward(*arguments, recompute), gated_feed_forward_reference(*arguments)
+    _same_with_gradients(fast, slow, tuple(tensor for tensor in arguments if tensor is not None))
+
+
+def test_gated_feed_forward_of_an_input_that_needs_no_gradient_and_is_not_contiguous():
+    x, up, down = _double(5, 3).detach().t()[None], _double(8, 5), _double(2, 4)
+    fast, slow = (form(x, up, None, down, None) for form in (gated_feed_forward, gated_feed_forward_reference))
+    _same_with_gradients(fast, slow, (up, down))
 
 
 @pytest.mark.parametrize("ignored", [[], [0, 4, 5], list(range(9))])

@@ -24,6 +24,7 @@ VERBS = {
     "generate": "Let a model write.",
     "evaluate": "Measure a model on text: bits per byte, accuracy.",
     "compare": "Train several models on the same text, with several seeds.",
+    "import": "Turn a published checkpoint into a model folder.",
     "export": "Write a model in another form.",
     "inspect": "Look inside a model: operators, causality, caches.",
 }

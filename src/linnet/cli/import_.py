@@ -1,0 +1,47 @@
+"""`linnet import`: published checkpoints as model folders."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from linnet.cli.model_made import print_model_made
+
+import_ = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@import_.callback()
+def _group() -> None:
+    """Turn a published checkpoint into a model folder.
+
+    Example: linnet import pldr checkpoint.pth --spec pldr-v51-110m-1 --tokenizer pieces.model --out models/pldr
+    """
+
+
+@import_.command()
+def pldr(
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="FILE.pth|DIR", help="The checkpoint, or a folder with one (and its .model).")
+    ],
+    spec: Annotated[str, typer.Option(metavar="PRESET|FILE", help="What it is a model of.", show_default=False)],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to make.", show_default=False)],
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.model", help="Its SentencePiece model; if not given, DIR's.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
+) -> None:
+    """Import a checkpoint of the published PLDR-LLM code: a .pth file with model_state_dict.
+
+    The file is read as tensors alone; nothing in it is run. Its SentencePiece model becomes a tokenizer.json that gives
+    the same ids. Every tensor is checked by name and shape against the description.
+
+    Example: linnet import pldr checkpoint.pth --spec pldr-v51-110m-1 --tokenizer pieces.model --out models/pldr
+    """
+    import shlex
+    import sys
+
+    from linnet.interop.pldr import import_pldr
+
+    decoder = import_pldr(checkpoint, spec, tokenizer, out, shlex.join(["linnet", *sys.argv[1:]]))
+    print_model_made(decoder, out, as_json)

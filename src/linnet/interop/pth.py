@@ -1,0 +1,51 @@
+"""Weights that PyTorch has pickled, read without running anything that they may hold.
+
+`torch.load(weights_only=True)` builds tensors and plain containers; whatever else a file asks for is refused.
+"""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnet.errors import UserError
+
+
+def read_pth(path: Path, key: str) -> dict[str, Tensor]:
+    """The tensors by name of `FILE[key]`; `UserError` names the file and what it holds instead."""
+    content = _content(path)
+    if not isinstance(content, dict) or not isinstance(content.get(key), dict):
+        keys = ", ".join(sorted(map(str, content))[:5]) if isinstance(content, dict) else None
+        found = type(content).__name__ if keys is None else f"the keys {keys or '(none)'}"
+        raise UserError(f"{path}: expected a dictionary with {key}, found {found}")
+    for name, value in content[key].items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise UserError(f"{path}: {key}: {name!r} is of {type(value).__name__}, expected a tensor")
+    named: dict[str, Tensor] = content[key]
+    return named
+
+
+def _content(path: Path) -> Any:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; expected a .pth file")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"{path}: not a file of tensors alone ({reason})") from error
+
+
+def check_shapes(named: dict[str, Tensor], expected: dict[str, tuple[int, ...]], path: Path, of: str) -> None:
+    """`UserError` naming the first tensor that is missing, extra, misshapen, or not of floating point numbers."""
+    for name in expected.keys() - named.keys():
+        raise UserError(f"{path}: tensor {name} is missing; {of} has it, of shape {list(expected[name])}")
+    for name, tensor in named.items():
+        if name not in expected:
+            raise UserError(f"{path}: tensor {name}, of shape {list(tensor.shape)}: {of} has none of that name")
+        if tuple(tensor.shape) != expected[name]:
+            raise UserError(f"{path}: tensor {name} has shape {list(tensor.shape)}, {of} has {list(expected[name])}")
+        if not tensor.is_floating_point():
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise UserError(f"{path}: tensor {name} is of {dtype}, expected floating point")

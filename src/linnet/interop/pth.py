@@ -39,7 +39,7 @@ def _content(path: Path) -> Any:
 
 def check_shapes(named: dict[str, Tensor], expected: dict[str, tuple[int, ...]], path: Path, of: str) -> None:
     """`UserError` naming the first tensor that is missing, extra, misshapen, or not of floating point numbers."""
-    for name in expected.keys() - named.keys():
+    for name in sorted(expected.keys() - named.keys()):
         raise UserError(f"{path}: tensor {name} is missing; {of} has it, of shape {list(expected[name])}")
     for name, tensor in named.items():
         if name not in expected:

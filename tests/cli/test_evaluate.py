@@ -1,5 +1,6 @@
 import json
 import shutil
+from typing import get_args
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from linnet.cli.main import main
 from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData
+from linnet.inference.weights import Weights
 from linnet.model.decoder import Decoder
 from linnet.model.folder import save_decoder
 from linnet.model.spec import ModelSpec
@@ -85,6 +87,19 @@ def test_a_model_that_sees_the_future_is_printed_with_its_leak(capsys, plga, dat
     assert main(["evaluate", str(plga), "--data", str(data)]) == 0
     table = capsys.readouterr().out
     assert f"{found['bits_per_byte']:.4f}" in table and f"{found['leak']:+.4f}" in table
+
+
+def test_weights_of_every_precision(capsys, ted, plga, data):
+    for model in (ted, plga):
+        stored, *others = (
+            _figures(capsys, model, "--data", data, "--limit-tokens", 100, *more)["bits_per_byte"]
+            for more in ([], *(["--weights", weights] for weights in get_args(Weights)))
+        )
+        assert others[0] == stored
+        assert len(set(others)) == 3 and all(abs(other / stored - 1) < 0.02 for other in others)
+    assert "'int4' is not one of 'float32', 'bfloat16', 'int8'" in _fails(
+        capsys, ted, "--data", data, "--weights", "int4"
+    )
 
 
 def test_a_run_folder_stands_for_its_model(capsys, ted, data, tmp_path):

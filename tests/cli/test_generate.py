@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
 from linnet.cli.main import main
 from linnet.data.tokenizer import Tokenizer
+from linnet.inference.weights import Weights
 from linnet.model.decoder import Decoder
 from linnet.model.folder import save_decoder
 from linnet.model.spec import ModelSpec
@@ -92,6 +94,17 @@ def test_temperature_zero_needs_no_seed(model: str, capfdbinary):
     assert run(capfdbinary, *greedy)[1] == run(capfdbinary, *greedy)[1]
 
 
+def test_weights_of_every_precision(model: str, capfdbinary):
+    greedy = [model, "--prompt", "Once", "--temperature", "0", "--max-tokens", "30", "--json"]
+    stored, *others = (
+        json.loads(run(capfdbinary, *greedy, *more)[1])
+        for more in ([], *(["--weights", weights] for weights in get_args(Weights)))
+    )
+    texts, sizes = ([report[name] for report in others] for name in ("text", "state_bytes"))
+    assert texts[0] == stored["text"] and all(texts)
+    assert sizes == [stored["state_bytes"], stored["state_bytes"] // 2, stored["state_bytes"]]
+
+
 def test_top_k_and_top_p_reach_the_choice(model: str, capfdbinary):
     greedy, one, nucleus = (
         run(capfdbinary, model, "--prompt", "Once", "--max-tokens", "30", *more)[1]
@@ -117,6 +130,7 @@ def test_a_text_beyond_the_context_is_noted(model: str, capfdbinary):
         (["--threads", "0"], "--threads: 0: expected at least 1"),
         (["--device", "abacus"], "device: 'abacus': expected auto, cpu"),
         (["--temperature", "hot"], "Invalid value for '--temperature'"),
+        (["--weights", "int4"], "'int4' is not one of 'float32', 'bfloat16', 'int8'"),
     ],
 )
 def test_a_value_that_cannot_be_is_one_line(model: str, options: list[str], message: str, capfdbinary):
@@ -225,6 +239,7 @@ def test_other_operators_stand_in_the_place_of_the_models(pldr: str, capfdbinary
     random = text("--operator", "random")
     assert len({text(), random, text("--operator", "identity")}) == 3
     assert random == text("--operator", "random")
+    assert text("--operator", "random", "--weights", "int8")
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,10 @@ def evaluate(
         ),
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    weights: Annotated[
+        Literal["float32", "bfloat16", "int8"] | None,
+        typer.Option(help="Precision of the weights; as stored if not given.", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure a model on text: bits per byte, perplexity per token, accuracy.
@@ -48,7 +52,7 @@ def evaluate(
     """
     from linnet.evaluation.folder import evaluate_folder
 
-    found = evaluate_folder(model, data, split, limit_tokens, context_length, operator_from, device, operator)
+    found = evaluate_folder(model, data, split, limit_tokens, context_length, operator_from, device, operator, weights)
     if as_json:
         import json
 

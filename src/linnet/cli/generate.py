@@ -1,7 +1,7 @@
 """`linnet generate`: a model continues a prompt."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,6 +29,10 @@ def generate(
     ] = None,
     stream: Annotated[bool, typer.Option(help="Print the text as it comes, or all at the end.")] = True,
     device: Annotated[str, typer.Option(help="auto (cuda where there is one), cpu, cuda, cuda:1.")] = "auto",
+    weights: Annotated[
+        Literal["float32", "bfloat16", "int8"] | None,
+        typer.Option(help="Precision of the weights; as stored if not given.", show_default=False),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(help="CPU threads; PyTorch's choice if not given.", show_default=False)
     ] = None,
@@ -62,10 +66,13 @@ def generate(
     Example: linnet generate runs/stories --prompt "Once upon a time" --temperature 0.7 --seed 1
 
     Example: linnet generate runs/pldr --prompt "Once upon a time" --operator identity
+
+    Example: linnet generate runs/stories --prompt "Once upon a time" --weights int8
     """
     from linnet.inference.caches import Caches
     from linnet.inference.language_model import load
     from linnet.inference.sampling import Sampling, fresh_seed
+    from linnet.inference.weights import convert_weights
 
     sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None else seed)
     _set_threads(threads)
@@ -73,6 +80,8 @@ def generate(
     speaker = load(model, device)
     if operator is not None:
         speaker = speaker.with_operators(operator, sampling.seed)
+    if weights is not None:
+        convert_weights(speaker.decoder, weights)
     continuation = speaker.stream(prompt, max_tokens, sampling, Caches(kv_cache, g_cache))
     if as_json:
         _print_json(prompt, continuation, sampling)

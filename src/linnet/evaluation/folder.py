@@ -16,6 +16,7 @@ from linnet.errors import UserError
 from linnet.evaluation.frozen import OperatorFrom, calibration_tokens
 from linnet.evaluation.likelihood import Evaluation, evaluate
 from linnet.inference.device import resolve_device
+from linnet.inference.weights import convert_weights
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_chosen_operators
 from linnet.model.folder import TOKENIZER, load_decoder
@@ -71,14 +72,15 @@ def evaluate_folder(
     operator_from: OperatorFrom = "train",
     device: str = "auto",
     operator: str | None = None,
+    weights: str | None = None,
 ) -> Evaluation:
     """Evaluate a model folder, or a run's, on a split of a data folder.
 
     Every token but the split's first is predicted once, in windows of `context_length` (None: the model's) that begin
-    with a document where they can (`validation_windows`); `limit_tokens` spreads fewer windows evenly. `operator` as in
-    `model_on_data`. `UserError` where model and data do not fit.
+    with a document where they can (`validation_windows`); `limit_tokens` spreads fewer windows evenly. `operator` and
+    `weights` as in `model_on_data`. `UserError` where model and data do not fit.
     """
-    found = model_on_data(model, data_folder, split, context_length, operator_from, device, operator)
+    found = model_on_data(model, data_folder, split, context_length, operator_from, device, operator, weights)
     return found.evaluate(limit_tokens)
 
 
@@ -90,11 +92,13 @@ def model_on_data(
     operator_from: OperatorFrom = "train",
     device: str = "auto",
     operator: str | None = None,
+    weights: str | None = None,
 ) -> ModelOnData:
     """Read a model folder, or a run's, for a split of a data folder; `UserError` where they do not fit.
 
     `context_length`: tokens in a window, None for the model's. `operator`: what stands in the place of a PLDR-LLM's own
-    operators (`operators_for`; random ones are always the same).
+    operators (`operators_for`; random ones are always the same). `weights`: the precision they are brought to
+    (`inference.weights`); None: as stored.
     """
     folder = model_folder(model)
     data = TokenData.open(data_folder)
@@ -102,6 +106,8 @@ def model_on_data(
     decoder = load_decoder(folder, resolve_device(device, "--device"))
     if operator is not None:
         decoder = with_chosen_operators(decoder, operator, seed=0)
+    if weights is not None:
+        convert_weights(decoder, weights, "--weights")
     context = _checked_context(decoder, context_length)
     if not decoder.causal and split == "train" and operator_from == "train":
         raise UserError(

@@ -12,6 +12,7 @@ from linnet.inference.continuation import Continuation
 from linnet.inference.device import resolve_device
 from linnet.inference.engine import decode, new_state
 from linnet.inference.sampling import Sampling, fresh_seed
+from linnet.inference.weights import convert_weights
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_chosen_operators
 from linnet.model.folder import TOKENIZER, load_decoder
@@ -147,14 +148,17 @@ class LanguageModel:
         return [self.tokenizer.end_id, *self.tokenizer.encode(prompt)]
 
 
-def load(folder: str | Path, device: str = "auto") -> LanguageModel:
+def load(folder: str | Path, device: str = "auto", weights: str | None = None) -> LanguageModel:
     """Read a model folder, or the model of a training run's folder.
 
-    `device`: auto (cuda where there is one), cpu, cuda, cuda:1. Raises `UserError` that names what is missing.
+    `device`: auto (cuda where there is one), cpu, cuda, cuda:1. `weights`: float32, bfloat16 or int8
+    (`inference.weights`); None: as stored. Raises `UserError` that names what is missing, or a value that cannot be.
     """
     path = Path(folder)
     if not path.is_dir():
         raise UserError(f"{folder}: no such folder; expected a model folder or the folder of a training run")
     path = find_model_folder(path) or path
     decoder = load_decoder(path, resolve_device(device))
+    if weights is not None:
+        convert_weights(decoder, weights)
     return LanguageModel(decoder, Tokenizer.load(path / TOKENIZER))

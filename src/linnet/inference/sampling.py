@@ -6,6 +6,7 @@ Top-p is nucleus sampling (Holtzman et al., arXiv 1904.09751).
 Legend: `B` batch, `V` vocabulary.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -70,7 +71,7 @@ def choose(logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor | None) -> T
     Raises `UserError` where logits are not finite.
     """
     highest_B, likeliest_B = logits_BV.max(dim=-1)
-    if not highest_B.isfinite().all():
+    if not all(map(math.isfinite, highest_B.tolist())):
         raise UserError("the model's logits are not finite: its weights are damaged, or its training diverged")
     if sampling.greedy:
         return likeliest_B

@@ -13,6 +13,7 @@ from linnet.model.initialise import initialise
 from linnet.model.spec import BlockSpec, EmbeddingSpec, ModelSpec
 from linnet.model.state import DecoderState
 from linnet.nn.linear import Linear
+from linnet.nn.packed_linear import PackedLinear
 from linnet.ops.cross_entropy import TokenLoss, linear_cross_entropy
 from linnet.ops.linear import linear
 
@@ -111,7 +112,9 @@ class Decoder(nn.Module):
         width = widths[-1]
         self.project = Linear(width, spec.d_model, bias=False) if width != spec.d_model else None
         self.norm = spec.head.norm.build(spec.d_model) if spec.head.norm else None
-        self.head = None if spec.head.tied else Linear(spec.d_model, spec.vocab_size, bias=spec.head.bias)
+        self.head: Linear | PackedLinear | None = None
+        if not spec.head.tied:
+            self.head = Linear(spec.d_model, spec.vocab_size, bias=spec.head.bias)
         initialise(self, spec)
 
     @property
@@ -179,7 +182,10 @@ class Decoder(nn.Module):
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         """`[B, T, D] -> [B, T, V]`."""
-        return linear(x_BTD, *self._head_map())
+        if self.head is None:
+            return linear(x_BTD, self.embedding.tokens.weight)
+        logits_BTV: Tensor = self.head(x_BTD)
+        return logits_BTV
 
     def token_loss(self, x_BTD: Tensor, targets_BT: Tensor) -> TokenLoss:
         """Summed nats of the targets given what `hidden` returned, without ever holding all logits."""

@@ -1,0 +1,60 @@
+"""The precision of a decoder's weights at inference: what a token of one stream costs is reading them.
+
+`float32`: as most models are stored. `bfloat16`: weights, activations and state of half the bytes. `int8`: the matrices
+of all linear maps, the head's included, rounded to 8 bits with one scale for each output; all else is float32: the
+embedding's look-up, norms, what a mixer holds beside linear maps, and the net behind an operator, whose powers multiply
+rounding.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from linnet.errors import UserError
+from linnet.mixers.plga_operator import PowerLawOperator
+from linnet.model.decoder import Decoder
+from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.packed_linear import Bfloat16Linear, Int8Linear, PackedLinear
+from linnet.ops import bfloat16_linear
+
+Weights = Literal["float32", "bfloat16", "int8"]
+
+Form = Callable[[Tensor, Tensor | None, Sequence[int]], PackedLinear]
+"""Makes a map of a matrix `[O, I]`, a bias `[O]` and the widths of its parts."""
+
+
+def convert_weights(decoder: Decoder, weights: str, field: str = "weights") -> None:
+    """Bring a decoder, where it is, to the precision `weights`, in place; it is for inference alone from then on.
+
+    A tied head gets a matrix of its own where its form differs from the embedding's. `UserError` for a name that is not
+    one of `Weights`, `ValueError` where the matrices have been converted before.
+    """
+    if weights not in get_args(Weights):
+        raise UserError(f"{field}: {weights!r}: expected {', '.join(get_args(Weights))}")
+    if any(isinstance(module, PackedLinear) for module in decoder.modules()):
+        raise ValueError("the decoder's weights have been converted before")
+    decoder.requires_grad_(False).to(torch.bfloat16 if weights == "bfloat16" else torch.float32)
+    if weights == "int8":
+        _replace_linear_maps(decoder, Int8Linear)
+    elif weights == "bfloat16" and bfloat16_linear.can_pack(decoder.device):
+        _replace_linear_maps(decoder, Bfloat16Linear)
+
+
+def _replace_linear_maps(decoder: Decoder, form: Form) -> None:
+    for parent, name, linear in list(_linear_maps(decoder)):
+        parts = linear.parts if isinstance(linear, FusedLinear) else (linear.out_features,)
+        setattr(parent, name, form(linear.weight, linear.bias, parts))
+    if decoder.head is None:
+        matrix_VD = decoder.embedding.tokens.weight
+        decoder.head = form(matrix_VD, None, (len(matrix_VD),))
+
+
+def _linear_maps(module: nn.Module) -> Iterator[tuple[nn.Module, str, Linear]]:
+    """Each linear map below `module` but those of an operator's net, with its parent and its name there."""
+    for name, child in module.named_children():
+        if isinstance(child, Linear):
+            yield module, name, child
+        elif not isinstance(child, PowerLawOperator):
+            yield from _linear_maps(child)

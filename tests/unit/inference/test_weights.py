@@ -1,0 +1,198 @@
+"""Decoders of every mixer with weights of other precisions."""
+
+import copy
+from typing import get_args
+
+import pytest
+import torch
+from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder, small_spec, speaker
+from torch import Tensor
+
+from linnet.data.tokenizer import Tokenizer
+from linnet.errors import UserError
+from linnet.inference.engine import decode
+from linnet.inference.language_model import load
+from linnet.inference.sampling import Sampling
+from linnet.inference.weights import Weights, convert_weights
+from linnet.mixers.base import MixerSpec
+from linnet.mixers.plga_operator import PowerLawOperator
+from linnet.model.decoder import Decoder
+from linnet.model.folder import save_decoder
+from linnet.nn import packed_linear
+from linnet.nn.linear import Linear
+from linnet.nn.packed_linear import PackedLinear
+from linnet.ops import bfloat16_linear
+
+each_mixer = pytest.mark.parametrize("mixer", EXAMPLES, ids=EXAMPLE_IDS)
+each_head = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+needs_packed_bfloat16 = pytest.mark.skipif(
+    not bfloat16_linear.can_pack(torch.device("cpu")), reason="no bfloat16 products on this processor"
+)
+
+
+def decoder_of(mixer: MixerSpec, tied: bool) -> Decoder:
+    """Float32; as large as `small_decoder`'s, but with an operator near the identity, which is not chaotic."""
+    spec = small_spec(mixer)
+    decoder = Decoder(spec.replace(head={"tied": tied, "bias": not tied, "norm": {}}))
+    source = dict(small_decoder(mixer).named_parameters())
+    for name, parameter in decoder.named_parameters():
+        if "operator" not in name and name in source:
+            parameter.data.copy_(source[name].data)
+    for module in decoder.modules():
+        if isinstance(module, PowerLawOperator):
+            module.start = "identity"
+            module.reset_parameters()
+    return decoder
+
+
+def converted(decoder: Decoder, weights: str) -> Decoder:
+    decoder = copy.deepcopy(decoder)
+    convert_weights(decoder, weights)
+    return decoder
+
+
+def with_rounded_matrices(decoder: Decoder, rounded: Decoder) -> Decoder:
+    """`decoder` in float32 with the matrices that `rounded` multiplies by."""
+    decoder = copy.deepcopy(decoder).requires_grad_(False)
+    maps = dict(rounded.named_modules())
+    for name, module in decoder.named_modules():
+        if isinstance(module, Linear) and isinstance(maps[name], PackedLinear):
+            module.weight.copy_(maps[name].weight)
+    if decoder.head is None:
+        decoder.head = Linear(16, len(rounded.head.weight), bias=False).requires_grad_(False)
+        decoder.head.weight.copy_(rounded.head.weight)
+    return decoder
+
+
+def error(actual: Tensor, expected: Tensor) -> float:
+    """Root mean square of the error over that of what is expected."""
+    return float((actual.float() - expected.float()).norm() / expected.float().norm())
+
+
+def tokens(length: int = 12) -> Tensor:
+    return torch.randint(23, (2, length), generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+@each_head
+@each_mixer
+def test_int8_is_the_model_with_rounded_matrices(mixer: MixerSpec, tied: bool):
+    decoder = decoder_of(mixer, tied)
+    rounded = converted(decoder, "int8")
+    expected = with_rounded_matrices(decoder, rounded)(tokens())
+    assert error(rounded(tokens()), expected) < 1e-3
+    assert 1e-3 < error(decoder(tokens()), expected) < 0.1
+
+
+@torch.no_grad()
+@each_head
+@each_mixer
+def test_int8_without_a_fast_form(mixer: MixerSpec, tied: bool, monkeypatch: pytest.MonkeyPatch):
+    decoder = decoder_of(mixer, tied)
+    expected = converted(decoder, "int8")(tokens())
+    monkeypatch.setattr(packed_linear, "can_pack", lambda _: False)
+    assert error(converted(decoder, "int8")(tokens()), expected) < 1e-3
+
+
+@torch.no_grad()
+@each_head
+@each_mixer
+@pytest.mark.parametrize("weights", get_args(Weights))
+def test_decoding_with_a_state_gives_what_one_pass_gives(mixer: MixerSpec, tied: bool, weights: str):
+    decoder = converted(decoder_of(mixer, tied), weights)
+    prompt, rest = tokens()[:1, :5], tokens()[:1, 5:]
+    state, other = (decoder.initial_state(1, 12) for _ in range(2))
+    decoder(prompt, state), decoder(prompt, other)
+    by_one = torch.cat([decoder(rest[:, i : i + 1], state) for i in range(7)], dim=1)
+    assert error(by_one, decoder(rest, other)) < (0.03 if weights == "bfloat16" else 1e-3)
+
+
+@torch.no_grad()
+@each_head
+@each_mixer
+def test_bfloat16_is_near_float32_and_halves_the_state(mixer: MixerSpec, tied: bool):
+    decoder = decoder_of(mixer, tied)
+    narrow = converted(decoder, "bfloat16")
+    assert error(narrow(tokens()), decoder(tokens())) < 0.05
+    assert narrow(tokens()).dtype == narrow.dtype == torch.bfloat16
+    state, wide = narrow.initial_state(1, 64), decoder.initial_state(1, 64)
+    narrow(tokens()[:1], state), decoder(tokens()[:1], wide)
+    assert state.nbytes <= 0.55 * wide.nbytes or mixer.kind == "ted"
+    assert {t.dtype for layer in state.layers for t in layer.tensors().values()} - {torch.float32} == {torch.bfloat16}
+
+
+@torch.no_grad()
+def test_bfloat16_without_packing_is_the_same_model(monkeypatch: pytest.MonkeyPatch):
+    decoder = decoder_of(EXAMPLES[0], tied=True)
+    expected = converted(decoder, "bfloat16")(tokens())
+    monkeypatch.setattr(bfloat16_linear, "can_pack", lambda _: False)
+    plain = converted(decoder, "bfloat16")
+    assert not any(isinstance(module, PackedLinear) for module in plain.modules()) and plain.head is None
+    assert error(plain(tokens()), expected) < 0.02
+
+
+@each_head
+@each_mixer
+@pytest.mark.parametrize("weights", ["int8", pytest.param("bfloat16", marks=needs_packed_bfloat16)])
+def test_every_linear_map_is_converted_but_those_of_an_operator(mixer: MixerSpec, tied: bool, weights: str):
+    decoder = decoder_of(mixer, tied)
+    names = {name for name, module in decoder.named_modules() if isinstance(module, Linear)}
+    of_operators = {name for name in names if ".operator." in name}
+    before = {name: parameter.clone() for name, parameter in decoder.named_parameters()}
+    convert_weights(decoder, weights)
+    converted_names = {name for name, module in decoder.named_modules() if isinstance(module, PackedLinear)}
+    assert converted_names == names - of_operators | {"head"}
+    kept = dict(decoder.named_parameters())
+    assert "embedding.tokens.weight" in kept and of_operators <= {name.removesuffix(".weight") for name in kept}
+    dtype = torch.float32 if weights == "int8" else torch.bfloat16
+    assert all(torch.equal(parameter, before[name].to(dtype)) for name, parameter in kept.items())
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("weights", get_args(Weights))
+def test_whatever_was_stored(stored: torch.dtype, weights: str):
+    decoder = decoder_of(EXAMPLES[0], tied=False).to(stored)
+    convert_weights(decoder, weights)
+    assert decoder.dtype == decoder.initial_state(1, 4).layers[0].tensors()["keys"].dtype
+    assert decoder.dtype == (torch.bfloat16 if weights == "bfloat16" else torch.float32)
+    assert decoder(tokens()).dtype == decoder.dtype
+    assert not any(parameter.requires_grad for parameter in decoder.parameters())
+
+
+@pytest.mark.parametrize("weights", get_args(Weights))
+def test_generating(weights: str):
+    decoder = converted(decoder_of(EXAMPLES[0], tied=True), weights)
+    prompts = [[3, 5, 7], [2, 2]]
+    together = list(decode(decoder, prompts, 6, Sampling(temperature=0.0)))
+    alone = [list(decode(decoder, [prompt], 6, Sampling(temperature=0.0))) for prompt in prompts]
+    if weights != "bfloat16":
+        assert together == [[a[0], b[0]] for a, b in zip(*alone, strict=True)]
+    assert len(together) == 6
+
+
+def test_only_once_and_only_to_what_there_is():
+    decoder = decoder_of(EXAMPLES[0], tied=False)
+    with pytest.raises(UserError, match="weights: 'int4': expected float32, bfloat16, int8"):
+        convert_weights(decoder, "int4")
+    convert_weights(decoder, "int8")
+    with pytest.raises(ValueError, match="converted before"):
+        convert_weights(decoder, "float32")
+
+
+def test_a_converted_model_is_neither_saved_nor_given_other_operators(tmp_path):
+    model = speaker(next(spec for spec in EXAMPLES if spec.kind == "plga"))
+    convert_weights(model.decoder, "int8")
+    with pytest.raises(ValueError, match="for inference alone"):
+        save_decoder(model.decoder, tmp_path / "model")
+    with pytest.raises(ValueError, match="for inference alone"):
+        model.with_operators("identity")
+
+
+def test_load_brings_a_folder_to_a_precision(tmp_path):
+    tokenizer = Tokenizer.train("bytes", [])
+    save_decoder(Decoder(small_spec(EXAMPLES[0], tokenizer.vocab_size)), tmp_path / "model")
+    tokenizer.save(tmp_path / "model" / "tokenizer.json")
+    assert isinstance(load(tmp_path / "model", weights="int8").decoder.head, PackedLinear)
+    assert load(tmp_path / "model", weights="bfloat16").decoder.dtype == torch.bfloat16
+    with pytest.raises(UserError, match="weights: 'tiny'"):
+        load(tmp_path / "model", weights="tiny")

@@ -45,11 +45,16 @@ def contest(ours: Callable[[], object], other: Callable[[], object], runs: int =
         ours(), other()
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(runs):
-        for seconds, run in zip(times, (ours, other), strict=True):
-            start_s = time.perf_counter()
-            run()
-            seconds.append(time.perf_counter() - start_s)
+        for of_one, run in zip(times, (ours, other), strict=True):
+            of_one.append(elapsed_s(run))
     return Contest(*times)
+
+
+def elapsed_s(run: Callable[[], object]) -> float:
+    """How long it takes, once."""
+    start_s = time.perf_counter()
+    run()
+    return time.perf_counter() - start_s
 
 
 def gate(name: str, holds: bool, detail: str) -> None:

@@ -53,7 +53,7 @@ def compare(
         import json
 
         report = {"name": spec.name, "folder": str(folder), "runs": [one.plain() for one in figures]}
-        typer.echo(json.dumps(report, indent=2))
+        typer.echo(json.dumps(report, indent=2, allow_nan=False))
     else:
         _print_table(figures, len(spec.seeds))
         typer.echo(f"curves: {folder / CURVES}")

@@ -56,7 +56,8 @@ def evaluate(
     if as_json:
         import json
 
-        typer.echo(json.dumps({"model": str(model), "data": str(data), "split": split, **found.figures()}, indent=2))
+        measured = {"model": str(model), "data": str(data), "split": split, "operator": operator, "weights": weights}
+        typer.echo(json.dumps({**measured, **found.figures()}, indent=2, allow_nan=False))
     else:
         _print_table(found)
 

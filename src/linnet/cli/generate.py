@@ -1,7 +1,7 @@
 """`linnet generate`: a model continues a prompt."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -9,7 +9,6 @@ from linnet.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.inference.continuation import Continuation, Figures
-    from linnet.inference.sampling import Sampling
 
 
 def generate(
@@ -84,7 +83,8 @@ def generate(
         convert_weights(speaker.decoder, weights)
     continuation = speaker.stream(prompt, max_tokens, sampling, Caches(kv_cache, g_cache))
     if as_json:
-        _print_json(prompt, continuation, sampling)
+        settings = {"seed": sampling.seed, "operator": operator, "kv_cache": kv_cache, "g_cache": g_cache}
+        _print_json(prompt, continuation, settings)
         return
     try:
         _print_text(prompt, continuation, stream)
@@ -131,7 +131,7 @@ def _print_text(prompt: str, continuation: "Continuation", stream: bool) -> None
     _write("".join([*pieces, "\n"]))
 
 
-def _print_json(prompt: str, continuation: "Continuation", sampling: "Sampling") -> None:
+def _print_json(prompt: str, continuation: "Continuation", settings: dict[str, Any]) -> None:
     import json
 
     text = "".join(continuation)
@@ -145,7 +145,7 @@ def _print_json(prompt: str, continuation: "Continuation", sampling: "Sampling")
         "seconds_prompt": figures.seconds_prompt,
         "seconds_decode": figures.seconds_decode,
         "state_bytes": figures.state_bytes,
-        "seed": sampling.seed,
+        **settings,
     }
     _write(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
 

@@ -69,6 +69,9 @@ class CachedReader(Reader):
         self._decoder, self._state = decoder, state
         for layer in state.layers:
             if isinstance(layer, PlgaState):
+                other = layer.a if caches.g else layer.operator
+                if other is not None:
+                    raise ValueError("the state was begun with the other setting of the G-cache")
                 layer.keep_operator = caches.g
 
     def read(self, tokens_BT: Tensor) -> Tensor:

@@ -44,13 +44,14 @@ def find_operators(source: str | Path, prompt: str | None = None, device: str = 
         return FoundOperators(read_operators(source), "as the file has them", in_file=True)
     model = load(source, device)
     if deduces_operators(model.decoder, str(source)):
-        return _deduced(model, prompt or "")
+        return deduced(model, prompt or "")
     if prompt is not None:
         raise UserError(f"--prompt {prompt!r}: the operators of {source} are fixed, not deduced from a text")
     return FoundOperators(operators(model.decoder, torch.tensor([model.prompt_tokens("")])), "fixed in the model")
 
 
-def _deduced(model: LanguageModel, prompt: str) -> FoundOperators:
+def deduced(model: LanguageModel, prompt: str) -> FoundOperators:
+    """What a model deduces from a prompt; `UserError` where that is longer than its learned positions."""
     tokens = model.prompt_tokens(prompt)
     known = model.spec.context_length
     if len(tokens) > known and model.spec.embedding.positions == "learned":

@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-import torch
-
 from linnet.errors import UserError
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.model_folder import check_new_folder, write_model_folder
+from linnet.inspection.source import deduced
 from linnet.mixers.plga_operator import PowerLawOperator
 from linnet.model.decoder import Decoder
-from linnet.model.deductive import operators
 from linnet.model.fixed import with_fixed_operators
 
 
@@ -20,8 +18,7 @@ def frozen(model: LanguageModel, prompt: str = "") -> Decoder:
     """
     if not any(isinstance(module, PowerLawOperator) for module in model.decoder.modules()):
         raise UserError("--freeze-operator: the model has no plga layer that infers an operator")
-    inferred = operators(model.decoder, torch.tensor([model.prompt_tokens(prompt)]))
-    return with_fixed_operators(model.decoder, [layer["G"] for layer in inferred])
+    return with_fixed_operators(model.decoder, [layer["G"] for layer in deduced(model, prompt).layers])
 
 
 def export_frozen(folder: str | Path, out: str | Path, prompt: str = "", command: str | None = None) -> Decoder:

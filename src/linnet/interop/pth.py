@@ -38,7 +38,7 @@ def _content(path: Path) -> Any:
 
 
 def check_shapes(named: dict[str, Tensor], expected: dict[str, tuple[int, ...]], path: Path, of: str) -> None:
-    """`UserError` naming the first tensor that is missing, extra, misshapen, or not of floating point numbers."""
+    """`UserError` naming a tensor that is missing, extra, misshapen or of whole numbers; or mixed precisions."""
     for name in sorted(expected.keys() - named.keys()):
         raise UserError(f"{path}: tensor {name} is missing; {of} has it, of shape {list(expected[name])}")
     for name, tensor in named.items():
@@ -49,3 +49,6 @@ def check_shapes(named: dict[str, Tensor], expected: dict[str, tuple[int, ...]],
         if not tensor.is_floating_point():
             dtype = str(tensor.dtype).removeprefix("torch.")
             raise UserError(f"{path}: tensor {name} is of {dtype}, expected floating point")
+    found = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in named.values()})
+    if len(found) > 1:
+        raise UserError(f"{path}: tensors of {' and '.join(found)}: expected one precision")

@@ -5,6 +5,7 @@ Legend: `H` heads, `K` head width.
 
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def _arrays(path: Path) -> dict[str, Tensor]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: torch.from_numpy(np.array(file[name])) for name in file.files}
-    except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, TypeError, OSError, EOFError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
         raise UserError(f"{path}: not a .npz file of numbers ({error})") from error
 
 

@@ -42,35 +42,40 @@ class _GatedFeedForward(torch.autograd.Function):
         ctx.save_for_backward(x_RI, up_2FI, up_bias_2F, down_OF, *kept)
         ctx.shape, ctx.down_bias = x.shape, down_bias_O is not None
         out_RO = F.linear(F.silu(gate_RF).mul_(value_RF), down_OF, down_bias_O)
-        return out_RO.view(*x.shape[:-1], -1)
+        return out_RO.view(*x.shape[:-1], down_OF.shape[0])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        x_RI, up_2FI, up_bias_2F, down_OF, *kept = ctx.saved_tensors
-        gate_RF, value_RF = kept or _gate_and_value(x_RI, up_2FI, up_bias_2F)
-        of_out_RO = upstream.reshape(-1, upstream.shape[-1])
-        silu_RF = F.silu(gate_RF)
-        of_down_OF = of_out_RO.t() @ (silu_RF * value_RF)
-        of_hidden_RF = of_out_RO @ down_OF
-        of_gate_RF = torch.ops.aten.silu_backward(of_hidden_RF * value_RF, gate_RF)
-        of_value_RF = of_hidden_RF.mul_(silu_RF)
-        of_up_2FI = torch.empty_like(up_2FI)
-        of_x_RI = None
-        for part_FI, of_part_FI, of_half_RF in zip(
-            up_2FI.chunk(2), of_up_2FI.chunk(2), (of_gate_RF, of_value_RF), strict=True
-        ):
-            torch.mm(of_half_RF.t(), x_RI, out=of_part_FI)
-            if ctx.needs_input_grad[0]:
-                of_x_RI = of_half_RF @ part_FI if of_x_RI is None else of_x_RI.addmm_(of_half_RF, part_FI)
-        return (
-            None if of_x_RI is None else of_x_RI.view(ctx.shape),
-            of_up_2FI,
-            None if up_bias_2F is None else torch.cat([of_gate_RF.sum(0), of_value_RF.sum(0)]),
-            of_down_OF,
-            of_out_RO.sum(0) if ctx.down_bias else None,
-            None,
-        )
+        with torch.autocast(upstream.device.type, enabled=False):  # the forward pass was in one precision
+            return _backward(ctx, upstream)
+
+
+def _backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    x_RI, up_2FI, up_bias_2F, down_OF, *kept = ctx.saved_tensors
+    gate_RF, value_RF = kept or _gate_and_value(x_RI, up_2FI, up_bias_2F)
+    of_out_RO = upstream.reshape(-1, upstream.shape[-1])
+    silu_RF = F.silu(gate_RF)
+    of_down_OF = of_out_RO.t() @ (silu_RF * value_RF)
+    of_hidden_RF = of_out_RO @ down_OF
+    of_gate_RF = torch.ops.aten.silu_backward(of_hidden_RF * value_RF, gate_RF)
+    of_value_RF = of_hidden_RF.mul_(silu_RF)
+    of_up_2FI = torch.empty_like(up_2FI)
+    of_x_RI = None
+    for part_FI, of_part_FI, of_half_RF in zip(
+        up_2FI.chunk(2), of_up_2FI.chunk(2), (of_gate_RF, of_value_RF), strict=True
+    ):
+        torch.mm(of_half_RF.t(), x_RI, out=of_part_FI)
+        if ctx.needs_input_grad[0]:
+            of_x_RI = of_half_RF @ part_FI if of_x_RI is None else of_x_RI.addmm_(of_half_RF, part_FI)
+    return (
+        None if of_x_RI is None else of_x_RI.view(ctx.shape),
+        of_up_2FI,
+        None if up_bias_2F is None else torch.cat([of_gate_RF.sum(0), of_value_RF.sum(0)]),
+        of_down_OF,
+        of_out_RO.sum(0) if ctx.down_bias else None,
+        None,
+    )
 
 
 def _gate_and_value(x_RI: Tensor, up_2FI: Tensor, up_bias_2F: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -122,7 +122,9 @@ class Trainer:
         self.validation_windows = document_windows(self.validation, data.tokenizer.end_id, self.context_length)
         self.calibration_1T = calibration_tokens(data, spec.evaluate.operator_from, self.context_length)
         self.token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(self.device)
-        self.decoder = _first_decoder(run).to(self.device)
+        # A checkpoint holds the operators that a file gave: the file may be gone.
+        begun = bool(checkpoint_steps(folder.checkpoints))
+        self.decoder = _first_decoder(_without_operator_file(run) if begun else run).to(self.device)
         self.optimiser = build_optimiser(spec.optimiser, self.decoder)
         if spec.dag is not None:
             objective = with_acyclicity(objective, spec.dag, self.decoder)
@@ -150,6 +152,8 @@ class Trainer:
             load_optimiser_tensors(self.optimiser, self.decoder, checkpoint.moments)
             self.standing, self.saved = standing, (standing.step, standing.closed)
             self.watch.note(f"going on from step {standing.step} ({checkpoint.path})")
+        elif checkpoint_steps(self.folder.checkpoints):  # none of them is whole
+            self.decoder.load_state_dict(_first_decoder(self.run).state_dict())
         step = self.standing.step
         discard_after(self.folder.checkpoints, step)
         self.folder.metrics.cut(step if self.standing.closed else step - 1)
@@ -315,6 +319,12 @@ def _first_decoder(run: RunSpec) -> Decoder:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.training.seed)
         return Decoder(run.model)
+
+
+def _without_operator_file(run: RunSpec) -> RunSpec:
+    """The run with a model of the same shapes that reads no file of operators."""
+    start = run.model.initialisation.model_copy(update={"operator": "identity"})
+    return run.model_copy(update={"model": run.model.model_copy(update={"initialisation": start})})
 
 
 def _with_vocabulary_of(data: TokenData, run: RunSpec, watch: Watch) -> RunSpec:

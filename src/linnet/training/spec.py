@@ -180,7 +180,10 @@ def read_run(
     """
     plain = _mapping(config)
     if recipe is not None:
-        plain["training"] = merged(read_recipe(recipe), plain.get("training") or {})
+        own, fields = plain.get("training") or {}, read_recipe(recipe)
+        if "tokens" in own or any(given.startswith("training.tokens=") for given in assignments or []):
+            fields.pop("steps", None)  # the other way to say how long
+        plain["training"] = merged(fields, own)
     if model is not None:
         plain["model"] = str(model)
     if data is not None:

@@ -117,3 +117,13 @@ def test_other_operators_change_the_text_and_the_models_own_do_not(tmp_path):
     random = [model.with_operators("random", seed).complete(["Once"], 20, GREEDY) for seed in (1, 1, 2)]
     assert random[0] == random[1] != random[2]
     assert model.complete(["Once"], 20, GREEDY) == own
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_state_goes_on_with_the_g_cache_as_it_was_begun(begun: bool):
+    decoder = small_decoder(LEARNED)
+    state = new_state(decoder, [[1, 2]], 9)
+    list(decode(decoder, [[1, 2]], 2, GREEDY, state=state, caches=Caches(g=begun)))
+    list(decode(decoder, [[3]], 2, GREEDY, state=state, caches=Caches(g=begun)))
+    with pytest.raises(ValueError, match="begun with the other setting"):
+        decode(decoder, [[3]], 2, GREEDY, state=state, caches=Caches(g=not begun))

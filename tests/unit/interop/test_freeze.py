@@ -18,9 +18,10 @@ LEARNED = {"kind": "plga", "heads": 2, "metric_hidden": 6, "residual_units": 1}
 FIXED = {"kind": "plga", "heads": 4, "operator": "fixed"}
 
 
-def folder(path: Path, *mixers: dict) -> Path:
+def folder(path: Path, *mixers: dict, positions: str = "none") -> Path:
     tokenizer = Tokenizer.train("bytes", [])
     plain = {"vocab_size": tokenizer.vocab_size, "d_model": 16, "context_length": 64, "head": {"tied": False}}
+    plain["embedding"] = {"positions": positions}
     torch.manual_seed(0)
     decoder = Decoder(ModelSpec.parse({**plain, "blocks": [{"mixer": mixer} for mixer in mixers]}, "test"))
     decoder.double()
@@ -52,6 +53,12 @@ def test_where_nothing_is_inferred_nothing_is_frozen(tmp_path: Path, mixer):
     with pytest.raises(UserError, match="--freeze-operator: the model has no plga layer that infers an operator"):
         export_frozen(folder(tmp_path / "model", mixer), tmp_path / "frozen")
     assert not (tmp_path / "frozen").exists()
+
+
+def test_a_prompt_beyond_the_learned_positions_is_refused(tmp_path: Path):
+    source = folder(tmp_path / "model", LEARNED, positions="learned")
+    with pytest.raises(UserError, match="--prompt: 101 tokens: the model's learned positions end at 64"):
+        export_frozen(source, tmp_path / "frozen", "x" * 100)
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path):

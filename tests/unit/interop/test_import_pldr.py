@@ -106,6 +106,7 @@ def test_a_folder_needs_no_other_word(weights, spec: Path, pieces: Path, tmp_pat
         (lambda w: w.update(extra=torch.zeros(2)), "tensor extra, of shape [2]: {spec} has none of that name"),
         (lambda w: w.update({BIAS: torch.zeros(3, 8)}), f"tensor {BIAS} has shape [3, 8], {{spec}} has [3, 8, 8]"),
         (lambda w: w.update({BIAS: torch.zeros(3, 8, 8).int()}), f"tensor {BIAS} is of int32, expected floating point"),
+        (lambda w: w.update({BIAS: torch.zeros(3, 8, 8)}), "tensors of float32 and float64: expected one precision"),
         (lambda w: w.update({BIAS: "text"}), f"model_state_dict: '{BIAS}' is of str, expected a tensor"),
     ],
 )

@@ -105,3 +105,12 @@ def test_linear_cross_entropy_under_autocast(slice_elements: int, monkeypatch: p
     for rough, exact in zip(*gradients, strict=True):
         assert rough.dtype == torch.float32
         torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.05)
+
+
+def test_gated_feed_forward_backwards_inside_autocast_and_without_rows():
+    x, up, down = torch.randn(3, 5, requires_grad=True), torch.randn(8, 5), torch.randn(2, 4)
+    out = gated_feed_forward(x, up, None, down, None)
+    with torch.autocast("cpu", torch.bfloat16):
+        (inside,) = torch.autograd.grad(out.sum(), x, retain_graph=True)
+    assert torch.equal(inside, torch.autograd.grad(out.sum(), x)[0])
+    assert gated_feed_forward(x[:0], up, None, down, None).shape == (0, 2)

@@ -78,3 +78,10 @@ def test_merging_changes_nothing_below():
     below = {"a": {"x": 1, "y": 2}, "b": 3}
     assert merged(below, {"a": {"y": 5}, "b": {"z": 1}, "c": None}) == {"a": {"x": 1, "y": 5}, "b": {"z": 1}, "c": None}
     assert below == {"a": {"x": 1, "y": 2}, "b": 3}
+
+
+def test_a_length_in_tokens_takes_the_place_of_a_recipes_steps(tmp_path: Path):
+    training = recipe("pldr-v51-110m-1", "training.tokens=1000")
+    assert (training.steps, training.tokens) == (None, 1000)
+    (tmp_path / "run.yaml").write_text("training: {tokens: 2000}\n")
+    assert recipe("pldr-v51-110m-1", config=tmp_path / "run.yaml").tokens == 2000

@@ -1,5 +1,6 @@
 """What a comparison finds: each run's figures seed by seed, their mean and spread, and its learning curve."""
 
+import math
 import statistics
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +42,8 @@ class Spread:
         return cls(statistics.fmean(values), deviation, min(values), max(values))
 
     def plain(self) -> dict[str, float | None]:
-        """Ready for JSON."""
-        return dict(self.__dict__)
+        """Ready for JSON: null for what is not finite."""
+        return {name: value if value is None or math.isfinite(value) else None for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)

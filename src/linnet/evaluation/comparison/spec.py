@@ -45,11 +45,22 @@ class ComparedSpec(Spec):
     the fixed ones of this run. shown: false leaves it out of table and plot: it is there for another's sake.
     """
 
-    name: str = Field(pattern=r"^[\w][\w .-]*$")
+    name: str = Field(pattern=r"^\w+([ .-]\w+)*$")
     part: PositiveInt = 1
     set: dict[str, Any] = Field(default_factory=dict)
     operator_of: str | None = None
     shown: bool = True
+
+    @property
+    def folder(self) -> str:
+        """The name without blanks, which its folders begin with."""
+        return self.name.replace(" ", "-")
+
+
+def _decided(run: ComparedSpec) -> dict[str, str]:
+    """The fields that a run cannot set, and what decides them."""
+    fields = {"training.seed": "seeds", "data": "text and part"}
+    return fields if run.operator_of is None else {**fields, "model.operator": "operator_of"}
 
 
 class ComparisonSpec(Spec):
@@ -67,8 +78,10 @@ class ComparisonSpec(Spec):
     def _runs_fit(self) -> Self:
         earlier: list[str] = []
         for index, run in enumerate(self.runs):
-            if run.name in earlier:
+            if run.folder in {other.folder for other in self.runs[:index]}:
                 raise ValueError(f"runs[{index}].name: {run.name}: is another run's; expected a new one")
+            for field in sorted(run.set.keys() & _decided(run)):
+                raise ValueError(f"runs[{index}].set: {field}: is decided by {_decided(run)[field]}; leave it out")
             if run.part > self.text.parts:
                 raise ValueError(f"runs[{index}].part: {run.part}: expected at most text.parts, {self.text.parts}")
             if run.operator_of is not None and run.operator_of not in earlier:
@@ -90,7 +103,7 @@ class ComparisonSpec(Spec):
         spec = cls.parse(plain, str(path))
         for run in spec.runs:
             try:
-                spec.run_of(run, spec.seeds[0], Path("data"))
+                spec.run_of(run, spec.seeds[0], Path("data")).resolved()
             except UserError as error:
                 raise UserError(f"{path}: runs: {run.name}: {error}") from None
         return spec

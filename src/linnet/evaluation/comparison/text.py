@@ -1,5 +1,6 @@
 """The text of a comparison: one tokenizer, a data folder for each part, the same held-out documents in all."""
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,17 @@ def prepare_parts(spec: ComparisonSpec, folder: Path) -> list[Path]:
         own = train[bounds[index] : bounds[index + 1]]
         prepare_texts(own, validation, part, str(whole / "tokenizer.json"), None, name, overwrite=True)
     return parts
+
+
+def file_hashes(text: TextSpec) -> list[str]:
+    """SHA-256 of each file of the text; `UserError` where one is missing."""
+    hashes = []
+    for name in text.files or []:
+        if not Path(name).is_file():
+            raise UserError(f"text.files: {name}: no such file")
+        with Path(name).open("rb") as file:
+            hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return hashes
 
 
 def _is_made(part: Path, name: str) -> bool:

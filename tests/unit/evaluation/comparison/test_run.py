@@ -73,7 +73,7 @@ def test_the_second_call_trains_nothing(compared, capsys):
 def test_a_changed_recipe_is_refused_in_the_same_folder(compared, tmp_path: Path, capsys):
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(SMALL | {"training": SMALL["training"] | {"batch_size": 3}}))
     assert main(["compare", str(tmp_path / "other.yaml"), "--out", str(compared[1])]) == 2
-    assert "holds a run with training.batch_size: 2, not 3" in capsys.readouterr().err
+    assert "holds a comparison with another training; choose another --out" in capsys.readouterr().err
 
 
 def test_parts_share_tokenizer_and_validation_and_no_training_document(compared):
@@ -111,3 +111,27 @@ def test_fewer_documents_than_parts_are_refused(tmp_path: Path):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(plain))
     with pytest.raises(UserError, match=r"text\.parts: 2: the text has only 1 documents to train on"):
         prepare_parts(ComparisonSpec.load(tmp_path / "c.yaml"), tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": SMALL["text"] | {"stories": 70}}, "holds a comparison with another text"),
+        ({"runs": [SMALL["runs"][0] | {"part": 2}, *SMALL["runs"][1:]]}, "holds another run 'first half'"),
+    ],
+)
+def test_what_was_trained_on_another_text_is_not_shown(compared, tmp_path: Path, capsys, changes, message: str):
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(SMALL | changes))
+    assert main(["compare", str(tmp_path / "other.yaml"), "--out", str(compared[1])]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_edited_file_is_another_text(tmp_path: Path, capsys):
+    (tmp_path / "a.txt").write_text("<|endoftext|>".join(f"document {i}" for i in range(30)))
+    plain = SMALL | {"text": {"files": [str(tmp_path / "a.txt")]}, "seeds": [0], "runs": [{"name": "one"}]}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(plain))
+    arguments = ["compare", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    (tmp_path / "a.txt").write_text("<|endoftext|>".join(f"another {i}" for i in range(30)))
+    assert main(arguments) == 2
+    assert "holds a comparison with another content of the files" in capsys.readouterr().err

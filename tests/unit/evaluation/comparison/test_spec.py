@@ -67,6 +67,9 @@ def test_a_run_differs_in_what_is_set_and_in_its_seed(tmp_path: Path):
         ({"runs": [{"name": "a", "shown": False}]}, "runs: none is shown; expected at least one"),
         ({"runs": [{"name": "a", "sets": {}}]}, "runs[0].sets: unknown key (value {}); did you mean set?"),
         ({"runs": [{"name": "a", "set": {"training.stepz": 4}}]}, "runs: a: comparison: training.stepz: unknown key"),
+        ({"runs": [{"name": "a b"}, {"name": "a-b"}]}, "runs[1].name: a-b: is another run's; expected a new one"),
+        ({"runs": [{"name": "a", "set": {"training.seed": 4}}]}, "runs[0].set: training.seed: is decided by seeds"),
+        ({"training": {"steps": 5, "schedule": {"warmup_steps": 9}}}, "runs: first: training.schedule.warmup_steps: 9"),
         ({"model": "no-such"}, "runs: first: no-such: no such file, and no preset of that name"),
     ],
 )

@@ -3,7 +3,7 @@
 `float32`: as most models are stored. `bfloat16`: weights, activations and state of half the bytes. `int8`: the matrices
 of all linear maps, the head's included, rounded to 8 bits with one scale for each output; all else is float32: the
 embedding's look-up, norms, what a mixer holds beside linear maps, and the net behind an operator, whose powers multiply
-rounding.
+rounding. It is faster for matrices from about a million weights on (`docs/inference.md`).
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,8 +1,8 @@
 """TED's decaying sums in linear time: a training step of `ted-tinystories` (8 layers of width 256), float32.
 
 `python benchmarks/ted_training_step.py`. The chunked form against the reference form at 4 x 2,048 and 1 x 8,192
-characters, with the peak memory of a process that does nothing else; and how the chunked form's forward and backward pass
-grow from 8,192 to 65,536. Before that the two forms must give the same loss and gradients.
+characters, with the peak memory of a process that does nothing else; and how the chunked form's forward and backward
+pass grow from 8,192 to 65,536. Before that the two forms must give the same loss and gradients.
 """
 
 import statistics
@@ -57,7 +57,7 @@ def check() -> None:
         decoder = decoder_of(form)
         result = next_token_loss(decoder, *batch_of(1, 2048)).total
         result.backward()
-        losses.append(float(result))
+        losses.append(float(result.detach()))
         gradients.append(torch.cat([p.grad.flatten() for p in decoder.parameters() if p.grad is not None]))
     loss = abs(losses[0] / losses[1] - 1)
     gradient = float((gradients[0] - gradients[1]).norm() / gradients[1].norm())
@@ -67,7 +67,11 @@ def check() -> None:
 def passes(form: str, length: int) -> Callable[[], object]:
     """Forward and backward of one sequence."""
     decoder, data = decoder_of(form), batch_of(1, length)
-    return lambda: next_token_loss(decoder, *data).total.backward()
+
+    def forward_and_backward() -> None:
+        next_token_loss(decoder, *data).total.backward()
+
+    return forward_and_backward
 
 
 def growth(runs: int) -> dict[str, object]:

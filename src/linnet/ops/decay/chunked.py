@@ -153,8 +153,16 @@ def near_sums(rates_GC: Tensor, v_GCH: Tensor) -> Tensor:
     """What a chunk reads from itself and the chunk before; the first chunk reads nothing: `[G, C, H]`, as the rates."""
     weights = near_weights(rates_GC, near_ages(rates_GC.shape[1], rates_GC.device)).to(v_GCH.dtype)
     out_GCH = torch.zeros(v_GCH.shape, dtype=rates_GC.dtype, device=v_GCH.device)
-    out_GCH[1:] = weights @ pairs(v_GCH)
+    add_product(out_GCH[1:], weights, pairs(v_GCH))
     return out_GCH
+
+
+def add_product(out: Tensor, left: Tensor, right: Tensor) -> None:
+    """`out += left @ right`, without a copy of the product where the precision is the same."""
+    if out.dtype == left.dtype:
+        out.baddbmm_(left, right)
+    else:
+        out += left @ right
 
 
 def near_gradients(rates_GC: Tensor, v_GCH: Tensor, grad_GCH: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,8 +172,8 @@ def near_gradients(rates_GC: Tensor, v_GCH: Tensor, grad_GCH: Tensor) -> tuple[T
     weights = near_weights(rates_GC, ages)
     narrow = weights.to(v_GCH.dtype).mT
     grad_v_GCH = torch.zeros(v_GCH.shape, dtype=rates_GC.dtype, device=v_GCH.device)
-    grad_v_GCH[1:] = narrow[:, chunk:] @ grad_later
-    grad_v_GCH[:-1] += narrow[:, :chunk] @ grad_later
+    add_product(grad_v_GCH[1:], narrow[:, chunk:], grad_later)
+    add_product(grad_v_GCH[:-1], narrow[:, :chunk], grad_later)
     grad_weights = grad_later @ pairs(v_GCH).mT
     grad_pairs = -weights.mul_(ages).mul_(grad_weights).sum(1)
     grad_rates_GC = torch.zeros_like(rates_GC)
@@ -192,7 +200,7 @@ def add_far_sums(out_GCH: Tensor, chunks: _Chunks, bank: RateBank, rates_GC: Ten
     sums_GRH = entries_GCR.mT @ v_GCH
     run_on(chunks.rows(sums_GRH).unbind(1), bank)
     chunks.rows(sums_GRH)[:, -2:] = 0.0  # the next row starts anew
-    out_GCH[2:] += readout(bank, v_GCH) @ sums_GRH[:-2]
+    add_product(out_GCH[2:], readout(bank, v_GCH).expand(len(out_GCH) - 2, -1, -1), sums_GRH[:-2])
 
 
 def run_on(sums: Sequence[Tensor], bank: RateBank) -> None:
@@ -215,13 +223,13 @@ def add_far_gradients(
     """Add the gradients of `add_far_sums`: its products the other way round, its running sums from the end."""
     v_GCH, grad_GCH = v_GCH.to(grad_v_GCH), grad_GCH.to(grad_v_GCH)
     grad_sums_GRH = v_GCH.new_zeros(len(v_GCH), len(bank.rates_R), v_GCH.shape[2])
-    grad_sums_GRH[:-2] = readout(bank, v_GCH).T @ grad_GCH[2:]
+    add_product(grad_sums_GRH[:-2], readout(bank, v_GCH).T.expand(len(v_GCH) - 2, -1, -1), grad_GCH[2:])
     chunks.rows(grad_sums_GRH)[:, -2:] = 0.0
     run_on(chunks.rows(grad_sums_GRH).unbind(1)[::-1], bank)
     ages_C = entry_ages(chunks.chunk, rates_GC.device)
     entry_GC1 = torch.exp(-rates_GC.double() * ages_C)[..., None]
     coefficients_GCR, slopes_GCR = coefficients_and_slopes(bank, rates_GC)
-    grad_v_GCH += (coefficients_GCR * entry_GC1).to(v_GCH) @ grad_sums_GRH
+    add_product(grad_v_GCH, (coefficients_GCR * entry_GC1).to(v_GCH), grad_sums_GRH)
     grad_entries_GCR = v_GCH @ grad_sums_GRH.mT
     slopes_GCR = (slopes_GCR - ages_C[:, None] * coefficients_GCR) * entry_GC1
     grad_rates_GC += (grad_entries_GCR * slopes_GCR.to(v_GCH)).sum(-1)

@@ -4,13 +4,15 @@ Tokens are cut into chunks of C. What a token reads from its own chunk and the o
 `[C, 2C]` per chunk. Sources further back have come into the bank (`rates.py`) when the reader's chunk began, and are
 read from R sums that decay at fixed rates: the whole past of a chunk is `[R, H]` numbers.
 
-Forward keeps nothing but its inputs; backward makes the weights again.
+Chunks are taken a segment at a time, so that what lies between inputs and outputs stays in the processor's cache; from
+segment to segment the bank's sums are carried on. Forward keeps nothing but its inputs; backward makes the weights
+again, segment by segment from the end.
 
-Legend: `B` batch, `S` tokens, `N` heads, `H` channels of a head, `R` fixed rates. The chunks of all rows and heads lie
-one after another, `G` of them; each row and head begins with a chunk of zeros, so that every other has one before it.
+Legend: `B` batch, `S` tokens, `N` heads, `H` channels of a head, `R` fixed rates, `P` rows times heads, `K` chunks of a
+segment; a segment comes with the chunk before it (zeros at the start), so it has `K + 1`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -24,6 +26,9 @@ from linnet.ops.decay.rates import RateBank, coefficients, coefficients_and_slop
 
 CHUNK = 32
 """Tokens of a chunk; the fastest of 16, 32, 64 and 128 on a processor (experiments/LOG.md)."""
+
+SEGMENT_NUMBERS = 2**19
+"""Numbers of a segment's quantities on a processor: 2 MiB in float32. A GPU takes all at once."""
 
 TOLERANCE = 1e-5
 
@@ -58,44 +63,51 @@ def bank_for(length: int, tolerance: float, chunk: int) -> RateBank | None:
 
 def chunked_flops(length: int, width: int, heads: int, tolerance: float = TOLERANCE, chunk: int = CHUNK) -> int:
     """FLOPs of the forward pass over one sequence: 2 per multiply-add of its matrix products."""
-    bank = bank_for(length, tolerance, chunk)
-    chunks, head_width = heads * _Chunks(1, length, heads, chunk).count, width // heads
-    near = (chunks - 1) * chunk * 2 * chunk * head_width
+    bank, tokens = bank_for(length, tolerance, chunk), -(-length // chunk) * chunk
+    near = tokens * 2 * chunk * width
     if bank is None:
         return 2 * near
     count = len(bank.rates_R)
-    entries = chunks * chunk * count * (count + head_width)
-    return 2 * (near + entries + (chunks - 2) * chunk * count * head_width)
+    return 2 * (near + tokens * count * (heads * count + 2 * width))
 
 
 @dataclass(frozen=True)
-class _Chunks:
-    """How `[B, S, N, H]` is cut, and back."""
+class Segment:
+    """Tokens `start` to `end` of the stream; `start` is a multiple of the chunk."""
 
-    batch: int
-    length: int
-    heads: int
+    start: int
+    end: int
     chunk: int
 
-    @property
-    def count(self) -> int:
-        """Chunks of a row and head, the zeros before them included."""
-        return 1 - (-self.length // self.chunk)
-
     def cut(self, x_BSNH: Tensor) -> Tensor:
-        """`[G, C, H]`, a copy."""
-        after = (self.count - 1) * self.chunk - self.length
-        x_BNSH = F.pad(x_BSNH.transpose(1, 2), (0, 0, self.chunk, after))
-        return x_BNSH.reshape(-1, self.chunk, x_BSNH.shape[-1])
+        """The segment's chunks behind the one before them, zeros where the stream has none: `[P, K + 1, C, H]`."""
+        first = max(0, self.start - self.chunk)
+        after = (self.start - self.end) % self.chunk
+        x_BNSH = x_BSNH[:, first : self.end].transpose(1, 2)
+        x_BNSH = F.pad(x_BNSH, (0, 0, first + self.chunk - self.start, after))
+        return x_BNSH.reshape(x_BNSH.shape[0] * x_BNSH.shape[1], -1, self.chunk, x_BNSH.shape[3])
 
-    def join(self, x_GCH: Tensor) -> Tensor:
-        """`[B, S, N, H]`, a view."""
-        x_BNSH = x_GCH.reshape(self.batch, self.heads, self.count * self.chunk, -1)
-        return x_BNSH[:, :, self.chunk : self.chunk + self.length].transpose(1, 2)
+    def put(self, x_PKCH: Tensor, out_BSNH: Tensor) -> None:
+        """Write the chunks of the segment to their place."""
+        batch, _, heads, channels = out_BSNH.shape
+        x_BNSH = x_PKCH.reshape(batch, heads, -1, channels)[:, :, : self.end - self.start]
+        out_BSNH[:, self.start : self.end] = x_BNSH.transpose(1, 2)
 
-    def rows(self, x_GRH: Tensor) -> Tensor:
-        """`[B N, chunks, R, H]`, a view."""
-        return x_GRH.view(self.batch * self.heads, self.count, *x_GRH.shape[1:])
+    def add(self, x_PKCH: Tensor, out_BSNH: Tensor) -> None:
+        """Add the chunks of the segment and the one before to their place."""
+        batch, _, heads, channels = out_BSNH.shape
+        first = max(0, self.start - self.chunk)
+        x_BNSH = x_PKCH.reshape(batch, heads, -1, channels)[:, :, first + self.chunk - self.start :]
+        out_BSNH[:, first : self.end] += x_BNSH[:, :, : self.end - first].transpose(1, 2)
+
+
+def segments(v_BSNH: Tensor, chunk: int) -> Iterator[Segment]:
+    """The segments of a stream, in turn."""
+    length = v_BSNH.shape[1]
+    numbers_of_chunk = max(1, v_BSNH[:, 0].numel() * chunk)
+    chunks = max(1, SEGMENT_NUMBERS // numbers_of_chunk) if v_BSNH.device.type == "cpu" else -(-length // chunk)
+    for start in range(0, length, chunks * chunk):
+        yield Segment(start, min(start + chunks * chunk, length), chunk)
 
 
 class _Chunked(torch.autograd.Function):
@@ -103,30 +115,37 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rates_BSN: Tensor, v_BSNH: Tensor, chunk: int, bank: RateBank | None) -> Tensor:
-        batch, length, heads = rates_BSN.shape
         ctx.save_for_backward(rates_BSN, v_BSNH)
-        ctx.bank, ctx.chunks = bank, _Chunks(batch, length, heads, chunk)
+        ctx.chunk, ctx.bank = chunk, bank
+        out_BSNH = torch.empty_like(v_BSNH, memory_format=torch.contiguous_format)
+        carried = None
         with torch.autocast(v_BSNH.device.type, enabled=False):
-            rates_GC, v_GCH = ctx.chunks.cut(rates_BSN[..., None])[..., 0], ctx.chunks.cut(v_BSNH)
-            out_GCH = near_sums(rates_GC, v_GCH)
-            if bank is not None:
-                add_far_sums(out_GCH, ctx.chunks, bank, rates_GC, v_GCH.to(out_GCH.dtype))
-            out: Tensor = ctx.chunks.join(out_GCH).to(v_BSNH.dtype)
-        return out
+            for segment in segments(v_BSNH, chunk):
+                rates_PKC, v_PKCH = segment.cut(rates_BSN[..., None])[..., 0], segment.cut(v_BSNH)
+                out_PKCH = near_sums(rates_PKC, v_PKCH)
+                if bank is not None:
+                    carried = add_far_sums(out_PKCH, bank, rates_PKC, v_PKCH.to(out_PKCH.dtype), carried)
+                segment.put(out_PKCH, out_BSNH)
+        return out_BSNH
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BSNH: Tensor) -> tuple[Tensor, Tensor, None, None]:
         rates_BSN, v_BSNH = ctx.saved_tensors
-        chunks: _Chunks = ctx.chunks
+        grad_rates_BSN = torch.zeros_like(rates_BSN, memory_format=torch.contiguous_format)
+        # Each token gets the gradients of two segments at most, so sums as narrow as the quantities lose nothing.
+        grad_v_BSNH = torch.zeros_like(v_BSNH, memory_format=torch.contiguous_format)
+        carried = None
         with torch.autocast(v_BSNH.device.type, enabled=False):
-            rates_GC, v_GCH = chunks.cut(rates_BSN[..., None])[..., 0], chunks.cut(v_BSNH)
-            grad_GCH = chunks.cut(grad_BSNH)
-            grad_rates_GC, grad_v_GCH = near_gradients(rates_GC, v_GCH, grad_GCH)
-            if ctx.bank is not None:
-                add_far_gradients(grad_rates_GC, grad_v_GCH, chunks, ctx.bank, rates_GC, v_GCH, grad_GCH)
-            grad_rates_BSN = chunks.join(grad_rates_GC[..., None])[..., 0]
-            grad_v_BSNH = chunks.join(grad_v_GCH).to(v_BSNH.dtype)
+            for segment in reversed(list(segments(v_BSNH, ctx.chunk))):
+                rates_PKC, v_PKCH = segment.cut(rates_BSN[..., None])[..., 0], segment.cut(v_BSNH)
+                grad_PKCH = segment.cut(grad_BSNH)[:, 1:]
+                grad_rates_PKC, grad_v_PKCH = near_gradients(rates_PKC, v_PKCH, grad_PKCH)
+                if ctx.bank is not None:
+                    inputs = (rates_PKC, v_PKCH.to(rates_PKC.dtype), grad_PKCH.to(rates_PKC.dtype))
+                    carried = add_far_gradients(grad_rates_PKC, grad_v_PKCH, ctx.bank, *inputs, carried)
+                segment.add(grad_rates_PKC[..., None], grad_rates_BSN[..., None])
+                segment.add(grad_v_PKCH, grad_v_BSNH)
         return grad_rates_BSN, grad_v_BSNH, None, None
 
 
@@ -136,50 +155,38 @@ def near_ages(chunk: int, device: torch.device) -> Tensor:
     return (steps[chunk:, None] - steps).clamp(min=0)
 
 
-def near_weights(rates_GC: Tensor, ages: Tensor) -> Tensor:
-    """Weights of all chunks but the first over themselves and the chunk before: `[G - 1, C, 2C]`."""
-    chunk = rates_GC.shape[1]
-    exponents = pairs(rates_GC)[:, None, :] * -ages
-    return exponents.exp_().tril_(chunk)
+def near_weights(rates_PKC: Tensor, ages: Tensor) -> Tensor:
+    """Weights of the segment's chunks over themselves and the chunk before: `[P, K, C, 2C]`."""
+    return (pairs(rates_PKC)[:, :, None, :] * -ages).exp_().tril_(rates_PKC.shape[2])
 
 
-def pairs(x_GC: Tensor) -> Tensor:
-    """Each chunk behind the one before it, `[G - 1, 2C]` or `[G - 1, 2C, H]`: a view."""
-    chunk = x_GC.shape[1]
-    return x_GC.flatten(0, 1).unfold(0, 2 * chunk, chunk).movedim(-1, 1)
+def pairs(x_PKC: Tensor) -> Tensor:
+    """Each chunk but the first, behind the one before it, `[P, K, 2C]` or `[P, K, 2C, H]`: a view."""
+    chunk = x_PKC.shape[2]
+    return x_PKC.flatten(1, 2).unfold(1, 2 * chunk, chunk).movedim(-1, 2)
 
 
-def near_sums(rates_GC: Tensor, v_GCH: Tensor) -> Tensor:
-    """What a chunk reads from itself and the chunk before; the first chunk reads nothing: `[G, C, H]`, as the rates."""
-    weights = near_weights(rates_GC, near_ages(rates_GC.shape[1], rates_GC.device)).to(v_GCH.dtype)
-    out_GCH = torch.zeros(v_GCH.shape, dtype=rates_GC.dtype, device=v_GCH.device)
-    add_product(out_GCH[1:], weights, pairs(v_GCH))
-    return out_GCH
+def near_sums(rates_PKC: Tensor, v_PKCH: Tensor) -> Tensor:
+    """What each chunk of the segment reads from itself and the chunk before, `[P, K, C, H]`; as wide as the rates."""
+    weights = near_weights(rates_PKC, near_ages(rates_PKC.shape[2], rates_PKC.device))
+    return (weights.to(v_PKCH.dtype) @ pairs(v_PKCH)).to(rates_PKC.dtype)
 
 
-def add_product(out: Tensor, left: Tensor, right: Tensor) -> None:
-    """`out += left @ right`, without a copy of the product where the precision is the same."""
-    if out.dtype == left.dtype:
-        out.baddbmm_(left, right)
-    else:
-        out += left @ right
-
-
-def near_gradients(rates_GC: Tensor, v_GCH: Tensor, grad_GCH: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of `near_sums`, both as wide as the rates."""
-    chunk, grad_later = rates_GC.shape[1], grad_GCH[1:]
-    ages = near_ages(chunk, rates_GC.device)
-    weights = near_weights(rates_GC, ages)
-    narrow = weights.to(v_GCH.dtype).mT
-    grad_v_GCH = torch.zeros(v_GCH.shape, dtype=rates_GC.dtype, device=v_GCH.device)
-    add_product(grad_v_GCH[1:], narrow[:, chunk:], grad_later)
-    add_product(grad_v_GCH[:-1], narrow[:, :chunk], grad_later)
-    grad_weights = grad_later @ pairs(v_GCH).mT
-    grad_pairs = -weights.mul_(ages).mul_(grad_weights).sum(1)
-    grad_rates_GC = torch.zeros_like(rates_GC)
-    grad_rates_GC[1:] = grad_pairs[:, chunk:]
-    grad_rates_GC[:-1] += grad_pairs[:, :chunk]
-    return grad_rates_GC, grad_v_GCH
+def near_gradients(rates_PKC: Tensor, v_PKCH: Tensor, grad_PKCH: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of `near_sums`, of K + 1 chunks, both as wide as the rates."""
+    chunk = rates_PKC.shape[2]
+    ages = near_ages(chunk, rates_PKC.device)
+    weights = near_weights(rates_PKC, ages)
+    narrow = weights.to(v_PKCH.dtype).mT
+    grad_v_PKCH = v_PKCH.new_zeros(v_PKCH.shape, dtype=rates_PKC.dtype)
+    grad_v_PKCH[:, 1:] = narrow[:, :, chunk:] @ grad_PKCH
+    grad_v_PKCH[:, :-1] += narrow[:, :, :chunk] @ grad_PKCH
+    grad_weights = grad_PKCH @ pairs(v_PKCH).mT
+    grad_pairs = -weights.mul_(ages).mul_(grad_weights).sum(2)
+    grad_rates_PKC = torch.zeros_like(rates_PKC)
+    grad_rates_PKC[:, 1:] = grad_pairs[:, :, chunk:]
+    grad_rates_PKC[:, :-1] += grad_pairs[:, :, :chunk]
+    return grad_rates_PKC, grad_v_PKCH
 
 
 def entry_ages(chunk: int, device: torch.device) -> Tensor:
@@ -193,14 +200,23 @@ def readout(bank: RateBank, like: Tensor) -> Tensor:
     return torch.exp(-steps[:, None] * bank.rates_R).to(like)
 
 
-def add_far_sums(out_GCH: Tensor, chunks: _Chunks, bank: RateBank, rates_GC: Tensor, v_GCH: Tensor) -> None:
-    """Add to each chunk what it reads from all before the chunk before it, through the bank."""
-    entry_GC = torch.exp(-rates_GC.double() * entry_ages(chunks.chunk, rates_GC.device))
-    entries_GCR = (coefficients(bank, rates_GC) * entry_GC[..., None]).to(v_GCH)
-    sums_GRH = entries_GCR.mT @ v_GCH
-    run_on(chunks.rows(sums_GRH).unbind(1), bank)
-    chunks.rows(sums_GRH)[:, -2:] = 0.0  # the next row starts anew
-    add_product(out_GCH[2:], readout(bank, v_GCH).expand(len(out_GCH) - 2, -1, -1), sums_GRH[:-2])
+def add_far_sums(
+    out_PKCH: Tensor, bank: RateBank, rates_PKC: Tensor, v_PKCH: Tensor, carried_PRH: Tensor | None
+) -> Tensor:
+    """Add to each chunk of the segment what it reads from all before the chunk before it, through the bank.
+
+    Takes the sums that its first chunk reads, gives those that the next segment's first chunk reads: `[P, R, H]`.
+    """
+    rates_PKC = rates_PKC[:, :-1]
+    entry_PKC = torch.exp(-rates_PKC.double() * entry_ages(bank.nearest, rates_PKC.device))
+    entries_PKCR = (coefficients(bank, rates_PKC) * entry_PKC[..., None]).to(v_PKCH)
+    sums_PKRH = v_PKCH.new_zeros(*v_PKCH.shape[:2], len(bank.rates_R), v_PKCH.shape[3])
+    torch.matmul(entries_PKCR.mT, v_PKCH[:, :-1], out=sums_PKRH[:, 1:])
+    if carried_PRH is not None:
+        sums_PKRH[:, 0] = carried_PRH
+    run_on(sums_PKRH.unbind(1), bank)
+    out_PKCH += readout(bank, v_PKCH) @ sums_PKRH[:, :-1]
+    return sums_PKRH[:, -1]
 
 
 def run_on(sums: Sequence[Tensor], bank: RateBank) -> None:
@@ -212,24 +228,29 @@ def run_on(sums: Sequence[Tensor], bank: RateBank) -> None:
 
 
 def add_far_gradients(
-    grad_rates_GC: Tensor,
-    grad_v_GCH: Tensor,
-    chunks: _Chunks,
+    grad_rates_PKC: Tensor,
+    grad_v_PKCH: Tensor,
     bank: RateBank,
-    rates_GC: Tensor,
-    v_GCH: Tensor,
-    grad_GCH: Tensor,
-) -> None:
-    """Add the gradients of `add_far_sums`: its products the other way round, its running sums from the end."""
-    v_GCH, grad_GCH = v_GCH.to(grad_v_GCH), grad_GCH.to(grad_v_GCH)
-    grad_sums_GRH = v_GCH.new_zeros(len(v_GCH), len(bank.rates_R), v_GCH.shape[2])
-    add_product(grad_sums_GRH[:-2], readout(bank, v_GCH).T.expand(len(v_GCH) - 2, -1, -1), grad_GCH[2:])
-    chunks.rows(grad_sums_GRH)[:, -2:] = 0.0
-    run_on(chunks.rows(grad_sums_GRH).unbind(1)[::-1], bank)
-    ages_C = entry_ages(chunks.chunk, rates_GC.device)
-    entry_GC1 = torch.exp(-rates_GC.double() * ages_C)[..., None]
-    coefficients_GCR, slopes_GCR = coefficients_and_slopes(bank, rates_GC)
-    add_product(grad_v_GCH, (coefficients_GCR * entry_GC1).to(v_GCH), grad_sums_GRH)
-    grad_entries_GCR = v_GCH @ grad_sums_GRH.mT
-    slopes_GCR = (slopes_GCR - ages_C[:, None] * coefficients_GCR) * entry_GC1
-    grad_rates_GC += (grad_entries_GCR * slopes_GCR.to(v_GCH)).sum(-1)
+    rates_PKC: Tensor,
+    v_PKCH: Tensor,
+    grad_PKCH: Tensor,
+    carried_PRH: Tensor | None,
+) -> Tensor:
+    """Add the gradients of `add_far_sums`: its products the other way round, its running sums from the end.
+
+    Takes the gradient of the sums that it gave, gives that of the sums that it took: `[P, R, H]`.
+    """
+    rates_PKC, v_PKCH = rates_PKC[:, :-1], v_PKCH[:, :-1]
+    grad_sums_PKRH = v_PKCH.new_zeros(len(v_PKCH), v_PKCH.shape[1] + 1, len(bank.rates_R), v_PKCH.shape[3])
+    torch.matmul(readout(bank, v_PKCH).T, grad_PKCH, out=grad_sums_PKRH[:, :-1])
+    if carried_PRH is not None:
+        grad_sums_PKRH[:, -1] = carried_PRH
+    run_on(grad_sums_PKRH.unbind(1)[::-1], bank)
+    ages_C = entry_ages(bank.nearest, rates_PKC.device)
+    entry_PKC1 = torch.exp(-rates_PKC.double() * ages_C)[..., None]
+    coefficients_PKCR, slopes_PKCR = coefficients_and_slopes(bank, rates_PKC)
+    grad_v_PKCH[:, :-1] += (coefficients_PKCR * entry_PKC1).to(v_PKCH) @ grad_sums_PKRH[:, 1:]
+    grad_entries_PKCR = v_PKCH @ grad_sums_PKRH[:, 1:].mT
+    slopes_PKCR = (slopes_PKCR - ages_C[:, None] * coefficients_PKCR) * entry_PKC1
+    grad_rates_PKC[:, :-1] += (grad_entries_PKCR * slopes_PKCR.to(v_PKCH)).sum(-1)
+    return grad_sums_PKRH[:, 0]

@@ -1,3 +1,5 @@
+from unittest.mock import patch
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from linnet.ops.decay import chunked
 from linnet.ops.decay.auto import CHUNKED_ABOVE, decay, decay_flops
 from linnet.ops.decay.chunked import decay_chunked
 from linnet.ops.decay.reference import decay_reference
@@ -49,10 +52,12 @@ def assert_within(tolerance: float, actual, expected, rates: Tensor, v: Tensor, 
     st.integers(1, 20),
     st.integers(0, 2**31),
     st.integers(1, 9),
+    st.sampled_from([1, 100, 1000, 10**6]),
 )
-def test_chunked_equals_the_definition_with_all_gradients(length, batch, heads, chunk, seed, digits):
+def test_chunked_equals_the_definition_with_all_gradients(length, batch, heads, chunk, seed, digits, numbers):
     inputs, tolerance = tokens(batch, length, heads, 3, seed), 10.0**-digits
-    actual = gradients(lambda r, v: decay_chunked(r, v, length, tolerance, chunk), *inputs)
+    with patch.object(chunked, "SEGMENT_NUMBERS", numbers):
+        actual = gradients(lambda r, v: decay_chunked(r, v, length, tolerance, chunk), *inputs)
     assert_within(tolerance + 1e-13, actual, gradients(exact, *inputs), *inputs)
 
 
@@ -80,7 +85,7 @@ def truth_of_few(rates: Tensor, v: Tensor, readers: Tensor) -> Tensor:
     return torch.einsum("btsn,bsnh->btnh", weights, v.double())
 
 
-@pytest.mark.parametrize("length", [257, 2048, pytest.param(65_536, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("length", [257, 2048, 65_536])
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-5])
 def test_a_long_stream_keeps_the_tolerance_in_float32(length: int, tolerance: float):
     """Sources one by one: each alone in its channel, so that no error hides behind another's sum."""
@@ -92,7 +97,7 @@ def test_a_long_stream_keeps_the_tolerance_in_float32(length: int, tolerance: fl
     assert (out[:, readers] - truth_of_few(rates, v, readers)).abs().max() <= tolerance
 
 
-@pytest.mark.parametrize("length", [1000, pytest.param(65_536, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("length", [1000, 65_536])
 def test_sums_over_a_long_stream_in_float32(length: int):
     rates, v, _ = tokens(1, length, 1, 4, dtype=torch.float32)
     readers = torch.arange(0, length, max(1, length // 300))
@@ -100,7 +105,7 @@ def test_sums_over_a_long_stream_in_float32(length: int):
     assert (error <= 1e-5 * v.abs().cumsum(1)[:, readers]).all()
 
 
-@pytest.mark.parametrize("length", [300, pytest.param(65_536, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("length", [300, 65_536])
 def test_bfloat16_inputs_lose_no_more_than_their_rounding(length: int):
     """The weights of what is near and the result are rounded to 8 bits; the bank is not."""
     rates, v, _ = tokens(1, length, 1, 8, dtype=torch.bfloat16)

@@ -9,33 +9,44 @@ Legend: `B` batch, `T` tokens of the chunk, `S` tokens so far, `N` heads, `D` mo
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from linnet.mixers.base import Mixer, MixerSpec, Span, State, Traits
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
-from linnet.ops.decay.reference import decay_definition, decay_rates, decay_reference
+from linnet.ops.decay.auto import Form, decay, decay_flops
+from linnet.ops.decay.chunked import CHUNK, TOLERANCE
+from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE
+from linnet.ops.decay.reference import decay_definition, decay_rates
 
 RATE_BYTES = 4
 """Rates are kept in float32 whatever the model's precision: over a long life a rounded rate is another life."""
 
 
 class TedSpec(MixerSpec):
-    """Trainable exponential decays with `heads` rates per token; 1 as published."""
+    """Trainable exponential decays with `heads` rates per token; 1 as published.
+
+    `form`, `tolerance` and `chunk` say how the sums are computed, not what they are.
+    """
 
     kind: Literal["ted"] = "ted"
     heads: PositiveInt = 1
     rate_bias: bool = False
+    form: Form = "auto"
+    tolerance: float = Field(default=TOLERANCE, ge=SMALLEST_TOLERANCE, le=LARGEST_TOLERANCE)
+    chunk: PositiveInt = CHUNK
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """One rate per token, and a rate per head."""
-        return [cls(), cls(heads=4, rate_bias=True)]
+        """One rate per token, a rate per head, and sums in linear time, as exact as they can be."""
+        linear = cls(heads=2, form="chunked", tolerance=SMALLEST_TOLERANCE, chunk=2)
+        return [cls(), cls(heads=4, rate_bias=True), linear]
 
     def check(self, d_model: int) -> None:
         """Heads must divide the width."""
@@ -51,8 +62,16 @@ class TedSpec(MixerSpec):
         projections = linear_cost(d_model, d_model, bias=False).repeated(3)
         rates = linear_cost(d_model, self.heads, self.rate_bias)
         rate_bytes = RATE_BYTES * self.heads
-        sums = Cost(flops_per_pair=2 * d_model, state_elements_per_token=d_model, state_bytes_per_token=rate_bytes)
-        return projections + rates + sums
+        state = Cost(state_elements_per_token=d_model, state_bytes_per_token=rate_bytes)
+        sums = partial(
+            decay_flops,
+            width=d_model,
+            heads=self.heads,
+            form=self.form,
+            tolerance=self.tolerance,
+            chunk=self.chunk,
+        )
+        return projections + rates + state + Cost(flops_by_length=(sums,))
 
 
 @dataclass
@@ -82,7 +101,7 @@ class Ted(Mixer):
         self.quantity_gate = FusedLinear(d_model, [d_model, d_model], bias=False)
         self.rate_weight = nn.Parameter(torch.empty(spec.heads, d_model))
         self.rate_bias = nn.Parameter(torch.empty(spec.heads)) if spec.rate_bias else None
-        self.decay = decay_reference
+        self.decay = partial(decay, form=spec.form, tolerance=spec.tolerance, chunk=spec.chunk)
         self.out = Linear(d_model, d_model, bias=False)
         self.reset_parameters()
 

@@ -1,5 +1,6 @@
-"""What a part costs, as exact polynomials in the number of tokens, so that costs of parts simply add up."""
+"""What a part costs, exactly, as functions of the number of tokens, so that costs of parts simply add up."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -10,12 +11,14 @@ class Cost:
 
     FLOPs count 2 per multiply-add of matrix products (projections, scores, sums over tokens); element-wise work
     (norms, activations, softmax) is not counted. Query-key pairs are counted in full, not halved for causality.
+    `flops_by_length`: functions of the number of tokens, for FLOPs that are no polynomial of it; they add up as well.
     """
 
     parameters: int = 0
     flops_per_sequence: int = 0
     flops_per_token: int = 0
     flops_per_pair: int = 0
+    flops_by_length: tuple[Callable[[int], int], ...] = ()
     state_elements: int = 0
     state_elements_per_token: int = 0
     state_bytes_per_token: int = 0
@@ -32,7 +35,8 @@ class Cost:
 
     def flops(self, tokens: int) -> int:
         """Forward FLOPs of one pass over one sequence of `tokens` tokens."""
-        return self.flops_per_sequence + self.flops_per_token * tokens + self.flops_per_pair * tokens * tokens
+        polynomial = self.flops_per_sequence + self.flops_per_token * tokens + self.flops_per_pair * tokens * tokens
+        return polynomial + sum(flops(tokens) for flops in self.flops_by_length)
 
     def state_bytes(self, tokens: int, element_bytes: int = 4) -> int:
         """Bytes of decode state of one sequence with room for `tokens` tokens, its elements of `element_bytes` each.

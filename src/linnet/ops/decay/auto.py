@@ -1,0 +1,42 @@
+"""Which form of the decaying sum runs."""
+
+from typing import Literal
+
+from torch import Tensor
+
+from linnet.ops.decay.chunked import CHUNK, TOLERANCE, chunked_flops, decay_chunked
+from linnet.ops.decay.reference import decay_reference
+
+Form = Literal["auto", "reference", "chunked"]
+
+CHUNKED_ABOVE = 256
+"""Tokens from which on the chunked form is faster, forward and backward together (experiments/LOG.md)."""
+
+
+def decay(
+    rates_BSN: Tensor,
+    v_BSNH: Tensor,
+    queries: int,
+    form: Form = "auto",
+    tolerance: float = TOLERANCE,
+    chunk: int = CHUNK,
+) -> Tensor:
+    """The sums of the last `queries` tokens, `[B, T, N, H]`; from a state, where they are not all, always exact."""
+    length = rates_BSN.shape[1]
+    if queries == length and chunked_runs(form, length):
+        return decay_chunked(rates_BSN, v_BSNH, queries, tolerance, chunk)
+    return decay_reference(rates_BSN, v_BSNH, queries)
+
+
+def chunked_runs(form: Form, length: int) -> bool:
+    """Whether a whole sequence of `length` tokens takes the chunked form; `auto`: where that is faster."""
+    return form == "chunked" or (form == "auto" and length > CHUNKED_ABOVE)
+
+
+def decay_flops(
+    length: int, width: int, heads: int, form: Form = "auto", tolerance: float = TOLERANCE, chunk: int = CHUNK
+) -> int:
+    """FLOPs of the forward pass over one sequence, in the form that it takes."""
+    if chunked_runs(form, length):
+        return chunked_flops(length, width, heads, tolerance, chunk)
+    return 2 * width * length**2

@@ -1,0 +1,96 @@
+"""The decaying sum of an endless stream from a state of constant size.
+
+The state is what a chunk of the chunked form reads: the chunk before it and itself so far, token by token, and the R
+sums of all that lies further back. So it gives the same numbers as the chunked form, however the stream is cut.
+
+Legend: `B` batch, `T` tokens appended, `N` heads, `H` channels of a head, `R` fixed rates, `W` tokens of two chunks.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from linnet.ops.decay.chunked import CHUNK, TOLERANCE, entry_ages, near_ages, readout, run_on
+from linnet.ops.decay.rates import RateBank, coefficients, rate_bank
+
+
+@dataclass
+class DecayBank:
+    """The state of one stream per row; advanced in place.
+
+    bank: the fixed rates; their bound holds up to an age of `bank.length`. Older sources fade like a mixture of fixed
+        rates, which never grows.
+    sums_BNRH: what is left of each fixed rate's sum when the current chunk begins.
+    rates_BNW, v_BNWH: the chunk before the current one, and the current one.
+    position: tokens of the stream so far.
+    """
+
+    bank: RateBank
+    sums_BNRH: Tensor
+    rates_BNW: Tensor
+    v_BNWH: Tensor
+    position: int = 0
+
+    @classmethod
+    def empty(
+        cls,
+        shape_BNH: tuple[int, int, int],
+        length: int,
+        tolerance: float = TOLERANCE,
+        chunk: int = CHUNK,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
+    ) -> Self:
+        """No token yet. `dtype` is that of the quantities; rates and sums are float32 or wider."""
+        bank, (batch, heads, channels) = rate_bank(tolerance, chunk, length), shape_BNH
+        wide = torch.promote_types(dtype, torch.float32)
+        return cls(
+            bank,
+            torch.zeros(batch, heads, len(bank.rates_R), channels, dtype=wide, device=device),
+            torch.zeros(batch, heads, 2 * chunk, dtype=wide, device=device),
+            torch.zeros(batch, heads, 2 * chunk, channels, dtype=dtype, device=device),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the state, whatever the position."""
+        return self.sums_BNRH.nbytes + self.rates_BNW.nbytes + self.v_BNWH.nbytes
+
+    @torch.no_grad()
+    def append(self, rates_BTN: Tensor, v_BTNH: Tensor) -> Tensor:
+        """Add tokens to the stream and give their sums, `[B, T, N, H]`."""
+        chunk, done, outputs = self.bank.nearest, 0, []
+        while done < rates_BTN.shape[1]:
+            room = chunk - self.position % chunk
+            piece = slice(done, done + room)
+            outputs.append(self._append_to_chunk(rates_BTN[:, piece].transpose(1, 2), v_BTNH[:, piece].transpose(1, 2)))
+            done += outputs[-1].shape[2]
+            if self.position % chunk == 0:
+                self._begin_chunk()
+        return torch.cat(outputs, dim=2).transpose(1, 2) if outputs else torch.empty_like(v_BTNH)
+
+    def _append_to_chunk(self, rates_BNT: Tensor, v_BNTH: Tensor) -> Tensor:
+        chunk, length = self.bank.nearest, rates_BNT.shape[2]
+        start = self.position % chunk
+        here, end = slice(start, start + length), chunk + start + length
+        self.rates_BNW[:, :, end - length : end], self.v_BNWH[:, :, end - length : end] = rates_BNT, v_BNTH
+        ages = near_ages(chunk, rates_BNT.device)[here, :end]
+        weights = (self.rates_BNW[:, :, None, :end] * -ages).exp().tril(chunk + start)
+        near_BNTH = weights.to(v_BNTH.dtype) @ self.v_BNWH[:, :, :end]
+        far_BNTH = readout(self.bank, self.sums_BNRH)[here] @ self.sums_BNRH
+        self.position += length
+        return (near_BNTH + far_BNTH).to(v_BNTH.dtype)
+
+    def _begin_chunk(self) -> None:
+        """The chunk before the last one goes into the sums, the last one takes its place."""
+        chunk = self.bank.nearest
+        rates_BNC = self.rates_BNW[:, :, :chunk]
+        entry_BNC = torch.exp(-rates_BNC.double() * entry_ages(chunk, rates_BNC.device))
+        entries_BNCR = (coefficients(self.bank, rates_BNC) * entry_BNC[..., None]).to(self.sums_BNRH)
+        entered = entries_BNCR.mT @ self.v_BNWH[:, :, :chunk].to(self.sums_BNRH)
+        run_on((self.sums_BNRH, entered), self.bank)
+        self.sums_BNRH = entered
+        self.rates_BNW[:, :, :chunk] = self.rates_BNW[:, :, chunk:]
+        self.v_BNWH[:, :, :chunk] = self.v_BNWH[:, :, chunk:]

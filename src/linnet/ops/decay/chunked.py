@@ -1,0 +1,256 @@
+"""The decaying sum in time and memory linear in the length.
+
+Tokens are cut into chunks of C. What a token reads from its own chunk and the one before is exact: a matrix of weights
+`[C, 2C]` per chunk. Sources further back have come into the bank (`rates.py`) when the reader's chunk began, and are
+read from R sums that decay at fixed rates: the whole past of a chunk is `[R, H]` numbers.
+
+Chunks are taken a segment at a time, so that what lies between inputs and outputs stays in the processor's cache; from
+segment to segment the bank's sums are carried on. Forward keeps nothing but its inputs; backward makes the weights
+again, segment by segment from the end.
+
+Legend: `B` batch, `S` tokens, `N` heads, `H` channels of a head, `R` fixed rates, `P` rows times heads, `K` chunks of a
+segment; a segment comes with the chunk before it (zeros at the start), so it has `K + 1`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from linnet.ops.decay.rates import RateBank, coefficients, coefficients_and_slopes, rate_bank
+
+CHUNK = 32
+"""Tokens of a chunk; the fastest of 16, 32, 64 and 128 on a processor (experiments/LOG.md)."""
+
+SEGMENT_NUMBERS = 2**19
+"""Numbers of a segment's quantities on a processor: 2 MiB in float32. A GPU takes all at once."""
+
+TOLERANCE = 1e-5
+
+
+def decay_chunked(
+    rates_BSN: Tensor, v_BSNH: Tensor, queries: int, tolerance: float = TOLERANCE, chunk: int = CHUNK
+) -> Tensor:
+    """`decay_reference` of all tokens, `[B, S, N, H]`, with every weight right to `tolerance`.
+
+    Rates are float32 or wider, and the bank's sums are as wide as they. Differentiable once.
+
+    Raises:
+        ValueError: `queries` is not the number of tokens, or the tolerance is out of range (`rate_bank`).
+    """
+    if queries != rates_BSN.shape[1]:
+        raise ValueError(f"queries: {queries}: must be all {rates_BSN.shape[1]} tokens")
+    out: Tensor = _as_it_is(rates_BSN, v_BSNH, tolerance, chunk)
+    return out
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _as_it_is(rates_BSN: Tensor, v_BSNH: Tensor, tolerance: float, chunk: int) -> Any:
+    """Also in a compiled model: its loop over chunks would be another graph for every length."""
+    bank = bank_for(rates_BSN.shape[1], tolerance, chunk)
+    return _Chunked.apply(rates_BSN, v_BSNH, chunk, bank)  # type: ignore[no-untyped-call]
+
+
+def bank_for(length: int, tolerance: float, chunk: int) -> RateBank | None:
+    """The bank for a sequence: made for the next power of two, so for few lengths; None where nothing is that far."""
+    return rate_bank(tolerance, chunk, 1 << (length - 1).bit_length()) if length > 2 * chunk else None
+
+
+def chunked_flops(length: int, width: int, heads: int, tolerance: float = TOLERANCE, chunk: int = CHUNK) -> int:
+    """FLOPs of the forward pass over one sequence: 2 per multiply-add of its matrix products."""
+    bank, tokens = bank_for(length, tolerance, chunk), -(-length // chunk) * chunk
+    near = tokens * 2 * chunk * width
+    if bank is None:
+        return 2 * near
+    count = len(bank.rates_R)
+    return 2 * (near + tokens * count * (heads * count + 2 * width))
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Tokens `start` to `end` of the stream; `start` is a multiple of the chunk."""
+
+    start: int
+    end: int
+    chunk: int
+
+    def cut(self, x_BSNH: Tensor) -> Tensor:
+        """The segment's chunks behind the one before them, zeros where the stream has none: `[P, K + 1, C, H]`."""
+        first = max(0, self.start - self.chunk)
+        after = (self.start - self.end) % self.chunk
+        x_BNSH = x_BSNH[:, first : self.end].transpose(1, 2)
+        x_BNSH = F.pad(x_BNSH, (0, 0, first + self.chunk - self.start, after))
+        return x_BNSH.reshape(x_BNSH.shape[0] * x_BNSH.shape[1], -1, self.chunk, x_BNSH.shape[3])
+
+    def put(self, x_PKCH: Tensor, out_BSNH: Tensor) -> None:
+        """Write the chunks of the segment to their place."""
+        batch, _, heads, channels = out_BSNH.shape
+        x_BNSH = x_PKCH.reshape(batch, heads, -1, channels)[:, :, : self.end - self.start]
+        out_BSNH[:, self.start : self.end] = x_BNSH.transpose(1, 2)
+
+    def add(self, x_PKCH: Tensor, out_BSNH: Tensor) -> None:
+        """Add the chunks of the segment and the one before to their place."""
+        batch, _, heads, channels = out_BSNH.shape
+        first = max(0, self.start - self.chunk)
+        x_BNSH = x_PKCH.reshape(batch, heads, -1, channels)[:, :, first + self.chunk - self.start :]
+        out_BSNH[:, first : self.end] += x_BNSH[:, :, : self.end - first].transpose(1, 2)
+
+
+def segments(v_BSNH: Tensor, chunk: int) -> Iterator[Segment]:
+    """The segments of a stream, in turn."""
+    length = v_BSNH.shape[1]
+    numbers_of_chunk = max(1, v_BSNH[:, 0].numel() * chunk)
+    chunks = max(1, SEGMENT_NUMBERS // numbers_of_chunk) if v_BSNH.device.type == "cpu" else -(-length // chunk)
+    for start in range(0, length, chunks * chunk):
+        yield Segment(start, min(start + chunks * chunk, length), chunk)
+
+
+class _Chunked(torch.autograd.Function):
+    """Both passes by hand: what they share is cheaper to make again than to keep."""
+
+    @staticmethod
+    def forward(ctx: Any, rates_BSN: Tensor, v_BSNH: Tensor, chunk: int, bank: RateBank | None) -> Tensor:
+        ctx.save_for_backward(rates_BSN, v_BSNH)
+        ctx.chunk, ctx.bank = chunk, bank
+        out_BSNH = torch.empty_like(v_BSNH, memory_format=torch.contiguous_format)
+        carried = None
+        with torch.autocast(v_BSNH.device.type, enabled=False):
+            for segment in segments(v_BSNH, chunk):
+                rates_PKC, v_PKCH = segment.cut(rates_BSN[..., None])[..., 0], segment.cut(v_BSNH)
+                out_PKCH = near_sums(rates_PKC, v_PKCH)
+                if bank is not None:
+                    carried = add_far_sums(out_PKCH, bank, rates_PKC, v_PKCH.to(out_PKCH.dtype), carried)
+                segment.put(out_PKCH, out_BSNH)
+        return out_BSNH
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BSNH: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        rates_BSN, v_BSNH = ctx.saved_tensors
+        grad_rates_BSN = torch.zeros_like(rates_BSN, memory_format=torch.contiguous_format)
+        # Each token gets the gradients of two segments at most, so sums as narrow as the quantities lose nothing.
+        grad_v_BSNH = torch.zeros_like(v_BSNH, memory_format=torch.contiguous_format)
+        carried = None
+        with torch.autocast(v_BSNH.device.type, enabled=False):
+            for segment in reversed(list(segments(v_BSNH, ctx.chunk))):
+                rates_PKC, v_PKCH = segment.cut(rates_BSN[..., None])[..., 0], segment.cut(v_BSNH)
+                grad_PKCH = segment.cut(grad_BSNH)[:, 1:]
+                grad_rates_PKC, grad_v_PKCH = near_gradients(rates_PKC, v_PKCH, grad_PKCH)
+                if ctx.bank is not None:
+                    inputs = (rates_PKC, v_PKCH.to(rates_PKC.dtype), grad_PKCH.to(rates_PKC.dtype))
+                    carried = add_far_gradients(grad_rates_PKC, grad_v_PKCH, ctx.bank, *inputs, carried)
+                segment.add(grad_rates_PKC[..., None], grad_rates_BSN[..., None])
+                segment.add(grad_v_PKCH, grad_v_BSNH)
+        return grad_rates_BSN, grad_v_BSNH, None, None
+
+
+def near_ages(chunk: int, device: torch.device) -> Tensor:
+    """Age of each source of two chunks for each reader of the second, 0 for what comes later: `[C, 2C]`."""
+    steps = torch.arange(2 * chunk, device=device)
+    return (steps[chunk:, None] - steps).clamp(min=0)
+
+
+def near_weights(rates_PKC: Tensor, ages: Tensor) -> Tensor:
+    """Weights of the segment's chunks over themselves and the chunk before: `[P, K, C, 2C]`."""
+    return (pairs(rates_PKC)[:, :, None, :] * -ages).exp_().tril_(rates_PKC.shape[2])
+
+
+def pairs(x_PKC: Tensor) -> Tensor:
+    """Each chunk but the first, behind the one before it, `[P, K, 2C]` or `[P, K, 2C, H]`: a view."""
+    chunk = x_PKC.shape[2]
+    return x_PKC.flatten(1, 2).unfold(1, 2 * chunk, chunk).movedim(-1, 2)
+
+
+def near_sums(rates_PKC: Tensor, v_PKCH: Tensor) -> Tensor:
+    """What each chunk of the segment reads from itself and the chunk before, `[P, K, C, H]`; as wide as the rates."""
+    weights = near_weights(rates_PKC, near_ages(rates_PKC.shape[2], rates_PKC.device))
+    return (weights.to(v_PKCH.dtype) @ pairs(v_PKCH)).to(rates_PKC.dtype)
+
+
+def near_gradients(rates_PKC: Tensor, v_PKCH: Tensor, grad_PKCH: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of `near_sums`, of K + 1 chunks, both as wide as the rates."""
+    chunk = rates_PKC.shape[2]
+    ages = near_ages(chunk, rates_PKC.device)
+    weights = near_weights(rates_PKC, ages)
+    narrow = weights.to(v_PKCH.dtype).mT
+    grad_v_PKCH = v_PKCH.new_zeros(v_PKCH.shape, dtype=rates_PKC.dtype)
+    grad_v_PKCH[:, 1:] = narrow[:, :, chunk:] @ grad_PKCH
+    grad_v_PKCH[:, :-1] += narrow[:, :, :chunk] @ grad_PKCH
+    grad_weights = grad_PKCH @ pairs(v_PKCH).mT
+    grad_pairs = -weights.mul_(ages).mul_(grad_weights).sum(2)
+    grad_rates_PKC = torch.zeros_like(rates_PKC)
+    grad_rates_PKC[:, 1:] = grad_pairs[:, :, chunk:]
+    grad_rates_PKC[:, :-1] += grad_pairs[:, :, :chunk]
+    return grad_rates_PKC, grad_v_PKCH
+
+
+def entry_ages(chunk: int, device: torch.device) -> Tensor:
+    """Age of each source of a chunk when the chunk after the next begins, and with it the source's time in the bank."""
+    return torch.arange(2 * chunk, chunk, -1, device=device)
+
+
+def readout(bank: RateBank, like: Tensor) -> Tensor:
+    """What is left of the bank's sums for each reader of a chunk: `[C, R]`."""
+    steps = torch.arange(bank.nearest, dtype=torch.float64)
+    return torch.exp(-steps[:, None] * bank.rates_R).to(like)
+
+
+def add_far_sums(
+    out_PKCH: Tensor, bank: RateBank, rates_PKC: Tensor, v_PKCH: Tensor, carried_PRH: Tensor | None
+) -> Tensor:
+    """Add to each chunk of the segment what it reads from all before the chunk before it, through the bank.
+
+    Takes the sums that its first chunk reads, gives those that the next segment's first chunk reads: `[P, R, H]`.
+    """
+    rates_PKC = rates_PKC[:, :-1]
+    entry_PKC = torch.exp(-rates_PKC.double() * entry_ages(bank.nearest, rates_PKC.device))
+    entries_PKCR = (coefficients(bank, rates_PKC) * entry_PKC[..., None]).to(v_PKCH)
+    sums_PKRH = v_PKCH.new_zeros(*v_PKCH.shape[:2], len(bank.rates_R), v_PKCH.shape[3])
+    torch.matmul(entries_PKCR.mT, v_PKCH[:, :-1], out=sums_PKRH[:, 1:])
+    if carried_PRH is not None:
+        sums_PKRH[:, 0] = carried_PRH
+    run_on(sums_PKRH.unbind(1), bank)
+    out_PKCH += readout(bank, v_PKCH) @ sums_PKRH[:, :-1]
+    return sums_PKRH[:, -1]
+
+
+def run_on(sums: Sequence[Tensor], bank: RateBank) -> None:
+    """Running sums over the chunks, in place: each is its own and what the chunk's steps left of those before."""
+    # d - 1 instead of d: near 1 a rounded d would be another rate.
+    less_R1 = torch.expm1(-bank.rates_R * bank.nearest).to(sums[0])[:, None]
+    for before, now in pairwise(sums):
+        now.add_(before).addcmul_(before, less_R1)
+
+
+def add_far_gradients(
+    grad_rates_PKC: Tensor,
+    grad_v_PKCH: Tensor,
+    bank: RateBank,
+    rates_PKC: Tensor,
+    v_PKCH: Tensor,
+    grad_PKCH: Tensor,
+    carried_PRH: Tensor | None,
+) -> Tensor:
+    """Add the gradients of `add_far_sums`: its products the other way round, its running sums from the end.
+
+    Takes the gradient of the sums that it gave, gives that of the sums that it took: `[P, R, H]`.
+    """
+    rates_PKC, v_PKCH = rates_PKC[:, :-1], v_PKCH[:, :-1]
+    grad_sums_PKRH = v_PKCH.new_zeros(len(v_PKCH), v_PKCH.shape[1] + 1, len(bank.rates_R), v_PKCH.shape[3])
+    torch.matmul(readout(bank, v_PKCH).T, grad_PKCH, out=grad_sums_PKRH[:, :-1])
+    if carried_PRH is not None:
+        grad_sums_PKRH[:, -1] = carried_PRH
+    run_on(grad_sums_PKRH.unbind(1)[::-1], bank)
+    ages_C = entry_ages(bank.nearest, rates_PKC.device)
+    entry_PKC1 = torch.exp(-rates_PKC.double() * ages_C)[..., None]
+    coefficients_PKCR, slopes_PKCR = coefficients_and_slopes(bank, rates_PKC)
+    grad_v_PKCH[:, :-1] += (coefficients_PKCR * entry_PKC1).to(v_PKCH) @ grad_sums_PKRH[:, 1:]
+    grad_entries_PKCR = v_PKCH @ grad_sums_PKRH[:, 1:].mT
+    slopes_PKCR = (slopes_PKCR - ages_C[:, None] * coefficients_PKCR) * entry_PKC1
+    grad_rates_PKC[:, :-1] += (grad_entries_PKCR * slopes_PKCR.to(v_PKCH)).sum(-1)
+    return grad_sums_PKRH[:, 0]

@@ -1,0 +1,154 @@
+"""A few fixed rates that stand for every rate: `exp(-rate s) ~= sum_r phi_r(rate) exp(-mu_r s)`, s from 0 to a length.
+
+The `mu` are Chebyshev points and the `phi` the polynomials that are 1 at one of them and 0 at the others, in the
+variable `y`, which is linear in `log(rate + offset)`: so the sum interpolates between the fixed rates, the
+coefficients stay below 1.3, and nothing is lost to cancellation. A source comes into the bank at an age of more than
+`nearest`, so that its error is multiplied by `w = exp(-rate nearest)`; rates above `largest` count as `largest`,
+because w leaves nothing of them. `docs/mixers/ted.md` derives the bound.
+
+Legend: `R` fixed rates.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+OFFSET = 8
+"""`offset * length`: of 0.5, 1, 2, 4, 8, 16 the one that needs fewest rates (experiments/LOG.md)."""
+
+MAX_RATES = 200
+SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-10, 0.1
+"""Below that the bound would be that of float64's rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class RateBank:
+    """Fixed rates, the map to the variable y, and the bounds that were found for them.
+
+    rates_R: the fixed rates `mu`, per step, float64.
+    bound: largest error of a weight `exp(-rate age)` (1 at age 0), for every rate >= 0 and every age from nearest on.
+    gradient_bound: largest error of `rate * d weight / d rate`, divided by the largest value 1 / e of that itself.
+    """
+
+    nearest: int
+    length: int
+    offset: float
+    half: float
+    rates_R: Tensor
+    cardinal_RR: Tensor
+    bound: float = math.inf
+    gradient_bound: float = math.inf
+
+    @property
+    def largest(self) -> float:
+        """Above it rates count as this one."""
+        return self.offset * math.expm1(2 * self.half)
+
+
+@lru_cache(maxsize=64)
+def rate_bank(tolerance: float, nearest: int, length: int) -> RateBank:
+    """The smallest bank whose two bounds are at most `tolerance`, for ages from `nearest` to `nearest + length`.
+
+    Raises:
+        ValueError: the tolerance lies outside `SMALLEST_TOLERANCE` to `LARGEST_TOLERANCE`.
+    """
+    if not SMALLEST_TOLERANCE <= tolerance <= LARGEST_TOLERANCE:
+        raise ValueError(f"tolerance: {tolerance}: must be from {SMALLEST_TOLERANCE} to {LARGEST_TOLERANCE}")
+    with torch.device("cpu"):  # whatever the default device is: the bank is kept
+        return _smallest_bank(tolerance, nearest, length)
+
+
+def _smallest_bank(tolerance: float, nearest: int, length: int) -> RateBank:
+    largest = _negligible_exponent(tolerance) / nearest
+    for count in range(4, MAX_RATES):
+        bank = _bank(count, largest, nearest, length)
+        if max(_bounds(bank, 2)) > tolerance:  # a quick look first
+            continue
+        bound, gradient_bound = _bounds(bank, 16)
+        if max(bound, gradient_bound) <= tolerance:
+            return replace(bank, bound=bound, gradient_bound=gradient_bound)
+    raise AssertionError(f"no bank of {MAX_RATES} rates for a tolerance of {tolerance}")
+
+
+def _negligible_exponent(tolerance: float) -> float:
+    """The x from which rates of `x / nearest` and more may count as one: both errors are below the tolerance."""
+    x = 2.0
+    while _gradient_of_faster(x) > tolerance:
+        x += 0.01
+    return x
+
+
+def _gradient_of_faster(exponent: float) -> float:
+    """Largest error of the derivative, as in `gradient_bound`, where rates above `exponent / nearest` count as one.
+
+    With x = rate nearest that of w times 1 is e x e^-x, and what the rate does to `exp(-rate s)` is at most e^-x.
+    Weights themselves are wrong by at most e^-x.
+    """
+    return (math.e * exponent + 1) * math.exp(-exponent)
+
+
+def _bank(count: int, largest: float, nearest: int, length: int) -> RateBank:
+    offset = OFFSET / length
+    half = math.log1p(largest / offset) / 2
+    angles_R = _chebyshev_angles(count)
+    orders_R = torch.arange(count, dtype=torch.float64)
+    # At the points sum_k' T_k(y_r) T_k(y) / (count / 2) is 1 for y = y_r and 0 for the others; k = 0 counts half.
+    norms_R = torch.where(orders_R == 0, 0.5, 1.0).double() * (2 / count)
+    cardinal_RR = norms_R[:, None] * torch.cos(orders_R[:, None] * angles_R)
+    rates_R = offset * torch.expm1(half * (1 + angles_R.cos()))
+    return RateBank(nearest, length, offset, half, rates_R, cardinal_RR)
+
+
+def _chebyshev_angles(count: int) -> Tensor:
+    return (torch.arange(count, dtype=torch.float64) + 0.5) * (math.pi / count)
+
+
+def _bounds(bank: RateBank, density: int) -> tuple[float, float]:
+    """Largest error of a weight and of its derivative, as `RateBank` has them.
+
+    Both are measured at `density * R` Chebyshev points of each variable, log(rate + offset) and log(age + 1 / largest).
+    In between they are larger by at most `1 / cos(pi / 8)` per variable if they are polynomials of degree 4 R and the
+    density is 16 (Ehlich and Zeller 1964), which they are but for parts that are far below the tolerance.
+    """
+    samples_X = 1 + _chebyshev_angles(density * len(bank.rates_R)).cos()
+    rates_X1 = bank.offset * torch.expm1(bank.half * samples_X)[:, None]
+    ages_X = torch.expm1(math.log1p(bank.length * bank.largest) / 2 * samples_X) / bank.largest
+    coefficients_XR, slopes_XR = coefficients_and_slopes(bank, rates_X1[:, 0])
+    fixed_RX, weights_XX = torch.exp(-bank.rates_R[:, None] * ages_X), torch.exp(-rates_X1 * ages_X)
+    errors_XX = coefficients_XR @ fixed_RX - weights_XX
+    slope_errors_XX = slopes_XR @ fixed_RX + ages_X * weights_XX - bank.nearest * errors_XX
+    entry_X1 = torch.exp(-rates_X1 * bank.nearest)
+    between = math.cos(math.pi / 8) ** -2
+    bound = between * float((entry_X1 * errors_XX).abs().max())
+    gradient_bound = between * math.e * float((entry_X1 * rates_X1 * slope_errors_XX).abs().max())
+    exponent = bank.largest * bank.nearest
+    return max(bound, math.exp(-exponent)), max(gradient_bound, _gradient_of_faster(exponent))
+
+
+def coefficients(bank: RateBank, rates: Tensor) -> Tensor:
+    """`phi_r(rate)` in float64, `[..., R]`."""
+    cosines = torch.cos(_orders(bank, rates) * _angles(bank, rates))
+    return cosines @ bank.cardinal_RR.to(rates.device)
+
+
+def coefficients_and_slopes(bank: RateBank, rates: Tensor) -> tuple[Tensor, Tensor]:
+    """`phi_r(rate)` and `d phi_r / d rate` in float64, both `[..., R]`."""
+    angles, orders_R = _angles(bank, rates), _orders(bank, rates)
+    cardinal_RR = bank.cardinal_RR.to(rates.device)
+    # d T_k(y) / d y = k sin(k angle) / sin(angle)
+    slopes = orders_R * torch.sin(orders_R * angles) / torch.sin(angles)
+    inner = (rates < bank.largest) / (bank.half * (rates.double() + bank.offset))
+    return torch.cos(orders_R * angles) @ cardinal_RR, (slopes * inner[..., None]) @ cardinal_RR
+
+
+def _orders(bank: RateBank, rates: Tensor) -> Tensor:
+    return torch.arange(len(bank.rates_R), dtype=torch.float64, device=rates.device)
+
+
+def _angles(bank: RateBank, rates: Tensor) -> Tensor:
+    """The angle of `y = cos(angle)`, `[..., 1]`; a little away from the ends, where its sine would be 0."""
+    y = torch.log1p(rates.double() / bank.offset) / bank.half - 1
+    return y.clamp(max=1).acos().clamp(1e-8, math.pi - 1e-8)[..., None]

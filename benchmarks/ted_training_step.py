@@ -1,8 +1,8 @@
 """TED's decaying sums in linear time: a training step of `ted-tinystories` (8 layers of width 256), float32.
 
 `python benchmarks/ted_training_step.py`. The chunked form against the reference form at 4 x 2,048 and 1 x 8,192
-characters, with the peak memory of a process that does nothing else; and how the chunked form's forward and backward
-pass grow from 8,192 to 65,536. Before that the two forms must give the same loss and gradients.
+characters, with the peak memory of a process that does nothing else; and how forward and backward grow from
+8,192 to 65,536, of the sums alone and of the model. Before that the two forms must give the same loss and gradients.
 """
 
 import statistics
@@ -17,6 +17,7 @@ from torch import Tensor
 from harness import contest, gate, report, threads_from_command_line
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
+from linnet.ops.decay.chunked import decay_chunked
 from linnet.training.objective import next_token_loss
 from linnet.training.optimiser import build_optimiser
 from linnet.training.spec import ClipSpec, OptimiserSpec
@@ -64,9 +65,9 @@ def check() -> None:
     gate("chunked form", loss < 1e-5 and gradient < 1e-3, f"loss off by {loss:.1e}, gradient by {gradient:.1e}")
 
 
-def passes(form: str, length: int) -> Callable[[], object]:
-    """Forward and backward of one sequence."""
-    decoder, data = decoder_of(form), batch_of(1, length)
+def passes(length: int) -> Callable[[], object]:
+    """Forward and backward of one sequence in the chunked form."""
+    decoder, data = decoder_of("chunked"), batch_of(1, length)
 
     def forward_and_backward() -> None:
         next_token_loss(decoder, *data).total.backward()
@@ -74,9 +75,16 @@ def passes(form: str, length: int) -> Callable[[], object]:
     return forward_and_backward
 
 
-def growth(runs: int) -> dict[str, object]:
+def sums(length: int) -> Callable[[], object]:
+    """Forward and backward of one layer's sums alone."""
+    rates_BSN = (10 ** torch.empty(1, length, 1).uniform_(-4, 0)).requires_grad_()
+    v_BSNH = torch.randn(1, length, 1, 256).requires_grad_()
+    upstream = torch.randn(1, length, 1, 256)
+    return lambda: torch.autograd.grad(decay_chunked(rates_BSN, v_BSNH, length), (rates_BSN, v_BSNH), upstream)
+
+
+def growth(short: Callable[[], object], long: Callable[[], object], runs: int) -> dict[str, object]:
     """Seconds of forward and backward at two lengths, in turn, and their ratio."""
-    short, long = (passes("chunked", length) for length in GROWTH)
     times = contest(short, long, runs=runs)
     return {
         "shape": f"1 x {GROWTH[0]} and 1 x {GROWTH[1]}, forward and backward",
@@ -123,7 +131,9 @@ def main() -> None:
     runs = threads_from_command_line(__doc__)
     check()
     results: dict[str, object] = {f"{batch} x {length}": comparison(batch, length, runs) for batch, length in SHAPES}
-    report("ted_training_step", {**results, "growth": growth(runs)})
+    results["growth of the sums"] = growth(*map(sums, GROWTH), runs)
+    results["growth of the model"] = growth(*(passes(length) for length in GROWTH), runs)
+    report("ted_training_step", results)
 
 
 if __name__ == "__main__":

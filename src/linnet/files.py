@@ -1,5 +1,6 @@
 """Writing files so that nobody ever sees half of one: a temporary name beside the target, then a rename."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -55,6 +56,12 @@ def write_text(target: str | Path, text: str) -> None:
 def write_json(target: str | Path, value: Any) -> None:
     """Write a value as indented JSON, atomically."""
     write_text(target, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def sha256_of(path: str | Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    with Path(path).open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def read_json(path: str | Path) -> Any:

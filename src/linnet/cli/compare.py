@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linnet import numbers
+from linnet.cli.console import invocation, note
 
 if TYPE_CHECKING:
     from linnet.evaluation.comparison.figures import ComparedFigures, Spread
@@ -31,9 +32,6 @@ def compare(
 
     Example: linnet compare ablations/pldr.yaml
     """
-    import shlex
-    import sys
-
     from linnet.evaluation.comparison.run import CURVES, ComparisonStopped
     from linnet.evaluation.comparison.run import compare as run_comparison
     from linnet.evaluation.comparison.spec import ComparisonSpec
@@ -42,12 +40,12 @@ def compare(
     folder = out or Path("runs") / comparison.stem
     spec = ComparisonSpec.load(comparison)
     try:
-        figures = run_comparison(spec, folder, _note, shlex.join(["linnet", *sys.argv[1:]]))
+        figures = run_comparison(spec, folder, note, invocation())
     except BrokenDownError as error:
-        _note(f"error: {error}")
+        note(f"error: {error}")
         raise typer.Exit(1) from None
     except ComparisonStopped as stop:
-        _note(f"{stop}; the same command goes on")
+        note(f"{stop}; the same command goes on")
         raise typer.Exit(1) from None
     if as_json:
         import json
@@ -57,10 +55,6 @@ def compare(
     else:
         _print_table(figures, len(spec.seeds))
         typer.echo(f"curves: {folder / CURVES}")
-
-
-def _note(line: str) -> None:
-    typer.echo(line, err=True)
 
 
 def _print_table(figures: "list[ComparedFigures]", seeds: int) -> None:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from linnet.cli.console import invocation, note
+
 if TYPE_CHECKING:
     from linnet.demo.figures import DemoFigures
 
@@ -50,24 +52,20 @@ def demo(
         prompt=PROMPT if prompt is None else prompt,
         device=device,
         command=_linnet_command(),
-        invocation=_invocation(),
+        invocation=invocation(),
     )
     try:
-        figures = run_demo(options, _note)
+        figures = run_demo(options, note)
     except BrokenDownError as error:
-        _note(f"error: {error}")
+        note(f"error: {error}")
         raise typer.Exit(1) from None
     except (DemoStopped, KeyboardInterrupt) as stop:
-        _note(f"{str(stop) or 'interrupted'}; the same command goes on")
+        note(f"{str(stop) or 'interrupted'}; the same command goes on")
         raise typer.Exit(1) from None
     if as_json:
         _print_json(figures, out)
     else:
         _print_text(figures, out)
-
-
-def _note(line: str) -> None:
-    typer.echo(line, err=True)
 
 
 def _print_json(figures: "DemoFigures", out: Path) -> None:
@@ -104,10 +102,3 @@ def _linnet_command() -> str:
     if script.is_relative_to(Path.cwd()):
         script = script.relative_to(Path.cwd())
     return shlex.quote(str(script))
-
-
-def _invocation() -> str:
-    import shlex
-    import sys
-
-    return shlex.join(["linnet", *sys.argv[1:]])

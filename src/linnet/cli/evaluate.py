@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from linnet import numbers
+from linnet.cli.options import ContextLength, OperatorSource, Weights
 
 if TYPE_CHECKING:
     from linnet.evaluation.likelihood import Evaluation
@@ -18,13 +19,8 @@ def evaluate(
     limit_tokens: Annotated[
         int | None, typer.Option(min=1, help="Evaluate about this many tokens, spread evenly.", show_default=False)
     ] = None,
-    context_length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens in a window; the model's if not given.", show_default=False)
-    ] = None,
-    operator_from: Annotated[
-        Literal["train", "empty"],
-        typer.Option(help="Text that freezes the operator of a model that is not causal by itself."),
-    ] = "train",
+    context_length: ContextLength = None,
+    operator_from: OperatorSource = "train",
     operator: Annotated[
         str | None,
         typer.Option(
@@ -34,10 +30,7 @@ def evaluate(
         ),
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
-    weights: Annotated[
-        Literal["float32", "bfloat16", "int8"] | None,
-        typer.Option(help="Precision of the weights; as stored if not given.", show_default=False),
-    ] = None,
+    weights: Weights = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure a model on text: bits per byte, perplexity per token, accuracy.

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from linnet.cli.console import invocation
 from linnet.cli.model_made import print_model_made
 from linnet.errors import UserError
 
@@ -28,12 +29,9 @@ def export(
 
     Example: linnet export runs/pldr --freeze-operator --out models/pldr-frozen
     """
-    import shlex
-    import sys
-
     from linnet.interop.freeze import export_frozen
 
     if not freeze_operator:
         raise UserError("export: no form was asked for; expected --freeze-operator")
-    decoder = export_frozen(model, out, prompt, shlex.join(["linnet", *sys.argv[1:]]))
+    decoder = export_frozen(model, out, prompt, invocation())
     print_model_made(decoder, out, as_json)

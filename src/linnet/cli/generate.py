@@ -1,10 +1,12 @@
 """`linnet generate`: a model continues a prompt."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from linnet.cli.console import note
+from linnet.cli.options import Weights
 from linnet.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,10 +30,7 @@ def generate(
     ] = None,
     stream: Annotated[bool, typer.Option(help="Print the text as it comes, or all at the end.")] = True,
     device: Annotated[str, typer.Option(help="auto (cuda where there is one), cpu, cuda, cuda:1.")] = "auto",
-    weights: Annotated[
-        Literal["float32", "bfloat16", "int8"] | None,
-        typer.Option(help="Precision of the weights; as stored if not given.", show_default=False),
-    ] = None,
+    weights: Weights = None,
     threads: Annotated[
         int | None, typer.Option(help="CPU threads; PyTorch's choice if not given.", show_default=False)
     ] = None,
@@ -154,19 +153,15 @@ def _print_figures(figures: "Figures", context_length: int) -> None:
     """One line on the standard error, and one more where the text is longer than what the model was made for."""
     rate = figures.tokens_per_second
     speed = f", {rate:.1f} tokens/s" if rate else ""
-    _note(
+    note(
         f"{figures.tokens} tokens{speed}; prompt of {figures.prompt_tokens} tokens in {figures.seconds_prompt:.2f} s; "
         f"state of {figures.state_bytes:,} bytes"
     )
     used = figures.prompt_tokens + figures.tokens
     if used > context_length:
-        _note(f"note: {used} tokens are more than the {context_length} that the model was made for (context_length)")
+        note(f"note: {used} tokens are more than the {context_length} that the model was made for (context_length)")
 
 
 def _write(text: str) -> None:
     """To the standard output at once, as UTF-8 whatever the terminal's encoding: a character is never cut."""
     typer.echo(text.encode("utf-8"), nl=False)
-
-
-def _note(line: str) -> None:
-    typer.echo(line, err=True)

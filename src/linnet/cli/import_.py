@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from linnet.cli.console import invocation
 from linnet.cli.model_made import print_model_made
 
 import_ = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -38,10 +39,7 @@ def pldr(
 
     Example: linnet import pldr checkpoint.pth --spec pldr-v51-110m-1 --tokenizer pieces.model --out models/pldr
     """
-    import shlex
-    import sys
-
     from linnet.interop.pldr import import_pldr
 
-    decoder = import_pldr(checkpoint, spec, tokenizer, out, shlex.join(["linnet", *sys.argv[1:]]))
+    decoder = import_pldr(checkpoint, spec, tokenizer, out, invocation())
     print_model_made(decoder, out, as_json)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from linnet.cli.console import invocation, note
+from linnet.cli.options import ContextLength, OperatorSource
 from linnet.errors import UserError
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ def operator(
         if found.in_file:
             raise UserError(f"--save {save}: {source} is a file of operators already; expected a model")
         save_operators(found.layers, save)
-        _note(f"saved: {save}")
+        note(f"saved: {save}")
     figures = operator_figures(found.layers, rank_tolerance)
     _show(
         f"Operators of {source}",
@@ -119,13 +121,8 @@ def causality(
     limit_tokens: Annotated[
         int | None, typer.Option(min=1, help="Measure the leak on about this many tokens.", show_default=False)
     ] = None,
-    context_length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens in a window; the model's if not given.", show_default=False)
-    ] = None,
-    operator_from: Annotated[
-        Literal["train", "empty"],
-        typer.Option(help="Text that freezes the operator of a model that is not causal by itself."),
-    ] = "train",
+    context_length: ContextLength = None,
+    operator_from: OperatorSource = "train",
     out: Out = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -237,8 +234,8 @@ def _show(
     if out is not None:
         from linnet.inspection.report import Report, write_report
 
-        path = write_report(Report(title, facts, tables, pictures(), _invocation()), out)
-        _note(f"report: {path}")
+        path = write_report(Report(title, facts, tables, pictures(), invocation()), out)
+        note(f"report: {path}")
     if as_json:
         typer.echo(json.dumps(figures, indent=2, ensure_ascii=False, allow_nan=False).encode())
     else:
@@ -268,14 +265,3 @@ def _print(title: str, facts: dict[str, str], tables: "Sequence[Table]") -> None
             console.print(drawn)
             console.print(Text(table.meaning), style="dim", width=terminal_width)
     typer.echo(captured.get().encode(), nl=False)
-
-
-def _invocation() -> str:
-    import shlex
-    import sys
-
-    return shlex.join(["linnet", *sys.argv[1:]])
-
-
-def _note(line: str) -> None:
-    typer.echo(line, err=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet import numbers
+from linnet.cli.console import invocation
 
 if TYPE_CHECKING:
     from linnet.training.loop import RunResult
@@ -58,16 +59,13 @@ def train(
 
     Example: linnet train --model pldr-v51-110m-1 --recipe pldr-v51-110m-1 --data data/web --out runs/pldr
     """
-    import shlex
-    import sys
-
     from linnet.training.loop import BrokenDownError
     from linnet.training.loop import train as train_run
     from linnet.training.spec import read_run
     from linnet.training.watch import terminal_watch
 
     run = read_run(config, model, data, changes, recipe)
-    command = shlex.join(["linnet", *sys.argv[1:]])
+    command = invocation()
     try:
         with terminal_watch(run.steps) as watch:
             result = train_run(run, out, watch, command=command)

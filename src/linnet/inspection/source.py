@@ -8,9 +8,7 @@ import torch
 from linnet.errors import UserError
 from linnet.inference.language_model import LanguageModel, load
 from linnet.model.deductive import Operators, deduces_operators, operators
-from linnet.model.operator_file import read_operators
-
-FILE_SUFFIXES = (".safetensors", ".npz")
+from linnet.model.operator_file import SUFFIXES, read_operators
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ def find_operators(source: str | Path, prompt: str | None = None, device: str = 
     neither, has no operator, or a prompt is given where nothing is deduced.
     """
     source = Path(source)
-    if source.is_file() or source.suffix in FILE_SUFFIXES:
+    if source.is_file() or source.suffix in SUFFIXES:
         if prompt is not None:
             raise UserError(f"--prompt {prompt!r}: {source} is a file, its operators are not deduced from a text")
         return FoundOperators(read_operators(source), "as the file has them", in_file=True)

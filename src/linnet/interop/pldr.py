@@ -3,13 +3,13 @@
 A checkpoint is a `.pth` file with `model_state_dict`; its tokenizer a SentencePiece model beside it.
 """
 
-import hashlib
 from pathlib import Path
 
 import torch
 
 from linnet.data.tokenizer import Tokenizer
 from linnet.errors import UserError
+from linnet.files import sha256_of
 from linnet.inference.model_folder import check_new_folder, write_model_folder
 from linnet.interop.names import from_pldr
 from linnet.interop.pth import check_shapes, read_pth
@@ -42,7 +42,7 @@ def import_pldr(
     with torch.device("meta"):
         decoder = Decoder(model)
     decoder.load_state_dict(tensors, assign=True)
-    made = {"imported_from": str(checkpoint), "sha256": _sha256(checkpoint), "tokenizer": str(pieces)}
+    made = {"imported_from": str(checkpoint), "sha256": sha256_of(checkpoint), "tokenizer": str(pieces)}
     write_model_folder(out, decoder, speech, {**made, "command": command})
     return decoder
 
@@ -134,8 +134,3 @@ def _one(source: Path, suffix: str, what: str) -> Path:
         names = f"{len(found)} of them ({', '.join(path.name for path in found)})" if found else "none"
         raise UserError(f"{source}: expected one {suffix} file, {what}, found {names}")
     return found[0]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -21,6 +21,8 @@ from linnet.files import atomic_path
 OUTPUTS = ("A", "A_LM", "A_P", "G")
 """The deductive outputs, by the names that they have in a file."""
 
+SUFFIXES = (".safetensors", ".npz")
+
 LAYOUT = "layer{i}.G (and, with it, layer{i}.A, .A_LM, .A_P), or 0, 1, … for G alone"
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from linnet.errors import UserError
-from linnet.model.operator_file import read_operators
+from linnet.model.operator_file import SUFFIXES, read_operators
 
 Shape = tuple[int, ...]
 
@@ -25,7 +25,7 @@ def choose_operators(source: str, shapes: Sequence[Shape], origin: str) -> list[
         return [torch.eye(shape[-1]).expand(shape) for shape in shapes]
     if source == "random":
         return [torch.randn(shape) for shape in shapes]
-    if not source.endswith((".safetensors", ".npz")):
+    if not source.endswith(SUFFIXES):
         raise UserError(f"{origin}: {source}: expected {EXPECTED}")
     operators = [layer["G"] for layer in read_operators(source)]
     _check_fit(shapes, operators, f"{origin}: {source}")

@@ -4,7 +4,6 @@
 `optimiser.safetensors` (moments) and `checkpoint.json` (where the run stands, and the hashes of the tensors).
 """
 
-import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from linnet.data.tokenizer import Tokenizer
 from linnet.errors import UserError
-from linnet.files import atomic_directory, read_json, write_json
+from linnet.files import atomic_directory, read_json, sha256_of, write_json
 from linnet.model.decoder import Decoder
 from linnet.model.folder import TOKENIZER, WEIGHTS, save_decoder
 
@@ -61,7 +60,7 @@ def save_checkpoint(
         save_decoder(decoder, temporary)
         tokenizer.save(temporary / TOKENIZER)
         save_file({name: tensor.contiguous() for name, tensor in moments.items()}, temporary / MOMENTS)
-        hashes = {name: _hash(temporary / name) for name in (WEIGHTS, MOMENTS)}
+        hashes = {name: sha256_of(temporary / name) for name in (WEIGHTS, MOMENTS)}
         write_json(temporary / SUMMARY, {"version": VERSION, "sha256": hashes, "standing": standing})
     return target
 
@@ -98,11 +97,6 @@ def _load(path: Path) -> Checkpoint:
     for name, expected in summary["sha256"].items():
         if not (path / name).is_file():
             raise UserError(f"{path / name}: missing")
-        if _hash(path / name) != expected:
+        if sha256_of(path / name) != expected:
             raise UserError(f"{path / name}: its content is not what was saved (hash differs)")
     return Checkpoint(path, load_file(path / WEIGHTS), load_file(path / MOMENTS), summary["standing"])
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

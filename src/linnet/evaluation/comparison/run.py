@@ -8,6 +8,7 @@ import torch
 from linnet.data.tokenizer import Tokenizer
 from linnet.errors import UserError
 from linnet.evaluation.comparison.figures import ComparedFigures, CurvePoint, Outcome
+from linnet.evaluation.comparison.plot import draw
 from linnet.evaluation.comparison.spec import ComparedSpec, ComparisonSpec
 from linnet.evaluation.comparison.text import file_hashes, prepare_parts
 from linnet.evaluation.folder import evaluate_folder
@@ -44,8 +45,6 @@ def compare(spec: ComparisonSpec, out: str | Path, say: Say, command: str | None
     say("evaluating all on the whole validation split")
     figures = [_figures(spec, run, results[run.name], parts) for run in spec.runs if run.shown]
     write_json(folder / FIGURES, {"name": spec.name, "runs": [one.plain() for one in figures]})
-    from linnet.evaluation.comparison.plot import draw
-
     draw(figures, folder / CURVES, spec.name)
     return figures
 

@@ -1,6 +1,5 @@
 """The text of a comparison: one tokenizer, a data folder for each part, the same held-out documents in all."""
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from linnet.data.split import Survey
 from linnet.data.stories import texts
 from linnet.errors import UserError
 from linnet.evaluation.comparison.spec import ComparisonSpec, TextSpec
+from linnet.files import sha256_of
 
 STORIES_SEED = 0
 STORIES_PER_VALIDATION_STORY = 20
@@ -46,8 +46,7 @@ def file_hashes(text: TextSpec) -> list[str]:
     for name in text.files or []:
         if not Path(name).is_file():
             raise UserError(f"text.files: {name}: no such file")
-        with Path(name).open("rb") as file:
-            hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
+        hashes.append(sha256_of(name))
     return hashes
 
 

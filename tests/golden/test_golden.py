@@ -11,10 +11,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from linnet.inference.caches import CachedReader, Caches, RecomputingReader
+from linnet.inference.context import context_state
 from linnet.interop.names import from_pldr, from_ted
 from linnet.model.decoder import Decoder
 from linnet.model.deductive import deductive_outputs
 from linnet.model.spec import ModelSpec
+from linnet.ops.decay.context import ContextPolicy
 
 FOLDER = Path(__file__).parent
 NORM = {"kind": "layer", "eps": 1e-6}
@@ -149,3 +151,21 @@ def test_ted_decode_with_the_full_context(ted, chunk):
     logits = torch.cat([decoder(part, state) for part in row.split(chunk, dim=1)], dim=1)
     torch.testing.assert_close(logits[0], golden["decode.0.logits"], rtol=1e-4, atol=1e-4)
     assert (golden["decode.0.context_size"][:, 0] == torch.arange(1, row.shape[1] + 1)).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("setting", range(4))
+@pytest.mark.parametrize("cut", [1, 2, 7, 1000])
+def test_ted_decode_with_each_context(ted, setting: int, cut: int):
+    """Logits and the context size of every layer at every step; in larger pieces all logits, sizes at their ends."""
+    decoder, golden, config = ted
+    chosen = config["contexts"][setting]
+    policy = ContextPolicy(chosen["top_k"], chosen["relevance_score"], chosen["min_tokens_to_keep"])
+    logits, sizes = golden[f"decode.{setting}.logits"], golden[f"decode.{setting}.context_size"]
+    tokens = golden["tokens"][:1]
+    state = context_state(decoder, 1, tokens.shape[1], policy)
+    for piece in tokens.split(cut, dim=1):
+        start = state.position
+        actual = decoder(piece, state)[0]
+        torch.testing.assert_close(actual, logits[start : state.position], rtol=1e-4, atol=1e-4)
+        assert [int(layer.sizes(state.position)) for layer in state.layers] == sizes[state.position - 1].tolist()

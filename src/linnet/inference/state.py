@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from linnet.errors import UserError
 from linnet.files import atomic_path
+from linnet.inference.context import Contexts, context_state, contexts_of, from_json, to_json
+from linnet.mixers.ted_state import FULL, Context, FullContext
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -17,12 +19,15 @@ Form = tuple[tuple[int, ...], torch.dtype]
 _COUNTS = ("position", "capacity")
 _PADDING = "padding"
 
+CONTEXTS = "contexts"
+"""Key of the file's metadata: how each layer keeps the past, as JSON."""
+
 
 def save_state(state: DecoderState, path: str | Path) -> None:
     """Write a state; the file appears whole or not at all."""
     tensors = {name: tensor.detach().contiguous() for name, tensor in state.tensors().items()}
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary)
+        save_file(tensors, temporary, {CONTEXTS: to_json(contexts_of(state))})
 
 
 def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
@@ -39,12 +44,14 @@ def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
     if not layers or any(tensor.dim() == 0 for tensor in layers.values()):
         raise UserError(f"{path}: not a decode state, it has no tensors of layers")
     batch = len(next(iter(layers.values())))
-    at_start, later = _forms(decoder, batch, capacity)
+    template = _template(decoder, batch, capacity, _contexts(path), path)
+    at_start, later = _forms(decoder, template, batch)
+    later |= _lengths_as_they_are(template, layers)
     if _PADDING in tensors:
         layers[_PADDING] = tensors[_PADDING]
         later[_PADDING] = ((batch,), torch.int64)
     _check(layers, required=at_start if position == 0 else later, allowed=later, path=path)
-    return _template(decoder, batch, capacity).with_tensors(tensors)
+    return template.with_tensors(tensors)
 
 
 def _read(path: Path, device: torch.device) -> dict[str, Tensor]:
@@ -64,18 +71,29 @@ def _count(tensors: dict[str, Tensor], name: str, path: Path) -> int:
     return int(value)
 
 
-def _template(decoder: Decoder, batch: int, capacity: int) -> DecoderState:
+def _contexts(path: Path) -> list[Context] | FullContext:
+    """How the layers of the saved state keep the past; files of old do not say it, there all is kept."""
+    with safe_open(path, "pt") as file:
+        text = (file.metadata() or {}).get(CONTEXTS)
+    try:
+        return FULL if text is None else from_json(text)
+    except ValueError as error:
+        raise UserError(f"{path}: metadata {CONTEXTS}: {error}") from None
+
+
+def _template(decoder: Decoder, batch: int, capacity: int, contexts: Contexts, path: Path) -> DecoderState:
     """An empty state that takes no memory."""
-    meta = torch.device("meta")
-    layers = tuple(mixer.initial_state(batch, capacity, meta, decoder.dtype) for mixer in decoder.mixers)
-    return DecoderState(layers, capacity)
+    try:
+        return context_state(decoder, batch, capacity, contexts, device=torch.device("meta"))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 @torch.inference_mode()
-def _forms(decoder: Decoder, batch: int, capacity: int) -> tuple[dict[str, Form], dict[str, Form]]:
+def _forms(decoder: Decoder, template: DecoderState, batch: int) -> tuple[dict[str, Form], dict[str, Form]]:
     """Shape and precision of every layer's tensor: before the first chunk, and after it has filled all fields."""
-    at_start = _layer_tensors(_template(decoder, batch, capacity))
-    probe = decoder.initial_state(1, 1)
+    at_start = _layer_tensors(template)
+    probe = context_state(decoder, 1, 1, contexts_of(template))
     decoder.hidden(torch.zeros(1, 1, dtype=torch.int64, device=decoder.device), probe)
     filled = {
         name: ((batch, *tensor.shape[1:]), tensor.dtype)
@@ -84,6 +102,17 @@ def _forms(decoder: Decoder, batch: int, capacity: int) -> tuple[dict[str, Form]
     }
     forms = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in at_start.items()}
     return forms, {**forms, **filled}
+
+
+def _lengths_as_they_are(template: DecoderState, found: dict[str, Tensor]) -> dict[str, Form]:
+    """The forms of tensors whose second dimension may be anything: all of a layer's have that of the first found."""
+    forms: dict[str, Form] = {}
+    for index, layer in enumerate(template.layers):
+        named = {f"layer.{index}.{field}": layer.tensors()[field] for field in sorted(layer.any_length)}
+        lengths = [found[name].shape[1] for name in named if name in found and found[name].dim() > 1]
+        for name, tensor in named.items():
+            forms[name] = ((tensor.shape[0], *lengths[:1], *tensor.shape[2:]), tensor.dtype)
+    return forms
 
 
 def _layer_tensors(state: DecoderState) -> dict[str, Tensor]:

@@ -66,6 +66,9 @@ class State(ABC):
     Every tensor's first dimension is the batch. A field may be None until the first chunk fills it.
     """
 
+    any_length: ClassVar[frozenset[str]] = frozenset()
+    """Fields whose second dimension is the number of tokens that happen to be held; none of them is ever None."""
+
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by field name; fields that are None are left out."""
         named = {f.name: getattr(self, f.name) for f in fields(self)}

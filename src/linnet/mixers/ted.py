@@ -4,11 +4,10 @@
 `y_t = (silu(o_t) W_o) * (x_t W_gate)`. The rate holds for the rest of the token's life. With several heads
 (ours) a token has a rate for each, which holds for the head's share of the channels.
 
-Legend: `B` batch, `T` tokens of the chunk, `S` tokens so far, `N` heads, `D` model width.
+Legend: `B` batch, `T` tokens of the chunk, `N` heads, `C` channels of a head, `D` model width.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal, Self
 
@@ -18,6 +17,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from linnet.mixers.base import Mixer, MixerSpec, Span, State, Traits
+from linnet.mixers.ted_state import FULL, Context, Shape, TedState, empty_state
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.decay.auto import Form, decay, decay_flops
@@ -26,7 +26,6 @@ from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE
 from linnet.ops.decay.reference import decay_definition, decay_rates
 
 RATE_BYTES = 4
-"""Rates are kept in float32 whatever the model's precision: over a long life a rounded rate is another life."""
 
 
 class TedSpec(MixerSpec):
@@ -74,21 +73,6 @@ class TedSpec(MixerSpec):
         return projections + rates + state + Cost(flops_by_length=(sums,))
 
 
-@dataclass
-class TedState(State):
-    """Every token so far: its quantity `[B, capacity, D]` and its rates `[B, capacity, N]` (float32 or wider)."""
-
-    values: Tensor
-    rates: Tensor
-
-    def forget(self) -> Self:
-        """An empty copy."""
-        return self.fork()
-
-    def crop(self, length: int) -> None:
-        """Nothing to do: a token's age is the decoder's position less its own, and later tokens are overwritten."""
-
-
 class Ted(Mixer):
     """Trainable exponential decays with a rate per token and head."""
 
@@ -98,6 +82,7 @@ class Ted(Mixer):
     def __init__(self, spec: TedSpec, d_model: int, context_length: int) -> None:
         super().__init__()
         self.context_length = context_length
+        self.tolerance, self.chunk = spec.tolerance, spec.chunk
         self.quantity_gate = FusedLinear(d_model, [d_model, d_model], bias=False)
         self.rate_weight = nn.Parameter(torch.empty(spec.heads, d_model))
         self.rate_bias = nn.Parameter(torch.empty(spec.heads)) if spec.rate_bias else None
@@ -123,30 +108,27 @@ class Ted(Mixer):
         with torch.no_grad():
             self.rate_bias.copy_(-lifetimes_N.reciprocal().expm1().log())
 
-    def initial_state(self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype) -> TedState:
-        """Room for the quantities and rates of `capacity` tokens."""
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, context: Context = FULL
+    ) -> TedState:
+        """An empty state that keeps the past as `context` says; with `FULL` there is room for `capacity` tokens."""
         heads, width = self.rate_weight.shape
-        wide = torch.promote_types(dtype, torch.float32)
-        return TedState(
-            values=torch.zeros(batch, capacity, width, device=device, dtype=dtype),
-            rates=torch.zeros(batch, capacity, heads, device=device, dtype=wide),
-        )
+        shape = Shape(batch, heads, width // heads, device, dtype)
+        return empty_state(context, shape, capacity, self.tolerance, self.chunk)
 
     def forward(self, x_BTD: Tensor, state: State | None = None, span: Span = Span()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
-        v_BSD, gate_BTD = self.quantity_gate.split(self.quantity_gate(x_BTD))
-        rates_BSN = self.rates(x_BTD)
-        length = x_BTD.shape[1]
-        real_BT = span.real(length, x_BTD.device)
+        v_BTD, gate_BTD = self.quantity_gate.split(self.quantity_gate(x_BTD))
+        rates_BTN = self.rates(x_BTD)
+        real_BT = span.real(x_BTD.shape[1], x_BTD.device)
         if real_BT is not None:
-            v_BSD = v_BSD.masked_fill(~real_BT[..., None], 0.0)
-        if state is not None:
+            v_BTD = v_BTD.masked_fill(~real_BT[..., None], 0.0)
+        if state is None:
+            v_BTNC = v_BTD.unflatten(2, (rates_BTN.shape[2], -1))
+            o_BTD = self.decay(rates_BTN, v_BTNC, x_BTD.shape[1]).flatten(2)
+        else:
             assert isinstance(state, TedState)
-            end = span.start + length
-            state.values[:, span.start : end], state.rates[:, span.start : end] = v_BSD, rates_BSN
-            v_BSD, rates_BSN = state.values[:, :end], state.rates[:, :end]
-        v_BSNC = v_BSD.view(*rates_BSN.shape, -1)
-        o_BTD = self.decay(rates_BSN, v_BSNC, length).flatten(2)
+            o_BTD = state.read(rates_BTN, v_BTD, span, self.decay)
         out_BTD: Tensor = self.out(F.silu(o_BTD)) * gate_BTD
         return out_BTD
 

@@ -7,13 +7,14 @@ Legend: `B` batch, `T` tokens appended, `N` heads, `H` channels of a head, `R` f
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from linnet.ops.decay.chunked import CHUNK, TOLERANCE, entry_ages, near_ages, readout, run_on
-from linnet.ops.decay.rates import RateBank, coefficients, rate_bank
+from linnet.ops.decay.chunked import entry_ages, near_ages, readout, run_on
+from linnet.ops.decay.rates import RateBank, coefficients
 
 
 @dataclass
@@ -37,20 +38,21 @@ class DecayBank:
     def empty(
         cls,
         shape_BNH: tuple[int, int, int],
-        length: int,
-        tolerance: float = TOLERANCE,
-        chunk: int = CHUNK,
+        bank: RateBank,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
     ) -> Self:
-        """No token yet. `dtype` is that of the quantities; rates and sums are float32 or wider."""
-        bank, (batch, heads, channels) = rate_bank(tolerance, chunk, length), shape_BNH
+        """No token yet. `dtype` is that of the quantities; rates are float32 or wider, sums float64.
+
+        In ten million steps a sum is multiplied 300,000 times; rounded to float32 the slowest would stop fading.
+        """
+        (batch, heads, channels), window = shape_BNH, 2 * bank.nearest
         wide = torch.promote_types(dtype, torch.float32)
         return cls(
             bank,
-            torch.zeros(batch, heads, len(bank.rates_R), channels, dtype=wide, device=device),
-            torch.zeros(batch, heads, 2 * chunk, dtype=wide, device=device),
-            torch.zeros(batch, heads, 2 * chunk, channels, dtype=dtype, device=device),
+            torch.zeros(batch, heads, len(bank.rates_R), channels, dtype=torch.float64, device=device),
+            torch.zeros(batch, heads, window, dtype=wide, device=device),
+            torch.zeros(batch, heads, window, channels, dtype=dtype, device=device),
         )
 
     @property
@@ -76,12 +78,14 @@ class DecayBank:
         start = self.position % chunk
         here, end = slice(start, start + length), chunk + start + length
         self.rates_BNW[:, :, end - length : end], self.v_BNWH[:, :, end - length : end] = rates_BNT, v_BNTH
-        ages = near_ages(chunk, rates_BNT.device)[here, :end]
-        weights = (self.rates_BNW[:, :, None, :end] * -ages).exp().tril(chunk + start)
+        minus_ages_CW, readout_CR = _tables(self.bank, rates_BNT.dtype, rates_BNT.device)
+        weights = (self.rates_BNW[:, :, None, :end] * minus_ages_CW[here, :end]).exp_()
+        if length > 1:
+            weights = weights.tril_(chunk + start)
         near_BNTH = weights.to(v_BNTH.dtype) @ self.v_BNWH[:, :, :end]
-        far_BNTH = readout(self.bank, self.sums_BNRH)[here] @ self.sums_BNRH
+        far_BNTH = readout_CR[here] @ self.sums_BNRH
         self.position += length
-        return (near_BNTH + far_BNTH).to(v_BNTH.dtype)
+        return near_BNTH + far_BNTH.to(v_BNTH.dtype)
 
     def _begin_chunk(self) -> None:
         """The chunk before the last one goes into the sums, the last one takes its place."""
@@ -91,6 +95,14 @@ class DecayBank:
         entries_BNCR = (coefficients(self.bank, rates_BNC) * entry_BNC[..., None]).to(self.sums_BNRH)
         entered = entries_BNCR.mT @ self.v_BNWH[:, :, :chunk].to(self.sums_BNRH)
         run_on((self.sums_BNRH, entered), self.bank)
-        self.sums_BNRH = entered
+        self.sums_BNRH.copy_(entered)
         self.rates_BNW[:, :, :chunk] = self.rates_BNW[:, :, chunk:]
         self.v_BNWH[:, :, :chunk] = self.v_BNWH[:, :, chunk:]
+
+
+@lru_cache(maxsize=16)
+def _tables(bank: RateBank, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """What every step of decoding needs again: ages of the near tokens, times -1, `[C, W]`, and the readout."""
+    with torch.inference_mode(False):
+        like = torch.empty(0, dtype=torch.float64, device=device)
+        return -near_ages(bank.nearest, device).to(dtype), readout(bank, like)

@@ -1,0 +1,93 @@
+"""A context that forgets: which past tokens a step of decoding still reads.
+
+One step (github.com/biuq/ted): every age grows by one, the step reads every token of the context and its own, which
+then joins; then come evictions, which are for ever. Relevance of a token is the norm of what is left of it,
+`||v_j|| exp(-rate_j age_j)`; with several heads the norm over all of them.
+
+Legend: `B` batch, `T` steps, `E` tokens of the context followed by those of the steps, `N` heads.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ContextPolicy:
+    """What is evicted after each step; the defaults are those of the published demo.
+
+    top_k: first only the k most relevant stay; 0 for all. threshold: then those below this relevance go; negative for
+    none. min_tokens_to_keep: of those that the first rule left, at least so many stay, the most relevant ones.
+    """
+
+    top_k: int = 0
+    threshold: float = 1e-8
+    min_tokens_to_keep: int = 1
+
+    def __post_init__(self) -> None:
+        """`ValueError` for a value that cannot be."""
+        if self.top_k < 0:
+            raise ValueError(f"top_k: {self.top_k}: expected at least 0, which keeps all")
+        if self.threshold != self.threshold:
+            raise ValueError(f"threshold: {self.threshold}: expected a number; a negative one keeps all")
+        if self.min_tokens_to_keep < 0:
+            raise ValueError(f"min_tokens_to_keep: {self.min_tokens_to_keep}: expected at least 0")
+
+
+def relevance(norms_BEN: Tensor, weights_BNTE: Tensor) -> Tensor:
+    """How much is left of every token at every step, `[B, T, E]`.
+
+    norms: of the token's quantity, per head. weights: `exp(-rate age)`.
+    """
+    left_BNTE = norms_BEN.mT[:, :, None] * weights_BNTE
+    if left_BNTE.shape[1] == 1:
+        return left_BNTE[:, 0]
+    # In float64, because the squares of small numbers would be zero.
+    return torch.linalg.vector_norm(left_BNTE, dim=1, dtype=torch.float64)
+
+
+def survivors(relevance_BE: Tensor, present_BE: Tensor, policy: ContextPolicy) -> Tensor:
+    """Which of the tokens that are present stay after one step: bool `[B, E]`."""
+    above_BE = present_BE & (relevance_BE >= policy.threshold)
+    if _undisputed(above_BE, present_BE, policy):
+        return above_BE
+    order_BE = relevance_BE.masked_fill(~present_BE, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    ranks_BE = order_BE.argsort(dim=1)
+    stay_BE = present_BE & ((relevance_BE >= policy.threshold) | (ranks_BE < policy.min_tokens_to_keep))
+    return stay_BE & (ranks_BE < policy.top_k) if policy.top_k else stay_BE
+
+
+def _undisputed(above: Tensor, present: Tensor, policy: ContextPolicy) -> bool:
+    """Whether the threshold alone decides: there are neither too many nor too few above it, in any row and step."""
+    staying = above.sum(-1)
+    crowded = policy.top_k > 0 and bool((staying > policy.top_k).any())
+    return not crowded and bool((staying >= present.sum(-1).clamp(max=policy.min_tokens_to_keep)).all())
+
+
+def run_steps(relevance_BTE: Tensor, present_BTE: Tensor, policy: ContextPolicy) -> tuple[Tensor, Tensor]:
+    """Several steps in a row: which tokens each of them reads, `[B, T, E]`, and which stay after it, `[B, T, E]`.
+
+    present: which tokens there would be at each step if none were ever evicted. Where the threshold alone decides, all
+    steps are one operation; otherwise one follows another, but only over these numbers.
+    """
+    # A product of rounded numbers may rise again: what was once below stays evicted.
+    above_BTE = present_BTE & ((relevance_BTE < policy.threshold) & present_BTE).cumsum(1).eq(0)
+    if _undisputed(above_BTE, present_BTE, policy):
+        stay_BTE = above_BTE
+    else:
+        stay_BTE = _one_after_another(relevance_BTE, present_BTE, policy)
+    read_BTE = present_BTE.clone()
+    read_BTE[:, 1:] &= stay_BTE[:, :-1] | ~present_BTE[:, :-1]
+    return read_BTE, stay_BTE
+
+
+def _one_after_another(relevance_BTE: Tensor, present_BTE: Tensor, policy: ContextPolicy) -> Tensor:
+    stay_BTE = torch.empty_like(present_BTE)
+    before_BE = torch.ones_like(present_BTE[:, 0])
+    for step in range(present_BTE.shape[1]):
+        present_BE = present_BTE[:, step] & before_BE
+        stay_BTE[:, step] = survivors(relevance_BTE[:, step], present_BE, policy)
+        # Those that are not born yet are not lost.
+        before_BE = stay_BTE[:, step] | ~present_BTE[:, step]
+    return stay_BTE

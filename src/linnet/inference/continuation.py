@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from linnet.data.pieces import TextStream
 from linnet.inference.engine import Step
+from linnet.model.state import DecoderState
 
 
 @dataclass
@@ -38,9 +39,15 @@ class Continuation(Iterator[str]):
     """Pieces of text that add up to the continuation of one prompt; every piece is whole characters, none is empty."""
 
     def __init__(
-        self, steps: Iterator[Step], text: TextStream, prompt_tokens: int, bytes_of_state: Callable[[int], int]
+        self,
+        steps: Iterator[Step],
+        text: TextStream,
+        prompt_tokens: int,
+        bytes_of_state: Callable[[int], int],
+        state: DecoderState | None = None,
     ) -> None:
-        """`bytes_of_state`: of a state that holds so many tokens."""
+        """`bytes_of_state`: of a state that holds so many tokens. `state`: the one that the steps advance."""
+        self.state = state
         self.figures = Figures(prompt_tokens, bytes_of_state)
         self._steps, self._text = steps, text
         self._pieces = self._run()

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from linnet.errors import UserError
 from linnet.inference.caches import CachedReader, Caches, Reader, RecomputingReader
+from linnet.inference.context import Contexts, context_state
 from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
+from linnet.mixers.ted_state import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -20,13 +22,18 @@ Step = list[int | None]
 """The next token id of each row; None for a row that has ended."""
 
 
-def new_state(decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int) -> DecoderState:
-    """An empty state with room for the longest prompt and `max_tokens` more; `UserError` as from `decode`."""
+def new_state(
+    decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int, context: Contexts = FULL
+) -> DecoderState:
+    """An empty state with room for the longest prompt and `max_tokens` more; `UserError` as from `decode`.
+
+    `context`: how TED layers keep the past (`context_state`).
+    """
     _check_prompts(decoder, prompts, max_tokens)
     _check_positions(decoder, 0, _longest(prompts), max_tokens)
     capacity = _longest(prompts) + max_tokens
     try:
-        return decoder.initial_state(len(prompts), capacity)
+        return context_state(decoder, len(prompts), capacity, context)
     except (RuntimeError, MemoryError):
         rows = f"{len(prompts)} times " if len(prompts) > 1 else ""
         raise UserError(f"max_tokens: {max_tokens}: no memory for the state of {rows}{capacity} tokens") from None

@@ -1,6 +1,6 @@
 """A decoder and its tokenizer: text in, text out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, overload
@@ -8,15 +8,18 @@ from typing import Literal, overload
 from linnet.data.tokenizer import Tokenizer
 from linnet.errors import UserError
 from linnet.inference.caches import Caches
+from linnet.inference.context import Contexts, contexts_of
 from linnet.inference.continuation import Continuation
 from linnet.inference.device import resolve_device
 from linnet.inference.engine import decode, new_state
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.inference.weights import convert_weights
+from linnet.mixers.ted_state import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_chosen_operators
 from linnet.model.folder import TOKENIZER, load_decoder
 from linnet.model.spec import ModelSpec, find_model_folder
+from linnet.model.state import DecoderState
 
 
 class LanguageModel:
@@ -50,6 +53,7 @@ class LanguageModel:
         top_p: float = ...,
         seed: int | None = ...,
         stream: Literal[False] = ...,
+        context: Contexts = ...,
     ) -> str: ...
 
     @overload
@@ -62,6 +66,7 @@ class LanguageModel:
         top_p: float = ...,
         seed: int | None = ...,
         stream: Literal[False] = ...,
+        context: Contexts = ...,
     ) -> list[str]: ...
 
     @overload
@@ -75,6 +80,7 @@ class LanguageModel:
         seed: int | None = ...,
         *,
         stream: Literal[True],
+        context: Contexts = ...,
     ) -> Continuation: ...
 
     def generate(
@@ -86,22 +92,25 @@ class LanguageModel:
         top_p: float = 1.0,
         seed: int | None = None,
         stream: bool = False,
+        context: Contexts = FULL,
     ) -> str | list[str] | Continuation:
         """The continuation of a prompt, or of each of several prompts as one batch; the prompt itself is not repeated.
 
         Temperature 0 takes the most likely token each time; otherwise temperature, top_k (0: all) and top_p (1: all)
         shape the choice as in Transformers, and the same seed gives the same text. `stream`: an iterator over pieces
-        of the text as they come, for one prompt. An empty prompt begins a new document.
+        of the text as they come, for one prompt. An empty prompt begins a new document. `context`: how TED layers keep
+        the past, for all alike or for each layer: `FULL`, a `ContextPolicy`, a `BankContext`.
 
         Raises `UserError` for a value that cannot be, and for more tokens than learned positions.
         """
         sampling = Sampling(temperature, top_k, top_p, seed)
         if not stream:
-            texts = self.complete([prompt] if isinstance(prompt, str) else prompt, max_tokens, sampling)
+            prompts = [prompt] if isinstance(prompt, str) else prompt
+            texts = self.complete(prompts, max_tokens, sampling, context=context)
             return texts[0] if isinstance(prompt, str) else texts
         if not isinstance(prompt, str):
             raise UserError(f"stream: True: expected one prompt, got a list of {len(prompt)}")
-        return self.stream(prompt, max_tokens, sampling)
+        return self.stream(prompt, max_tokens, sampling, context=context)
 
     def with_operators(self, source: str, seed: int | None = None) -> "LanguageModel":
         """The same model with other operators in its plga layers: `identity`, `random` (from `seed`), or a file's.
@@ -111,37 +120,63 @@ class LanguageModel:
         seed = fresh_seed() if seed is None else seed
         return LanguageModel(with_chosen_operators(self.decoder, source, seed), self.tokenizer)
 
-    def stream(self, prompt: str, max_tokens: int, sampling: Sampling, caches: Caches = Caches()) -> Continuation:
-        """The continuation of one prompt, piece by piece, with its figures."""
+    def stream(
+        self,
+        prompt: str,
+        max_tokens: int,
+        sampling: Sampling,
+        caches: Caches = Caches(),
+        context: Contexts = FULL,
+    ) -> Continuation:
+        """The continuation of one prompt, piece by piece, with its figures and its state."""
         tokens = self.prompt_tokens(prompt)
+        state = self._state([tokens], max_tokens, caches, context)
+        stop_ids, known = {self.tokenizer.end_id}, self.tokenizer.vocab_size
         steps = decode(
-            self.decoder,
-            [tokens],
-            max_tokens,
-            sampling,
-            {self.tokenizer.end_id},
-            state=new_state(self.decoder, [tokens], max_tokens) if caches.kv else None,
-            vocab_size=self.tokenizer.vocab_size,
-            caches=caches,
+            self.decoder, [tokens], max_tokens, sampling, stop_ids, state=state, vocab_size=known, caches=caches
         )
-        element_bytes = next(self.decoder.parameters()).element_size()
-        bytes_of_state = partial(caches.state_bytes, self.spec, element_bytes)
-        return Continuation(steps, self.tokenizer.stream(), len(tokens), bytes_of_state)
+        bytes_of_state = self._bytes_of_state(state, caches)
+        return Continuation(steps, self.tokenizer.stream(), len(tokens), bytes_of_state, state)
 
     def complete(
-        self, prompts: Sequence[str], max_tokens: int, sampling: Sampling, caches: Caches = Caches()
+        self,
+        prompts: Sequence[str],
+        max_tokens: int,
+        sampling: Sampling,
+        caches: Caches = Caches(),
+        context: Contexts = FULL,
     ) -> list[str]:
         """The continuations of several prompts, generated as one batch."""
         if not prompts:
             return []
         rows = [self.prompt_tokens(prompt) for prompt in prompts]
         texts: list[list[int]] = [[] for _ in rows]
+        state = self._state(rows, max_tokens, caches, context)
         stop_ids, known = {self.tokenizer.end_id}, self.tokenizer.vocab_size
-        for step in decode(self.decoder, rows, max_tokens, sampling, stop_ids, vocab_size=known, caches=caches):
+        for step in decode(
+            self.decoder, rows, max_tokens, sampling, stop_ids, state=state, vocab_size=known, caches=caches
+        ):
             for text, token in zip(texts, step, strict=True):
                 if token is not None:
                     text.append(token)
         return [self.tokenizer.decode(text) for text in texts]
+
+    def _state(
+        self, rows: Sequence[Sequence[int]], max_tokens: int, caches: Caches, context: Contexts
+    ) -> DecoderState | None:
+        """An empty state for the prompts; None without the KV-cache, which then keeps nothing that could be chosen."""
+        if caches.kv:
+            return new_state(self.decoder, rows, max_tokens, context)
+        if context != FULL:
+            raise UserError(f"--no-kv-cache: nothing is kept of the text, so there is no context {context}; use one")
+        return None
+
+    def _bytes_of_state(self, state: DecoderState | None, caches: Caches) -> Callable[[int], int]:
+        """Of a state that holds so many tokens; measured, where it does not follow from their number."""
+        if state is not None and any(context != FULL for context in contexts_of(state)):
+            return lambda _: state.nbytes
+        element_bytes = next(self.decoder.parameters()).element_size()
+        return partial(caches.state_bytes, self.spec, element_bytes)
 
     def prompt_tokens(self, prompt: str) -> list[int]:
         """The end token (a document begins), then the prompt's tokens."""

@@ -124,7 +124,7 @@ class Ted(Mixer):
         if real_BT is not None:
             v_BTD = v_BTD.masked_fill(~real_BT[..., None], 0.0)
         if state is None:
-            v_BTNC = v_BTD.unflatten(2, (rates_BTN.shape[2], -1))
+            v_BTNC = v_BTD.view(*rates_BTN.shape, -1)
             o_BTD = self.decay(rates_BTN, v_BTNC, x_BTD.shape[1]).flatten(2)
         else:
             assert isinstance(state, TedState)

@@ -9,12 +9,10 @@ Legend: `B` batch, `T` tokens of the chunk, `E` tokens that are held, `N` heads,
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.mixers.base import Span, State
@@ -95,7 +93,7 @@ class TedState(State):
 
     def forget(self) -> Self:
         """An empty copy."""
-        return replace(self, **{name: torch.zeros_like(tensor) for name, tensor in self.tensors().items()})
+        return self.with_tensors({name: torch.zeros_like(tensor) for name, tensor in self.tensors().items()})
 
 
 @dataclass
@@ -198,7 +196,7 @@ class PolicyState(TedState):
 
     def forget(self) -> Self:
         """An empty copy."""
-        return replace(self, **{name: tensor[:, :0].clone() for name, tensor in self.tensors().items()})
+        return self.with_tensors({name: tensor[:, :0].clone() for name, tensor in self.tensors().items()})
 
     def crop(self, length: int) -> None:
         """Cannot be done: what was evicted is lost."""
@@ -251,7 +249,7 @@ def empty_state(context: Context, shape: Shape, capacity: int, tolerance: float,
 
 def _by_head(x_BED: Tensor, rates_BEN: Tensor) -> Tensor:
     """`[B, E, D] -> [B, E, N, C]`: a view."""
-    return x_BED.unflatten(2, (rates_BEN.shape[2], -1))
+    return x_BED.view(*x_BED.shape[:2], rates_BEN.shape[2], -1)
 
 
 def _ages_of_steps(ages_BE: Tensor, length: int) -> tuple[Tensor, Tensor]:
@@ -263,4 +261,5 @@ def _ages_of_steps(ages_BE: Tensor, length: int) -> tuple[Tensor, Tensor]:
 
 def _taken(x: Tensor, order_BE: Tensor) -> Tensor:
     """The entries of each row in this order."""
-    return torch.take_along_dim(x, order_BE.view(*order_BE.shape, *(1,) * (x.dim() - 2)), dim=1)
+    taken: Tensor = torch.take_along_dim(x, order_BE.view(*order_BE.shape, *(1,) * (x.dim() - 2)), dim=1)
+    return taken

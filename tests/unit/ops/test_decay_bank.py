@@ -1,4 +1,3 @@
-import math
 from itertools import pairwise
 
 import torch
@@ -19,7 +18,9 @@ def stream(length: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> tu
     return rates.to(torch.promote_types(dtype, torch.float32)), v.to(dtype)
 
 
-def empty(shape: tuple[int, int, int], length: int, chunk: int = CHUNK, dtype: torch.dtype = torch.float32) -> DecayBank:
+def empty(
+    shape: tuple[int, int, int], length: int, chunk: int = CHUNK, dtype: torch.dtype = torch.float32
+) -> DecayBank:
     return DecayBank.empty(shape, rate_bank(1e-5, chunk, length), dtype)
 
 

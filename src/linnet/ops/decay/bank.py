@@ -13,8 +13,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from linnet.ops.decay.chunked import entry_ages, near_ages, readout, run_on
+from linnet.ops.decay.chunked import add_far_sums, entry_ages, near_ages, near_sums, readout, run_on
 from linnet.ops.decay.rates import RateBank, coefficients
+
+CHUNKS_AT_ONCE = 64
+"""Chunks of a long prompt that are taken together."""
 
 
 @dataclass
@@ -63,15 +66,37 @@ class DecayBank:
     @torch.no_grad()
     def append(self, rates_BTN: Tensor, v_BTNH: Tensor) -> Tensor:
         """Add tokens to the stream and give their sums, `[B, T, N, H]`."""
-        chunk, done, outputs = self.bank.nearest, 0, []
-        while done < rates_BTN.shape[1]:
-            room = chunk - self.position % chunk
-            piece = slice(done, done + room)
-            outputs.append(self._append_to_chunk(rates_BTN[:, piece].transpose(1, 2), v_BTNH[:, piece].transpose(1, 2)))
-            done += outputs[-1].shape[2]
-            if self.position % chunk == 0:
-                self._begin_chunk()
+        rates_BNT, v_BNTH = rates_BTN.transpose(1, 2), v_BTNH.transpose(1, 2)
+        done, outputs = 0, []
+        while done < v_BNTH.shape[2]:
+            whole, count = self._next_piece(v_BNTH.shape[2] - done)
+            piece = slice(done, done + count)
+            append = self._append_chunks if whole else self._append_to_chunk
+            outputs.append(append(rates_BNT[:, :, piece], v_BNTH[:, :, piece]))
+            done += count
         return torch.cat(outputs, dim=2).transpose(1, 2) if outputs else torch.empty_like(v_BTNH)
+
+    def _next_piece(self, tokens: int) -> tuple[bool, int]:
+        """Whether the next of so many tokens fill chunks of their own, and how many are taken at once."""
+        chunk = self.bank.nearest
+        inside = self.position % chunk
+        if inside or tokens < 2 * chunk:
+            return False, min(tokens, chunk - inside)
+        return True, min(tokens // chunk, CHUNKS_AT_ONCE) * chunk
+
+    def _append_chunks(self, rates_BNT: Tensor, v_BNTH: Tensor) -> Tensor:
+        """Whole chunks, as the chunked form takes a segment: its first one lies before them."""
+        chunk = self.bank.nearest
+        streams, channels = v_BNTH.shape[0] * v_BNTH.shape[1], v_BNTH.shape[3]
+        rates_PKC = torch.cat([self.rates_BNW[:, :, :chunk], rates_BNT], dim=2).view(streams, -1, chunk)
+        v_PKCH = torch.cat([self.v_BNWH[:, :, :chunk], v_BNTH], dim=2).view(streams, -1, chunk, channels)
+        out_PKCH = near_sums(rates_PKC, v_PKCH).double()
+        sums_PRH = self.sums_BNRH.flatten(0, 1)
+        sums_PRH.copy_(add_far_sums(out_PKCH, self.bank, rates_PKC, v_PKCH.double(), sums_PRH.clone()))
+        self.rates_BNW[:, :, :chunk] = rates_BNT[:, :, -chunk:]
+        self.v_BNWH[:, :, :chunk] = v_BNTH[:, :, -chunk:]
+        self.position += v_BNTH.shape[2]
+        return out_PKCH.flatten(1, 2).view(v_BNTH.shape).to(v_BNTH.dtype)
 
     def _append_to_chunk(self, rates_BNT: Tensor, v_BNTH: Tensor) -> Tensor:
         chunk, length = self.bank.nearest, rates_BNT.shape[2]
@@ -85,6 +110,8 @@ class DecayBank:
         near_BNTH = weights.to(v_BNTH.dtype) @ self.v_BNWH[:, :, :end]
         far_BNTH = readout_CR[here] @ self.sums_BNRH
         self.position += length
+        if self.position % chunk == 0:
+            self._begin_chunk()
         return near_BNTH + far_BNTH.to(v_BNTH.dtype)
 
     def _begin_chunk(self) -> None:

@@ -17,8 +17,8 @@ from torch import Tensor
 class ContextPolicy:
     """What is evicted after each step; the defaults are those of the published demo.
 
-    top_k: first only the k most relevant stay; 0 for all. threshold: then those below this relevance go; negative for
-    none. min_tokens_to_keep: of those that the first rule left, at least so many stay, the most relevant ones.
+    top_k: only the k most relevant stay; 0 for all. threshold: those below this relevance go; negative for none.
+    min_tokens_to_keep: whatever the two say, at least so many stay, the most relevant ones.
     """
 
     top_k: int = 0
@@ -44,7 +44,8 @@ def relevance(norms_BEN: Tensor, weights_BNTE: Tensor) -> Tensor:
     if left_BNTE.shape[1] == 1:
         return left_BNTE[:, 0]
     # In float64, because the squares of small numbers would be zero.
-    return torch.linalg.vector_norm(left_BNTE, dim=1, dtype=torch.float64)
+    norms_BTE: Tensor = torch.linalg.vector_norm(left_BNTE, dim=1, dtype=torch.float64)
+    return norms_BTE
 
 
 def survivors(relevance_BE: Tensor, present_BE: Tensor, policy: ContextPolicy) -> Tensor:
@@ -54,8 +55,10 @@ def survivors(relevance_BE: Tensor, present_BE: Tensor, policy: ContextPolicy) -
         return above_BE
     order_BE = relevance_BE.masked_fill(~present_BE, -torch.inf).argsort(dim=1, descending=True, stable=True)
     ranks_BE = order_BE.argsort(dim=1)
-    stay_BE = present_BE & ((relevance_BE >= policy.threshold) | (ranks_BE < policy.min_tokens_to_keep))
-    return stay_BE & (ranks_BE < policy.top_k) if policy.top_k else stay_BE
+    stay_BE = present_BE & (relevance_BE >= policy.threshold)
+    if policy.top_k:
+        stay_BE &= ranks_BE < policy.top_k
+    return stay_BE | (present_BE & (ranks_BE < policy.min_tokens_to_keep))
 
 
 def _undisputed(above: Tensor, present: Tensor, policy: ContextPolicy) -> bool:

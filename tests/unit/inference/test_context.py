@@ -1,0 +1,109 @@
+"""How TED layers keep the past is the caller's choice: for all alike, per layer, in generation, and on disk."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from small_models import small_decoder, small_spec, speaker
+from torch import Tensor
+
+from linnet.errors import UserError
+from linnet.inference.caches import Caches
+from linnet.inference.context import Contexts, context_state, contexts_of
+from linnet.inference.sampling import Sampling
+from linnet.inference.state import load_state, save_state
+from linnet.mixers.attention import AttentionSpec
+from linnet.mixers.ted import TedSpec
+from linnet.mixers.ted_state import FULL, BankContext
+from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState
+from linnet.ops.decay.context import ContextPolicy
+
+TED, POLICY = TedSpec(heads=2), ContextPolicy(top_k=3, threshold=1e-3)
+CONTEXTS: dict[str, Contexts] = {"policy": POLICY, "bank": BankContext(64), "per layer": [POLICY, BankContext(128)]}
+contexts = pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
+GREEDY = Sampling(temperature=0.0)
+
+
+def mixed_decoder() -> Decoder:
+    spec = small_spec(TED)
+    other = spec.blocks[0].model_copy(update={"mixer": AttentionSpec(heads=2), "repeat": 1})
+    return Decoder(spec.replace(blocks=[spec.blocks[0], other])).double()
+
+
+def run(decoder: Decoder, state: DecoderState, tokens_BT: Tensor) -> Tensor:
+    with torch.no_grad():
+        return decoder(tokens_BT, state)
+
+
+@contexts
+def test_a_saved_state_goes_on_exactly(context: Contexts, tmp_path: Path):
+    decoder, path = small_decoder(TED), tmp_path / "state.safetensors"
+    state = context_state(decoder, 2, 40, context, torch.tensor([0, 4]))
+    run(decoder, state, torch.arange(20).reshape(2, 10))
+    save_state(state, path)
+    loaded = load_state(decoder, path)
+    assert contexts_of(loaded) == contexts_of(state) and loaded.nbytes == state.nbytes
+    more = torch.tensor([[3, 4, 5], [6, 7, 8]])
+    torch.testing.assert_close(run(decoder, loaded, more), run(decoder, state, more), rtol=0, atol=0)
+
+
+def test_a_file_whose_tensors_do_not_fit_is_refused(tmp_path: Path):
+    decoder, path = small_decoder(TED), tmp_path / "state.safetensors"
+    state = context_state(decoder, 1, 40, POLICY)
+    run(decoder, state, torch.arange(10)[None])
+    save_state(state, path)
+    tensors = load_file(path)
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    save_file({**tensors, "layer.1.values": tensors["layer.1.values"][:, :1]}, path, metadata)
+    with pytest.raises(UserError, match=re.escape(f"{path}: tensor layer.1.")):
+        load_state(decoder, path)
+    save_file(tensors, path, {"contexts": json.dumps([{"kind": "melted"}] * 2)})
+    with pytest.raises(UserError, match=re.escape(f"{path}: metadata contexts")):
+        load_state(decoder, path)
+    save_file(tensors, path, {"contexts": json.dumps([{"kind": "full"}])})
+    with pytest.raises(UserError, match=re.escape(f"{path}: context: 1 of them")):
+        load_state(decoder, path)
+
+
+def test_only_ted_layers_have_a_choice():
+    decoder = mixed_decoder()
+    state = context_state(decoder, 1, 8, POLICY)
+    assert contexts_of(state) == [POLICY, POLICY, FULL]
+    for wrong, words in (([POLICY], "1 of them"), ([FULL, FULL, POLICY], "layer 2: .* the layer is not ted")):
+        with pytest.raises(UserError, match=words):
+            context_state(decoder, 1, 8, wrong)
+    with pytest.raises(UserError, match="the model has no ted layer"):
+        context_state(small_decoder(AttentionSpec(heads=2)), 1, 8, POLICY)
+
+
+def test_a_model_generates_the_same_with_a_bank_and_with_a_policy_that_keeps_all():
+    model = speaker(TED)
+    full = model.generate("Once", max_tokens=30, temperature=0.0)
+    assert full == model.generate("Once", max_tokens=30, temperature=0.0, context=ContextPolicy(0, -1.0))
+    assert full == model.generate("Once", max_tokens=30, temperature=0.0, context=BankContext())
+    assert full != model.generate("Once", max_tokens=30, temperature=0.0, context=ContextPolicy(1))
+
+
+def test_a_batch_with_a_policy_gives_what_each_prompt_gives_alone():
+    model, prompts = speaker(TED), ["Once upon a time", "x", "The end"]
+    alone = [model.generate(prompt, max_tokens=12, temperature=0.0, context=POLICY) for prompt in prompts]
+    assert model.generate(prompts, max_tokens=12, temperature=0.0, context=POLICY) == alone
+
+
+def test_the_figures_tell_the_bytes_that_are_really_held():
+    stream = speaker(TED).stream("Once upon a time", 20, GREEDY, context=POLICY)
+    list(stream)
+    assert stream.state is not None and stream.figures.state_bytes == stream.state.nbytes
+    per_token = 8 * (16 + 2 + 2 + 1) + 1
+    assert stream.figures.state_bytes == 2 * 3 * per_token
+
+
+def test_without_a_kv_cache_there_is_nothing_to_choose():
+    with pytest.raises(UserError, match="--no-kv-cache: nothing is kept"):
+        speaker(TED).stream("Once", 4, GREEDY, Caches(kv=False), POLICY)

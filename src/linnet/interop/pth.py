@@ -37,18 +37,8 @@ def _content(path: Path) -> Any:
         raise UserError(f"{path}: not a file of tensors alone ({reason})") from error
 
 
-def check_shapes(named: dict[str, Tensor], expected: dict[str, tuple[int, ...]], path: Path, of: str) -> None:
-    """`UserError` naming a tensor that is missing, extra, misshapen or of whole numbers; or mixed precisions."""
-    for name in sorted(expected.keys() - named.keys()):
-        raise UserError(f"{path}: tensor {name} is missing; {of} has it, of shape {list(expected[name])}")
-    for name, tensor in named.items():
-        if name not in expected:
-            raise UserError(f"{path}: tensor {name}, of shape {list(tensor.shape)}: {of} has none of that name")
-        if tuple(tensor.shape) != expected[name]:
-            raise UserError(f"{path}: tensor {name} has shape {list(tensor.shape)}, {of} has {list(expected[name])}")
-        if not tensor.is_floating_point():
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            raise UserError(f"{path}: tensor {name} is of {dtype}, expected floating point")
+def check_one_precision(named: dict[str, Tensor], path: Path) -> None:
+    """`UserError` for tensors of mixed precisions."""
     found = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in named.values()})
     if len(found) > 1:
         raise UserError(f"{path}: tensors of {' and '.join(found)}: expected one precision")

@@ -16,6 +16,8 @@ def _group() -> None:
     """Turn a published checkpoint into a model folder.
 
     Example: linnet import pldr checkpoint.pth --spec pldr-v51-110m-1 --tokenizer pieces.model --out models/pldr
+
+    Example: linnet import ted tiny_stories --out models/ted
     """
 
 
@@ -42,4 +44,33 @@ def pldr(
     from linnet.interop.pldr import import_pldr
 
     decoder = import_pldr(checkpoint, spec, tokenizer, out, invocation())
+    print_model_made(decoder, out, as_json)
+
+
+@import_.command()
+def ted(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="A folder with model.json, vocab.json, and weights.json or weights.pth."),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to make.", show_default=False)],
+    end: Annotated[
+        str, typer.Option(metavar="CHARACTER", help="The character that stood between documents in training.")
+    ] = "\N{OCTAGONAL SIGN}",
+    context_length: Annotated[int, typer.Option(metavar="N", help="Tokens of a training sequence.")] = 2048,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
+) -> None:
+    """Import a model of the published TED code: a folder with model.json, vocab.json and weights.
+
+    weights.json holds base64 of float32; weights.pth is read as tensors alone, nothing in it is run. With both, the
+    former is read. The characters become a tokenizer.json with the same ids; others become a space. Every tensor is
+    checked by name and shape against model.json.
+
+    Example: linnet import ted tiny_stories --out models/ted
+
+    Example: linnet import ted my_ted --end '|' --context-length 512 --out models/my-ted
+    """
+    from linnet.interop.ted import import_ted
+
+    decoder = import_ted(folder, out, end, context_length, invocation())
     print_model_made(decoder, out, as_json)

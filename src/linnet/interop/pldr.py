@@ -12,10 +12,11 @@ from linnet.errors import UserError
 from linnet.files import sha256_of
 from linnet.inference.model_folder import check_new_folder, write_model_folder
 from linnet.interop.names import from_pldr
-from linnet.interop.pth import check_shapes, read_pth
+from linnet.interop.pth import check_one_precision, read_pth
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 from linnet.mixers.plga import PlgaSpec
 from linnet.model.decoder import Decoder
+from linnet.model.folder import check_tensors
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.feed_forward import GatedSpec
 
@@ -37,7 +38,8 @@ def import_pldr(
     mixer = _published_mixer(model, spec)
     speech = _tokenizer(pieces, model, spec)
     named = read_pth(checkpoint, STATE)
-    check_shapes(named, published_shapes(model), checkpoint, str(spec))
+    check_tensors(named, published_shapes(model), checkpoint, str(spec))
+    check_one_precision(named, checkpoint)
     tensors = from_pldr(named, model.layers, mixer.residual_units, mixer.gated_units)
     with torch.device("meta"):
         decoder = Decoder(model)

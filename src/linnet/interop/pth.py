@@ -4,6 +4,7 @@
 """
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +14,35 @@ from torch import Tensor
 from linnet.errors import UserError
 
 
-def read_pth(path: Path, key: str) -> dict[str, Tensor]:
-    """The tensors by name of `FILE[key]`; `UserError` names the file and what it holds instead."""
+def read_pth(path: Path, key: str | None = None) -> dict[str, Tensor]:
+    """The tensors by name of `FILE[key]`, or of the file; `UserError` names the file and what it holds instead."""
     content = _content(path)
-    if not isinstance(content, dict) or not isinstance(content.get(key), dict):
+    named = content if key is None else content.get(key) if isinstance(content, dict) else None
+    if not isinstance(named, dict):
         keys = ", ".join(sorted(map(str, content))[:5]) if isinstance(content, dict) else None
         found = type(content).__name__ if keys is None else f"the keys {keys or '(none)'}"
-        raise UserError(f"{path}: expected a dictionary with {key}, found {found}")
-    for name, value in content[key].items():
+        raise UserError(f"{path}: expected a dictionary {f'with {key}' if key else 'of tensors'}, found {found}")
+    for name, value in named.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
-            raise UserError(f"{path}: {key}: {name!r} is of {type(value).__name__}, expected a tensor")
-    named: dict[str, Tensor] = content[key]
-    return named
+            place = f"{path}: {key}" if key else str(path)
+            raise UserError(f"{place}: {name!r} is of {type(value).__name__}, expected a tensor")
+    return dict(named)
 
 
 def _content(path: Path) -> Any:
     if not path.is_file():
         raise UserError(f"{path}: no such file; expected a .pth file")
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a kind of pickle that is refused below, or read as any other
+            return torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"{path}: not a file of tensors alone ({reason})") from error
 
 
-def check_shapes(named: dict[str, Tensor], expected: dict[str, tuple[int, ...]], path: Path, of: str) -> None:
-    """`UserError` naming a tensor that is missing, extra, misshapen or of whole numbers; or mixed precisions."""
-    for name in sorted(expected.keys() - named.keys()):
-        raise UserError(f"{path}: tensor {name} is missing; {of} has it, of shape {list(expected[name])}")
-    for name, tensor in named.items():
-        if name not in expected:
-            raise UserError(f"{path}: tensor {name}, of shape {list(tensor.shape)}: {of} has none of that name")
-        if tuple(tensor.shape) != expected[name]:
-            raise UserError(f"{path}: tensor {name} has shape {list(tensor.shape)}, {of} has {list(expected[name])}")
-        if not tensor.is_floating_point():
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            raise UserError(f"{path}: tensor {name} is of {dtype}, expected floating point")
+def check_one_precision(named: dict[str, Tensor], path: Path) -> None:
+    """`UserError` for tensors of mixed precisions."""
     found = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in named.values()})
     if len(found) > 1:
         raise UserError(f"{path}: tensors of {' and '.join(found)}: expected one precision")

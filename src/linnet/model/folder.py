@@ -1,10 +1,12 @@
 """A model on disk: `config.json` (the description) and `model.safetensors` (the weights)."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from linnet.errors import UserError
 from linnet.files import atomic_path, write_json
@@ -35,24 +37,30 @@ def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Deco
         tensors = load_file(path)
     except SafetensorError as error:
         raise UserError(f"{path}: not a safetensors file ({error})") from error
-    check_tensors(decoder, tensors, path)
+    check_tensors(tensors, shapes_of(decoder), path, f"the model in {CONFIG}")
     dtype = next(iter(tensors.values())).dtype
     # Copied, so that they lie in memory as PyTorch aligns them, not as the file does.
     decoder.load_state_dict({name: t.to(device, dtype, copy=True) for name, t in tensors.items()}, assign=True)
     return decoder
 
 
-def check_tensors(decoder: Decoder, tensors: dict[str, torch.Tensor], path: Path) -> None:
-    """Raise a `UserError` naming the first tensor that is missing, extra, misshapen or of whole numbers."""
-    expected = decoder.state_dict()
+def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Sequence[int]], path: Path, of: str) -> None:
+    """`UserError` naming the first tensor that is missing, extra, misshapen or of whole numbers.
+
+    expected: the shapes by name; `of` says in the message whose they are.
+    """
     for name in sorted(expected.keys() - tensors.keys()):
-        raise UserError(f"{path}: tensor {name} is missing")
-    for name in sorted(tensors.keys() - expected.keys()):
-        raise UserError(f"{path}: tensor {name} does not belong to the model in {CONFIG}")
+        raise UserError(f"{path}: tensor {name} is missing; {of} has it, of shape {list(expected[name])}")
     for name, tensor in tensors.items():
-        if tensor.shape != expected[name].shape:
-            raise UserError(
-                f"{path}: tensor {name} has shape {list(tensor.shape)}, expected {list(expected[name].shape)}"
-            )
+        if name not in expected:
+            raise UserError(f"{path}: tensor {name}, of shape {list(tensor.shape)}: {of} has none of that name")
+        if list(tensor.shape) != list(expected[name]):
+            raise UserError(f"{path}: tensor {name} has shape {list(tensor.shape)}, {of} has {list(expected[name])}")
         if not tensor.is_floating_point():
-            raise UserError(f"{path}: tensor {name} is of {tensor.dtype}, expected floating point")
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise UserError(f"{path}: tensor {name} is of {dtype}, expected floating point")
+
+
+def shapes_of(decoder: Decoder) -> dict[str, Sequence[int]]:
+    """The shapes of a decoder's tensors by name."""
+    return {name: tensor.shape for name, tensor in decoder.state_dict().items()}

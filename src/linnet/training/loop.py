@@ -27,7 +27,7 @@ from linnet.evaluation.likelihood import Evaluation, evaluate
 from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
-from linnet.model.folder import check_tensors
+from linnet.model.folder import check_tensors, shapes_of
 from linnet.training.acyclicity import with_acyclicity
 from linnet.training.checkpoint import (
     checkpoint_path,
@@ -147,7 +147,7 @@ class Trainer:
                     f"--data {self.run.data}: not the data that {self.folder.path} was trained on (manifest"
                     f" {self.standing.data_hash[:12]}, not {standing.data_hash[:12]}); choose another --out"
                 )
-            check_tensors(self.decoder, checkpoint.weights, checkpoint.path)
+            check_tensors(checkpoint.weights, shapes_of(self.decoder), checkpoint.path, "the run's model")
             self.decoder.load_state_dict(checkpoint.weights)
             load_optimiser_tensors(self.optimiser, self.decoder, checkpoint.moments)
             self.standing, self.saved = standing, (standing.step, standing.closed)

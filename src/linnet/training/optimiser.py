@@ -1,4 +1,4 @@
-"""AdamW with decay on matrices only, and its moments as named tensors."""
+"""AdamW with decay on matrices or on all parameters, and its moments as named tensors."""
 
 import torch
 from torch import Tensor, nn
@@ -10,18 +10,19 @@ from linnet.training.spec import OptimiserSpec
 def build_optimiser(spec: OptimiserSpec, decoder: Decoder) -> torch.optim.AdamW:
     """AdamW over all parameters, in the fused form of PyTorch (CPU and CUDA)."""
     decayed, free = split_by_decay(decoder)
+    of_free = spec.weight_decay if spec.weight_decay_on == "all" else 0.0
     groups = [
         {"params": list(decayed.values()), "weight_decay": spec.weight_decay},
-        {"params": list(free.values()), "weight_decay": 0.0},
+        {"params": list(free.values()), "weight_decay": of_free},
     ]
     return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=True)
 
 
 def split_by_decay(decoder: Decoder) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
-    """Parameters by name: those that weight decay acts on, and the others.
+    """Parameters by name: those that weight decay always acts on, and the others.
 
-    Decayed are matrices, that is parameters of two or more dimensions, but neither embeddings (a tied head is one) nor
-    biases.
+    Always decayed are matrices, that is parameters of two or more dimensions, but neither embeddings (a tied head is
+    one) nor biases.
     """
     embeddings = {module.weight for module in decoder.modules() if isinstance(module, nn.Embedding)}
     decayed: dict[str, nn.Parameter] = {}

@@ -21,13 +21,15 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class OptimiserSpec(Spec):
     """AdamW (Loshchilov and Hutter, arXiv 1711.05101). `lr` is the peak that the schedule scales.
 
-    Weight decay acts on matrices: parameters of two or more dimensions that are neither embeddings nor biases.
+    weight_decay_on: `matrices` are the parameters of two or more dimensions that are neither embeddings nor biases;
+    `all` are all parameters.
     """
 
     lr: PositiveFloat = 1e-3
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     eps: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.1
+    weight_decay_on: Literal["matrices", "all"] = "matrices"
 
 
 class ScheduleSpec(Spec):

@@ -15,6 +15,7 @@ DESCRIPTION = {
     "context_length": 16,
     "blocks": [{"mixer": {"kind": "attention", "heads": 2}}, {"mixer": {"kind": "ted"}, "width": 6}],
 }
+MODEL = f"the model in {CONFIG}"
 
 
 @pytest.fixture
@@ -58,23 +59,24 @@ def test_a_folder_without_weights_or_description_is_refused(folder: Path):
 
 
 def test_a_missing_tensor_is_named(folder: Path):
-    change_weights(folder, "blocks.1.layers.0.mixer.out.weight", None)
-    assert refusal(folder) == f"{folder / WEIGHTS}: tensor blocks.1.layers.0.mixer.out.weight is missing"
+    name = "blocks.1.layers.0.mixer.out.weight"
+    change_weights(folder, name, None)
+    assert refusal(folder) == f"{folder / WEIGHTS}: tensor {name} is missing; {MODEL} has it, of shape [6, 6]"
 
 
 def test_a_tensor_too_many_is_named(folder: Path):
     change_weights(folder, "head.weight", torch.zeros(9, 8))
-    assert refusal(folder) == f"{folder / WEIGHTS}: tensor head.weight does not belong to the model in {CONFIG}"
+    assert refusal(folder) == f"{folder / WEIGHTS}: tensor head.weight, of shape [9, 8]: {MODEL} has none of that name"
 
 
 def test_a_misshapen_tensor_is_named(folder: Path):
     change_weights(folder, "project.weight", torch.zeros(8, 5))
-    assert refusal(folder) == f"{folder / WEIGHTS}: tensor project.weight has shape [8, 5], expected [8, 6]"
+    assert refusal(folder) == f"{folder / WEIGHTS}: tensor project.weight has shape [8, 5], {MODEL} has [8, 6]"
 
 
 def test_a_tensor_of_whole_numbers_is_named(folder: Path):
     change_weights(folder, "project.weight", torch.zeros(8, 6, dtype=torch.int64))
-    assert refusal(folder) == f"{folder / WEIGHTS}: tensor project.weight is of torch.int64, expected floating point"
+    assert refusal(folder) == f"{folder / WEIGHTS}: tensor project.weight is of int64, expected floating point"
 
 
 def test_what_is_no_safetensors_file_is_refused(folder: Path):

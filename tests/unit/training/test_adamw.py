@@ -40,11 +40,13 @@ def test_weight_decay_acts_on_matrices_but_not_on_embeddings_norms_and_biases(de
     assert len(decayed) + len(free) == len(list(decoder.parameters()))
 
 
-def test_the_update_is_adamw(decoder_of):
+@pytest.mark.parametrize("on", ["matrices", "all"])
+def test_the_update_is_adamw(decoder_of, on: str):
     """Loshchilov and Hutter, algorithm 2, two steps in float64 beside the fused kernel."""
-    decoder, spec = decoder_of(), OptimiserSpec(lr=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.5)
+    decoder = decoder_of()
+    spec = OptimiserSpec(lr=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.5, weight_decay_on=on)
     optimiser = build_optimiser(spec, decoder)
-    decayed = split_by_decay(decoder)[0]
+    decayed = split_by_decay(decoder)[0] if on == "matrices" else dict(decoder.named_parameters())
     expected = {name: p.detach().double().clone() for name, p in decoder.named_parameters()}
     m = {name: torch.zeros_like(p) for name, p in expected.items()}
     v = {name: torch.zeros_like(p) for name, p in expected.items()}

@@ -5,6 +5,7 @@ import pytest
 from linnet.errors import UserError
 from linnet.model.spec import preset_names
 from linnet.training.recipe import merged, recipe_names
+from linnet.training.schedule import learning_rate
 from linnet.training.spec import TrainingSpec, read_run
 
 PEAKS = {
@@ -19,7 +20,8 @@ PEAKS = {
     "pldr-v51g-106m-2": (3e-4, 2000),
     "pldr-v51g-106m-3": (3e-4, 2000),
 }
-"""Peak learning rate and warm-up, from the paper's table."""
+"""Peak learning rate and warm-up of PLDR-LLM, from the paper's table."""
+TED = "ted-tinystories"
 
 
 def recipe(name: str, *assignments: str, **sections) -> TrainingSpec:
@@ -27,12 +29,12 @@ def recipe(name: str, *assignments: str, **sections) -> TrainingSpec:
 
 
 def test_every_recipe_is_one_of_a_preset():
-    assert set(recipe_names()) == set(PEAKS)
+    assert set(recipe_names()) == {*PEAKS, TED}
     assert set(recipe_names()) <= set(preset_names())
 
 
 @pytest.mark.parametrize("name", PEAKS)
-def test_a_recipe_is_the_published_one(name: str):
+def test_a_recipe_of_pldr_is_the_published_one(name: str):
     training = recipe(name)
     assert (training.optimiser.lr, training.schedule.warmup_steps) == PEAKS[name]
     assert (training.optimiser.betas, training.optimiser.eps, training.optimiser.weight_decay) == (
@@ -46,6 +48,24 @@ def test_a_recipe_is_the_published_one(name: str):
     assert (training.dag.model_dump() if training.dag else None) == (
         {"a_lm": 0.05, "a_p": 0.05, "g": 0.05} if "dag" in name else None
     )
+
+
+def test_the_recipe_of_ted_is_the_published_one():
+    training = read_run(model=TED, data="x", recipe=TED).resolved().training
+    assert (training.steps, training.batch_size, training.accumulate, training.context_length) == (20_000, 4, 1, 2048)
+    assert (training.windows, training.precision, training.dag) == ("stream", "float32", None)
+    adamw = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "weight_decay_on": "all"}
+    assert training.optimiser.model_dump() == adamw
+    assert training.clip.model_dump() == {"by": "norm", "at": 1.0}
+    assert (training.schedule.kind, training.schedule.warmup_steps) == ("cosine_squared", 2000)
+    rates = {step: learning_rate(training.schedule, 1e-3, step, 20_000) for step in (0, 1000, 2000, 11_000, 20_000)}
+    middle = (1e-3 - 1e-6) / 2 + 1e-6
+    assert rates == pytest.approx({0: 1e-5, 1000: 0.505e-3, 2000: 1e-3, 11_000: middle, 20_000: 1e-6})
+
+
+def test_the_warm_up_of_ted_is_a_tenth_of_any_number_of_steps():
+    run = read_run(model=TED, data="x", recipe=TED, assignments=["training.steps=300"])
+    assert run.resolved().training.schedule.warmup_steps == 30
 
 
 def test_file_and_assignments_change_fields_of_a_recipe(tmp_path: Path):

@@ -1,0 +1,124 @@
+"""TED's decoding, one stream of `ted-tinystories`, float32: `python benchmarks/ted_decode.py`.
+
+A bank of sums and an eviction policy against the published way of stepping (`plain_ted.py`), with a threshold that
+leaves about 30 tokens in each context; the bank at age 100 and at age 100,000; and a prompt of 10,000 tokens read in
+parallel against reading it token by token. Before that the policy must give the logits of the published way, and the
+bank those of the full context.
+"""
+
+import statistics
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from harness import contest, gate, report, threads_from_command_line
+from linnet.inference.context import Contexts, context_state
+from linnet.mixers.ted_state import FULL, BankContext, TedState
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.model.state import DecoderState
+from linnet.ops.decay.context import ContextPolicy
+from plain_ted import PlainTed
+
+CAPACITY, TOKENS, PROMPT, HELD, WARM = 2**18, 200, 10_000, 30, 200
+
+
+def state_of(decoder: Decoder, context: Contexts) -> DecoderState:
+    return context_state(decoder, 1, CAPACITY if context != FULL else 2 * PROMPT, context)
+
+
+def stepper(decoder: Decoder, state: DecoderState, tokens: Tensor) -> Callable[[], object]:
+    """Reads the tokens one by one, with logits."""
+
+    def run() -> Tensor:
+        with torch.inference_mode():
+            return torch.cat([decoder(token[None, None], state)[0] for token in tokens])
+
+    return run
+
+
+def plain_stepper(plain: PlainTed, tokens: Tensor) -> Callable[[], object]:
+    def run() -> Tensor:
+        with torch.inference_mode():
+            return torch.stack([plain.step(int(token)) for token in tokens])
+
+    return run
+
+
+@torch.inference_mode()
+def threshold_for(decoder: Decoder, tokens: Tensor) -> float:
+    """The one that leaves about `HELD` tokens in the average context, by bisection."""
+    low, high = -12.0, 2.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        state = state_of(decoder, ContextPolicy(0, 10**middle))
+        decoder.hidden(tokens[None, :WARM], state)
+        mean = sum(int(layer.sizes(WARM)) for layer in state.layers if isinstance(layer, TedState)) / len(state.layers)
+        low, high = (middle, high) if mean > HELD else (low, middle)
+    return float(10**high)
+
+
+def check(decoder: Decoder, tokens: Tensor, threshold: float) -> None:
+    """The policy gives the published way's logits, the bank the full context's."""
+    expected = plain_stepper(PlainTed(decoder, threshold), tokens[:TOKENS])()
+    actual = stepper(decoder, state_of(decoder, ContextPolicy(0, threshold)), tokens[:TOKENS])()
+    error = float((actual - expected).abs().max())  # type: ignore[operator]
+    gate("eviction policy", error < 1e-4, f"logits differ by {error:.1e} from the published way's")
+    with torch.inference_mode():
+        full, bank = (decoder(tokens[None, :2000], state_of(decoder, context)) for context in (FULL, BankContext()))
+    error = float((full - bank).abs().max())
+    gate("bank", error < 1e-3, f"logits differ by {error:.1e} from the full context's")
+
+
+def aged(decoder: Decoder, tokens: Tensor, context: Contexts, age: int) -> DecoderState:
+    """A state that has read so many tokens, as one prompt."""
+    state = state_of(decoder, context)
+    with torch.inference_mode():
+        decoder.hidden(tokens[:age][None], state)
+    return state
+
+
+def prompt_contest(decoder: Decoder, tokens: Tensor, context: Contexts, runs: int) -> dict[str, object]:
+    """The whole prompt in one pass, against its first tokens one by one, as if all took as long as they."""
+
+    def in_parallel() -> None:
+        aged(decoder, tokens, context, PROMPT)
+
+    one_by_one = stepper(decoder, aged(decoder, tokens, context, WARM), tokens[:TOKENS])
+    times = contest(in_parallel, one_by_one, runs=runs)
+    per_token = times.ratio * PROMPT / TOKENS
+    return {
+        "times_as_fast_as_token_by_token": round(per_token, 2),
+        "seconds": round(sorted(times.ours_s)[runs // 2], 3),
+    }
+
+
+def main() -> None:
+    """Check, then time."""
+    runs = threads_from_command_line(__doc__)
+    torch.manual_seed(0)
+    decoder = Decoder(ModelSpec.load("ted-tinystories")).eval()
+    tokens = torch.randint(90, (CAPACITY // 2,), generator=torch.Generator().manual_seed(1))
+    threshold = threshold_for(decoder, tokens)
+    policy = ContextPolicy(0, threshold)
+    check(decoder, tokens, threshold)
+    few, results = tokens[:TOKENS], {"shape": f"ted-tinystories, {TOKENS} tokens, threshold {threshold:.2g}"}
+    plain = PlainTed(decoder, threshold)
+    plain_stepper(plain, tokens[:WARM])()
+    for name, context in {"bank": BankContext(), "policy": policy}.items():
+        ours = stepper(decoder, aged(decoder, tokens, context, WARM), few)
+        times = contest(ours, plain_stepper(plain, few), runs=runs)
+        rate = {"tokens_per_s": round(TOKENS / times.summary()["ours_median_s"])}
+        results[f"{name} against the published way"] = {**times.summary(), **rate}
+    held = [len(layer.ages) for layer in plain.layers]
+    results["tokens in the published way's contexts"] = held
+    young, old = (stepper(decoder, aged(decoder, tokens, BankContext(), age), few) for age in (100, 100_000))
+    results["bank at age 100,000 against age 100"] = contest(old, young, runs=runs).summary()
+    for name, context in {"bank": BankContext(), "policy": policy, "top 30": ContextPolicy(30, -1.0)}.items():
+        results[f"prompt of {PROMPT}, {name}"] = prompt_contest(decoder, tokens, context, runs)
+    report("ted_decode", results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,77 +1,141 @@
-"""TED's decoder as the published Python steps it: every map a product of its own, the context a list of tensors.
+"""TED's decoder as the published Python steps it (github.com/biuq/ted): the contestant of `ted_decode.py`.
 
-The contestant of `ted_decode.py`; written from the description in docs/mixers/ted.md, with linnet's weights.
+Every map is a product of its own, ages and rates are rows of their own, relevance is computed anew after the token has
+joined, and what stays is taken out of four tensors. Written from docs/mixers/ted.md, with linnet's weights.
 
-Legend: `V` vocabulary, `D` width, `F` hidden width, `S` tokens in the context.
+Legend: `V` vocabulary, `D` width, `F` hidden width, `S` tokens in the context; a batch of one stands before them.
 """
 
 import torch
 import torch.nn.functional as F
-from linnet.nn.norms import RmsNorm
-from torch import Tensor
+from torch import Tensor, nn
 
 from linnet.mixers.ted import Ted
 from linnet.model.decoder import Decoder, Layer
 from linnet.nn.feed_forward import GatedFeedForward
+from linnet.nn.norms import RmsNorm
 
 
-def rms(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * gain_D
+def linear(weight: Tensor) -> nn.Linear:
+    """A map with these weights."""
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    made.weight = nn.Parameter(weight.detach().clone())
+    return made
 
 
-class PlainLayer:
-    """One layer and its context: ages, rates, norms `[S]` and quantities `[S, D]`."""
+class PlainNorm(nn.Module):
+    """Root mean square, in float32."""
 
-    def __init__(self, layer: Layer, threshold: float) -> None:
-        mixer, feed_forward = layer.mixer, layer.feed_forward
-        assert isinstance(mixer, Ted) and isinstance(feed_forward, GatedFeedForward)
-        assert isinstance(layer.mixer_norm, RmsNorm) and isinstance(layer.feed_forward_norm, RmsNorm)
-        self.norms = [(norm.weight, norm.eps) for norm in (layer.mixer_norm, layer.feed_forward_norm)]
-        self.quantity_DD, self.gate_DD = mixer.quantity_gate.part_weights()
-        self.rate_1D, self.out_DD = mixer.rate_weight, mixer.out.weight
-        self.hidden_gate_FD, self.hidden_FD = feed_forward.up.part_weights()
-        self.back_DF, self.threshold = feed_forward.down.weight, threshold
-        self.ages = self.minus_rates = self.magnitudes = torch.empty(0)
-        self.quantities = torch.empty(0, len(self.out_DD))
+    def __init__(self, norm: nn.Module | None) -> None:
+        super().__init__()
+        assert isinstance(norm, RmsNorm)
+        self.weight, self.eps = norm.weight, norm.eps
 
-    def step(self, x_D: Tensor) -> Tensor:
-        x_D = x_D + self.decay(rms(x_D, *self.norms[0]))
-        y_D = rms(x_D, *self.norms[1])
-        return x_D + F.linear(F.linear(y_D, self.hidden_FD) * F.silu(F.linear(y_D, self.hidden_gate_FD)), self.back_DF)
+    def forward(self, x_1TD: Tensor) -> Tensor:
+        wide = x_1TD.float()
+        normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return normed.type_as(x_1TD) * self.weight
 
-    def decay(self, x_D: Tensor) -> Tensor:
-        minus_rate = F.linear(x_D, self.rate_1D).sigmoid().log()
-        quantity_D = F.linear(x_D, self.quantity_DD)
-        self.ages = self.ages + 1
-        sum_D = quantity_D + (self.minus_rates * self.ages).exp() @ self.quantities
-        self.ages = torch.cat([self.ages, torch.zeros(1)])
-        self.minus_rates = torch.cat([self.minus_rates, minus_rate])
-        self.quantities = torch.cat([self.quantities, quantity_D[None]])
-        self.magnitudes = torch.cat([self.magnitudes, torch.linalg.vector_norm(quantity_D, keepdim=True)])
+
+class PlainFeedForward(nn.Module):
+    """Two maps up, one down."""
+
+    def __init__(self, layer: GatedFeedForward) -> None:
+        super().__init__()
+        gate_FD, hidden_FD = layer.up.part_weights()
+        self.gate, self.hidden, self.back = linear(gate_FD), linear(hidden_FD), linear(layer.down.weight)
+
+    def forward(self, x_1TD: Tensor) -> Tensor:
+        hidden_1TF, gate_1TF = self.hidden(x_1TD), self.gate(x_1TD)
+        back: Tensor = self.back(hidden_1TF * F.silu(gate_1TF))
+        return back
+
+
+class PlainContext:
+    """Ages, rates and norms `[1, 1, S]`, quantities `[1, S, D]`."""
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+        self.ages = self.minus_rates = self.norms = torch.empty(1, 1, 0)
+        self.quantities: Tensor | None = None
+
+    def fading(self) -> Tensor:
+        return (self.minus_rates * self.ages).exp()
+
+    def influence(self) -> Tensor | float:
+        self.ages = self.ages + torch.linspace(1, 1, 1)
+        return 0.0 if self.quantities is None else self.fading() @ self.quantities
+
+    def add(self, minus_rate_11T: Tensor, quantity_1TD: Tensor) -> None:
+        norm_11T = torch.linalg.vector_norm(quantity_1TD, dim=-1, keepdim=True).swapaxes(-1, -2)
+        self.ages = torch.cat([self.ages, torch.zeros(1, 1, 1)], dim=-1)
+        self.minus_rates = torch.cat([self.minus_rates, minus_rate_11T], dim=-1)
+        held = quantity_1TD[:, :0] if self.quantities is None else self.quantities
+        self.quantities = torch.cat([held, quantity_1TD], dim=-2)
+        self.norms = torch.cat([self.norms, norm_11T], dim=-1)
         self.evict()
-        return F.linear(F.silu(sum_D), self.out_DD) * F.linear(x_D, self.gate_DD)
 
     def evict(self) -> None:
-        relevance = self.magnitudes * (self.minus_rates * self.ages).exp()
-        (stay,) = torch.where(relevance >= self.threshold)
-        if stay.numel() == 0:
-            stay = torch.topk(relevance, 1).indices
-        self.ages, self.minus_rates = self.ages[stay], self.minus_rates[stay]
-        self.quantities, self.magnitudes = self.quantities[stay], self.magnitudes[stay]
+        assert self.quantities is not None
+        relevance = self.norms * self.fading()[..., -1:, :]
+        stay = torch.where(relevance >= self.threshold)[2]
+        if stay.numel() < 1:
+            stay = torch.topk(relevance, 1, dim=-1).indices[0, 0]
+        self.ages, self.minus_rates = self.ages[:, :, stay], self.minus_rates[:, :, stay]
+        self.quantities, self.norms = self.quantities[:, stay, :], self.norms[:, :, stay]
 
 
-class PlainTed:
+class PlainDecay(nn.Module):
+    """The token mixer with its context."""
+
+    def __init__(self, mixer: Ted, threshold: float) -> None:
+        super().__init__()
+        quantity_DD, gate_DD = mixer.quantity_gate.part_weights()
+        self.quantity, self.gate, self.out = linear(quantity_DD), linear(gate_DD), linear(mixer.out.weight)
+        self.rate, self.context = linear(mixer.rate_weight), PlainContext(threshold)
+        self.time = torch.zeros(1, 1)
+
+    def forward(self, x_1TD: Tensor) -> Tensor:
+        minus_rate_11T = self.rate(x_1TD).sigmoid().log().swapaxes(-1, -2)
+        quantity_1TD = self.quantity(x_1TD)
+        sum_1TD = (minus_rate_11T * self.time).exp().tril() @ quantity_1TD
+        sum_1TD = sum_1TD + self.context.influence()
+        self.context.add(minus_rate_11T, quantity_1TD)
+        out: Tensor = self.out(F.silu(sum_1TD)) * self.gate(x_1TD)
+        return out
+
+
+class PlainLayer(nn.Module):
+    """Two residual branches."""
+
+    def __init__(self, layer: Layer, threshold: float) -> None:
+        super().__init__()
+        assert isinstance(layer.mixer, Ted) and isinstance(layer.feed_forward, GatedFeedForward)
+        self.decay_norm, self.decay = PlainNorm(layer.mixer_norm), PlainDecay(layer.mixer, threshold)
+        self.norm, self.feed_forward = PlainNorm(layer.feed_forward_norm), PlainFeedForward(layer.feed_forward)
+
+    def forward(self, x_1TD: Tensor) -> Tensor:
+        x_1TD = x_1TD + self.decay(self.decay_norm(x_1TD))
+        out: Tensor = x_1TD + self.feed_forward(self.norm(x_1TD))
+        return out
+
+
+class PlainTed(nn.Module):
     """The whole model, one token at a time."""
 
     def __init__(self, decoder: Decoder, threshold: float) -> None:
-        self.embedding_VD = decoder.embedding.tokens.weight
-        self.layers = [PlainLayer(layer, threshold) for layer in decoder.layers]
-        assert isinstance(decoder.norm, RmsNorm)
-        self.norm = (decoder.norm.weight, decoder.norm.eps)
+        super().__init__()
+        self.layers = nn.ModuleList(PlainLayer(layer, threshold) for layer in decoder.layers)
+        self.norm, self.head = PlainNorm(decoder.norm), linear(decoder.embedding.tokens.weight)
+
+    def sizes(self) -> list[int]:
+        """Tokens in the context of each layer."""
+        return [layer.decay.context.ages.shape[-1] for layer in self.layers if isinstance(layer, PlainLayer)]
 
     def step(self, token: int) -> Tensor:
         """Logits `[V]` after this token."""
-        x_D = self.embedding_VD[token]
+        x_1TD = F.embedding(torch.tensor([[token]]), self.head.weight)
         for layer in self.layers:
-            x_D = layer.step(x_D)
-        return F.linear(rms(x_D, *self.norm), self.embedding_VD)
+            x_1TD = layer(x_1TD)
+        logits: Tensor = self.head(self.norm(x_1TD))
+        return logits[0, 0]

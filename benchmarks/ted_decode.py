@@ -6,7 +6,6 @@ parallel against reading it token by token. Before that the policy must give the
 bank those of the full context.
 """
 
-import statistics
 from collections.abc import Callable
 
 import torch
@@ -111,8 +110,7 @@ def main() -> None:
         times = contest(ours, plain_stepper(plain, few), runs=runs)
         rate = {"tokens_per_s": round(TOKENS / times.summary()["ours_median_s"])}
         results[f"{name} against the published way"] = {**times.summary(), **rate}
-    held = [len(layer.ages) for layer in plain.layers]
-    results["tokens in the published way's contexts"] = held
+    results["tokens in the published way's contexts"] = plain.sizes()
     young, old = (stepper(decoder, aged(decoder, tokens, BankContext(), age), few) for age in (100, 100_000))
     results["bank at age 100,000 against age 100"] = contest(old, young, runs=runs).summary()
     for name, context in {"bank": BankContext(), "policy": policy, "top 30": ContextPolicy(30, -1.0)}.items():

@@ -134,7 +134,12 @@ class Ted(Mixer):
 
     def rates(self, x_BTD: Tensor) -> Tensor:
         """The decay rates of each token, `[B, T, N]`, per step; float32 or wider."""
+        if torch.is_autocast_enabled(x_BTD.device.type):
+            with torch.autocast(x_BTD.device.type, enabled=False):
+                return self._rates(x_BTD)
+        return self._rates(x_BTD)
+
+    def _rates(self, x_BTD: Tensor) -> Tensor:
         wide = torch.promote_types(x_BTD.dtype, torch.float32)
-        with torch.autocast(device_type=x_BTD.device.type, enabled=False):
-            logits_BTN = x_BTD.to(wide) @ self.rate_weight.to(wide).T
-            return decay_rates(logits_BTN if self.rate_bias is None else logits_BTN + self.rate_bias.to(wide))
+        bias_N = None if self.rate_bias is None else self.rate_bias.to(wide)
+        return decay_rates(F.linear(x_BTD.to(wide), self.rate_weight.to(wide), bias_N))

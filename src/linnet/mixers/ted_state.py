@@ -205,30 +205,35 @@ class PolicyState(TedState):
 
 @dataclass
 class BankState(TedState):
-    """The running sums `[B, N, R, C]` and two chunks of tokens, `[B, N, W, C]` and `[B, N, W]`."""
+    """The running sums and two chunks of tokens, `[B, N, E, C]`, their rates, and what the sums' rounding took off."""
 
     bank: RateBank = field(repr=False)
-    sums: Tensor
+    entries: Tensor
     rates: Tensor
-    values: Tensor
+    low: Tensor
 
     @classmethod
     def empty(cls, shape: Shape, bank: RateBank) -> Self:
         """No token yet."""
         empty = DecayBank.empty((shape.batch, shape.heads, shape.channels), bank, shape.dtype, shape.device)
-        return cls(bank, empty.sums_BNRH, empty.rates_BNW, empty.v_BNWH)
+        return cls(bank, empty.entries_BNEH, empty.rates_BNE, empty.low_BNRH)
 
     def read(self, rates_BTN: Tensor, v_BTD: Tensor, span: Span, sums: Sums) -> Tensor:
         """See `TedState`; every weight is right to the bank's bound."""
-        stream = DecayBank(self.bank, self.sums, self.rates, self.values, span.start)
-        out_BTNC = stream.append(rates_BTN, _by_head(v_BTD, rates_BTN))
-        return out_BTNC.flatten(2)
+        stream = DecayBank(self.bank, self.entries, self.rates, self.low, span.start)
+        return stream.append(rates_BTN, _by_head(v_BTD, rates_BTN)).flatten(2)
+
+    def forget(self) -> Self:
+        """An empty copy; the fixed rates stay."""
+        rates = self.rates.clone()
+        rates[:, :, len(self.bank.rates_R) :] = 0
+        return self.with_tensors({**super().forget().tensors(), "rates": rates})
 
     def sizes(self, position: int) -> Tensor:
         """The sums, and the tokens of the chunk before the current one and of the current one."""
         chunk = self.bank.nearest
         near = min(position, chunk + position % chunk)
-        return torch.full((len(self.values),), near + self.sums.shape[2])
+        return torch.full((len(self.low),), near + self.low.shape[2])
 
     def crop(self, length: int) -> None:
         """Cannot be done: what is in the sums cannot be told apart."""

@@ -18,13 +18,18 @@ def rms_norm_reference(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
     return out
 
 
+def _inverse(x: Tensor, eps: float) -> Tensor:
+    """`1 / sqrt(mean(x^2) + eps)`, `[..., 1]`."""
+    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norms.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+
+
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
-        inverse = torch.linalg.vecdot(x, x).div_(x.shape[-1]).add_(eps).rsqrt_().unsqueeze(-1)
+        inverse = _inverse(x, eps)
         ctx.save_for_backward(x, gain_D, inverse)
-        normed: Tensor = (x * inverse).mul_(gain_D)
-        return normed
+        return (x * inverse).mul_(gain_D)
 
     @staticmethod
     @once_differentiable
@@ -40,7 +45,18 @@ class _RmsNorm(torch.autograd.Function):
 def rms_norm(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
     """The same, fast: `[..., D] -> [..., D]`."""
     wide = x.dtype == gain_D.dtype and x.dtype in (torch.float32, torch.float64)
-    if not wide or x.is_cuda or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    if not wide or x.is_cuda or torch.compiler.is_compiling():
         return F.rms_norm(x, (x.shape[-1],), gain_D, eps)
-    out: Tensor = _RmsNorm.apply(x, gain_D, eps)  # type: ignore[no-untyped-call]
-    return out
+    if torch.is_grad_enabled():
+        out: Tensor = _RmsNorm.apply(x, gain_D, eps)  # type: ignore[no-untyped-call]
+        return out
+    if x.numel() == gain_D.numel() and x.device.type == "cpu":
+        return _one_row(x, gain_D, eps)
+    return (x * _inverse(x, eps)).mul_(gain_D)
+
+
+def _one_row(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
+    """One token, as decoding has it: there the number of operations counts, so the scale is one of Python's numbers."""
+    row_D = x.reshape(-1)
+    scale = (float(torch.dot(row_D, row_D)) / len(row_D) + eps) ** -0.5
+    return (x * scale).mul_(gain_D)

@@ -1,9 +1,11 @@
 """The decaying sum of an endless stream from a state of constant size.
 
 The state is what a chunk of the chunked form reads: the chunk before it and itself so far, token by token, and the R
-sums of all that lies further back. So it gives the same numbers as the chunked form, however the stream is cut.
+sums of all that lies further back. So it gives the same numbers as the chunked form, however the stream is cut. A sum
+is one more entry to read: it fades at its fixed rate from the moment at which the current chunk began.
 
-Legend: `B` batch, `T` tokens appended, `N` heads, `H` channels of a head, `R` fixed rates, `W` tokens of two chunks.
+Legend: `B` batch, `T` tokens appended, `N` heads, `H` channels of a head, `R` fixed rates, `P` rows times heads, `C`
+tokens of a chunk, `K` chunks, `E` entries: R sums, then the 2 C tokens of two chunks.
 """
 
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from linnet.ops.decay.chunked import add_far_sums, entry_ages, near_ages, near_sums, readout, run_on
+from linnet.ops.decay.chunked import add_far_sums, entry_ages, near_ages, near_sums, run_on
 from linnet.ops.decay.rates import RateBank, coefficients
 
 CHUNKS_AT_ONCE = 64
@@ -26,15 +28,17 @@ class DecayBank:
 
     bank: the fixed rates; their bound holds up to an age of `bank.length`. Older sources fade like a mixture of fixed
         rates, which never grows.
-    sums_BNRH: what is left of each fixed rate's sum when the current chunk begins.
-    rates_BNW, v_BNWH: the chunk before the current one, and the current one.
+    entries_BNEH, rates_BNE: the sums as they were when the current chunk began, with the fixed rates; then the chunk
+        before the current one, and the current one. float32 or wider.
+    low_BNRH: what rounding has taken off the sums. In ten million steps a sum is multiplied 300,000 times; without
+        this the slowest would stop fading.
     position: tokens of the stream so far.
     """
 
     bank: RateBank
-    sums_BNRH: Tensor
-    rates_BNW: Tensor
-    v_BNWH: Tensor
+    entries_BNEH: Tensor
+    rates_BNE: Tensor
+    low_BNRH: Tensor
     position: int = 0
 
     @classmethod
@@ -45,28 +49,29 @@ class DecayBank:
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
     ) -> Self:
-        """No token yet. `dtype` is that of the quantities; rates are float32 or wider, sums float64.
-
-        In ten million steps a sum is multiplied 300,000 times; rounded to float32 the slowest would stop fading.
-        """
-        (batch, heads, channels), window = shape_BNH, 2 * bank.nearest
-        wide = torch.promote_types(dtype, torch.float32)
-        return cls(
-            bank,
-            torch.zeros(batch, heads, len(bank.rates_R), channels, dtype=torch.float64, device=device),
-            torch.zeros(batch, heads, window, dtype=wide, device=device),
-            torch.zeros(batch, heads, window, channels, dtype=dtype, device=device),
-        )
+        """No token yet. `dtype` is that of the quantities, kept as float32 or wider."""
+        (batch, heads, channels), count = shape_BNH, len(bank.rates_R)
+        entries, wide = count + 2 * bank.nearest, torch.promote_types(dtype, torch.float32)
+        rates_BNE = torch.zeros(batch, heads, entries, dtype=wide, device=device)
+        rates_BNE[:, :, :count] = bank.rates_R
+        entries_BNEH = torch.zeros(batch, heads, entries, channels, dtype=wide, device=device)
+        return cls(bank, entries_BNEH, rates_BNE, torch.zeros_like(entries_BNEH[:, :, :count]))
 
     @property
     def nbytes(self) -> int:
         """Bytes of the state, whatever the position."""
-        return self.sums_BNRH.nbytes + self.rates_BNW.nbytes + self.v_BNWH.nbytes
+        return self.entries_BNEH.nbytes + self.rates_BNE.nbytes + self.low_BNRH.nbytes
+
+    @property
+    def _sums(self) -> int:
+        return len(self.bank.rates_R)
 
     @torch.no_grad()
     def append(self, rates_BTN: Tensor, v_BTNH: Tensor) -> Tensor:
         """Add tokens to the stream and give their sums, `[B, T, N, H]`."""
         rates_BNT, v_BNTH = rates_BTN.transpose(1, 2), v_BTNH.transpose(1, 2)
+        if v_BNTH.shape[2] == 1:
+            return self._append_to_chunk(rates_BNT, v_BNTH).transpose(1, 2).to(v_BTNH.dtype)
         done, outputs = 0, []
         while done < v_BNTH.shape[2]:
             whole, count = self._next_piece(v_BNTH.shape[2] - done)
@@ -74,7 +79,7 @@ class DecayBank:
             append = self._append_chunks if whole else self._append_to_chunk
             outputs.append(append(rates_BNT[:, :, piece], v_BNTH[:, :, piece]))
             done += count
-        return torch.cat(outputs, dim=2).transpose(1, 2) if outputs else torch.empty_like(v_BTNH)
+        return torch.cat([v_BNTH[:, :, :0], *outputs], dim=2).transpose(1, 2).to(v_BTNH.dtype)
 
     def _next_piece(self, tokens: int) -> tuple[bool, int]:
         """Whether the next of so many tokens fill chunks of their own, and how many are taken at once."""
@@ -84,52 +89,62 @@ class DecayBank:
             return False, min(tokens, chunk - inside)
         return True, min(tokens // chunk, CHUNKS_AT_ONCE) * chunk
 
-    def _append_chunks(self, rates_BNT: Tensor, v_BNTH: Tensor) -> Tensor:
-        """Whole chunks, as the chunked form takes a segment: its first one lies before them."""
-        chunk = self.bank.nearest
-        streams, channels = v_BNTH.shape[0] * v_BNTH.shape[1], v_BNTH.shape[3]
-        rates_PKC = torch.cat([self.rates_BNW[:, :, :chunk], rates_BNT], dim=2).view(streams, -1, chunk)
-        v_PKCH = torch.cat([self.v_BNWH[:, :, :chunk], v_BNTH], dim=2).view(streams, -1, chunk, channels)
-        out_PKCH = near_sums(rates_PKC, v_PKCH).double()
-        sums_PRH = self.sums_BNRH.flatten(0, 1)
-        sums_PRH.copy_(add_far_sums(out_PKCH, self.bank, rates_PKC, v_PKCH.double(), sums_PRH.clone()))
-        self.rates_BNW[:, :, :chunk] = rates_BNT[:, :, -chunk:]
-        self.v_BNWH[:, :, :chunk] = v_BNTH[:, :, -chunk:]
-        self.position += v_BNTH.shape[2]
-        return out_PKCH.flatten(1, 2).view(v_BNTH.shape).to(v_BNTH.dtype)
-
     def _append_to_chunk(self, rates_BNT: Tensor, v_BNTH: Tensor) -> Tensor:
         chunk, length = self.bank.nearest, rates_BNT.shape[2]
         start = self.position % chunk
-        here, end = slice(start, start + length), chunk + start + length
-        self.rates_BNW[:, :, end - length : end], self.v_BNWH[:, :, end - length : end] = rates_BNT, v_BNTH
-        minus_ages_CW, readout_CR = _tables(self.bank, rates_BNT.dtype, rates_BNT.device)
-        weights = (self.rates_BNW[:, :, None, :end] * minus_ages_CW[here, :end]).exp_()
+        first = self._sums + chunk + start
+        end = first + length
+        self.rates_BNE[:, :, first:end] = rates_BNT
+        self.entries_BNEH[:, :, first:end] = v_BNTH
+        minus_ages_CE = _minus_ages(self.bank, rates_BNT.dtype, rates_BNT.device)
+        weights_BNTE = (self.rates_BNE[:, :, None, :end] * minus_ages_CE[start : start + length, :end]).exp_()
         if length > 1:
-            weights = weights.tril_(chunk + start)
-        near_BNTH = weights.to(v_BNTH.dtype) @ self.v_BNWH[:, :, :end]
-        far_BNTH = readout_CR[here] @ self.sums_BNRH
+            weights_BNTE = weights_BNTE.tril_(first)
         self.position += length
+        out_BNTH = weights_BNTE @ self.entries_BNEH[:, :, :end]
         if self.position % chunk == 0:
             self._begin_chunk()
-        return near_BNTH + far_BNTH.to(v_BNTH.dtype)
+        return out_BNTH
+
+    def _append_chunks(self, rates_BNT: Tensor, v_BNTH: Tensor) -> Tensor:
+        """Whole chunks, as the chunked form takes a segment: its first one lies before them."""
+        chunk, streams, channels = self.bank.nearest, v_BNTH.shape[0] * v_BNTH.shape[1], v_BNTH.shape[3]
+        before = slice(self._sums, self._sums + chunk)
+        rates_PKC = torch.cat([self.rates_BNE[:, :, before], rates_BNT], dim=2).view(streams, -1, chunk)
+        v_BNSH = torch.cat([self.entries_BNEH[:, :, before], v_BNTH.to(self.entries_BNEH)], dim=2)
+        v_PKCH = v_BNSH.view(streams, -1, chunk, channels)
+        out_PKCH = near_sums(rates_PKC, v_PKCH).double()
+        sums_PRH = add_far_sums(out_PKCH, self.bank, rates_PKC, v_PKCH.double(), self._exact_sums().flatten(0, 1))
+        self._keep_sums(sums_PRH.view_as(self.low_BNRH))
+        self.rates_BNE[:, :, before] = rates_BNT[:, :, -chunk:]
+        self.entries_BNEH[:, :, before] = v_BNTH[:, :, -chunk:]
+        self.position += v_BNTH.shape[2]
+        return out_PKCH.flatten(1, 2).view(v_BNTH.shape).to(self.entries_BNEH.dtype)
 
     def _begin_chunk(self) -> None:
         """The chunk before the last one goes into the sums, the last one takes its place."""
         chunk = self.bank.nearest
-        rates_BNC = self.rates_BNW[:, :, :chunk]
-        entry_BNC = torch.exp(-rates_BNC.double() * entry_ages(chunk, rates_BNC.device))
-        entries_BNCR = (coefficients(self.bank, rates_BNC) * entry_BNC[..., None]).to(self.sums_BNRH)
-        entered = entries_BNCR.mT @ self.v_BNWH[:, :, :chunk].to(self.sums_BNRH)
-        run_on((self.sums_BNRH, entered), self.bank)
-        self.sums_BNRH.copy_(entered)
-        self.rates_BNW[:, :, :chunk] = self.rates_BNW[:, :, chunk:]
-        self.v_BNWH[:, :, :chunk] = self.v_BNWH[:, :, chunk:]
+        before, last = (slice(self._sums + shift, self._sums + shift + chunk) for shift in (0, chunk))
+        rates_BNC = self.rates_BNE[:, :, before]
+        entry_BNC1 = torch.exp(-rates_BNC.double() * entry_ages(chunk, rates_BNC.device))[..., None]
+        entered_BNRH = (coefficients(self.bank, rates_BNC) * entry_BNC1).mT @ self.entries_BNEH[:, :, before].double()
+        run_on((self._exact_sums(), entered_BNRH), self.bank)
+        self._keep_sums(entered_BNRH)
+        self.rates_BNE[:, :, before] = self.rates_BNE[:, :, last]
+        self.entries_BNEH[:, :, before] = self.entries_BNEH[:, :, last]
+
+    def _exact_sums(self) -> Tensor:
+        return self.entries_BNEH[:, :, : self._sums].double() + self.low_BNRH
+
+    def _keep_sums(self, exact_BNRH: Tensor) -> None:
+        rounded_BNRH = exact_BNRH.to(self.low_BNRH.dtype)
+        self.entries_BNEH[:, :, : self._sums] = rounded_BNRH
+        self.low_BNRH.copy_(exact_BNRH - rounded_BNRH)
 
 
 @lru_cache(maxsize=16)
-def _tables(bank: RateBank, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """What every step of decoding needs again: ages of the near tokens, times -1, `[C, W]`, and the readout."""
+def _minus_ages(bank: RateBank, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The age of every entry for each reader of a chunk, times -1; that of a sum is its time in the chunk: `[C, E]`."""
     with torch.inference_mode(False):
-        like = torch.empty(0, dtype=torch.float64, device=device)
-        return -near_ages(bank.nearest, device).to(dtype), readout(bank, like)
+        steps_C1 = torch.arange(bank.nearest, device=device)[:, None].expand(-1, len(bank.rates_R))
+        return -torch.cat([steps_C1, near_ages(bank.nearest, device)], dim=1).to(dtype)

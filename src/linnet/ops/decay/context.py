@@ -80,6 +80,8 @@ def run_steps(relevance_BTE: Tensor, present_BTE: Tensor, policy: ContextPolicy)
         stay_BTE = above_BTE
     else:
         stay_BTE = _one_after_another(relevance_BTE, present_BTE, policy)
+    if present_BTE.shape[1] == 1:
+        return present_BTE, stay_BTE
     read_BTE = present_BTE.clone()
     read_BTE[:, 1:] &= stay_BTE[:, :-1] | ~present_BTE[:, :-1]
     return read_BTE, stay_BTE

@@ -13,7 +13,8 @@ from torch import Tensor
 from linnet.errors import UserError
 from linnet.mixers.base import Mixer, State
 from linnet.mixers.ted import Ted
-from linnet.mixers.ted_state import FULL, BankContext, BankState, Context, FullContext, PolicyState
+from linnet.mixers.ted_policy import PolicyState
+from linnet.mixers.ted_state import FULL, BankContext, BankState, Context, FullContext
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 from linnet.ops.decay.context import ContextPolicy

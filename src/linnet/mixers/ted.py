@@ -17,12 +17,14 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from linnet.mixers.base import Mixer, MixerSpec, Span, State, Traits
-from linnet.mixers.ted_state import FULL, Context, Shape, TedState, empty_state
+from linnet.mixers.ted_policy import PolicyState
+from linnet.mixers.ted_state import FULL, BankContext, BankState, Context, FullContext, FullState, Shape, TedState
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.decay.auto import Form, decay, decay_flops
 from linnet.ops.decay.chunked import CHUNK, TOLERANCE
-from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE
+from linnet.ops.decay.context import ContextPolicy
+from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, rate_bank
 from linnet.ops.decay.reference import decay_definition, decay_rates
 
 RATE_BYTES = 4
@@ -143,3 +145,15 @@ class Ted(Mixer):
         wide = torch.promote_types(x_BTD.dtype, torch.float32)
         bias_N = None if self.rate_bias is None else self.rate_bias.to(wide)
         return decay_rates(F.linear(x_BTD.to(wide), self.rate_weight.to(wide), bias_N))
+
+
+def empty_state(context: Context, shape: Shape, capacity: int, tolerance: float, chunk: int) -> TedState:
+    """The state that keeps the past as `context` says. `tolerance` and `chunk` are the bank's."""
+    match context:
+        case ContextPolicy():
+            return PolicyState.empty(shape, context)
+        case BankContext():
+            length = capacity if context.length is None else context.length
+            return BankState.empty(shape, rate_bank(tolerance, chunk, 1 << (length - 1).bit_length()))
+        case FullContext():
+            return FullState.empty(shape, capacity)

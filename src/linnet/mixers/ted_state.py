@@ -1,4 +1,4 @@
-"""What a TED layer keeps of a stream: all of it, what an eviction policy leaves, or a bank of fixed rates.
+"""What a TED layer keeps of a stream: all of it, what an eviction policy leaves (`ted_policy`), or a bank of sums.
 
 Three states behind one interface; which one is the caller's choice, per stream, not the model's. Rates are kept in
 float32 or wider whatever the model's precision: over a long life a rounded rate is another life.
@@ -7,24 +7,22 @@ Legend: `B` batch, `T` tokens of the chunk, `E` tokens that are held, `N` heads,
 `R` fixed rates, `W` tokens of two chunks of the bank.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from linnet.mixers.base import Span, State
 from linnet.ops.decay.bank import DecayBank
-from linnet.ops.decay.context import ContextPolicy, relevance, run_steps
-from linnet.ops.decay.rates import RateBank, rate_bank
+from linnet.ops.decay.context import ContextPolicy
+from linnet.ops.decay.rates import RateBank
 
 Sums = Callable[[Tensor, Tensor, int], Tensor]
 """The decaying sums of a whole stream: `(rates_BEN, v_BENC, queries) -> [B, queries, N, C]`."""
-
-STEPS_AT_ONCE = 256
-"""Tokens of a prompt that an eviction policy takes at once; between them the context is made small again."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +89,21 @@ class TedState(State):
     def sizes(self, position: int) -> Tensor:
         """How many vectors of width D each row holds, int64 `[B]`, after `position` tokens."""
 
+    @abstractmethod
+    def mean_sizes(self, position: int | Tensor) -> Tensor:
+        """The sizes after each token so far, averaged, float64 `[B]`; 0 before the first.
+
+        position: tokens of each row, its padding left out; int64 `[B]` where rows differ.
+        """
+
+    @abstractmethod
+    def largest_sizes(self, position: int | Tensor) -> Tensor:
+        """The largest of these sizes, int64 `[B]`."""
+
+    @abstractmethod
+    def mean_nbytes(self, position: int | Tensor) -> Tensor:
+        """Bytes of what each row holds, averaged in the same way, float64 `[B]`: no room that is yet to be filled."""
+
     def forget(self) -> Self:
         """An empty copy."""
         return self.with_tensors({name: torch.zeros_like(tensor) for name, tensor in self.tensors().items()})
@@ -113,94 +126,27 @@ class FullState(TedState):
         length = v_BTD.shape[1]
         end = span.start + length
         self.values[:, span.start : end], self.rates[:, span.start : end] = v_BTD, rates_BTN
-        return sums(self.rates[:, :end], _by_head(self.values[:, :end], self.rates), length).flatten(2)
+        return sums(self.rates[:, :end], by_head(self.values[:, :end], self.rates), length).flatten(2)
 
     def sizes(self, position: int) -> Tensor:
         """All tokens, padding included."""
         return torch.full((len(self.values),), position)
 
+    def mean_sizes(self, position: int | Tensor) -> Tensor:
+        """One more with every token."""
+        steps_B = of_rows(position, self.values)
+        return (steps_B + 1) * (steps_B > 0) / 2
+
+    def largest_sizes(self, position: int | Tensor) -> Tensor:
+        """All tokens."""
+        return of_rows(position, self.values).long()
+
+    def mean_nbytes(self, position: int | Tensor) -> Tensor:
+        """Of every token its quantity and its rates."""
+        return self.mean_sizes(position) * token_bytes(self.values, self.rates)
+
     def crop(self, length: int) -> None:
         """Nothing to do: a token's age is the decoder's position less its own, and later tokens are overwritten."""
-
-
-@dataclass
-class PolicyState(TedState):
-    """The tokens that a policy has left: quantity, rates, norm per head, and age in steps at the last token.
-
-    Rows are as long as the longest; `present` says which of their places are taken.
-    """
-
-    any_length: ClassVar[frozenset[str]] = frozenset({"values", "rates", "norms", "ages", "present"})
-
-    policy: ContextPolicy
-    values: Tensor
-    rates: Tensor
-    norms: Tensor
-    ages: Tensor
-    present: Tensor
-
-    @classmethod
-    def empty(cls, shape: Shape, policy: ContextPolicy) -> Self:
-        """No token yet."""
-        ages = torch.zeros(shape.batch, 0, dtype=torch.int64, device=shape.device)
-        return cls(policy, shape.values(0), shape.rates(0), shape.rates(0), ages, ages.bool())
-
-    def read(self, rates_BTN: Tensor, v_BTD: Tensor, span: Span, sums: Sums) -> Tensor:
-        """See `TedState`; exact but for what was evicted."""
-        done, outputs, real_BT = 0, [], span.real(v_BTD.shape[1], v_BTD.device)
-        while done < v_BTD.shape[1]:
-            piece = slice(done, done + STEPS_AT_ONCE)
-            real = None if real_BT is None else real_BT[:, piece]
-            outputs.append(self._read_piece(rates_BTN[:, piece], v_BTD[:, piece], real))
-            done += STEPS_AT_ONCE
-        return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]
-
-    def _read_piece(self, rates_BTN: Tensor, v_BTD: Tensor, real_BT: Tensor | None) -> Tensor:
-        length = v_BTD.shape[1]
-        self._append(rates_BTN, v_BTD, real_BT)
-        ages_TE, born_TE = _ages_of_steps(self.ages, length)
-        weights_BNTE = torch.exp(self.rates.mT[:, :, None] * -ages_TE[:, None])
-        present_BTE = self.present[:, None] & born_TE
-        read_BTE, stay_BTE = run_steps(relevance(self.norms, weights_BNTE), present_BTE, self.policy)
-        weights_BNTE = (weights_BNTE * read_BTE[:, None]).to(v_BTD.dtype)
-        out_BNTC = weights_BNTE @ _by_head(self.values, self.rates).transpose(1, 2)
-        self._keep(stay_BTE[:, -1])
-        return out_BNTC.transpose(1, 2).flatten(2)
-
-    def _append(self, rates_BTN: Tensor, v_BTD: Tensor, real_BT: Tensor | None) -> None:
-        """Take the tokens of the piece in; ages become those at its last token."""
-        batch, length = v_BTD.shape[:2]
-        if real_BT is None:
-            real_BT = torch.ones(batch, length, dtype=torch.bool, device=v_BTD.device)
-        norms_BTN = torch.linalg.vector_norm(_by_head(v_BTD, rates_BTN), dim=-1, dtype=rates_BTN.dtype)
-        ages_BT = torch.arange(length - 1, -1, -1, device=v_BTD.device).expand(batch, length)
-        self.values = torch.cat([self.values, v_BTD], dim=1)
-        self.rates = torch.cat([self.rates, rates_BTN], dim=1)
-        self.norms = torch.cat([self.norms, norms_BTN], dim=1)
-        self.ages = torch.cat([self.ages + length, ages_BT], dim=1)
-        self.present = torch.cat([self.present, real_BT], dim=1)
-
-    def _keep(self, stay_BE: Tensor) -> None:
-        """Drop all others; places that no row needs any more are given back."""
-        if bool(stay_BE.all()):
-            return
-        sizes_B = stay_BE.sum(1)
-        order_BE = (~stay_BE).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(sizes_B.max())]
-        self.values, self.rates, self.norms, self.ages, self.present = (
-            _taken(tensor, order_BE) for tensor in (self.values, self.rates, self.norms, self.ages, stay_BE)
-        )
-
-    def sizes(self, position: int) -> Tensor:
-        """The tokens in the context."""
-        return self.present.sum(1)
-
-    def forget(self) -> Self:
-        """An empty copy."""
-        return self.with_tensors({name: tensor[:, :0].clone() for name, tensor in self.tensors().items()})
-
-    def crop(self, length: int) -> None:
-        """Cannot be done: what was evicted is lost."""
-        raise NotImplementedError("a context with evictions cannot go back to an earlier token")
 
 
 @dataclass
@@ -221,7 +167,7 @@ class BankState(TedState):
     def read(self, rates_BTN: Tensor, v_BTD: Tensor, span: Span, sums: Sums) -> Tensor:
         """See `TedState`; every weight is right to the bank's bound."""
         stream = DecayBank(self.bank, self.entries, self.rates, self.low, span.start)
-        return stream.append(rates_BTN, _by_head(v_BTD, rates_BTN)).flatten(2)
+        return stream.append(rates_BTN, by_head(v_BTD, rates_BTN)).flatten(2)
 
     def forget(self) -> Self:
         """An empty copy; the fixed rates stay."""
@@ -235,36 +181,38 @@ class BankState(TedState):
         near = min(position, chunk + position % chunk)
         return torch.full((len(self.low),), near + self.low.shape[2])
 
+    def mean_sizes(self, position: int | Tensor) -> Tensor:
+        """As `sizes`: the tokens of the current chunk, the whole one before from the second on, and the sums."""
+        steps_B, chunk = of_rows(position, self.low), self.bank.nearest
+        whole_B, rest_B = steps_B // chunk, steps_B % chunk
+        current_B = whole_B * (chunk * (chunk - 1) / 2) + rest_B * (rest_B + 1) / 2
+        before_B = chunk * (steps_B - (chunk - 1)).clamp(min=0)
+        return ((current_B + before_B) / steps_B.clamp(min=1) + self.low.shape[2]) * (steps_B > 0)
+
+    def largest_sizes(self, position: int | Tensor) -> Tensor:
+        """Two chunks less a token, and the sums."""
+        near_B = of_rows(position, self.low).clamp(max=2 * self.bank.nearest - 1)
+        return (near_B + self.low.shape[2] * (near_B > 0)).long()
+
+    def mean_nbytes(self, position: int | Tensor) -> Tensor:
+        """Always the same."""
+        return torch.full((len(self.low),), self.nbytes / len(self.low), dtype=torch.float64)
+
     def crop(self, length: int) -> None:
         """Cannot be done: what is in the sums cannot be told apart."""
         raise NotImplementedError("a bank of decaying sums cannot go back to an earlier token")
 
 
-def empty_state(context: Context, shape: Shape, capacity: int, tolerance: float, chunk: int) -> TedState:
-    """The state that keeps the past as `context` says. `tolerance` and `chunk` are the bank's."""
-    match context:
-        case ContextPolicy():
-            return PolicyState.empty(shape, context)
-        case BankContext():
-            length = capacity if context.length is None else context.length
-            return BankState.empty(shape, rate_bank(tolerance, chunk, 1 << (length - 1).bit_length()))
-        case FullContext():
-            return FullState.empty(shape, capacity)
+def of_rows(count: int | Tensor, like_B: Tensor) -> Tensor:
+    """A count of each row, float64 `[B]`."""
+    return torch.as_tensor(count, dtype=torch.float64, device=like_B.device).expand(len(like_B))
 
 
-def _by_head(x_BED: Tensor, rates_BEN: Tensor) -> Tensor:
+def token_bytes(*of_tokens_BE: Tensor) -> int:
+    """Bytes that one token takes in all of these tensors."""
+    return sum(tensor.itemsize * math.prod(tensor.shape[2:]) for tensor in of_tokens_BE)
+
+
+def by_head(x_BED: Tensor, rates_BEN: Tensor) -> Tensor:
     """`[B, E, D] -> [B, E, N, C]`: a view."""
     return x_BED.view(*x_BED.shape[:2], rates_BEN.shape[2], -1)
-
-
-def _ages_of_steps(ages_BE: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Ages at each of the last `length` steps, and which tokens there are by then: `[B, T, E]`; 0 before birth."""
-    later_T1 = torch.arange(length - 1, -1, -1, device=ages_BE.device)[:, None]
-    ages_BTE = ages_BE[:, None] - later_T1
-    return ages_BTE.clamp(min=0), ages_BTE >= 0
-
-
-def _taken(x: Tensor, order_BE: Tensor) -> Tensor:
-    """The entries of each row in this order."""
-    taken: Tensor = torch.take_along_dim(x, order_BE.view(*order_BE.shape, *(1,) * (x.dim() - 2)), dim=1)
-    return taken

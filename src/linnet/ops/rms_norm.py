@@ -21,7 +21,8 @@ def rms_norm_reference(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
 def _inverse(x: Tensor, eps: float) -> Tensor:
     """`1 / sqrt(mean(x^2) + eps)`, `[..., 1]`."""
     norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return norms.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    inverse: Tensor = norms.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return inverse
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -59,4 +60,5 @@ def _one_row(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
     """One token, as decoding has it: there the number of operations counts, so the scale is one of Python's numbers."""
     row_D = x.reshape(-1)
     scale = (float(torch.dot(row_D, row_D)) / len(row_D) + eps) ** -0.5
-    return (x * scale).mul_(gain_D)
+    out: Tensor = (x * scale).mul_(gain_D)
+    return out

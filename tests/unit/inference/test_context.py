@@ -60,7 +60,7 @@ def test_a_file_whose_tensors_do_not_fit_is_refused(tmp_path: Path):
     tensors = load_file(path)
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
-    save_file({**tensors, "layer.1.values": tensors["layer.1.values"][:, :1]}, path, metadata)
+    save_file({**tensors, "layer.1.entries": tensors["layer.1.entries"][:, :1]}, path, metadata)
     with pytest.raises(UserError, match=re.escape(f"{path}: tensor layer.1.")):
         load_state(decoder, path)
     save_file(tensors, path, {"contexts": json.dumps([{"kind": "melted"}] * 2)})
@@ -100,8 +100,8 @@ def test_the_figures_tell_the_bytes_that_are_really_held():
     stream = speaker(TED).stream("Once upon a time", 20, GREEDY, context=POLICY)
     list(stream)
     assert stream.state is not None and stream.figures.state_bytes == stream.state.nbytes
-    per_token = 8 * (16 + 2 + 2 + 1) + 1
-    assert stream.figures.state_bytes == 2 * 3 * per_token
+    per_token = 8 * (16 + 2 + 2 + 1)
+    assert stream.figures.state_bytes == 2 * (3 * per_token + 2 * 8)
 
 
 def test_without_a_kv_cache_there_is_nothing_to_choose():

@@ -64,8 +64,11 @@ def survivors(relevance_BE: Tensor, present_BE: Tensor, policy: ContextPolicy) -
 def _undisputed(above: Tensor, present: Tensor, policy: ContextPolicy) -> bool:
     """Whether the threshold alone decides: there are neither too many nor too few above it, in any row and step."""
     staying = above.sum(-1)
-    crowded = policy.top_k > 0 and bool((staying > policy.top_k).any())
-    return not crowded and bool((staying >= present.sum(-1).clamp(max=policy.min_tokens_to_keep)).all())
+    if policy.top_k and int(staying.max()) > policy.top_k:
+        return False
+    if int(staying.min()) >= policy.min_tokens_to_keep:
+        return True
+    return bool((staying >= present.sum(-1).clamp(max=policy.min_tokens_to_keep)).all())
 
 
 def run_steps(relevance_BTE: Tensor, present_BTE: Tensor, policy: ContextPolicy) -> tuple[Tensor, Tensor]:
@@ -80,6 +83,8 @@ def run_steps(relevance_BTE: Tensor, present_BTE: Tensor, policy: ContextPolicy)
         stay_BTE = above_BTE
     else:
         stay_BTE = _one_after_another(relevance_BTE, present_BTE, policy)
+    if present_BTE.shape[1] == 1:
+        return present_BTE, stay_BTE
     read_BTE = present_BTE.clone()
     read_BTE[:, 1:] &= stay_BTE[:, :-1] | ~present_BTE[:, :-1]
     return read_BTE, stay_BTE

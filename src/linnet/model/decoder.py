@@ -3,8 +3,6 @@
 Legend: `B` batch, `T` tokens of the chunk, `D` model width, `W` width of a block, `V` vocabulary.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -57,14 +55,18 @@ class Layer(nn.Module):
 
     def forward(self, x_BTW: Tensor, state: State | None, span: Span) -> Tensor:
         """`[B, T, W] -> [B, T, W]`."""
-        x_BTW = self._residual(x_BTW, self.mixer_norm, lambda x: self.mixer(x, state, span))
-        if self.feed_forward is None or self.feed_forward_norm is None:
-            return x_BTW
-        return self._residual(x_BTW, self.feed_forward_norm, self.feed_forward)
+        if not self.pre:
+            return self._post(x_BTW, state, span)
+        x_BTW = x_BTW + self.mixer(self.mixer_norm(x_BTW), state, span)
+        if self.feed_forward is not None and self.feed_forward_norm is not None:
+            x_BTW = x_BTW + self.feed_forward(self.feed_forward_norm(x_BTW))
+        return x_BTW
 
-    def _residual(self, x: Tensor, norm: nn.Module, branch: Callable[[Tensor], Tensor]) -> Tensor:
-        y: Tensor = x + branch(norm(x)) if self.pre else norm(x + branch(x))
-        return y
+    def _post(self, x_BTW: Tensor, state: State | None, span: Span) -> Tensor:
+        x_BTW = self.mixer_norm(x_BTW + self.mixer(x_BTW, state, span))
+        if self.feed_forward is not None and self.feed_forward_norm is not None:
+            x_BTW = self.feed_forward_norm(x_BTW + self.feed_forward(x_BTW))
+        return x_BTW
 
 
 class Block(nn.Module):

@@ -4,6 +4,7 @@ Legend: `D` width; everything before it is a batch. PyTorch has a fused kernel o
 writes the activations a dozen times, the one here half as often.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -60,5 +61,10 @@ def _one_row(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
     """One token, as decoding has it: there the number of operations counts, so the scale is one of Python's numbers."""
     row_D = x.reshape(-1)
     scale = (float(torch.dot(row_D, row_D)) / len(row_D) + eps) ** -0.5
-    out: Tensor = (x * scale).mul_(gain_D)
-    return out
+    return torch.addcmul(_zero(x.dtype), x, gain_D, value=scale)
+
+
+@lru_cache(maxsize=4)
+def _zero(dtype: torch.dtype) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.zeros((), dtype=dtype)

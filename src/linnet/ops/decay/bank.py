@@ -69,9 +69,9 @@ class DecayBank:
     @torch.no_grad()
     def append(self, rates_BTN: Tensor, v_BTNH: Tensor) -> Tensor:
         """Add tokens to the stream and give their sums, `[B, T, N, H]`."""
+        if v_BTNH.shape[1] == 1:
+            return self._append_one(rates_BTN[:, 0], v_BTNH[:, 0])[:, None]
         rates_BNT, v_BNTH = rates_BTN.transpose(1, 2), v_BTNH.transpose(1, 2)
-        if v_BNTH.shape[2] == 1:
-            return self._append_to_chunk(rates_BNT, v_BNTH).transpose(1, 2).to(v_BTNH.dtype)
         done, outputs = 0, []
         while done < v_BNTH.shape[2]:
             whole, count = self._next_piece(v_BNTH.shape[2] - done)
@@ -88,6 +88,21 @@ class DecayBank:
         if inside or tokens < 2 * chunk:
             return False, min(tokens, chunk - inside)
         return True, min(tokens // chunk, CHUNKS_AT_ONCE) * chunk
+
+    def _append_one(self, rates_BN: Tensor, v_BNH: Tensor) -> Tensor:
+        """One token; what `_append_to_chunk` does, in as few operations as can be: in decoding their number counts."""
+        start = self.position % self.bank.nearest
+        end = self._sums + self.bank.nearest + start + 1
+        self.rates_BNE.select(2, end - 1).copy_(rates_BN)
+        self.entries_BNEH.select(2, end - 1).copy_(v_BNH)
+        minus_ages_E = _minus_ages_of_one(self.bank, rates_BN.dtype, rates_BN.device)[start]
+        weights_BNE = torch.mul(self.rates_BNE.narrow(2, 0, end), minus_ages_E).exp_()
+        entries_PEH = self.entries_BNEH.flatten(0, 1).narrow(1, 0, end)
+        out_P1H = torch.bmm(weights_BNE.view(-1, 1, end), entries_PEH)
+        self.position += 1
+        if start + 1 == self.bank.nearest:
+            self._begin_chunk()
+        return out_P1H.view(v_BNH.shape).to(v_BNH.dtype)
 
     def _append_to_chunk(self, rates_BNT: Tensor, v_BNTH: Tensor) -> Tensor:
         chunk, length = self.bank.nearest, rates_BNT.shape[2]
@@ -148,3 +163,11 @@ def _minus_ages(bank: RateBank, dtype: torch.dtype, device: torch.device) -> Ten
     with torch.inference_mode(False):
         steps_C1 = torch.arange(bank.nearest, device=device)[:, None].expand(-1, len(bank.rates_R))
         return -torch.cat([steps_C1, near_ages(bank.nearest, device)], dim=1).to(dtype)
+
+
+@lru_cache(maxsize=16)
+def _minus_ages_of_one(bank: RateBank, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+    """The rows of `_minus_ages`, each as long as there are entries then."""
+    with torch.inference_mode(False):
+        first = len(bank.rates_R) + bank.nearest + 1
+        return tuple(row_E[: first + start] for start, row_E in enumerate(_minus_ages(bank, dtype, device)))

@@ -20,12 +20,13 @@ from linnet.mixers.base import Mixer, MixerSpec, Span, State, Traits
 from linnet.mixers.ted_policy import PolicyState
 from linnet.mixers.ted_state import FULL, BankContext, BankState, Context, FullContext, FullState, Shape, TedState
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.linear import FusedLinear, Linear, in_one_piece
 from linnet.ops.decay.auto import Form, decay, decay_flops
 from linnet.ops.decay.chunked import CHUNK, TOLERANCE
 from linnet.ops.decay.context import ContextPolicy
 from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, rate_bank
 from linnet.ops.decay.reference import decay_definition, decay_rates
+from linnet.ops.gated_output import gated_output
 
 RATE_BYTES = 4
 
@@ -131,6 +132,11 @@ class Ted(Mixer):
         else:
             assert isinstance(state, TedState)
             o_BTD = state.read(rates_BTN, v_BTD, span, self.decay)
+        return self._output(o_BTD, gate_BTD)
+
+    def _output(self, o_BTD: Tensor, gate_BTD: Tensor) -> Tensor:
+        if in_one_piece(o_BTD, self.out):
+            return gated_output(o_BTD, self.out.weight, gate_BTD)
         out_BTD: Tensor = self.out(F.silu(o_BTD)) * gate_BTD
         return out_BTD
 

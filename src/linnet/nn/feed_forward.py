@@ -7,13 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal, Union
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.linear import FusedLinear, Linear, in_one_piece
 from linnet.ops.gated import gated_silu
 from linnet.ops.gated_feed_forward import gated_feed_forward
 from linnet.spec import Spec
@@ -96,7 +95,7 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., d_model] -> [..., d_model]`."""
-        if self.activation == "silu" and _in_one_piece(x, self.up, self.down):
+        if self.activation == "silu" and in_one_piece(x, self.up, self.down):
             up, down = self.up, self.down
             return gated_feed_forward(x, up.weight, up.bias, down.weight, down.bias, self.recompute)
         out: Tensor = self.down(self._gate(self.up(x)))
@@ -107,17 +106,6 @@ class GatedFeedForward(nn.Module):
             return gated_silu(joint)
         gate, value = self.up.split(joint)
         return ACTIVATIONS[self.activation](gate) * value
-
-
-def _in_one_piece(x: Tensor, up: nn.Module, down: nn.Module) -> bool:
-    """Whether the fused form serves: gradients are wanted, in one precision, of weights that are not packed."""
-    return (
-        torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-        and not torch.is_autocast_enabled(x.device.type)
-        and isinstance(up, Linear)
-        and isinstance(down, Linear)
-    )
 
 
 class PlainFeedForward(nn.Module):

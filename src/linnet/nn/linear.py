@@ -34,3 +34,13 @@ class FusedLinear(Linear):
     def part_weights(self) -> tuple[Tensor, ...]:
         """The weight `[part, inputs]` of each map, as views."""
         return torch.split(self.weight, list(self.parts), dim=0)
+
+
+def in_one_piece(x: Tensor, *maps: nn.Module) -> bool:
+    """Whether a fused form with gradients of its own serves: they are wanted, in one precision, of unpacked weights."""
+    return (
+        torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled(x.device.type)
+        and all(isinstance(module, Linear) for module in maps)
+    )

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+SMALLEST_GAIN = 1e-3
+
 
 def rms_norm_reference(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
     """The definition."""
@@ -27,20 +29,27 @@ def _inverse(x: Tensor, eps: float) -> Tensor:
 
 
 class _RmsNorm(torch.autograd.Function):
+    """Keeps its output, not its input: the linear map that follows keeps that tensor anyway.
+
+    Dividing it by the gain gives back `x / rms`; where a gain is nearly 0 that would lose digits, so there x is kept.
+    """
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
         inverse = _inverse(x, eps)
-        ctx.save_for_backward(x, gain_D, inverse)
-        return (x * inverse).mul_(gain_D)
+        out: Tensor = (x * inverse).mul_(gain_D)
+        ctx.keeps_output = bool(gain_D.abs().amin() > SMALLEST_GAIN)
+        ctx.save_for_backward(out if ctx.keeps_output else x, gain_D, inverse)
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
-        x, gain_D, inverse = ctx.saved_tensors
-        normed = x * inverse
+        kept, gain_D, inverse = ctx.saved_tensors
+        normed = kept / gain_D if ctx.keeps_output else kept * inverse
         gain_gradient = (upstream * normed).flatten(0, -2).sum(dim=0)
         gradient = upstream * gain_D
-        along = torch.linalg.vecdot(gradient, normed).div_(x.shape[-1]).unsqueeze(-1)
+        along = torch.linalg.vecdot(gradient, normed).div_(kept.shape[-1]).unsqueeze(-1)
         return gradient.sub_(normed.mul_(along)).mul_(inverse), gain_gradient, None
 
 

@@ -10,6 +10,7 @@ from linnet.ops import cross_entropy
 from linnet.ops.cross_entropy import IGNORED, linear_cross_entropy, linear_cross_entropy_reference
 from linnet.ops.gated import gated_silu, gated_silu_reference
 from linnet.ops.gated_feed_forward import gated_feed_forward, gated_feed_forward_reference
+from linnet.ops.gated_output import gated_output, gated_output_reference
 from linnet.ops.rms_norm import rms_norm, rms_norm_reference
 
 
@@ -30,6 +31,26 @@ def _same_with_gradients(fast: Tensor, slow: Tensor, inputs: tuple[Tensor, ...])
 def test_rms_norm(rows, width):
     x, gain = _double(2, rows, width), _double(width)
     _same_with_gradients(rms_norm(x, gain, 1e-6), rms_norm_reference(x, gain, 1e-6), (x, gain))
+
+
+def test_rms_norm_with_a_gain_of_nearly_nothing():
+    x, gain = _double(2, 3, 4), torch.tensor([1.0, 0.0, 1e-300, -2.0], dtype=torch.float64, requires_grad=True)
+    _same_with_gradients(rms_norm(x, gain, 1e-6), rms_norm_reference(x, gain, 1e-6), (x, gain))
+
+
+@given(st.integers(1, 3), st.integers(1, 9))
+def test_rms_norm_without_gradients(rows, width):
+    """One row takes a way of its own."""
+    x, gain = torch.randn(rows, width), torch.randn(width)
+    with torch.no_grad():
+        torch.testing.assert_close(rms_norm(x, gain, 1e-6), rms_norm_reference(x, gain, 1e-6))
+
+
+@given(*[st.integers(1, 6)] * 3)
+def test_gated_output(rows, inputs, outputs):
+    o, weight, gate = _double(2, rows, inputs), _double(outputs, inputs), _double(2, rows, outputs)
+    fast, slow = gated_output(o, weight, gate), gated_output_reference(o, weight, gate)
+    _same_with_gradients(fast, slow, (o, weight, gate))
 
 
 def test_rms_norm_of_zeros_is_zero():

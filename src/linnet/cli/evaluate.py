@@ -7,6 +7,7 @@ import typer
 
 from linnet import numbers
 from linnet.cli.options import ContextLength, OperatorSource, Weights
+from linnet.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.evaluation.likelihood import Evaluation
@@ -25,9 +26,13 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="FILE|identity|random",
-            help="Put other operators in the place of a PLDR-LLM's own, fixed; the random ones are always the same.",
+            help="Put other operators in the place of a PLDR-LLM's own, fixed.",
             show_default=False,
         ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Draws the operators of --operator random; 0 if not given.", show_default=False),
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
     weights: Weights = None,
@@ -42,20 +47,37 @@ def evaluate(
     Example: linnet evaluate runs/ted --data data/stories
 
     Example: linnet evaluate runs/pldr --data data/stories --operator-from empty --limit-tokens 100000 --json
+
+    Example: linnet evaluate runs/pldr --data data/stories --operator random --seed 1
     """
     from linnet.evaluation.folder import evaluate_folder
 
-    found = evaluate_folder(model, data, split, limit_tokens, context_length, operator_from, device, operator, weights)
+    drawn_from = _drawn_from(seed, operator)
+    found = evaluate_folder(
+        model, data, split, limit_tokens, context_length, operator_from, device, operator, weights, drawn_from or 0
+    )
     if as_json:
         import json
 
-        measured = {"model": str(model), "data": str(data), "split": split, "operator": operator, "weights": weights}
+        replaced = {"operator": operator, "seed": drawn_from}
+        measured = {"model": str(model), "data": str(data), "split": split, **replaced, "weights": weights}
         typer.echo(json.dumps({**measured, **found.figures()}, indent=2, allow_nan=False))
     else:
-        _print_table(found)
+        _print_table(found, operator, drawn_from)
 
 
-def _print_table(found: "Evaluation") -> None:
+def _drawn_from(seed: int | None, operator: str | None) -> int | None:
+    """The seed of random operators, None where nothing is drawn."""
+    if operator != "random":
+        if seed is not None:
+            raise UserError(f"--seed {seed}: goes with --operator random; nothing else is drawn")
+        return None
+    if seed is not None and not 0 <= seed < 2**63:
+        raise UserError(f"--seed {seed}: expected a whole number from 0 to 2**63 - 1")
+    return seed or 0
+
+
+def _print_table(found: "Evaluation", operator: str | None, seed: int | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -70,4 +92,7 @@ def _print_table(found: "Evaluation") -> None:
     table.add_row("perplexity", f"{found.causal.perplexity:,.2f}", "per token")
     table.add_row("accuracy", f"{found.causal.accuracy:.1%}", "of tokens guessed first")
     table.add_row("tokens", f"{found.causal.tokens:,}", f"{found.causal.bytes:,} bytes of text")
+    if operator is not None:
+        drawn = "" if seed is None else f", drawn from seed {seed}"
+        table.add_row("operator", operator, f"in the place of the model's own{drawn}")
     Console(soft_wrap=True, highlight=False, markup=False).print(table)

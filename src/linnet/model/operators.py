@@ -4,6 +4,7 @@ Legend: `H` heads, `K` head width.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,6 +17,11 @@ Shape = tuple[int, ...]
 EXPECTED = "identity, random, or a file of operators (.safetensors, .npz)"
 
 
+def operator_file(source: str) -> Path | None:
+    """The file that a source of operators names; None where it names none, as `identity` and `random` do."""
+    return Path(source) if source.endswith(SUFFIXES) else None
+
+
 def choose_operators(source: str, shapes: Sequence[Shape], origin: str) -> list[Tensor]:
     """An operator for each shape `[H, K, K]`: `identity`, `random` (normal, torch's generator), or those of a file.
 
@@ -25,9 +31,10 @@ def choose_operators(source: str, shapes: Sequence[Shape], origin: str) -> list[
         return [torch.eye(shape[-1]).expand(shape) for shape in shapes]
     if source == "random":
         return [torch.randn(shape) for shape in shapes]
-    if not source.endswith(SUFFIXES):
+    file = operator_file(source)
+    if file is None:
         raise UserError(f"{origin}: {source}: expected {EXPECTED}")
-    operators = [layer["G"] for layer in read_operators(source)]
+    operators = [layer["G"] for layer in read_operators(file)]
     _check_fit(shapes, operators, f"{origin}: {source}")
     return operators
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
+from linnet.evaluation.comparison.claim import claim, taught_file
 from linnet.evaluation.comparison.figures import ComparedFigures, CurvePoint, Outcome
 from linnet.evaluation.comparison.plot import draw
 from linnet.evaluation.comparison.spec import ComparedSpec, ComparisonSpec
-from linnet.evaluation.comparison.text import file_hashes, prepare_parts
+from linnet.evaluation.comparison.text import prepare_parts
 from linnet.evaluation.folder import evaluate_folder
-from linnet.files import read_json, write_json
+from linnet.files import write_json
 from linnet.model.deductive import operators
 from linnet.model.folder import TOKENIZER, load_decoder
 from linnet.model.operator_file import save_operators
@@ -20,7 +20,7 @@ from linnet.training.bar_watch import model_watch
 from linnet.training.loop import RunResult, train
 from linnet.training.record import RunFolder
 
-FIGURES, CURVES, DESCRIPTION = "comparison.json", "curves.png", "description.json"
+FIGURES, CURVES = "comparison.json", "curves.png"
 Say = Callable[[str], None]
 
 
@@ -35,7 +35,7 @@ def compare(spec: ComparisonSpec, out: str | Path, say: Say, command: str | None
     `ComparisonStopped`, and `BrokenDownError` where a loss is not finite.
     """
     folder = Path(out)
-    _claim(spec, folder)
+    claim(spec, folder)
     say("preparing the text")
     parts = prepare_parts(spec, folder / "data")
     results: dict[str, list[RunResult]] = {run.name: [] for run in spec.runs}
@@ -49,26 +49,6 @@ def compare(spec: ComparisonSpec, out: str | Path, say: Say, command: str | None
     return figures
 
 
-def _claim(spec: ComparisonSpec, folder: Path) -> None:
-    """Keep the description with what is made from it; `UserError` where the folder holds another comparison's.
-
-    The hashes of the text's files belong to it. Seeds and runs may be added: what is there stays true.
-    """
-    described = {**spec.model_dump(mode="json"), "files": file_hashes(spec.text)}
-    path = folder / DESCRIPTION
-    if path.exists():
-        before = read_json(path)
-        for field in ("text", "tokenizer", "model", "training", "files"):
-            if before.get(field) != described[field]:
-                what = "content of the files" if field == "files" else field
-                raise UserError(f"{folder}: holds a comparison with another {what}; choose another --out")
-        runs = {run["name"]: run for run in described["runs"]}
-        for run in before["runs"]:
-            if runs.get(run["name"], run) != run:
-                raise UserError(f"{folder}: holds another run {run['name']!r}; rename it, or choose another --out")
-    write_json(path, described)
-
-
 def run_folder(out: Path, run: ComparedSpec, seed: int) -> Path:
     """Where a run lies."""
     return out / "runs" / f"{run.folder}-seed-{seed}"
@@ -80,7 +60,7 @@ def _train(
     taught = None
     if run.operator_of is not None:
         teacher = next(other for other in spec.runs if other.name == run.operator_of)
-        taught = out / "operators" / f"{teacher.folder}-seed-{seed}.safetensors"
+        taught = taught_file(out, teacher, seed)
         if not taught.exists():
             save_inferred(run_folder(out, teacher, seed) / "model", taught)
     described = spec.run_of(run, seed, parts[run.part - 1], taught)

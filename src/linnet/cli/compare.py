@@ -32,7 +32,8 @@ def compare(
 
     Example: linnet compare ablations/pldr.yaml
     """
-    from linnet.evaluation.comparison.run import CURVES, ComparisonStopped
+    from linnet.evaluation.comparison.layout import CURVES
+    from linnet.evaluation.comparison.run import ComparisonStopped
     from linnet.evaluation.comparison.run import compare as run_comparison
     from linnet.evaluation.comparison.spec import ComparisonSpec
     from linnet.training.loop import BrokenDownError
@@ -40,7 +41,7 @@ def compare(
     folder = out or Path("runs") / comparison.stem
     spec = ComparisonSpec.load(comparison)
     try:
-        figures = run_comparison(spec, folder, note, invocation())
+        figures = run_comparison(spec, folder, note, invocation(), str(comparison))
     except BrokenDownError as error:
         note(f"error: {error}")
         raise typer.Exit(1) from None

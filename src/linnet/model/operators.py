@@ -34,14 +34,18 @@ def choose_operators(source: str, shapes: Sequence[Shape], origin: str) -> list[
     file = operator_file(source)
     if file is None:
         raise UserError(f"{origin}: {source}: expected {EXPECTED}")
-    operators = [layer["G"] for layer in read_operators(file)]
-    _check_fit(shapes, operators, f"{origin}: {source}")
+    try:
+        operators = [layer["G"] for layer in read_operators(file)]
+    except UserError as error:
+        raise UserError(f"{origin}: {error}") from None
+    check_fit(shapes, [operator.shape for operator in operators], f"{origin}: {source}")
     return operators
 
 
-def _check_fit(shapes: Sequence[Shape], operators: list[Tensor], where: str) -> None:
-    if len(operators) != len(shapes):
-        raise UserError(f"{where}: operators of {len(operators)} layers: the model has {len(shapes)} plga layers")
-    for index, (shape, operator) in enumerate(zip(shapes, operators, strict=True)):
-        if tuple(operator.shape) != tuple(shape):
-            raise UserError(f"{where}: layer{index}.G: shape {list(operator.shape)}: the model's is {list(shape)}")
+def check_fit(shapes: Sequence[Shape], found: Sequence[Shape], where: str) -> None:
+    """`UserError`, with `where` in front, unless operators of the shapes `found` are those that a model needs."""
+    if len(found) != len(shapes):
+        raise UserError(f"{where}: operators of {len(found)} layers: the model has {len(shapes)} plga layers")
+    for index, (needed, given) in enumerate(zip(shapes, found, strict=True)):
+        if tuple(given) != tuple(needed):
+            raise UserError(f"{where}: layer{index}.G: shape {list(given)}: the model's is {list(needed)}")

@@ -5,17 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from linnet.errors import UserError
-from linnet.evaluation.comparison.spec import ComparedSpec, ComparisonSpec
+from linnet.evaluation.comparison.layout import DESCRIPTION, OPERATORS
+from linnet.evaluation.comparison.spec import ComparisonSpec
 from linnet.evaluation.comparison.text import file_hashes
 from linnet.files import read_json, sha256_of, write_json
 from linnet.model.operators import operator_file
-
-DESCRIPTION, OPERATORS = "description.json", "operators"
-
-
-def taught_file(folder: Path, teacher: ComparedSpec, seed: int) -> Path:
-    """Where the operators lie that a run taught others."""
-    return folder / OPERATORS / f"{teacher.folder}-seed-{seed}.safetensors"
 
 
 def claim(spec: ComparisonSpec, folder: Path) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 import torch
 
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.comparison.claim import claim, taught_file
+from linnet.evaluation.comparison.claim import claim
 from linnet.evaluation.comparison.figures import ComparedFigures, CurvePoint, Outcome
+from linnet.evaluation.comparison.given import check_operators
+from linnet.evaluation.comparison.layout import CURVES, DATA, FIGURES, run_folder, taught_file
 from linnet.evaluation.comparison.plot import draw
 from linnet.evaluation.comparison.spec import ComparedSpec, ComparisonSpec
 from linnet.evaluation.comparison.text import prepare_parts
@@ -20,7 +22,6 @@ from linnet.training.bar_watch import model_watch
 from linnet.training.loop import RunResult, train
 from linnet.training.record import RunFolder
 
-FIGURES, CURVES = "comparison.json", "curves.png"
 Say = Callable[[str], None]
 
 
@@ -28,16 +29,20 @@ class ComparisonStopped(Exception):  # noqa: N818 - not an error: somebody asked
     """Training was asked to stop, and saved."""
 
 
-def compare(spec: ComparisonSpec, out: str | Path, say: Say, command: str | None = None) -> list[ComparedFigures]:
+def compare(
+    spec: ComparisonSpec, out: str | Path, say: Say, command: str | None = None, origin: str = "comparison"
+) -> list[ComparedFigures]:
     """Train and evaluate; write `comparison.json` and `curves.png` into `out`. What is there already is not made again.
 
-    Seeds are the outer loop: an interrupted comparison has whole seeds. `say` hears of what begins. Raises `UserError`,
-    `ComparisonStopped`, and `BrokenDownError` where a loss is not finite.
+    Seeds are the outer loop: an interrupted comparison has whole seeds. `say` hears of what begins. Raises `UserError`
+    (where it is of the description, with `origin` in front), `ComparisonStopped`, and `BrokenDownError` where a loss is
+    not finite.
     """
     folder = Path(out)
+    check_operators(spec, folder, origin)
     claim(spec, folder)
     say("preparing the text")
-    parts = prepare_parts(spec, folder / "data")
+    parts = prepare_parts(spec, folder / DATA)
     results: dict[str, list[RunResult]] = {run.name: [] for run in spec.runs}
     for seed in spec.seeds:
         for run in spec.runs:
@@ -49,17 +54,12 @@ def compare(spec: ComparisonSpec, out: str | Path, say: Say, command: str | None
     return figures
 
 
-def run_folder(out: Path, run: ComparedSpec, seed: int) -> Path:
-    """Where a run lies."""
-    return out / "runs" / f"{run.folder}-seed-{seed}"
-
-
 def _train(
     spec: ComparisonSpec, run: ComparedSpec, seed: int, parts: list[Path], out: Path, command: str | None
 ) -> RunResult:
     taught = None
     if run.operator_of is not None:
-        teacher = next(other for other in spec.runs if other.name == run.operator_of)
+        teacher = spec.run(run.operator_of)
         taught = taught_file(out, teacher, seed)
         if not taught.exists():
             save_inferred(run_folder(out, teacher, seed) / "model", taught)

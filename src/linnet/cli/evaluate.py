@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a run.")],
     data: Annotated[Path, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`.")],
-    split: Annotated[Literal["validation", "train"], typer.Option(help="Which side of the data.")] = "validation",
+    split: Annotated[
+        Literal["validation", "train"], typer.Option(help="The side of the data to measure on.")
+    ] = "validation",
     limit_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Evaluate about this many tokens, spread evenly.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="About this many tokens, spread evenly; all if not given.", show_default=False),
     ] = None,
     context_length: ContextLength = None,
     operator_from: OperatorSource = "train",
@@ -26,7 +29,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="FILE|identity|random",
-            help="Put other operators in the place of a PLDR-LLM's own, fixed.",
+            help="Measure a PLDR-LLM with other operators than its own: those of a .safetensors or .npz file (as "
+            "`linnet inspect operator --save` writes it), the identity, or random numbers.",
             show_default=False,
         ),
     ] = None,
@@ -40,9 +44,11 @@ def evaluate(
 ) -> None:
     """Measure a model on text: bits per byte, perplexity per token, accuracy.
 
-    The evaluation is causal: no prediction depends on the text after it. A model whose training pass sees the future
-    is read with an operator frozen from other text (the start of the training split, or the empty prompt); what its
-    whole-sequence pass would have claimed stands beside it, and the difference is the leak.
+    Bits per byte is the loss for each byte of text: lower is better, and models of different tokenizers can be compared
+    by it. The evaluation is causal: no prediction depends on the text after it.
+
+    A PLDR-LLM's training pass sees the whole text, the future included. So it is read with an operator frozen from
+    other text (--operator-from); what its own pass would have claimed stands beside it, and the difference is the leak.
 
     Example: linnet evaluate runs/ted --data data/stories
 

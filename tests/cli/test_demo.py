@@ -156,8 +156,9 @@ def test_a_broken_down_training_is_one_line(tmp_path: Path, monkeypatch: pytest.
     from linnet.training.loop import BrokenDownError
 
     def break_down(*_: object, **__: object) -> None:
-        raise BrokenDownError("not finite, stopped at step 3")
+        raise BrokenDownError(3, "loss nan", None)
 
     monkeypatch.setattr("linnet.demo.run.train", break_down)
     assert main(["demo", *OPTIONS, "--out", str(tmp_path / "demo")]) == 1
-    assert capfd.readouterr().err.splitlines()[-1] == "error: not finite, stopped at step 3"
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last == "error: not finite, stopped at step 3: loss nan; last good checkpoint: none yet"

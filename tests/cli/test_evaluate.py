@@ -143,6 +143,26 @@ def test_other_operators_in_the_place_of_the_models(capsys, plga, ted, data, tmp
     assert "the model has no plga layer" in _fails(capsys, ted, "--data", data, "--operator", "identity")
 
 
+def test_random_operators_follow_the_seed(capsys, plga, data):
+    drawn = [_figures(capsys, plga, "--data", data, "--operator", "random", *seed) for seed in ([], ["--seed", 0])]
+    assert drawn[0] == drawn[1] and drawn[0]["seed"] == 0
+    other = _figures(capsys, plga, "--data", data, "--operator", "random", "--seed", 1)
+    assert other["seed"] == 1 and other["bits_per_byte"] != drawn[0]["bits_per_byte"]
+    assert main(["evaluate", str(plga), "--data", str(data), "--operator", "random", "--seed", "1"]) == 0
+    table = capsys.readouterr().out
+    assert f"{other['bits_per_byte']:.4f}" in table and "random" in table and "seed 1" in table
+
+
+def test_the_seed_is_of_random_operators_alone(capsys, plga, data):
+    assert _figures(capsys, plga, "--data", data, "--operator", "identity")["seed"] is None
+    for operator in ([], ["--operator", "identity"]):
+        message = _fails(capsys, plga, "--data", data, *operator, "--seed", 1)
+        assert "--seed 1: goes with --operator random" in message
+    for seed in (-1, 2**63):
+        message = _fails(capsys, plga, "--data", data, "--operator", "random", "--seed", seed)
+        assert f"--seed {seed}: expected a whole number from 0 to 2**63 - 1" in message
+
+
 def test_a_model_that_broke_down_gives_valid_json(capsys, ted, data, tmp_path):
     broken = tmp_path / "broken"
     shutil.copytree(ted, broken)

@@ -246,7 +246,7 @@ def test_other_operators_stand_in_the_place_of_the_models(pldr: str, capfdbinary
     ("arguments", "message"),
     [
         (["--operator", "zero"], "--operator: zero: expected identity, random, or a file of operators"),
-        (["--operator", "no.npz"], "no.npz: no such file; expected operators as .safetensors or .npz"),
+        (["--operator", "no.npz"], "--operator: no.npz: no such file; expected operators as .safetensors or .npz"),
         (
             ["--operator", "identity", "--no-g-cache"],
             "--no-g-cache: the model has no plga layer that infers an operator",

@@ -7,6 +7,7 @@ import typer
 
 from linnet import numbers
 from linnet.cli.options import ContextLength, OperatorSource, Weights
+from linnet.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.evaluation.likelihood import Evaluation
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a run.")],
     data: Annotated[Path, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`.")],
-    split: Annotated[Literal["validation", "train"], typer.Option(help="Which side of the data.")] = "validation",
+    split: Annotated[
+        Literal["validation", "train"], typer.Option(help="The side of the data to measure on.")
+    ] = "validation",
     limit_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Evaluate about this many tokens, spread evenly.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="About this many tokens, spread evenly; all if not given.", show_default=False),
     ] = None,
     context_length: ContextLength = None,
     operator_from: OperatorSource = "train",
@@ -25,9 +29,14 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="FILE|identity|random",
-            help="Put other operators in the place of a PLDR-LLM's own, fixed; the random ones are always the same.",
+            help="Measure a PLDR-LLM with other operators than its own: those of a .safetensors or .npz file (as "
+            "`linnet inspect operator --save` writes it), the identity, or random numbers.",
             show_default=False,
         ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Draws the operators of --operator random; 0 if not given.", show_default=False),
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
     weights: Weights = None,
@@ -35,27 +44,46 @@ def evaluate(
 ) -> None:
     """Measure a model on text: bits per byte, perplexity per token, accuracy.
 
-    The evaluation is causal: no prediction depends on the text after it. A model whose training pass sees the future
-    is read with an operator frozen from other text (the start of the training split, or the empty prompt); what its
-    whole-sequence pass would have claimed stands beside it, and the difference is the leak.
+    Bits per byte is the loss for each byte of text: lower is better, and models of different tokenizers can be compared
+    by it. The evaluation is causal: no prediction depends on the text after it.
+
+    A PLDR-LLM's training pass sees the whole text, the future included. So it is read with an operator frozen from
+    other text (--operator-from); what its own pass would have claimed stands beside it, and the difference is the leak.
 
     Example: linnet evaluate runs/ted --data data/stories
 
     Example: linnet evaluate runs/pldr --data data/stories --operator-from empty --limit-tokens 100000 --json
+
+    Example: linnet evaluate runs/pldr --data data/stories --operator random --seed 1
     """
     from linnet.evaluation.folder import evaluate_folder
 
-    found = evaluate_folder(model, data, split, limit_tokens, context_length, operator_from, device, operator, weights)
+    drawn_from = _drawn_from(seed, operator)
+    found = evaluate_folder(
+        model, data, split, limit_tokens, context_length, operator_from, device, operator, weights, drawn_from or 0
+    )
     if as_json:
         import json
 
-        measured = {"model": str(model), "data": str(data), "split": split, "operator": operator, "weights": weights}
+        replaced = {"operator": operator, "seed": drawn_from}
+        measured = {"model": str(model), "data": str(data), "split": split, **replaced, "weights": weights}
         typer.echo(json.dumps({**measured, **found.figures()}, indent=2, allow_nan=False))
     else:
-        _print_table(found)
+        _print_table(found, operator, drawn_from)
 
 
-def _print_table(found: "Evaluation") -> None:
+def _drawn_from(seed: int | None, operator: str | None) -> int | None:
+    """The seed of random operators, None where nothing is drawn."""
+    if operator != "random":
+        if seed is not None:
+            raise UserError(f"--seed {seed}: goes with --operator random; nothing else is drawn")
+        return None
+    if seed is not None and not 0 <= seed < 2**63:
+        raise UserError(f"--seed {seed}: expected a whole number from 0 to 2**63 - 1")
+    return seed or 0
+
+
+def _print_table(found: "Evaluation", operator: str | None, seed: int | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -70,4 +98,7 @@ def _print_table(found: "Evaluation") -> None:
     table.add_row("perplexity", f"{found.causal.perplexity:,.2f}", "per token")
     table.add_row("accuracy", f"{found.causal.accuracy:.1%}", "of tokens guessed first")
     table.add_row("tokens", f"{found.causal.tokens:,}", f"{found.causal.bytes:,} bytes of text")
+    if operator is not None:
+        drawn = "" if seed is None else f", drawn from seed {seed}"
+        table.add_row("operator", operator, f"in the place of the model's own{drawn}")
     Console(soft_wrap=True, highlight=False, markup=False).print(table)

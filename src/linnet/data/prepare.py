@@ -21,7 +21,7 @@ from linnet.data.shards import (
     write_manifest,
 )
 from linnet.data.sources import STDIN, Advance, Source
-from linnet.data.split import Holdout, Split, Survey, below, check_fraction, content_hash
+from linnet.data.split import Split, Survey, below, check_fraction, content_hash
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS, check_vocab_size, cut_before_words
 from linnet.errors import UserError
@@ -58,7 +58,7 @@ def prepare(
     overwrite: bool = False,
     shard_tokens: int = SHARD_TOKENS,
 ) -> Manifest:
-    """Turn text files (see `sources.documents`; `-` is the standard input) into a data folder and return its manifest.
+    """Turn text files (see `sources.Source`; `-` is the standard input) into a data folder and return its manifest.
 
     `tokenizer` is bytes, char, bpe, unigram, or the path of a tokenizer.json. `validation` is the fraction held out
     (None: 0.05 of a text below 20 MB, else 0.01). The validation side, its shards and the tokenizer do not depend on
@@ -69,19 +69,26 @@ def prepare(
     check_fraction(validation)
     given = _given_tokenizer(tokenizer, vocab_size)
     with _disk_errors_name(out), ExitStack() as stack:
-        sources = _open_sources(stack, inputs, field, separator)
-        found, total = _survey(sources)
-        holdout = total.holdout(validation)
-        corpus = _corpus(sources, holdout, found)
+        corpus, fraction = _corpus_of(_open_sources(stack, inputs, field, separator), validation)
         settings = {
             "tokenizer": tokenizer,
             "vocab_size": vocab_size,
             "field": field,
             "separator": separator,
-            "validation": holdout.fraction,
+            "validation": fraction,
         }
         encoder = given or _train(corpus, tokenizer, vocab_size)
         return _write(out, corpus, encoder, settings, shard_tokens)
+
+
+def read_split(inputs: list[str]) -> dict[Split, list[str]]:
+    """The documents of text files, each on the side where `prepare` puts it, in their order."""
+    sides: dict[Split, list[str]] = {"train": [], "validation": []}
+    with ExitStack() as stack:
+        corpus, _ = _corpus_of(_open_sources(stack, inputs, None, None), None)
+        for side, text in corpus.parts():
+            sides[side].append(text)
+    return sides
 
 
 def prepare_texts(
@@ -164,13 +171,17 @@ def _survey(sources: list[Source]) -> tuple[list[SourceInfo], Survey]:
     return found, total
 
 
-def _corpus(sources: list[Source], holdout: Holdout, found: list[SourceInfo]) -> _Corpus:
+def _corpus_of(sources: list[Source], validation: float | None) -> tuple[_Corpus, float]:
+    """The documents with their side, and the fraction that is held out."""
+    found, total = _survey(sources)
+    holdout = total.holdout(validation)
+
     def parts() -> Iterator[Part]:
         for source in sources:
             for text in source.documents():
                 yield from holdout.parts(text)
 
-    return _Corpus(parts, found)
+    return _Corpus(parts, found), holdout.fraction
 
 
 def _given_tokenizer(name: str, vocab_size: int | None) -> Tokenizer | None:

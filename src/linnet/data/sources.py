@@ -26,23 +26,15 @@ _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "0": "\0", "\\": "\\"}
 Advance = Callable[[int], None]
 
 
-def documents(path: str | Path, field: str = "text", separator: str | None = None) -> Iterator[str]:
-    r"""Yield the documents of one input; empty ones are skipped.
+class Source:
+    r"""One input that can be read several times; what comes through a pipe is kept in a nameless temporary file.
 
     Text (.txt, .text, .md, no suffix, or `-` for the standard input) is split at `separator` (None: at
     `<|endoftext|>`, if there is any; `\n` and the like are understood), and newlines beside a separator are
     dropped. A .jsonl or .ndjson file has one document per line, a .parquet file one per row, in `field`.
 
-    `UserError` names the file and the line of what cannot be read.
-    """
-    with Source(path, field, separator) as source:
-        yield from source.documents()
-
-
-class Source:
-    """One input that can be read several times; what comes through a pipe is kept in a nameless temporary file.
-
-    Use as a context manager. `size_bytes` is what a whole reading passes to `advance`.
+    Use as a context manager. `size_bytes` is what a whole reading passes to `advance`. `UserError` names the file and
+    the line of what cannot be read.
     """
 
     def __init__(self, path: str | Path, field: str = "text", separator: str | None = None) -> None:
@@ -71,7 +63,7 @@ class Source:
             self._kept.close()
 
     def documents(self, advance: Advance = lambda count: None) -> Iterator[str]:
-        """Read the documents once, from the start; `advance` is told how many bytes of the file were read."""
+        """Read the documents that are not empty once; `advance` is told how many bytes of the file were read."""
         found = False
         with self._reader() as handle:
             for document in self._read(handle, advance):

@@ -73,14 +73,15 @@ def evaluate_folder(
     device: str = "auto",
     operator: str | None = None,
     weights: str | None = None,
+    seed: int = 0,
 ) -> Evaluation:
     """Evaluate a model folder, or a run's, on a split of a data folder.
 
     Every token but the split's first is predicted once, in windows of `context_length` (None: the model's) that begin
-    with a document where they can (`validation_windows`); `limit_tokens` spreads fewer windows evenly. `operator` and
-    `weights` as in `model_on_data`. `UserError` where model and data do not fit.
+    with a document where they can (`validation_windows`); `limit_tokens` spreads fewer windows evenly. `operator`,
+    `weights` and `seed` as in `model_on_data`. `UserError` where model and data do not fit.
     """
-    found = model_on_data(model, data_folder, split, context_length, operator_from, device, operator, weights)
+    found = model_on_data(model, data_folder, split, context_length, operator_from, device, operator, weights, seed)
     return found.evaluate(limit_tokens)
 
 
@@ -93,11 +94,12 @@ def model_on_data(
     device: str = "auto",
     operator: str | None = None,
     weights: str | None = None,
+    seed: int = 0,
 ) -> ModelOnData:
     """Read a model folder, or a run's, for a split of a data folder; `UserError` where they do not fit.
 
     `context_length`: tokens in a window, None for the model's. `operator`: what stands in the place of a PLDR-LLM's own
-    operators (`operators_for`; random ones are always the same). `weights`: the precision they are brought to
+    operators (`operators_for`); random ones are drawn from `seed`. `weights`: the precision they are brought to
     (`inference.weights`); None: as stored.
     """
     folder = model_folder(model)
@@ -105,7 +107,7 @@ def model_on_data(
     check_tokenizer(folder, data)
     decoder = load_decoder(folder, resolve_device(device, "--device"))
     if operator is not None:
-        decoder = with_chosen_operators(decoder, operator, seed=0)
+        decoder = with_chosen_operators(decoder, operator, seed)
     if weights is not None:
         convert_weights(decoder, weights, "--weights")
     context = _checked_context(decoder, context_length)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from linnet.errors import UserError
@@ -13,6 +13,7 @@ from linnet.inference.context import Contexts, context_state, contexts_of, from_
 from linnet.mixers.ted_state import FULL, Context, FullContext
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
+from linnet.tensor_file import read_tensors
 
 Form = tuple[tuple[int, ...], torch.dtype]
 
@@ -36,7 +37,8 @@ def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
     Raises `UserError` that names file and tensor where the file is missing or damaged, or does not fit the decoder.
     """
     path = Path(path)
-    tensors = _read(path, decoder.device)
+    # In memory of their own: a mapped file is not aligned, which shows in the last bits.
+    tensors = {name: tensor.clone() for name, tensor in read_tensors(path, decoder.device).items()}
     position, capacity = (_count(tensors, name, path) for name in _COUNTS)
     if not 0 <= position <= capacity or capacity == 0:
         raise UserError(f"{path}: position {position}: expected 0 to the capacity, which is {capacity}")
@@ -52,16 +54,6 @@ def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
         later[_PADDING] = ((batch,), torch.int64)
     _check(layers, required=at_start if position == 0 else later, allowed=later, path=path)
     return template.with_tensors(tensors)
-
-
-def _read(path: Path, device: torch.device) -> dict[str, Tensor]:
-    """The file's tensors, in memory of their own: a mapped file is not aligned, which shows in the last bits."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
-    try:
-        return {name: tensor.clone() for name, tensor in load_file(path, device=str(device)).items()}
-    except SafetensorError as error:
-        raise UserError(f"{path}: not a safetensors file ({error})") from error
 
 
 def _count(tensors: dict[str, Tensor], name: str, path: Path) -> int:

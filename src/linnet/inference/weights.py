@@ -28,8 +28,9 @@ Form = Callable[[Tensor, Tensor | None, Sequence[int]], PackedLinear]
 def convert_weights(decoder: Decoder, weights: str, field: str = "weights") -> None:
     """Bring a decoder, where it is, to the precision `weights`, in place; it is for inference alone from then on.
 
-    A tied head gets a matrix of its own where its form differs from the embedding's. `UserError` for a name that is not
-    one of `Weights`, `ValueError` where the matrices have been converted before.
+    It moves to another device as a whole (`to`), and keeps its precision. A tied head gets a matrix of its own where
+    its form differs from the embedding's. `UserError` for a name that is not one of `Weights`, `ValueError` where the
+    matrices have been converted before.
     """
     if weights not in get_args(Weights):
         raise UserError(f"{field}: {weights!r}: expected {', '.join(get_args(Weights))}")

@@ -3,6 +3,9 @@
 Legend: `B` batch, `T` tokens of the chunk, `D` model width, `W` width of a block, `V` vocabulary.
 """
 
+from collections.abc import Callable
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
@@ -143,6 +146,14 @@ class Decoder(nn.Module):
     def causal(self) -> bool:
         """Whether the pass without a state is causal, all layers taken together."""
         return all(mixer.traits.causal for mixer in self.mixers)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """What `to`, `cuda` and `float` come down to; refused by converted weights before anything is changed."""
+        for module in self.modules():
+            if isinstance(module, PackedLinear):
+                module.target(fn)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def initial_state(
         self, batch: int, capacity: int, padding_B: Tensor | None = None, dtype: torch.dtype | None = None

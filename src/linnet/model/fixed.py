@@ -14,7 +14,8 @@ from torch import Tensor
 from linnet.errors import UserError
 from linnet.mixers.plga import Plga, with_fixed_operator
 from linnet.model.decoder import Decoder
-from linnet.model.operators import choose_operators
+from linnet.model.initialise import fixed_operators
+from linnet.model.operators import Shape, check_fit, choose_operators
 from linnet.model.spec import ModelSpec
 
 
@@ -25,10 +26,35 @@ def plga_layers(decoder: Decoder) -> list[Plga]:
 
 def operators_for(decoder: Decoder, source: str, origin: str) -> list[Tensor]:
     """`choose_operators` for the model's plga layers; `UserError` where it has none."""
-    layers = plga_layers(decoder)
-    if not layers:
+    shapes = _plga_shapes(decoder)
+    if not shapes:
         raise UserError(f"{origin}: {source}: the model has no plga layer")
-    return choose_operators(source, [(mixer.heads, mixer.head_dim, mixer.head_dim) for mixer in layers], origin)
+    return choose_operators(source, shapes, origin)
+
+
+def check_fixed_operators(spec: ModelSpec, origin: str) -> None:
+    """`UserError`, with `origin` in front, where the fixed operators of a model that is to be built cannot be had.
+
+    A file of operators is read and held against the model; nothing else is done.
+    """
+    shapes = [g_HKK.shape for g_HKK in fixed_operators(_without_numbers(spec))]
+    with torch.random.fork_rng(devices=[]):
+        choose_operators(spec.initialisation.operator, shapes, origin)
+
+
+def check_taught_operators(teacher: ModelSpec, spec: ModelSpec, where: str) -> None:
+    """`UserError`, with `where` in front, unless the operators of `teacher` fit `spec`, whose operators are fixed."""
+    shapes = [g_HKK.shape for g_HKK in fixed_operators(_without_numbers(spec))]
+    check_fit(shapes, _plga_shapes(_without_numbers(teacher)), where)
+
+
+def _without_numbers(spec: ModelSpec) -> Decoder:
+    with torch.device("meta"):
+        return Decoder(spec)
+
+
+def _plga_shapes(decoder: Decoder) -> list[Shape]:
+    return [(mixer.heads, mixer.head_dim, mixer.head_dim) for mixer in plga_layers(decoder)]
 
 
 def with_chosen_operators(decoder: Decoder, source: str, seed: int, origin: str = "--operator") -> Decoder:
@@ -43,8 +69,7 @@ def with_fixed_operators(decoder: Decoder, operators: Sequence[Tensor]) -> Decod
 
     A block that repeats one set of weights gets a set for each layer, as the operators differ.
     """
-    with torch.device("meta"):
-        fixed = Decoder(fixed_spec(decoder.spec))
+    fixed = _without_numbers(fixed_spec(decoder.spec))
     tensors = {name: _source(name, decoder) for name in fixed.state_dict() if not name.endswith(".operator.g")}
     names = [name for name in fixed.state_dict() if name.endswith(".operator.g")]
     for name, operator in zip(names, operators, strict=True):

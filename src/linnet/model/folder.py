@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from linnet.errors import UserError
 from linnet.files import atomic_path, write_json
 from linnet.model.decoder import Decoder
 from linnet.model.spec import CONFIG, ModelSpec
+from linnet.tensor_file import read_tensors
 
 WEIGHTS, TOKENIZER, RUN = "model.safetensors", "tokenizer.json", "run.json"
 
@@ -33,10 +33,7 @@ def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Deco
     with torch.device("meta"):  # shapes without numbers: all of them are read
         decoder = Decoder(ModelSpec.load(folder / CONFIG))
     path = folder / WEIGHTS
-    try:
-        tensors = load_file(path)
-    except SafetensorError as error:
-        raise UserError(f"{path}: not a safetensors file ({error})") from error
+    tensors = read_tensors(path)
     check_tensors(tensors, shapes_of(decoder), path, f"the model in {CONFIG}")
     dtype = next(iter(tensors.values())).dtype
     # Copied, so that they lie in memory as PyTorch aligns them, not as the file does.

@@ -1,7 +1,10 @@
-"""Starting values of a decoder's weights, by its description."""
+"""Starting values of a decoder's weights, by its description.
+
+Legend: `H` heads, `K` head width.
+"""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from linnet.mixers.plga_operator import FixedOperator
 from linnet.model.operators import choose_operators
@@ -21,12 +24,17 @@ def initialise(decoder: nn.Module, spec: ModelSpec) -> None:
         elif isinstance(module, nn.Linear):
             scaled = settings.scale_residual and name.endswith(LAST_OF_BRANCH)
             _linear(module, settings, (2 * spec.layers) ** -0.5 if scaled else 1.0)
-    _fixed_operators(decoder, settings.operator)
+    _fill_fixed_operators(decoder, settings.operator)
 
 
-def _fixed_operators(decoder: nn.Module, source: str) -> None:
+def fixed_operators(decoder: nn.Module) -> list[Tensor]:
+    """The operators `[H, K, K]` that are given instead of learned, as a file holds them."""
+    return [module.g for module in decoder.modules() if isinstance(module, FixedOperator)]
+
+
+def _fill_fixed_operators(decoder: nn.Module, source: str) -> None:
     """A model without numbers (on the device meta) needs none; what it is filled with holds them."""
-    fixed = [module.g for module in decoder.modules() if isinstance(module, FixedOperator)]
+    fixed = fixed_operators(decoder)
     if not fixed or fixed[0].is_meta:
         return
     operators = choose_operators(source, [g_HKK.shape for g_HKK in fixed], "initialisation.operator")

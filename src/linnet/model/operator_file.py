@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from linnet.errors import UserError
 from linnet.files import atomic_path
+from linnet.tensor_file import read_tensors
 
 OUTPUTS = ("A", "A_LM", "A_P", "G")
 """The deductive outputs, by the names that they have in a file."""
@@ -52,10 +52,7 @@ def read_operators(path: str | Path) -> list[dict[str, Tensor]]:
 
 def _arrays(path: Path) -> dict[str, Tensor]:
     if path.suffix != ".npz":
-        try:
-            return load_file(path)
-        except SafetensorError as error:
-            raise UserError(f"{path}: neither a .npz nor a safetensors file ({error})") from error
+        return read_tensors(path, otherwise="neither a .npz nor a safetensors file")
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: torch.from_numpy(np.array(file[name])) for name in file.files}

@@ -4,6 +4,7 @@ Legend: `H` heads, `K` head width.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,6 +17,11 @@ Shape = tuple[int, ...]
 EXPECTED = "identity, random, or a file of operators (.safetensors, .npz)"
 
 
+def operator_file(source: str) -> Path | None:
+    """The file that a source of operators names; None where it names none, as `identity` and `random` do."""
+    return Path(source) if source.endswith(SUFFIXES) else None
+
+
 def choose_operators(source: str, shapes: Sequence[Shape], origin: str) -> list[Tensor]:
     """An operator for each shape `[H, K, K]`: `identity`, `random` (normal, torch's generator), or those of a file.
 
@@ -25,16 +31,21 @@ def choose_operators(source: str, shapes: Sequence[Shape], origin: str) -> list[
         return [torch.eye(shape[-1]).expand(shape) for shape in shapes]
     if source == "random":
         return [torch.randn(shape) for shape in shapes]
-    if not source.endswith(SUFFIXES):
+    file = operator_file(source)
+    if file is None:
         raise UserError(f"{origin}: {source}: expected {EXPECTED}")
-    operators = [layer["G"] for layer in read_operators(source)]
-    _check_fit(shapes, operators, f"{origin}: {source}")
+    try:
+        operators = [layer["G"] for layer in read_operators(file)]
+    except UserError as error:
+        raise UserError(f"{origin}: {error}") from None
+    check_fit(shapes, [operator.shape for operator in operators], f"{origin}: {source}")
     return operators
 
 
-def _check_fit(shapes: Sequence[Shape], operators: list[Tensor], where: str) -> None:
-    if len(operators) != len(shapes):
-        raise UserError(f"{where}: operators of {len(operators)} layers: the model has {len(shapes)} plga layers")
-    for index, (shape, operator) in enumerate(zip(shapes, operators, strict=True)):
-        if tuple(operator.shape) != tuple(shape):
-            raise UserError(f"{where}: layer{index}.G: shape {list(operator.shape)}: the model's is {list(shape)}")
+def check_fit(shapes: Sequence[Shape], found: Sequence[Shape], where: str) -> None:
+    """`UserError`, with `where` in front, unless operators of the shapes `found` are those that a model needs."""
+    if len(found) != len(shapes):
+        raise UserError(f"{where}: operators of {len(found)} layers: the model has {len(shapes)} plga layers")
+    for index, (needed, given) in enumerate(zip(shapes, found, strict=True)):
+        if tuple(given) != tuple(needed):
+            raise UserError(f"{where}: layer{index}.G: shape {list(given)}: the model's is {list(needed)}")

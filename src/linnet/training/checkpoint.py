@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from linnet.data.tokenizer import Tokenizer
@@ -18,6 +18,7 @@ from linnet.errors import UserError
 from linnet.files import atomic_directory, read_json, sha256_of, write_json
 from linnet.model.decoder import Decoder
 from linnet.model.folder import TOKENIZER, WEIGHTS, save_decoder
+from linnet.tensor_file import read_tensors
 
 VERSION = 1
 MOMENTS = "optimiser.safetensors"
@@ -99,4 +100,4 @@ def _load(path: Path) -> Checkpoint:
             raise UserError(f"{path / name}: missing")
         if sha256_of(path / name) != expected:
             raise UserError(f"{path / name}: its content is not what was saved (hash differs)")
-    return Checkpoint(path, load_file(path / WEIGHTS), load_file(path / MOMENTS), summary["standing"])
+    return Checkpoint(path, read_tensors(path / WEIGHTS), read_tensors(path / MOMENTS), summary["standing"])

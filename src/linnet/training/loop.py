@@ -54,7 +54,15 @@ CURVES_PAUSE_S = 30.0
 
 
 class BrokenDownError(ArithmeticError):
-    """A loss, gradient or weight is not finite: one line with step, learning rate, gradient norm, last checkpoint."""
+    """A loss, gradient or weight is not finite: one line with step, learning rate, gradient norm, last checkpoint.
+
+    `step` is where training stopped, `reason` what was measured there.
+    """
+
+    def __init__(self, step: int, reason: str, last_good: Path | None) -> None:
+        checkpoint = "none yet" if last_good is None else last_good
+        super().__init__(f"not finite, stopped at step {step}: {reason}; last good checkpoint: {checkpoint}")
+        self.step, self.reason = step, reason
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ def train(
     watch = watch or Watch()
     folder = RunFolder(out)
     data = TokenData.open(run.data)
-    run = _with_vocabulary_of(data, run, watch).resolved()
+    run = fitted(run, data, watch)
     folder.check(run)
     summary = folder.finished()
     if summary is not None:
@@ -181,7 +189,7 @@ class Trainer:
             result = self.take_step(batches, lr)
         except NonFiniteError as error:
             good = number if math.isfinite(error.loss) else number - 1
-            raise self._broken_down(f"step {number + 1}: {error}", good) from None
+            raise self._broken_down(number + 1, str(error), good) from None
         self.standing.add(result, time.perf_counter() - start_s)
         self.watch.step(self._progress())
 
@@ -283,13 +291,12 @@ class Trainer:
         """The update of this step made something that is not finite."""
         step, meter = self.standing.step, self.standing.meter
         measured = f"learning rate {meter.lr:g}, gradient norm {meter.gradient_norm:g}"
-        return self._broken_down(f"step {step}: {what}, {measured}", step - 1)
+        return self._broken_down(step, f"{what}, {measured}", step - 1)
 
-    def _broken_down(self, what: str, good_until: int) -> BrokenDownError:
+    def _broken_down(self, step: int, reason: str, good_until: int) -> BrokenDownError:
         """What the user is told; the newest checkpoint of at most step `good_until` is the last good one."""
         good = [step for step in checkpoint_steps(self.folder.checkpoints) if step <= good_until]
-        path = checkpoint_path(self.folder.checkpoints, good[-1]) if good else "none yet"
-        return BrokenDownError(f"not finite, stopped at {what}; last good checkpoint: {path}")
+        return BrokenDownError(step, reason, checkpoint_path(self.folder.checkpoints, good[-1]) if good else None)
 
     def finish(self, command: str | None) -> dict[str, Any]:
         """Write the model folder and the picture, wherever the run stands; what `run.json` says."""
@@ -327,10 +334,10 @@ def _without_operator_file(run: RunSpec) -> RunSpec:
     return run.model_copy(update={"model": run.model.model_copy(update={"initialisation": start})})
 
 
-def _with_vocabulary_of(data: TokenData, run: RunSpec, watch: Watch) -> RunSpec:
-    """The run with a model for the data's tokenizer."""
+def fitted(run: RunSpec, data: TokenData, watch: Watch) -> RunSpec:
+    """The run as it is trained: resolved, with a model for the data's tokenizer."""
     found, wanted = run.model.vocab_size, data.tokenizer.vocab_size
-    if found == wanted:
-        return run
-    watch.note(f"model vocab_size: {found} -> {wanted}, the size of the data's tokenizer")
-    return run.model_copy(update={"model": run.model.replace(vocab_size=wanted)})
+    if found != wanted:
+        watch.note(f"model vocab_size: {found} -> {wanted}, the size of the data's tokenizer")
+        run = run.model_copy(update={"model": run.model.replace(vocab_size=wanted)})
+    return run.resolved()

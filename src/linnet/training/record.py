@@ -1,7 +1,7 @@
 """The run folder: what a run leaves behind, and what makes it go on.
 
-`config.yaml` (resolved), `metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model folder with the weights
-of the last step.
+`config.yaml` (resolved), `files.json` (hashes of the files that the model began with, where there are any),
+`metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model folder with the weights of the last step.
 """
 
 import fcntl
@@ -17,16 +17,21 @@ import yaml
 
 from linnet.data.tokenizer import Tokenizer
 from linnet.errors import UserError
-from linnet.files import read_json, write_text
+from linnet.files import read_json, sha256_of, write_json, write_text
 from linnet.inference.model_folder import write_model_folder
 from linnet.model.decoder import Decoder
 from linnet.model.folder import RUN
+from linnet.model.operators import operator_file
 from linnet.spec import read_yaml
+from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.spec import RunSpec
 
-CONFIG, METRICS, CURVES, CHECKPOINTS, MODEL, LOCK = (
-    "config.yaml", "metrics.jsonl", "curves.png", "checkpoints", "model", ".lock",
+CONFIG, FILES, METRICS, CURVES, CHECKPOINTS, MODEL, LOCK = (
+    "config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", "model", ".lock",
 )  # fmt: skip
+
+OPERATOR = "model.initialisation.operator"
+"""The field that may name a file, which is compared by its content."""
 
 
 class RunFolder:
@@ -39,10 +44,16 @@ class RunFolder:
         self.metrics = Metrics(self.path / METRICS)
 
     def check(self, run: RunSpec) -> None:
-        """`UserError` unless the folder is new, empty, or that of the same run (its data may have moved)."""
+        """`UserError` unless the folder is new, empty, or that of the same run.
+
+        Its data may have moved; a file of operators is its content, however it is named.
+        """
         config = self.path / CONFIG
         if config.is_file():
-            _check_same(RunSpec.parse(read_yaml(config), str(config)), run, self.path)
+            before = _leaves(RunSpec.parse(read_yaml(config), str(config)).plain())
+            now = _leaves(run.plain())
+            self._compare_by_content(before, now)
+            _check_same(before, now, self.path)
         elif self.path.exists() and (not self.path.is_dir() or any(p.name != LOCK for p in self.path.iterdir())):
             raise UserError(f"--out {self.path}: exists and is not the folder of a run; choose another --out")
 
@@ -75,6 +86,24 @@ class RunFolder:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
         if not (self.path / CONFIG).is_file():
             write_text(self.path / CONFIG, yaml.safe_dump(run.plain(), sort_keys=False, allow_unicode=True))
+        file = operator_file(run.model.initialisation.operator)
+        if file is not None and not (self.path / FILES).is_file() and not checkpoint_steps(self.checkpoints):
+            write_json(self.path / FILES, {OPERATOR: sha256_of(file)})
+
+    def _compare_by_content(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+        """Let the same file under another name be the same value; tell different files of one name apart.
+
+        A run that has begun needs its file no more. Where it is gone the name alone decides.
+        """
+        file = operator_file(now[OPERATOR])
+        if file is None or not file.is_file() or not (self.path / FILES).is_file():
+            return
+        known, found = read_json(self.path / FILES)[OPERATOR], sha256_of(file)
+        if known == found:
+            now[OPERATOR] = before[OPERATOR]
+        else:
+            before[OPERATOR] += f" (SHA-256 {known[:12]})"
+            now[OPERATOR] += f" (SHA-256 {found[:12]})"
 
     def write_model(self, decoder: Decoder, tokenizer: Tokenizer, summary: dict[str, Any]) -> None:
         """Write `model/`: description, weights, tokenizer, and how it was made."""
@@ -123,8 +152,7 @@ class Metrics:
         write_text(self.path, "".join(kept))
 
 
-def _check_same(before: RunSpec, now: RunSpec, path: Path) -> None:
-    old, new = (_leaves(run.plain()) for run in (before, now))
+def _check_same(old: dict[str, Any], new: dict[str, Any], path: Path) -> None:
     for field in dict.fromkeys([*old, *new]):
         if field != "data" and old.get(field) != new.get(field):
             raise UserError(

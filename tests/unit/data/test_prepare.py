@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from linnet.data import prepare as prepare_module
-from linnet.data.prepare import prepare, prepare_texts
+from linnet.data.prepare import prepare, prepare_texts, read_split
 from linnet.data.shards import Manifest, ShardWriter, TokenData
 from linnet.data.split import Split, content_hash
 from linnet.data.tokenizer import Tokenizer
@@ -76,6 +76,15 @@ def test_every_document_arrives_exactly(tmp_path: Path, kind: str) -> None:
         "train-00001.bin",
     ]
     check_figures(manifest, {"train": train, "validation": held_out}, tmp_path / "data")
+
+
+def test_documents_are_read_on_the_side_where_they_are_prepared(tmp_path: Path) -> None:
+    inputs = [text_file(tmp_path / "a.txt", STORIES[:50]), parquet_file(tmp_path / "b.parquet", STORIES[50:])]
+    prepare(inputs, tmp_path / "data", tokenizer="bytes")
+    sides = read_split(inputs)
+    assert sides["train"] == documents(tmp_path / "data", "train")
+    assert sorted(sides["validation"], key=content_hash) == documents(tmp_path / "data", "validation")
+    assert len(sides["train"]) + len(sides["validation"]) == len(STORIES)
 
 
 def check_figures(manifest: Manifest, sides: dict[Split, list[str]], folder: Path) -> None:

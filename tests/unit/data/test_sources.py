@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.data import sources
-from linnet.data.sources import Source, documents, split_text, unescape
+from linnet.data.sources import Source, split_text, unescape
 from linnet.errors import UserError
 
 
@@ -28,10 +28,15 @@ def write_parquet(path: Path, columns: dict[str, Any]) -> Path:
     return path
 
 
+def documents(path: Path | str, **options: Any) -> list[str]:
+    with Source(path, **options) as source:
+        return list(source.documents())
+
+
 def message(path: Path | str, **options: Any) -> str:
     """The one line that reading this input ends with."""
     with pytest.raises(UserError) as caught:
-        list(documents(path, **options))
+        documents(path, **options)
     text = str(caught.value)
     assert "\n" not in text
     return text.removeprefix(f"{path}")
@@ -40,18 +45,18 @@ def message(path: Path | str, **options: Any) -> str:
 @pytest.mark.parametrize("suffix", [".txt", ".text", ".md", "", ".TXT"])
 def test_text_without_separator_is_one_untouched_document(tmp_path: Path, suffix: str) -> None:
     text = "\r\n one\r\n\n two é \n"
-    assert list(documents(write(tmp_path / f"a{suffix}", text))) == [text]
+    assert documents(write(tmp_path / f"a{suffix}", text)) == [text]
 
 
 def test_end_of_text_separates_and_takes_the_newlines_beside_it(tmp_path: Path) -> None:
     text = "\n a \n<|endoftext|>\r\n\n b\n\nc<|endoftext|>\n<|endoftext|>\n d \n"
-    assert list(documents(write(tmp_path / "a.txt", text))) == ["\n a ", " b\n\nc", " d \n"]
+    assert documents(write(tmp_path / "a.txt", text)) == ["\n a ", " b\n\nc", " d \n"]
 
 
 def test_given_separator_replaces_the_default(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "a<|endoftext|>\n\nb\n\n\nc\n\n")
     for separator in ("\n\n", r"\n\n"):
-        assert list(documents(path, separator=separator)) == ["a<|endoftext|>", "b", "c"]
+        assert documents(path, separator=separator) == ["a<|endoftext|>", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +97,7 @@ def test_characters_across_blocks_survive(tmp_path_factory: pytest.TempPathFacto
     path = write(tmp_path_factory.mktemp("text") / "a.txt", b"\xef\xbb\xbf" + ("|" + text).encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "_BLOCK_BYTES", block)
-        assert list(documents(path)) == ["|" + text]
+        assert documents(path) == ["|" + text]
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 1 << 20])
@@ -108,8 +113,8 @@ def test_json_lines(tmp_path: Path) -> None:
     rows = [{"text": "a\n\u2028b", "n": 1}, {"text": ""}, {"text": " é "}]
     lines = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     for name in ("a.jsonl", "a.ndjson"):
-        assert list(documents(write(tmp_path / name, "\ufeff" + lines + "\n\n"))) == ["a\n\u2028b", " é "]
-    assert list(documents(write(tmp_path / "b.jsonl", '{"body": "x"}'), field="body")) == ["x"]
+        assert documents(write(tmp_path / name, "\ufeff" + lines + "\n\n")) == ["a\n\u2028b", " é "]
+    assert documents(write(tmp_path / "b.jsonl", '{"body": "x"}'), field="body") == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -142,9 +147,9 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_ROWS_PER_READ", 2)
     texts = ["a\n", "", "é", "😀", "b"]
     path = write_parquet(tmp_path / "a.parquet", {"body": texts, "n": range(5)})
-    assert list(documents(path, field="body")) == ["a\n", "é", "😀", "b"]
+    assert documents(path, field="body") == ["a\n", "é", "😀", "b"]
     categories = pyarrow.array(texts).dictionary_encode()
-    assert len(list(documents(write_parquet(tmp_path / "b.parquet", {"text": categories})))) == 4
+    assert len(documents(write_parquet(tmp_path / "b.parquet", {"text": categories}))) == 4
 
 
 @pytest.mark.parametrize(
@@ -220,7 +225,7 @@ def test_missing_file_and_folder_are_named(tmp_path: Path) -> None:
 
 def test_empty_separator_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--document-separator: empty"):
-        list(documents(write(tmp_path / "a.txt", "x"), separator=""))
+        documents(write(tmp_path / "a.txt", "x"), separator="")
 
 
 def every_kind(folder: Path) -> Iterator[Path]:

@@ -188,6 +188,25 @@ def test_a_converted_model_is_neither_saved_nor_given_other_operators(tmp_path):
         model.with_operators("identity")
 
 
+@each_mixer
+@pytest.mark.parametrize("weights", ["int8", pytest.param("bfloat16", marks=needs_packed_bfloat16)])
+def test_a_converted_model_moves_as_a_whole(mixer: MixerSpec, weights: str):
+    decoder = converted(decoder_of(mixer, tied=True), weights).to("meta")
+    maps = [module for module in decoder.modules() if isinstance(module, PackedLinear)]
+    assert maps and {module.weight.device.type for module in maps} == {"meta"} == {decoder.device.type}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("weights", ["int8", pytest.param("bfloat16", marks=needs_packed_bfloat16)])
+def test_a_converted_model_refuses_another_precision_as_a_whole(weights: str):
+    decoder = converted(decoder_of(EXAMPLES[0], tied=False), weights)
+    expected = decoder(tokens())
+    for dtype in {torch.float32, torch.bfloat16} - {decoder.dtype}:
+        with pytest.raises(ValueError, match="converted weights compute in"):
+            decoder.to(dtype)
+    assert torch.equal(decoder(tokens()), expected), "refused before anything was changed"
+
+
 def test_load_brings_a_folder_to_a_precision(tmp_path):
     tokenizer = Tokenizer.train("bytes", [])
     save_decoder(Decoder(small_spec(EXAMPLES[0], tokenizer.vocab_size)), tmp_path / "model")

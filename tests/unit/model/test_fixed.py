@@ -112,7 +112,7 @@ def test_random_operators_are_standard_normal_and_follow_the_seed():
             "zero",
             "initialisation.operator: zero: expected identity, random, or a file of operators (.safetensors, .npz)",
         ),
-        ("none.npz", "none.npz: no such file; expected operators as .safetensors or .npz"),
+        ("none.npz", "initialisation.operator: none.npz: no such file; expected operators as .safetensors or .npz"),
     ],
 )
 def test_a_source_that_is_none_is_refused(source: str, message: str):

@@ -38,6 +38,14 @@ def test_parts_are_split_as_before(form: type[PackedLinear]):
     assert [part.shape for part in packed.split(torch.zeros(2, 12))] == [(2, 7), (2, 5)]
 
 
+def test_bfloat16_without_a_fast_form_is_a_plain_product(monkeypatch: pytest.MonkeyPatch):
+    weight, bias, x = torch.randn(12, 20), torch.randn(12), torch.randn(3, 20).bfloat16()
+    monkeypatch.setattr(bfloat16_linear, "can_pack", lambda _: False)
+    plain = Bfloat16Linear(weight, bias, (12,))
+    assert plain.nbytes == 12 * 20 * 2
+    assert torch.equal(plain(x), F.linear(x, weight.bfloat16(), bias.bfloat16()))
+
+
 def test_without_a_fast_form_the_definition_serves(monkeypatch: pytest.MonkeyPatch):
     weight, bias, x = torch.randn(12, 20), torch.randn(12), torch.randn(3, 20)
     fast = Int8Linear(weight, bias, (12,))
@@ -47,6 +55,47 @@ def test_without_a_fast_form_the_definition_serves(monkeypatch: pytest.MonkeyPat
     assert torch.equal(plain.weight, fast.weight)
     torch.testing.assert_close(plain(x), F.linear(x, fast.weight, bias))
     torch.testing.assert_close(plain(x), fast(x), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("form", [Int8Linear, Bfloat16Linear])
+def test_the_weights_follow_to_another_device(form: type[PackedLinear]):
+    """The device without numbers stands for any other one: layout and place are what is asked."""
+    packed = form(torch.randn(12, 20), torch.randn(12), (12,)).to("meta")
+    assert packed.weight.device == packed.device == torch.device("meta")
+    out = packed(torch.zeros(3, 20, dtype=packed.dtype, device="meta"))
+    assert (out.device.type, out.shape, out.dtype) == ("meta", (3, 12), packed.dtype)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("form", [Int8Linear, Bfloat16Linear])
+def test_there_and_back_the_products_are_the_same(form: type[PackedLinear]):
+    packed, x = form(torch.randn(12, 20), torch.randn(12), (12,)), torch.randn(3, 20)
+    before, expected = packed.weight, packed(x.to(packed.dtype))
+    there = packed.cuda()(x.to("cuda", packed.dtype))
+    assert there.is_cuda
+    torch.testing.assert_close(there.cpu(), expected, rtol=0.01, atol=0.02)
+    assert torch.equal(packed.cpu().weight, before)
+    assert torch.equal(packed(x.to(packed.dtype)), expected)
+
+
+@pytest.mark.parametrize("form", [Int8Linear, Bfloat16Linear])
+def test_what_moves_nothing_keeps_the_weights(form: type[PackedLinear]):
+    packed, x = form(torch.randn(12, 20), torch.randn(12), (12,)), torch.randn(3, 20)
+    expected = packed(x.to(packed.dtype))
+    assert torch.equal(packed.to("cpu", packed.dtype)(x.to(packed.dtype)), expected)
+
+
+@pytest.mark.parametrize("form", [Int8Linear, Bfloat16Linear])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_another_precision_is_refused(form: type[PackedLinear], dtype: torch.dtype):
+    packed = form(torch.randn(12, 20), torch.randn(12), (12,))
+    if dtype == packed.dtype:
+        packed.to(dtype)
+    else:
+        with pytest.raises(ValueError, match="converted weights compute in") as refused:
+            packed.to(dtype)
+        assert "\n" not in str(refused.value)
+    assert packed.bias is not None and packed.bias.dtype == packed.dtype
 
 
 @pytest.mark.parametrize("form", [Int8Linear, Bfloat16Linear])

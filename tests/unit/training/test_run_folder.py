@@ -4,8 +4,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from linnet.errors import UserError
+from linnet.model.operator_file import save_operators
+from linnet.training.loop import train
 from linnet.training.record import Metrics, RunFolder
 
 
@@ -42,6 +45,54 @@ def test_another_model_is_refused(tmp_path, tiny_run):
     folder = _started(tmp_path / "run", tiny_run("attention"))
     with pytest.raises(UserError, match=r"model\.name: 'tiny-attention', not 'tiny-ted'"):
         folder.check(tiny_run("ted").resolved())
+
+
+def _given(run, path, value=1.0):
+    """The run with operators from a file."""
+    save_operators([{"G": torch.full((2, 8, 8), value)}] * 2, path)
+    return _reading(run, path)
+
+
+def _reading(run, source):
+    plain = run.plain()
+    return run.parse({**plain, "model": {**plain["model"], "operator": str(source)}}, "test")
+
+
+def test_a_file_of_operators_is_its_content_however_it_is_named(tmp_path, tiny_run, monkeypatch):
+    run = tiny_run("plga")
+    folder = _started(tmp_path / "run", _given(run, tmp_path / "G.safetensors"))
+    monkeypatch.chdir(tmp_path)
+    folder.check(_reading(run, "G.safetensors").resolved())
+    folder.check(_given(run, tmp_path / "copy" / "H.safetensors").resolved())
+    for source in ("identity", "gone.safetensors"):
+        with pytest.raises(UserError, match=rf"model\.initialisation\.operator: '.*', not '{source}'"):
+            folder.check(_reading(run, source).resolved())
+
+
+def test_other_operators_under_the_same_name_are_another_run(tmp_path, tiny_run):
+    run = _given(tiny_run("plga"), tmp_path / "G.safetensors")
+    folder = _started(tmp_path / "run", run)
+    _given(tiny_run("plga"), tmp_path / "G.safetensors", value=2.0)
+    message = r"G\.safetensors \(SHA-256 [0-9a-f]{12}\)', not '.*G\.safetensors \(SHA-256 [0-9a-f]{12}\)'"
+    with pytest.raises(UserError, match=message) as refused:
+        folder.check(run.resolved())
+    assert "\n" not in str(refused.value)
+
+
+def test_a_run_that_has_begun_needs_its_file_no_more(tmp_path, tiny_run):
+    run = _given(tiny_run("plga"), tmp_path / "G.safetensors")
+    train(run, tmp_path / "run")
+    (tmp_path / "G.safetensors").unlink()
+    assert train(run, tmp_path / "run").finished
+
+
+def test_a_file_that_came_after_the_first_steps_is_not_taken_for_theirs(tmp_path, tiny_run):
+    """A run without a record of its file: it began before there was one."""
+    run = _given(tiny_run("plga"), tmp_path / "G.safetensors")
+    train(run, tmp_path / "run")
+    (tmp_path / "run" / "files.json").unlink()
+    RunFolder(tmp_path / "run").start(run.resolved())
+    assert not (tmp_path / "run" / "files.json").exists()
 
 
 def test_a_folder_with_other_things_in_it_is_refused(tmp_path, tiny_run):

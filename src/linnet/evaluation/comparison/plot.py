@@ -1,4 +1,8 @@
-"""Loss and accuracy of all compared runs in one picture, as in figure 1 of Gokden, arXiv 2502.13502."""
+"""Loss and accuracy of all compared runs in one picture, as in figure 1 of Gokden, arXiv 2502.13502.
+
+A seed with which a run diverged is no part of its line: its own loss is dotted, and a cross on the axis of steps tells
+where it ended.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +16,12 @@ INCHES, DOTS_PER_INCH = (9.0, 5.5), 110
 
 def draw(figures: Sequence[ComparedFigures], path: Path, title: str) -> None:
     """Draw a PNG: loss (left axis, solid) and accuracy (right axis, dashed), with bands from lowest to highest."""
+    with atomic_path(path) as temporary:
+        picture(figures, title).savefig(temporary, format="png")
+
+
+def picture(figures: Sequence[ComparedFigures], title: str) -> Any:
+    """What `draw` writes, as matplotlib's `Figure`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=INCHES, dpi=DOTS_PER_INCH)
@@ -19,7 +29,14 @@ def draw(figures: Sequence[ComparedFigures], path: Path, title: str) -> None:
     loss = figure.subplots()
     accuracy = loss.twinx()
     for index, one in enumerate(figures):
-        _draw_one(loss, accuracy, one, f"C{index}")
+        if one.outcomes:
+            _draw_one(loss, accuracy, one, f"C{index}")
+    limits = loss.get_ylim()
+    for index, one in enumerate(figures):
+        if one.broken_down:
+            _draw_broken_down(loss, one, f"C{index}")
+    if any(one.outcomes for one in figures):
+        loss.set_ylim(limits)  # a loss that runs away would leave the others a flat line
     loss.set_title(title)
     loss.set_xlabel("step")
     loss.set_ylabel("loss of the validation set, nats per token, causal (solid)")
@@ -27,8 +44,7 @@ def draw(figures: Sequence[ComparedFigures], path: Path, title: str) -> None:
     accuracy.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     loss.grid(alpha=0.3)
     loss.legend(frameon=False, loc="upper center", ncols=min(len(figures), 4))
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png")
+    return figure
 
 
 def _draw_one(loss: Any, accuracy: Any, one: ComparedFigures, colour: str) -> None:
@@ -38,3 +54,19 @@ def _draw_one(loss: Any, accuracy: Any, one: ComparedFigures, colour: str) -> No
         axes.fill_between(
             steps, [s.lowest for s in spreads], [s.highest for s in spreads], color=colour, alpha=0.15, linewidth=0
         )
+
+
+def _draw_broken_down(loss: Any, one: ComparedFigures, colour: str) -> None:
+    for each in one.broken_down:
+        loss.plot([p.step for p in each.curve], [p.nats_per_token for p in each.curve], ":", color=colour, linewidth=1)
+    ends = [each.step for each in one.broken_down if each.step is not None]
+    lost, seeds = len(one.broken_down), len(one.broken_down) + len(one.outcomes)
+    loss.plot(
+        ends,
+        [0] * len(ends),
+        "x",
+        color=colour,
+        transform=loss.get_xaxis_transform(),
+        clip_on=False,
+        label=f"{one.name}: {one.fate} with {lost} of {seeds} seeds",
+    )

@@ -1,113 +1,59 @@
 """Carrying a comparison out: prepare the text, train every run with every seed, evaluate all alike."""
 
-from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
-from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
-from linnet.evaluation.comparison.figures import ComparedFigures, CurvePoint, Outcome
+from linnet.evaluation.comparison.claim import claim
+from linnet.evaluation.comparison.figures import Breakdown, ComparedFigures, Findings, Outcome
+from linnet.evaluation.comparison.given import check_operators
+from linnet.evaluation.comparison.layout import CURVES, DATA, FIGURES
 from linnet.evaluation.comparison.plot import draw
+from linnet.evaluation.comparison.runs import Runs, Say, validation_curve
 from linnet.evaluation.comparison.spec import ComparedSpec, ComparisonSpec
-from linnet.evaluation.comparison.text import file_hashes, prepare_parts
+from linnet.evaluation.comparison.text import prepare_parts
 from linnet.evaluation.folder import evaluate_folder
-from linnet.files import read_json, write_json
-from linnet.model.deductive import operators
-from linnet.model.folder import TOKENIZER, load_decoder
-from linnet.model.operator_file import save_operators
-from linnet.training.bar_watch import model_watch
-from linnet.training.loop import RunResult, train
-from linnet.training.record import RunFolder
-
-FIGURES, CURVES, DESCRIPTION = "comparison.json", "curves.png", "description.json"
-Say = Callable[[str], None]
+from linnet.files import write_json
+from linnet.training.loop import RunResult
 
 
-class ComparisonStopped(Exception):  # noqa: N818 - not an error: somebody asked for it
-    """Training was asked to stop, and saved."""
-
-
-def compare(spec: ComparisonSpec, out: str | Path, say: Say, command: str | None = None) -> list[ComparedFigures]:
+def compare(
+    spec: ComparisonSpec, out: str | Path, say: Say, command: str | None = None, origin: str = "comparison"
+) -> Findings:
     """Train and evaluate; write `comparison.json` and `curves.png` into `out`. What is there already is not made again.
 
-    Seeds are the outer loop: an interrupted comparison has whole seeds. `say` hears of what begins. Raises `UserError`,
-    `ComparisonStopped`, and `BrokenDownError` where a loss is not finite.
+    Seeds are the outer loop: an interrupted comparison has whole seeds. A run that diverges is part of what is found.
+    `say` hears of what begins. Raises `UserError` (where it is of the description, with `origin` in front) and
+    `ComparisonStopped`.
     """
     folder = Path(out)
-    _claim(spec, folder)
+    check_operators(spec, folder, origin)
+    claim(spec, folder)
     say("preparing the text")
-    parts = prepare_parts(spec, folder / "data")
-    results: dict[str, list[RunResult]] = {run.name: [] for run in spec.runs}
+    runs = Runs(spec, prepare_parts(spec, folder / DATA), folder, say, command)
     for seed in spec.seeds:
         for run in spec.runs:
-            results[run.name].append(_train(spec, run, seed, parts, folder, command))
+            runs.train(run, seed)
     say("evaluating all on the whole validation split")
-    figures = [_figures(spec, run, results[run.name], parts) for run in spec.runs if run.shown]
-    write_json(folder / FIGURES, {"name": spec.name, "runs": [one.plain() for one in figures]})
-    draw(figures, folder / CURVES, spec.name)
-    return figures
+    findings = Findings(
+        spec.name,
+        [_figures(run, runs) for run in spec.runs if run.shown],
+        [result for result in runs.results.values() if isinstance(result, Breakdown)],
+    )
+    write_json(folder / FIGURES, findings.plain())
+    draw(findings.runs, folder / CURVES, spec.name)
+    return findings
 
 
-def _claim(spec: ComparisonSpec, folder: Path) -> None:
-    """Keep the description with what is made from it; `UserError` where the folder holds another comparison's.
-
-    The hashes of the text's files belong to it. Seeds and runs may be added: what is there stays true.
-    """
-    described = {**spec.model_dump(mode="json"), "files": file_hashes(spec.text)}
-    path = folder / DESCRIPTION
-    if path.exists():
-        before = read_json(path)
-        for field in ("text", "tokenizer", "model", "training", "files"):
-            if before.get(field) != described[field]:
-                what = "content of the files" if field == "files" else field
-                raise UserError(f"{folder}: holds a comparison with another {what}; choose another --out")
-        runs = {run["name"]: run for run in described["runs"]}
-        for run in before["runs"]:
-            if runs.get(run["name"], run) != run:
-                raise UserError(f"{folder}: holds another run {run['name']!r}; rename it, or choose another --out")
-    write_json(path, described)
-
-
-def run_folder(out: Path, run: ComparedSpec, seed: int) -> Path:
-    """Where a run lies."""
-    return out / "runs" / f"{run.folder}-seed-{seed}"
-
-
-def _train(
-    spec: ComparisonSpec, run: ComparedSpec, seed: int, parts: list[Path], out: Path, command: str | None
-) -> RunResult:
-    taught = None
-    if run.operator_of is not None:
-        teacher = next(other for other in spec.runs if other.name == run.operator_of)
-        taught = out / "operators" / f"{teacher.folder}-seed-{seed}.safetensors"
-        if not taught.exists():
-            save_inferred(run_folder(out, teacher, seed) / "model", taught)
-    described = spec.run_of(run, seed, parts[run.part - 1], taught)
-    with model_watch(f"{run.name}, seed {seed}", described.steps) as watch:
-        result = train(described, run_folder(out, run, seed), watch, command=command)
-    if not result.finished:
-        raise ComparisonStopped(f"stopped at step {result.summary['step']} of {described.steps} of {run.name}")
-    return result
-
-
-def save_inferred(model: Path, path: Path) -> None:
-    """Infer a model's operators from the empty prompt, the end token alone, and save them."""
-    end = Tokenizer.load(model / TOKENIZER).end_id
-    save_operators(operators(load_decoder(model), torch.tensor([[end]])), path)
-
-
-def _figures(spec: ComparisonSpec, run: ComparedSpec, results: list[RunResult], parts: list[Path]) -> ComparedFigures:
+def _figures(run: ComparedSpec, runs: Runs) -> ComparedFigures:
+    results = [runs.results[run.name, seed] for seed in runs.spec.seeds]
+    trained = [result for result in results if isinstance(result, RunResult)]
     outcomes = [
-        Outcome(seed, evaluate_folder(result.folder, parts[run.part - 1]), _curve(result.folder))
-        for seed, result in zip(spec.seeds, results, strict=True)
+        Outcome(
+            result.summary["seed"],
+            evaluate_folder(result.folder, runs.parts[run.part - 1]),
+            validation_curve(result.folder),
+        )
+        for result in trained
     ]
-    summary = results[0].summary
-    return ComparedFigures(run.name, summary["parameters"], summary["tokens"], outcomes)
-
-
-def _curve(folder: Path) -> list[CurvePoint]:
-    lines = [line for line in RunFolder(folder).metrics.read() if "validation" in line]
-    return [
-        CurvePoint(line["step"], line["validation"]["nats_per_token"], line["validation"]["accuracy"]) for line in lines
-    ]
+    parameters, tokens = (trained[0].summary[name] if trained else None for name in ("parameters", "tokens"))
+    lost = [result for result in results if isinstance(result, Breakdown)]
+    return ComparedFigures(run.name, parameters, tokens, outcomes, lost)

@@ -108,6 +108,10 @@ class ComparisonSpec(Spec):
                 raise UserError(f"{path}: runs: {run.name}: {error}") from None
         return spec
 
+    def run(self, name: str) -> ComparedSpec:
+        """The run of that name."""
+        return next(run for run in self.runs if run.name == name)
+
     def run_of(self, run: ComparedSpec, seed: int, data: Path, operators: Path | None = None) -> RunSpec:
         """What is trained; `operators` is the file that `operator_of` stands for."""
         assignments = [f"{field}={json.dumps(value)}" for field, value in run.set.items()]

@@ -1,12 +1,9 @@
 """The text of a comparison: one tokenizer, a data folder for each part, the same held-out documents in all."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-from linnet.data.prepare import prepare_texts
+from linnet.data.prepare import prepare_texts, read_split
 from linnet.data.shards import TokenData
-from linnet.data.sources import documents
-from linnet.data.split import Survey
 from linnet.data.stories import texts
 from linnet.errors import UserError
 from linnet.evaluation.comparison.spec import ComparisonSpec, TextSpec
@@ -60,20 +57,5 @@ def _documents(text: TextSpec) -> tuple[list[str], list[str]]:
         held_out = max(2, text.stories // STORIES_PER_VALIDATION_STORY)
         train = texts(text.stories, STORIES_SEED, "train", text.names)
         return list(train), list(texts(held_out, STORIES_SEED, "validation", text.names))
-    everything = list(_read(text.files or []))
-    survey = Survey()
-    for document in everything:
-        survey.add(document)
-    if not everything:
-        raise UserError(f"text.files: {', '.join(text.files or [])}: hold no text")
-    sides: dict[str, list[str]] = {"train": [], "validation": []}
-    holdout = survey.holdout(None)
-    for document in everything:
-        for side, part in holdout.parts(document):
-            sides[side].append(part)
+    sides = read_split(text.files or [])
     return sides["train"], sides["validation"]
-
-
-def _read(files: list[str]) -> Iterator[str]:
-    for file in files:
-        yield from documents(file)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from linnet.evaluation.comparison.figures import ComparedFigures, CurvePoint, Outcome, Spread
-from linnet.evaluation.comparison.plot import draw
+from linnet.evaluation.comparison.figures import Breakdown, ComparedFigures, CurvePoint, Outcome, Spread
+from linnet.evaluation.comparison.plot import draw, picture
 from linnet.evaluation.likelihood import Evaluation, Likelihood
 
 
@@ -57,3 +57,58 @@ def test_the_picture_has_a_line_of_each_run_in_its_colour(tmp_path: Path):
     draw(figures, tmp_path / "curves.png", "title")
     colours = {colour for _, colour in Image.open(tmp_path / "curves.png").convert("RGB").getcolors(1 << 20)}
     assert {(31, 119, 180), (255, 127, 14)} <= colours
+
+
+def broken(run: str, seed: int, step: int | None = 7) -> Breakdown:
+    curve = [] if step is None else [CurvePoint(5, 3e9, 0.1)]
+    return Breakdown(run, seed, step, "loss nan" if step else "no operators", curve)
+
+
+def test_a_seed_that_came_to_nothing_has_no_part_in_the_means():
+    whole = ComparedFigures("a", 1, 1, [outcome(1, 400.0), outcome(2, 300.0)])
+    figures = ComparedFigures("a", 1, 1, whole.outcomes, [broken("a", 3), broken("a", 4, step=None)])
+    assert (figures.bits_per_byte, figures.accuracy, figures.curve) == (
+        whole.bits_per_byte,
+        whole.accuracy,
+        whole.curve,
+    )
+    assert (whole.seeds, figures.seeds, figures.fate) == ("2", "2 of 4", "diverged or not trained")
+    assert str(figures.broken_down[0]) == "a, seed 3: diverged at step 7: loss nan"
+    assert str(figures.broken_down[1]) == "a, seed 4: not trained: no operators"
+
+
+def test_without_any_seed_there_are_no_figures():
+    plain = ComparedFigures("a", None, None, [], [broken("a", 1)]).plain()
+    assert plain == {
+        "name": "a",
+        "parameters": None,
+        "tokens": None,
+        "bits_per_byte": None,
+        "accuracy": None,
+        "leak": None,
+        "seeds": [],
+    }
+
+
+def test_the_picture_tells_where_a_run_diverged():
+    figures = [
+        ComparedFigures("a", 1, 1, [outcome(1, 400.0)], [broken("a", 2)]),
+        ComparedFigures("b", None, None, [], [broken("b", 1, 6), broken("b", 2, 9)]),
+        ComparedFigures("c", None, None, [], [broken("c", 1, None)]),
+        ComparedFigures("d", 1, 1, [outcome(1, 400.0)]),
+    ]
+    loss = picture(figures, "title").axes[0]
+    assert [text.get_text() for text in loss.get_legend().get_texts()] == [
+        "a",
+        "d",
+        "a: diverged with 1 of 2 seeds",
+        "b: diverged with 2 of 2 seeds",
+        "c: not trained with 1 of 1 seeds",
+    ]
+    crosses = {line.get_color(): list(line.get_xdata()) for line in loss.lines if line.get_marker() == "x"}
+    assert crosses == {"C0": [7], "C1": [6, 9], "C2": []}
+    dotted = [(line.get_color(), list(line.get_ydata())) for line in loss.lines if line.get_linestyle() == ":"]
+    assert dotted == [("C0", [3e9]), ("C1", [3e9]), ("C1", [3e9]), ("C2", [])]
+    assert loss.get_ylim()[1] < 500, "what runs away does not flatten the others"
+    alone = picture(figures[1:3], "title").axes[0]
+    assert alone.get_ylim()[0] <= 3e9 <= alone.get_ylim()[1]

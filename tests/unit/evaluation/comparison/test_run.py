@@ -70,6 +70,12 @@ def test_the_second_call_trains_nothing(compared, capsys):
     assert [path.stat().st_mtime_ns for path in weights] == before
 
 
+def test_the_folder_may_be_spelled_in_another_way(compared, monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.chdir(compared[0].parent)
+    assert main(["compare", "small.yaml", "--out", "out"]) == 0
+    assert capsys.readouterr().err.count("nothing to do") == 8
+
+
 def test_a_changed_recipe_is_refused_in_the_same_folder(compared, tmp_path: Path, capsys):
     (tmp_path / "other.yaml").write_text(yaml.safe_dump(SMALL | {"training": SMALL["training"] | {"batch_size": 3}}))
     assert main(["compare", str(tmp_path / "other.yaml"), "--out", str(compared[1])]) == 2

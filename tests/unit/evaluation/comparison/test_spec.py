@@ -41,6 +41,15 @@ def test_the_ablation_of_the_paper_reads_as_four_runs_that_differ_in_their_opera
     assert [run.name for run in spec.runs if not run.shown] == ["first half"]
 
 
+def test_the_example_of_the_documentation_compares_what_it_says(tmp_path: Path):
+    page = (ABLATION.parents[1] / "docs" / "comparison.md").read_text()
+    (tmp_path / "example.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    spec = ComparisonSpec.load(tmp_path / "example.yaml")
+    kinds = {run.name: spec.run_of(run, 0, Path("data")).model.blocks[0].mixer.kind for run in spec.runs}
+    assert spec.name == "attention against TED"
+    assert kinds == {"attention": "attention", "attention slower": "attention", "TED": "ted"}
+
+
 def test_a_run_differs_in_what_is_set_and_in_its_seed(tmp_path: Path):
     changes = {"model.d_model": 64, "training.optimiser.lr": 1e-5, "training.schedule": {"kind": "linear"}}
     spec = load(tmp_path, runs=[{"name": "one", "set": changes}, {"name": "two"}])

@@ -140,6 +140,12 @@ class Ted(Mixer):
         out_BTD: Tensor = self.out(F.silu(o_BTD)) * gate_BTD
         return out_BTD
 
+    def contributions(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
+        """What each token leaves behind: its quantity, by head `[B, T, N, C]`, and its rates `[B, T, N]`."""
+        quantity_BTD, _ = self.quantity_gate.split(self.quantity_gate(x_BTD))
+        rates_BTN = self.rates(x_BTD)
+        return quantity_BTD.view(*rates_BTN.shape, -1), rates_BTN
+
     def rates(self, x_BTD: Tensor) -> Tensor:
         """The decay rates of each token, `[B, T, N]`, per step; float32 or wider."""
         if torch.is_autocast_enabled(x_BTD.device.type):

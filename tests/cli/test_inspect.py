@@ -68,6 +68,12 @@ def ted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def forgetful(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """TED without positions."""
+    return _model(tmp_path_factory.mktemp("forgetful") / "model", data, {"kind": "ted", "heads": 2})
+
+
+@pytest.fixture(scope="module")
 def fixed(plga: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     decoder = with_fixed_operators(load_decoder(plga), [torch.eye(4).repeat(2, 1, 1)] * 2)
     return _saved(decoder, tmp_path_factory.mktemp("fixed") / "model", data)
@@ -242,6 +248,78 @@ def test_caches(figures, table, plga, tmp_path, capsys):
     text = table("caches", plga, "--prompt", "tree 7", "--tokens", 9)
     assert all(f"{setting['G']['rmse']:.15g}" in text for setting in found["settings"])
     assert "KV and G" in text and "…" not in text
+
+
+def test_lifetimes_of_the_vocabulary(figures, table, forgetful):
+    found = figures("lifetimes", forgetful)
+    assert (found["model"], found["threshold"], found["text"]) == (str(forgetful), 1e-8, None)
+    entries = found["vocabulary"]["entries"]
+    assert sorted(entry["token"] for entry in entries) == list(range(257))
+    lives = [entry["lifetime"] for entry in entries]
+    assert lives == sorted(lives, reverse=True) and lives[0] > lives[-1] > 0
+    longest, shortest = table("lifetimes", forgetful, "--entries", 5).split("Vocabulary in layer 0: ")[1:]
+    assert [f"{entry['entry']} " in longest for entry in entries[:6]] == [True] * 5 + [False]
+    assert f"{lives[0]:,}" in longest and entries[-1]["entry"] in shortest
+    assert "Vocabulary in layer 0\n" in table("lifetimes", forgetful, "--entries", 129)
+    shorter = figures("lifetimes", forgetful, "--threshold", 0.1)["vocabulary"]["entries"]
+    before = {entry["token"]: entry["lifetime"] for entry in entries}
+    assert all(entry["lifetime"] < before[entry["token"]] for entry in shorter)
+
+
+def test_lifetimes_over_a_text(figures, table, forgetful, data, tmp_path):
+    found = figures("lifetimes", forgetful, "--data", data, "--windows", 3, "--context-length", 9, "--threshold", 0.01)
+    assert (found["data"], found["split"], found["text"]["windows"], found["text"]["tokens"]) == (
+        *(str(data), "validation"), 3, 9
+    )  # fmt: skip
+    assert [layer["layer"] for layer in found["text"]["per_layer"]] == [0, 1]
+    first = found["text"]["per_layer"][0]
+    assert first["median"] in [entry["lifetime"] for entry in found["vocabulary"]["entries"]]
+    assert 0 < first["average_context"] <= found["text"]["whole_context"] == 5
+    text = table("lifetimes", forgetful, "--data", data, "--split", "train", "--out", tmp_path / "out")
+    assert "train split of" in text and re.search(r"layer 1 +[\d,]+ ", text)
+    assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {"vocabulary", "relevance", "layers"}
+    assert _page_pictures(tmp_path / "out") == 3
+
+
+def test_chosen_tokens_over_time(figures, table, forgetful):
+    curves = figures("lifetimes", forgetful)["relevance"]["curves"]
+    assert len(curves) == 6
+    found = figures("lifetimes", forgetful, "--token", "abb", "--token", "a$")["relevance"]
+    assert {curve["entry"] for curve in found["curves"]} == {"'a'", "'b'", "'$'"}
+    for curve in found["curves"]:
+        assert len(curve["relevance"]) == len(found["ages"])
+        assert curve["relevance"] == sorted(curve["relevance"], reverse=True)
+    text = table("lifetimes", forgetful, "--token", "a").split("Relevance over time")[1]
+    assert "'a'" in text and "'b'" not in text
+
+
+def test_lifetimes_that_depend_on_the_text(figures, table, refusal, ted, plga, data, tmp_path):
+    """With positions nothing is known of a vocabulary entry, but what a text's tokens leave behind is."""
+    found = figures("lifetimes", ted, "--data", data, "--out", tmp_path / "out")
+    assert (found["vocabulary"], found["relevance"]) == (None, None)
+    assert found["unknown_without_text"] == "the model adds positions to its tokens"
+    assert len(found["text"]["per_layer"]) == 2 and _page_pictures(tmp_path / "out") == 1
+    assert "adds positions to its tokens, so nothing is known without text" in table("lifetimes", ted, "--data", data)
+    expected = f"error: {ted}: the model adds positions to its tokens, so lifetimes depend on the text; expected --data"
+    assert refusal("lifetimes", ted).startswith(expected)
+    assert "--token 'a': " in refusal("lifetimes", ted, "--data", data, "--token", "a")
+    assert "its token mixer is plga; expected a model with ted" in refusal("lifetimes", plga)
+
+
+def test_mistakes_about_lifetimes_are_one_line(refusal, forgetful, data, tmp_path):
+    assert "--threshold 0: expected a number above 0" in refusal("lifetimes", forgetful, "--threshold", 0)
+    assert "--threshold nan: expected" in refusal("lifetimes", forgetful, "--threshold", "nan")
+    assert "--token '': has no token" in refusal("lifetimes", forgetful, "--token", "")
+    assert "--entries" in refusal("lifetimes", forgetful, "--entries", 0)
+    assert "no such folder" in refusal("lifetimes", tmp_path / "missing")
+    assert "expected more than a window of 900" in refusal(
+        "lifetimes", forgetful, "--data", data, "--context-length", 900
+    )
+    decoder = load_decoder(forgetful)
+    with torch.no_grad():
+        decoder.embedding.tokens.weight.fill_(float("nan"))
+    broken = _saved(decoder, tmp_path / "broken", data)
+    assert f"{broken}: quantities or rates are not finite" in refusal("lifetimes", broken)
 
 
 def test_models_without_an_operator_are_refused(refusal, ted, fixed, data):

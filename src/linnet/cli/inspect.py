@@ -1,25 +1,19 @@
 """`linnet inspect`: looking inside a model."""
 
-import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from linnet.cli.console import invocation, note
+from linnet.cli.console import note
+from linnet.cli.inspected import show
 from linnet.cli.options import ContextLength, OperatorSource
 from linnet.errors import UserError
-
-if TYPE_CHECKING:
-    from linnet.inspection.report import Picture, Table
-
-MEANING_WIDTH, NEVER_CUT = 120, 10_000
 
 inspect = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
-    help="""Look inside a model: its operators, what it sees of the future, how much depends on the text.
+    help="""Look inside a model: its operators, what it sees of the future, what depends on the text, what it forgets.
 
     Each command prints tables; --json prints the figures instead, --out DIR adds pictures and one page with all of it.
 
@@ -92,7 +86,7 @@ def operator(
         save_operators(found.layers, save)
         note(f"saved: {save}")
     figures = operator_figures(found.layers, rank_tolerance)
-    _show(
+    show(
         f"Operators of {source}",
         {"operators": f"{found.shape}; {found.origin}"},
         {"source": source, "prompt": found.prompt, "prompt_tokens": found.prompt_tokens, **figures.figures()},
@@ -142,7 +136,7 @@ def causality(
     from linnet.inspection.tables import causality_tables
 
     found = inspect_causality(model, data, split, windows, cuts, limit_tokens, context_length, operator_from, device)
-    _show(
+    show(
         f"Causality of {model}",
         {"text": f"{split} split of {data}"},
         {"model": model, "data": str(data), "split": split, "operator_from": operator_from, **found.figures()},
@@ -179,7 +173,7 @@ def invariance(
     from linnet.inspection.tables import invariance_tables
 
     found = inspect_invariance(model, data, split, prompts, tokens, seed, device)
-    _show(
+    show(
         f"Invariance of {model}",
         {"text": f"documents of the {split} split of {data}, drawn with seed {seed}"},
         {"model": model, "data": str(data), "split": split, "seed": seed, **found.figures()},
@@ -210,7 +204,7 @@ def caches(
     from linnet.inspection.tables import caches_tables
 
     found = inspect_caches(model, prompt, tokens, device)
-    _show(
+    show(
         f"Caches of {model}",
         {"prompt": f"{prompt!r}" if prompt else "the empty prompt"},
         {"model": model, **found.figures()},
@@ -221,47 +215,65 @@ def caches(
     )
 
 
-def _show(
-    title: str,
-    facts: dict[str, str],
-    figures: dict[str, Any],
-    tables: "Sequence[Table]",
-    pictures: "Callable[[], Sequence[Picture]]",
-    out: Path | None,
-    as_json: bool,
+@inspect.command()
+def lifetimes(
+    model: Model,
+    threshold: Annotated[float, typer.Option(help="A token's life ends when its relevance is below this.")] = 1e-8,
+    token: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Show the relevance of this text's tokens over time (repeatable); of six entries from the longest life"
+            " to the shortest if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    entries: Annotated[int, typer.Option(min=1, help="Print so many of the longest lives and of the shortest.")] = 20,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A folder made by `linnet prepare`: also measure every layer over its text.",
+            show_default=False,
+        ),
+    ] = None,
+    split: SplitName = "validation",
+    windows: Annotated[int, typer.Option(min=1, help="Windows of text to read, spread evenly.")] = 8,
+    context_length: ContextLength = None,
+    out: Out = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
 ) -> None:
-    """Print tables or JSON; draw and write the report where it is asked for."""
-    if out is not None:
-        from linnet.inspection.report import Report, write_report
+    """Show for how many steps a model with trainable exponential decays (ted) remembers each token.
 
-        path = write_report(Report(title, facts, tables, pictures(), invocation()), out)
-        note(f"report: {path}")
-    if as_json:
-        typer.echo(json.dumps(figures, indent=2, ensure_ascii=False, allow_nan=False).encode())
-    else:
-        _print(title, facts, tables)
+    In the lowest layer a token's lifetime depends on its vocabulary entry alone: shown without any text, the longest
+    and the shortest, and the relevance of some over time. With --data also, for every layer with ted: median and 90th
+    percentile over the tokens of a text, and the context that a model needs which drops what is below the threshold.
 
+    Example: linnet inspect lifetimes runs/ted
 
-def _print(title: str, facts: dict[str, str], tables: "Sequence[Table]") -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    Example: linnet inspect lifetimes runs/ted --data data/stories --threshold 1e-4 --out inspected
 
-    from linnet.page import printable
+    Example: linnet inspect lifetimes runs/ted --token " the" --token " dragon" --entries 50
+    """
+    from linnet.inspection.lifetimes.folder import inspect_lifetimes
+    from linnet.inspection.lifetimes.pictures import lifetimes_pictures
+    from linnet.inspection.lifetimes.steps import plain
+    from linnet.inspection.lifetimes.tables import lifetimes_tables
 
-    console = Console(highlight=False, markup=False)
-    terminal_width = min(console.width, MEANING_WIDTH)
-    console.width = NEVER_CUT  # a number is never shortened
-    with console.capture() as captured:
-        console.print(Text(printable(": ".join([title, *facts.values()]))))
-        for table in tables:
-            drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-            for number, column in enumerate(table.columns):
-                drawn.add_column(column, justify="right" if number else "left")
-            for row in table.rows:
-                drawn.add_row(*row)
-            console.print()
-            console.print(Text(table.title, style="bold"))
-            console.print(drawn)
-            console.print(Text(table.meaning), style="dim", width=terminal_width)
-    typer.echo(captured.get().encode(), nl=False)
+    found = inspect_lifetimes(model, threshold, token or [], data, split, windows, context_length, device)
+    facts = {"threshold": f"until relevance is below {plain(threshold)}"}
+    if found.unknown is not None:
+        facts["vocabulary"] = f"{found.unknown}, so nothing is known without text"
+    read = {} if data is None else {"data": str(data), "split": split}
+    if data is not None:
+        facts["text"] = f"{split} split of {data}"
+    show(
+        f"Lifetimes of {model}",
+        facts,
+        {"model": model, **read, **found.figures()},
+        lifetimes_tables(found, entries),
+        lambda: lifetimes_pictures(found),
+        out,
+        as_json,
+    )

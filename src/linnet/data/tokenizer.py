@@ -110,6 +110,16 @@ class Tokenizer:
         """A decoder for tokens that come one at a time; what it prints adds up to `decode` of them all."""
         return TextStream(self._pieces)
 
+    def show(self, token: int) -> str:
+        """A token as people read it: its text in quotes, its bytes where they are no whole characters, or its name."""
+        piece = self._pieces.table[token]
+        if not piece:
+            return self._library.id_to_token(token) or f"unused id {token}"
+        try:
+            return repr(piece.decode())
+        except UnicodeDecodeError:
+            return repr(piece)
+
     def token_bytes(self) -> NDArray[np.int64]:
         """`[V]`: the number of bytes of text that each token stands for, 0 for special tokens.
 

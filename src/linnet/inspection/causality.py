@@ -12,18 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
-from linnet.data.windows import document_windows
 from linnet.errors import UserError
 from linnet.evaluation.folder import model_on_data
 from linnet.evaluation.frozen import OperatorFrom, frozen_state, rows_of
 from linnet.evaluation.likelihood import Evaluation
 from linnet.inspection.matrices import json_number, largest
+from linnet.inspection.windows import spread_windows
 from linnet.model.decoder import Decoder
 from linnet.progress import Advance, progress
 
@@ -131,19 +130,17 @@ def inspect_causality(
     subject = model_on_data(model, data_folder, split, context_length, operator_from, device)
     context = subject.context_length
     kept = _checked_cuts(cuts, context)
-    windows_NT = spread_windows(subject.sequence, subject.data.tokenizer.end_id, windows, context)
+    windows_NT = differing_windows(subject.sequence, subject.data.tokenizer.end_id, windows, context)
     with progress("comparing logits", 2 * len(windows_NT) * (1 + len(kept)), "passes") as advance:
         whole = moves(whole_pass(subject.decoder), windows_NT, kept, advance)
         frozen = moves(frozen_pass(subject.decoder, subject.calibration(), context), windows_NT, kept, advance)
     return Causality(len(windows_NT), context, whole, frozen, subject.evaluate(limit_tokens))
 
 
-def spread_windows(sequence: TokenSequence, end_id: int, count: int, context_length: int) -> Tensor:
-    """Up to `count` windows `[N, T]` that begin with documents where they can; `UserError` if not two differ."""
+def differing_windows(sequence: TokenSequence, end_id: int, count: int, context_length: int) -> Tensor:
+    """Up to `count` windows `[N, T]`, as `spread_windows`; `UserError` if not two differ."""
     if len(sequence) > context_length:
-        starts = document_windows(sequence, end_id, context_length).whole(sequence, context_length)
-        chosen = np.unique(np.linspace(0, len(starts) - 1, count).astype(int))
-        windows_NT = torch.from_numpy(np.stack([sequence.read(int(starts[i]), context_length) for i in chosen]))
+        windows_NT = spread_windows(sequence, end_id, count, context_length)
         if (windows_NT != windows_NT[0]).any():
             return windows_NT
     raise UserError(

@@ -18,6 +18,7 @@ figcaption { max-width: 74ch; }
 .table { overflow-x: auto; }
 .figures { width: auto; }
 .figures td, .figures tbody th { padding-top: 6px; padding-bottom: 6px; }
+.figures tbody th { white-space: nowrap; }
 .figures .part th { padding-left: 28px; font-weight: 400; }
 .figures .part + tr:not(.part) { border-top: 1px solid var(--rule); }
 """

@@ -2,7 +2,8 @@
 
 `python benchmarks/ted_training_step.py`. The chunked form against the reference form at 4 x 2,048 and 1 x 8,192
 characters, with the peak memory of a process that does nothing else; and how forward and backward grow from
-8,192 to 65,536, of the sums alone and of the model. Before that the two forms must give the same loss and gradients.
+8,192 to 65,536, of the sums alone and of the model. The processes keep freed memory, as `linnet train` does. Before
+that the two forms must give the same loss and gradients.
 """
 
 import statistics
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from harness import contest, gate, report, threads_from_command_line
+from linnet.allocator import keep_freed_memory
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.chunked import decay_chunked
@@ -102,6 +104,7 @@ def peak_bytes(form: str, batch: int, length: int) -> int:
 
 
 def print_peak(form: str, batch: str, length: str, threads: str) -> None:
+    keep_freed_memory()
     torch.set_num_threads(int(threads))
     step = stepper(form, int(batch), int(length))
     for _ in range(2):
@@ -129,6 +132,7 @@ def comparison(batch: int, length: int, runs: int) -> dict[str, object]:
 def main() -> None:
     """Check, then time, then measure memory."""
     runs = threads_from_command_line(__doc__)
+    keep_freed_memory()
     check()
     results: dict[str, object] = {f"{batch} x {length}": comparison(batch, length, runs) for batch, length in SHAPES}
     results["growth of the sums"] = growth(*map(sums, GROWTH), runs)

@@ -46,6 +46,7 @@ def compare(
 
     Example: linnet compare ablations/pldr.yaml --out runs/ablation --json
     """
+    from linnet.allocator import keep_freed_memory
     from linnet.evaluation.comparison.layout import CURVES
     from linnet.evaluation.comparison.run import compare as run_comparison
     from linnet.evaluation.comparison.runs import ComparisonStopped
@@ -53,6 +54,7 @@ def compare(
 
     folder = out or Path("runs") / comparison.stem
     spec = ComparisonSpec.load(comparison)
+    keep_freed_memory()
     try:
         findings = run_comparison(spec, folder, note, invocation(), str(comparison))
     except ComparisonStopped as stop:

@@ -40,6 +40,7 @@ def demo(
 
     Example: linnet demo --out tried --steps 20 --stories 200 --prompt "One day, Tom"
     """
+    from linnet.allocator import keep_freed_memory
     from linnet.demo.recipes import PROMPT
     from linnet.demo.run import DemoStopped, Options, run_demo
     from linnet.training.loop import BrokenDownError
@@ -54,6 +55,7 @@ def demo(
         command=_linnet_command(),
         invocation=invocation(),
     )
+    keep_freed_memory()
     try:
         figures = run_demo(options, note)
     except BrokenDownError as error:

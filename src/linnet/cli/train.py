@@ -59,11 +59,13 @@ def train(
 
     Example: linnet train --model pldr-v51-110m-1 --recipe pldr-v51-110m-1 --data data/web --out runs/pldr
     """
+    from linnet.allocator import keep_freed_memory
     from linnet.training.loop import BrokenDownError
     from linnet.training.loop import train as train_run
     from linnet.training.spec import read_run
     from linnet.training.watch import terminal_watch
 
+    keep_freed_memory()
     run = read_run(config, model, data, changes, recipe)
     command = invocation()
     try:

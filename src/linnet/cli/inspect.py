@@ -1,41 +1,26 @@
 """`linnet inspect`: looking inside a model."""
 
-import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated
 
 import typer
 
-from linnet.cli.console import invocation, note
+from linnet.cli.console import note
+from linnet.cli.inspect_common import AsJson, Data, Device, Model, Out, SplitName, show
+from linnet.cli.inspect_contexts import contexts
 from linnet.cli.options import ContextLength, OperatorSource
 from linnet.errors import UserError
-
-if TYPE_CHECKING:
-    from linnet.inspection.report import Picture, Table
-
-MEANING_WIDTH, NEVER_CUT = 120, 10_000
 
 inspect = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
-    help="""Look inside a model: its operators, what it sees of the future, how much depends on the text.
+    help="""Look inside a model: its operators, what it sees of the future, what it has to remember.
 
     Each command prints tables; --json prints the figures instead, --out DIR adds pictures and one page with all of it.
 
     Example: linnet inspect operator runs/pldr --out inspected
     """,
 )
-
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a run.")]
-Data = Annotated[Path, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`.")]
-SplitName = Annotated[Literal["validation", "train"], typer.Option(help="Which side of the data.")]
-Out = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Write pictures and report.html into this folder.", show_default=False),
-]
-Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
 
 @inspect.command()
@@ -92,7 +77,7 @@ def operator(
         save_operators(found.layers, save)
         note(f"saved: {save}")
     figures = operator_figures(found.layers, rank_tolerance)
-    _show(
+    show(
         f"Operators of {source}",
         {"operators": f"{found.shape}; {found.origin}"},
         {"source": source, "prompt": found.prompt, "prompt_tokens": found.prompt_tokens, **figures.figures()},
@@ -142,7 +127,7 @@ def causality(
     from linnet.inspection.tables import causality_tables
 
     found = inspect_causality(model, data, split, windows, cuts, limit_tokens, context_length, operator_from, device)
-    _show(
+    show(
         f"Causality of {model}",
         {"text": f"{split} split of {data}"},
         {"model": model, "data": str(data), "split": split, "operator_from": operator_from, **found.figures()},
@@ -179,7 +164,7 @@ def invariance(
     from linnet.inspection.tables import invariance_tables
 
     found = inspect_invariance(model, data, split, prompts, tokens, seed, device)
-    _show(
+    show(
         f"Invariance of {model}",
         {"text": f"documents of the {split} split of {data}, drawn with seed {seed}"},
         {"model": model, "data": str(data), "split": split, "seed": seed, **found.figures()},
@@ -210,7 +195,7 @@ def caches(
     from linnet.inspection.tables import caches_tables
 
     found = inspect_caches(model, prompt, tokens, device)
-    _show(
+    show(
         f"Caches of {model}",
         {"prompt": f"{prompt!r}" if prompt else "the empty prompt"},
         {"model": model, **found.figures()},
@@ -221,47 +206,4 @@ def caches(
     )
 
 
-def _show(
-    title: str,
-    facts: dict[str, str],
-    figures: dict[str, Any],
-    tables: "Sequence[Table]",
-    pictures: "Callable[[], Sequence[Picture]]",
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    """Print tables or JSON; draw and write the report where it is asked for."""
-    if out is not None:
-        from linnet.inspection.report import Report, write_report
-
-        path = write_report(Report(title, facts, tables, pictures(), invocation()), out)
-        note(f"report: {path}")
-    if as_json:
-        typer.echo(json.dumps(figures, indent=2, ensure_ascii=False, allow_nan=False).encode())
-    else:
-        _print(title, facts, tables)
-
-
-def _print(title: str, facts: dict[str, str], tables: "Sequence[Table]") -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from linnet.page import printable
-
-    console = Console(highlight=False, markup=False)
-    terminal_width = min(console.width, MEANING_WIDTH)
-    console.width = NEVER_CUT  # a number is never shortened
-    with console.capture() as captured:
-        console.print(Text(printable(": ".join([title, *facts.values()]))))
-        for table in tables:
-            drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-            for number, column in enumerate(table.columns):
-                drawn.add_column(column, justify="right" if number else "left")
-            for row in table.rows:
-                drawn.add_row(*row)
-            console.print()
-            console.print(Text(table.title, style="bold"))
-            console.print(drawn)
-            console.print(Text(table.meaning), style="dim", width=terminal_width)
-    typer.echo(captured.get().encode(), nl=False)
+inspect.command()(contexts)

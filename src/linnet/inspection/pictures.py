@@ -26,14 +26,14 @@ def heat_maps(name: str, layers: Mapping[int, NDArray[np.float64]]) -> bytes:
     """Matrices `[H, K, K]` of each layer by its number: a row for each layer, with a colour scale of its own."""
     heads = max(len(x_HKK) for x_HKK in layers.values())
     inches = min(MOST_INCHES, max(LEAST_INCHES, GRID_INCHES / heads))
-    figure = _figure(heads * inches * (1 + GAP) + 1.9, len(layers) * (inches + 0.35) + 0.6)
+    figure = new_figure(heads * inches * (1 + GAP) + 1.9, len(layers) * (inches + 0.35) + 0.6)
     rows = figure.subplots(len(layers), 1, squeeze=False)[:, 0]
     for axes, (number, x_HKK) in zip(rows, layers.items(), strict=True):
         _heat_row(axes, x_HKK)
         axes.set_ylabel(f"layer {number}")
     rows[-1].set_xlabel("head", fontsize=9)
     figure.suptitle(f"{name} of every head, {_shape(layers)}")
-    return _png(figure)
+    return png_of(figure)
 
 
 def _heat_row(axes: Any, x_HKK: NDArray[np.float64]) -> None:
@@ -75,7 +75,7 @@ def singular_value_curves(singular_LHK: Mapping[int, Sequence[Sequence[float]]])
     """Singular values `[H, K]`, descending, of each layer by its number: a panel for a layer, a line for a head."""
     columns = min(3, len(singular_LHK))
     lines = math.ceil(len(singular_LHK) / columns)
-    figure = _figure(4.2 * columns + 0.6, 3.0 * lines + 0.6)
+    figure = new_figure(4.2 * columns + 0.6, 3.0 * lines + 0.6)
     panels = figure.subplots(lines, columns, squeeze=False, sharey=True).flatten()
     for axes, (number, heads) in zip(panels, singular_LHK.items(), strict=False):
         for values in heads:
@@ -88,14 +88,14 @@ def singular_value_curves(singular_LHK: Mapping[int, Sequence[Sequence[float]]])
     for axes in panels[len(singular_LHK) :]:
         axes.set_visible(False)
     figure.suptitle("Singular values of A_LM, a line for each head")
-    return _png(figure)
+    return png_of(figure)
 
 
 def moved_logits(
     whole: Mapping[int, Sequence[float]], frozen: Mapping[int, Sequence[float]], unit: str = "standard deviations"
 ) -> bytes:
     """Moves over the position, by the cut from which the text was changed."""
-    figure = _figure(9.0, 4.4)
+    figure = new_figure(9.0, 4.4)
     axes = figure.subplots()
     for number, (cut, moves) in enumerate(whole.items()):
         colour = f"C{number}"
@@ -110,13 +110,13 @@ def moved_logits(
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     axes.set_title("How far a change of the text to come moves earlier logits")
-    return _png(figure)
+    return png_of(figure)
 
 
 def variation_points(variation: Mapping[str, Mapping[int, float]]) -> bytes:
     """The variation of each deductive output, by name and number of the layer; none where it is 0."""
     numbers = sorted({number for layers in variation.values() for number in layers})
-    figure = _figure(max(5.5, 0.5 * len(numbers) + 3), 4.2)
+    figure = new_figure(max(5.5, 0.5 * len(numbers) + 3), 4.2)
     axes = figure.subplots()
     for name, layers in variation.items():
         shown = [value if value > 0 else math.nan for value in layers.values()]
@@ -128,7 +128,7 @@ def variation_points(variation: Mapping[str, Mapping[int, float]]) -> bytes:
     axes.set_ylabel("variation over the prompts, RMS")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    return _png(figure)
+    return png_of(figure)
 
 
 def _whole_decades(axes: Any, positive: Sequence[float]) -> None:
@@ -144,13 +144,15 @@ def _shape(layers: Mapping[int, NDArray[np.float64]]) -> str:
     return " and ".join(f"{width} x {width}" for width in widths)
 
 
-def _figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float) -> Any:
+    """A figure of so many inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
 
 
-def _png(figure: Any) -> bytes:
+def png_of(figure: Any) -> bytes:
+    """A figure as PNG."""
     stream = io.BytesIO()
     figure.savefig(stream, format="png")
     return stream.getvalue()

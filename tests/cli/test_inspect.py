@@ -37,13 +37,13 @@ def _saved(decoder: Decoder, folder: Path, data: Path) -> Path:
     return folder
 
 
-def _model(folder: Path, data: Path, mixer: dict[str, Any], positions: str = "none") -> Path:
+def _model(folder: Path, data: Path, *mixers: dict[str, Any], positions: str = "none") -> Path:
     plain = {
         "vocab_size": 257,
         "d_model": 8,
         "context_length": 16,
         "embedding": {"positions": positions},
-        "blocks": [{"repeat": 2, "mixer": mixer}],
+        "blocks": [{"repeat": 2 // len(mixers), "mixer": mixer} for mixer in mixers],
     }
     torch.manual_seed(0)
     decoder = Decoder(ModelSpec.parse(plain, "test"))
@@ -71,6 +71,12 @@ def ted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def forgetful(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """TED without positions."""
     return _model(tmp_path_factory.mktemp("forgetful") / "model", data, {"kind": "ted", "heads": 2})
+
+
+@pytest.fixture(scope="module")
+def mixed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PLGA below, TED above."""
+    return _model(tmp_path_factory.mktemp("mixed") / "model", data, PLGA, {"kind": "ted"})
 
 
 @pytest.fixture(scope="module")
@@ -320,6 +326,54 @@ def test_mistakes_about_lifetimes_are_one_line(refusal, forgetful, data, tmp_pat
         decoder.embedding.tokens.weight.fill_(float("nan"))
     broken = _saved(decoder, tmp_path / "broken", data)
     assert f"{broken}: quantities or rates are not finite" in refusal("lifetimes", broken)
+
+
+def _evaluated(model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["evaluate", str(model), "--data", str(data), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", ["ted", "mixed"])
+def test_contexts(name, request, figures, table, data, capsys):
+    model = request.getfixturevalue(name)
+    arguments = ("contexts", model, "--data", data, "--windows", 1000, "--top-k", "4,1", "--top-k", 2)
+    found = figures(*arguments)
+    full, bank, *policies = found["contexts"]
+    assert (full["context"], bank["context"]) == ("full", "bank")
+    assert [(one["top_k"], one["threshold"]) for one in policies] == [(1, -1), (2, -1), (4, -1)]
+    evaluated = _evaluated(model, data, capsys)
+    assert full["bits_per_byte"] == pytest.approx(evaluated["bits_per_byte"], rel=1e-6)
+    assert (found["tokens"], found["bytes"]) == (evaluated["tokens"], evaluated["bytes"])
+    assert [layer["layer"] for layer in full["per_layer"]] == ([0, 1] if name == "ted" else [1])
+    assert [one["largest_context"] for one in policies] == [1, 2, 4] and full["largest_context"] == 16
+    assert policies[0]["difference"] != 0 < policies[0]["standard_error"]
+    text = table(*arguments)
+    assert f"{policies[1]['bits_per_byte']:.4f}" in text and "top_k 2" in text
+    assert text.splitlines()[-1].startswith(("The smallest state within 0.1 % ", "No smaller state stays within 0.1 %"))
+
+
+def test_grids_of_contexts(figures, ted, data, tmp_path):
+    arguments = ("contexts", ted, "--data", data, "--windows", 3)
+    assert len(figures(*arguments)["contexts"]) == 2 + 6 + 8
+    found = figures(*arguments, "--top-k", "2,4", "--threshold", "-1,0.5", "--min-tokens-to-keep", 3, "--out", tmp_path)
+    assert [one["context"] for one in found["contexts"][2:]] == [
+        "top_k 2", "top_k 2, threshold 0.5", "top_k 4", "top_k 4, threshold 0.5"
+    ]  # fmt: skip
+    assert found["contexts"][2]["min_tokens_to_keep"] == found["contexts"][2]["largest_context"] == 3
+    assert _page_pictures(tmp_path) == 2
+    assert found["windows"] == 3 and found["split"] == "validation"
+    lenient = figures(*arguments, "--top-k", "8,2", "--within", 1000)
+    assert (lenient["smallest"], lenient["within_percent"]) == ("top_k 2", 1000)
+
+
+def test_what_has_no_context_or_is_no_number_is_refused(refusal, plga, ted, data):
+    assert refusal("contexts", plga, "--data", data) == (
+        f"error: {plga}: has no context: its token mixer is plga; expected a model with ted\n"
+    )
+    for option, text in (("--top-k", "x"), ("--top-k", "-2"), ("--threshold", "nan"), ("--threshold", "1e-4,")):
+        assert f"error: {option} {text}: expected" in refusal("contexts", ted, "--data", data, option, text)
+    assert "--windows" in refusal("contexts", ted, "--data", data, "--windows", 0)
+    assert "learned positions end at 16" in refusal("contexts", ted, "--data", data, "--context-length", 17)
 
 
 def test_models_without_an_operator_are_refused(refusal, ted, fixed, data):

@@ -96,7 +96,14 @@ def validation_windows(
     if predicted < 1:
         raise UserError(f"{sequence.name}: {len(sequence)} tokens; expected at least 2")
     share = 1.0 if limit_tokens is None else min(1.0, limit_tokens / predicted)
-    count = max(1, int(share * len(windows)))
+    yield from spread_batches(sequence, windows, end_id, batch_size, max(1, int(share * len(windows))))
+
+
+def spread_batches(
+    sequence: TokenSequence, windows: DocumentWindows, end_id: int, batch_size: int, count: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield inputs and targets as `validation_windows`, of so many windows, at most all, spread evenly."""
+    count = min(count, len(windows))
     chosen = [number * len(windows) // count for number in range(count)]
     for first in range(0, count, batch_size):
         part = chosen[first : first + batch_size]

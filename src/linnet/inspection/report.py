@@ -49,13 +49,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class Report:
-    """One inspection. `facts`: what was inspected; `invocation`: the command line."""
+    """One inspection. `facts`: what was inspected; `invocation`: the command line; `conclusion`: what follows."""
 
     title: str
     facts: dict[str, str]
     tables: Sequence[Table]
     pictures: Sequence[Picture]
     invocation: str
+    conclusion: str = ""
 
 
 def write_report(report: Report, folder: Path) -> Path:
@@ -71,6 +72,8 @@ def page(report: Report) -> str:
     """The whole page; it needs no other file."""
     made = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     parts = [f"<h1>{escaped(report.title)}</h1>", fact_table(report.facts)]
+    if report.conclusion:
+        parts.append(f"<p>{escaped(report.conclusion)}</p>")
     for table in report.tables:
         parts += _table(table)
     for picture in report.pictures:

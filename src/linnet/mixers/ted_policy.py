@@ -53,11 +53,13 @@ class PolicyState(TedState):
 
     def read(self, rates_BTN: Tensor, v_BTD: Tensor, span: Span, sums: Sums) -> Tensor:
         """See `TedState`; exact but for what was evicted."""
-        length, real_BT = v_BTD.shape[1], span.real(v_BTD.shape[1], v_BTD.device)
-        entries = _entries(rates_BTN, v_BTD, real_BT)
-        if length == 1:
+        entries = _entries(rates_BTN, v_BTD, span.real(v_BTD.shape[1], v_BTD.device))
+        if entries.shape[1] == 1:
             return self._read_token(entries).to(v_BTD.dtype)
-        pieces = [self._read_piece(piece) for piece in torch.split(entries, STEPS_AT_ONCE, dim=1)]
+        pieces = [
+            self._read_piece(piece) if piece.shape[1] > 1 else self._read_token(piece)
+            for piece in torch.split(entries, STEPS_AT_ONCE, dim=1)
+        ]
         return torch.cat(pieces, dim=1).to(v_BTD.dtype)
 
     def _read_token(self, entry: Tensor) -> Tensor:
@@ -72,7 +74,7 @@ class PolicyState(TedState):
         return out_BN1C.transpose(1, 2).flatten(2)
 
     def _read_piece(self, entries: Tensor) -> Tensor:
-        """Several steps, all of whose tokens are taken in first; ages become those at the last of them."""
+        """Two steps or more, all of whose tokens are taken in first; ages become those at the last of them."""
         length = entries.shape[1]
         ages_BT = torch.arange(length - 1, -1, -1, device=entries.device).expand(len(entries), -1)
         self.entries = torch.cat([self.entries, entries], dim=1)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linnet.data.loader import Batches, validation_windows
+from linnet.data.loader import Batches, spread_batches, validation_windows
 from linnet.data.shards import TokenSequence
 from linnet.data.windows import document_windows
 from linnet.errors import UserError
@@ -166,3 +166,14 @@ def test_validation_limit_is_spread_over_the_whole() -> None:
 def test_validation_needs_two_tokens() -> None:
     with pytest.raises(UserError, match="count: 1 tokens; expected at least 2"):
         validation(counting(1), 4, 1)
+
+
+@given(lengths=documents, context=contexts, count=st.integers(1, 30))
+def test_so_many_windows_are_spread_over_the_text(lengths: list[int], context: int, count: int) -> None:
+    sequence = with_ends(lengths)
+    cut = document_windows(sequence, END, context)
+    found = list(spread_batches(sequence, cut, END, 4, count))
+    rows = [row[row != IGNORED].tolist() for _, targets in found for row in targets]
+    every = [row[row != IGNORED].tolist() for _, targets in validation(sequence, context, 1) for row in targets]
+    assert len(rows) == min(count, len(cut))
+    assert rows == [every[number * len(cut) // len(rows)] for number in range(len(rows))]

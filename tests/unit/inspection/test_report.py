@@ -34,7 +34,8 @@ class Balanced(HTMLParser):
 
 
 def _report(title: str = "Operators of x", facts: str = "2 layers", **changes) -> Report:
-    return Report(title, {"operators": facts}, changes.get("tables", TABLES), PICTURES, "linnet inspect operator x")
+    tables, conclusion = changes.get("tables", TABLES), changes.get("conclusion", "")
+    return Report(title, {"operators": facts}, tables, PICTURES, "linnet inspect operator x", conclusion)
 
 
 def test_the_page_has_every_picture_and_table(tmp_path):
@@ -54,13 +55,20 @@ def test_the_page_has_every_picture_and_table(tmp_path):
     assert "linnet inspect operator x" in text
 
 
+def test_what_follows_stands_before_the_tables():
+    text = page(_report(conclusion="So it is."))
+    Balanced(text)
+    assert text.index("2 layers") < text.index("<p>So it is.</p>") < text.index("Outputs")
+    assert "<p></p>" not in page(_report())
+
+
 def test_nothing_is_fetched():
     text = page(_report())
     assert "default-src 'none'" in text
     assert not re.search(r"(?:https?:)?//", text)
 
 
-@pytest.mark.parametrize("field", ["title", "facts", "cell"])
+@pytest.mark.parametrize("field", ["title", "facts", "cell", "conclusion"])
 def test_text_from_outside_is_shown_and_not_obeyed(field: str):
     tables = [Table(HOSTILE, ("", HOSTILE), [(HOSTILE, HOSTILE)], HOSTILE)]
     report = _report(tables=tables) if field == "cell" else _report(**{field: HOSTILE})

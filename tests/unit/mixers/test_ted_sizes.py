@@ -57,7 +57,7 @@ def assert_sizes(state: TedState, position: int | torch.Tensor, sizes_TB: torch.
 
 
 @every_context
-@pytest.mark.parametrize("at_once", [4, 256])
+@pytest.mark.parametrize("at_once", [4, 11, 256])
 @pytest.mark.parametrize("bounds", [[0, LENGTH], [0, 1, 2, 9, LENGTH], list(range(LENGTH + 1))])
 def test_mean_and_largest_are_those_of_every_step_however_a_stream_is_cut(ted, context, at_once, bounds, monkeypatch):
     monkeypatch.setattr(ted_policy, "STEPS_AT_ONCE", at_once)

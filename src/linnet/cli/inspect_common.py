@@ -1,9 +1,9 @@
-"""What `linnet inspect` found: printed as tables or JSON, and written as a report."""
+"""What the commands of `linnet inspect` share: options, and how they show what they found."""
 
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,6 +14,16 @@ if TYPE_CHECKING:
 
 MEANING_WIDTH, NEVER_CUT = 120, 10_000
 
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a run.")]
+Data = Annotated[Path, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`.")]
+SplitName = Annotated[Literal["validation", "train"], typer.Option(help="Which side of the data.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write pictures and report.html into this folder.", show_default=False),
+]
+Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+
 
 def show(
     title: str,
@@ -23,20 +33,21 @@ def show(
     pictures: "Callable[[], Sequence[Picture]]",
     out: Path | None,
     as_json: bool,
+    conclusion: str = "",
 ) -> None:
-    """Print tables or JSON; draw and write the report where it is asked for."""
+    """Print tables or JSON; draw and write the report where it is asked for. `conclusion`: what follows, in a line."""
     if out is not None:
         from linnet.inspection.report import Report, write_report
 
-        path = write_report(Report(title, facts, tables, pictures(), invocation()), out)
+        path = write_report(Report(title, facts, tables, pictures(), invocation(), conclusion), out)
         note(f"report: {path}")
     if as_json:
         typer.echo(json.dumps(figures, indent=2, ensure_ascii=False, allow_nan=False).encode())
     else:
-        _print(title, facts, tables)
+        _print(title, facts, tables, conclusion)
 
 
-def _print(title: str, facts: dict[str, str], tables: "Sequence[Table]") -> None:
+def _print(title: str, facts: dict[str, str], tables: "Sequence[Table]", conclusion: str) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -58,4 +69,7 @@ def _print(title: str, facts: dict[str, str], tables: "Sequence[Table]") -> None
             console.print(Text(table.title, style="bold"))
             console.print(drawn)
             console.print(Text(table.meaning), style="dim", width=terminal_width)
+        if conclusion:
+            console.print()
+            console.print(Text(conclusion))
     typer.echo(captured.get().encode(), nl=False)

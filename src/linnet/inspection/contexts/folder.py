@@ -1,0 +1,67 @@
+"""Comparing contexts of a model folder on a data folder."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from linnet.data.loader import spread_batches
+from linnet.data.split import Split
+from linnet.data.windows import document_windows
+from linnet.errors import UserError
+from linnet.evaluation.folder import TOKENS_AT_ONCE, ModelOnData, model_on_data
+from linnet.evaluation.frozen import OperatorFrom
+from linnet.evaluation.likelihood import text_bytes
+from linnet.inspection.contexts.grid import contexts
+from linnet.inspection.contexts.measure import Comparison, compare
+from linnet.inspection.contexts.reading import Batch, Reader
+from linnet.mixers.ted import Ted
+
+WINDOWS, WITHIN_PERCENT = 32, 0.1
+
+
+def inspect_contexts(
+    model: str | Path,
+    data_folder: str | Path,
+    split: Split = "validation",
+    windows: int = WINDOWS,
+    top_k: tuple[int, ...] = (),
+    thresholds: tuple[float, ...] = (),
+    min_tokens_to_keep: int = 1,
+    within_percent: float = WITHIN_PERCENT,
+    context_length: int | None = None,
+    operator_from: OperatorFrom = "train",
+    device: str = "auto",
+) -> Comparison:
+    """Read windows of a split with each context (`grid.contexts`), and compare.
+
+    The windows are those of `evaluate_folder`, so many of them, spread evenly, and the bits per byte with all tokens
+    are its bits per byte on them. `UserError` where the model has no ted layer, or model and data do not fit.
+    """
+    subject = model_on_data(model, data_folder, split, context_length, operator_from, device)
+    layers = [number for number, mixer in enumerate(subject.decoder.mixers) if isinstance(mixer, Ted)]
+    if not layers:
+        kinds = ", ".join(dict.fromkeys(block.mixer.kind for block in subject.decoder.spec.blocks))
+        raise UserError(f"{model}: has no context: its token mixer is {kinds}; expected a model with ted")
+    batches = list(_batches(subject, windows))
+    token_bytes_V = torch.from_numpy(subject.data.tokenizer.token_bytes()).to(subject.decoder.device)
+    compared = contexts(top_k, thresholds, min_tokens_to_keep, bank_length=subject.context_length)
+    reader = Reader.of(subject.decoder, subject.calibration(), subject.context_length)
+    bytes_N = torch.cat([_bytes_of_rows(batch, token_bytes_V) for batch in batches])
+    if not bytes_N.any():
+        raise UserError(f"the {len(bytes_N)} windows hold no text; read more --windows")
+    return compare(reader, batches, bytes_N, compared, layers, subject.context_length, within_percent)
+
+
+def _batches(subject: ModelOnData, count: int) -> Iterator[Batch]:
+    end_id = subject.data.tokenizer.end_id
+    cut = document_windows(subject.sequence, end_id, subject.context_length)
+    at_once = max(1, TOKENS_AT_ONCE // subject.context_length)
+    for inputs_BT, targets_BT in spread_batches(subject.sequence, cut, end_id, at_once, count):
+        yield Batch.ending_together(inputs_BT.to(subject.decoder.device), targets_BT.to(subject.decoder.device))
+
+
+def _bytes_of_rows(batch: Batch, token_bytes_V: Tensor) -> Tensor:
+    """UTF-8 bytes of each window's targets, int64 `[B]`, on the CPU."""
+    return torch.stack([text_bytes(targets_T, token_bytes_V) for targets_T in batch.targets_BT]).cpu()

@@ -1,0 +1,73 @@
+"""Which contexts are compared, and what they are called."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+from linnet.mixers.ted_state import FULL, BankContext, Context, FullContext
+from linnet.ops.decay.context import ContextPolicy
+
+TOP_K = (8, 16, 32, 64, 128, 256)
+THRESHOLDS = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
+"""Compared, one list after the other, unless told otherwise."""
+
+OFF_TOP_K, OFF_THRESHOLD = 0, -1.0
+
+FULL_NAME, BANK_NAME = "full", "bank"
+
+SHORTEST_PLAIN = 0.01
+"""Smaller numbers are written with a power of ten."""
+
+
+def contexts(
+    top_k: Sequence[int] = (),
+    thresholds: Sequence[float] = (),
+    min_tokens_to_keep: int = 1,
+    bank_length: int | None = None,
+) -> list[Context]:
+    """All tokens, the bank, then policies: of each list given with the other off, of both their cross product.
+
+    Without any, the lists above one after the other. Each once, in the order of its numbers.
+    """
+    if not top_k and not thresholds:
+        pairs = [*product(TOP_K, [OFF_THRESHOLD]), *product([OFF_TOP_K], THRESHOLDS)]
+    else:
+        pairs = list(product(sorted(top_k) or [OFF_TOP_K], sorted(thresholds) or [OFF_THRESHOLD]))
+    policies = [ContextPolicy(k, threshold, min_tokens_to_keep) for k, threshold in pairs]
+    return [FULL, BankContext(bank_length), *dict.fromkeys(policies)]
+
+
+def name(context: Context) -> str:
+    """`full`, `bank`, `top_k 8`, `threshold 1e-4`, `top_k 8, threshold 1e-4`."""
+    match context:
+        case FullContext():
+            return FULL_NAME
+        case BankContext():
+            return BANK_NAME
+        case ContextPolicy():
+            limits = [f"top_k {context.top_k}"] if context.top_k else []
+            if context.threshold >= 0:
+                limits.append(f"threshold {plain(context.threshold)}")
+            return ", ".join(limits) or "no eviction"
+
+
+def series(context: ContextPolicy) -> str:
+    """The policies among which one number alone differs: `threshold`, `top_k`, or `top_k 8 and threshold`."""
+    if not context.top_k:
+        return "threshold"
+    return "top_k" if context.threshold < 0 else f"top_k {context.top_k} and threshold"
+
+
+def varied(context: ContextPolicy) -> str:
+    """The number that differs within its `series`."""
+    if series(context) == "top_k":
+        return str(context.top_k)
+    return plain(context.threshold) if context.threshold >= 0 else "off"
+
+
+def plain(number: float) -> str:
+    """The shortest that is just this number: `1e-8`, `0.05`, `10`."""
+    if 0 < abs(number) < SHORTEST_PLAIN:
+        return np.format_float_scientific(number, trim="-", exp_digits=1)
+    return np.format_float_positional(number, trim="-")

@@ -1,0 +1,186 @@
+"""Quality against memory: bits per byte with each context, and how much of the past it held.
+
+Legend: `N` windows, `L` TED layers.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnet.inspection.contexts.grid import name, series
+from linnet.inspection.contexts.reading import Batch, Read, Reader
+from linnet.inspection.matrices import json_number
+from linnet.mixers.ted_state import FULL, Context
+from linnet.ops.decay.context import ContextPolicy
+from linnet.progress import progress
+
+
+@dataclass(frozen=True)
+class LayerContext:
+    """The context of one layer over all tokens: its average size in vectors of the layer's width, and its largest."""
+
+    layer: int
+    average_context: float
+    largest_context: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one context costs and gives.
+
+    difference: bits per byte more than with all tokens. standard_error: of that difference, from its spread over the
+    windows; None with a single one. state_bytes: of the TED layers of one stream, averaged over all tokens.
+    """
+
+    context: Context
+    bits_per_byte: float
+    difference: float
+    standard_error: float | None
+    state_bytes: float
+    layers: Sequence[LayerContext]
+
+    @property
+    def name(self) -> str:
+        """As tables call it."""
+        return name(self.context)
+
+    @property
+    def average_context(self) -> float:
+        """The average over the layers."""
+        return sum(layer.average_context for layer in self.layers) / len(self.layers)
+
+    @property
+    def largest_context(self) -> int:
+        """The largest of any layer."""
+        return max(layer.largest_context for layer in self.layers)
+
+    @property
+    def worse_percent(self) -> float:
+        """The difference in percent of the bits per byte with all tokens."""
+        return 100 * self.difference / (self.bits_per_byte - self.difference)
+
+    def figures(self) -> dict[str, Any]:
+        """The numbers by name, ready for JSON."""
+        policy = asdict(self.context) if isinstance(self.context, ContextPolicy) else {}
+        return {
+            "context": self.name,
+            **policy,
+            "bits_per_byte": json_number(self.bits_per_byte),
+            "difference": json_number(self.difference),
+            "standard_error": json_number(self.standard_error),
+            "worse_percent": json_number(self.worse_percent),
+            "average_context": self.average_context,
+            "largest_context": self.largest_context,
+            "state_bytes": self.state_bytes,
+            "per_layer": [asdict(layer) for layer in self.layers],
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All contexts on the same windows, all tokens first. `within_percent`: what counts as no loss."""
+
+    windows: int
+    tokens: int
+    bytes: int
+    context_length: int
+    within_percent: float
+    outcomes: Sequence[Outcome]
+
+    @property
+    def full(self) -> Outcome:
+        """With all tokens."""
+        return self.outcomes[0]
+
+    @property
+    def smallest(self) -> Outcome:
+        """The smallest average state among those that lose nothing."""
+        good = [one for one in self.outcomes if one.worse_percent <= self.within_percent]
+        return min(good, key=lambda one: (one.state_bytes, one.bits_per_byte), default=self.full)
+
+    @property
+    def lines(self) -> dict[str, list[Outcome]]:
+        """The policies, by the series in which one number alone differs."""
+        found: dict[str, list[Outcome]] = {}
+        for one in self.outcomes:
+            if isinstance(one.context, ContextPolicy):
+                found.setdefault(series(one.context), []).append(one)
+        return found
+
+    def figures(self) -> dict[str, Any]:
+        """The numbers by name, ready for JSON."""
+        return {
+            "windows": self.windows,
+            "tokens": self.tokens,
+            "bytes": self.bytes,
+            "context_length": self.context_length,
+            "within_percent": self.within_percent,
+            "smallest": self.smallest.name,
+            "contexts": [one.figures() for one in self.outcomes],
+        }
+
+
+def compare(
+    reader: Reader,
+    batches: Sequence[Batch],
+    bytes_N: Tensor,
+    contexts: Sequence[Context],
+    layers: Sequence[int],
+    context_length: int,
+    within_percent: float,
+) -> Comparison:
+    """Read the windows with each context, the first of which keeps all tokens.
+
+    bytes_N: UTF-8 bytes of each window's targets. layers: the numbers of the TED layers.
+    """
+    assert contexts[0] == FULL, "what the others are compared with"
+    lengths_N = torch.cat([batch.lengths_B for batch in batches]).cpu()
+    with progress("reading", len(contexts) * len(lengths_N), "windows") as advance:
+
+        def read(context: Context) -> Read:
+            found = []
+            for batch in batches:
+                found.append(reader.read(batch, context))
+                advance(len(batch.lengths_B), name(context))
+            return Read.join(found)
+
+        reads = [read(context) for context in contexts]
+    outcomes = [
+        outcome(context, found, reads[0], lengths_N, bytes_N, layers)
+        for context, found in zip(contexts, reads, strict=True)
+    ]
+    return Comparison(
+        len(lengths_N), int(lengths_N.sum()), int(bytes_N.sum()), context_length, within_percent, outcomes
+    )
+
+
+def outcome(
+    context: Context, read: Read, full: Read, lengths_N: Tensor, bytes_N: Tensor, layers: Sequence[int]
+) -> Outcome:
+    """The sums over all windows; every token counts the same."""
+    difference_N = (read.nats_B - full.nats_B) / math.log(2)
+    lengths_N, tokens = lengths_N.double(), int(lengths_N.sum())
+    means_L = (lengths_N @ read.mean_sizes_BL / tokens).tolist()
+    largest_L = read.largest_sizes_BL.amax(0).long().tolist()
+    return Outcome(
+        context,
+        float(read.nats_B.sum()) / math.log(2) / int(bytes_N.sum()),
+        float(difference_N.sum()) / int(bytes_N.sum()),
+        standard_error(difference_N, bytes_N),
+        float((lengths_N @ read.nbytes_BL).sum()) / tokens,
+        [LayerContext(*of_layer) for of_layer in zip(layers, means_L, largest_L, strict=True)],
+    )
+
+
+def standard_error(bits_N: Tensor, bytes_N: Tensor) -> float | None:
+    """Of the ratio of two sums, bits per byte, over windows that differ in length (the ratio estimator's)."""
+    count = len(bits_N)
+    if count < 2:
+        return None
+    total = float(bytes_N.sum())
+    rest_N = bits_N - bits_N.sum() / total * bytes_N
+    return math.sqrt(count / (count - 1) * float(rest_N.square().sum())) / total

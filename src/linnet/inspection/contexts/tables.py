@@ -1,0 +1,83 @@
+"""The comparison of contexts as rows of text, and what follows from it."""
+
+from collections.abc import Sequence
+
+from linnet import numbers
+from linnet.inspection.contexts.grid import plain, series
+from linnet.inspection.contexts.measure import Comparison, Outcome
+from linnet.inspection.report import Table
+from linnet.ops.decay.context import ContextPolicy
+
+
+def contexts_tables(found: Comparison) -> list[Table]:
+    """Quality against memory, and the contexts of each layer."""
+    return [_quality_table(found), _layers_table(found)]
+
+
+def _quality_table(found: Comparison) -> Table:
+    rows = [
+        (
+            one.name,
+            f"{one.bits_per_byte:.4f}",
+            numbers.signed(one.difference, 5),
+            "one window" if one.standard_error is None else f"{one.standard_error:.5f}",
+            f"{numbers.signed(one.worse_percent, 2)} %",
+            average(one.average_context),
+            numbers.grouped(one.largest_context),
+            numbers.binary(one.state_bytes),
+        )
+        for one in found.outcomes
+    ]
+    return Table(
+        "Quality against memory",
+        ("", "bits per byte", "worse by", "±", "", "average\ncontext", "largest\ncontext", "state"),
+        rows,
+        f"Over {numbers.grouped(found.tokens)} tokens in {found.windows} windows of at most"
+        f" {numbers.grouped(found.context_length)}, causal. Worse by: bits per byte more than with all tokens, on the"
+        " same text; ± its standard error over the windows. Context: vectors held after each token, averaged over"
+        " tokens and layers, and the most in one layer. State: bytes of the ted layers of one stream, averaged.",
+    )
+
+
+def _layers_table(found: Comparison) -> Table:
+    rows: list[Sequence[str]] = [
+        (one.name, *(average(layer.average_context) for layer in one.layers)) for one in found.outcomes
+    ]
+    return Table(
+        "Average context of each layer",
+        ("", *(f"layer {layer.layer}" for layer in found.full.layers)),
+        rows,
+        "Vectors held after each token, averaged over all tokens. The slower a layer's tokens fade, the more of them"
+        " are above a threshold. The bank holds a vector for each of its rates, and the tokens of up to two chunks.",
+    )
+
+
+def average(size: float) -> str:
+    """One digit behind the point: `12.3`, `1,024.5`."""
+    return f"{size:,.1f}"
+
+
+def conclusion(found: Comparison) -> str:
+    """The smallest state that loses nothing, in one line."""
+    best, full, within = found.smallest, found.full, f"{plain(found.within_percent)} %"
+    if best is full:
+        return f"No smaller state stays within {within} of all tokens (full): {numbers.binary(full.state_bytes)}."
+    share = numbers.ratio(100 * best.state_bytes, full.state_bytes)
+    line = (
+        f"The smallest state within {within} of all tokens: {best.name}, {numbers.binary(best.state_bytes)} on average,"
+        f" {share} % of all tokens' {numbers.binary(full.state_bytes)}; {_loss(best)} bits per byte."
+    )
+    if best.standard_error is None or best.standard_error > full.bits_per_byte * found.within_percent / 100:
+        line += " Its error is larger than that limit: read more --windows."
+    if isinstance(best.context, ContextPolicy) and best is min(found.lines[series(best.context)], key=_bytes):
+        line += f" Nothing smaller was tried with {series(best.context)}."
+    return line
+
+
+def _bytes(one: Outcome) -> float:
+    return one.state_bytes
+
+
+def _loss(one: Outcome) -> str:
+    error = "" if one.standard_error is None else f" ± {one.standard_error:.5f}"
+    return f"{numbers.signed(one.difference, 5)}{error}"

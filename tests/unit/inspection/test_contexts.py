@@ -1,0 +1,220 @@
+"""Contexts compared: the windows read token by token and alone, the same numbers as evaluation's, what follows."""
+
+import math
+import statistics
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from small_models import small_decoder, small_spec
+
+from linnet.evaluation.likelihood import likelihood
+from linnet.inference.context import context_state
+from linnet.inspection.contexts.grid import THRESHOLDS, TOP_K, contexts, name, plain, series, varied
+from linnet.inspection.contexts.measure import Comparison, LayerContext, Outcome, compare, standard_error
+from linnet.inspection.contexts.reading import Batch, Reader
+from linnet.inspection.contexts.tables import conclusion, contexts_tables
+from linnet.mixers.attention import AttentionSpec
+from linnet.mixers.plga import PlgaSpec
+from linnet.mixers.ted import Ted, TedSpec
+from linnet.mixers.ted_state import FULL, BankContext
+from linnet.model.decoder import Decoder
+from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.decay.context import ContextPolicy
+
+TED = TedSpec(heads=2, chunk=3, tolerance=1e-9)
+COMPARED = [FULL, BankContext(16), ContextPolicy(4, -1.0), ContextPolicy(0, 0.3), ContextPolicy(5, 0.1, 2)]
+LENGTHS = [[12, 7], [9, 9], [3]]
+
+
+def tokens(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randint(23, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def windows() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches of windows that begin together, with targets that do not count at their ends."""
+    batches = []
+    for number, lengths in enumerate(LENGTHS):
+        inputs, targets = tokens(len(lengths), max(lengths), seed=number), tokens(len(lengths), max(lengths), seed=9)
+        for row, length in enumerate(lengths):
+            targets[row, length:] = IGNORED
+        batches.append((inputs, targets))
+    return batches
+
+
+def batches() -> list[Batch]:
+    return [Batch.ending_together(*pair) for pair in windows()]
+
+
+def mixed_decoder(*others: object) -> Decoder:
+    """TED in the first layer, then the others."""
+    block = small_spec(TED).blocks[0].model_copy(update={"repeat": 1})
+    blocks = [block, *(block.model_copy(update={"mixer": mixer}) for mixer in others)]
+    torch.manual_seed(0)
+    return Decoder(small_spec(TED).replace(blocks=blocks)).double()
+
+
+DECODERS = {
+    "ted": small_decoder(TED),
+    "attention": mixed_decoder(AttentionSpec(heads=2), TED),
+    "plga": mixed_decoder(PlgaSpec(heads=2, metric_hidden=12, residual_units=2)),
+}
+CALIBRATION = tokens(1, 10, seed=7)
+every_decoder = pytest.mark.parametrize("decoder", DECODERS.values(), ids=DECODERS)
+
+
+def ted_layers(decoder: Decoder) -> list[int]:
+    return [layer for layer, mixer in enumerate(decoder.mixers) if isinstance(mixer, Ted)]
+
+
+def test_windows_end_together():
+    inputs, targets = torch.arange(8).view(2, 4), torch.tensor([[1, 2, 3, IGNORED], [5, 6, 7, 8]])
+    batch = Batch.ending_together(inputs, targets)
+    assert batch.inputs_BT[:, 1:].tolist() == [[0, 1, 2], [5, 6, 7]]
+    assert batch.targets_BT.tolist() == [[IGNORED, 1, 2, 3], [5, 6, 7, 8]]
+    assert (batch.lengths_B.tolist(), batch.padding_B.tolist()) == ([3, 4], [1, 0])
+    assert Batch.ending_together(inputs[1:], targets[1:]).padding_B is None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("context", COMPARED, ids=name)
+@pytest.mark.parametrize("decoder", [DECODERS["ted"], DECODERS["attention"]], ids=["ted", "attention"])
+def test_a_window_is_read_as_if_alone_and_token_by_token(decoder: Decoder, context):
+    found = Reader.of(decoder, CALIBRATION, 12).read(Batch.ending_together(*windows()[0]), context)
+    for row, (inputs_T, targets_T) in enumerate(zip(*windows()[0], strict=True)):
+        length = int((targets_T != IGNORED).sum())
+        state, nats, sizes, nbytes = context_state(decoder, 1, length, context), 0.0, [], []
+        held = ted_layers(decoder)
+        for step in range(length):
+            logits = decoder(inputs_T[None, step : step + 1], state)[0, 0]
+            nats -= float(logits.log_softmax(-1)[targets_T[step]])
+            sizes.append([int(state.layers[layer].sizes(step + 1)) for layer in held])
+            nbytes.append([state.layers[layer].nbytes for layer in held])
+        sizes_TL = torch.tensor(sizes).double()
+        assert float(found.nats_B[row]) == pytest.approx(nats)
+        torch.testing.assert_close(found.mean_sizes_BL[row], sizes_TL.mean(0))
+        assert found.largest_sizes_BL[row].tolist() == sizes_TL.amax(0).tolist()
+        if context != FULL:  # which is allocated at once
+            torch.testing.assert_close(found.nbytes_BL[row], torch.tensor(nbytes).double().mean(0))
+
+
+@every_decoder
+def test_all_tokens_have_the_bits_per_byte_of_evaluation(decoder: Decoder):
+    token_bytes_V = torch.arange(1, 24)
+    expected = likelihood(decoder, windows(), token_bytes_V, CALIBRATION)
+    bytes_N = torch.cat([(token_bytes_V[t.clamp(min=0)] * (t != IGNORED)).sum(1) for _, t in windows()])
+    compared = [FULL, ContextPolicy(0, -1.0), ContextPolicy(2, -1.0)]
+    found = compare(Reader.of(decoder, CALIBRATION, 12), batches(), bytes_N, compared, ted_layers(decoder), 12, 0.1)
+    assert (found.windows, found.tokens, found.bytes) == (5, expected.tokens, expected.bytes)
+    assert found.full.bits_per_byte == pytest.approx(expected.bits_per_byte, rel=1e-9)
+    assert found.full.difference == found.full.standard_error == found.full.worse_percent == 0
+    _, all_kept, few = found.outcomes
+    assert all_kept.bits_per_byte == pytest.approx(expected.bits_per_byte, rel=1e-9)
+    assert abs(few.difference) > 1e-6 and few.bits_per_byte == pytest.approx(expected.bits_per_byte + few.difference)
+
+
+def test_every_token_counts_the_same():
+    found = compare(
+        Reader.of(DECODERS["ted"], CALIBRATION, 12), batches(), torch.ones(5), [FULL, BankContext(16)], [0, 1], 12, 0.1
+    )
+    lengths = [length for row in LENGTHS for length in row]
+    expected = sum(length * (length + 1) / 2 for length in lengths) / sum(lengths)
+    assert [layer.average_context for layer in found.full.layers] == pytest.approx([expected] * 2)
+    assert found.full.average_context == pytest.approx(expected) and found.full.largest_context == 12
+    assert [layer.layer for layer in found.full.layers] == [0, 1]
+    assert found.full.state_bytes == pytest.approx(expected * 2 * (16 + 2) * 8)
+    assert found.outcomes[1].state_bytes == context_state(DECODERS["ted"], 1, 12, BankContext(16)).nbytes
+
+
+def test_the_standard_error_of_equal_windows_is_that_of_a_mean():
+    bits = [3.0, 5.0, -1.0, 0.5]
+    found = standard_error(torch.tensor(bits).double(), torch.full((4,), 10))
+    assert found == pytest.approx(statistics.stdev(bits) / math.sqrt(4) / 10)
+
+
+@given(st.lists(st.integers(1, 1000), min_size=2, max_size=9), st.floats(-5, 5))
+def test_a_difference_in_proportion_to_the_text_has_no_error(sizes: list[int], share: float):
+    bytes_N = torch.tensor(sizes)
+    assert standard_error(share * bytes_N.double(), bytes_N) == pytest.approx(0, abs=1e-12)
+    assert standard_error(share * bytes_N[:1].double(), bytes_N[:1]) is None
+
+
+def test_the_grid():
+    assert [name(one) for one in contexts()] == [
+        "full",
+        "bank",
+        *(f"top_k {k}" for k in TOP_K),
+        *(f"threshold {plain(x)}" for x in THRESHOLDS),
+    ]
+    assert contexts(top_k=[8, 4, 8], bank_length=64) == [
+        FULL,
+        BankContext(64),
+        ContextPolicy(4, -1.0),
+        ContextPolicy(8, -1.0),
+    ]
+    assert contexts(thresholds=[0.1], min_tokens_to_keep=3)[2:] == [ContextPolicy(0, 0.1, 3)]
+    crossed = contexts([1, 2], [0.1, 1e-4])[2:]
+    assert [name(one) for one in crossed] == [
+        "top_k 1, threshold 1e-4", "top_k 1, threshold 0.1", "top_k 2, threshold 1e-4", "top_k 2, threshold 0.1"
+    ]  # fmt: skip
+    assert {series(one) for one in crossed} == {"top_k 1 and threshold", "top_k 2 and threshold"}
+    assert varied(crossed[0]) == "1e-4" and varied(ContextPolicy(7, -1.0)) == "7"
+    assert (name(ContextPolicy(0, -1.0)), varied(ContextPolicy(0, -1.0))) == ("no eviction", "off")
+
+
+@given(st.floats(1e-30, 1e6))
+def test_a_plain_number_is_that_number(number: float):
+    assert float(plain(number)) == number and "e-0" not in plain(number)
+
+
+def outcome(context, bits: float, state_bytes: float, error: float | None = 0.0) -> Outcome:
+    layers = [LayerContext(1, 12.25, 30), LayerContext(3, 1234.0, 2000)]
+    return Outcome(context, bits, bits - 2.0, error, state_bytes, layers)
+
+
+def comparison(*others: Outcome, within: float = 0.1) -> Comparison:
+    return Comparison(8, 1000, 900, 128, within, [outcome(FULL, 2.0, 102_400), *others])
+
+
+def test_the_smallest_state_that_loses_nothing():
+    tried = [
+        outcome(BankContext(), 2.0, 20_480),
+        outcome(ContextPolicy(8, -1.0), 2.1, 5_120),
+        outcome(ContextPolicy(16, -1.0), 2.0019, 10_240, 0.0012),
+        outcome(ContextPolicy(32, -1.0), 1.999, 30_720),
+    ]
+    found = comparison(*tried)
+    assert found.smallest is tried[2]
+    assert conclusion(found) == (
+        "The smallest state within 0.1 % of all tokens: top_k 16, 10 KiB on average, 10 % of all tokens' 100 KiB;"
+        " +0.00190 ± 0.00120 bits per byte."
+    )
+    assert comparison(*tried, within=0).smallest is tried[0]
+    assert comparison(*tried, within=6).smallest is tried[1]
+    assert "Nothing smaller was tried with top_k." in conclusion(comparison(*tried, within=6))
+    figures = found.figures()
+    assert figures["smallest"] == "top_k 16" and figures["contexts"][3]["top_k"] == 16
+    assert figures["contexts"][3]["worse_percent"] == pytest.approx(0.095)
+    assert figures["contexts"][2]["per_layer"][1] == {"layer": 3, "average_context": 1234.0, "largest_context": 2000}
+
+
+def test_what_is_not_certain_is_said_so():
+    for error in (0.0021, None):
+        found = comparison(outcome(ContextPolicy(8, -1.0), 2.001, 5_120, error), outcome(BankContext(), 2.0, 9_000))
+        assert "Its error is larger than that limit: read more --windows." in conclusion(found)
+    sure = comparison(outcome(ContextPolicy(8, -1.0), 2.001, 5_120, 0.0019), outcome(BankContext(), 2.0, 9_000))
+    assert "read more" not in conclusion(sure)
+    none = comparison(outcome(BankContext(), 2.1, 9_000), outcome(ContextPolicy(8, -1.0), math.nan, 5_120, math.nan))
+    assert conclusion(none) == "No smaller state stays within 0.1 % of all tokens (full): 100 KiB."
+    assert none.figures()["contexts"][2]["bits_per_byte"] is None
+
+
+def test_tables():
+    quality, layers = contexts_tables(comparison(outcome(ContextPolicy(16, 0.01), 2.002, 10_240, 0.0005)))
+    assert quality.rows[0] == ("full", "2.0000", "0.00000", "0.00000", "0.00 %", "623.1", "2,000", "100 KiB")
+    assert quality.rows[1][:5] == ("top_k 16, threshold 0.01", "2.0020", "+0.00200", "0.00050", "+0.10 %")
+    assert "1,000 tokens in 8 windows of at most 128" in quality.meaning
+    assert layers.columns == ("", "layer 1", "layer 3") and layers.rows[1][1:] == ("12.2", "1,234.0")
+    alone, _ = contexts_tables(comparison(outcome(BankContext(), 2.0, 1, None)))
+    assert alone.rows[1][3] == "one window"

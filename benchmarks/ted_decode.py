@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from harness import contest, gate, report, threads_from_command_line
+from linnet.inference.caches import CachedReader
 from linnet.inference.context import Contexts, context_state
 from linnet.mixers.ted_state import FULL, BankContext, TedState
 from linnet.model.decoder import Decoder
@@ -28,11 +29,12 @@ def state_of(decoder: Decoder, context: Contexts) -> DecoderState:
 
 
 def stepper(decoder: Decoder, state: DecoderState, tokens: Tensor) -> Callable[[], object]:
-    """Reads the tokens one by one, with logits."""
+    """Reads the tokens one by one, with logits, as generation does."""
+    reader = CachedReader(decoder, state)
 
     def run() -> Tensor:
         with torch.inference_mode():
-            return torch.cat([decoder(token[None, None], state)[0] for token in tokens])
+            return torch.cat([decoder.logits(reader.read(token[None, None]))[0] for token in tokens])
 
     return run
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from linnet.errors import UserError
+from linnet.inference.ted_steps import TedSteps
 from linnet.mixers.plga import PlgaSpec, PlgaState
 from linnet.mixers.plga_operator import PowerLawOperator
 from linnet.model.cost import model_cost
@@ -67,6 +68,7 @@ class CachedReader(Reader):
     def __init__(self, decoder: Decoder, state: DecoderState, caches: Caches = Caches()) -> None:
         """`state` is advanced; without the G-cache its layers keep `A` in place of the operator."""
         self._decoder, self._state = decoder, state
+        self._steps = TedSteps.of(decoder, state)
         for layer in state.layers:
             if isinstance(layer, PlgaState):
                 other = layer.a if caches.g else layer.operator
@@ -76,6 +78,8 @@ class CachedReader(Reader):
 
     def read(self, tokens_BT: Tensor) -> Tensor:
         """See `Reader`."""
+        if self._steps is not None and tokens_BT.numel() == 1:
+            return self._steps.read(tokens_BT)
         return self._decoder.hidden(tokens_BT, self._state)[:, -1:]
 
 

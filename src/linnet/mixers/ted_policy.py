@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.mixers.base import Span
-from linnet.mixers.ted_state import Shape, Sums, TedState, by_head, of_rows, token_bytes
+from linnet.mixers.ted_state import RowReader, Shape, Sums, TedState, by_head, of_rows, token_bytes
 from linnet.ops.decay.context import ContextPolicy, relevance, run_steps, survivors
 
 STEPS_AT_ONCE = 256
@@ -72,6 +72,35 @@ class PolicyState(TedState):
         relevance_BE = relevance(norms_BEN, weights_BEN.mT[:, :, None])[:, 0]
         self._keep(survivors(relevance_BE, norms_BEN[..., 0] >= 0, self.policy))
         return out_BN1C.transpose(1, 2).flatten(2)
+
+    def row_reader(self) -> RowReader:
+        """See `TedState`; with one rate per token, which is how TED was published."""
+        return self._read_row if self.heads == 1 else super().row_reader()
+
+    def _read_row(self, rates_1N: Tensor, v_1D: Tensor, position: int) -> Tensor:
+        width = v_1D.shape[1]
+        norm_11 = torch.linalg.vector_norm(v_1D, dim=1, keepdim=True)
+        entries_ED = torch.cat([self.entries[0], torch.cat([v_1D, -rates_1N, norm_11], dim=1)])
+        ages_E = F.pad(self.ages[0] + 1, (0, 1))
+        weights_E = (entries_ED[:, width] * ages_E).exp_()
+        out_1D = weights_E[None] @ entries_ED[:, :width]
+        relevance_E = weights_E.mul_(entries_ED[:, width + 1])
+        self._keep_in_row(entries_ED, ages_E, relevance_E)
+        return out_1D
+
+    def _keep_in_row(self, entries_ED: Tensor, ages_E: Tensor, relevance_E: Tensor) -> None:
+        """The only row's evictions."""
+        held, policy = len(ages_E), self.policy
+        stay_E = relevance_E >= policy.threshold
+        staying = int(stay_E.count_nonzero())
+        if staying < min(policy.min_tokens_to_keep, held) or (policy.top_k and staying > policy.top_k):
+            (stay_E,) = survivors(relevance_E[None], torch.ones_like(stay_E)[None], policy)
+            staying = int(stay_E.count_nonzero())
+        if staying < held:
+            (stay,) = stay_E.nonzero(as_tuple=True)
+            entries_ED, ages_E = entries_ED.index_select(0, stay), ages_E.index_select(0, stay)
+        self.entries, self.ages = entries_ED[None], ages_E[None]
+        self.total, self.largest = self.total + staying, self.largest.clamp(min=staying)
 
     def _read_piece(self, entries: Tensor) -> Tensor:
         """Two steps or more, all of whose tokens are taken in first; ages become those at the last of them."""

@@ -17,12 +17,16 @@ import torch
 from torch import Tensor
 
 from linnet.mixers.base import Span, State
-from linnet.ops.decay.bank import DecayBank
+from linnet.ops.decay.bank import BankRow, DecayBank
 from linnet.ops.decay.context import ContextPolicy
 from linnet.ops.decay.rates import RateBank
+from linnet.ops.decay.reference import decay_reference
 
 Sums = Callable[[Tensor, Tensor, int], Tensor]
 """The decaying sums of a whole stream: `(rates_BEN, v_BENC, queries) -> [B, queries, N, C]`."""
+
+RowReader = Callable[[Tensor, Tensor, int], Tensor]
+"""What one token of one stream reads: `(rates_1N, v_1D, position) -> [1, D]`."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,12 @@ class TedState(State):
     @abstractmethod
     def read(self, rates_BTN: Tensor, v_BTD: Tensor, span: Span, sums: Sums) -> Tensor:
         """Add tokens to the stream and give what each reads, `[B, T, D]`. Padding has quantities of zero."""
+
+    def row_reader(self) -> RowReader:
+        """`read` of the next tokens of one stream, one by one; where it can, in fewer operations."""
+        return lambda rates_1N, v_1D, position: self.read(rates_1N[None], v_1D[None], Span(position), decay_reference)[
+            0
+        ]
 
     @abstractmethod
     def sizes(self, position: int) -> Tensor:
@@ -168,6 +178,16 @@ class BankState(TedState):
         """See `TedState`; every weight is right to the bank's bound."""
         stream = DecayBank(self.bank, self.entries, self.rates, self.low, span.start)
         return stream.append(rates_BTN, by_head(v_BTD, rates_BTN)).flatten(2)
+
+    def row_reader(self) -> RowReader:
+        """See `TedState`."""
+        row = BankRow(DecayBank(self.bank, self.entries, self.rates, self.low))
+        heads, channels = self.low.shape[1], self.low.shape[3]
+        if heads == 1:
+            return lambda rates_1N, v_1D, position: row.append(rates_1N[0], v_1D, position)
+        return lambda rates_1N, v_1D, position: row.append(rates_1N[0], v_1D.reshape(heads, channels), position).view(
+            1, -1
+        )
 
     def forget(self) -> Self:
         """An empty copy; the fixed rates stay."""

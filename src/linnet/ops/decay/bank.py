@@ -63,14 +63,13 @@ class DecayBank:
         return self.entries_BNEH.nbytes + self.rates_BNE.nbytes + self.low_BNRH.nbytes
 
     @property
-    def _sums(self) -> int:
+    def sums(self) -> int:
+        """Number of fixed rates, R."""
         return len(self.bank.rates_R)
 
     @torch.no_grad()
     def append(self, rates_BTN: Tensor, v_BTNH: Tensor) -> Tensor:
         """Add tokens to the stream and give their sums, `[B, T, N, H]`."""
-        if v_BTNH.shape[1] == 1:
-            return self._append_one(rates_BTN[:, 0], v_BTNH[:, 0])[:, None]
         rates_BNT, v_BNTH = rates_BTN.transpose(1, 2), v_BTNH.transpose(1, 2)
         done, outputs = 0, []
         while done < v_BNTH.shape[2]:
@@ -89,25 +88,10 @@ class DecayBank:
             return False, min(tokens, chunk - inside)
         return True, min(tokens // chunk, CHUNKS_AT_ONCE) * chunk
 
-    def _append_one(self, rates_BN: Tensor, v_BNH: Tensor) -> Tensor:
-        """One token; what `_append_to_chunk` does, in as few operations as can be: in decoding their number counts."""
-        start = self.position % self.bank.nearest
-        end = self._sums + self.bank.nearest + start + 1
-        self.rates_BNE.select(2, end - 1).copy_(rates_BN)
-        self.entries_BNEH.select(2, end - 1).copy_(v_BNH)
-        minus_ages_E = _minus_ages_of_one(self.bank, rates_BN.dtype, rates_BN.device)[start]
-        weights_BNE = torch.mul(self.rates_BNE.narrow(2, 0, end), minus_ages_E).exp_()
-        entries_PEH = self.entries_BNEH.flatten(0, 1).narrow(1, 0, end)
-        out_P1H = torch.bmm(weights_BNE.view(-1, 1, end), entries_PEH)
-        self.position += 1
-        if start + 1 == self.bank.nearest:
-            self._begin_chunk()
-        return out_P1H.view(v_BNH.shape).to(v_BNH.dtype)
-
     def _append_to_chunk(self, rates_BNT: Tensor, v_BNTH: Tensor) -> Tensor:
         chunk, length = self.bank.nearest, rates_BNT.shape[2]
         start = self.position % chunk
-        first = self._sums + chunk + start
+        first = self.sums + chunk + start
         end = first + length
         self.rates_BNE[:, :, first:end] = rates_BNT
         self.entries_BNEH[:, :, first:end] = v_BNTH
@@ -118,13 +102,13 @@ class DecayBank:
         self.position += length
         out_BNTH = weights_BNTE @ self.entries_BNEH[:, :, :end]
         if self.position % chunk == 0:
-            self._begin_chunk()
+            self.begin_chunk()
         return out_BNTH
 
     def _append_chunks(self, rates_BNT: Tensor, v_BNTH: Tensor) -> Tensor:
         """Whole chunks, as the chunked form takes a segment: its first one lies before them."""
         chunk, streams, channels = self.bank.nearest, v_BNTH.shape[0] * v_BNTH.shape[1], v_BNTH.shape[3]
-        before = slice(self._sums, self._sums + chunk)
+        before = slice(self.sums, self.sums + chunk)
         rates_PKC = torch.cat([self.rates_BNE[:, :, before], rates_BNT], dim=2).view(streams, -1, chunk)
         v_BNSH = torch.cat([self.entries_BNEH[:, :, before], v_BNTH.to(self.entries_BNEH)], dim=2)
         v_PKCH = v_BNSH.view(streams, -1, chunk, channels)
@@ -136,10 +120,10 @@ class DecayBank:
         self.position += v_BNTH.shape[2]
         return out_PKCH.flatten(1, 2).view(v_BNTH.shape).to(self.entries_BNEH.dtype)
 
-    def _begin_chunk(self) -> None:
+    def begin_chunk(self) -> None:
         """The chunk before the last one goes into the sums, the last one takes its place."""
         chunk = self.bank.nearest
-        before, last = (slice(self._sums + shift, self._sums + shift + chunk) for shift in (0, chunk))
+        before, last = (slice(self.sums + shift, self.sums + shift + chunk) for shift in (0, chunk))
         rates_BNC = self.rates_BNE[:, :, before]
         entry_BNC1 = torch.exp(-rates_BNC.double() * entry_ages(chunk, rates_BNC.device))[..., None]
         entered_BNRH = (coefficients(self.bank, rates_BNC) * entry_BNC1).mT @ self.entries_BNEH[:, :, before].double()
@@ -149,11 +133,11 @@ class DecayBank:
         self.entries_BNEH[:, :, before] = self.entries_BNEH[:, :, last]
 
     def _exact_sums(self) -> Tensor:
-        return self.entries_BNEH[:, :, : self._sums].double() + self.low_BNRH
+        return self.entries_BNEH[:, :, : self.sums].double() + self.low_BNRH
 
     def _keep_sums(self, exact_BNRH: Tensor) -> None:
         rounded_BNRH = exact_BNRH.to(self.low_BNRH.dtype)
-        self.entries_BNEH[:, :, : self._sums] = rounded_BNRH
+        self.entries_BNEH[:, :, : self.sums] = rounded_BNRH
         self.low_BNRH.copy_(exact_BNRH - rounded_BNRH)
 
 
@@ -165,9 +149,35 @@ def _minus_ages(bank: RateBank, dtype: torch.dtype, device: torch.device) -> Ten
         return -torch.cat([steps_C1, near_ages(bank.nearest, device)], dim=1).to(dtype)
 
 
-@lru_cache(maxsize=16)
-def _minus_ages_of_one(bank: RateBank, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """The rows of `_minus_ages`, each as long as there are entries then."""
-    with torch.inference_mode(False):
-        first = len(bank.rates_R) + bank.nearest + 1
-        return tuple(row_E[: first + start] for start, row_E in enumerate(_minus_ages(bank, dtype, device)))
+class BankRow:
+    """The next tokens of one stream, one by one, in as few operations as can be: in decoding their number counts.
+
+    For each place in a chunk it holds views of the bank's tensors; what it does to them is what `append` does.
+    """
+
+    def __init__(self, bank: DecayBank) -> None:
+        """`bank` has a batch of one; its tensors are advanced, its position is the caller's."""
+        self._bank = bank
+        chunk, first = bank.bank.nearest, bank.sums + bank.bank.nearest
+        rates_NE, entries_NEH = bank.rates_BNE[0], bank.entries_BNEH[0]
+        minus_ages_CE = _minus_ages(bank.bank, rates_NE.dtype, rates_NE.device)
+        ends = [first + start + 1 for start in range(chunk)]
+        self._rate_N = [rates_NE[:, end - 1] for end in ends]
+        self._entry_NH = [entries_NEH[:, end - 1] for end in ends]
+        self._minus_ages_E = [minus_ages_CE[start, :end] for start, end in enumerate(ends)]
+        one = len(rates_NE) == 1
+        self._product = torch.mm if one else torch.bmm
+        self._rates = [rates_NE[:, :end] if one else rates_NE[:, None, :end] for end in ends]
+        self._entries = [entries_NEH[0, :end] if one else entries_NEH[:, :end] for end in ends]
+
+    def append(self, rates_N: Tensor, v_NH: Tensor, position: int) -> Tensor:
+        """The sums of the token at `position`, `[N, 1, H]` (one head: `[1, H]`), where no gradients are recorded."""
+        bank = self._bank
+        start = position % bank.bank.nearest
+        self._rate_N[start].copy_(rates_N)
+        self._entry_NH[start].copy_(v_NH)
+        weights = torch.mul(self._rates[start], self._minus_ages_E[start]).exp_()
+        out: Tensor = self._product(weights, self._entries[start])
+        if start + 1 == bank.bank.nearest:
+            bank.begin_chunk()
+        return out

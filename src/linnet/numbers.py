@@ -1,6 +1,7 @@
 """Numbers as people read them."""
 
 import math
+from decimal import Decimal
 
 
 def metric(count: float) -> str:
@@ -63,6 +64,14 @@ def significant(value: float, digits: int = 3) -> str:
     text = f"{value:.{decimals}f}"
     # 9.995 rounds to 10.00: one digit too many.
     return text if decimals == 0 or len(text.lstrip("-0.").replace(".", "")) <= digits else f"{value:.{decimals - 1}f}"
+
+
+def plain(value: float) -> str:
+    """The shortest text that is just this number, with a power of ten below 0.01: `1e-8`, `0.05`, `10`."""
+    if not math.isfinite(value):
+        return f"{value}"
+    exact = Decimal(repr(float(value))).normalize()
+    return f"{exact:e}" if 0 < abs(value) < 0.01 else f"{exact:f}"
 
 
 def _readable(count: float, step: int, units: tuple[str, ...]) -> str:

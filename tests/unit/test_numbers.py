@@ -83,3 +83,14 @@ def test_significant_digits_are_as_many_as_asked_for_and_right(value: float, dig
     whole, _, fraction = text.partition(".")
     shown = (whole + fraction).lstrip("0")
     assert len(shown) == digits if fraction else len(shown) >= digits
+
+
+def test_plain_numbers():
+    values = (1e-8, 1.25e-12, 1e-3, 0.01, 0.1, 2.0, 1e6, 0.0, -1.0, float("nan"), float("-inf"))
+    texts = ["1e-8", "1.25e-12", "1e-3", "0.01", "0.1", "2", "1000000", "0", "-1", "nan", "-inf"]
+    assert [numbers.plain(value) for value in values] == texts
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_plain_number_is_just_that_number(value: float):
+    assert float(numbers.plain(value)) == value and "e-0" not in numbers.plain(value)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from linnet import numbers
 from linnet.cli.inspect_common import AsJson, Device, Model, Out, SplitName, show
 from linnet.cli.options import ContextLength
 
@@ -51,11 +52,10 @@ def lifetimes(
     """
     from linnet.inspection.lifetimes.folder import inspect_lifetimes
     from linnet.inspection.lifetimes.pictures import lifetimes_pictures
-    from linnet.inspection.lifetimes.steps import plain
     from linnet.inspection.lifetimes.tables import lifetimes_tables
 
     found = inspect_lifetimes(model, threshold, token or [], data, split, windows, context_length, device)
-    facts = {"threshold": f"until relevance is below {plain(threshold)}"}
+    facts = {"threshold": f"until relevance is below {numbers.plain(threshold)}"}
     if found.unknown is not None:
         facts["vocabulary"] = f"{found.unknown}, so nothing is known without text"
     read = {} if data is None else {"data": str(data), "split": split}

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from itertools import product
 
-import numpy as np
-
 from linnet.mixers.ted_state import FULL, BankContext, Context, FullContext
+from linnet.numbers import plain
 from linnet.ops.decay.context import ContextPolicy
 
 TOP_K = (8, 16, 32, 64, 128, 256)
@@ -15,9 +14,6 @@ THRESHOLDS = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
 OFF_TOP_K, OFF_THRESHOLD = 0, -1.0
 
 FULL_NAME, BANK_NAME = "full", "bank"
-
-SHORTEST_PLAIN = 0.01
-"""Smaller numbers are written with a power of ten."""
 
 
 def contexts(
@@ -64,10 +60,3 @@ def varied(context: ContextPolicy) -> str:
     if series(context) == "top_k":
         return str(context.top_k)
     return plain(context.threshold) if context.threshold >= 0 else "off"
-
-
-def plain(number: float) -> str:
-    """The shortest that is just this number: `1e-8`, `0.05`, `10`."""
-    if 0 < abs(number) < SHORTEST_PLAIN:
-        return np.format_float_scientific(number, trim="-", exp_digits=1)
-    return np.format_float_positional(number, trim="-")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from linnet import numbers
-from linnet.inspection.contexts.grid import plain, varied
+from linnet.inspection.contexts.grid import varied
 from linnet.inspection.contexts.measure import Comparison, Outcome
 from linnet.inspection.pictures import new_figure, png_of
 from linnet.inspection.report import Picture
@@ -37,7 +37,7 @@ def contexts_pictures(found: Comparison) -> list[Picture]:
             "The state is that of the ted layers, averaged over all tokens. The upper panel ends at a loss"
             f" of {MOST_SHOWN_PERCENT} %. Lower panel: how much worse than with all"
             " tokens, and the standard error over the windows; on the lower edge: not worse, or by less than"
-            f" {plain(SMALLEST_SHOWN_PERCENT)} %. What lies below the dotted line loses nothing.",
+            f" {numbers.plain(SMALLEST_SHOWN_PERCENT)} %. What lies below the dotted line loses nothing.",
         ),
         Picture(
             "contexts_of_layers",
@@ -164,7 +164,7 @@ def _layer_lines(axes: Any, found: Comparison, line: Sequence[Outcome]) -> None:
         _layer_line(axes, one, varied(one.context), colour, "-")
     layers = found.full.layers
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda size, _: plain(size))
+    axes.yaxis.set_major_formatter(lambda size, _: numbers.plain(size))
     axes.set_xticks(range(len(layers)), [str(layer.layer) for layer in layers])
     axes.set_xlim(-0.3, len(layers) - 1 + max(0.4, 0.25 * len(layers)))
     axes.set_xlabel("layer")

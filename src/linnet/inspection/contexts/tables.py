@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from linnet import numbers
-from linnet.inspection.contexts.grid import plain, series
+from linnet.inspection.contexts.grid import series
 from linnet.inspection.contexts.measure import Comparison, Outcome
 from linnet.inspection.report import Table
 from linnet.ops.decay.context import ContextPolicy
@@ -59,7 +59,7 @@ def average(size: float) -> str:
 
 def conclusion(found: Comparison) -> str:
     """The smallest state that loses nothing, in one line."""
-    best, full, within = found.smallest, found.full, f"{plain(found.within_percent)} %"
+    best, full, within = found.smallest, found.full, f"{numbers.plain(found.within_percent)} %"
     if best is full:
         return f"No smaller state stays within {within} of all tokens (full): {numbers.binary(full.state_bytes)}."
     share = numbers.ratio(100 * best.state_bytes, full.state_bytes)

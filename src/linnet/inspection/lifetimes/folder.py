@@ -12,7 +12,6 @@ from linnet.errors import UserError
 from linnet.evaluation.folder import ModelOnData, model_on_data
 from linnet.inference.language_model import load
 from linnet.inspection.lifetimes.contributions import ted_layers
-from linnet.inspection.lifetimes.steps import plain
 from linnet.inspection.lifetimes.text import TextLifetimes, text_lifetimes
 from linnet.inspection.lifetimes.vocabulary import (
     Curves,
@@ -25,6 +24,7 @@ from linnet.inspection.lifetimes.vocabulary import (
 )
 from linnet.inspection.windows import spread_windows
 from linnet.model.decoder import Decoder
+from linnet.numbers import plain
 from linnet.ops.decay.context import ContextPolicy
 
 THRESHOLD = ContextPolicy().threshold

@@ -30,8 +30,3 @@ def json_steps(lifetime: float) -> int | float | None:
     if math.isinf(lifetime):
         return None
     return int(lifetime) if lifetime < EXACT else lifetime
-
-
-def plain(threshold: float) -> str:
-    """`1e-8`, not `1e-08`."""
-    return f"{threshold:g}".replace("e-0", "e-")

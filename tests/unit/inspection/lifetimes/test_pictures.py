@@ -66,7 +66,7 @@ def test_a_line_for_each_entry():
     first, second, threshold = axes.lines
     assert (first.get_label(), second.get_label()) == ("'a'", "'b'")
     assert list(first.get_xdata()) == [0, 1, 20] and list(first.get_ydata()) == [1.0, 0.1, NOTHING]
-    assert set(threshold.get_ydata()) == {1e-3} and threshold.get_label() == "threshold 0.001"
+    assert set(threshold.get_ydata()) == {1e-3} and threshold.get_label() == "threshold 1e-3"
     assert first.get_color() != second.get_color() and first.get_markevery() == [0, 1]
 
 

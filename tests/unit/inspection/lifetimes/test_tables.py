@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from linnet.inspection.lifetimes.folder import Lifetimes
-from linnet.inspection.lifetimes.steps import json_steps, plain, steps, whole_steps
+from linnet.inspection.lifetimes.steps import json_steps, steps, whole_steps
 from linnet.inspection.lifetimes.tables import lifetimes_tables
 from linnet.inspection.lifetimes.text import LayerLifetimes, TextLifetimes
 from linnet.inspection.lifetimes.vocabulary import Vocabulary, follow
@@ -35,10 +35,6 @@ def _vocabulary(rates: list[float]) -> Vocabulary:
 def test_steps(value: float, whole: str, half: str, json: object):
     assert (whole_steps(value), steps(value), json_steps(value)) == (whole, half, json)
     assert isinstance(json_steps(value), type(json)), "not so many digits that nobody knows"
-
-
-def test_thresholds():
-    assert [plain(value) for value in (1e-8, 1e-12, 0.01, 2.0)] == ["1e-8", "1e-12", "0.01", "2"]
 
 
 def test_the_whole_vocabulary_where_it_is_small():
@@ -78,5 +74,5 @@ def test_layers():
     text = TextLifetimes(1, 4, [LayerLifetimes(2, lives, lives / 7)])
     (table,) = lifetimes_tables(Lifetimes(1e-4, "the reason", None, None, text))
     assert table.rows == [("layer 2", "2", "endless", "0.286", "25.0%", "50.0%", "1.5")]
-    assert "1 window of 4 tokens" in table.meaning and "below 0.0001" in table.meaning
+    assert "1 window of 4 tokens" in table.meaning and "below 1e-4" in table.meaning
     assert "; 2.5 if it drops nothing" in table.meaning

@@ -15,7 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from linnet.ops.decay.chunked import add_far_sums, entry_ages, near_ages, near_sums, run_on
+from linnet.ops.decay.chunked import add_far_sums, entry_ages, faded_, near_ages, near_sums, run_on
 from linnet.ops.decay.rates import RateBank, coefficients
 
 CHUNKS_AT_ONCE = 64
@@ -96,7 +96,7 @@ class DecayBank:
         self.rates_BNE[:, :, first:end] = rates_BNT
         self.entries_BNEH[:, :, first:end] = v_BNTH
         minus_ages_CE = _minus_ages(self.bank, rates_BNT.dtype, rates_BNT.device)
-        weights_BNTE = (self.rates_BNE[:, :, None, :end] * minus_ages_CE[start : start + length, :end]).exp_()
+        weights_BNTE = faded_(self.rates_BNE[:, :, None, :end] * minus_ages_CE[start : start + length, :end])
         if length > 1:
             weights_BNTE = weights_BNTE.tril_(first)
         self.position += length
@@ -125,7 +125,7 @@ class DecayBank:
         chunk = self.bank.nearest
         before, last = (slice(self.sums + shift, self.sums + shift + chunk) for shift in (0, chunk))
         rates_BNC = self.rates_BNE[:, :, before]
-        entry_BNC1 = torch.exp(-rates_BNC.double() * entry_ages(chunk, rates_BNC.device))[..., None]
+        entry_BNC1 = faded_(-rates_BNC.double() * entry_ages(chunk, rates_BNC.device))[..., None]
         entered_BNRH = (coefficients(self.bank, rates_BNC) * entry_BNC1).mT @ self.entries_BNEH[:, :, before].double()
         run_on((self._exact_sums(), entered_BNRH), self.bank)
         self._keep_sums(entered_BNRH)
@@ -176,7 +176,7 @@ class BankRow:
         start = position % bank.bank.nearest
         self._rate_N[start].copy_(rates_N)
         self._entry_NH[start].copy_(v_NH)
-        weights = torch.mul(self._rates[start], self._minus_ages_E[start]).exp_()
+        weights = faded_(torch.mul(self._rates[start], self._minus_ages_E[start]))
         out: Tensor = self._product(weights, self._entries[start])
         if start + 1 == bank.bank.nearest:
             bank.begin_chunk()

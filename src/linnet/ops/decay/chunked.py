@@ -75,28 +75,35 @@ def chunked_flops(length: int, width: int, heads: int, tolerance: float = TOLERA
 
 @dataclass(frozen=True)
 class Segment:
-    """Tokens `start` to `end` of the stream; `start` is a multiple of the chunk."""
+    """Tokens `start` to `end` of some rows of the batch; `start` is a multiple of the chunk."""
 
+    rows: slice
     start: int
     end: int
     chunk: int
 
     def cut(self, x_BSNH: Tensor) -> Tensor:
-        """The segment's chunks behind the one before them, zeros where the stream has none: `[P, K + 1, C, H]`."""
+        """The segment's chunks behind the one before them, zeros where the stream has none: `[P, K + 1, C, H]`.
+
+        A view where it can be: of one row and head, from the second segment on.
+        """
         first = max(0, self.start - self.chunk)
-        after = (self.start - self.end) % self.chunk
-        x_BNSH = x_BSNH[:, first : self.end].transpose(1, 2)
-        x_BNSH = F.pad(x_BNSH, (0, 0, first + self.chunk - self.start, after))
+        before, after = first + self.chunk - self.start, (self.start - self.end) % self.chunk
+        x_BNSH = x_BSNH[self.rows, first : self.end].transpose(1, 2)
+        if before or after:
+            x_BNSH = F.pad(x_BNSH, (0, 0, before, after))
         return x_BNSH.reshape(x_BNSH.shape[0] * x_BNSH.shape[1], -1, self.chunk, x_BNSH.shape[3])
 
     def put(self, x_PKCH: Tensor, out_BSNH: Tensor) -> None:
         """Write the chunks of the segment to their place."""
+        out_BSNH = out_BSNH[self.rows]
         batch, _, heads, channels = out_BSNH.shape
         x_BNSH = x_PKCH.reshape(batch, heads, -1, channels)[:, :, : self.end - self.start]
         out_BSNH[:, self.start : self.end] = x_BNSH.transpose(1, 2)
 
     def add(self, x_PKCH: Tensor, out_BSNH: Tensor) -> None:
         """Add the chunks of the segment and the one before to their place."""
+        out_BSNH = out_BSNH[self.rows]
         batch, _, heads, channels = out_BSNH.shape
         first = max(0, self.start - self.chunk)
         x_BNSH = x_PKCH.reshape(batch, heads, -1, channels)[:, :, first + self.chunk - self.start :]
@@ -104,12 +111,14 @@ class Segment:
 
 
 def segments(v_BSNH: Tensor, chunk: int) -> Iterator[Segment]:
-    """The segments of a stream, in turn."""
-    length = v_BSNH.shape[1]
-    numbers_of_chunk = max(1, v_BSNH[:, 0].numel() * chunk)
-    chunks = max(1, SEGMENT_NUMBERS // numbers_of_chunk) if v_BSNH.device.type == "cpu" else -(-length // chunk)
-    for start in range(0, length, chunks * chunk):
-        yield Segment(start, min(start + chunks * chunk, length), chunk)
+    """The segments of a batch: rows by rows, in turn. Long rows come one by one, which saves copies."""
+    batch, length = v_BSNH.shape[:2]
+    most = SEGMENT_NUMBERS if v_BSNH.device.type == "cpu" else v_BSNH.numel()
+    at_once = max(1, min(batch, most // max(1, v_BSNH[0].numel()))) if batch else 1
+    chunks = max(1, most // max(1, v_BSNH[:at_once, 0].numel() * chunk))
+    for row in range(0, batch, at_once):
+        for start in range(0, length, chunks * chunk):
+            yield Segment(slice(row, row + at_once), start, min(start + chunks * chunk, length), chunk)
 
 
 class _Chunked(torch.autograd.Function):
@@ -126,6 +135,7 @@ class _Chunked(torch.autograd.Function):
                 rates_PKC, v_PKCH = segment.cut(rates_BSN[..., None])[..., 0], segment.cut(v_BSNH)
                 out_PKCH = near_sums(rates_PKC, v_PKCH)
                 if bank is not None:
+                    carried = None if segment.start == 0 else carried
                     carried = add_far_sums(out_PKCH, bank, rates_PKC, v_PKCH.to(out_PKCH.dtype), carried)
                 segment.put(out_PKCH, out_BSNH)
         return out_BSNH
@@ -145,6 +155,7 @@ class _Chunked(torch.autograd.Function):
                 grad_rates_PKC, grad_v_PKCH = near_gradients(rates_PKC, v_PKCH, grad_PKCH)
                 if ctx.bank is not None:
                     inputs = (rates_PKC, v_PKCH.to(rates_PKC.dtype), grad_PKCH.to(rates_PKC.dtype))
+                    carried = None if segment.end == v_BSNH.shape[1] else carried
                     carried = add_far_gradients(grad_rates_PKC, grad_v_PKCH, ctx.bank, *inputs, carried)
                 segment.add(grad_rates_PKC[..., None], grad_rates_BSN[..., None])
                 segment.add(grad_v_PKCH, grad_v_BSNH)

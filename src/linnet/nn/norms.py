@@ -24,8 +24,9 @@ class NormSpec(Spec):
         return nn.LayerNorm(width, eps=self.eps)
 
     def cost(self, width: int) -> Cost:
-        """Parameters only: element-wise work is not counted as FLOPs."""
-        return Cost(parameters=width if self.kind == "rms" else 2 * width)
+        """Parameters, and its input with one number (`rms`) or two for each token: element-wise work has no FLOPs."""
+        vectors = 1 if self.kind == "rms" else 2
+        return Cost(parameters=vectors * width, kept_per_token=width + vectors)
 
 
 class RmsNorm(nn.Module):

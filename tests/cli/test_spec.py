@@ -57,10 +57,34 @@ def test_show_prints_exact_and_readable_figures(capsys: pytest.CaptureFixture[st
         "without output head 207,618,048 208 M",
         "with output head 284,812,800 285 M",
         "",
+        "forward FLOPs per sequence, over 1,024 tokens",
+        "without output head 212,600,881,152 213 G",
+        "with output head 291,648,307,200 292 G",
+        "",
+        "training FLOPs per token, over 1,024 tokens",
+        "without output head 622,854,144 623 M",
+        "with output head 854,438,400 854 M",
+        "",
+        "training FLOPs per sequence, over 1,024 tokens",
+        "without output head 637,802,643,456 638 G",
+        "with output head 874,944,921,600 875 G",
+        "",
+        "bytes of weights",
+        "float32 497,759,232 475 MiB",
+        "bfloat16 248,879,616 237 MiB",
+        "int8 282,618,248 270 MiB",
+        "",
         "bytes of decode state of one stream, float32",
         "1,024 tokens 75,497,472 72 MiB",
         "8,192 tokens 603,979,776 576 MiB",
         "65,536 tokens 4,831,838,208 4.50 GiB",
+        "",
+        "bytes that a training step of 8 x 1,024 tokens holds, float32",
+        "weights 497,759,232 475 MiB",
+        "gradients 497,759,232 475 MiB",
+        "moments 995,518,464 949 MiB",
+        "activations 5,042,916,352 4.70 GiB",
+        "total 7,033,953,280 6.55 GiB",
     ]
 
 
@@ -68,8 +92,11 @@ def test_show_prints_exact_and_readable_figures(capsys: pytest.CaptureFixture[st
 def test_json_has_the_figures_of_the_model(name: str, capsys: pytest.CaptureFixture[str]):
     spec = ModelSpec.load(name)
     cost, context = model_cost(spec), spec.context_length
+    memory = cost.training_memory(8, context)
     assert figures(capsys, name) == {
         "name": name,
+        "tokens": context,
+        "batch": 8,
         "parameters": {
             "total": cost.parameters,
             "embedding": cost.embedding.parameters,
@@ -80,8 +107,37 @@ def test_json_has_the_figures_of_the_model(name: str, capsys: pytest.CaptureFixt
             "with_head": round(cost.flops_per_token(context, with_head=True)),
             "without_head": round(cost.flops_per_token(context, with_head=False)),
         },
+        "flops_per_sequence": {
+            "with_head": cost.flops(context, with_head=True),
+            "without_head": cost.flops(context, with_head=False),
+        },
+        "training_flops_per_token": {
+            "with_head": round(cost.training_flops(context, with_head=True) / context),
+            "without_head": round(cost.training_flops(context, with_head=False) / context),
+        },
+        "training_flops_per_sequence": {
+            "with_head": cost.training_flops(context, with_head=True),
+            "without_head": cost.training_flops(context, with_head=False),
+        },
+        "weights_bytes": {kind: cost.weights_bytes(kind) for kind in ("float32", "bfloat16", "int8")},
         "state_bytes": {str(tokens): cost.state_bytes(tokens) for tokens in (1024, 8192, 65536)},
+        "training_memory_bytes": {
+            "weights": memory.weights,
+            "gradients": memory.gradients,
+            "moments": memory.moments,
+            "activations": memory.activations,
+            "total": memory.total,
+        },
     }
+
+
+def test_flops_over_other_lengths_and_memory_of_other_batches(capsys: pytest.CaptureFixture[str]):
+    shown, cost = (
+        figures(capsys, "merino-52m", "--tokens", "1024", "--batch", "2"),
+        model_cost(ModelSpec.load("merino-52m")),
+    )
+    assert shown["flops_per_sequence"]["without_head"] == cost.flops(1024, with_head=False)
+    assert shown["training_memory_bytes"]["total"] == cost.training_memory(2, 1024).total
 
 
 def test_flops_are_whole_numbers_where_a_part_runs_once_per_sequence(capsys: pytest.CaptureFixture[str]):
@@ -122,6 +178,7 @@ def test_a_file_with_blocks_of_several_widths(tmp_path: Path, capsys: pytest.Cap
         ),
         (["gpt2-124m", "--set", "colour=red"], "error: gpt2-124m: colour: unknown key (value 'red')"),
         (["gpt2-124m", "--set", "colour"], "error: --set colour: expected section.key=value"),
+        (["gpt2-124m", "--tokens", "1025"], "error: --tokens 1025: the model's learned positions end at 1024"),
         (["gpt2-124m", "--dtype", "int8"], "error: Invalid value for '--dtype': "),
     ],
 )

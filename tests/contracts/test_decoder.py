@@ -17,19 +17,22 @@ PROMPT, LENGTH = 5, 12
 
 
 def spec_of(mixers: list[MixerSpec], **changes: object) -> ModelSpec:
-    """Blocks of each mixer in turn: pre- and post-norm, a block of another width, a block of shared weights."""
+    """Blocks of each mixer in turn: pre- and post-norm, a block of another width, one of shared weights, parallel
+    branches at the end; token vectors of a width of their own.
+    """
     blocks = []
     for index, mixer in enumerate(mixers):
         norm = {"kind": ("rms", "layer")[index % 2], "placement": ("pre", "post")[index % 2]}
         feed_forward = {"kind": ("glu", "mlp")[index % 2], "hidden": 12, "bias": index % 2 == 1}
         shape = [{}, {"width": 2 * WIDTH}, {"repeat": 2, "share_weights": True}][index % 3]
         blocks.append({"mixer": mixer, "norm": norm, "feed_forward": feed_forward, **shape})
-    blocks.append({"mixer": mixers[0], "norm": {"placement": "pre"}})
+    feed_forward = {"kind": "mlp", "hidden": 12}
+    blocks.append({"mixer": mixers[0], "feed_forward": feed_forward, "residual": "parallel"})
     settings = {
         "vocab_size": VOCABULARY,
         "d_model": WIDTH,
         "context_length": 32,
-        "embedding": {"positions": "learned", "norm": {"kind": "layer"}, "scale": True},
+        "embedding": {"width": 6, "positions": "learned", "norm": {"kind": "layer"}, "scale": True},
         "head": {"tied": True, "norm": {"kind": "rms"}},
     }
     return ModelSpec.parse({**settings, "blocks": blocks, **changes}, "test")
@@ -79,16 +82,27 @@ def test_a_left_padded_row_gives_what_it_gives_alone(decoder: Decoder):
 
 
 @torch.no_grad()
-def test_a_state_survives_its_tensors_and_a_crop(decoder: Decoder):
+def test_a_state_survives_its_tensors(decoder: Decoder):
     tokens_BT = tokens(2)
     expected = feed(decoder, tokens_BT, [0, PROMPT, LENGTH])[:, PROMPT:]
     state = decoder.initial_state(2, LENGTH)
     decoder(tokens_BT[:, :PROMPT], state)
     loaded = decoder.initial_state(2, LENGTH).with_tensors(state.fork().tensors())
+    torch.testing.assert_close(decoder(tokens_BT[:, PROMPT:], loaded), expected)
+
+
+@torch.no_grad()
+def test_a_cropped_state_goes_on_from_there(decoder: Decoder):
+    tokens_BT = tokens(2)
+    expected = feed(decoder, tokens_BT, [0, PROMPT, LENGTH])[:, PROMPT:]
+    state = decoder.initial_state(2, LENGTH)
+    decoder(tokens_BT[:, :PROMPT], state)
     decoder(tokens(2, 3), state)
-    state.crop(PROMPT)
-    for continued in (loaded, state):
-        torch.testing.assert_close(decoder(tokens_BT[:, PROMPT:], continued), expected)
+    try:
+        state.crop(PROMPT)
+    except NotImplementedError:
+        pytest.skip("one of its mixers cannot go back")
+    torch.testing.assert_close(decoder(tokens_BT[:, PROMPT:], state), expected)
 
 
 def test_a_full_state_is_refused_before_anything_happens(decoder: Decoder):

@@ -1,18 +1,21 @@
 """`linnet spec`: which models there are, and what each costs, from its description alone."""
 
 import json
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from linnet import numbers
+from linnet.errors import UserError
 
 if TYPE_CHECKING:
-    from linnet.model.cost import ModelCost
+    from linnet.model.cost import ModelCost, WeightType
     from linnet.model.spec import ModelSpec
 
 STATE_TOKENS = (1024, 8192, 65536)
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
+WEIGHT_TYPES: "tuple[WeightType, ...]" = ("float32", "bfloat16", "int8")
 
 spec = typer.Typer(
     add_completion=False,
@@ -54,70 +57,102 @@ def show(
     dtype: Annotated[
         Literal["float32", "bfloat16"], typer.Option(help="Precision of the decode state's elements.")
     ] = "float32",
+    tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Count FLOPs over so many tokens; the context if not given.", show_default=False),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences in a training step, for its memory.")] = 8,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field first (repeatable).")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a model's parameters, FLOPs and decode state.
+    """Print what a model costs: parameters, FLOPs, bytes of weights and decode state, memory of a training step.
 
-    Parameters, forward FLOPs per token and bytes of decode state are those of the built model, exactly, and come
-    from its description alone. FLOPs count 2 for each multiply-add of a matrix product.
+    All of it is that of the built model, exactly, and comes from its description alone. FLOPs count 2 for each
+    multiply-add of a matrix product.
 
     Example: linnet spec show llama-110m
 
+    Example: linnet spec show merino-52m --tokens 1024
+
     Example: linnet spec show gpt2-124m --set blocks.0.repeat=24 --set context_length=2048 --json
     """
-    from linnet.model.cost import model_cost
+    from linnet.model.cost import ELEMENT_BYTES, model_cost
     from linnet.model.spec import ModelSpec, read_description
     from linnet.spec import override
 
     description = ModelSpec.parse(override(read_description(model), changes or []), model)
-    figures = _figures(description, model_cost(description), ELEMENT_BYTES[dtype])
+    length = tokens or description.context_length
+    if tokens is not None and tokens > description.context_length and description.embedding.positions == "learned":
+        raise UserError(f"--tokens {tokens}: the model's learned positions end at {description.context_length}")
+    figures = _figures(description, model_cost(description), ELEMENT_BYTES[dtype], length, batch)
     if as_json:
         print(json.dumps(figures, indent=2))
     else:
         print(_report(description, figures, dtype))
 
 
-def _figures(description: "ModelSpec", cost: "ModelCost", element_bytes: int) -> dict[str, Any]:
-    """What `show` prints, as data. FLOPs are of a forward pass over one sequence as long as the context."""
-    tokens = description.context_length
+def _figures(
+    description: "ModelSpec", cost: "ModelCost", element_bytes: int, tokens: int, batch: int
+) -> dict[str, Any]:
+    """What `show` prints, as data. FLOPs are of one sequence of `tokens` tokens."""
+    heads = {"with_head": True, "without_head": False}
+    forward = {name: cost.flops(tokens, with_head) for name, with_head in heads.items()}
+    training = {name: cost.training_flops(tokens, with_head) for name, with_head in heads.items()}
+    memory = cost.training_memory(batch, tokens)
     return {
         "name": description.name,
+        "tokens": tokens,
+        "batch": batch,
         "parameters": {
             "total": cost.parameters,
             "embedding": cost.embedding.parameters,
             "blocks": cost.blocks.parameters,
             "head": cost.head.parameters,
         },
-        "flops_per_token": {
-            "with_head": round(cost.flops_per_token(tokens, with_head=True)),
-            "without_head": round(cost.flops_per_token(tokens, with_head=False)),
-        },
-        "state_bytes": {str(tokens): cost.state_bytes(tokens, element_bytes) for tokens in STATE_TOKENS},
+        "flops_per_token": {name: round(flops / tokens) for name, flops in forward.items()},
+        "flops_per_sequence": forward,
+        "training_flops_per_token": {name: round(flops / tokens) for name, flops in training.items()},
+        "training_flops_per_sequence": training,
+        "weights_bytes": {kind: cost.weights_bytes(kind) for kind in WEIGHT_TYPES},
+        "state_bytes": {str(length): cost.state_bytes(length, element_bytes) for length in STATE_TOKENS},
+        "training_memory_bytes": {**asdict(memory), "total": memory.total},
     }
 
 
 def _report(description: "ModelSpec", figures: dict[str, Any], dtype: str) -> str:
     row = _row(description)
-    parameters, flops, state = (figures[part] for part in ("parameters", "flops_per_token", "state_bytes"))
+    parameters, memory, tokens = figures["parameters"], figures["training_memory_bytes"], figures["tokens"]
     lines = [
         f"{description.name}: {_layers(row['layers'])} of width {_widths(row['widths'])} ({', '.join(row['mixers'])}),"
         f" vocabulary {description.vocab_size:,}, context {description.context_length:,}",
         "",
         "parameters",
-        *(_line(part, parameters[part], numbers.metric(parameters[part])) for part in ("embedding", "blocks", "head")),
-        _line("total", parameters["total"], numbers.metric(parameters["total"])),
+        *(_line(part, parameters[part], numbers.metric) for part in ("embedding", "blocks", "head", "total")),
+        *_flops_lines(figures),
         "",
-        f"forward FLOPs per token, over {description.context_length:,} tokens",
-        _line("without output head", flops["without_head"], numbers.metric(flops["without_head"])),
-        _line("with output head", flops["with_head"], numbers.metric(flops["with_head"])),
+        "bytes of weights",
+        *(_line(kind, count, numbers.binary) for kind, count in figures["weights_bytes"].items()),
         "",
         f"bytes of decode state of one stream, {dtype}",
-        *(_line(f"{int(tokens):,} tokens", count, numbers.binary(count)) for tokens, count in state.items()),
+        *(_line(f"{int(n):,} tokens", count, numbers.binary) for n, count in figures["state_bytes"].items()),
+        "",
+        f"bytes that a training step of {figures['batch']} x {tokens:,} tokens holds, float32",
+        *(_line(part, count, numbers.binary) for part, count in memory.items()),
     ]
     return "\n".join(lines)
+
+
+def _flops_lines(figures: dict[str, Any]) -> list[str]:
+    lines = []
+    for title, key in (("forward", "flops"), ("training", "training_flops")):
+        for per in ("token", "sequence"):
+            counts = figures[f"{key}_per_{per}"]
+            lines += ["", f"{title} FLOPs per {per}, over {figures['tokens']:,} tokens"]
+            lines.append(_line("without output head", counts["without_head"], numbers.metric))
+            lines.append(_line("with output head", counts["with_head"], numbers.metric))
+    return lines
 
 
 def _row(description: "ModelSpec") -> dict[str, Any]:
@@ -142,5 +177,5 @@ def _widths(widths: list[int]) -> str:
     return "/".join(map(str, widths))
 
 
-def _line(label: str, count: int, readable: str) -> str:
-    return f"  {label:<20}{count:>18,}  {readable:>10}"
+def _line(label: str, count: int, readable: Callable[[float], str]) -> str:
+    return f"  {label:<20}{count:>20,}  {readable(count):>10}"

@@ -41,7 +41,7 @@ class _Weights:
     def of(cls, layer: Layer) -> Self | None:
         """None where the layer is another, or its weights are packed."""
         mixer, hidden, norms = layer.mixer, layer.feed_forward, (layer.mixer_norm, layer.feed_forward_norm)
-        if not (layer.pre and isinstance(mixer, Ted) and isinstance(hidden, GatedFeedForward)):
+        if not (layer.pre and not layer.parallel and isinstance(mixer, Ted) and isinstance(hidden, GatedFeedForward)):
             return None
         maps = (mixer.quantity_gate, mixer.out, hidden.up, hidden.down)
         if hidden.activation != "silu" or not all(isinstance(module, Linear) for module in maps):
@@ -118,6 +118,7 @@ def _is_plain(decoder: Decoder) -> bool:
     """Whether a token's vector goes through the layers as it comes out of the table."""
     embedding = decoder.embedding
     one_width = all(block.width is None for block in decoder.spec.blocks)
+    one_width = one_width and decoder.spec.embedding.width is None
     return one_width and embedding.positions is None and embedding.norm is None and embedding.scale is None
 
 

@@ -25,12 +25,14 @@ class Traits:
     settled_after: for a mixer without these two: so many tokens decide what it fixes. Both traits hold for all outputs
         from the last of them on, if the first chunk has as many; None where the whole first chunk decides.
     constant_state: the bytes of its state do not grow with the number of tokens.
+    window: an output depends on so many tokens, its own included; None: on every token before it.
     """
 
     causal: bool = True
     exact_when_split: bool = True
     settled_after: int | None = None
     constant_state: bool = False
+    window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class MixerSpec(Spec, ABC):
 
     @abstractmethod
     def cost(self, d_model: int, context_length: int) -> Cost:
-        """Exact parameters, forward FLOPs and decode state, from the description alone."""
+        """Exact parameters, forward FLOPs, decode state and training memory, from the description alone."""
 
     @classmethod
     @abstractmethod

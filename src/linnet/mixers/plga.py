@@ -18,7 +18,7 @@ from linnet.mixers.attention import RotarySpec, check_heads, queries_keys_values
 from linnet.mixers.base import Mixer, MixerSpec, Span, State, Traits
 from linnet.mixers.key_value import KeyValueState, key_value_tensors
 from linnet.mixers.plga_density import DensitySpec, density_cost
-from linnet.mixers.plga_operator import FixedOperator, PowerLawOperator, Start, operator_cost
+from linnet.mixers.plga_operator import FixedOperator, PowerLawOperator, Start, fixed_cost, operator_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.attention import attention, attention_reference
@@ -82,14 +82,16 @@ class PlgaSpec(MixerSpec):
     def cost(self, d_model: int, context_length: int) -> Cost:
         """Attention's cost, `q G` for each token, and the net behind a learned operator once per sequence."""
         head_dim = d_model // self.heads
-        projections = linear_cost(d_model, 3 * d_model, bias=True) + linear_cost(d_model, d_model, bias=True)
+        projections = linear_cost(d_model, d_model, bias=True).repeated(4)
+        turned = 2 * d_model if self.rotary is not None else 0
         pairs = Cost(
             flops_per_token=2 * d_model * head_dim,
             flops_per_pair=4 * d_model,
             state_elements_per_token=2 * d_model,
+            kept_per_token=6 * d_model + turned + self.heads,
         )
         if self.operator == "fixed":
-            return projections + pairs
+            return projections + pairs + fixed_cost(self.heads, head_dim)
         net = operator_cost(self.heads, head_dim, self.metric_hidden, self.residual_units, self.gated_units)
         return projections + pairs + net + density_cost(self.heads, head_dim, self.density.prefix)
 

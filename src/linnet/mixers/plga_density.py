@@ -53,4 +53,7 @@ class DensitySpec(Spec):
 def density_cost(heads: int, head_dim: int, tokens: int | None) -> Cost:
     """`q^T q` of every head over so many tokens of a sequence, which has as many; None: over all."""
     flops = 2 * heads * head_dim**2
-    return Cost(flops_per_token=flops) if tokens is None else Cost(flops_per_sequence=flops * tokens)
+    copied = 2 * heads * head_dim if heads > 1 else 0
+    if tokens is None:
+        return Cost(flops_per_token=flops, kept_per_token=copied)
+    return Cost(flops_per_sequence=flops * tokens, kept_per_sequence=copied * tokens)

@@ -143,8 +143,23 @@ def operator_cost(heads: int, head_dim: int, hidden: int, residual_units: int, g
     gated = linear_cost(head_dim, hidden, bias=True).repeated(2) + linear_cost(hidden, head_dim, bias=True)
     net = gated.repeated(residual_units * gated_units)
     norms = 2 * head_dim * (residual_units + 1)
+    copied = 2 if heads > 1 else 0
+    matrices_kept = 7 + copied + residual_units * (gated_units + 1)
     return Cost(
         parameters=net.parameters + norms + 5 * heads * head_dim**2,
         flops_per_sequence=net.flops_per_token * heads * head_dim + 2 * 2 * heads * head_dim**3,
         state_elements=heads * head_dim**2,
+        kept_per_sequence=matrices_kept * heads * head_dim**2 + 2 * heads * head_dim * (residual_units + 1),
+        kept_per_token=copied * heads * head_dim,
+    )
+
+
+def fixed_cost(heads: int, head_dim: int) -> Cost:
+    """A matrix per head that is stored and not trained; several are copied for each row of a batch, as queries are."""
+    matrices, copied = heads * head_dim**2, heads > 1
+    return Cost(
+        buffers=matrices,
+        untrained_flops_per_token=2 * matrices,
+        kept_per_sequence=matrices * copied,
+        kept_per_token=heads * head_dim * copied,
     )

@@ -8,6 +8,7 @@ Legend: `B` batch, `T` tokens of the chunk, `N` heads, `C` channels of a head, `
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal, Self
 
@@ -21,7 +22,7 @@ from linnet.mixers.ted_policy import PolicyState
 from linnet.mixers.ted_state import FULL, BankContext, BankState, Context, FullContext, FullState, Shape, TedState
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear, in_one_piece
-from linnet.ops.decay.auto import Form, decay, decay_flops
+from linnet.ops.decay.auto import Form, chunked_runs, decay, decay_flops
 from linnet.ops.decay.chunked import CHUNK, TOLERANCE
 from linnet.ops.decay.context import ContextPolicy
 from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, rate_bank
@@ -62,7 +63,7 @@ class TedSpec(MixerSpec):
     def cost(self, d_model: int, context_length: int) -> Cost:
         """Three projections, the rates, and a weighted sum over the past; quantities and rates as state."""
         projections = linear_cost(d_model, d_model, bias=False).repeated(3)
-        rates = linear_cost(d_model, self.heads, self.rate_bias)
+        rates = replace(linear_cost(d_model, self.heads, self.rate_bias), matrices=())  # too narrow for one
         rate_bytes = RATE_BYTES * self.heads
         state = Cost(state_elements_per_token=d_model, state_bytes_per_token=rate_bytes)
         sums = partial(
@@ -73,7 +74,17 @@ class TedSpec(MixerSpec):
             tolerance=self.tolerance,
             chunk=self.chunk,
         )
-        return projections + rates + state + Cost(flops_by_length=(sums,))
+        kept = partial(_kept, d_model, self.heads, self.form)
+        return projections + rates + state + Cost(flops_by_length=(sums,), kept_by_shape=(kept,))
+
+
+def _kept(width: int, heads: int, form: Form, sequences: int, tokens: int) -> int:
+    """Elements kept for the backward pass: of the chunked form its inputs; of the other the weights too, twice."""
+    if chunked_runs(form, tokens):
+        return sequences * tokens * (5 * width + 2 * heads)
+    copied = width if heads > 1 else 0
+    ages_and_mask = (8 + 1) * tokens * tokens // 4
+    return sequences * (tokens * (5 * width + heads + copied) + 2 * heads * tokens * tokens) + ages_and_mask
 
 
 class Ted(Mixer):

@@ -1,6 +1,7 @@
 """The decoder: the only one, for every mixer.
 
-Legend: `B` batch, `T` tokens of the chunk, `D` model width, `W` width of a block, `V` vocabulary.
+Legend: `B` batch, `T` tokens of the chunk, `D` model width, `W` width of a block, `E` width of the token vectors (`D`
+unless said otherwise), `V` vocabulary.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,9 @@ class Embedding(nn.Module):
 
     def __init__(self, spec: EmbeddingSpec, vocab_size: int, d_model: int, context_length: int) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocab_size, d_model)
+        width = spec.width or d_model
+        self.tokens = nn.Embedding(vocab_size, width)
+        self.project = Linear(width, d_model, bias=False) if width != d_model else None
         learned = spec.positions == "learned"
         self.positions = nn.Embedding(context_length, d_model) if learned else None
         self.norm = spec.norm.build(d_model) if spec.norm else None
@@ -33,6 +36,8 @@ class Embedding(nn.Module):
     def forward(self, tokens_BT: Tensor, span: Span) -> Tensor:
         """`[B, T] -> [B, T, D]`; `ValueError` past the last learned position."""
         x_BTD: Tensor = self.tokens(tokens_BT)
+        if self.project is not None:
+            x_BTD = self.project(x_BTD)
         if self.scale is not None:
             x_BTD = x_BTD * self.scale
         if self.positions is not None:
@@ -50,7 +55,7 @@ class Layer(nn.Module):
 
     def __init__(self, spec: BlockSpec, width: int, context_length: int) -> None:
         super().__init__()
-        self.pre = spec.norm.placement == "pre"
+        self.pre, self.parallel = spec.norm.placement == "pre", spec.residual == "parallel"
         self.mixer: Mixer = spec.mixer.build(width, context_length)
         self.mixer_norm = spec.norm.build(width)
         self.feed_forward = spec.feed_forward.build(width) if spec.feed_forward else None
@@ -60,9 +65,11 @@ class Layer(nn.Module):
         """`[B, T, W] -> [B, T, W]`."""
         if not self.pre:
             return self._post(x_BTW, state, span)
+        before_BTW = x_BTW
         x_BTW = x_BTW + self.mixer(self.mixer_norm(x_BTW), state, span)
         if self.feed_forward is not None and self.feed_forward_norm is not None:
-            x_BTW = x_BTW + self.feed_forward(self.feed_forward_norm(x_BTW))
+            read_BTW = before_BTW if self.parallel else x_BTW
+            x_BTW = x_BTW + self.feed_forward(self.feed_forward_norm(read_BTW))
         return x_BTW
 
     def _post(self, x_BTW: Tensor, state: State | None, span: Span) -> Tensor:
@@ -117,6 +124,9 @@ class Decoder(nn.Module):
         width = widths[-1]
         self.project = Linear(width, spec.d_model, bias=False) if width != spec.d_model else None
         self.norm = spec.head.norm.build(spec.d_model) if spec.head.norm else None
+        narrow = spec.embedding.width or spec.d_model
+        to_narrow = spec.head.tied and narrow != spec.d_model
+        self.head_project = Linear(spec.d_model, narrow, bias=False) if to_narrow else None
         self.head: Linear | PackedLinear | None = None
         if not spec.head.tied:
             self.head = Linear(spec.d_model, spec.vocab_size, bias=spec.head.bias)
@@ -171,7 +181,10 @@ class Decoder(nn.Module):
         return self.logits(self.hidden(tokens_BT, state))
 
     def hidden(self, tokens_BT: Tensor, state: DecoderState | None = None) -> Tensor:
-        """`[B, T] -> [B, T, D]`, all but the head's matrix; advances the state."""
+        """`[B, T] -> [B, T, D]`, all but the head's matrix, which is `[V, E]` where tied: then `[B, T, E]`.
+
+        Advances the state.
+        """
         length = tokens_BT.shape[1]
         if state is not None and state.position + length > state.capacity:
             raise ValueError(f"{length} more tokens: the state has room for {state.capacity - state.position}")
@@ -188,6 +201,8 @@ class Decoder(nn.Module):
             state.position += length
         if self.norm is not None:
             x = self.norm(x)
+        if self.head_project is not None:
+            x = self.head_project(x)
         return x
 
     def _blocks(self) -> list[Block]:
@@ -205,7 +220,7 @@ class Decoder(nn.Module):
         return linear_cross_entropy(x_BTD.flatten(0, 1), *self._head_map(), targets_BT.flatten())
 
     def _head_map(self) -> tuple[Tensor, Tensor | None]:
-        """The head's matrix `[V, D]`, which is the embedding's where they are tied, and its bias `[V]`."""
+        """The head's matrix `[V, D]`, which is the embedding's, `[V, E]`, where they are tied, and its bias `[V]`."""
         if self.head is None:
             return self.embedding.tokens.weight, None
         return self.head.weight, self.head.bias

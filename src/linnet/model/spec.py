@@ -21,8 +21,13 @@ PRESETS = Path(__file__).parent / "presets"
 
 
 class EmbeddingSpec(Spec):
-    """Token embedding: `scale` multiplies by `sqrt(d_model)`; `positions: learned` adds a vector for each position."""
+    """Token embedding: `scale` multiplies by `sqrt(d_model)`; `positions: learned` adds a vector for each position.
 
+    `width` differs from the model's where given: a projection stands behind the token vectors, and one back before a
+    tied head (OPT-350M).
+    """
+
+    width: PositiveInt | None = None
     scale: bool = False
     positions: Literal["none", "learned"] = "none"
     norm: NormSpec | None = None
@@ -31,16 +36,24 @@ class EmbeddingSpec(Spec):
 class BlockSpec(Spec):
     """`repeat` equal layers: a mixer and a feed-forward, each on a residual branch with a normalisation.
 
-    `width` differs from the model's where given (a projection appears where it changes); `share_weights` makes the
-    repeated layers one set of weights.
+    `residual`: the feed-forward reads what the mixer has left (`sequential`), or both read the same and are added at
+    once (`parallel`: GPT-NeoX; with `placement: pre`). `width` differs from the model's where given (a projection
+    appears where it changes); `share_weights` makes the repeated layers one set of weights.
     """
 
     repeat: PositiveInt = 1
     mixer: AnyMixer
     feed_forward: AnyFeedForward | None = None
     norm: BlockNormSpec = BlockNormSpec()
+    residual: Literal["sequential", "parallel"] = "sequential"
     width: PositiveInt | None = None
     share_weights: bool = False
+
+    @model_validator(mode="after")
+    def _parallel_branches_are_normalised_first(self) -> Self:
+        if self.residual == "parallel" and self.norm.placement != "pre":
+            raise ValueError(f"residual: parallel: goes with norm.placement: pre, not {self.norm.placement}")
+        return self
 
 
 class HeadSpec(Spec):

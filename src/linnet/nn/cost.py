@@ -7,36 +7,56 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Cost:
-    """Parameters, forward FLOPs and decode state of a part of a model.
+    """Parameters, FLOPs, decode state and training memory of a part of a model.
 
-    FLOPs count 2 per multiply-add of matrix products (projections, scores, sums over tokens); element-wise work
-    (norms, activations, softmax) is not counted. Query-key pairs are counted in full, not halved for causality.
-    `flops_by_length`: functions of the number of tokens, for FLOPs that are no polynomial of it; they add up as well.
+    buffers: elements that are stored with the weights but not trained.
+    matrices: inputs and outputs of each linear map that every token passes, fused ones apart.
+    flops_*: of a forward pass, 2 per multiply-add of matrix products (projections, scores, sums over tokens);
+    element-wise work (norms, activations, softmax) is not counted. Query-key pairs are counted in full, not halved for
+    causality. `flops_by_length`: functions of the number of tokens, for FLOPs that are no polynomial of it.
+    untrained_flops_per_token: those among `flops_per_token` whose matrix is not trained.
+    state_*: elements of the decode state; `state_bytes_per_token` has a precision of its own, whatever the model's.
+    kept_*: float32 elements that the forward pass keeps for the backward pass. `kept_by_shape`: functions of the number
+    of sequences and that of tokens, for what is no multiple of both.
     """
 
     parameters: int = 0
+    buffers: int = 0
+    matrices: tuple[tuple[int, int], ...] = ()
     flops_per_sequence: int = 0
     flops_per_token: int = 0
     flops_per_pair: int = 0
     flops_by_length: tuple[Callable[[int], int], ...] = ()
+    untrained_flops_per_token: int = 0
     state_elements: int = 0
     state_elements_per_token: int = 0
     state_bytes_per_token: int = 0
+    kept_per_sequence: int = 0
+    kept_per_token: int = 0
+    kept_by_shape: tuple[Callable[[int, int], int], ...] = ()
 
     def __add__(self, other: Self) -> "Cost":
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def repeated(self, times: int, shared: bool = False) -> "Cost":
-        """The cost of `times` such parts in a row; with `shared` weights the parameters are counted once."""
+        """The cost of `times` such parts in a row; with `shared` weights there is one set of them."""
         values = {f.name: getattr(self, f.name) * times for f in fields(self)}
         if shared:
-            values["parameters"] = self.parameters
+            values |= {name: getattr(self, name) for name in ("parameters", "buffers", "matrices")}
         return Cost(**values)
 
     def flops(self, tokens: int) -> int:
         """Forward FLOPs of one pass over one sequence of `tokens` tokens."""
         polynomial = self.flops_per_sequence + self.flops_per_token * tokens + self.flops_per_pair * tokens * tokens
         return polynomial + sum(flops(tokens) for flops in self.flops_by_length)
+
+    def training_flops(self, tokens: int) -> int:
+        """FLOPs of forward and backward pass over one sequence: three times those of the forward pass.
+
+        Each product has two in the backward pass, one for each factor's gradient; a matrix that is not trained needs
+        none. What is computed a second time to save memory is not counted.
+        """
+        return 3 * self.flops(tokens) - self.untrained_flops_per_token * tokens
 
     def state_bytes(self, tokens: int, element_bytes: int = 4) -> int:
         """Bytes of decode state of one sequence with room for `tokens` tokens, its elements of `element_bytes` each.
@@ -46,7 +66,16 @@ class Cost:
         elements = self.state_elements + self.state_elements_per_token * tokens
         return elements * element_bytes + self.state_bytes_per_token * tokens
 
+    def kept(self, sequences: int, tokens: int) -> int:
+        """Elements kept for the backward pass of a batch of `sequences` of `tokens` tokens each."""
+        each = self.kept_per_sequence + self.kept_per_token * tokens
+        return sequences * each + sum(kept(sequences, tokens) for kept in self.kept_by_shape)
+
 
 def linear_cost(inputs: int, outputs: int, bias: bool) -> Cost:
-    """The cost of an affine map applied to every token."""
-    return Cost(parameters=inputs * outputs + outputs * bias, flops_per_token=2 * inputs * outputs)
+    """The cost of an affine map applied to every token. What it reads is kept for it by whoever calls it."""
+    return Cost(
+        parameters=inputs * outputs + outputs * bias,
+        matrices=((inputs, outputs),),
+        flops_per_token=2 * inputs * outputs,
+    )

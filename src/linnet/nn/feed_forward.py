@@ -39,7 +39,7 @@ class FeedForwardSpec(Spec, ABC):
 
     @abstractmethod
     def cost(self, d_model: int) -> Cost:
-        """Exact parameters and forward FLOPs."""
+        """Exact parameters, forward FLOPs, and what is kept for the backward pass."""
 
 
 class GatedSpec(FeedForwardSpec):
@@ -53,9 +53,10 @@ class GatedSpec(FeedForwardSpec):
         return GatedFeedForward(d_model, self.hidden, self.bias, self.activation)
 
     def cost(self, d_model: int) -> Cost:
-        """Two maps up, one down."""
+        """Two maps up, one down; kept are gate and value, and but for silu (`ops.gated_feed_forward`) two more."""
         up = linear_cost(d_model, self.hidden, self.bias)
-        return up.repeated(2) + linear_cost(self.hidden, d_model, self.bias)
+        kept = Cost(kept_per_token=d_model + (2 if self.activation == "silu" else 4) * self.hidden)
+        return up.repeated(2) + linear_cost(self.hidden, d_model, self.bias) + kept
 
 
 class PlainSpec(FeedForwardSpec):
@@ -69,8 +70,9 @@ class PlainSpec(FeedForwardSpec):
         return PlainFeedForward(d_model, self.hidden, self.bias, self.activation)
 
     def cost(self, d_model: int) -> Cost:
-        """One map up, one down."""
-        return linear_cost(d_model, self.hidden, self.bias) + linear_cost(self.hidden, d_model, self.bias)
+        """One map up, one down; kept is what the activation reads, but for relu, and what it gives."""
+        up, down = linear_cost(d_model, self.hidden, self.bias), linear_cost(self.hidden, d_model, self.bias)
+        return up + down + Cost(kept_per_token=d_model + (1 if self.activation == "relu" else 2) * self.hidden)
 
 
 if TYPE_CHECKING:

@@ -24,8 +24,13 @@ class NormSpec(Spec):
         return nn.LayerNorm(width, eps=self.eps)
 
     def cost(self, width: int) -> Cost:
-        """Parameters only: element-wise work is not counted as FLOPs."""
-        return Cost(parameters=width if self.kind == "rms" else 2 * width)
+        """Parameters; element-wise work has no FLOPs. Kept are the input and two numbers for each token.
+
+        `rms` keeps one number, and its output, which is counted where it is read if the reader keeps it too.
+        """
+        if self.kind == "rms":
+            return Cost(parameters=width, kept_per_token=1)
+        return Cost(parameters=2 * width, kept_per_token=width + 2)
 
 
 class RmsNorm(nn.Module):

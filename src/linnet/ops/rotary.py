@@ -2,6 +2,7 @@
 
 Legend: `B` batch, `T` tokens, `N` heads, `K` head width. Pair `i` is turned by `position * base ** (-2i / K)`.
 `adjacent` pairs are `(0,1), (2,3), ...` (the paper; PLDR-LLM); `halves` are `(0,K/2), (1,K/2+1), ...` (Llama).
+A table for fewer than `K` elements turns the first of each head and leaves the rest as they are (GPT-NeoX).
 """
 
 from functools import lru_cache
@@ -43,9 +44,11 @@ def _power_of_two(highest: int) -> int:
 def rotate_reference(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pairing) -> Tensor:
     """The definition: turn every pair of `x [B, T, N, K]` by the angles of `rotary_table`; keeps the dtype of `x`."""
     cos, sin = (part.to(x_BTNK.dtype) for part in table)
-    first, second = _pairs(x_BTNK, pairing)
-    turned = (first * cos - second * sin, second * cos + first * sin)
-    return torch.cat(turned, dim=-1) if pairing == "halves" else torch.stack(turned, dim=-1).flatten(-2)
+    width = 2 * cos.shape[-1]
+    first, second = _pairs(x_BTNK[..., :width], pairing)
+    pairs = (first * cos - second * sin, second * cos + first * sin)
+    turned = torch.cat(pairs, dim=-1) if pairing == "halves" else torch.stack(pairs, dim=-1).flatten(-2)
+    return torch.cat([turned, x_BTNK[..., width:]], dim=-1)
 
 
 def _pairs(x_BTNK: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
@@ -57,8 +60,11 @@ def _pairs(x_BTNK: Tensor, pairing: Pairing) -> tuple[Tensor, Tensor]:
 
 
 def _turn_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing) -> None:
-    first, second = _pairs(x, pairing)
-    out_first, out_second = _pairs(out, pairing)
+    width = 2 * cos.shape[-1]
+    if width < x.shape[-1]:
+        out[..., width:] = x[..., width:]
+    first, second = _pairs(x[..., :width], pairing)
+    out_first, out_second = _pairs(out[..., :width], pairing)
     torch.mul(first, cos, out=out_first).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=out_second).addcmul_(first, sin)
 

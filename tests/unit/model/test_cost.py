@@ -1,18 +1,22 @@
-"""What a description predicts is what the built model has: parameters, FLOPs and state, exactly."""
+"""What a description predicts is what the built model has: parameters, FLOPs, state, memory, exactly."""
 
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from linnet.inference.weights import convert_weights
 from linnet.model.cost import ModelCost, model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec, preset_names
+from linnet.nn.packed_linear import PackedLinear
+from linnet.ops.int8_linear import can_pack
+from linnet.ops.rotary import rotary_range
 
 PUBLISHED_PARAMETERS = {
     "pldr-v51-104m": 104_237_120,
@@ -36,7 +40,7 @@ def count(*modules: nn.Module | None) -> int:
 
 def assert_parameters_equal(cost: ModelCost, decoder: Decoder) -> None:
     assert cost.embedding.parameters == count(decoder.embedding)
-    assert cost.blocks.parameters == count(decoder.blocks, decoder.project)
+    assert cost.blocks.parameters == count(decoder.blocks, decoder.project, decoder.head_project)
     assert cost.head.parameters == count(decoder.norm, decoder.head)
     assert cost.parameters == count(decoder)
 
@@ -50,6 +54,26 @@ def test_a_preset_has_the_predicted_parameters(name: str):
 @pytest.mark.parametrize("name", PUBLISHED_PARAMETERS)
 def test_a_published_model_has_its_published_size(name: str):
     assert model_cost(ModelSpec.load(name)).parameters == PUBLISHED_PARAMETERS[name]
+
+
+MERINO = {"merino-52m": (52, "60"), "merino-61m": (61, "110"), "merino-64m": (64, "160")}
+"""Parameters in millions, the rest cut off, and FLOPs in thousand millions, to two digits: as the paper prints them."""
+
+
+@pytest.mark.parametrize("name", MERINO)
+def test_a_merino_has_the_figures_of_its_paper(name: str):
+    """arXiv 2403.07921, appendix: FLOPs of 1,024 tokens, scores in full, without the output head."""
+    cost = model_cost(ModelSpec.load(name))
+    flops = cost.flops(1024, with_head=False)
+    two_digits = f"{float(f'{flops / 1e9:.2g}'):.0f}"
+    assert (cost.parameters // 10**6, two_digits) == MERINO[name]
+    assert cost.flops(1024, with_head=True) - flops == 2 * 1024 * 768 * 50257
+
+
+def test_the_exact_figures_of_merino():
+    costs = [model_cost(ModelSpec.load(name)) for name in MERINO]
+    assert [round(cost.parameters / 1e6, 1) for cost in costs] == [52.6, 61.3, 64.0]
+    assert [round(cost.flops(1024, with_head=False) / 1e9, 1) for cost in costs] == [60.0, 107.3, 163.0]
 
 
 FIXED = {f"pldr-v51-110m-{i}": "pldr-v51g-106m-1" for i in (1, 2, 3, 4, 5)} | {"pldr-v51-104m": "pldr-v51gi-99m"}
@@ -96,8 +120,12 @@ def mixers(draw: st.DrawFn, heads: int) -> dict[str, Any]:
             "kv_heads": kv_heads,
             "head_dim": head_dim,
             "bias": bias,
+            "out_bias": draw(st.sampled_from([None, not bias])),
             "rotary": rotary,
+            "window": draw(st.sampled_from([None, 1, 5, 16])),
         }
+    if draw(st.booleans()):
+        return {"kind": kind, "heads": heads, "operator": "fixed", "rotary": rotary}
     small = st.integers(1, 3)
     net = {"metric_hidden": draw(st.integers(1, 9)), "residual_units": draw(small), "gated_units": draw(small)}
     return {"kind": kind, "heads": heads, **net, "rotary": rotary}
@@ -115,13 +143,16 @@ def descriptions(draw: st.DrawFn) -> ModelSpec:
         feed_forward = {
             "kind": draw(st.sampled_from(["glu", "mlp"])),
             "hidden": draw(st.integers(1, 9)),
+            "activation": draw(st.sampled_from(["silu", "gelu", "gelu_tanh", "relu"])),
             "bias": draw(st.booleans()),
         }
+        parallel = draw(st.booleans())
         block = {
             "repeat": draw(st.integers(1, 3)),
             "mixer": mixers(draw, heads),
             "feed_forward": draw(st.sampled_from([None, feed_forward])),
-            "norm": {**norms(draw), "placement": draw(st.sampled_from(["pre", "post"]))},
+            "norm": {**norms(draw), "placement": "pre" if parallel else draw(st.sampled_from(["pre", "post"]))},
+            "residual": "parallel" if parallel else "sequential",
             "width": draw(st.sampled_from([None, 2 * heads, 4 * heads])),
             "share_weights": draw(st.booleans()),
         }
@@ -132,6 +163,7 @@ def descriptions(draw: st.DrawFn) -> ModelSpec:
         "d_model": 24,  # divisible by up to 4 heads, each of an even width
         "context_length": CONTEXT,
         "embedding": {
+            "width": draw(st.sampled_from([None, 7])),
             "positions": draw(st.sampled_from(["none", "learned"])),
             "norm": draw(st.sampled_from([None, norms(draw)])),
         },
@@ -183,3 +215,94 @@ def test_flops_without_the_head_leave_out_its_matrix_alone():
     cost = model_cost(ModelSpec.load("llama-110m"))
     head = cost.flops_per_token(100, with_head=True) - cost.flops_per_token(100, with_head=False)
     assert head == 2 * 896 * 32000
+
+
+@settings(max_examples=30, deadline=None)
+@given(descriptions(), st.integers(1, CONTEXT))
+def test_any_description_predicts_what_training_computes(spec: ModelSpec, tokens: int):
+    """But for what is computed twice to save memory, by gated layers and the net behind an operator."""
+    gated = any(block.feed_forward is not None and block.feed_forward.kind == "glu" for block in spec.blocks)
+    deduced = any(block.mixer.kind == "plga" and block.mixer.operator == "learned" for block in spec.blocks)
+    assume(not gated and not deduced)
+    decoder = Decoder(spec)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        decoder(torch.zeros(1, tokens, dtype=torch.long)).sum().backward()
+    assert model_cost(spec).training_flops(tokens, with_head=True) == counter.get_total_flops()
+
+
+def test_training_flops_are_three_times_the_forward_ones_whatever_the_mixer():
+    for name in ("llama-110m", "pldr-v51-104m", "ted-tinystories"):
+        cost = model_cost(ModelSpec.load(name))
+        assert cost.training_flops(64, with_head=True) == 3 * cost.flops(64, with_head=True)
+
+
+def kept_bytes(decoder: Decoder, tokens_BT: torch.Tensor) -> int:
+    """What the forward pass up to the head keeps, but for token ids, weights, and the tables of rotary positions."""
+    length, device = tokens_BT.shape[1], torch.device("cpu")
+    own = [*decoder.parameters(), *decoder.buffers()]
+    for mixer in decoder.mixers:
+        rotary = getattr(mixer, "rotary", None)
+        if rotary is not None:
+            own += rotary_range(0, length, rotary.width(mixer.head_dim), rotary.base, device)
+    skipped = {tensor.untyped_storage().data_ptr() for tensor in own}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage().data_ptr()
+        is_ids = tensor.dtype == torch.long and tensor.shape[-1:] != tensor.shape[-2:-1]
+        if storage not in skipped and not is_ids:
+            kept[storage] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        decoder.hidden(tokens_BT)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+@settings(max_examples=40, deadline=None)
+@given(descriptions(), st.integers(2, 4), st.integers(5, CONTEXT))
+def test_any_description_predicts_what_training_keeps(spec: ModelSpec, sequences: int, tokens: int):
+    """Of a single sequence less is copied."""
+    tokens_BT = torch.randint(VOCABULARY, (sequences, tokens))
+    activations = model_cost(spec).training_memory(sequences, tokens).activations
+    narrow = spec.embedding.width or spec.d_model
+    read_by_head = narrow if spec.head.tied else spec.d_model
+    keeps_its_output = spec.head.norm is not None and spec.head.norm.kind == "rms" and read_by_head == spec.d_model
+    of_head = 0 if keeps_its_output else sequences * tokens * read_by_head
+    of_head += VOCABULARY * narrow if spec.head.tied else 0
+    predicted = activations - 4 * of_head
+    assert predicted == pytest.approx(kept_bytes(Decoder(spec), tokens_BT), abs=8 * spec.layers)
+
+
+def test_training_memory_is_weights_gradients_two_moments_and_activations():
+    spec = ModelSpec.load("pldr-v51gi-99m")
+    memory, parameters = model_cost(spec).training_memory(2, 512), model_cost(spec).parameters
+    heads = spec.blocks[0].mixer.heads
+    operators = spec.layers * heads * (spec.d_model // heads) ** 2
+    assert memory.weights == 4 * (parameters + operators)
+    assert (memory.gradients, memory.moments) == (4 * parameters, 8 * parameters)
+    assert memory.total == memory.weights + memory.gradients + memory.moments + memory.activations
+
+
+@pytest.mark.parametrize(
+    "name", ["tiny-attention", "tiny-pldr", "tiny-ted", "merino-52m", "opt-350m", "pldr-v51gi-99m"]
+)
+def test_a_preset_has_the_predicted_bytes_of_weights(name: str):
+    """Of its file, whose buffers are stored with the weights."""
+    spec = ModelSpec.load(name)
+    for dtype, torch_dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        stored = on_meta(spec).to(torch_dtype).state_dict().values()
+        assert model_cost(spec).weights_bytes(dtype) == sum(tensor.nbytes for tensor in stored)
+
+
+@pytest.mark.skipif(not can_pack(torch.device("cpu")), reason="weights of 8 bits have no fast form on this processor")
+@settings(max_examples=20, deadline=None)
+@given(descriptions())
+def test_any_description_predicts_its_bytes_of_int8_weights(spec: ModelSpec):
+    decoder = Decoder(spec)
+    convert_weights(decoder, "int8")
+    packed = [module for module in decoder.modules() if isinstance(module, PackedLinear)]
+    within = {id(t) for module in packed for t in [*module.parameters(), *module.buffers()] if t is not module.bias}
+    plain = {id(t): t for t in [*decoder.parameters(), *decoder.buffers()] if id(t) not in within}
+    held = sum(module.nbytes for module in packed) + sum(tensor.nbytes for tensor in plain.values())
+    assert model_cost(spec).weights_bytes("int8") == held

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.ops.attention import attention, attention_reference, visible
+from linnet.ops.windowed_attention import windowed_pairs
 
 
 @given(st.integers(1, 9), st.integers(0, 9), st.sampled_from([(4, 4), (4, 2), (4, 1)]), st.booleans())
@@ -13,6 +14,37 @@ def test_fused_kernel_equals_the_definition(queries, past, heads, padded):
     k, v = torch.randn(2, 2, heads[1], past + queries, 8, dtype=torch.float64, generator=generator)
     padding_B = torch.tensor([0, past]) if padded else None
     torch.testing.assert_close(attention(q, k, v, padding_B), attention_reference(q, k, v, padding_B))
+
+
+@given(
+    queries=st.integers(1, 23),
+    past=st.integers(0, 9),
+    window=st.integers(1, 7),
+    heads=st.sampled_from([(4, 4), (4, 2), (2, 1)]),
+    padded=st.booleans(),
+)
+def test_a_window_in_blocks_equals_the_definition_with_all_gradients(queries, past, window, heads, padded):
+    generator = torch.Generator().manual_seed(queries * 100 + past)
+    q = torch.randn(2, heads[0], queries, 8, dtype=torch.float64, generator=generator)
+    k, v = torch.randn(2, 2, heads[1], past + queries, 8, dtype=torch.float64, generator=generator)
+    padding_B = torch.tensor([0, past]) if padded else None
+    results = []
+    for form in (attention, attention_reference):
+        inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+        out = form(*inputs, padding_B, 0.7, window)
+        results.append((out, *torch.autograd.grad(out.square().sum(), inputs)))
+    for fast, slow in zip(*results, strict=True):
+        torch.testing.assert_close(fast, slow)
+
+
+def test_a_window_is_so_many_tokens_with_its_own():
+    seen = visible(3, 4, torch.device("cpu"), window=2)
+    assert seen.int().tolist() == [[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize(("tokens", "pairs"), [(8, 64), (9, 12 * 8), (12, 12 * 8), (13, 16 * 8)])
+def test_blocks_count_whole_blocks_and_their_neighbours(tokens: int, pairs: int):
+    assert windowed_pairs(tokens, 4) == pairs
 
 
 def test_each_query_sees_itself_and_what_came_before():

@@ -63,10 +63,19 @@ def test_a_range_of_positions_is_the_table_of_them(start, length):
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
+def test_a_narrow_table_turns_the_first_elements_alone(pairing: Pairing):
+    x, table = torch.randn(1, 5, 2, 8, dtype=torch.float64), rotary_table(torch.arange(5), 4, 100.0, 5)
+    turned = rotate_reference(x, table, pairing)
+    assert torch.equal(turned[..., :4], rotate_reference(x[..., :4], table, pairing))
+    assert torch.equal(turned[..., 4:], x[..., 4:])
+
+
+@pytest.mark.parametrize("width", [8, 4])
+@pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("heads", [(1, 1, 1), (3, 1, 1), (2, 2, 2)])
-def test_fast_form_equals_reference_with_gradients(pairing: Pairing, heads: tuple[int, int, int]):
+def test_fast_form_equals_reference_with_gradients(pairing: Pairing, heads: tuple[int, int, int], width: int):
     joint = torch.randn(2, 7, sum(heads), 8, dtype=torch.float64, requires_grad=True)
-    table = rotary_table(torch.stack([torch.arange(7), torch.arange(7).flip(0)]), 8, 100.0, 7)
+    table = rotary_table(torch.stack([torch.arange(7), torch.arange(7).flip(0)]), width, 100.0, 7)
     fast = torch.cat(rotate_heads(joint, heads, table, pairing), dim=2)
     turned = heads[0] + heads[1]
     slow = torch.cat([rotate_reference(joint[:, :, :turned], table, pairing), joint[:, :, turned:]], dim=2)

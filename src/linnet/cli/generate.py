@@ -1,16 +1,19 @@
 """`linnet generate`: a model continues a prompt."""
 
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from linnet.cli import context_options
 from linnet.cli.console import note
+from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Weights
 from linnet.errors import UserError
 
 if TYPE_CHECKING:
-    from linnet.inference.continuation import Continuation, Figures
+    from linnet.inference.continuation import Continuation
 
 
 def generate(
@@ -49,6 +52,11 @@ def generate(
     g_cache: Annotated[
         bool, typer.Option("--g-cache/--no-g-cache", help="Keep a PLDR-LLM's operator, or infer it anew at each token.")
     ] = True,
+    context: context_options.Kind = None,
+    context_top_k: context_options.TopK = None,
+    context_threshold: context_options.Threshold = None,
+    context_min_tokens: context_options.MinTokens = None,
+    show_context: context_options.Show = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print text and figures as JSON, all at the end.")] = False,
 ) -> None:
     """Continue a prompt. Without one, begin a new text.
@@ -61,17 +69,28 @@ def generate(
     it for the whole continuation: the longer the prompt, the more the operator knows. With --no-g-cache it is inferred
     anew for each token: from the whole text with --no-kv-cache, else from what the prompt's net put out (A).
 
+    A TED layer keeps every token (--context full), only those that an eviction policy leaves (set by --context-top-k,
+    --context-threshold and --context-min-tokens), or a bank of sums that takes the same memory for any length of text.
+
     Example: linnet generate runs/stories --prompt "Once upon a time" --temperature 0.7 --seed 1
 
     Example: linnet generate runs/pldr --prompt "Once upon a time" --operator identity
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --weights int8
+
+    Example: linnet generate runs/ted --prompt "Once upon a time" --context-top-k 16,32,64,128 --show-context
+
+    Example: linnet generate runs/ted --context bank --max-tokens 1000000
     """
     from linnet.inference.caches import Caches
     from linnet.inference.language_model import load
     from linnet.inference.sampling import Sampling, fresh_seed
     from linnet.inference.weights import convert_weights
 
+    options = context_options.ContextOptions(
+        context, context_top_k, context_threshold, context_min_tokens, show_context
+    )
+    options.check_kept(kv_cache)
     sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None else seed)
     _set_threads(threads)
     prompt = _text(prompt)
@@ -80,17 +99,20 @@ def generate(
         speaker = speaker.with_operators(operator, sampling.seed)
     if weights is not None:
         convert_weights(speaker.decoder, weights)
-    continuation = speaker.stream(prompt, max_tokens, sampling, Caches(kv_cache, g_cache))
+    contexts = options.contexts(speaker.decoder)
+    continuation = speaker.stream(prompt, max_tokens, sampling, Caches(kv_cache, g_cache), contexts)
+    view = ContextView(continuation.state if show_context else None, prompt, stream and not as_json)
     if as_json:
         settings = {"seed": sampling.seed, "operator": operator, "kv_cache": kv_cache, "g_cache": g_cache}
-        _print_json(prompt, continuation, settings)
+        _print_json(prompt, continuation, view, settings)
+        view.print_table()
         return
     try:
-        _print_text(prompt, continuation, stream)
+        _print_text(prompt, continuation, view, stream)
     except KeyboardInterrupt:
-        _print_figures(continuation.figures, speaker.spec.context_length)
+        _print_end(continuation, view, speaker.spec.context_length)
         raise
-    _print_figures(continuation.figures, speaker.spec.context_length)
+    _print_end(continuation, view, speaker.spec.context_length)
 
 
 def _set_threads(threads: int | None) -> None:
@@ -113,27 +135,28 @@ def _text(prompt: str) -> str:
         raise UserError(f"--prompt -: the standard input is not UTF-8 text (byte {error.start})") from None
 
 
-def _print_text(prompt: str, continuation: "Continuation", stream: bool) -> None:
+def _print_text(prompt: str, continuation: "Continuation", view: ContextView, stream: bool) -> None:
     """Prompt and continuation, then a newline; what there is of it when something stops us is printed too."""
-    pieces = [] if stream else [prompt]
-    if stream:
+    streams = stream and not view.has_text
+    held = [] if streams else [prompt]
+    if streams:
         _write(prompt)
     try:
-        for piece in continuation:
-            if stream:
-                _write(piece)
-            else:
-                pieces.append(piece)
-    except (KeyboardInterrupt, UserError):
-        _write("".join([*pieces, "\n"]))
-        raise
-    _write("".join([*pieces, "\n"]))
+        with closing(view):
+            for piece in view.follow(continuation):
+                if streams:
+                    _write(piece)
+                else:
+                    held.append(piece)
+    finally:
+        _write("".join([*held, "\n"]))
 
 
-def _print_json(prompt: str, continuation: "Continuation", settings: dict[str, Any]) -> None:
+def _print_json(prompt: str, continuation: "Continuation", view: ContextView, settings: dict[str, Any]) -> None:
     import json
 
-    text = "".join(continuation)
+    with closing(view):
+        text = "".join(view.follow(continuation))
     figures = continuation.figures
     report = {
         "prompt": prompt,
@@ -144,13 +167,19 @@ def _print_json(prompt: str, continuation: "Continuation", settings: dict[str, A
         "seconds_prompt": figures.seconds_prompt,
         "seconds_decode": figures.seconds_decode,
         "state_bytes": figures.state_bytes,
+        "context": [] if continuation.state is None else context_figures(continuation.state),
         **settings,
     }
     _write(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
 
 
-def _print_figures(figures: "Figures", context_length: int) -> None:
-    """One line on the standard error, and one more where the text is longer than what the model was made for."""
+def _print_end(continuation: "Continuation", view: ContextView, context_length: int) -> None:
+    """On the standard error: what the layers hold, if it is wanted, and one line of figures.
+
+    One more line where the text is longer than what the model was made for.
+    """
+    figures = continuation.figures
+    view.print_table()
     rate = figures.tokens_per_second
     speed = f", {rate:.1f} tokens/s" if rate else ""
     note(

@@ -5,7 +5,8 @@ The choice is made per stream, for all layers alike or for each one; other mixer
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from linnet.errors import UserError
 from linnet.mixers.base import Mixer, State
 from linnet.mixers.ted import Ted
 from linnet.mixers.ted_policy import PolicyState
-from linnet.mixers.ted_state import FULL, BankContext, BankState, Context, FullContext
+from linnet.mixers.ted_state import FULL, BankContext, BankState, Context, FullContext, TedState
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 from linnet.ops.decay.context import ContextPolicy
@@ -84,10 +85,40 @@ def _context_of(layer: State) -> Context:
     return FULL
 
 
+@dataclass(frozen=True)
+class LayerSize:
+    """How much a TED layer holds of one stream.
+
+    layer: its number in the model. size: vectors of the layer's width that it holds now. mean_size: the same, taken
+    after every token so far and averaged.
+    """
+
+    layer: int
+    context: Context
+    size: int
+    mean_size: float
+
+
+def layer_sizes(state: DecoderState, row: int = 0) -> list[LayerSize]:
+    """Of every TED layer, for one row of the batch."""
+    seen = state.position
+    tokens = seen if state.padding_B is None else seen - state.padding_B
+    return [
+        LayerSize(index, _context_of(layer), int(layer.sizes(seen)[row]), float(layer.mean_sizes(tokens)[row]))
+        for index, layer in enumerate(state.layers)
+        if isinstance(layer, TedState)
+    ]
+
+
+def describe(context: Context) -> dict[str, Any]:
+    """Its kind, by the name of `KINDS`, and its settings."""
+    names = {kind: name for name, kind in KINDS.items()}
+    return {"kind": names[type(context)], **asdict(context)}
+
+
 def to_json(contexts: Sequence[Context]) -> str:
     """As text, for a file's metadata."""
-    names = {kind: name for name, kind in KINDS.items()}
-    return json.dumps([{"kind": names[type(context)], **asdict(context)} for context in contexts])
+    return json.dumps([describe(context) for context in contexts])
 
 
 def from_json(text: str) -> list[Context]:

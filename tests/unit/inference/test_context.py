@@ -13,7 +13,7 @@ from torch import Tensor
 
 from linnet.errors import UserError
 from linnet.inference.caches import Caches
-from linnet.inference.context import Contexts, context_state, contexts_of
+from linnet.inference.context import Contexts, LayerSize, context_state, contexts_of, layer_sizes
 from linnet.inference.sampling import Sampling
 from linnet.inference.state import load_state, save_state
 from linnet.mixers.attention import AttentionSpec
@@ -107,3 +107,23 @@ def test_the_figures_tell_the_bytes_that_are_really_held():
 def test_without_a_kv_cache_there_is_nothing_to_choose():
     with pytest.raises(UserError, match="--no-kv-cache: nothing is kept"):
         speaker(TED).stream("Once", 4, GREEDY, Caches(kv=False), POLICY)
+
+
+def test_sizes_are_those_of_ted_layers_now_and_on_average():
+    decoder, tokens_BT = mixed_decoder(), torch.arange(12)[None]
+    state = context_state(decoder, 1, 12, [ContextPolicy(3, -1.0), FULL, FULL])
+    assert layer_sizes(state) == [LayerSize(0, ContextPolicy(3, -1.0), 0, 0.0), LayerSize(1, FULL, 0, 0.0)]
+    run(decoder, state, tokens_BT)
+    kept = LayerSize(0, ContextPolicy(3, -1.0), 3, (1 + 2 + 10 * 3) / 12)
+    assert layer_sizes(state) == [kept, LayerSize(1, FULL, 12, 6.5)]
+
+
+@contexts
+def test_a_row_behind_padding_has_the_average_that_it_has_alone(context: Contexts):
+    decoder, tokens_BT = small_decoder(TED), torch.arange(20).reshape(2, 10)
+    together = context_state(decoder, 2, 10, context, torch.tensor([0, 4]))
+    run(decoder, together, tokens_BT)
+    alone = context_state(decoder, 1, 10, context)
+    run(decoder, alone, tokens_BT[1:, 4:])
+    assert [layer.mean_size for layer in layer_sizes(together, 1)] == [layer.mean_size for layer in layer_sizes(alone)]
+    assert layer_sizes(together, 0) != layer_sizes(together, 1)

@@ -1,0 +1,134 @@
+"""The options that say how TED layers keep the past: `--context`, and what a policy evicts."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from linnet.errors import UserError
+
+if TYPE_CHECKING:
+    from linnet.inference.context import Contexts
+    from linnet.model.decoder import Decoder
+    from linnet.ops.decay.context import ContextPolicy
+
+Kind = Annotated[
+    Literal["full", "policy", "bank"] | None,
+    typer.Option(
+        "--context",
+        help="What TED layers keep of the text: all of it, what an eviction policy leaves, or a bank of sums whose "
+        "size never changes.",
+        show_default="full",
+    ),
+]
+TopK = Annotated[
+    str | None,
+    typer.Option(
+        "--context-top-k",
+        metavar="K",
+        help="Policy: only the K most relevant tokens stay; 0 for all. One number, or one for each TED layer: 8,8,16.",
+        show_default="0",
+    ),
+]
+Threshold = Annotated[
+    str | None,
+    typer.Option(
+        "--context-threshold",
+        metavar="X",
+        help="Policy: tokens below this relevance go; negative for none. One number, or one for each TED layer.",
+        show_default="1e-8",
+    ),
+]
+MinTokens = Annotated[
+    str | None,
+    typer.Option(
+        "--context-min-tokens",
+        metavar="N",
+        help="Policy: the N most relevant tokens stay in any case. One number, or one for each TED layer.",
+        show_default="1",
+    ),
+]
+Show = Annotated[
+    bool,
+    typer.Option(
+        "--show-context", help="Show what each TED layer holds: live on a terminal, and once more at the end."
+    ),
+]
+
+OF_A_POLICY: dict[str, tuple[str, type[int] | type[float]]] = {
+    "--context-top-k": ("top_k", int),
+    "--context-threshold": ("threshold", float),
+    "--context-min-tokens": ("min_tokens_to_keep", int),
+}
+"""Which field of `ContextPolicy` an option sets, and the kind of number."""
+
+
+@dataclass(frozen=True)
+class ContextOptions:
+    """The options as they were typed; None where one was not. `UserError` for options that contradict."""
+
+    kind: Literal["full", "policy", "bank"] | None = None
+    top_k: str | None = None
+    threshold: str | None = None
+    min_tokens: str | None = None
+    show: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind in ("full", "bank") and self._of_a_policy():
+            raise UserError(f"{self.typed}: with {self.kind} nothing is evicted; expected --context policy")
+
+    def _of_a_policy(self) -> dict[str, str]:
+        texts = zip(OF_A_POLICY, (self.top_k, self.threshold, self.min_tokens), strict=True)
+        return {option: text for option, text in texts if text is not None}
+
+    @property
+    def typed(self) -> str:
+        """The options that do not just ask for the default, as they were typed."""
+        kind = {} if self.kind is None else {"--context": self.kind}
+        choices = [f"{option} {text}" for option, text in (kind | self._of_a_policy()).items()]
+        choices = [] if choices == ["--context full"] else choices
+        return " ".join([*choices, "--show-context"] if self.show else choices)
+
+    def check_kept(self, kv_cache: bool) -> None:
+        """`UserError` where nothing is kept of the text, so that there is no context to choose or to show."""
+        if self.typed and not kv_cache:
+            raise UserError(f"--no-kv-cache: nothing is kept of the text; expected no {self.typed}")
+
+    def contexts(self, decoder: "Decoder") -> "Contexts":
+        """What they mean for this model; `UserError` where they do not fit it, or for a value that cannot be."""
+        from linnet.mixers.ted import Ted
+        from linnet.mixers.ted_state import FULL, BankContext
+
+        are_ted = [isinstance(mixer, Ted) for mixer in decoder.mixers]
+        if self.typed and not any(are_ted):
+            raise UserError(f"{self.typed}: the model has no ted layer; leave it out")
+        if self.kind != "policy" and not self._of_a_policy():
+            return BankContext() if self.kind == "bank" else FULL
+        policies = iter(self._policies(sum(are_ted)))
+        return [next(policies) if is_ted else FULL for is_ted in are_ted]
+
+    def _policies(self, layers: int) -> list["ContextPolicy"]:
+        """One for each TED layer."""
+        from linnet.ops.decay.context import ContextPolicy
+
+        columns: dict[str, list[Any]] = {}
+        for option, text in self._of_a_policy().items():
+            field, number = OF_A_POLICY[option]
+            columns[field] = _numbers(option, text, number, layers)
+        try:
+            return [ContextPolicy(**{field: column[i] for field, column in columns.items()}) for i in range(layers)]
+        except ValueError as error:
+            raise UserError(f"{self.typed}: {error}") from None
+
+
+def _numbers(option: str, text: str, number: type[int] | type[float], layers: int) -> list[Any]:
+    """One for each TED layer; `UserError` where it is not a number or there are too many or too few."""
+    kind = "whole number" if number is int else "number"
+    accepted = f"expected a {kind}, or {layers}, one for each ted layer, with commas between them"
+    try:
+        numbers = [number(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"{option}: {text}: {accepted}") from None
+    if len(numbers) not in (1, layers):
+        raise UserError(f"{option}: {text}: {len(numbers)} numbers; {accepted}")
+    return numbers * (layers // len(numbers))

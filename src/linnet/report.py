@@ -1,4 +1,4 @@
-"""What an inspection found, as tables and pictures: on one page, as files, and as rows for a terminal."""
+"""What was found, as tables and pictures: on one page, as files, and as rows for a terminal."""
 
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Report:
-    """One inspection. `facts`: what was inspected; `invocation`: the command line; `conclusion`: what follows."""
+    """One answer. `facts`: what it is about; `invocation`: the command line; `conclusion`: what follows."""
 
     title: str
     facts: dict[str, str]
@@ -79,7 +79,7 @@ def page(report: Report) -> str:
     for picture in report.pictures:
         parts += _picture(picture)
     footer = f"<footer>Made by <code>{escaped(report.invocation)}</code>, {escaped(made)}.</footer>"
-    return html_page(f"linnet inspect: {report.title}", [*parts, footer], CSS)
+    return html_page(f"linnet: {report.title}", [*parts, footer], CSS)
 
 
 def _table(table: Table) -> Iterator[str]:

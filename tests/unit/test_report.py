@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from linnet.inspection.report import Picture, Report, Table, page, write_report
+from linnet.report import Picture, Report, Table, page, write_report
 
 HOSTILE = "<script src='http://example.com/x.js'></script>\"&\x1b"
 PICTURES = [

@@ -19,6 +19,7 @@ figcaption { max-width: 74ch; }
 .figures { width: auto; }
 .figures td, .figures tbody th { padding-top: 6px; padding-bottom: 6px; }
 .figures tbody th { white-space: nowrap; }
+.figures.text td, .figures.text th { text-align: left; }
 .figures .part th { padding-left: 28px; font-weight: 400; }
 .figures .part + tr:not(.part) { border-top: 1px solid var(--rule); }
 """
@@ -28,13 +29,14 @@ figcaption { max-width: 74ch; }
 class Table:
     """Rows of text; the first column names the row, one that begins with a blank being a part of the row above.
 
-    `meaning`: what to look for, a line or two.
+    `meaning`: what to look for, a line or two. `text`: the cells are words, which begin at the left, not figures.
     """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     meaning: str
+    text: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def page(report: Report) -> str:
 def _table(table: Table) -> Iterator[str]:
     yield f'<h2>{escaped(table.title)}</h2>\n<p class="soft">{escaped(table.meaning)}</p>\n<div class="table">'
     heads = "".join(f'<th scope="col">{escaped(column)}</th>' for column in table.columns)
-    yield f'<table class="figures">\n<thead><tr>{heads}</tr></thead>\n<tbody>'
+    yield f'<table class="{"figures text" if table.text else "figures"}">\n<thead><tr>{heads}</tr></thead>\n<tbody>'
     for name, *values in table.rows:
         cells = "".join(f'<td class="value">{escaped(value)}</td>' for value in values)
         part = ' class="part"' if name.startswith(" ") else ""

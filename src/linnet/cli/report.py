@@ -50,9 +50,9 @@ def _print(title: str, facts: dict[str, str], tables: "Sequence[Table]", conclus
     with console.capture() as captured:
         console.print(Text(printable(": ".join([title, *facts.values()]))))
         for table in tables:
-            drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+            drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(table.columns))
             for number, column in enumerate(table.columns):
-                drawn.add_column(column, justify="right" if number else "left")
+                drawn.add_column(column, justify="left" if table.text or not number else "right")
             for row in table.rows:
                 drawn.add_row(*row)
             console.print()
@@ -62,4 +62,4 @@ def _print(title: str, facts: dict[str, str], tables: "Sequence[Table]", conclus
         if conclusion:
             console.print()
             console.print(Text(conclusion))
-    typer.echo(captured.get().encode(), nl=False)
+    typer.echo("\n".join(line.rstrip() for line in captured.get().split("\n")).encode(), nl=False)

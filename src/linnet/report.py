@@ -30,6 +30,7 @@ class Table:
     """Rows of text; the first column names the row, one that begins with a blank being a part of the row above.
 
     `meaning`: what to look for, a line or two. `text`: the cells are words, which begin at the left, not figures.
+    Where all `columns` are empty there is no head.
     """
 
     title: str
@@ -87,7 +88,8 @@ def page(report: Report) -> str:
 def _table(table: Table) -> Iterator[str]:
     yield f'<h2>{escaped(table.title)}</h2>\n<p class="soft">{escaped(table.meaning)}</p>\n<div class="table">'
     heads = "".join(f'<th scope="col">{escaped(column)}</th>' for column in table.columns)
-    yield f'<table class="{"figures text" if table.text else "figures"}">\n<thead><tr>{heads}</tr></thead>\n<tbody>'
+    head = f"<thead><tr>{heads}</tr></thead>\n" if any(table.columns) else ""
+    yield f'<table class="{"figures text" if table.text else "figures"}">\n{head}<tbody>'
     for name, *values in table.rows:
         cells = "".join(f'<td class="value">{escaped(value)}</td>' for value in values)
         part = ' class="part"' if name.startswith(" ") else ""

@@ -62,6 +62,14 @@ def test_what_follows_stands_before_the_tables():
     assert "<p></p>" not in page(_report())
 
 
+def test_a_table_of_words_is_marked_and_needs_no_head():
+    words = Table("Plan", ("", ""), [("steps", "of 8 x 16 tokens")], "What to do.", text=True)
+    text = page(_report(tables=[words]))
+    Balanced(text)
+    assert '<table class="figures text">' in text and "<thead>" not in text
+    assert "<thead>" in page(_report())
+
+
 def test_nothing_is_fetched():
     text = page(_report())
     assert "default-src 'none'" in text

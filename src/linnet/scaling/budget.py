@@ -26,9 +26,7 @@ class Budget:
         if not given:
             raise UserError(f"nothing to plan with; give one of {OPTIONS}")
         if len(given) > 2 or (self.flops and self.hours):
-            raise UserError(
-                f"{' and '.join(given)}: say the same twice; expected one of {OPTIONS}, or two that fix a plan"
-            )
+            raise UserError(f"{', '.join(given)}: too many; expected one of {OPTIONS}, or two that fix size and tokens")
 
 
 def allocate(budget: Budget, law: Law) -> Allocation:

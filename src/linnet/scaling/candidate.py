@@ -12,6 +12,9 @@ WIDTHS = (*range(16, 128, 16), *range(128, 512, 32), *range(512, 16385, 64))
 WIDTH_PER_LAYER = 64
 """As in GPT-2 small (768, 12 layers); within wide bounds the loss hardly depends on it (Kaplan et al., section 3.1)."""
 
+PROPORTIONS_COUNT = 0.05
+"""How much being off in them counts beside being off in size."""
+
 HEAD_WIDTHS = (64, 32, 16)
 HIDDEN_RATIO = 8 / 3
 """Of a gated feed-forward, which then has as many parameters as an ungated one of ratio 4."""
@@ -27,10 +30,10 @@ def candidate(parameters: float, counted: Counting, vocab_size: int, context_len
     shapes = [
         (width, layers)
         for width in WIDTHS[max(0, at - 2) : at + 2]
-        for layers in range(max(1, math.floor(0.75 * _layers(width))), math.ceil(1.33 * _layers(width)) + 1)
+        for layers in range(max(1, math.floor(_layers(width) / 1.6)), math.ceil(1.6 * _layers(width)) + 1)
     ]
     ratios = [_count(width, layers, counted, vocab_size) / parameters for width, layers in shapes]
-    best = min(range(len(shapes)), key=lambda index: abs(math.log(ratios[index])))
+    best = min(range(len(shapes)), key=lambda index: _distance(ratios[index], *shapes[index]))
     if not 0.5 < ratios[best] < 2:
         raise UserError(
             f"a model of {parameters:,.0f} parameters: the nearest shape with a vocabulary of {vocab_size:,} has"
@@ -39,6 +42,11 @@ def candidate(parameters: float, counted: Counting, vocab_size: int, context_len
         )
     width, layers = shapes[best]
     return _shape(width, layers, vocab_size, context_length)
+
+
+def _distance(ratio: float, width: int, layers: int) -> float:
+    """From the wanted size, and a little from the usual proportions."""
+    return abs(math.log(ratio)) + PROPORTIONS_COUNT * abs(math.log(width / (WIDTH_PER_LAYER * layers)))
 
 
 def least_parameters(vocab_size: int) -> float:

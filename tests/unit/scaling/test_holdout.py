@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
+from known_laws import TRUTH
 
 from linnet.errors import UserError
 from linnet.scaling.holdout import predict, split_by_flops
 from linnet.scaling.points import Points
-
-from .conftest import TRUTH
 
 
 def test_those_with_the_most_flops_are_held_out(points: Points):

@@ -51,8 +51,8 @@ def test_every_start_is_told_to_rest_once():
     assert sum(told) == len(STARTS)
 
 
-def test_few_iterations_leave_starts_on_the_way():
-    found = minimise(rosenbrock, STARTS, iterations=3)
+def test_few_evaluations_leave_starts_on_the_way():
+    found = minimise(rosenbrock, STARTS, evaluations=6)
     assert not found.rested_S.any()
     assert (found.value_S < rosenbrock(STARTS, None)[0]).all()
 

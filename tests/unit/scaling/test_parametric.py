@@ -4,13 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
+from known_laws import TRUTH
 
 from linnet.errors import UserError
 from linnet.scaling.objective import huber_sum_reference
 from linnet.scaling.parametric import bootstrap, constants, fit, grid
 from linnet.scaling.points import Points
-
-from .conftest import TRUTH
 
 CONSTANTS = ("E", "A", "B", "alpha", "beta")
 

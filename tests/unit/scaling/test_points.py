@@ -34,5 +34,5 @@ def test_only_what_all_runs_tell_can_be_counted():
     assert countings(RUNS) == ["total"]
     assert countings(RUNS[1:2]) == ["total", "matrices_and_head"]
     check_counting(RUNS, "total")
-    with pytest.raises(UserError, match="--counted matrices_and_head: a does not tell .* known of all: total"):
+    with pytest.raises(UserError, match=r"--counted matrices_and_head: a does not tell .* known of all: total"):
         check_counting(RUNS, "matrices_and_head")

@@ -71,7 +71,8 @@ def _frontier_picture(fit: Fit, published: Sequence[Law]) -> Picture:
     best = [chosen.law.of_flops(flops).parameters for flops in budgets]
     axes.plot(budgets, best, color="black", label=f"approach 3: a = {chosen.parametric.a:.3f}")
     for law, style in zip(published, (":", "--", "-."), strict=False):
-        axes.plot(budgets, [law.of_flops(flops).parameters for flops in budgets], style, color="gray", label=law.name)
+        name = law.name if law.counted == chosen.law.counted else f"{law.name}, {law.counted.replace('_', ' ')}"
+        axes.plot(budgets, [law.of_flops(flops).parameters for flops in budgets], style, color="gray", label=name)
     _label(axes, "training FLOPs", "best number of parameters")
     axes.legend(frameon=False)
     caption = "The size on which so many FLOPs are best spent, by each approach, and by the published laws (gray)."

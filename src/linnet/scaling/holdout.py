@@ -86,7 +86,8 @@ def split_by_flops(points: Points, share: float) -> tuple[Points, Points]:
 def predict(law: Law, samples_R5: Array, fitted: Points, held: Points, coverage: float) -> Prediction:
     """What the law says of the runs that it was not fitted to; `samples_R5` are constants of resamples."""
     e, a, b, alpha, beta = (column[:, None] for column in samples_R5.T)
-    losses_RP = e + a / held.parameters**alpha + b / held.tokens**beta
+    of_size_RP = np.exp(np.log(a) - alpha * np.log(held.parameters))  # of a resample both may be huge
+    losses_RP = e + of_size_RP + np.exp(np.log(b) - beta * np.log(held.tokens))
     low_P, high_P = np.quantile(losses_RP, [(1 - coverage) / 2, (1 + coverage) / 2], axis=0)
     predicted_P = law.loss(held.parameters, held.tokens)
     return Prediction(held, predicted_P, low_P, high_P, float(fitted.loss.min()), float(fitted.flops.max()))

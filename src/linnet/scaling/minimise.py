@@ -46,8 +46,7 @@ def minimise(
     Each start gets so many `evaluations` at most. One whose value is not finite rests where it is.
     """
     descents = _Descents(function, start_SK)
-    moving_S = np.isfinite(descents.value_S)
-    active = np.flatnonzero(moving_S)
+    moving_S, active = np.ones(len(start_SK), dtype=bool), np.arange(len(start_SK))
     descents.aim(active)
     for _ in range(evaluations):
         if not len(active):

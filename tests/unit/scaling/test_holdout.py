@@ -42,3 +42,11 @@ def test_errors_and_intervals_are_those_of_the_law_and_its_samples():
     assert figures["runs"][1]["predicted"] == pytest.approx(expected[1])
     assert figures["largest_error"] == pytest.approx(abs(errors).max())
     assert figures["largest_training_flops_fitted"] == 6e11
+
+
+def test_a_resample_with_huge_constants_has_a_loss():
+    held = Points(np.array([1e9]), np.array([1e10]), np.array([6e19]), np.array([2.0]))
+    samples = np.array([[1.5, 1e299, 1e299, 40.0, 40.0], [1.5, 1e299, 1e299, 34.0, 34.0]])
+    with np.errstate(all="raise", under="ignore"):
+        found = predict(TRUTH, samples, held, held, 0.9)
+    assert np.isfinite([found.low_P, found.high_P]).all()

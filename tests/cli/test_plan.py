@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from known_laws import TRUTH, small_model, write_run_folder
 
-from linnet.cli.main import main
+from linnet.cli.main import VERBS, main
 from linnet.data.prepare import prepare_texts
 from linnet.scaling import fit as fit_module
 from linnet.scaling import parametric
@@ -61,7 +61,7 @@ def test_a_budget_of_flops_as_tables(capsys: pytest.CaptureFixture[str]):
     assert "training FLOPs 1e18 6 N D, as the laws count" in lines
     assert any(line.startswith("kaplan ") for line in lines) and any(line.startswith("replication ") for line in lines)
     assert any(line.startswith("search linnet design --space merino.yaml --max-flops ") for line in lines)
-    assert any(line.startswith("train linnet train --model designed.yaml --data DIR ") for line in lines)
+    assert any(line.startswith("train found linnet train --model designed.yaml --data DIR ") for line in lines)
 
 
 def test_amounts_are_read_with_letters(capsys: pytest.CaptureFixture[str]):
@@ -97,13 +97,21 @@ def test_the_printed_commands_train_the_planned_model(
         "4",
     ]
     found = figures(capsys, *arguments, *GIVEN, "--out", "my plan.yaml")
-    command = shlex.split(found["commands"]["train_plain"])
+    command = shlex.split(found["commands"]["train"])
     assert command[:2] == ["linnet", "train"]
     assert main(command[1:]) == 0
     run = json.loads((tmp_path / "runs" / "planned" / "model" / "run.json").read_text())
     assert run["parameters"] == found["parameters"]["total"]
     assert run["steps"] == found["steps"] == 47
     assert run["tokens"] >= 3000
+
+
+@pytest.mark.skipif("design" not in VERBS, reason="there is no linnet design")
+def test_the_printed_search_uses_options_that_there_are(capsys: pytest.CaptureFixture[str]):
+    command = shlex.split(figures(capsys, "--parameters", "60M", *GIVEN)["commands"]["search"])
+    assert main([command[1], "--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(word in told for word in command if word.startswith("--"))
 
 
 def test_the_text_at_hand_is_counted_and_repeating_it_is_warned_of(data: Path, capsys: pytest.CaptureFixture[str]):
@@ -120,7 +128,7 @@ def test_the_text_at_hand_is_counted_and_repeating_it_is_warned_of(data: Path, c
 def test_a_report_has_pictures_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["plan", "--flops", "1e17", *GIVEN, "--report", str(tmp_path / "report")]) == 0
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["plan.png", "report.html"]
-    assert "linnet train --model designed.yaml" in (tmp_path / "report" / "report.html").read_text()
+    assert "linnet train --model planned.yaml" in (tmp_path / "report" / "report.html").read_text()
 
 
 def test_a_law_is_fitted_kept_and_planned_with(

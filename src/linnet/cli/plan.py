@@ -82,6 +82,7 @@ def plan_budget(
     from linnet.files import write_text
     from linnet.inference.device import resolve_device
     from linnet.scaling.budget import Budget
+    from linnet.scaling.commands import commands
     from linnet.scaling.data_at_hand import read_data_at_hand
     from linnet.scaling.plan import Setting, make_plan
     from linnet.scaling.plan_pictures import plan_pictures
@@ -101,11 +102,12 @@ def plan_budget(
     for line in warnings(made):
         note(f"warning: {line}")
     facts = {"law": f"{chosen.name}, {chosen.source or 'source not told'}"}
+    follow = commands(made, invocation(), out)
     show(
         "Plan by the law",
         facts,
-        plan_figures(made, out),
-        plan_tables(made, out),
+        plan_figures(made, follow),
+        plan_tables(made, follow),
         lambda: plan_pictures(made),
         report,
         as_json,

@@ -10,7 +10,21 @@ from linnet.scaling.plan import Plan
 DESIGN_TOKENS = 1024
 """Over which `linnet design` counts FLOPs, forward and without the head."""
 
-SPACE, DESIGNED, RUN, ANY_DATA = "merino.yaml", "designed.yaml", "runs/planned", "DIR"
+SPACE, LEAST_SEARCHED = "merino.yaml", 42e6
+"""The space has GPT-2's vocabulary at width 768: no model in it has fewer than 40 M parameters."""
+
+DESCRIBED, DESIGNED, RUN, ANY_DATA = "planned.yaml", "designed.yaml", "runs/planned", "DIR"
+
+
+def commands(plan: Plan, again: str, out: Path | None) -> dict[str, str]:
+    """By what they do: keep the plain shape's description (unless it is in `out`), train it; search for a better shape
+    of the same cost, train that. `again`: the command that made the plan.
+    """
+    found = {} if out is not None else {"describe": f"{again} --out {DESCRIBED}"}
+    found["train"] = train_command(plan, out or DESCRIBED)
+    if plan.counts.total >= LEAST_SEARCHED:
+        found |= {"search": design_command(plan), "train_found": train_command(plan, DESIGNED)}
+    return found
 
 
 def design_command(plan: Plan) -> str:

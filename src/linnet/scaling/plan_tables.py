@@ -1,12 +1,11 @@
 """A plan as tables and as figures."""
 
 import math
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from linnet import numbers
 from linnet.report import Table
-from linnet.scaling.commands import DESIGNED, design_command, train_command
 from linnet.scaling.counts import COUNTED
 from linnet.scaling.data_at_hand import MOST_EPOCHS, WARNING_SOURCE
 from linnet.scaling.plan import Plan, Prediction
@@ -19,10 +18,16 @@ LOSSES = (
     " loss of a plan are two fits, which do not agree). *: beyond the sizes that the law was fitted to."
 )
 
+COMMANDS = (
+    "A search looks for a better shape of the same cost; training takes either description. DIR: the text, prepared."
+)
 
-def plan_tables(plan: Plan, out: Path | None) -> list[Table]:
-    """The plan, the laws, and the commands; `out` is the file that holds the plain shape's description."""
-    return [_plan_table(plan), _law_table(plan), _command_table(plan, out)]
+
+def plan_tables(plan: Plan, follow: Mapping[str, str]) -> list[Table]:
+    """The plan, the laws, and the commands that follow (`commands`)."""
+    rows = [(name.replace("_", " "), command) for name, command in follow.items()]
+    last = Table("Commands", ("", ""), rows, COMMANDS, text=True)
+    return [_plan_table(plan), _law_table(plan), last]
 
 
 def warnings(plan: Plan) -> list[str]:
@@ -43,8 +48,8 @@ def warnings(plan: Plan) -> list[str]:
     return found
 
 
-def plan_figures(plan: Plan, out: Path | None) -> dict[str, Any]:
-    """All figures, ready for JSON."""
+def plan_figures(plan: Plan, follow: Mapping[str, str]) -> dict[str, Any]:
+    """All figures and the commands that follow, ready for JSON."""
     losses = [one.loss for one in plan.predictions]
     return {
         "law": plan.law.name,
@@ -60,7 +65,7 @@ def plan_figures(plan: Plan, out: Path | None) -> dict[str, Any]:
         "laws": {one.law.name: one.figures() for one in plan.predictions},
         "loss_spread": {"lowest": min(losses), "highest": max(losses)},
         "model": plan.model.model_dump(mode="json"),
-        "commands": dict(_commands(plan, out)),
+        "commands": dict(follow),
         "warnings": warnings(plan),
     }
 
@@ -141,15 +146,3 @@ def _law_row(one: Prediction) -> tuple[str, ...]:
 
 def _spread(losses: list[float]) -> str:
     return f"{max(losses) - min(losses):.3f}"
-
-
-def _command_table(plan: Plan, out: Path | None) -> Table:
-    meaning = "The search looks for a better shape of the same cost; either description can be trained."
-    return Table("Commands", ("", ""), _commands(plan, out), meaning, text=True)
-
-
-def _commands(plan: Plan, out: Path | None) -> list[tuple[str, str]]:
-    found = [("search", design_command(plan)), ("train", train_command(plan, DESIGNED))]
-    if out is not None:
-        found.append(("train_plain", train_command(plan, out)))
-    return found

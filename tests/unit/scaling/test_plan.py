@@ -9,7 +9,7 @@ import torch
 
 from linnet.scaling import plan as plan_module
 from linnet.scaling.budget import Budget
-from linnet.scaling.commands import design_command, train_command
+from linnet.scaling.commands import commands, design_command, train_command
 from linnet.scaling.data_at_hand import DataAtHand
 from linnet.scaling.law import ParametricLaw
 from linnet.scaling.law_file import published_laws, read_law
@@ -109,19 +109,19 @@ def test_a_loss_that_guessing_would_beat_is_warned_of():
 
 def test_the_figures_are_those_of_the_plan():
     plan = planned(DATA, flops=1e16)
-    figures = plan_figures(plan, Path("shape.yaml"))
+    figures = plan_figures(plan, {"train": "linnet train"})
     losses = [one.loss for one in plan.predictions]
     assert figures["loss_spread"] == {"lowest": min(losses), "highest": max(losses)}
     assert figures["laws"]["kaplan"]["parameters_counted"] == "without_embedding"
     assert figures["data"]["epochs"] == plan.epochs
     assert figures["training_flops"]["6ND"] == pytest.approx(1e16)
-    assert list(figures["commands"]) == ["search", "train", "train_plain"]
+    assert figures["commands"] == {"train": "linnet train"}
     assert figures["model"]["d_model"] == plan.model.d_model
 
 
 def test_the_tables_show_the_plan_every_law_and_the_commands():
     plan = planned(DATA, flops=1e16)
-    tables = {table.title: table for table in plan_tables(plan, None)}
+    tables = {table.title: table for table in plan_tables(plan, {"train": "linnet train", "train_found": "x"})}
     assert list(tables) == ["Plan", "What the laws expect", "Commands"]
     shown = {row[0].strip(): row[1] for row in tables["Plan"].rows}
     assert shown["tokens"] == f"{plan.tokens:,}" and shown["epochs"] == f"{plan.epochs:,.2f}"
@@ -132,7 +132,7 @@ def test_the_tables_show_the_plan_every_law_and_the_commands():
         "highest - lowest",
     ]
     assert "tokenizers differ" in tables["What the laws expect"].meaning
-    assert len(tables["Commands"].rows) == 2
+    assert tables["Commands"].rows == [("train", "linnet train"), ("train found", "x")]
 
 
 def test_commands_can_be_pasted_into_a_shell():
@@ -145,6 +145,19 @@ def test_commands_can_be_pasted_into_a_shell():
     assert words[:4] == ["linnet", "design", "--space", "merino.yaml"]
     assert words[-4:] == ["--score", "entropy", "--out", "designed.yaml"]
     assert "--max-flops" in words and "--max-parameters" in words
+
+
+def test_a_description_is_kept_once_and_a_search_is_for_sizes_that_the_space_has():
+    small, large = planned(flops=1e16), planned(parameters=6e7, tokens=1e9)
+    assert commands(small, "linnet plan x", None) == {
+        "describe": "linnet plan x --out planned.yaml",
+        "train": train_command(small, "planned.yaml"),
+    }
+    assert commands(large, "linnet plan x", Path("y.yaml")) == {
+        "train": train_command(large, "y.yaml"),
+        "search": design_command(large),
+        "train_found": train_command(large, "designed.yaml"),
+    }
 
 
 def test_there_is_a_picture():

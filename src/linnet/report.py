@@ -20,6 +20,7 @@ figcaption { max-width: 74ch; }
 .figures td, .figures tbody th { padding-top: 6px; padding-bottom: 6px; }
 .figures tbody th { white-space: nowrap; }
 .figures.text td, .figures.text th { text-align: left; }
+.figures.text .value { white-space: normal; }
 .figures .part th { padding-left: 28px; font-weight: 400; }
 .figures .part + tr:not(.part) { border-top: 1px solid var(--rule); }
 """

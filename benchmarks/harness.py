@@ -102,12 +102,13 @@ def report(name: str, results: dict[str, Any]) -> None:
     print(json.dumps(record, indent=2))
 
 
-def threads_from_command_line(description: str | None) -> int:
-    """Parse `--threads` and `--runs`; sets the threads and returns the runs."""
+def threads_from_command_line(description: str | None, runs: int = 5) -> int:
+    """Parse `--threads` and `--runs` (`runs` if not given); sets the threads and returns the runs."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--threads", type=int, default=2, help="processor threads (default 2)")
-    parser.add_argument("--runs", type=int, default=5, help="runs of each contestant; the median counts (default 5)")
+    told = f"runs of each contestant; the median counts (default {runs})"
+    parser.add_argument("--runs", type=int, default=runs, help=told)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    runs: int = arguments.runs
-    return runs
+    asked: int = arguments.runs
+    return asked

@@ -1,12 +1,46 @@
 """Numbers as people read them."""
 
 import math
+import re
 from decimal import Decimal
+
+from linnet.errors import UserError
+
+FACTORS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15}
+"""What a letter behind a number multiplies it by. `B` is the billion of parameters and tokens, never a byte."""
+
+_AMOUNT = re.compile(r"([0-9][0-9,_]*(?:\.[0-9]+)?|\.[0-9]+)([eE][-+]?[0-9]+)? ?([kKMGBTP]?)")
+
+
+def parse(text: str, name: str) -> float:
+    """A positive number as people write it: `1e18`, `50M`, `2B`, `1.5 G`, `12,000`.
+
+    `UserError` names the field or option `name`, the text, and what would be accepted.
+    """
+    found = _AMOUNT.fullmatch(text.strip())
+    digits, exponent, letter = found.groups() if found else ("0", None, "")
+    value = float(re.sub("[,_]", "", digits) + (exponent or "")) * FACTORS[letter]
+    if not 0 < value < math.inf:
+        accepted = "a positive number, with k, M, G (or B), T or P behind it or none: 1e18, 50M, 2B"
+        raise UserError(f"{name} {text}: expected {accepted}")
+    return value
 
 
 def metric(count: float) -> str:
     """Three digits and a unit: `1.08 M`; `2 M` where it is just that."""
     return _readable(count, 1000, ("", "k", "M", "G", "T"))
+
+
+def compact(count: float) -> str:
+    """Three digits and a letter, as `parse` reads them: `1.08M`, `60G`."""
+    return metric(count).replace(" ", "").replace(",", "")
+
+
+def scientific(value: float, digits: int = 3) -> str:
+    """So many digits and a power of ten, as `parse` reads them: `5.76e23`, and `1e18` where it is just that."""
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    plain = mantissa.rstrip("0").rstrip(".") if float(f"{value:.0e}") == value else mantissa
+    return f"{plain}e{int(exponent)}"
 
 
 def binary(size_bytes: float) -> str:

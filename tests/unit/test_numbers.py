@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet import numbers
+from linnet.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -94,3 +95,50 @@ def test_plain_numbers():
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_plain_number_is_just_that_number(value: float):
     assert float(numbers.plain(value)) == value and "e-0" not in numbers.plain(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e18", 1e18),
+        ("5.76E23", 5.76e23),
+        ("50M", 5e7),
+        ("2B", 2e9),
+        ("60G", 6e10),
+        ("1.5 T", 1.5e12),
+        (".5k", 500),
+        ("3P", 3e15),
+        ("12,000", 12_000),
+        ("12_000K", 12_000_000),
+        (" 7 ", 7),
+        ("1e3M", 1e9),
+    ],
+)
+def test_numbers_are_read_as_people_write_them(text: str, value: float):
+    assert numbers.parse(text, "--tokens") == pytest.approx(value, rel=1e-15)
+
+
+@pytest.mark.parametrize("text", ["", "M", "0", "-5M", "2m", "2MB", "1e", "nan", "inf", "1e400", "1.2.3", "0x10", "٣"])
+def test_what_is_no_amount_is_refused_by_name(text: str):
+    with pytest.raises(UserError, match=r"^--tokens .*: expected a positive number, with k, M, G"):
+        numbers.parse(text, "--tokens")
+
+
+@given(st.floats(1e-3, 1e18))
+def test_what_is_written_short_is_read_again(value: float):
+    assert numbers.parse(numbers.scientific(value), "x") == pytest.approx(value, rel=0.0051)
+    if value >= 1:
+        assert numbers.parse(numbers.compact(value), "x") == pytest.approx(value, rel=0.0501)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1e18, "1e18"), (5.76e23, "5.76e23"), (1.0000001e18, "1.00e18"), (0.05, "5e-2"), (123456, "1.23e5")],
+)
+def test_powers_of_ten(value: float, text: str):
+    assert numbers.scientific(value) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(21_310_000, "21.3M"), (6e10, "60G"), (999, "999"), (3e18, "3000000T")])
+def test_compact(count: float, text: str):
+    assert numbers.compact(count) == text

@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from linnet.cli.console import note
-from linnet.cli.inspect_common import AsJson, Data, Device, Model, Out, SplitName, show
+from linnet.cli.inspect_common import AsJson, Data, Device, Model, Out, SplitName
 from linnet.cli.inspect_contexts import contexts
 from linnet.cli.inspect_lifetimes import lifetimes
 from linnet.cli.options import ContextLength, OperatorSource
+from linnet.cli.report import show
 from linnet.errors import UserError
 
 inspect = typer.Typer(

@@ -1,18 +1,9 @@
-"""What the commands of `linnet inspect` share: options, and how they show what they found."""
+"""Options that the commands of `linnet inspect` share."""
 
-import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
-
-from linnet.cli.console import invocation, note
-
-if TYPE_CHECKING:
-    from linnet.inspection.report import Picture, Table
-
-MEANING_WIDTH, NEVER_CUT = 120, 10_000
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a run.")]
 Data = Annotated[Path, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`.")]
@@ -23,53 +14,3 @@ Out = Annotated[
 ]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
-
-
-def show(
-    title: str,
-    facts: dict[str, str],
-    figures: dict[str, Any],
-    tables: "Sequence[Table]",
-    pictures: "Callable[[], Sequence[Picture]]",
-    out: Path | None,
-    as_json: bool,
-    conclusion: str = "",
-) -> None:
-    """Print tables or JSON; draw and write the report where it is asked for. `conclusion`: what follows, in a line."""
-    if out is not None:
-        from linnet.inspection.report import Report, write_report
-
-        path = write_report(Report(title, facts, tables, pictures(), invocation(), conclusion), out)
-        note(f"report: {path}")
-    if as_json:
-        typer.echo(json.dumps(figures, indent=2, ensure_ascii=False, allow_nan=False).encode())
-    else:
-        _print(title, facts, tables, conclusion)
-
-
-def _print(title: str, facts: dict[str, str], tables: "Sequence[Table]", conclusion: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from linnet.page import printable
-
-    console = Console(highlight=False, markup=False)
-    terminal_width = min(console.width, MEANING_WIDTH)
-    console.width = NEVER_CUT  # a number is never shortened
-    with console.capture() as captured:
-        console.print(Text(printable(": ".join([title, *facts.values()]))))
-        for table in tables:
-            drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-            for number, column in enumerate(table.columns):
-                drawn.add_column(column, justify="right" if number else "left")
-            for row in table.rows:
-                drawn.add_row(*row)
-            console.print()
-            console.print(Text(table.title, style="bold"))
-            console.print(drawn)
-            console.print(Text(table.meaning), style="dim", width=terminal_width)
-        if conclusion:
-            console.print()
-            console.print(Text(conclusion))
-    typer.echo(captured.get().encode(), nl=False)

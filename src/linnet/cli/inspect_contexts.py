@@ -6,8 +6,9 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from linnet.cli.inspect_common import AsJson, Data, Device, Model, Out, SplitName, show
+from linnet.cli.inspect_common import AsJson, Data, Device, Model, Out, SplitName
 from linnet.cli.options import ContextLength, OperatorSource
+from linnet.cli.report import show
 from linnet.errors import UserError
 
 Number = TypeVar("Number", int, float)

@@ -3,7 +3,6 @@
 Legend: `L` layers, `H` heads, `K` head width.
 """
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-DOTS_PER_INCH = 110
+from linnet.drawing import new_figure, png_of
+
 LEAST_INCHES, MOST_INCHES, GRID_INCHES = 0.6, 2.1, 15.0
 """Width of a head's matrix in a grid, and of the grid where these leave a choice."""
 
@@ -142,17 +142,3 @@ def _whole_decades(axes: Any, positive: Sequence[float]) -> None:
 def _shape(layers: Mapping[int, NDArray[np.float64]]) -> str:
     widths = sorted({x_HKK.shape[1] for x_HKK in layers.values()})
     return " and ".join(f"{width} x {width}" for width in widths)
-
-
-def new_figure(width: float, height: float) -> Any:
-    """A figure of so many inches."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
-
-
-def png_of(figure: Any) -> bytes:
-    """A figure as PNG."""
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png")
-    return stream.getvalue()

@@ -10,9 +10,9 @@ from linnet.inspection.pictures import (
     singular_value_curves,
     variation_points,
 )
-from linnet.inspection.report import Picture
 from linnet.model.deductive import Operators
 from linnet.model.operator_file import OUTPUTS
+from linnet.report import Picture
 
 SEEN = {
     "A": "Paper: rank one, all rows equal, so it shows vertical stripes and nothing else.",

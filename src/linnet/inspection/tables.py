@@ -9,7 +9,7 @@ from linnet.inspection.causality import Causality, Moves
 from linnet.inspection.invariance import Invariance, Variation
 from linnet.inspection.matrices import largest, power_of_ten
 from linnet.inspection.operator_figures import LayerFigures, OperatorFigures, OutputFigures
-from linnet.inspection.report import Table
+from linnet.report import Table
 
 DIGITS, ALL_DIGITS = 6, 15
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from linnet import numbers
+from linnet.drawing import new_figure, png_of
 from linnet.inspection.contexts.grid import varied
 from linnet.inspection.contexts.measure import Comparison, Outcome
-from linnet.inspection.pictures import new_figure, png_of
-from linnet.inspection.report import Picture
 from linnet.mixers.ted_state import FULL
 from linnet.ops.decay.context import ContextPolicy
+from linnet.report import Picture
 
 SMALLEST_SHOWN_PERCENT = 1e-3
 """The lower edge of the logarithmic scale of losses."""

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet import numbers
+from linnet.drawing import new_figure, png_of
 from linnet.inspection.lifetimes.folder import Lifetimes
 from linnet.inspection.lifetimes.text import TextLifetimes
 from linnet.inspection.lifetimes.vocabulary import Curves
-from linnet.inspection.pictures import new_figure, png_of
-from linnet.inspection.report import Picture
 from linnet.numbers import plain
+from linnet.report import Picture
 
 BARS = 40
 """At most about so many; each at least a step wide."""

@@ -7,8 +7,8 @@ from linnet.inspection.lifetimes.folder import Lifetimes
 from linnet.inspection.lifetimes.steps import steps, whole_steps
 from linnet.inspection.lifetimes.text import UPPER, TextLifetimes, quantile
 from linnet.inspection.lifetimes.vocabulary import Curves, Vocabulary
-from linnet.inspection.report import Table
 from linnet.numbers import plain
+from linnet.report import Table
 
 ENTRIES = 20
 """Of the longest lives, and of the shortest."""

@@ -1,4 +1,4 @@
-"""What an inspection found, as tables and pictures: on one page, as files, and as rows for a terminal."""
+"""What was found, as tables and pictures: on one page, as files, and as rows for a terminal."""
 
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
@@ -19,6 +19,8 @@ figcaption { max-width: 74ch; }
 .figures { width: auto; }
 .figures td, .figures tbody th { padding-top: 6px; padding-bottom: 6px; }
 .figures tbody th { white-space: nowrap; }
+.figures.text td, .figures.text th { text-align: left; }
+.figures.text .value { white-space: normal; }
 .figures .part th { padding-left: 28px; font-weight: 400; }
 .figures .part + tr:not(.part) { border-top: 1px solid var(--rule); }
 """
@@ -28,13 +30,15 @@ figcaption { max-width: 74ch; }
 class Table:
     """Rows of text; the first column names the row, one that begins with a blank being a part of the row above.
 
-    `meaning`: what to look for, a line or two.
+    `meaning`: what to look for, a line or two. `text`: the cells are words, which begin at the left, not figures.
+    Where all `columns` are empty there is no head.
     """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     meaning: str
+    text: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Report:
-    """One inspection. `facts`: what was inspected; `invocation`: the command line; `conclusion`: what follows."""
+    """One answer. `facts`: what it is about; `invocation`: the command line; `conclusion`: what follows."""
 
     title: str
     facts: dict[str, str]
@@ -79,13 +83,14 @@ def page(report: Report) -> str:
     for picture in report.pictures:
         parts += _picture(picture)
     footer = f"<footer>Made by <code>{escaped(report.invocation)}</code>, {escaped(made)}.</footer>"
-    return html_page(f"linnet inspect: {report.title}", [*parts, footer], CSS)
+    return html_page(f"linnet: {report.title}", [*parts, footer], CSS)
 
 
 def _table(table: Table) -> Iterator[str]:
     yield f'<h2>{escaped(table.title)}</h2>\n<p class="soft">{escaped(table.meaning)}</p>\n<div class="table">'
     heads = "".join(f'<th scope="col">{escaped(column)}</th>' for column in table.columns)
-    yield f'<table class="figures">\n<thead><tr>{heads}</tr></thead>\n<tbody>'
+    head = f"<thead><tr>{heads}</tr></thead>\n" if any(table.columns) else ""
+    yield f'<table class="{"figures text" if table.text else "figures"}">\n{head}<tbody>'
     for name, *values in table.rows:
         cells = "".join(f'<td class="value">{escaped(value)}</td>' for value in values)
         part = ' class="part"' if name.startswith(" ") else ""

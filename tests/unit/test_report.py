@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from linnet.inspection.report import Picture, Report, Table, page, write_report
+from linnet.report import Picture, Report, Table, page, write_report
 
 HOSTILE = "<script src='http://example.com/x.js'></script>\"&\x1b"
 PICTURES = [
@@ -60,6 +60,14 @@ def test_what_follows_stands_before_the_tables():
     Balanced(text)
     assert text.index("2 layers") < text.index("<p>So it is.</p>") < text.index("Outputs")
     assert "<p></p>" not in page(_report())
+
+
+def test_a_table_of_words_is_marked_and_needs_no_head():
+    words = Table("Plan", ("", ""), [("steps", "of 8 x 16 tokens")], "What to do.", text=True)
+    text = page(_report(tables=[words]))
+    Balanced(text)
+    assert '<table class="figures text">' in text and "<thead>" not in text
+    assert "<thead>" in page(_report())
 
 
 def test_nothing_is_fetched():

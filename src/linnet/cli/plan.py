@@ -1,0 +1,192 @@
+"""`linnet plan`: what a budget buys, by published scaling laws or by one fitted to your own runs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from linnet import numbers
+from linnet.cli.console import invocation, note
+from linnet.cli.report import show
+from linnet.errors import UserError
+
+if TYPE_CHECKING:
+    from linnet.scaling.law import Law
+
+plan = typer.Typer(add_completion=False, rich_markup_mode=None, invoke_without_command=True)
+
+Report = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write pictures and report.html into this folder.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+
+
+@plan.callback()
+def plan_budget(
+    context: typer.Context,
+    flops: Annotated[
+        str | None, typer.Option(metavar="N", help="Training FLOPs, 6 x parameters x tokens: 1e18.", show_default=False)
+    ] = None,
+    hours: Annotated[
+        str | None, typer.Option(metavar="H", help="Hours of training on the device.", show_default=False)
+    ] = None,
+    parameters: Annotated[
+        str | None, typer.Option(metavar="N", help="The size, as the law counts it: 50M.", show_default=False)
+    ] = None,
+    tokens: Annotated[str | None, typer.Option(metavar="N", help="Training tokens: 2B.", show_default=False)] = None,
+    law: Annotated[
+        str,
+        typer.Option(metavar="NAME|FILE", help="chinchilla, replication, kaplan, or a file made by `linnet plan fit`."),
+    ] = "replication",
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A folder made by `linnet prepare`: the text at hand.", show_default=False),
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where training would run.")] = "auto",
+    throughput: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Training FLOPs per second; measured if not given.", show_default=False),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Windows in a step.")] = 8,
+    context_length: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 1024,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(min=2, help="Of the model; that of --data, else 32000, if not given.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the description of the plain shape (YAML).", show_default=False),
+    ] = None,
+    report: Report = None,
+    as_json: AsJson = False,
+) -> None:
+    """Plan a training run: the best size and its tokens for a budget, what laws expect of it, and how long it takes.
+
+    Give --flops, --hours, --parameters or --tokens; or two of them that fix size and tokens. The speed is measured by
+    a few steps of a model of that size, which takes seconds. Losses are nats per token of each law's own text and
+    tokenizer.
+
+    Example: linnet plan --flops 1e18
+
+    Example: linnet plan --hours 24 --device cpu --data data/stories --out planned.yaml
+
+    Example: linnet plan --parameters 50M --law chinchilla --throughput 2e12 --json
+    """
+    given = {"flops": flops, "hours": hours, "parameters": parameters, "tokens": tokens}
+    if context.invoked_subcommand is not None:
+        _refuse_before(context.invoked_subcommand, given)
+        return
+    import yaml
+
+    from linnet.files import write_text
+    from linnet.inference.device import resolve_device
+    from linnet.scaling.budget import Budget
+    from linnet.scaling.commands import commands
+    from linnet.scaling.data_at_hand import read_data_at_hand
+    from linnet.scaling.plan import Setting, make_plan
+    from linnet.scaling.plan_pictures import plan_pictures
+    from linnet.scaling.plan_tables import plan_figures, plan_tables, warnings
+    from linnet.scaling.throughput import Throughput
+
+    amounts = {name: numbers.parse(text, f"--{name}") for name, text in given.items() if text is not None}
+    budget, (chosen, laws) = Budget(**amounts), _laws(law)
+    at_hand = None if data is None else read_data_at_hand(data)
+    speed = None if throughput is None else Throughput(numbers.parse(throughput, "--throughput"))
+    vocabulary = vocab_size or (at_hand.vocab_size if at_hand else 32_000)
+    setting = Setting(vocabulary, context_length, batch_size, resolve_device(device, "--device"), speed)
+    made = make_plan(budget, chosen, laws, setting, at_hand)
+    if out is not None:
+        write_text(out, yaml.safe_dump(made.model.model_dump(mode="json"), sort_keys=False))
+        note(f"description: {out}")
+    for line in warnings(made):
+        note(f"warning: {line}")
+    facts = {"law": f"{chosen.name}, {chosen.source or 'source not told'}"}
+    follow = commands(made, invocation(), out)
+    show(
+        "Plan by the law",
+        facts,
+        plan_figures(made, follow),
+        plan_tables(made, follow),
+        lambda: plan_pictures(made),
+        report,
+        as_json,
+    )
+
+
+@plan.command()
+def fit(
+    sources: Annotated[
+        list[Path], typer.Argument(metavar="RUNS...|FILE.csv", help="Folders of finished runs, or one CSV file.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The law's file (JSON).")],
+    counted: Annotated[
+        Literal["total", "without_embedding", "matrices_and_head"],
+        typer.Option(help="Which parameters the law counts."),
+    ] = "total",
+    drop_highest: Annotated[int, typer.Option(min=0, metavar="N", help="Leave out the N highest losses.")] = 0,
+    hold_out: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=1.0, metavar="SHARE", help="Do not fit this share, the runs with the most FLOPs; predict them."
+        ),
+    ] = 0.0,
+    resamples: Annotated[
+        int, typer.Option("--bootstrap", min=20, metavar="N", help="Resamples behind the intervals.")
+    ] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,
+    delta: Annotated[float, typer.Option(min=1e-12, help="Where the Huber loss goes from square to straight.")] = 1e-3,
+    flops_tolerance: Annotated[
+        float, typer.Option(min=0.0, help="Runs whose FLOPs differ by less than this share count as equal.")
+    ] = 0.1,
+    report: Report = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit a scaling law to runs: Chinchilla's approach 3, with intervals, and approaches 1 and 2 where the runs allow.
+
+    A CSV file has columns parameters, loss (nats per token), and training_flops or tokens; optional: run (rows of one
+    name are one run's curve), parameters_without_embedding, parameters_matrices_and_head. Of run folders the causal
+    loss of the held-out text counts, and FLOPs are exact.
+
+    Example: linnet plan fit runs/* --out law.json --report fitted
+
+    Example: linnet plan fit points.csv --drop-highest 5 --out law.json
+
+    Example: linnet plan fit runs/* --hold-out 0.5 --out half.json --report predicted
+    """
+    from linnet.files import write_json
+    from linnet.scaling.fit import Settings, fit_runs
+    from linnet.scaling.fit_pictures import fit_pictures
+    from linnet.scaling.fit_tables import fit_tables, fitted_law
+    from linnet.scaling.law_file import published_laws
+    from linnet.scaling.study import read_study
+
+    study = read_study(sources)
+    settings = Settings(counted, drop_highest, delta, flops_tolerance, resamples, seed, hold_out)
+    found = fit_runs(study.runs, settings, out.stem)
+    law = fitted_law(found, study.bytes_per_token, invocation())
+    plain = law.model_dump(mode="json")
+    write_json(out, plain)
+    note(f"law: {out}")
+    facts = {"runs": f"{len(found.runs)} of {len(study.runs)} runs"}
+    show("Scaling law", facts, plain, fit_tables(found), lambda: fit_pictures(found, published_laws()), report, as_json)
+
+
+def _laws(source: str) -> "tuple[Law, list[Law]]":
+    """The law to plan with, and all that are asked: the published ones, and a user's own first."""
+    from linnet.scaling.law_file import law_names, published_laws, read_law
+
+    published = published_laws()
+    if source in law_names():
+        return next(one for one in published if one.name == source), published
+    own = read_law(source).model_copy(update={"name": source})
+    return own, [own, *published]
+
+
+def _refuse_before(subcommand: str, given: dict[str, str | None]) -> None:
+    """A budget before a subcommand would be forgotten."""
+    for name, value in given.items():
+        if value is not None:
+            raise UserError(
+                f"--{name} {value}: does not go with `linnet plan {subcommand}`; run `linnet plan` by itself for it"
+            )

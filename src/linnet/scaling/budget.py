@@ -1,0 +1,63 @@
+"""What there is to spend, and how a law divides it between size and tokens."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from linnet.errors import UserError
+from linnet.scaling.law import FLOPS_FACTOR, Allocation, Law
+
+ROUNDS, CLOSE = 20, 1e-3
+"""For a budget in exact FLOPs: their ratio to `6 N D` hardly changes from one size to the next."""
+
+OPTIONS = "--flops, --hours, --parameters, --tokens"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One of the four, or two that fix size and tokens: then no law divides anything."""
+
+    flops: float | None = None
+    hours: float | None = None
+    parameters: float | None = None
+    tokens: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [f"--{name}" for name, value in vars(self).items() if value is not None]
+        if not given:
+            raise UserError(f"nothing to plan with; give one of {OPTIONS}")
+        if len(given) > 2 or (self.flops and self.hours):
+            raise UserError(f"{', '.join(given)}: too many; expected one of {OPTIONS}, or two that fix size and tokens")
+
+
+def allocate(budget: Budget, law: Law) -> Allocation:
+    """Size and tokens of a budget without `hours`: those given, and where they leave a choice the law's best."""
+    flops, parameters, tokens = budget.flops, budget.parameters, budget.tokens
+    if parameters is not None and tokens is not None:
+        return Allocation(parameters, tokens)
+    if flops is not None and parameters is not None:
+        return Allocation(parameters, flops / (FLOPS_FACTOR * parameters))
+    if flops is not None and tokens is not None:
+        return Allocation(flops / (FLOPS_FACTOR * tokens), tokens)
+    if parameters is not None:
+        return law.of_parameters(parameters)
+    if tokens is not None:
+        return law.of_tokens(tokens)
+    assert flops is not None, "a budget of hours"
+    return law.of_flops(flops)
+
+
+def allocate_exact(budget: Budget, law: Law, exact_flops: float, flops_of: Callable[[Allocation], float]) -> Allocation:
+    """Size and tokens for which the model's own FLOPs, not `6 N D`, come to `exact_flops`.
+
+    `flops_of` counts them. `budget` may fix the size or the tokens; its hours do not matter here.
+    """
+    flops = exact_flops
+    for _ in range(ROUNDS):
+        found = allocate(replace(budget, hours=None, flops=flops), law)
+        ratio = exact_flops / flops_of(found)
+        if abs(ratio - 1) < CLOSE:
+            break
+        flops *= ratio
+    if budget.tokens is not None:
+        return found
+    return Allocation(found.parameters, found.tokens * exact_flops / flops_of(found))

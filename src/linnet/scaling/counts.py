@@ -1,0 +1,54 @@
+"""Parameters, counted in three ways: at small sizes the way decides which exponents a law comes out with."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from linnet.model.cost import model_cost
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.training.optimiser import split_by_decay
+
+Counting = Literal["total", "without_embedding", "matrices_and_head"]
+COUNTINGS: tuple[Counting, ...] = get_args(Counting)
+
+COUNTED: dict[Counting, str] = {
+    "total": "all parameters",
+    "without_embedding": "without token and position embeddings and the head's matrix",
+    "matrices_and_head": "the layers' matrices and the head's",
+}
+"""What each way counts, in words."""
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """One model's parameters.
+
+    total: all, shared ones once (Hoffmann et al.). without_embedding: all but token and position embeddings and the
+    matrix of the head (Kaplan et al.). matrices_and_head: the matrices that a token is multiplied by; the head's
+    counts even where it is the embedding's own.
+    """
+
+    total: int
+    without_embedding: int
+    matrices_and_head: int
+
+    def by_name(self) -> dict[Counting, float]:
+        """The three by their names."""
+        return {counted: float(getattr(self, counted)) for counted in COUNTINGS}
+
+
+def parameter_counts(spec: ModelSpec) -> ParameterCounts:
+    """Count them from the description; no weight is made."""
+    cost = model_cost(spec)
+    head = spec.vocab_size * spec.d_model
+    with torch.device("meta"):
+        decayed, _ = split_by_decay(Decoder(spec))
+    matrices = sum(parameter.numel() for parameter in decayed.values())
+    own_head = 0 if spec.head.tied else head
+    return ParameterCounts(
+        total=cost.parameters,
+        without_embedding=cost.parameters - cost.embedding.parameters - own_head - spec.head.bias * spec.vocab_size,
+        matrices_and_head=matrices + head - own_head,
+    )

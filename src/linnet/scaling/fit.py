@@ -1,0 +1,197 @@
+"""A whole fit: three approaches for every way of counting parameters, with intervals, and a prediction to hold it to.
+
+Legend: `R` resamples.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linnet.errors import UserError
+from linnet.progress import progress
+from linnet.scaling.counts import Counting
+from linnet.scaling.envelope import envelope
+from linnet.scaling.frontier import Frontier, NotPossibleError
+from linnet.scaling.holdout import Prediction, predict, split_by_flops
+from linnet.scaling.isoflop import isoflop, isoflop_groups
+from linnet.scaling.law import ParametricLaw
+from linnet.scaling.objective import DELTA
+from linnet.scaling.parametric import BOOTSTRAP_STARTS, Fitted, bootstrap, check_points, fit, grid
+from linnet.scaling.points import Points, Run, check_counting, countings, without_highest
+
+Array = NDArray[np.float64]
+Interval = tuple[float, float]
+
+CONSTANTS = ("E", "A", "B", "alpha", "beta")
+COVERAGE = 0.95
+ENVELOPE_BUDGETS_RESAMPLED = 150
+"""In a resample: 1,500 budgets give the same exponents to a thousandth and take ten times as long."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user can choose of a fit; `share_held` is of the runs, those with the most FLOPs (0: none)."""
+
+    counted: Counting = "total"
+    drop_highest: int = 0
+    delta: float = DELTA
+    flops_tolerance: float = 0.1
+    resamples: int = 200
+    seed: int = 0
+    share_held: float = 0.0
+
+
+@dataclass(frozen=True)
+class Exponents:
+    """`N ~ C^a` and `D ~ C^b` of one approach, with their intervals (None where too few resamples allow it)."""
+
+    a: float
+    b: float
+    a_interval: Interval | None
+    b_interval: Interval | None
+    frontier: Frontier | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {"a": self.a, "b": self.b, "intervals": {"a": self.a_interval, "b": self.b_interval}}
+
+
+@dataclass(frozen=True)
+class CountedFit:
+    """With parameters counted in one way. Approaches 1 and 2 are their exponents, or a line that says why not."""
+
+    points: Points
+    fitted: Fitted
+    law: ParametricLaw
+    samples_R5: Array
+    envelope: Exponents | str
+    isoflop: Exponents | str
+    parametric: Exponents
+    groups: list[Points]
+
+    def approaches(self) -> dict[str, Exponents | str]:
+        """By their numbers in the paper."""
+        return {"1": self.envelope, "2": self.isoflop, "3": self.parametric}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """All of it: `runs` are those that were fitted, `failed` the ways of counting that came to no law, and why."""
+
+    settings: Settings
+    runs: list[Run]
+    by_counting: dict[Counting, CountedFit]
+    failed: dict[Counting, str]
+    prediction: Prediction | None
+
+    @property
+    def chosen(self) -> CountedFit:
+        """With parameters counted as asked for."""
+        return self.by_counting[self.settings.counted]
+
+
+def fit_runs(runs: Sequence[Run], settings: Settings, name: str = "law") -> Fit:
+    """Fit a law to runs; `UserError` where they do not allow approach 3."""
+    check_counting(runs, settings.counted)
+    kept = without_highest(runs, settings.drop_highest)
+    held = None
+    if settings.share_held:
+        kept, held = _split(kept, settings)
+    check_points(Points.of(kept, settings.counted))
+    fits, failed = _fit_each_counting(kept, settings, name)
+    chosen = fits[settings.counted]
+    prediction = None
+    if held is not None:
+        prediction = predict(chosen.law, chosen.samples_R5, chosen.points, held, COVERAGE)
+    return Fit(settings, kept, fits, failed, prediction)
+
+
+def _split(runs: list[Run], settings: Settings) -> tuple[list[Run], Points]:
+    ends = Points.of(runs, settings.counted)
+    _, held = split_by_flops(ends, settings.share_held)
+    order = np.argsort(ends.flops, kind="stable")
+    return [runs[index] for index in order[: len(runs) - len(held)]], held
+
+
+def _fit_each_counting(
+    runs: list[Run], settings: Settings, name: str
+) -> tuple[dict[Counting, CountedFit], dict[Counting, str]]:
+    """Only the chosen way of counting has to come to a law."""
+    fits: dict[Counting, CountedFit] = {}
+    failed: dict[Counting, str] = {}
+    for counted in countings(runs):
+        try:
+            fits[counted] = _fit_counted(runs, counted, settings, name)
+        except UserError as error:
+            if counted == settings.counted:
+                raise
+            failed[counted] = str(error)
+    return fits, failed
+
+
+def _fit_counted(runs: list[Run], counted: Counting, settings: Settings, name: str) -> CountedFit:
+    points = Points.of(runs, counted)
+    starts = grid()
+    with progress(f"fit, {counted.replace('_', ' ')}", len(starts), "starts") as advance:
+        fitted = fit(points, settings.delta, starts, advance)
+    law = fitted.law(name, counted)
+    fits = settings.resamples * min(BOOTSTRAP_STARTS, 1 + len(fitted.others_S5))
+    with progress("bootstrap", fits, "fits") as advance:
+        samples_R5 = bootstrap(points, fitted, settings.resamples, settings.seed, settings.delta, advance)
+    law = law.model_copy(update={"intervals": _intervals(samples_R5)})
+    groups = isoflop_groups(points, settings.flops_tolerance)
+    by_curves = _exponents(
+        lambda: envelope(runs, counted), lambda random: _envelope_again(runs, counted, random), settings
+    )
+    by_groups = _exponents(lambda: isoflop(groups), lambda random: _isoflop_again(groups, random), settings)
+    by_law = _parametric_exponents(law, samples_R5)
+    return CountedFit(points, fitted, law, samples_R5, by_curves, by_groups, by_law, groups)
+
+
+def _intervals(samples_R5: Array) -> dict[str, Interval]:
+    return {name: _interval(column) for name, column in zip(CONSTANTS, samples_R5.T, strict=True)}
+
+
+def _interval(values: Array) -> Interval:
+    low, high = np.quantile(values, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
+    return float(low), float(high)
+
+
+def _parametric_exponents(law: ParametricLaw, samples_R5: Array) -> Exponents:
+    alpha, beta = samples_R5[:, 3], samples_R5[:, 4]
+    exponent = law.optimum[1]
+    shares = beta / (alpha + beta)
+    return Exponents(exponent, 1 - exponent, _interval(shares), _interval(1 - shares))
+
+
+def _exponents(
+    once: Callable[[], Frontier], again: Callable[[np.random.Generator], Frontier], settings: Settings
+) -> Exponents | str:
+    """An approach with its intervals; the line that says why not where the runs do not allow it."""
+    try:
+        found = once()
+    except NotPossibleError as error:
+        return str(error)
+    random = np.random.default_rng(settings.seed)
+    pairs = []
+    for _ in range(settings.resamples):
+        try:
+            frontier = again(random)
+        except NotPossibleError:
+            continue
+        pairs.append((frontier.parameters.exponent, frontier.tokens.exponent))
+    enough = len(pairs) > settings.resamples / 2
+    a, b = (_interval(values) for values in np.array(pairs).T) if enough else (None, None)
+    return Exponents(found.parameters.exponent, found.tokens.exponent, a, b, found)
+
+
+def _envelope_again(runs: list[Run], counted: Counting, random: np.random.Generator) -> Frontier:
+    drawn = random.integers(len(runs), size=len(runs))
+    return envelope([runs[index] for index in drawn], counted, ENVELOPE_BUDGETS_RESAMPLED)
+
+
+def _isoflop_again(groups: list[Points], random: np.random.Generator) -> Frontier:
+    return isoflop([group[random.integers(len(group), size=len(group))] for group in groups])

@@ -1,0 +1,97 @@
+"""Is scaling predictable? A law fitted to the smaller runs, held against the larger ones.
+
+Legend: `P` points held out, `R` resamples.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linnet.errors import UserError
+from linnet.scaling.law import Law
+from linnet.scaling.parametric import LEAST_POINTS
+from linnet.scaling.points import Points
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """`held` runs by ascending FLOPs, the loss predicted for each, and the interval that the bootstrap gives it.
+
+    `best_known`: the lowest loss of the runs that the law was fitted to, the prediction of who expects no progress.
+    """
+
+    held: Points
+    predicted_P: Array
+    low_P: Array
+    high_P: Array
+    best_known: float
+    flops_known: float
+
+    @property
+    def errors(self) -> Array:
+        """Predicted minus measured, as shares of the measured loss, `[P]`."""
+        shares: Array = self.predicted_P / self.held.loss - 1
+        return shares
+
+    @property
+    def rms_error(self) -> float:
+        """Root of the mean square of the errors."""
+        return _rms(self.errors)
+
+    @property
+    def rms_error_of_best_known(self) -> float:
+        """The same of who expects no progress."""
+        return _rms(self.best_known / self.held.loss - 1)
+
+    @property
+    def inside(self) -> int:
+        """How many measured losses lie in their intervals."""
+        return int(((self.low_P <= self.held.loss) & (self.held.loss <= self.high_P)).sum())
+
+    def figures(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        columns = {
+            "parameters": self.held.parameters, "tokens": self.held.tokens, "training_flops": self.held.flops,
+            "loss": self.held.loss, "predicted": self.predicted_P, "low": self.low_P, "high": self.high_P,
+        }  # fmt: skip
+        rows = zip(*(values.tolist() for values in columns.values()), strict=True)
+        return {
+            "runs_held_out": len(self.held),
+            "largest_training_flops_fitted": self.flops_known,
+            "rms_error": self.rms_error,
+            "mean_error": float(self.errors.mean()),
+            "largest_error": float(np.abs(self.errors).max()),
+            "inside_interval": self.inside,
+            "rms_error_of_best_known": self.rms_error_of_best_known,
+            "runs": [dict(zip(columns, row, strict=True)) for row in rows],
+        }
+
+
+def split_by_flops(points: Points, share: float) -> tuple[Points, Points]:
+    """The points but the `share` of them with the most training FLOPs, and those; both by ascending FLOPs."""
+    order = np.argsort(points.flops, kind="stable")
+    held = round(share * len(order))
+    if not (held > 0 and len(order) - held >= LEAST_POINTS):
+        raise UserError(
+            f"--hold-out {share}: leaves {len(order) - held} of {len(order)} runs to fit, {held} to predict; expected"
+            f" at least {LEAST_POINTS} and 1"
+        )
+    return points[order[: len(order) - held]], points[order[len(order) - held :]]
+
+
+def predict(law: Law, samples_R5: Array, fitted: Points, held: Points, coverage: float) -> Prediction:
+    """What the law says of the runs that it was not fitted to; `samples_R5` are constants of resamples."""
+    e, a, b, alpha, beta = (column[:, None] for column in samples_R5.T)
+    of_size_RP = np.exp(np.log(a) - alpha * np.log(held.parameters))  # of a resample both may be huge
+    losses_RP = e + of_size_RP + np.exp(np.log(b) - beta * np.log(held.tokens))
+    low_P, high_P = np.quantile(losses_RP, [(1 - coverage) / 2, (1 + coverage) / 2], axis=0)
+    predicted_P = law.loss(held.parameters, held.tokens)
+    return Prediction(held, predicted_P, low_P, high_P, float(fitted.loss.min()), float(fitted.flops.max()))
+
+
+def _rms(errors: Array) -> float:
+    return float(np.sqrt(np.mean(errors**2)))

@@ -1,0 +1,43 @@
+"""Laws by name and by file: the published ones lie in `laws/`, with their sources."""
+
+from pathlib import Path
+from typing import Any
+
+from linnet.errors import UserError
+from linnet.files import read_json
+from linnet.scaling.law import KaplanLaw, Law, ParametricLaw
+
+LAWS = Path(__file__).parent / "laws"
+FORMS: dict[str, type[Law]] = {"parametric": ParametricLaw, "kaplan": KaplanLaw}
+
+
+def law_names() -> list[str]:
+    """The names of the published laws."""
+    return sorted(path.stem for path in LAWS.glob("*.json"))
+
+
+def read_law(source: str | Path) -> Law:
+    """A published law by its name, or one from a file as `linnet plan fit` writes it.
+
+    A file needs no more than `{"E", "A", "B", "alpha", "beta"}`. `UserError` names what is missing or wrong.
+    """
+    known = LAWS / f"{source}.json"
+    path = known if known.parent == LAWS and known.is_file() else Path(source)
+    if not path.is_file():
+        raise UserError(f"--law {source}: no such file, and no law of that name; laws: {', '.join(law_names())}")
+    plain = read_json(path)
+    if not isinstance(plain, dict):
+        raise UserError(f"{path}: expected a mapping with E, A, B, alpha, beta, found {type(plain).__name__}")
+    return _form(plain, path).parse({"name": path.stem, **plain}, str(path))
+
+
+def published_laws() -> list[Law]:
+    """All of them, in the order of their names."""
+    return [read_law(name) for name in law_names()]
+
+
+def _form(plain: dict[str, Any], path: Path) -> type[Law]:
+    form = plain.get("form", "parametric")
+    if form not in FORMS:
+        raise UserError(f"{path}: form: {form!r}: must be one of {', '.join(FORMS)}")
+    return FORMS[form]

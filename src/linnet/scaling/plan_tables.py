@@ -1,0 +1,148 @@
+"""A plan as tables and as figures."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from linnet import numbers
+from linnet.report import Table
+from linnet.scaling.counts import COUNTED
+from linnet.scaling.data_at_hand import MOST_EPOCHS, WARNING_SOURCE
+from linnet.scaling.plan import Plan, Prediction
+from linnet.scaling.throughput import Throughput
+
+LOSSES = (
+    "Nats per token. A law holds for its own text and tokenizer, and tokenizers differ, so losses are not comparable"
+    " between laws, nor with yours. Bits per byte: if a token of the law's stood for as many bytes as one of yours."
+    " Best size: how the law divides the same FLOPs, by its own way of counting parameters (kaplan's loss there and its"
+    " loss of a plan are two fits, which do not agree). *: beyond the sizes that the law was fitted to."
+)
+
+COMMANDS = (
+    "A search looks for a better shape of the same cost; training takes either description. DIR: the text, prepared."
+)
+
+
+def plan_tables(plan: Plan, follow: Mapping[str, str]) -> list[Table]:
+    """The plan, the laws, and the commands that follow (`commands`)."""
+    rows = [(name.replace("_", " "), command) for name, command in follow.items()]
+    last = Table("Commands", ("", ""), rows, COMMANDS, text=True)
+    return [_plan_table(plan), _law_table(plan), last]
+
+
+def warnings(plan: Plan) -> list[str]:
+    """What to think about before training, a line each."""
+    found = []
+    if plan.repeats_too_much:
+        found.append(
+            f"the text is seen {plan.epochs:.1f} times; above {MOST_EPOCHS} epochs repeated text is worth less and less"
+            f" ({WARNING_SOURCE}), and no law here knows of it"
+        )
+    uniform = math.log(plan.model.vocab_size)
+    beyond = [one.law.name for one in plan.predictions if one.loss > uniform]
+    if beyond:
+        found.append(
+            f"{', '.join(beyond)}: a loss above {uniform:.2f}, that of guessing among {plan.model.vocab_size:,} tokens,"
+            " says only that the law does not reach down to this size"
+        )
+    return found
+
+
+def plan_figures(plan: Plan, follow: Mapping[str, str]) -> dict[str, Any]:
+    """All figures and the commands that follow, ready for JSON."""
+    losses = [one.loss for one in plan.predictions]
+    return {
+        "law": plan.law.name,
+        "parameters": {"by_law": plan.allocation.parameters, "counted": plan.law.counted, **plan.counts.by_name()},
+        "tokens": plan.tokens,
+        "tokens_per_parameter": plan.tokens / plan.counts.by_name()[plan.law.counted],
+        "training_flops": {"6ND": plan.allocation.flops, "exact": plan.exact_flops},
+        "steps": plan.steps,
+        "tokens_per_step": plan.tokens_per_step,
+        "wall_s": plan.wall_s,
+        "throughput": vars(plan.throughput),
+        "data": _data_figures(plan),
+        "laws": {one.law.name: one.figures() for one in plan.predictions},
+        "loss_spread": {"lowest": min(losses), "highest": max(losses)},
+        "model": plan.model.model_dump(mode="json"),
+        "commands": dict(follow),
+        "warnings": warnings(plan),
+    }
+
+
+def _plan_table(plan: Plan) -> Table:
+    counted = plan.counts.by_name()[plan.law.counted]
+    layers, width = plan.model.layers, plan.model.d_model
+    rows = [
+        ("parameters", f"{plan.counts.total:,}", f"a plain shape: {layers} layers of width {width}"),
+        *(
+            (f"  {name.replace('_', ' ')}", f"{value:,.0f}", COUNTED[name])
+            for name, value in plan.counts.by_name().items()
+            if name != "total"
+        ),
+        ("  by the law", f"{plan.allocation.parameters:,.0f}", f"{plan.law.name}, {COUNTED[plan.law.counted]}"),
+        ("tokens", f"{plan.tokens:,}", f"{plan.tokens / counted:,.1f} for each parameter"),
+        ("training FLOPs", numbers.scientific(plan.allocation.flops), "6 N D, as the laws count"),
+        ("  exactly", numbers.scientific(plan.exact_flops), "of the plain shape, with attention's scores and the head"),
+        ("steps", f"{plan.steps:,}", f"of {plan.setting.batch_size} x {plan.setting.context_length:,} tokens"),
+        ("time in steps", numbers.duration(plan.wall_s), _speed(plan.throughput)),
+        *_data_rows(plan),
+    ]
+    return Table("Plan", ("", "", ""), rows, "What the budget buys, and what it takes.", text=True)
+
+
+def _speed(throughput: Throughput) -> str:
+    speed = f"at {numbers.scientific(throughput.flops_per_s)} FLOP/s"
+    if throughput.parameters is None:
+        return f"{speed}, as given"
+    return f"{speed}, measured on {throughput.device} with {numbers.metric(throughput.parameters)} parameters"
+
+
+def _data_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    if plan.data is None or plan.epochs is None:
+        return []
+    data = plan.data
+    rows = [("epochs", f"{plan.epochs:,.2f}", f"of {data.folder}, {data.tokens:,} tokens")]
+    if plan.epochs > 1:
+        rows.append(("  worth", f"{data.worth(plan.tokens):,.0f}", f"new tokens, by {WARNING_SOURCE}"))
+    return rows
+
+
+def _data_figures(plan: Plan) -> dict[str, Any] | None:
+    if plan.data is None:
+        return None
+    return {
+        "path": str(plan.data.folder),
+        "tokens": plan.data.tokens,
+        "bytes_per_token": plan.data.bytes_per_token,
+        "epochs": plan.epochs,
+        "worth_tokens": plan.data.worth(plan.tokens),
+    }
+
+
+def _law_table(plan: Plan) -> Table:
+    columns = ("", "best size", "its tokens", "its loss", "loss of this plan", "bits per byte", "any text", "any size")
+    rows = [_law_row(one) for one in plan.predictions]
+    spreads = [_spread([one.loss_at_best for one in plan.predictions]), _spread([one.loss for one in plan.predictions])]
+    if len(rows) > 1:
+        rows.append(("highest - lowest", "", "", *spreads, "", "", ""))
+    limits = " any text: the planned size with unlimited text; any size: the planned tokens with no limit to the size."
+    return Table("What the laws expect", columns, rows, LOSSES + limits)
+
+
+def _law_row(one: Prediction) -> tuple[str, ...]:
+    bits = one.bits_per_byte
+    return (
+        one.law.name + ("*" if one.extrapolated else ""),
+        numbers.metric(one.best.parameters),
+        numbers.metric(one.best.tokens),
+        f"{one.loss_at_best:.3f}",
+        f"{one.loss:.3f}",
+        "" if bits is None else f"{bits:.3f}",
+        f"{one.loss_of_parameters:.3f}",
+        f"{one.loss_of_tokens:.3f}",
+    )
+
+
+def _spread(losses: list[float]) -> str:
+    return f"{max(losses) - min(losses):.3f}"

@@ -1,0 +1,79 @@
+"""What laws are fitted to: runs with their curves, and the points where they end.
+
+Legend: `T` points along one run's curve, `P` points.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linnet.errors import UserError
+from linnet.scaling.counts import COUNTED, COUNTINGS, Counting
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model and its loss, nats per token, after `tokens_T` tokens and `flops_T` training FLOPs, ascending.
+
+    The last is where training ended; of many runs only that is known. `parameters` by the way of counting.
+    """
+
+    name: str
+    parameters: dict[Counting, float]
+    tokens_T: Array
+    flops_T: Array
+    loss_T: Array
+
+
+@dataclass(frozen=True)
+class Points:
+    """Size, training tokens, training FLOPs and loss at the end of each run, `[P]` each."""
+
+    parameters: Array
+    tokens: Array
+    flops: Array
+    loss: Array
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], counted: Counting) -> Self:
+        """The ends of the runs."""
+        parameters = np.array([run.parameters[counted] for run in runs])
+        return cls(parameters, *(np.array([end[-1] for end in ends]) for ends in zip(*map(_curve, runs), strict=True)))
+
+    def __len__(self) -> int:
+        return len(self.loss)
+
+    def __getitem__(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> "Points":
+        return Points(self.parameters[chosen], self.tokens[chosen], self.flops[chosen], self.loss[chosen])
+
+
+def countings(runs: Sequence[Run]) -> list[Counting]:
+    """The ways of counting that are known of all runs."""
+    return [counted for counted in COUNTINGS if all(counted in run.parameters for run in runs)]
+
+
+def check_counting(runs: Sequence[Run], counted: Counting) -> None:
+    """`UserError` where one of the runs does not say how many parameters it has, counted so."""
+    missing = next((run.name for run in runs if counted not in run.parameters), None)
+    if missing is not None:
+        known = ", ".join(countings(runs))
+        raise UserError(
+            f"--counted {counted}: {missing} does not tell its parameters {COUNTED[counted]}; known of all: {known}"
+        )
+
+
+def without_highest(runs: Sequence[Run], count: int) -> list[Run]:
+    """All but the `count` runs that ended with the highest losses, in the order they had."""
+    if not 0 <= count < len(runs):
+        raise UserError(f"--drop-highest {count}: must be less than the number of runs, {len(runs)}")
+    dropped = sorted(range(len(runs)), key=lambda index: runs[index].loss_T[-1])[len(runs) - count :]
+    return [run for index, run in enumerate(runs) if index not in dropped]
+
+
+def _curve(run: Run) -> tuple[Array, Array, Array]:
+    return run.tokens_T, run.flops_T, run.loss_T

@@ -1,0 +1,101 @@
+"""How fast this device trains: a few real steps of a model, timed.
+
+FLOPs here are exact, from the model's description: forward and backward, with the head.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from linnet.model.cost import model_cost
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.progress import progress
+from linnet.scaling.run_folders import training_flops_per_token
+from linnet.training.machine import choose_precision, peak_flops_per_s
+from linnet.training.objective import next_token_loss
+from linnet.training.optimiser import build_optimiser
+from linnet.training.spec import TrainingSpec
+from linnet.training.step import Stepper
+
+SHARE_OF_PEAK = 0.3
+"""What a step usually reaches of a large product's speed: for guesses alone."""
+
+MOST_STEPS, ENOUGH_S, MOST_STEP_S = 10, 3.0, 3.0
+BYTES_PER_PARAMETER = 4 * 4
+"""Weight, gradient and two moments in float32."""
+
+MOST_OF_MEMORY = 0.4
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Training FLOPs per second; `parameters` of the model that was timed on `device`, None where it was given."""
+
+    flops_per_s: float
+    parameters: int | None = None
+    device: str | None = None
+
+
+def guessed_flops_per_s(device: torch.device) -> float:
+    """Roughly, from one large product."""
+    return SHARE_OF_PEAK * peak_flops_per_s(device, choose_precision(TrainingSpec(), device))
+
+
+def most_parameters(device: torch.device, context_length: int) -> float:
+    """The size up to which a step over one window fits into the memory and takes a few seconds."""
+    fitting = MOST_OF_MEMORY * _free_bytes(device) / BYTES_PER_PARAMETER
+    quick = MOST_STEP_S * guessed_flops_per_s(device) / (6 * context_length)
+    return min(fitting, quick)
+
+
+def measure(model: ModelSpec, batch_size: int, device: torch.device) -> Throughput:
+    """Time steps of the model on windows as long as its context, after one that does not count; the median.
+
+    At most `batch_size` windows in a step: fewer where a step would take longer than a few seconds.
+    """
+    flops_per_token = training_flops_per_token(model, None)
+    window_s = flops_per_token * model.context_length / guessed_flops_per_s(device)
+    rows = max(1, min(batch_size, int(MOST_STEP_S / window_s)))
+    take_step, batch = _stepper(model, rows, device)
+    times_s: list[float] = []
+    with progress(f"measure {device}", 1 + MOST_STEPS, "steps") as advance:
+        _timed_s(take_step, batch, device)
+        advance(1)
+        while len(times_s) < 2 or (sum(times_s) < ENOUGH_S and len(times_s) < MOST_STEPS):
+            times_s.append(_timed_s(take_step, batch, device))
+            advance(1)
+        advance(MOST_STEPS - len(times_s))
+    flops = flops_per_token * rows * model.context_length
+    return Throughput(flops / statistics.median(times_s), model_cost(model).parameters, str(device))
+
+
+def _stepper(model: ModelSpec, rows: int, device: torch.device) -> tuple[Stepper, tuple[torch.Tensor, torch.Tensor]]:
+    """A training step as `linnet train` takes it, and a batch of random tokens; the caller's random numbers stay."""
+    spec = TrainingSpec()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        decoder = Decoder(model).to(device)
+        tokens = torch.randint(model.vocab_size, (rows, model.context_length + 1))
+    bytes_V = torch.ones(model.vocab_size, dtype=torch.int64, device=device)
+    optimiser = build_optimiser(spec.optimiser, decoder)
+    stepper = Stepper(decoder, next_token_loss, optimiser, spec.clip, choose_precision(spec, device), bytes_V)
+    return stepper, (tokens[:, :-1], tokens[:, 1:].contiguous())
+
+
+def _timed_s(take_step: Stepper, batch: tuple[torch.Tensor, torch.Tensor], device: torch.device) -> float:
+    start_s = time.perf_counter()
+    take_step([batch], lr=1e-4)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start_s
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free
+    return int(psutil.virtual_memory().available)

@@ -1,0 +1,209 @@
+"""`linnet plan` and `linnet plan fit`: tables, JSON, files, what is refused, and that the printed commands work."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from known_laws import TRUTH, small_model, write_run_folder
+
+from linnet.cli.main import VERBS, main
+from linnet.data.prepare import prepare_texts
+from linnet.scaling import fit as fit_module
+from linnet.scaling import parametric
+from linnet.scaling.law_file import read_law
+
+GIVEN = ["--throughput", "1e12"]
+SMALL = ["--vocab-size", "257", "--context-length", "16", "--batch-size", "2"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plan") / "data"
+    prepare_texts(
+        ["the bird sang to the tree. " * 6] * 30, ["the tree was glad of it. "] * 8, folder, tokenizer="bytes"
+    )
+    return folder
+
+
+@pytest.fixture
+def few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every 150th start of the grid: these tests are about what stands around the fit."""
+    some = parametric.grid()[::150]
+    monkeypatch.setattr(fit_module, "grid", lambda: some)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """36 points of a known law."""
+    rows = [(n, n * ratio) for n in np.geomspace(1e6, 1e8, 9) for ratio in (5, 15, 40, 100)]
+    lines = [f"{n},{d},{TRUTH.loss(n, d)}" for n, d in rows]
+    path = tmp_path / "points.csv"
+    path.write_text("\n".join(["parameters,tokens,loss", *lines]))
+    return path
+
+
+def figures(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
+    """What a command prints with --json, which must be JSON and nothing else."""
+    assert main(["plan", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_budget_of_flops_as_tables(capsys: pytest.CaptureFixture[str]):
+    assert main(["plan", "--flops", "1e18", "--law", "chinchilla", *GIVEN]) == 0
+    out = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert lines[0].startswith("Plan by the law: chinchilla, Hoffmann et al. 2022")
+    by_law = 0.5986950904970205 * 1e18 ** (0.28 / 0.62)
+    assert f"by the law {by_law:,.0f} chinchilla, all parameters" in lines
+    assert "training FLOPs 1e18 6 N D, as the laws count" in lines
+    assert any(line.startswith("kaplan ") for line in lines) and any(line.startswith("replication ") for line in lines)
+    assert any(line.startswith("search linnet design --space merino.yaml --max-flops ") for line in lines)
+    assert any(line.startswith("train found linnet train --model designed.yaml --data DIR ") for line in lines)
+
+
+def test_amounts_are_read_with_letters(capsys: pytest.CaptureFixture[str]):
+    found = figures(capsys, "--parameters", "50M", "--tokens", "2B", *GIVEN)
+    assert found["parameters"]["by_law"] == 5e7 and found["tokens"] == 2_000_000_000
+    assert found["training_flops"]["6ND"] == pytest.approx(6e17)
+    assert found["wall_s"] == pytest.approx(found["training_flops"]["exact"] / 1e12)
+    assert found["throughput"] == {"flops_per_s": 1e12, "parameters": None, "device": None}
+
+
+def test_the_speed_is_measured_where_it_is_not_given(capsys: pytest.CaptureFixture[str]):
+    found = figures(capsys, "--parameters", "30k", "--tokens", "1M", "--device", "cpu", *SMALL)
+    assert found["throughput"]["device"] == "cpu"
+    assert found["throughput"]["parameters"] == found["parameters"]["total"]
+    assert 1e6 < found["throughput"]["flops_per_s"] < 1e14
+    assert found["steps"] == 1_000_000 // 32
+
+
+def test_the_printed_commands_train_the_planned_model(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    arguments = [
+        "--parameters",
+        "20k",
+        "--tokens",
+        "3000",
+        "--data",
+        data,
+        "--context-length",
+        "16",
+        "--batch-size",
+        "4",
+    ]
+    found = figures(capsys, *arguments, *GIVEN, "--out", "my plan.yaml")
+    command = shlex.split(found["commands"]["train"])
+    assert command[:2] == ["linnet", "train"]
+    assert main(command[1:]) == 0
+    run = json.loads((tmp_path / "runs" / "planned" / "model" / "run.json").read_text())
+    assert run["parameters"] == found["parameters"]["total"]
+    assert run["steps"] == found["steps"] == 47
+    assert run["tokens"] >= 3000
+
+
+@pytest.mark.skipif("design" not in VERBS, reason="there is no linnet design")
+def test_the_printed_search_uses_options_that_there_are(capsys: pytest.CaptureFixture[str]):
+    command = shlex.split(figures(capsys, "--parameters", "60M", *GIVEN)["commands"]["search"])
+    assert main([command[1], "--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(word in told for word in command if word.startswith("--"))
+
+
+def test_the_text_at_hand_is_counted_and_repeating_it_is_warned_of(data: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = ["plan", "--parameters", "1M", "--tokens", "1M", "--data", str(data), *GIVEN]
+    assert main([*arguments, "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["data"]["epochs"] == pytest.approx(1e6 / found["data"]["tokens"])
+    assert found["laws"]["chinchilla"]["bits_per_byte"] > 0
+    assert "Muennighoff et al. 2023" in err
+    assert err.count("\n") == len(found["warnings"])
+
+
+def test_a_report_has_pictures_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["plan", "--flops", "1e17", *GIVEN, "--report", str(tmp_path / "report")]) == 0
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["plan.png", "report.html"]
+    assert "linnet train --model planned.yaml" in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_a_law_is_fitted_kept_and_planned_with(
+    table: Path, tmp_path: Path, few_starts: None, capsys: pytest.CaptureFixture[str]
+):
+    law = tmp_path / "law.json"
+    found = figures(capsys, "fit", table, "--out", law, "--bootstrap", "20", "--report", tmp_path / "report")
+    for name in ("E", "A", "B", "alpha", "beta"):
+        assert found[name] == pytest.approx(getattr(TRUTH, name), rel=0.01)
+        assert found["intervals"][name][0] <= found[name] <= found["intervals"][name][1]
+    assert found == json.loads(law.read_text())
+    assert {"law.png", "frontier.png", "report.html"} <= {path.name for path in (tmp_path / "report").iterdir()}
+    planned = figures(capsys, "--flops", "1e16", "--law", law, *GIVEN)
+    assert list(planned["laws"]) == [str(law), "chinchilla", "kaplan", "replication"]
+    assert planned["parameters"]["by_law"] == pytest.approx(TRUTH.of_flops(1e16).parameters, rel=0.02)
+    assert planned["laws"][str(law)]["loss"] == pytest.approx(
+        TRUTH.loss(planned["parameters"]["total"], planned["tokens"]), rel=1e-3
+    )
+
+
+def test_larger_runs_are_predicted_from_run_folders(
+    tmp_path: Path, few_starts: None, capsys: pytest.CaptureFixture[str]
+):
+    folders = [
+        write_run_folder(tmp_path / f"{width}-{tokens}", small_model(width), [tokens // 2, tokens])
+        for width in (8, 16, 24, 32)
+        for tokens in (30_000, 60_000, 100_000, 300_000)
+    ]
+    law = tmp_path / "half.json"
+    arguments = ["plan", "fit", *map(str, folders), "--out", str(law), "--hold-out", "0.25", "--bootstrap", "20"]
+    assert main([*arguments, "--report", str(tmp_path / "report")]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Scaling law: 12 of 16 runs")
+    assert "Prediction\n" in out and "Ways of counting\n" in out
+    assert "law: " in err and "report: " in err
+    assert (tmp_path / "report" / "held_out.png").read_bytes().startswith(b"\x89PNG")
+    kept = read_law(law)
+    held = json.loads(law.read_text())["fit"]["held_out"]
+    assert held["runs_held_out"] == 4 and held["rms_error"] < 0.01
+    assert held["runs"][-1]["predicted"] == pytest.approx(
+        kept.loss(held["runs"][-1]["parameters"], held["runs"][-1]["tokens"])
+    )
+    assert json.loads(law.read_text())["bytes_per_token"] == 2.5
+
+
+def test_the_highest_losses_are_dropped_and_the_counting_is_chosen(
+    table: Path, tmp_path: Path, few_starts: None, capsys: pytest.CaptureFixture[str]
+):
+    table.write_text(table.read_text() + "\n1e7,1e8,99\n2e7,1e8,98")
+    found = figures(capsys, "fit", table, "--out", tmp_path / "l.json", "--bootstrap", "20", "--drop-highest", "2")
+    assert found["fit"]["runs"] == 36 and found["alpha"] == pytest.approx(TRUTH.alpha, rel=0.01)
+    assert found["fit"]["approaches"]["1"]["reason"].startswith("needs the loss along the training")
+    wrong = ["plan", "fit", str(table), "--out", str(tmp_path / "l.json"), "--counted", "without_embedding"]
+    assert main(wrong) == 2
+    assert "does not tell its parameters without token and position embeddings" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "error: nothing to plan with; give one of --flops, --hours, --parameters, --tokens\n"),
+        (["--flops", "much"], "error: --flops much: expected a positive number, with k, M, G (or B), T or P behind"),
+        (["--flops", "1e18", "--hours", "2"], "error: --flops, --hours: too many; expected one of --flops, --hours,"),
+        (["--flops", "1e18", "--law", "gopher"], "error: --law gopher: no such file, and no law of that name; laws: "),
+        (["--flops", "1e18", "--data", "nowhere"], "error: nowhere: not a data folder (no manifest.json); make one"),
+        (["--flops", "1e18", "--throughput", "0"], "error: --throughput 0: expected a positive number"),
+        (["--flops", "1e9", "--throughput", "1"], "error: a model of "),
+        (["--flops", "1e18", "fit", "x", "--out", "y"], "error: --flops 1e18: does not go with `linnet plan fit`"),
+        (["fit", "nowhere", "--out", "y"], "error: nowhere: neither a CSV file nor the folder of a run"),
+        (["fit", "nowhere"], "error: Missing option '--out' (see linnet plan fit --help)\n"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["plan", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(expected)
+    assert err.count("\n") == 1

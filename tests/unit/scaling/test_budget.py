@@ -1,0 +1,60 @@
+"""How a budget is divided."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linnet.errors import UserError
+from linnet.scaling.budget import Budget, allocate, allocate_exact
+from linnet.scaling.law import Allocation
+from linnet.scaling.law_file import read_law
+
+LAW = read_law("replication")
+
+
+def test_one_amount_is_divided_by_the_law():
+    for budget in (Budget(flops=1e18), Budget(parameters=3e7), Budget(tokens=1e9)):
+        found = allocate(budget, LAW)
+        assert found.parameters == pytest.approx(LAW.of_flops(found.flops).parameters)
+    assert allocate(Budget(flops=1e18), LAW).flops == pytest.approx(1e18)
+    assert allocate(Budget(parameters=3e7), LAW).parameters == 3e7
+    assert allocate(Budget(tokens=1e9), LAW).tokens == 1e9
+
+
+def test_two_amounts_leave_no_choice():
+    assert allocate(Budget(parameters=10, tokens=20), LAW) == Allocation(10, 20)
+    assert allocate(Budget(flops=1200, parameters=10), LAW) == Allocation(10, 20)
+    assert allocate(Budget(flops=1200, tokens=20), LAW) == Allocation(10, 20)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "message"),
+    [
+        ({}, "nothing to plan with; give one of --flops, --hours, --parameters, --tokens"),
+        ({"flops": 1, "hours": 1}, "--flops, --hours: too many; expected one of"),
+        ({"flops": 1, "parameters": 1, "tokens": 1}, "--flops, --parameters, --tokens: too many"),
+    ],
+)
+def test_too_little_and_too_much_is_refused(amounts, message: str):
+    with pytest.raises(UserError, match=message):
+        Budget(**amounts)
+
+
+def flops_of(found: Allocation) -> float:
+    """A model whose own FLOPs are not `6 N D`: a part of it does not grow with its size."""
+    return found.tokens * (6 * found.parameters + 4e6)
+
+
+@given(st.floats(1e13, 1e20))
+def test_exact_flops_are_spent_to_the_last(exact: float):
+    found = allocate_exact(Budget(hours=1), LAW, exact, flops_of)
+    assert flops_of(found) == pytest.approx(exact, rel=1e-9)
+    best = LAW.of_flops(found.flops)
+    assert found.parameters == pytest.approx(best.parameters, rel=0.01)
+
+
+def test_exact_flops_with_a_fixed_size_or_fixed_tokens():
+    found = allocate_exact(Budget(hours=1, parameters=2e6), LAW, 1e16, flops_of)
+    assert found.parameters == 2e6 and flops_of(found) == pytest.approx(1e16)
+    found = allocate_exact(Budget(hours=1, tokens=1e8), LAW, 1e16, flops_of)
+    assert found.tokens == 1e8 and flops_of(found) == pytest.approx(1e16, rel=2e-3)

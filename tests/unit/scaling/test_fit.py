@@ -1,0 +1,145 @@
+"""Whole fits: all approaches, all ways of counting, held-out runs, tables and files."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from known_laws import TRUTH, known_runs
+
+from linnet.errors import UserError
+from linnet.scaling.fit import Exponents, Settings, fit_runs
+from linnet.scaling.fit_pictures import fit_pictures
+from linnet.scaling.fit_tables import fit_tables, fitted_law
+from linnet.scaling.law_file import published_laws, read_law
+from linnet.scaling.points import Run
+
+SETTINGS = Settings(resamples=20, flops_tolerance=0.3)
+
+
+def ends(runs) -> list[Run]:
+    """The ends of runs, one way of counting."""
+    return [_with(run, tokens_T=run.tokens_T[-1:], flops_T=run.flops_T[-1:], loss_T=run.loss_T[-1:]) for run in runs]
+
+
+def counted_once(runs) -> list[Run]:
+    """One way of counting alone: a third of the work."""
+    return [_with(run) for run in runs]
+
+
+def _with(run: Run, **changes) -> Run:
+    return replace(run, parameters={"total": run.parameters["total"]}, **changes)
+
+
+@pytest.fixture(scope="module")
+def found(few_starts, noisy_runs):
+    return fit_runs(noisy_runs, SETTINGS, "mine")
+
+
+def test_approach_3_gives_the_law_with_its_intervals(found, few_starts: int):
+    law = found.chosen.law
+    assert law.name == "mine" and law.counted == "total"
+    assert law.alpha == pytest.approx(TRUTH.alpha, abs=0.03)
+    assert law.intervals is not None and law.intervals["alpha"][0] < law.alpha < law.intervals["alpha"][1]
+    assert found.chosen.fitted.starts == few_starts
+    parametric = found.chosen.parametric
+    assert parametric.a == pytest.approx(TRUTH.optimum[1], abs=0.03)
+    assert parametric.a_interval[0] < parametric.a < parametric.a_interval[1]
+    assert parametric.a + parametric.b == pytest.approx(1)
+
+
+def test_approach_1_is_there_with_curves_and_told_why_not_without(found, few_starts, noisy_runs):
+    assert isinstance(found.chosen.envelope, Exponents)
+    again = fit_runs(ends(noisy_runs), SETTINGS).chosen
+    assert isinstance(again.envelope, str) and "curves of 0" in again.envelope
+    assert again.law.alpha == pytest.approx(found.chosen.law.alpha)
+
+
+def test_the_way_of_counting_decides_the_exponents(found):
+    a = {counted: one.parametric.a for counted, one in found.by_counting.items()}
+    assert list(a) == ["total", "without_embedding", "matrices_and_head"]
+    assert abs(a["without_embedding"] - a["total"]) > 0.02
+    assert a["matrices_and_head"] == pytest.approx(a["total"], abs=0.003)
+    shown = next(table for table in fit_tables(found) if table.title == "Ways of counting")
+    assert [row[0] for row in shown.rows] == ["total", "without embedding", "matrices and head"]
+
+
+def test_a_way_of_counting_that_comes_to_no_law_is_told_and_the_others_stay(few_starts):
+    runs = known_runs()
+    for run in runs:
+        run.parameters["matrices_and_head"] = 1e13 / run.parameters["total"]
+    found = fit_runs(runs, SETTINGS)
+    assert list(found.by_counting) == ["total", "without_embedding"]
+    assert "do not show how the loss falls" in found.failed["matrices_and_head"]
+    shown = next(table for table in fit_tables(found) if table.title == "Ways of counting")
+    assert "matrices and head: the fit has" in shown.meaning
+    with pytest.raises(UserError, match="do not show how the loss falls"):
+        fit_runs(runs, Settings(counted="matrices_and_head", resamples=20))
+
+
+def test_larger_runs_are_predicted_from_smaller_ones(few_starts, noisy_runs):
+    runs, settings = ends(noisy_runs), Settings(resamples=20, share_held=0.5)
+    found = fit_runs(runs, settings)
+    prediction = found.prediction
+    assert prediction is not None
+    assert len(found.runs) == len(prediction.held) == 14
+    assert max(run.flops_T[-1] for run in found.runs) <= prediction.held.flops.min()
+    assert prediction.rms_error < 0.05 < 0.2 < prediction.rms_error_of_best_known
+    # The held-out losses have no part in the law.
+    for index in np.argsort([run.flops_T[-1] for run in runs], kind="stable")[14:]:
+        runs[index] = replace(runs[index], loss_T=np.array([99.0]))
+    again = fit_runs(runs, settings)
+    assert again.chosen.law.A == found.chosen.law.A
+    assert again.prediction is not None and again.prediction.rms_error > 0.9
+
+
+def test_the_highest_losses_are_left_out(few_starts):
+    runs = ends(known_runs())
+    for index in (3, 20):
+        runs[index].loss_T[-1] = 50.0
+    found = fit_runs(runs, Settings(resamples=20, drop_highest=2))
+    assert len(found.runs) == 26
+    assert found.chosen.law.alpha == pytest.approx(TRUTH.alpha, rel=0.01)
+
+
+def test_the_laws_file_is_read_again_and_tells_how_it_came_about(found, tmp_path):
+    law = fitted_law(found, 3.5, "linnet plan fit x")
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(law.model_dump(mode="json"), allow_nan=False))
+    again = read_law(path)
+    assert again.loss(1e6, 1e8) == law.loss(1e6, 1e8)
+    assert (again.source, again.counted) == ("linnet plan fit x", "total")
+    assert again.sizes == pytest.approx((2e5, 2e7))
+    plain = json.loads(path.read_text())
+    assert {"E", "A", "B", "alpha", "beta", "objective", "intervals"} <= plain.keys()
+    assert plain["intervals"].keys() == {"E", "A", "B", "alpha", "beta"}
+    assert plain["fit"]["runs"] == 28 and plain["bytes_per_token"] == 3.5
+    assert plain["fit"]["approaches"].keys() == {"1", "2", "3"}
+    assert plain["fit"]["countings"].keys() == {"total", "without_embedding", "matrices_and_head"}
+
+
+def test_the_tables_have_the_figures(found):
+    tables = {table.title: table for table in fit_tables(found)}
+    assert list(tables) == ["Law", "Exponents", "Ways of counting"]
+    law = {name: value for name, value, _ in tables["Law"].rows}
+    assert float(law["alpha"]) == pytest.approx(found.chosen.law.alpha, rel=1e-3)
+    rows = {row[0][0]: row for row in tables["Exponents"].rows}
+    assert float(rows["3"][1]) == pytest.approx(found.chosen.parametric.a, abs=6e-4)
+
+
+def test_there_is_a_picture_of_everything_that_was_found(few_starts, noisy_runs):
+    found = fit_runs(counted_once(noisy_runs), Settings(resamples=20, flops_tolerance=0.3, share_held=0.3))
+    pictures = fit_pictures(found, published_laws())
+    names = [picture.name for picture in pictures]
+    assert names[:3] == ["held_out", "law", "frontier"]
+    assert ("envelope" in names) == isinstance(found.chosen.envelope, Exponents)
+    assert ("isoflop" in names) == isinstance(found.chosen.isoflop, Exponents)
+    assert all(picture.png.startswith(b"\x89PNG") and picture.caption for picture in pictures)
+
+
+def test_the_seed_decides_the_intervals_alone(found, few_starts, noisy_runs):
+    runs = counted_once(noisy_runs)
+    again = fit_runs(runs, SETTINGS, "mine").chosen.law
+    assert again == found.chosen.law
+    other = fit_runs(runs, replace(SETTINGS, seed=1)).chosen.law
+    assert other.A == again.A and other.intervals != again.intervals

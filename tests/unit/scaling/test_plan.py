@@ -1,0 +1,165 @@
+"""Plans: sizes, tokens, steps, time, and what follows from them."""
+
+import math
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+from linnet.scaling import plan as plan_module
+from linnet.scaling.budget import Budget
+from linnet.scaling.commands import commands, design_command, train_command
+from linnet.scaling.data_at_hand import DataAtHand
+from linnet.scaling.law import ParametricLaw
+from linnet.scaling.law_file import published_laws, read_law
+from linnet.scaling.plan import Setting, make_plan
+from linnet.scaling.plan_pictures import plan_pictures
+from linnet.scaling.plan_tables import plan_figures, plan_tables, warnings
+from linnet.scaling.run_folders import training_flops_per_token
+from linnet.scaling.throughput import Throughput
+
+SETTING = Setting(4096, 256, 8, torch.device("cpu"), Throughput(1e12))
+DATA = DataAtHand(Path("data/my text"), 10_000_000, 3.0, 4096)
+LAW = read_law("replication")
+
+
+def planned(data: DataAtHand | None = None, law=LAW, setting: Setting = SETTING, **amounts):
+    return make_plan(Budget(**amounts), law, published_laws(), setting, data)
+
+
+def test_everything_follows_from_size_and_tokens():
+    plan = planned(DATA, parameters=5e6, tokens=1e8)
+    assert plan.counts.total == pytest.approx(5e6, rel=0.05)
+    assert plan.tokens == 100_000_000 and plan.tokens_per_step == 2048
+    assert plan.steps == math.ceil(1e8 / 2048)
+    assert plan.epochs == pytest.approx(10)
+    assert plan.exact_flops == pytest.approx(1e8 * training_flops_per_token(plan.model, None))
+    assert plan.wall_s == pytest.approx(plan.exact_flops / 1e12)
+
+
+def test_hours_are_spent_to_the_minute_with_a_given_speed():
+    plan = planned(hours=2)
+    assert plan.wall_s == pytest.approx(2 * 3600, rel=1e-6)
+    assert plan.allocation.parameters == pytest.approx(LAW.of_flops(plan.allocation.flops).parameters, rel=0.1)
+    assert planned(hours=2, parameters=5e6).allocation.parameters == 5e6
+
+
+def test_the_speed_is_measured_with_the_size_that_comes_out(monkeypatch: pytest.MonkeyPatch):
+    """Larger models are faster here by the root of their size: the first guess is far off."""
+    timed: list[float] = []
+
+    def measured(model, batch_size, device):
+        timed.append(plan_module.parameter_counts(model).total)
+        return Throughput(1e9 * timed[-1] ** 0.5, int(timed[-1]), "cpu")
+
+    monkeypatch.setattr(plan_module, "measure", measured)
+    monkeypatch.setattr(plan_module, "guessed_flops_per_s", lambda device: 1e9)
+    monkeypatch.setattr(plan_module, "most_parameters", lambda device, length: 1e12)
+    plan = planned(setting=Setting(4096, 256, 8, torch.device("cpu")), hours=24)
+    assert len(timed) >= 2
+    assert timed[-1] == pytest.approx(plan.counts.total, rel=0.5)
+    assert plan.wall_s == pytest.approx(24 * 3600, rel=1e-6)
+    assert plan.throughput.parameters == timed[-1]
+
+
+def test_no_more_is_timed_than_the_device_takes_in_seconds(monkeypatch: pytest.MonkeyPatch):
+    def measured(model, batch_size, device):
+        return Throughput(1e9, plan_module.parameter_counts(model).total, "cpu")
+
+    monkeypatch.setattr(plan_module, "measure", measured)
+    monkeypatch.setattr(plan_module, "most_parameters", lambda device, length: 3e6)
+    setting = Setting(4096, 256, 8, torch.device("cpu"))
+    assert planned(setting=setting, parameters=1e9).throughput.parameters == pytest.approx(3e6, rel=0.1)
+    monkeypatch.setattr(plan_module, "most_parameters", lambda device, length: 1.0)
+    assert planned(setting=setting, parameters=1e9).throughput.parameters == pytest.approx(70_000, rel=0.1)
+
+
+def test_each_law_counts_parameters_in_its_own_way():
+    plan = planned(flops=1e17)
+    by_name = {one.law.name: one for one in plan.predictions}
+    kaplan = by_name["kaplan"]
+    assert kaplan.loss == pytest.approx(kaplan.law.loss(plan.counts.without_embedding, plan.allocation.tokens))
+    assert by_name["replication"].loss == pytest.approx(LAW.loss(plan.counts.total, plan.allocation.tokens))
+    assert by_name["replication"].loss_at_best == pytest.approx(LAW.loss_of_flops(1e17))
+    assert kaplan.best.flops == pytest.approx(1e17)
+    assert [name for name, one in by_name.items() if one.extrapolated] == ["chinchilla", "replication"]
+
+
+def test_bits_per_byte_use_the_laws_own_tokens_where_they_are_known():
+    assert planned(flops=1e16).predictions[0].bits_per_byte is None
+    from_data = planned(DATA, flops=1e16).predictions[0]
+    assert from_data.bits_per_byte == pytest.approx(from_data.loss / math.log(2) / 3.0)
+    own = ParametricLaw(E=1, A=100, B=100, alpha=0.3, beta=0.3, bytes_per_token=4.0)
+    one = make_plan(Budget(flops=1e16), own, [own], SETTING, DATA).predictions[0]
+    assert one.bits_per_byte == pytest.approx(one.loss / math.log(2) / 4.0)
+
+
+def test_more_than_four_epochs_are_warned_of_with_the_source():
+    few, many = planned(DATA, parameters=5e6, tokens=3.9e7), planned(DATA, parameters=5e6, tokens=4.1e7)
+    assert not any("Muennighoff" in line for line in warnings(few))
+    (line,) = (line for line in warnings(many) if "Muennighoff" in line)
+    assert "4.1 times" in line
+
+
+def test_a_loss_that_guessing_would_beat_is_warned_of():
+    assert any("guessing among 4,096 tokens" in line for line in warnings(planned(flops=1e13)))
+    assert not any("guessing" in line for line in warnings(planned(flops=1e18)))
+
+
+def test_the_figures_are_those_of_the_plan():
+    plan = planned(DATA, flops=1e16)
+    figures = plan_figures(plan, {"train": "linnet train"})
+    losses = [one.loss for one in plan.predictions]
+    assert figures["loss_spread"] == {"lowest": min(losses), "highest": max(losses)}
+    assert figures["laws"]["kaplan"]["parameters_counted"] == "without_embedding"
+    assert figures["data"]["epochs"] == plan.epochs
+    assert figures["training_flops"]["6ND"] == pytest.approx(1e16)
+    assert figures["commands"] == {"train": "linnet train"}
+    assert figures["model"]["d_model"] == plan.model.d_model
+
+
+def test_the_tables_show_the_plan_every_law_and_the_commands():
+    plan = planned(DATA, flops=1e16)
+    tables = {table.title: table for table in plan_tables(plan, {"train": "linnet train", "train_found": "x"})}
+    assert list(tables) == ["Plan", "What the laws expect", "Commands"]
+    shown = {row[0].strip(): row[1] for row in tables["Plan"].rows}
+    assert shown["tokens"] == f"{plan.tokens:,}" and shown["epochs"] == f"{plan.epochs:,.2f}"
+    assert [row[0] for row in tables["What the laws expect"].rows] == [
+        "chinchilla*",
+        "kaplan",
+        "replication*",
+        "highest - lowest",
+    ]
+    assert "tokenizers differ" in tables["What the laws expect"].meaning
+    assert tables["Commands"].rows == [("train", "linnet train"), ("train found", "x")]
+
+
+def test_commands_can_be_pasted_into_a_shell():
+    plan = planned(DATA, flops=1e16)
+    words = shlex.split(train_command(plan, "my shape.yaml"))
+    assert words[:4] == ["linnet", "train", "--model", "my shape.yaml"]
+    assert words[words.index("--data") + 1] == "data/my text"
+    assert f"training.tokens={plan.tokens}" in words
+    words = shlex.split(design_command(plan))
+    assert words[:4] == ["linnet", "design", "--space", "merino.yaml"]
+    assert words[-4:] == ["--score", "entropy", "--out", "designed.yaml"]
+    assert "--max-flops" in words and "--max-parameters" in words
+
+
+def test_a_description_is_kept_once_and_a_search_is_for_sizes_that_the_space_has():
+    small, large = planned(flops=1e16), planned(parameters=6e7, tokens=1e9)
+    assert commands(small, "linnet plan x", None) == {
+        "describe": "linnet plan x --out planned.yaml",
+        "train": train_command(small, "planned.yaml"),
+    }
+    assert commands(large, "linnet plan x", Path("y.yaml")) == {
+        "train": train_command(large, "y.yaml"),
+        "search": design_command(large),
+        "train_found": train_command(large, "designed.yaml"),
+    }
+
+
+def test_there_is_a_picture():
+    (picture,) = plan_pictures(planned(flops=1e16))
+    assert picture.png.startswith(b"\x89PNG")

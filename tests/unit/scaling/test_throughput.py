@@ -1,0 +1,67 @@
+"""The measured speed."""
+
+import pytest
+import torch
+from known_laws import small_model
+
+from linnet.model.cost import model_cost
+from linnet.scaling import throughput
+from linnet.scaling.run_folders import training_flops_per_token
+from linnet.scaling.throughput import measure, most_parameters
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch):
+    """Steps of so many seconds, the first of a hundred; and what was trained on."""
+    shapes = []
+
+    def install(seconds: list[float]) -> list[tuple[int, ...]]:
+        times = iter([100.0, *seconds])
+
+        def timed(take_step, batch, device):
+            take_step([batch], lr=1e-4)
+            shapes.append(tuple(batch[0].shape))
+            return next(times)
+
+        monkeypatch.setattr(throughput, "_timed_s", timed)
+        return shapes
+
+    return install
+
+
+def test_the_median_of_the_steps_counts_and_the_first_does_not(clock):
+    model = small_model(8)
+    shapes = clock([2.0, 0.5, 0.5, 9.0])
+    found = measure(model, 3, CPU)
+    assert shapes == [(3, 16)] * 4
+    assert found.flops_per_s == pytest.approx(3 * 16 * training_flops_per_token(model, None) / 0.5)
+    assert (found.parameters, found.device) == (model_cost(model).parameters, "cpu")
+
+
+def test_slow_steps_are_few_and_quick_ones_at_most_ten(clock):
+    assert len(clock([60.0] * 9)) == 0
+    shapes = clock([60.0] * 9)
+    measure(small_model(8), 1, CPU)
+    assert len(shapes) == 3
+    shapes.clear()
+    clock([1e-3] * 50)
+    measure(small_model(8), 1, CPU)
+    assert len(shapes) == 11
+
+
+def test_a_real_measurement_is_a_speed_and_leaves_random_numbers_alone():
+    before = torch.get_rng_state()
+    found = measure(small_model(16), 2, CPU)
+    assert 1e5 < found.flops_per_s < 1e14
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_what_can_be_timed_shrinks_with_the_window_and_with_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(throughput, "guessed_flops_per_s", lambda device: 1e11)
+    monkeypatch.setattr(throughput, "_free_bytes", lambda device: 10**12)
+    assert most_parameters(CPU, 1000) == pytest.approx(3e11 / 6000)
+    assert most_parameters(CPU, 2000) == pytest.approx(3e11 / 12000)
+    monkeypatch.setattr(throughput, "_free_bytes", lambda device: 10**8)
+    assert most_parameters(CPU, 1000) == pytest.approx(0.4 * 10**8 / 16)

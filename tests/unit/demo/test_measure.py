@@ -7,11 +7,11 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.demo import measure
 from linnet.demo.measure import check_prompt, decode_speeds, write_story
 from linnet.errors import UserError
+from linnet.inference.caches import CachedReader
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.model.state import DecoderState
 
 CONTEXT = 48
 
@@ -64,13 +64,13 @@ def test_speeds_are_medians_and_the_models_take_turns(monkeypatch: pytest.Monkey
 
 
 def test_a_speed_counts_passes_over_one_token_and_not_the_prompt(model: LanguageModel, monkeypatch: pytest.MonkeyPatch):
-    passes, hidden = [], model.decoder.hidden
+    passes, read = [], CachedReader.read
 
-    def counted(tokens: torch.Tensor, state: DecoderState) -> torch.Tensor:
+    def counted(reader: CachedReader, tokens: torch.Tensor) -> torch.Tensor:
         passes.append(tokens.shape[1])
-        return hidden(tokens, state)
+        return read(reader, tokens)
 
-    monkeypatch.setattr(model.decoder, "hidden", counted)
+    monkeypatch.setattr(CachedReader, "read", counted)
     monkeypatch.setattr(measure.time, "perf_counter", lambda: sum(0.5 if length == 1 else 100.0 for length in passes))
     assert measure._tokens_per_s(model, "Once", Sampling(seed=0), 8) == 2.0
     assert passes == [5] + [1] * 8

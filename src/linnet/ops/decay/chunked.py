@@ -27,8 +27,8 @@ from linnet.ops.decay.rates import RateBank, coefficients, coefficients_and_slop
 CHUNK = 32
 """Tokens of a chunk; the fastest of 16, 32, 64 and 128 on a processor (experiments/LOG.md)."""
 
-SEGMENT_NUMBERS = 2**19
-"""Numbers of a segment's quantities on a processor: 2 MiB in float32. A GPU takes all at once."""
+SEGMENT_NUMBERS = 2**20
+"""Numbers of a segment's quantities on a processor: 4 MiB in float32. A GPU takes all at once."""
 
 TOLERANCE = 1e-5
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from harness import gate, report, threads_from_command_line
+from linnet.allocator import keep_freed_memory
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import operators_for, with_fixed_operators
 from linnet.model.spec import ModelSpec
@@ -95,6 +96,7 @@ def high_water_bytes() -> int:
 def main() -> None:
     """Check, then time in turn, then measure memory."""
     runs = threads_from_command_line(__doc__)
+    keep_freed_memory()  # as `linnet train` does
     check()
     steps = {kind: stepper(kind) for kind in KINDS}
     times: dict[str, list[float]] = {kind: [] for kind in KINDS}

@@ -7,6 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness import contest, gate, report, threads_from_command_line
+from linnet.allocator import keep_freed_memory
 from linnet.interop.names import from_llama
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -44,6 +45,7 @@ def models() -> tuple[Decoder, LlamaForCausalLM]:
 def main() -> None:
     """Check, then time."""
     runs = threads_from_command_line(__doc__)
+    keep_freed_memory()  # as `linnet train` does
     ours, theirs = models()
     tokens = torch.randint(VOCABULARY, (BATCH, TOKENS + 1))
     inputs, targets = tokens[:, :-1], tokens[:, 1:].contiguous()

@@ -46,11 +46,21 @@ class _RmsNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
         kept, gain_D, inverse = ctx.saved_tensors
-        normed = kept / gain_D if ctx.keeps_output else kept * inverse
-        gain_gradient = (upstream * normed).flatten(0, -2).sum(dim=0)
-        gradient = upstream * gain_D
-        along = torch.linalg.vecdot(gradient, normed).div_(kept.shape[-1]).unsqueeze(-1)
-        return gradient.sub_(normed.mul_(along)).mul_(inverse), gain_gradient, None
+        gain_gradient, along = _sums(ctx.keeps_output, upstream, kept, gain_D, inverse)
+        gradient = (upstream * inverse).mul_(gain_D)
+        scaled = kept * along.mul_(inverse if ctx.keeps_output else inverse.square())
+        if ctx.keeps_output:
+            return gradient.addcdiv_(scaled, gain_D, value=-1), gain_gradient, None
+        return gradient.sub_(scaled), gain_gradient, None
+
+
+def _sums(keeps_output: bool, upstream: Tensor, kept: Tensor, gain_D: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of the gain, `[D]`, and the mean of `upstream * gain * x / rms`, `[..., 1]`."""
+    products = upstream * kept
+    if keeps_output:
+        return products.flatten(0, -2).sum(dim=0) / gain_D, products.mean(dim=-1, keepdim=True)
+    products.mul_(inverse)
+    return products.flatten(0, -2).sum(dim=0), products.mul_(gain_D).mean(dim=-1, keepdim=True)
 
 
 def rms_norm(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:

@@ -51,6 +51,9 @@ def context_state(
 def layer_contexts(decoder: Decoder, context: Contexts) -> list[Context]:
     """One for each layer of the model; `UserError` where there are too many or too few, or a layer is not TED."""
     are_ted = [isinstance(mixer, Ted) for mixer in decoder.mixers]
+    for choice in [context] if isinstance(context, str) or not isinstance(context, Sequence) else context:
+        if not isinstance(choice, tuple(KINDS.values())):
+            raise UserError(f"context: {choice!r}: expected {FULL}, a ContextPolicy or a BankContext")
     if not isinstance(context, Sequence):
         if context != FULL and not any(are_ted):
             raise UserError(f"context: {context}: the model has no ted layer; expected {FULL}")

@@ -34,7 +34,7 @@ def new_state(
     capacity = _longest(prompts) + max_tokens
     try:
         return context_state(decoder, len(prompts), capacity, context)
-    except (RuntimeError, MemoryError):
+    except (RuntimeError, MemoryError, TypeError, OverflowError):  # the last two: more than a tensor can have
         rows = f"{len(prompts)} times " if len(prompts) > 1 else ""
         raise UserError(f"max_tokens: {max_tokens}: no memory for the state of {rows}{capacity} tokens") from None
 

@@ -8,7 +8,7 @@ from typing import Literal, overload
 from linnet.data.tokenizer import Tokenizer
 from linnet.errors import UserError
 from linnet.inference.caches import Caches
-from linnet.inference.context import Contexts, contexts_of
+from linnet.inference.context import Contexts, contexts_of, layer_contexts
 from linnet.inference.continuation import Continuation
 from linnet.inference.device import resolve_device
 from linnet.inference.engine import decode, new_state
@@ -167,7 +167,7 @@ class LanguageModel:
         """An empty state for the prompts; None without the KV-cache, which then keeps nothing that could be chosen."""
         if caches.kv:
             return new_state(self.decoder, rows, max_tokens, context)
-        if context != FULL:
+        if any(choice != FULL for choice in layer_contexts(self.decoder, context)):
             raise UserError(f"--no-kv-cache: nothing is kept of the text, so there is no context {context}; use one")
         return None
 

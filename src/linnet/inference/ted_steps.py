@@ -59,7 +59,7 @@ class _Step:
     def __init__(self, weights: _Weights, state: TedState) -> None:
         self._weights, self._read = weights, state.row_reader()
         self._width = len(weights.norms[0][0])
-        self._zero = torch.zeros(())
+        self._zero = torch.zeros((), device="cpu")
 
     def take(self, x_1D: Tensor, position: int) -> Tensor:
         weights, width = self._weights, self._width
@@ -86,7 +86,9 @@ class TedSteps:
     @classmethod
     def of(cls, decoder: Decoder, state: DecoderState) -> Self | None:
         """For one stream in float32 on a processor, through pre-norm layers of TED with plain weights; else None."""
-        if decoder.device.type != "cpu" or decoder.dtype != torch.float32 or not _is_plain(decoder):
+        if decoder.device.type != "cpu" or decoder.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
+            return None
+        if not _is_plain(decoder):
             return None
         states = [layer for layer in state.layers if isinstance(layer, TedState)]
         one_row = state.padding_B is None and all(len(held) == 1 for one in states for held in one.tensors().values())

@@ -19,7 +19,17 @@ from torch import Tensor, nn
 
 from linnet.mixers.base import Mixer, MixerSpec, Span, State, Traits
 from linnet.mixers.ted_policy import PolicyState
-from linnet.mixers.ted_state import FULL, BankContext, BankState, Context, FullContext, FullState, Shape, TedState
+from linnet.mixers.ted_state import (
+    FULL,
+    LONGEST,
+    BankContext,
+    BankState,
+    Context,
+    FullContext,
+    FullState,
+    Shape,
+    TedState,
+)
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear, in_one_piece
 from linnet.ops.decay.auto import Form, chunked_runs, decay, decay_flops
@@ -176,7 +186,7 @@ def empty_state(context: Context, shape: Shape, capacity: int, tolerance: float,
         case ContextPolicy():
             return PolicyState.empty(shape, context)
         case BankContext():
-            length = capacity if context.length is None else context.length
+            length = min(capacity, LONGEST) if context.length is None else context.length
             return BankState.empty(shape, rate_bank(tolerance, chunk, 1 << (length - 1).bit_length()))
         case FullContext():
             return FullState.empty(shape, capacity)

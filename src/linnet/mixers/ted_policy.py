@@ -56,6 +56,7 @@ class PolicyState(TedState):
         entries = _entries(rates_BTN, v_BTD, span.real(v_BTD.shape[1], v_BTD.device))
         if entries.shape[1] == 1:
             return self._read_token(entries).to(v_BTD.dtype)
+        self.entries = self.entries.detach()  # gradients flow within a chunk
         pieces = [
             self._read_piece(piece) if piece.shape[1] > 1 else self._read_token(piece)
             for piece in torch.split(entries, STEPS_AT_ONCE, dim=1)

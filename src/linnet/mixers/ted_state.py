@@ -34,20 +34,24 @@ class FullContext:
     """Keep every token."""
 
 
+LONGEST = 2**40
+"""Ages up to which the bound of a bank can be asked for."""
+
+
 @dataclass(frozen=True)
 class BankContext:
     """Keep two chunks of tokens and one sum per fixed rate, for ever.
 
     length: ages for which the bound of the bank holds; None: the stream's capacity. Older tokens fade as a mixture of
-    fixed rates.
+    fixed rates. No gradients flow through it.
     """
 
     length: int | None = None
 
     def __post_init__(self) -> None:
         """`ValueError` for a value that cannot be."""
-        if self.length is not None and self.length < 1:
-            raise ValueError(f"length: {self.length}: expected at least 1")
+        if self.length is not None and not (isinstance(self.length, int) and 1 <= self.length <= LONGEST):
+            raise ValueError(f"length: {self.length}: expected 1 to {LONGEST}")
 
 
 Context = FullContext | ContextPolicy | BankContext

@@ -86,4 +86,4 @@ def _one_row(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
 @lru_cache(maxsize=4)
 def _zero(dtype: torch.dtype) -> Tensor:
     with torch.inference_mode(False):
-        return torch.zeros((), dtype=dtype)
+        return torch.zeros((), dtype=dtype, device="cpu")

@@ -127,3 +127,16 @@ def test_a_row_behind_padding_has_the_average_that_it_has_alone(context: Context
     run(decoder, alone, tokens_BT[1:, 4:])
     assert [layer.mean_size for layer in layer_sizes(together, 1)] == [layer.mean_size for layer in layer_sizes(alone)]
     assert layer_sizes(together, 0) != layer_sizes(together, 1)
+
+
+@pytest.mark.parametrize("wrong", [None, "bank", BankContext, [FULL, None]])
+def test_what_is_no_context_is_refused(wrong: object):
+    with pytest.raises(UserError, match=r"context: .*: expected"):
+        context_state(small_decoder(TED), 1, 8, wrong)  # type: ignore[arg-type]
+
+
+def test_a_stream_longer_than_any_memory():
+    with pytest.raises(UserError, match="no memory for the state"):
+        speaker(TED).generate("Once", max_tokens=10**30)
+    state = context_state(small_decoder(TED), 1, 10**30, BankContext())
+    assert state.nbytes < 200_000

@@ -84,5 +84,7 @@ def test_everything_else_takes_the_decoders_pass():
         assert TedSteps.of(other, context_state(other, 1, 8)) is None
     wide = decoder_of(TedSpec()).double()
     assert TedSteps.of(wide, context_state(wide, 1, 8)) is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert TedSteps.of(ted, context_state(ted, 1, 8)) is None
     convert_weights(ted, "int8")
     assert TedSteps.of(ted, context_state(ted, 1, 8)) is None

@@ -115,5 +115,14 @@ def test_the_bank_has_the_same_bytes_for_any_number_of_tokens():
 def test_a_bank_is_as_long_as_it_is_asked_to_be():
     short, long = (empty(build(), BankContext(length)) for length in (64, 100_000))
     assert short.bank.length == 64 and long.bank.length == 131_072
-    with pytest.raises(ValueError, match="length: 0: expected at least 1"):
-        BankContext(0)
+    for length in (0, 2.5, 10**30):
+        with pytest.raises(ValueError, match=f"length: {length}: expected 1 to".replace("+", ".")):
+            BankContext(length)
+
+
+def test_gradients_flow_within_a_chunk_of_a_policy_and_not_into_the_next():
+    mixer, x = build(), inputs()
+    state = empty(mixer, ContextPolicy(0, -1.0))
+    for start, end in ((0, 5), (5, 9)):
+        mixer(x[:, start:end], state, Span(start)).square().sum().backward()
+    assert mixer.rate_weight.grad is not None and mixer.rate_weight.grad.abs().max() > 0

@@ -131,7 +131,9 @@ def test_survivors_of_one_step():
     assert survivors(relevance, present, ContextPolicy(1, -1, 3)).tolist() == [[True, True, True, False, False]]
 
 
-@pytest.mark.parametrize(("field", "value"), [("top_k", -1), ("threshold", math.nan), ("min_tokens_to_keep", -1)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("top_k", -1), ("threshold", math.nan), ("min_tokens_to_keep", -1), ("top_k", 10**30)]
+)
 def test_a_setting_that_cannot_be_is_named(field, value):
     with pytest.raises(ValueError, match=f"{field}: {value}: expected"):
         ContextPolicy(**{field: value})

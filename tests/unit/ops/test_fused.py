@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linnet.ops import cross_entropy
+from linnet.ops import rms_norm as rms_norm_module
 from linnet.ops.cross_entropy import IGNORED, linear_cross_entropy, linear_cross_entropy_reference
 from linnet.ops.gated import gated_silu, gated_silu_reference
 from linnet.ops.gated_feed_forward import gated_feed_forward, gated_feed_forward_reference
@@ -44,6 +45,14 @@ def test_rms_norm_without_gradients(rows, width):
     x, gain = torch.randn(rows, width), torch.randn(width)
     with torch.no_grad():
         torch.testing.assert_close(rms_norm(x, gain, 1e-6), rms_norm_reference(x, gain, 1e-6))
+
+
+def test_rms_norm_of_one_row_whatever_the_default_device():
+    rms_norm_module._zero.cache_clear()
+    x, gain = torch.randn(1, 4), torch.ones(4)
+    with torch.no_grad(), torch.device("meta"):
+        out = rms_norm(x, gain, 1e-6)
+    torch.testing.assert_close(out, rms_norm_reference(x, gain, 1e-6))
 
 
 @given(*[st.integers(1, 6)] * 3)

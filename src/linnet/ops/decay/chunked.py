@@ -116,6 +116,8 @@ def segments(v_BSNH: Tensor, chunk: int) -> Iterator[Segment]:
     most = SEGMENT_NUMBERS if v_BSNH.device.type == "cpu" else v_BSNH.numel()
     at_once = max(1, min(batch, most // max(1, v_BSNH[0].numel()))) if batch else 1
     chunks = max(1, most // max(1, v_BSNH[:at_once, 0].numel() * chunk))
+    if v_BSNH.device.type != "cpu":
+        chunks = max(1, -(-length // chunk))
     for row in range(0, batch, at_once):
         for start in range(0, length, chunks * chunk):
             yield Segment(slice(row, row + at_once), start, min(start + chunks * chunk, length), chunk)

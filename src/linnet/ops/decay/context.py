@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+MOST_TOKENS = 2**62
+
 
 @dataclass(frozen=True)
 class ContextPolicy:
@@ -27,12 +29,16 @@ class ContextPolicy:
 
     def __post_init__(self) -> None:
         """`ValueError` for a value that cannot be."""
+        for name in ("top_k", "min_tokens_to_keep"):
+            count = getattr(self, name)
+            if count > MOST_TOKENS:
+                raise ValueError(f"{name}: {count}: expected at most {MOST_TOKENS}")
         if self.top_k < 0:
             raise ValueError(f"top_k: {self.top_k}: expected at least 0, which keeps all")
-        if self.threshold != self.threshold:
-            raise ValueError(f"threshold: {self.threshold}: expected a number; a negative one keeps all")
         if self.min_tokens_to_keep < 0:
             raise ValueError(f"min_tokens_to_keep: {self.min_tokens_to_keep}: expected at least 0")
+        if self.threshold != self.threshold:
+            raise ValueError(f"threshold: {self.threshold}: expected a number; a negative one keeps all")
 
 
 def relevance(norms_BEN: Tensor, weights_BNTE: Tensor) -> Tensor:

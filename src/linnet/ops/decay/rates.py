@@ -19,7 +19,7 @@ from torch import Tensor
 OFFSET = 8
 """`offset * length`: of 0.5, 1, 2, 4, 8, 16 the one that needs fewest rates (experiments/LOG.md)."""
 
-MAX_RATES = 200
+MAX_RATES = 400
 SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-10, 0.1
 """Below that the bound would be that of float64's rounding."""
 

@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from linnet.cli.main import VERBS
+from linnet.design.space import SpaceSpec, build_space
 from linnet.mixers.attention import RotarySpec
 from linnet.mixers.registry import MIXERS
 from linnet.model.spec import BlockSpec, EmbeddingSpec, HeadSpec, InitialisationSpec, ModelSpec
@@ -88,7 +89,9 @@ def test_models_on_a_page_are_valid(page: Path):
         data = yaml.safe_load(text)
         if "mixer" in data:
             data = {"vocab_size": 9, "d_model": 9 * 12 * 14, "context_length": 8, "blocks": [data]}
-        if "blocks" in data:
+        if "block" in data:
+            build_space(SpaceSpec.parse(data, str(page)), str(page))
+        elif "blocks" in data:
             ModelSpec.parse(data, str(page))
 
 

@@ -20,6 +20,7 @@ VERBS = {
     "demo": "Train three tiny models on the same stories; compare them.",
     "spec": "List and describe models, and what they cost.",
     "plan": "Plan a training run; fit scaling laws to runs.",
+    "design": "Find the shape of a model under a budget.",
     "prepare": "Turn text into token shards to train on.",
     "train": "Train a model, or go on with an interrupted run.",
     "generate": "Let a model write.",

@@ -1,0 +1,164 @@
+"""`linnet design`: the shape of a model under a budget."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from linnet.cli.console import invocation, note
+from linnet.errors import UserError
+
+if TYPE_CHECKING:
+    from linnet.design.budget import Budget
+    from linnet.design.space import Space
+
+FLOPS_TOKENS = 1024
+"""FLOPs are counted over so many tokens where nothing is said; over fewer where the models' context is shorter."""
+
+design = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+def _optional(metavar: str, help_text: str) -> Any:
+    return typer.Option(metavar=metavar, help=help_text, show_default=False)
+
+
+@design.callback(invoke_without_command=True)
+def search(
+    context: typer.Context,
+    space: Annotated[str | None, _optional("NAME|FILE", "A search space: merino, mixed, or a YAML file.")] = None,
+    max_flops: Annotated[str | None, _optional("N", "Forward FLOPs of one sequence, as in 60G.")] = None,
+    max_parameters: Annotated[str | None, _optional("N", "Parameters, shared ones once, as in 60M.")] = None,
+    max_weights: Annotated[str | None, _optional("BYTES", "Bytes of the weights, as in 100MB.")] = None,
+    max_state: Annotated[
+        list[str] | None,
+        _optional("BYTES@TOKENS", "Decode state of one stream of so many tokens, as in 2MB@4096 (repeatable)."),
+    ] = None,
+    max_training_memory: Annotated[
+        str | None, _optional("BYTES", "What a training step holds in float32, as in 8GB.")
+    ] = None,
+    score: Annotated[
+        str, typer.Option(metavar="NAME", help="What is maximised: see linnet design scores.")
+    ] = "entropy",
+    method: Annotated[
+        Literal["auto", "evolution", "exact"],
+        typer.Option(help="Evolution, the true optimum, or both where that can be."),
+    ] = "auto",
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Tokens of a sequence, for FLOPs and training memory; 1024 if not given.", show_default=False
+        ),
+    ] = None,
+    with_head: Annotated[bool, typer.Option("--with-head", help="Count the output head's FLOPs too.")] = False,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "int8"],
+        typer.Option(help="Precision of weights and state (with int8 the state is float32)."),
+    ] = "float32",
+    batch: Annotated[int, typer.Option(min=1, help="Sequences of a training step, for its memory.")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="Decides what evolution draws.")] = 0,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting, as score.beta=2 or search.reach=3 (repeatable)."),
+    ] = None,
+    out: Annotated[Path | None, _optional("FILE", "Write the model's description here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Find the shape of a model under a budget.
+
+    The model of the highest score among all of a search space that keep within every budget: by MeRino's evolutionary
+    search and, where it can be known, the true optimum. FILE is for `linnet train --model`.
+
+    Example: linnet design --space merino --max-flops 60G --max-parameters 60M --out best.yaml
+
+    Example: linnet design --space space.yaml --max-flops 2G --max-state 2MB@4096 --score penalised_parameters --json
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from linnet.cli.design_output import print_found, print_json
+    from linnet.design.search import Task, write_description
+    from linnet.design.search import search as run_search
+    from linnet.design.space import load_space
+
+    if space is None:
+        raise UserError("--space: missing; give a search space: merino, mixed, or a YAML file")
+    found_space = load_space(space)
+    length = _tokens(tokens, found_space)
+    budgets = [
+        *_cost_budgets(max_flops, max_parameters, max_weights, max_training_memory, length, with_head, dtype, batch),
+        *_state_budgets(max_state or [], dtype),
+    ]
+    task = Task(found_space, budgets, score, _settings(changes or [], seed), method)
+    if found_space.left_out[0]:
+        note(f"{found_space.left_out[0]:,} combinations make no block; the first: {found_space.left_out[1]}")
+    found = run_search(task, name=out.stem if out else None)
+    if out is not None:
+        write_description(found.plain, out, [invocation(), f"{score} {found.score:,.6g}"])
+    if as_json:
+        print_json(task, found, length, out)
+    else:
+        print_found(task, found, length, out)
+
+
+def _tokens(given: int | None, space: "Space") -> int:
+    """The length over which FLOPs are counted."""
+    model = space.model([0] * space.spec.blocks)
+    if given is not None and given > model.context_length and model.embedding.positions == "learned":
+        raise UserError(f"--tokens {given}: the models' learned positions end at {model.context_length}")
+    return given or min(FLOPS_TOKENS, model.context_length)
+
+
+def _cost_budgets(
+    flops: str | None,
+    parameters: str | None,
+    weights: str | None,
+    training_memory: str | None,
+    tokens: int,
+    with_head: bool,
+    dtype: Literal["float32", "bfloat16", "int8"],
+    batch: int,
+) -> "list[Budget]":
+    from linnet.design import metrics
+    from linnet.design.budget import BYTES, COUNTS, Budget, read_quantity
+
+    asked = [
+        ("--max-flops", flops, COUNTS, metrics.flops(tokens, with_head)),
+        ("--max-parameters", parameters, COUNTS, metrics.parameters()),
+        ("--max-weights", weights, BYTES, metrics.weights(dtype)),
+        ("--max-training-memory", training_memory, BYTES, metrics.training_memory(batch, tokens)),
+    ]
+    return [
+        Budget(metric, read_quantity(text, units, option), f"{option} {text}")
+        for option, text, units, metric in asked
+        if text is not None
+    ]
+
+
+def _state_budgets(limits: list[str], dtype: str) -> "list[Budget]":
+    from linnet.design import metrics
+    from linnet.design.budget import Budget, read_state
+
+    element_bytes = 2 if dtype == "bfloat16" else 4
+    budgets = []
+    for text in limits:
+        most, tokens = read_state(text, "--max-state")
+        budgets.append(Budget(metrics.state(tokens, element_bytes), most, f"--max-state {text}"))
+    return budgets
+
+
+def _settings(changes: list[str], seed: int) -> Any:
+    from linnet.design.search import DesignSettings
+    from linnet.spec import override
+
+    plain = override({"score": {}, "search": {"seed": seed}}, changes)
+    return DesignSettings.parse(plain, "--set")
+
+
+@design.command()
+def scores() -> None:
+    """List the scores that a search can maximise, each with what it says about trained models.
+
+    Example: linnet design scores
+    """
+    from linnet.cli.design_output import print_scores
+
+    print_scores()

@@ -1,0 +1,1 @@
+"""Shapes of models under a budget: search spaces, scores, evolutionary and exact search, what scores are worth."""

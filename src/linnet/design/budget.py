@@ -1,0 +1,95 @@
+"""Budgets: what they limit, how they are written (`60G`, `2MB@4096`, `20ms`), and whether a space can meet them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from linnet.design.chain import cheapest, frugal
+from linnet.design.metrics import Metric
+from linnet.design.space import Candidate
+from linnet.design.tables import Numbers, Tables
+from linnet.errors import UserError
+
+COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+BYTES = {"B": 1.0} | {
+    f"{prefix}{unit}": base**power
+    for unit, base, first in (("B", 1000.0, "k"), ("iB", 1024.0, "K"))
+    for power, prefix in enumerate((first, "M", "G", "T"), start=1)
+}
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A metric and the most that it may be; `option` is how the user said it."""
+
+    metric: Metric
+    limit: float
+    option: str
+
+
+def read_quantity(text: str, units: Mapping[str, float], option: str) -> float:
+    """A number with one of `units` behind it; `UserError` names the option and what would be accepted."""
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2] not in units or float(match[1]) <= 0:
+        example = {"": "60G", "B": "2MB", "s": "20ms"}[next(unit for unit in ("", "B", "s") if unit in units)]
+        known = ", ".join(unit for unit in units if unit)
+        raise UserError(f"{option} {text}: expected a number above 0 with one of {known}, as in {example}")
+    return float(match[1]) * units[match[2]]
+
+
+def read_state(text: str, option: str) -> tuple[float, int]:
+    """`2MB@4096`: bytes, and the tokens of a stream that they are for."""
+    size, at, tokens = text.partition("@")
+    if not at or not tokens.strip().isdigit() or int(tokens) < 1:
+        raise UserError(f"{option} {text}: expected bytes@tokens, as in 2MB@4096")
+    return read_quantity(size, BYTES, option), int(tokens)
+
+
+def limits(budgets: Sequence[Budget], tables: Tables) -> Numbers:
+    """The most that each metric of the tables may be: `[M]`, infinite where no budget limits it."""
+    most = {budget.metric.name: budget.limit for budget in budgets}
+    return np.array([most.get(metric.name, np.inf) for metric in tables.metrics])
+
+
+def first_within(budgets: Sequence[Budget], tables: Tables) -> Candidate:
+    """A model of the space within all budgets; `UserError` with what could be met where there is none."""
+    most_M = limits(budgets, tables)
+    found: list[Candidate] = []
+    for index, metric in enumerate(tables.metrics):
+        found.append(cheapest(tables, index))
+        smallest = tables.judge(np.array(found[-1:])).metrics_CM[0, index]
+        if smallest > most_M[index]:
+            raise _unmet(budgets, metric, smallest, tables, "nothing")
+    if not found:
+        return (0,) * tables.space.spec.blocks
+    within = (tables.judge(np.array(found)).metrics_CM <= most_M).all(1)
+    if within.any():
+        return found[int(within.argmax())]
+    models_LN, _ = frugal(tables, most_M)
+    if not len(models_LN):
+        raise _unmet_together(budgets, tables, most_M)
+    return tuple(int(block) for block in models_LN[0])
+
+
+def _unmet_together(budgets: Sequence[Budget], tables: Tables, most_M: Numbers) -> UserError:
+    """The error for budgets of which each can be met, but not all at once: the first gives way."""
+    first = next(index for index, most in enumerate(most_M) if most < np.inf)
+    others_M = most_M.copy()
+    others_M[first] = np.inf
+    _, metrics_LM = frugal(tables, others_M)
+    metric = tables.metrics[first]
+    if len(metrics_LM):
+        return _unmet(budgets, metric, metrics_LM[:, first].min(), tables, "within the other budgets nothing")
+    said = " ".join(budget.option for budget in budgets)
+    return UserError(f"{said}: nothing in the space {tables.space.spec.name} meets all of them; each alone can be met")
+
+
+def _unmet(budgets: Sequence[Budget], metric: Metric, smallest: float, tables: Tables, who: str) -> UserError:
+    option = next(budget.option for budget in budgets if budget.metric.name == metric.name)
+    exact = f"{smallest * 1e3:.4g} ms" if metric.unit == "seconds" else f"{smallest:,.0f} {metric.unit}".strip()
+    return UserError(
+        f"{option}: {who} in the space {tables.space.spec.name} meets it; the smallest that could be met is {exact}"
+    )

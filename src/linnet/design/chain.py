@@ -1,0 +1,72 @@
+"""What is cheapest, and whether budgets can be met together: dynamic programmes over the blocks of a model.
+
+The cost of a block depends on the width before it alone, so what comes next is decided by the width reached so far.
+
+Legend: `B` blocks of the space, `W` widths, `M` metrics, `N` blocks of a model, `L` labels (beginnings of models).
+"""
+
+import numpy as np
+
+from linnet.design.space import Candidate
+from linnet.design.tables import Indices, Numbers, Tables
+
+
+def least_remaining(tables: Tables) -> list[Numbers]:
+    """What is still to come at least, by the number of blocks that are missing and the width reached: `[W, M]` each."""
+    rest = [tables.join_metrics_WWM[:, tables.outer]]
+    for _ in range(tables.space.spec.blocks):
+        after_BM = tables.metrics_BM + rest[-1][tables.width_B]
+        rest.append((tables.join_metrics_WWM[:, tables.width_B] + after_BM).min(1))
+    return rest
+
+
+def cheapest(tables: Tables, metric: int) -> Candidate:
+    """A model of which a metric is smallest."""
+    rest, width, found = least_remaining(tables), tables.outer, []
+    for missing in range(tables.space.spec.blocks - 1, -1, -1):
+        to_come_B = tables.join_metrics_WWM[width, tables.width_B, metric] + tables.metrics_BM[:, metric]
+        block = int((to_come_B + rest[missing][tables.width_B, metric]).argmin())
+        found.append(block)
+        width = int(tables.width_B[block])
+    return tuple(found)
+
+
+def frugal(tables: Tables, limits_M: Numbers) -> tuple[Indices, Numbers]:
+    """Models within the limits that no other undercuts in every metric: `[L, N]`, and their metrics `[L, M]`."""
+    rest = least_remaining(tables)
+    models_LN = np.zeros((1, 0), dtype=np.int64)
+    metrics_LM, width_L = tables.fixed_metrics_M[None], np.array([tables.outer])
+    for missing in range(tables.space.spec.blocks - 1, -1, -1):
+        longer = metrics_LM[:, None] + tables.join_metrics_WWM[width_L][:, tables.width_B] + tables.metrics_BM
+        within = (longer + rest[missing][tables.width_B] <= limits_M).all(-1)
+        label, block = within.nonzero()
+        models_LN = np.hstack([models_LN[label], block[:, None]])
+        metrics_LM, width_L = longer[label, block], tables.width_B[block]
+        kept = np.concatenate([_undercut_by_none(metrics_LM, width_L, w) for w in np.unique(width_L)] or [label])
+        models_LN, metrics_LM, width_L = models_LN[kept], metrics_LM[kept], width_L[kept]
+    metrics_LM = metrics_LM + tables.join_metrics_WWM[width_L, tables.outer]
+    kept = non_dominated(metrics_LM)
+    return models_LN[kept], metrics_LM[kept]
+
+
+def _undercut_by_none(metrics_LM: Numbers, width_L: Indices, width: int) -> Indices:
+    of_width = (width_L == width).nonzero()[0]
+    kept: Indices = of_width[non_dominated(metrics_LM[of_width])]
+    return kept
+
+
+def non_dominated(points: Numbers) -> Indices:
+    """Rows than which no other is as small in every column and smaller in one; of equal rows the first."""
+    order = np.argsort(_ranks(points).sum(1), kind="stable")
+    rest, found = points[order], []
+    while len(rest):
+        found.append(order[0])
+        apart = ~(rest >= rest[0]).all(1)
+        rest, order = rest[apart], order[apart]
+    return np.array(found, dtype=np.int64)
+
+
+def _ranks(points: Numbers) -> Indices:
+    """The place of each value in its column, the same for equal ones: sums that dominance never turns around."""
+    columns = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in points.T]
+    return np.stack(columns, axis=1)

@@ -1,0 +1,130 @@
+"""Tables of the best endings of a model: the most that the blocks still missing can gain, for what they cost.
+
+Legend: `B` blocks of the space, `W` widths, `M` metrics, `L` labels (beginnings of models), `J` steps of a table.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from linnet.design.tables import Indices, Numbers, Tables
+
+MOST_STEPS = 4096
+"""Of a table; a finer one is made coarser, so that it promises more than there is, never less."""
+
+ROUNDING = 1e-12
+"""Relative; sums of measured times differ in the last digits with their order."""
+
+
+class Steps(NamedTuple):
+    """The most that an ending can gain, of score or of width, for at most so much: both `[J]`, ascending."""
+
+    cost_J: Numbers
+    gain_J: Numbers
+
+    def best(self, room: Numbers) -> Numbers:
+        """For each room the most; minus infinity where nothing fits."""
+        place = np.searchsorted(self.cost_J, room, side="right")
+        return np.where(place > 0, self.gain_J[np.maximum(place - 1, 0)], -np.inf)
+
+
+@dataclass(frozen=True)
+class Single:
+    """One metric, taken for itself: `cost_B` of the blocks, `join_WW` between widths, and the limit, fixed part off."""
+
+    cost_B: Numbers
+    join_WW: Numbers
+    limit: float
+
+
+def limited_metrics(tables: Tables, limits_M: Numbers) -> list[Single]:
+    """The metrics that have a limit; where none has, one that costs nothing."""
+    singles = [
+        Single(tables.metrics_BM[:, index], tables.join_metrics_WWM[:, :, index], limit - tables.fixed_metrics_M[index])
+        for index, limit in enumerate(limits_M)
+        if limit < np.inf
+    ]
+    return singles or [Single(np.zeros(len(tables.width_B)), np.zeros_like(tables.join_score_WW), 0.0)]
+
+
+def best_endings(tables: Tables, metric: Single, gain_B: Numbers, join_gain_WW: Numbers) -> list[list[Steps]]:
+    """The most that endings can gain, by the number of blocks that are missing and the width reached."""
+    widths, outer = range(len(join_gain_WW)), [tables.outer]
+    found = [[_steps(metric.join_WW[w, outer], join_gain_WW[w, outer]) for w in widths]]
+    for _ in range(tables.space.spec.blocks):
+        from_width = []
+        for width in widths:
+            blocks, rest = np.flatnonzero(tables.width_B == width), found[-1][width]
+            costs, gains = metric.cost_B[blocks, None] + rest.cost_J, gain_B[blocks, None] + rest.gain_J
+            from_width.append(_steps(costs.ravel(), gains.ravel()))
+        found.append([_behind_joins(metric.join_WW[width], join_gain_WW[width], from_width) for width in widths])
+    return found
+
+
+def _behind_joins(cost_W: Numbers, gain_W: Numbers, from_width: list[Steps]) -> Steps:
+    """From one width to any, then on from there."""
+    costs = [cost + steps.cost_J for cost, steps in zip(cost_W, from_width, strict=True)]
+    gains = [gain + steps.gain_J for gain, steps in zip(gain_W, from_width, strict=True)]
+    return _steps(np.concatenate(costs), np.concatenate(gains))
+
+
+def _steps(cost: Numbers, gain: Numbers) -> Steps:
+    """What nothing cheaper beats."""
+    order = np.lexsort((-gain, cost))
+    cost, gain = cost[order], gain[order]
+    better = np.append(True, gain[1:] > np.maximum.accumulate(gain)[:-1])[: len(gain)]
+    cost, gain = cost[better], gain[better]
+    if len(cost) <= MOST_STEPS:
+        return Steps(cost, gain)
+    first = np.linspace(0, len(cost), MOST_STEPS, endpoint=False).astype(int)
+    last = np.append(first[1:], len(cost)) - 1
+    return Steps(cost[first], gain[last])
+
+
+class Promise:
+    """What a beginning of a model can still become, at best; exact for one that is complete."""
+
+    def __init__(self, tables: Tables, limits_M: Numbers) -> None:
+        self.tables, self.metrics = tables, limited_metrics(tables, limits_M)
+        no_join = np.zeros_like(tables.join_score_WW)
+        self.scores = [best_endings(tables, m, tables.score_B, tables.join_score_WW) for m in self.metrics]
+        self.terms = [best_endings(tables, m, tables.term_B, no_join) for m in self.metrics]
+        self.fewest, self.most = int(tables.depth_B.min()), int(tables.depth_B.max())
+        self.smallest_counts = tables.settings.width == "minimum"
+        layers = 1.0 if self.smallest_counts else tables.depth_B
+        self.widest_layer = float((tables.term_B / layers).max())
+
+    def of(
+        self, missing: int, width_L: Indices, costs_LM: Numbers, score_L: Numbers, depth_L: Numbers, term_L: Numbers
+    ) -> Numbers:
+        """The highest score for `missing` blocks more; minus infinity where no ending keeps within every limit."""
+        promised_L = np.full(len(width_L), -np.inf)
+        for width in np.unique(width_L):
+            rows = np.flatnonzero(width_L == width)
+            rooms = [m.limit * (1 + ROUNDING) - costs_LM[rows, index] for index, m in enumerate(self.metrics)]
+            total = score_L[rows] + _most(self.scores, missing, width, rooms)
+            if self.tables.beta:
+                term = _most(self.terms, missing, width, rooms)
+                penalty = self._penalty(missing, depth_L[rows], term_L[rows], term)
+                total = np.where(total > -np.inf, total, 0.0) * penalty + np.where(total > -np.inf, 0.0, -np.inf)
+            promised_L[rows] = total
+        return promised_L
+
+    def _penalty(self, missing: int, depth_L: Numbers, term_L: Numbers, more_L: Numbers) -> Numbers:
+        """The weakest that any number of layers to come allows: as wide as can be, and as the limits allow in all."""
+        weakest = np.zeros(len(depth_L))
+        for layers in range(missing * self.fewest, missing * self.most + 1):
+            if self.smallest_counts:
+                term = np.minimum(term_L, self.widest_layer)
+            else:
+                term = term_L + np.clip(more_L, 0.0, layers * self.widest_layer)
+            weakest = np.maximum(weakest, self.tables.penalty(depth_L + layers, term))
+        return weakest
+
+
+def _most(endings: list[list[list[Steps]]], missing: int, width: int, rooms: list[Numbers]) -> Numbers:
+    """What every metric, taken for itself, allows."""
+    each = [steps[missing][width].best(room) for steps, room in zip(endings, rooms, strict=True)]
+    most: Numbers = np.min(each, axis=0)
+    return most

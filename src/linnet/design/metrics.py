@@ -1,0 +1,96 @@
+"""What a budget can limit and a front can weigh: metrics that are sums over the parts of a model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from linnet import numbers
+from linnet.model.cost import ModelCost, WeightType, block_cost, model_cost, projection_cost
+from linnet.model.spec import BlockSpec, ModelSpec
+from linnet.nn.cost import Cost
+
+Unit = Literal["", "bytes", "seconds"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`of_block` without the projection before it, `of_join` for a projection between two widths (0 for equal ones),
+    `fixed` for all that does not depend on the blocks.
+    """
+
+    name: str
+    unit: Unit
+    of_block: Callable[[BlockSpec, ModelSpec], float]
+    of_join: Callable[[int, int], float]
+    fixed: Callable[[ModelSpec], float]
+
+    def of_model(self, model: ModelSpec) -> float:
+        """The whole sum, part by part; the slow and obvious form of `tables`."""
+        widths = [model.d_model, *(block.width or model.d_model for block in model.blocks), model.d_model]
+        joins = sum(self.of_join(before, after) for before, after in pairwise(widths))
+        return self.fixed(model) + sum(self.of_block(block, model) for block in model.blocks) + joins
+
+    def said(self, value: float) -> str:
+        """A value as people read it."""
+        if self.unit == "seconds":
+            return f"{numbers.significant(value * 1e3)} ms"
+        return numbers.binary(value) if self.unit == "bytes" else numbers.metric(value)
+
+
+def cost_metric(
+    name: str, unit: Unit, of_part: Callable[[Cost], float], of_whole: Callable[[ModelCost], float]
+) -> Metric:
+    """A metric that the description alone decides: `of_part` adds up to `of_whole`, but for what is fixed."""
+
+    def of_block(block: BlockSpec, model: ModelSpec) -> float:
+        return of_part(block_cost(block, model))
+
+    def of_join(inputs: int, outputs: int) -> float:
+        return of_part(projection_cost(inputs, outputs))
+
+    def fixed(model: ModelSpec) -> float:
+        parts = Metric(name, unit, of_block, of_join, lambda _: 0.0)
+        return of_whole(model_cost(model)) - parts.of_model(model)
+
+    return Metric(name, unit, of_block, of_join, fixed)
+
+
+def parameters() -> Metric:
+    """All parameters, shared ones once."""
+    return cost_metric("parameters", "", lambda cost: cost.parameters, lambda model: model.parameters)
+
+
+def flops(tokens: int, with_head: bool) -> Metric:
+    """Forward FLOPs of one sequence of `tokens` tokens."""
+    return cost_metric("flops", "", lambda cost: cost.flops(tokens), lambda model: model.flops(tokens, with_head))
+
+
+def weights(dtype: WeightType) -> Metric:
+    """Bytes of the weights."""
+
+    def of_part(cost: Cost) -> float:
+        return ModelCost(Cost(), cost, Cost(), (0, 0), tied=False).weights_bytes(dtype)
+
+    return cost_metric("weights", "bytes", of_part, lambda model: model.weights_bytes(dtype))
+
+
+def state(tokens: int, element_bytes: int) -> Metric:
+    """Bytes of decode state of a stream of `tokens` tokens."""
+    return cost_metric(
+        f"state@{tokens}",
+        "bytes",
+        lambda cost: cost.state_bytes(tokens, element_bytes),
+        lambda model: model.state_bytes(tokens, element_bytes),
+    )
+
+
+def training_memory(sequences: int, tokens: int) -> Metric:
+    """Bytes that a training step holds."""
+
+    def of_part(cost: Cost) -> float:
+        return ModelCost(Cost(), cost, Cost(), (0, 0), tied=False).training_memory(sequences, tokens).total
+
+    return cost_metric(
+        "training_memory", "bytes", of_part, lambda model: model.training_memory(sequences, tokens).total
+    )

@@ -1,0 +1,136 @@
+"""The true optimum of a space: a dynamic programme over the blocks of a model.
+
+Beginnings of models are made longer, block by block. One is dropped where it cannot become better than a model that is
+known already, even with the best of all endings that its width and what it left of each limit allow, each limit taken
+for itself (`endings`). What is never dropped without that proof contains the optimum.
+
+Legend: `B` blocks of the space, `M` limited metrics, `L` labels (beginnings of models).
+"""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from linnet.design.endings import Promise
+from linnet.design.space import Candidate
+from linnet.design.tables import Indices, Numbers, Tables
+
+MOST_LABELS = 2_000_000
+AT_ONCE = 500_000
+BEAM = 2_000
+"""Beginnings kept at each step on the way to the first model that is known."""
+SLACK = 1e-9
+"""Relative; what is dropped is worse by more than rounding."""
+
+
+class TooLargeError(Exception):
+    """There are more beginnings than fit into memory, so the optimum is not known."""
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The model of the highest score within the limits, and how many beginnings of models were looked at."""
+
+    candidate: Candidate
+    score: float
+    beginnings: int
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Beginnings of models: blocks `[L, blocks so far]`, costs `[L, M]`, width reached, sums so far, promise."""
+
+    models: Indices
+    costs: Numbers
+    width: Indices
+    score: Numbers
+    depth: Numbers
+    term: Numbers
+    promise: Numbers
+
+    def at(self, rows: Indices) -> "Labels":
+        """Some of them."""
+        return Labels(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+
+def optimum(tables: Tables, limits_M: Numbers, known: float = -np.inf) -> Optimum | None:
+    """The best model within the limits; None where there is none. `known`: a score that some model is known to have.
+
+    Raises `TooLargeError`.
+    """
+    programme = _Programme(tables, limits_M)
+    first = programme.run(known, beam=BEAM)
+    if first is not None:
+        known = max(known, first.score)
+    found = programme.run(known, beam=None)
+    return found and Optimum(found.candidate, found.score, programme.beginnings)
+
+
+class _Programme:
+    def __init__(self, tables: Tables, limits_M: Numbers) -> None:
+        self.tables, self.promise = tables, Promise(tables, limits_M)
+        self.limits_M = limits_M
+        self.costs_BM = np.stack([metric.cost_B for metric in self.promise.metrics], axis=1)
+        self.joins_WWM = np.stack([metric.join_WW for metric in self.promise.metrics], axis=2)
+        self.beginnings = 0
+
+    def run(self, known: float, beam: int | None) -> Optimum | None:
+        """All beginnings that promise at least `known`, or only the `beam` most promising at each step."""
+        labels = self._nothing()
+        for missing in range(self.tables.space.spec.blocks - 1, -1, -1):
+            labels = self._longer(labels, missing, known - SLACK * abs(known) if known > -np.inf else known)
+            if beam is not None and len(labels.promise) > beam:
+                labels = labels.at(np.argpartition(-labels.promise, beam)[:beam])
+        return self._best(labels)
+
+    def _nothing(self) -> Labels:
+        """The beginning without a block."""
+        term = np.inf if self.tables.settings.width == "minimum" else 0.0
+        return Labels(
+            models=np.zeros((1, 0), dtype=np.int64),
+            costs=np.zeros((1, self.costs_BM.shape[1])),
+            width=np.array([self.tables.outer]),
+            score=np.array([self.tables.fixed_score]),
+            depth=np.zeros(1),
+            term=np.array([term]),
+            promise=np.array([np.inf]),
+        )
+
+    def _longer(self, labels: Labels, missing: int, known: float) -> Labels:
+        """Each label with each block behind it, as far as that may become `known` or better."""
+        step = max(1, AT_ONCE // len(self.costs_BM))
+        parts, count = [], 0
+        for start in range(0, len(labels.promise), step):
+            part = self._with_each_block(labels.at(np.arange(start, min(start + step, len(labels.promise)))), missing)
+            self.beginnings += len(part.promise)
+            kept = part.at(np.flatnonzero((part.promise >= known) & (part.promise > -np.inf)))
+            parts.append(kept)
+            count += len(kept.promise)
+            if count > MOST_LABELS:
+                raise TooLargeError
+        columns = (np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Labels))
+        return Labels(*columns) if parts else labels
+
+    def _with_each_block(self, labels: Labels, missing: int) -> Labels:
+        tables, blocks = self.tables, len(self.costs_BM)
+        row, block = np.divmod(np.arange(len(labels.promise) * blocks), blocks)
+        before, width = labels.width[row], tables.width_B[block]
+        models = np.hstack([labels.models[row], block[:, None]])
+        costs = labels.costs[row] + self.joins_WWM[before, width] + self.costs_BM[block]
+        score = labels.score[row] + tables.join_score_WW[before, width] + tables.score_B[block]
+        depth = labels.depth[row] + tables.depth_B[block]
+        terms = labels.term[row], tables.term_B[block]
+        term = np.minimum(*terms) if tables.settings.width == "minimum" else terms[0] + terms[1]
+        promise = self.promise.of(missing, width, costs, score, depth, term)
+        return Labels(models, costs, width, score, depth, term, promise)
+
+    def _best(self, labels: Labels) -> Optimum | None:
+        """Of complete models, judged anew so that no rounding lets one past a limit."""
+        if not len(labels.promise):
+            return None
+        judged = self.tables.judge(labels.models)
+        within = (judged.metrics_CM <= self.limits_M).all(1)
+        if not within.any():
+            return None
+        row = int(np.where(within, judged.score_C, -np.inf).argmax())
+        return Optimum(tuple(int(b) for b in labels.models[row]), float(judged.score_C[row]), self.beginnings)

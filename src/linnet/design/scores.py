@@ -1,0 +1,124 @@
+"""Scores of a model's shape, known before any training: what a search maximises.
+
+A score is a plain function of a part; those of all parts are added, and multiplied by a penalty for depth,
+`1 - beta * depth / width`. To add one: write the function and add a line to `SCORES`.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import exp, inf, log
+from typing import Literal
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from linnet.design.entropy import entropy, sampled_entropy
+from linnet.design.shape import Matrix, Part
+from linnet.errors import UserError
+from linnet.spec import Spec
+
+Width = Literal["mean", "geometric", "minimum"]
+
+
+class ScoreSettings(Spec):
+    """alpha: weights of mixers and of feed-forwards. beta: of the penalty for depth; null: the score's own.
+
+    sigma, eps: of the entropy of a linear layer. width: of a whole model, for the penalty: the mean over its layers,
+    the geometric mean, or the smallest. samples, seed: of the sampled entropy.
+    """
+
+    alpha: tuple[NonNegativeFloat, NonNegativeFloat] = (0.6, 0.4)
+    beta: NonNegativeFloat | None = None
+    sigma: PositiveFloat = 1.0
+    eps: PositiveFloat = 1.0
+    width: Width = "mean"
+    samples: PositiveInt = 4
+    seed: NonNegativeInt = 0
+
+
+DEFAULTS = ScoreSettings()
+
+OfPart = Callable[[Part, ScoreSettings], float]
+
+
+@dataclass(frozen=True)
+class Score:
+    """What one part adds, the beta of the penalty where none is given, and what it is in words."""
+
+    of_part: OfPart
+    beta: float
+    summary: str
+
+    def strength(self, settings: ScoreSettings) -> float:
+        """The beta that holds."""
+        return self.beta if settings.beta is None else settings.beta
+
+
+def parameters(part: Part, settings: ScoreSettings) -> float:
+    """All parameters."""
+    return part.parameters
+
+
+def decoder_parameters(part: Part, settings: ScoreSettings) -> float:
+    """Those of the blocks and of the projections between them."""
+    return 0 if part.outside else part.parameters
+
+
+def entropy_of_layers(part: Part, settings: ScoreSettings) -> float:
+    """`alpha_1 H(mixer) + alpha_2 H(feed-forward)`, each the sum over its linear maps, over all layers."""
+    return _weighted(part, settings, lambda matrix: entropy(*matrix, settings.sigma, settings.eps))
+
+
+def sampled_entropy_of_layers(part: Part, settings: ScoreSettings) -> float:
+    """The same with entropies of matrices that are drawn."""
+    drawn = settings.sigma, settings.eps, settings.samples, settings.seed
+    return _weighted(part, settings, lambda matrix: sampled_entropy(*matrix, *drawn))
+
+
+def _weighted(part: Part, settings: ScoreSettings, of_matrix: Callable[[Matrix], float]) -> float:
+    mixer, feed_forward = (sum(map(of_matrix, matrices)) for matrices in (part.mixer, part.feed_forward))
+    return settings.alpha[0] * mixer + settings.alpha[1] * feed_forward
+
+
+SCORES: dict[str, Score] = {
+    "parameters": Score(parameters, 0.0, "all parameters"),
+    "decoder_parameters": Score(decoder_parameters, 0.0, "parameters but for embedding and head"),
+    "penalised_parameters": Score(decoder_parameters, 2.0, "the same, times 1 - 2 depth / width"),
+    "entropy": Score(entropy_of_layers, 1 / 16, "entropy of the layers, times 1 - depth / (16 width)"),
+    "entropy_beta_0": Score(entropy_of_layers, 0.0, "entropy of the layers, without a penalty"),
+    "entropy_beta_2": Score(entropy_of_layers, 2.0, "entropy of the layers, times 1 - 2 depth / width"),
+    "entropy_sampled": Score(
+        sampled_entropy_of_layers, 1 / 16, "entropy of matrices drawn, times 1 - depth / (16 width)"
+    ),
+}
+
+
+def find_score(name: str, field: str) -> Score:
+    """The score of that name; `UserError` where there is none."""
+    if name not in SCORES:
+        raise UserError(f"{field}: {name!r}: must be one of {', '.join(SCORES)}")
+    return SCORES[name]
+
+
+def width_term(depth: int, width: int, definition: Width) -> float:
+    """What `depth` layers of one width bring to the width of the whole: terms are added, or the smallest is taken."""
+    if definition == "minimum":
+        return width if depth else inf
+    return depth * (width if definition == "mean" else log(width))
+
+
+def penalty(depth: float, term: float, beta: float, definition: Width) -> float:
+    """`1 - beta * depth / width` of a model of `depth` layers, its width terms put together; never below 0."""
+    if not depth or not beta:
+        return 1.0
+    width = term if definition == "minimum" else term / depth if definition == "mean" else exp(term / depth)
+    return max(0.0, 1 - beta * depth / width)
+
+
+def score(parts: Iterable[Part], name: str, settings: ScoreSettings = DEFAULTS) -> float:
+    """The score of a model by its parts; the slow and obvious form of `design.tables`."""
+    parts, chosen = list(parts), SCORES[name]
+    depth = sum(part.depth for part in parts)
+    terms = [width_term(part.depth, part.width, settings.width) for part in parts]
+    term = min(terms) if settings.width == "minimum" else sum(terms)
+    total = sum(chosen.of_part(part, settings) for part in parts)
+    return total * penalty(depth, term, chosen.strength(settings), settings.width)

@@ -1,0 +1,119 @@
+"""A search: the best shape of a space within budgets, by evolution and, where it can be known, the true optimum."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+
+from linnet.design.budget import Budget, first_within, limits
+from linnet.design.evolution import EvolutionSettings, Evolved, evolve
+from linnet.design.optimum import Optimum, TooLargeError, optimum
+from linnet.design.scores import ScoreSettings, find_score
+from linnet.design.space import Candidate, Space
+from linnet.design.tables import Numbers, Tables, build_tables
+from linnet.files import write_text
+from linnet.model.spec import ModelSpec
+from linnet.progress import progress
+from linnet.spec import Spec
+
+Method = Literal["auto", "evolution", "exact"]
+
+
+class DesignSettings(Spec):
+    """Settings of a search: of its score and of the evolution."""
+
+    score: ScoreSettings = ScoreSettings()
+    search: EvolutionSettings = EvolutionSettings()
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is wanted: budgets of metrics, a score by its name, how it is searched for."""
+
+    space: Space
+    budgets: Sequence[Budget]
+    score: str
+    settings: DesignSettings
+    method: Method = "auto"
+
+    def tables(self) -> Tables:
+        """Costs and scores of every block; `UserError` where there is no such score."""
+        metrics = [budget.metric for budget in self.budgets]
+        return build_tables(self.space, metrics, find_score(self.score, "--score"), self.settings.score)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best model that is known, within all budgets, and how it was found.
+
+    evolved: what evolution found; None where it was not asked. optimum: the proven best; None where it is not known
+    (`too_large`: the space has too many models) or was not asked for. values: of each budget's metric.
+    """
+
+    plain: dict[str, Any]
+    model: ModelSpec
+    score: float
+    values: list[float]
+    evolved: Evolved | None
+    optimum: Optimum | None
+    too_large: bool
+
+    @property
+    def gap(self) -> float | None:
+        """By how much of the optimum's score evolution fell short of it; None where one of both is not known."""
+        if self.evolved is None or self.optimum is None or self.optimum.score == 0:
+            return None
+        return max(0.0, 1 - self.evolved.score / self.optimum.score)
+
+
+def search(task: Task, name: str | None = None) -> Found:
+    """Look for the model of the highest score within all budgets.
+
+    `UserError` where nothing meets them, with the smallest that could be met.
+    """
+    tables = task.tables()
+    limits_M = limits(task.budgets, tables)
+    start = first_within(task.budgets, tables)
+    evolved = _evolved(tables, limits_M, start, task.settings.search) if task.method != "exact" else None
+    proven, too_large = None, False
+    if task.method != "evolution":
+        try:
+            proven = optimum(tables, limits_M, evolved.score if evolved else -np.inf)
+        except TooLargeError:
+            too_large = True
+    best = proven or evolved
+    candidate = best.candidate if best is not None else start
+    return _found(task, tables, candidate, evolved, proven, too_large, name)
+
+
+def _evolved(tables: Tables, limits_M: Numbers, start: Candidate, settings: EvolutionSettings) -> Evolved:
+    with progress("searching", settings.iterations, "iterations") as advance:
+        return evolve(tables, limits_M, start, settings, advance)
+
+
+def _found(
+    task: Task,
+    tables: Tables,
+    candidate: Candidate,
+    evolved: Evolved | None,
+    proven: Optimum | None,
+    too_large: bool,
+    name: str | None,
+) -> Found:
+    judged = tables.judge(np.array([candidate]))
+    values = [float(value) for value in judged.metrics_CM[0]]
+    assert all(value <= budget.limit for value, budget in zip(values, task.budgets, strict=True))
+    plain, model = task.space.describe(candidate, name), task.space.model(candidate, name)
+    return Found(plain, model, float(judged.score_C[0]), values, evolved, proven, too_large)
+
+
+def write_description(plain: dict[str, Any], path: str | Path, remarks: Sequence[str]) -> None:
+    """A model's description as YAML that `linnet train --model` takes, with remarks above it."""
+    head = "".join(f"# {' '.join(remark.split())}\n" for remark in remarks)
+    apart = {**plain, "blocks": [copy.deepcopy(block) for block in plain["blocks"]]}  # equal ones, but no YAML aliases
+    text = yaml.safe_dump(apart, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+    write_text(path, head + text)

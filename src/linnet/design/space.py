@@ -1,0 +1,198 @@
+"""A search space: what is common to all models, and the choices for each block.
+
+In YAML, `block` is the description of a block in which any value may be a list: its choices, in the order in which
+they are neighbours. A choice may be a mapping with choices of its own (a mixer). Beside a block's fields it may have
+`ratio`, the feed-forward's hidden width over the block's, and `head_width`, which gives a mixer its `heads`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from pydantic import PositiveInt
+
+from linnet.errors import UserError
+from linnet.mixers.registry import MIXERS
+from linnet.model.spec import BlockSpec, ModelSpec
+from linnet.spec import Spec, read_yaml
+
+SPACES = Path(__file__).parent / "spaces"
+MOST_BLOCKS = 20_000
+"""Combinations for a block: each is described and costed once."""
+
+Place = tuple[str | int, ...]
+Coordinates = tuple[int, ...]
+Candidate = tuple[int, ...]
+"""A model of a space: the number of the block that stands at each place."""
+
+
+class SpaceSpec(Spec):
+    """The description of a space: `model` as in a model's description, but for the blocks."""
+
+    name: str = "space"
+    model: dict[str, Any]
+    blocks: PositiveInt
+    block: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A place in a block's description where one of several values stands; numbers are `ordered`."""
+
+    place: Place
+    options: int
+    ordered: bool
+
+
+@dataclass(frozen=True)
+class Space:
+    """Every block that a model of the space can have, each once.
+
+    plain: each block's description; described: the same read. coordinates: the number of its option at each choice.
+    numbers: the block that coordinates mean; some mean the same, and those that fit no width are missing.
+    left_out: how many do not fit, and why the first does not.
+    """
+
+    spec: SpaceSpec
+    choices: tuple[Choice, ...]
+    plain: tuple[dict[str, Any], ...]
+    described: tuple[BlockSpec, ...]
+    coordinates: tuple[Coordinates, ...]
+    numbers: Mapping[Coordinates, int]
+    left_out: tuple[int, str]
+
+    @property
+    def size(self) -> int:
+        """How many models there are."""
+        return int(len(self.plain) ** self.spec.blocks)
+
+    def describe(self, candidate: Sequence[int], name: str | None = None) -> dict[str, Any]:
+        """The plain description of a model, ready for YAML."""
+        return {"name": name or self.spec.name, **self.spec.model, "blocks": [self.plain[b] for b in candidate]}
+
+    def model(self, candidate: Sequence[int], name: str | None = None) -> ModelSpec:
+        """A model's description."""
+        return ModelSpec.parse(self.describe(candidate, name), self.spec.name)
+
+
+class UnfitBlockError(ValueError):
+    """A combination of choices that makes no block: heads that do not divide a width."""
+
+
+def space_names() -> list[str]:
+    """The spaces that come with linnet."""
+    return sorted(path.stem for path in SPACES.glob("*.yaml"))
+
+
+def load_space(source: str | Path) -> Space:
+    """A space by the name of one that comes with linnet, or from a YAML file.
+
+    `UserError` where there is none, a field is wrong, no block fits, or there are too many.
+    """
+    path, own = Path(source), SPACES / f"{str(source).removesuffix('.yaml')}.yaml"
+    if not path.is_file() and own.parent == SPACES and own.is_file():
+        path = own
+    if not path.is_file():
+        raise UserError(f"{source}: no such file, and no space of that name; spaces: {', '.join(space_names())}")
+    plain = read_yaml(path)
+    if not isinstance(plain, dict):
+        raise UserError(f"{source}: expected a mapping with model, blocks, block, found {type(plain).__name__}")
+    return build_space(SpaceSpec.parse(plain, str(source)), str(source))
+
+
+def build_space(spec: SpaceSpec, origin: str) -> Space:
+    """Every block of the space, read and checked; `UserError` as in `load_space`."""
+    d_model = _common_width(spec, origin)
+    choices = tuple(_choices(spec.block, (), origin))
+    count = prod(choice.options for choice in choices)
+    if count > MOST_BLOCKS:
+        raise UserError(f"{origin}: block: has {count:,} combinations; expected at most {MOST_BLOCKS:,}")
+    plain: dict[str, tuple[int, dict[str, Any]]] = {}
+    described: list[BlockSpec] = []
+    coordinates: list[Coordinates] = []
+    numbers: dict[Coordinates, int] = {}
+    refused: list[str] = []
+    for chosen in product(*(range(choice.options) for choice in choices)):
+        picks = {choice.place: number for choice, number in zip(choices, chosen, strict=True)}
+        try:
+            block = _completed(_resolved(spec.block, (), picks), d_model, origin)
+            if repr(block) not in plain:
+                described.append(_read(block, d_model, origin))
+                coordinates.append(chosen)
+                plain[repr(block)] = len(plain), block
+            numbers[chosen] = plain[repr(block)][0]
+        except UnfitBlockError as error:
+            refused.append(str(error))
+    if not numbers:
+        raise UserError(f"{origin}: block: no combination fits; the first: {refused[0]}")
+    blocks = tuple(block for _, block in plain.values())
+    left_out = len(refused), refused[0] if refused else ""
+    return Space(spec, choices, blocks, tuple(described), tuple(coordinates), numbers, left_out)
+
+
+def _common_width(spec: SpaceSpec, origin: str) -> int:
+    """The width of what is common to all models, which is checked here with a block that fits every width."""
+    if "blocks" in spec.model:
+        raise UserError(f"{origin}: model.blocks: is decided by blocks and block; leave it out")
+    return ModelSpec.parse({**spec.model, "blocks": [{"mixer": {"kind": "ted"}}]}, f"{origin}: model").d_model
+
+
+def _choices(node: Any, place: Place, origin: str) -> Iterator[Choice]:
+    if isinstance(node, list):
+        if not node:
+            raise UserError(f"{origin}: block.{_said(place)}: []: expected at least one choice")
+        numeric = all(isinstance(option, int | float) and not isinstance(option, bool) for option in node)
+        yield Choice(place, len(node), ordered=numeric)
+    parts = enumerate(node) if isinstance(node, list) else node.items() if isinstance(node, dict) else ()
+    for key, value in parts:
+        yield from _choices(value, (*place, key), origin)
+
+
+def _said(place: Place) -> str:
+    return ".".join(str(part) for part in place)
+
+
+def _resolved(node: Any, place: Place, picks: Mapping[Place, int]) -> Any:
+    """The description with an option in the place of each list."""
+    if isinstance(node, list):
+        return _resolved(node[picks[place]], (*place, picks[place]), picks)
+    if isinstance(node, dict):
+        return {key: _resolved(value, (*place, key), picks) for key, value in node.items()}
+    return node
+
+
+def _completed(block: dict[str, Any], d_model: int, origin: str) -> dict[str, Any]:
+    """`ratio` and `head_width` turned into the fields that they decide."""
+    ratio, head_width = block.pop("ratio", None), block.pop("head_width", None)
+    width, mixer, feed_forward = block.get("width", d_model), block.get("mixer"), block.get("feed_forward")
+    if ratio is not None and isinstance(feed_forward, dict) and isinstance(width, int):
+        if not isinstance(ratio, int | float) or ratio <= 0:
+            raise UserError(f"{origin}: block.ratio: {ratio!r}: must be a number greater than 0")
+        block["feed_forward"] = {**feed_forward, "hidden": max(1, round(ratio * width))}
+    if head_width is not None and isinstance(mixer, dict) and _wants_heads(mixer) and isinstance(width, int):
+        if not isinstance(head_width, int) or head_width <= 0:
+            raise UserError(f"{origin}: block.head_width: {head_width!r}: must be a whole number greater than 0")
+        if width % head_width:
+            raise UnfitBlockError(f"head_width: {head_width}: must divide the width {width}")
+        block["mixer"] = {**mixer, "heads": width // head_width}
+    return block
+
+
+def _wants_heads(mixer: dict[str, Any]) -> bool:
+    """Whether the mixer has heads that must be given and are not."""
+    kind = MIXERS.get(str(mixer.get("kind")))
+    if kind is None or "heads" in mixer or "heads" not in kind.model_fields:
+        return False
+    return kind.model_fields["heads"].is_required()
+
+
+def _read(block: dict[str, Any], d_model: int, origin: str) -> BlockSpec:
+    described = BlockSpec.parse(block, f"{origin}: block")
+    try:
+        described.mixer.check(described.width or d_model)
+    except ValueError as error:
+        raise UnfitBlockError(f"mixer.{error}") from None
+    return described

@@ -1,0 +1,109 @@
+"""Costs and scores of every block of a space, once; those of a model are then sums: microseconds for a candidate.
+
+Legend: `B` blocks of the space, `W` widths, `M` metrics, `N` blocks of a model, `C` candidates.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from linnet.design.metrics import Metric
+from linnet.design.scores import Score, ScoreSettings, width_term
+from linnet.design.shape import Part, block_part, parts_of, projection_part
+from linnet.design.space import Space
+
+Numbers = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+
+class Judged(NamedTuple):
+    """Scores `[C]` and metrics `[C, M]` of candidates."""
+
+    score_C: Numbers
+    metrics_CM: Numbers
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Everything that decides a model's score and metrics.
+
+    width_B: number of each block's width among the widths; depth_B: its layers; term_B: its part of the model's width.
+    join_*: of the projection between two widths. fixed_*: of what all models share. outer: number of the model's width.
+    """
+
+    space: Space
+    metrics: tuple[Metric, ...]
+    score: Score
+    settings: ScoreSettings
+    width_B: Indices
+    depth_B: Numbers
+    term_B: Numbers
+    score_B: Numbers
+    metrics_BM: Numbers
+    join_score_WW: Numbers
+    join_metrics_WWM: Numbers
+    fixed_score: float
+    fixed_metrics_M: Numbers
+    outer: int
+
+    @property
+    def beta(self) -> float:
+        """Strength of the penalty for depth."""
+        return self.score.strength(self.settings)
+
+    def judge(self, candidates_CN: Indices) -> Judged:
+        """Many candidates at once."""
+        widths = self.width_B[candidates_CN]
+        outer = np.full((len(candidates_CN), 1), self.outer)
+        before, after = np.hstack([outer, widths]), np.hstack([widths, outer])
+        metrics_CM = self.fixed_metrics_M + self.metrics_BM[candidates_CN].sum(1)
+        metrics_CM += self.join_metrics_WWM[before, after].sum(1)
+        total_C = self.fixed_score + self.score_B[candidates_CN].sum(1) + self.join_score_WW[before, after].sum(1)
+        depth_C, terms_CN = self.depth_B[candidates_CN].sum(1), self.term_B[candidates_CN]
+        term_C = terms_CN.min(1) if self.settings.width == "minimum" else terms_CN.sum(1)
+        return Judged(total_C * self.penalty(depth_C, term_C), metrics_CM)
+
+    def penalty(self, depth: Numbers, term: Numbers) -> Numbers:
+        """`scores.penalty` of arrays."""
+        if not self.beta:
+            return np.ones_like(depth)
+        definition = self.settings.width
+        width = term if definition == "minimum" else term / depth if definition == "mean" else np.exp(term / depth)
+        return np.maximum(0.0, 1 - self.beta * depth / width)
+
+
+def build_tables(space: Space, metrics: Sequence[Metric], score: Score, settings: ScoreSettings) -> Tables:
+    """Measure and score each distinct block and each pair of widths."""
+    model = space.model([0] * space.spec.blocks)
+    parts = [block_part(block, model) for block in space.described]
+    widths = sorted({model.d_model, *(part.width for part in parts)})
+    place = {width: index for index, width in enumerate(widths)}
+    outside = [part for part in parts_of(model) if part.outside]
+
+    def scored(part: Part) -> float:
+        return float(score.of_part(part, settings))
+
+    joins = np.array([[[metric.of_join(a, b) for metric in metrics] for b in widths] for a in widths])
+    return Tables(
+        space,
+        tuple(metrics),
+        score,
+        settings,
+        width_B=np.array([place[part.width] for part in parts]),
+        depth_B=np.array([float(part.depth) for part in parts]),
+        term_B=np.array([width_term(part.depth, part.width, settings.width) for part in parts]),
+        score_B=np.array([scored(part) for part in parts]),
+        metrics_BM=_rows([[metric.of_block(block, model) for metric in metrics] for block in space.described]),
+        join_score_WW=np.array([[scored(projection_part(a, b)) for b in widths] for a in widths]),
+        join_metrics_WWM=joins.reshape(len(widths), len(widths), len(metrics)).astype(np.float64),
+        fixed_score=sum(scored(part) for part in outside),
+        fixed_metrics_M=np.array([float(metric.fixed(model)) for metric in metrics]),
+        outer=place[model.d_model],
+    )
+
+
+def _rows(values: list[list[float]]) -> Numbers:
+    return np.array(values, dtype=np.float64).reshape(len(values), -1)

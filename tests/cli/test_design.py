@@ -1,0 +1,169 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from linnet.cli.main import main
+from linnet.data.prepare import prepare_texts
+from linnet.design.scores import SCORES
+from linnet.model.cost import model_cost
+from linnet.model.spec import ModelSpec
+
+SPACE = {
+    "name": "tiny",
+    "model": {"vocab_size": 257, "d_model": 16, "context_length": 16, "head": {"norm": {"kind": "rms"}}},
+    "blocks": 2,
+    "block": {
+        "width": [8, 16, 24],
+        "ratio": [1, 2],
+        "repeat": [1, 2],
+        "share_weights": True,
+        "head_width": 4,
+        "mixer": [{"kind": "attention"}, {"kind": "ted"}],
+        "feed_forward": {"kind": "mlp"},
+    },
+}
+QUICK = ["--set", "search.population=24", "--set", "search.parents=8", "--set", "search.iterations=10"]
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(SPACE))
+    return str(path)
+
+
+def output(capsys, *arguments: str) -> str:
+    assert main(["design", *arguments]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def test_it_writes_a_description_that_trains(space: str, tmp_path: Path, capsys):
+    best = tmp_path / "best.yaml"
+    shown = output(
+        capsys, "--space", space, "--max-flops", "150k", "--max-parameters", "9k", "--out", str(best), *QUICK
+    )
+    assert shown.splitlines()[0].startswith("best: ")
+    assert "budget: flops " in shown
+    assert "true optimum: " in shown
+    assert shown.splitlines()[-1] == f"description: {best}"
+    cost = model_cost(ModelSpec.load(best))
+    assert cost.flops(16, with_head=False) <= 150_000
+    assert cost.parameters <= 9_000
+    texts = [f"the bird {n} sang to the tree {n % 7} and the tree was glad. " * 3 for n in range(20)]
+    prepare_texts(texts, texts[:4], tmp_path / "data", tokenizer="bytes")
+    run = ["train", "--model", str(best), "--data", str(tmp_path / "data"), "--out", str(tmp_path / "run")]
+    assert main([*run, "--set", "training.steps=2", "--set", "training.evaluate.tokens=64"]) == 0
+
+
+def test_json_has_every_figure(space: str, capsys):
+    arguments = ["--space", space, "--max-flops", "150k", "--max-state", "3kB@16", "--max-weights", "40kB"]
+    figures = json.loads(output(capsys, *arguments, "--score", "penalised_parameters", "--json", *QUICK))
+    model = ModelSpec.parse(figures["model"], "json")
+    cost = model_cost(model)
+    assert {budget["metric"]: (budget["limit"], budget["value"]) for budget in figures["budgets"]} == {
+        "flops": (150_000, cost.flops(16, with_head=False)),
+        "state@16": (3000, cost.state_bytes(16)),
+        "weights": (40_000, cost.weights_bytes("float32")),
+    }
+    assert all(budget["value"] <= budget["limit"] for budget in figures["budgets"])
+    assert figures["score"]["name"] == "penalised_parameters"
+    assert figures["score"]["value"] == figures["optimum"]["score"]
+    assert figures["evolution"]["population"] == 24
+    assert 0 <= figures["evolution"]["gap"] < 1
+    assert figures["cost"]["parameters"] == cost.parameters
+    assert figures["cost"]["flops_per_sequence"] == {
+        "with_head": cost.flops(16, with_head=True),
+        "without_head": cost.flops(16, with_head=False),
+    }
+    assert figures["out"] is None
+
+
+def test_the_head_counts_where_it_is_asked_for(space: str, capsys):
+    plain, counted = (
+        json.loads(output(capsys, "--space", space, "--max-flops", "1M", "--json", *QUICK, *more))["budgets"][0][
+            "value"
+        ]
+        for more in ([], ["--with-head"])
+    )
+    assert counted > 2 * 16 * 257 * 16
+    assert plain != counted
+
+
+def test_state_and_weights_in_half_the_precision(space: str, capsys):
+    limits = ["--max-state", "100kB@16", "--max-weights", "100MB", "--max-training-memory", "1GB", "--batch", "2"]
+    figures = json.loads(
+        output(capsys, "--space", space, *limits, "--dtype", "bfloat16", "--tokens", "8", "--json", *QUICK)
+    )
+    cost = model_cost(ModelSpec.parse(figures["model"], "json"))
+    values = [budget["value"] for budget in figures["budgets"]]
+    assert values == [cost.weights_bytes("bfloat16"), cost.training_memory(2, 8).total, cost.state_bytes(16, 2)]
+    assert figures["cost"]["tokens"] == 8
+
+
+def test_a_seed_gives_the_same_again(space: str, capsys):
+    arguments = ["--space", space, "--max-flops", "150k", "--method", "evolution", "--json", *QUICK]
+    first, again, other = (output(capsys, *arguments, "--seed", seed) for seed in ("3", "3", "4"))
+    assert first == again != other
+
+
+def test_exactly(space: str, capsys):
+    figures = json.loads(output(capsys, "--space", space, "--method", "exact", "--json"))
+    assert figures["evolution"] is None
+    assert figures["score"]["value"] == figures["optimum"]["score"]
+
+
+def test_settings_of_a_score(space: str, capsys):
+    first, other = (
+        json.loads(output(capsys, "--space", space, "--json", *QUICK, "--set", f"score.beta={beta}"))["score"]
+        for beta in (0, 2)
+    )
+    assert first["beta"] == 0
+    assert other["beta"] == 2
+    assert first["value"] > other["value"]
+
+
+def test_combinations_that_make_no_block_are_said(tmp_path: Path, capsys):
+    path = tmp_path / "odd.yaml"
+    path.write_text(yaml.safe_dump({**SPACE, "block": {**SPACE["block"], "width": [8, 10]}}))
+    assert main(["design", "--space", str(path), *QUICK]) == 0
+    assert (
+        capsys.readouterr().err == "4 combinations make no block; the first: head_width: 4: must divide the width 10\n"
+    )
+
+
+def test_the_scores_are_listed(capsys):
+    lines = output(capsys, "scores").splitlines()
+    assert [line.split()[0] for line in lines[: len(SCORES)]] == list(SCORES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "error: --space: missing; give a search space: merino, mixed, or a YAML file"),
+        (["--space", "nowhere"], "error: nowhere: no such file, and no space of that name; spaces: "),
+        (["--space", "merino", "--max-flops", "60X"], "error: --max-flops 60X: expected a number above 0 with one of "),
+        (
+            ["--space", "merino", "--max-flops", "1k"],
+            "error: --max-flops 1k: nothing in the space merino meets it; the ",
+        ),
+        (["--space", "merino", "--max-state", "2MB"], "error: --max-state 2MB: expected bytes@tokens, as in 2MB@4096"),
+        (["--space", "merino", "--score", "beauty"], "error: --score: 'beauty': must be one of parameters, "),
+        (["--space", "merino", "--set", "search.pop=3"], "error: --set: search.pop: unknown key (value 3)"),
+        (
+            ["--space", "merino", "--set", "score.beta=-1"],
+            "error: --set: score.beta: -1: must be greater than or equal",
+        ),
+        (["--space", "merino", "--tokens", "4096"], "error: --tokens 4096: the models' learned positions end at 2048"),
+        (["--method", "luck"], "error: Invalid value for '--method': "),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], expected: str, capsys):
+    assert main(["design", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(expected)
+    assert err.count("\n") == 1

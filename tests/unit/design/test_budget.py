@@ -1,0 +1,139 @@
+"""Budgets: how they are written, and what is said where nothing meets them."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linnet.design import metrics
+from linnet.design.budget import BYTES, COUNTS, SECONDS, Budget, first_within, limits, read_quantity, read_state
+from linnet.design.chain import cheapest, frugal, non_dominated
+from linnet.design.scores import SCORES, ScoreSettings
+from linnet.design.tables import build_tables
+from linnet.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("text", "units", "value"),
+    [
+        ("60G", COUNTS, 60e9),
+        ("1.5M", COUNTS, 1.5e6),
+        ("60e9", COUNTS, 60e9),
+        ("7", COUNTS, 7),
+        ("2MB", BYTES, 2e6),
+        ("2 MiB", BYTES, 2**21),
+        (".5kB", BYTES, 500),
+        ("1KiB", BYTES, 1024),
+        ("20ms", SECONDS, 0.02),
+        ("300us", SECONDS, 3e-4),
+    ],
+)
+def test_quantities(text: str, units: dict, value: float):
+    assert read_quantity(text, units, "--max") == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "units"), [("60X", COUNTS), ("0G", COUNTS), ("-1", COUNTS), ("", COUNTS), ("2M", BYTES)]
+)
+def test_a_quantity_that_cannot_be_read(text: str, units: dict):
+    with pytest.raises(UserError, match=f"--max {text}: expected a number above 0 with one of "):
+        read_quantity(text, units, "--max")
+
+
+def test_state_has_a_length():
+    assert read_state("2MB@4096", "--max-state") == (2e6, 4096)
+    for text in ("2MB", "2MB@", "2MB@many", "2MB@0"):
+        with pytest.raises(UserError, match="expected bytes@tokens, as in 2MB@4096"):
+            read_state(text, "--max-state")
+
+
+MIXERS = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "attention", "window": 24}]
+
+
+@pytest.fixture(scope="module")
+def traded(small_space):
+    """A space in which what is small in one metric is large in another, all its models, and their tables."""
+    space = small_space(block={"mixer": MIXERS, "width": [8, 16], "repeat": [1, 2], "share_weights": [True, False]})
+    chosen = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64, 4)]
+    tables = build_tables(space, chosen, SCORES["entropy"], ScoreSettings())
+    return tables, np.array(list(product(range(len(space.plain)), repeat=2)))
+
+
+def test_the_cheapest_is_that_of_all_models(traded):
+    tables, everything = traded
+    values = tables.judge(everything).metrics_CM
+    for index in range(3):
+        found = tables.judge(np.array([cheapest(tables, index)])).metrics_CM[0, index]
+        assert found == values[:, index].min()
+
+
+@given(st.data())
+def test_the_frugal_models_are_those_that_none_undercuts(traded, data):
+    tables, everything = traded
+    values = tables.judge(everything).metrics_CM
+    limits_M = np.array(
+        [data.draw(st.sampled_from([np.inf, *np.quantile(values[:, m], [0.1, 0.5])])) for m in range(3)]
+    )
+    _, found = frugal(tables, limits_M)
+    within = values[(values <= limits_M).all(1)]
+    assert {tuple(row) for row in found} == {tuple(row) for row in within[non_dominated(within)]}
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=30))
+def test_non_dominated_rows_are_those_of_the_definition(rows):
+    points = np.array(rows, dtype=float)
+    expected = {
+        row for row in map(tuple, points) if not any((other <= row).all() and (other < row).any() for other in points)
+    }
+    found = [tuple(points[index]) for index in non_dominated(points)]
+    assert set(found) == expected
+    assert len(found) == len(expected)
+
+
+def budgets(tables, *most: float) -> list[Budget]:
+    return [Budget(m, limit, f"--max-{m.name} {limit:g}") for m, limit in zip(tables.metrics, most, strict=True)]
+
+
+@given(st.data())
+def test_a_model_is_found_within_budgets_exactly_where_there_is_one(traded, data):
+    tables, everything = traded
+    values = tables.judge(everything).metrics_CM
+    most = [data.draw(st.sampled_from(sorted(set(values[:, metric])))) for metric in range(3)]
+    exists = (values <= most).all(1).any()
+    asked = budgets(tables, *most)
+    if exists:
+        found = first_within(asked, tables)
+        assert (tables.judge(np.array([found])).metrics_CM[0] <= limits(asked, tables)).all()
+    else:
+        with pytest.raises(UserError):
+            first_within(asked, tables)
+
+
+def test_a_budget_that_nothing_meets_is_said_with_the_smallest_that_could_be_met(traded):
+    tables, everything = traded
+    smallest = tables.judge(everything).metrics_CM.min(0)
+    with pytest.raises(UserError) as error:
+        first_within(budgets(tables, 1e12, smallest[1] - 1, 1e12), tables)
+    option = f"--max-parameters {smallest[1] - 1:g}"
+    assert str(error.value) == (
+        f"{option}: nothing in the space small meets it; the smallest that could be met is {smallest[1]:,.0f}"
+    )
+    assert first_within(budgets(tables, 1e12, smallest[1], 1e12), tables)
+
+
+def test_budgets_that_nothing_meets_together_are_said_with_the_smallest_beside_the_others(traded):
+    tables, everything = traded
+    values = tables.judge(everything).metrics_CM
+    smallest = values.min(0)
+    frugal_in_flops = values[values[:, 2] <= smallest[2], 0].min()
+    assert frugal_in_flops > smallest[0], "a trade is what this is about"
+    with pytest.raises(UserError) as error:
+        first_within(budgets(tables, smallest[0], 1e12, smallest[2]), tables)
+    assert str(error.value) == (
+        f"--max-flops {smallest[0]:g}: within the other budgets nothing in the space small meets it; the smallest that"
+        f" could be met is {frugal_in_flops:,.0f}"
+    )
+    met = first_within(budgets(tables, frugal_in_flops, 1e12, smallest[2]), tables)
+    assert tables.judge(np.array([met])).metrics_CM[0, 0] == frugal_in_flops

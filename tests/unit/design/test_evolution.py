@@ -1,0 +1,121 @@
+"""MeRino's search: mutations near by, never past a budget, reproducible."""
+
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linnet.design import metrics
+from linnet.design.budget import Budget, first_within, limits
+from linnet.design.evolution import EvolutionSettings, Evolved, Judge, Mutation, best, evolve
+from linnet.design.scores import SCORES, ScoreSettings
+from linnet.design.space import load_space
+from linnet.design.tables import build_tables
+from linnet.errors import UserError
+
+QUICK = EvolutionSettings(population=24, parents=8, iterations=12)
+METRICS = [metrics.flops(64, with_head=False), metrics.parameters()]
+
+
+@pytest.fixture(scope="module")
+def tables(small_space):
+    return build_tables(small_space(), METRICS, SCORES["entropy_beta_2"], ScoreSettings())
+
+
+@pytest.fixture(scope="module")
+def everything(tables):
+    return np.array(list(product(range(len(tables.width_B)), repeat=2)))
+
+
+@pytest.mark.parametrize("width", ["mean", "geometric", "minimum"])
+def test_single_candidates_are_judged_as_many_are(small_space, everything, width: str):
+    tables = build_tables(small_space(), METRICS, SCORES["entropy_beta_2"], ScoreSettings(width=width))
+    judged = tables.judge(everything)
+    most = np.quantile(judged.metrics_CM, 0.4, axis=0)
+    judge = Judge(tables, most)
+    for row, candidate in enumerate(everything.tolist()):
+        assert judge.score(tuple(candidate)) == pytest.approx(judged.score_C[row], rel=1e-12)
+        assert judge.within(tuple(candidate)) == (judged.metrics_CM[row] <= most).all()
+
+
+def test_a_mutation_changes_one_block_by_a_few_steps_of_each_number():
+    space = load_space("merino")
+    mutate = Mutation(space, 2, random.Random(0))
+    parent = (100, 30, 200, 7)
+    children = [mutate(parent) for _ in range(2000)]
+    seen = set()
+    for child in children:
+        changed = [place for place in range(4) if child[place] != parent[place]]
+        assert len(changed) <= 1
+        for place in changed:
+            seen.add(place)
+            before, after = space.coordinates[parent[place]], space.coordinates[child[place]]
+            assert all(abs(a - b) <= 2 for a, b in zip(before, after, strict=True))
+    assert seen == {0, 1, 2, 3}
+    reached = {space.coordinates[child[0]] for child in children}
+    assert len(reached) > 20
+
+
+def test_what_has_no_order_becomes_any_of_its_choices(small_space):
+    mixers = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "plga", "metric_hidden": 4, "residual_units": 1}]
+    space = small_space(block={"mixer": mixers})
+    mutate = Mutation(space, 1, random.Random(0))
+    kinds = {space.described[block].mixer.kind for _ in range(200) for block in mutate((0, 0))}
+    assert kinds == {"attention", "ted", "plga"}
+
+
+@given(st.floats(0.05, 1), st.floats(0.05, 1), st.integers(0, 5))
+def test_no_result_breaks_a_budget(tables, everything, share: float, other: float, seed: int):
+    values = tables.judge(everything).metrics_CM
+    most = [float(np.quantile(values[:, 0], share)), float(np.quantile(values[:, 1], other))]
+    asked = [Budget(metric, limit, metric.name) for metric, limit in zip(METRICS, most, strict=True)]
+    try:
+        start = first_within(asked, tables)
+    except UserError:
+        assert not (values <= most).all(1).any()
+        return
+    found = evolve(
+        tables, limits(asked, tables), start, EvolutionSettings(**{**QUICK.model_dump(), "seed": seed}), _quiet
+    )
+    judged = tables.judge(np.array([found.candidate]))
+    assert (judged.metrics_CM[0] <= most).all()
+    assert judged.score_C[0] == pytest.approx(found.score)
+    assert found.score <= tables.judge(everything).score_C[(values <= most).all(1)].max() * (1 + 1e-12)
+
+
+def _quiet(amount: float, note: str = "") -> None:
+    pass
+
+
+def run(tables, seed: int = 0, iterations: int = 12) -> Evolved:
+    settings = EvolutionSettings(population=24, parents=8, iterations=iterations, seed=seed)
+    return evolve(tables, np.array([np.inf, np.inf]), (0, 0), settings, _quiet)
+
+
+def test_a_seed_decides_everything(tables):
+    assert run(tables, seed=1) == run(tables, seed=1)
+    assert run(tables, seed=1).drawn == 24 - 1 + 11 * 16
+    assert len({run(tables, seed, iterations=1).candidate for seed in range(8)}) > 1
+
+
+def test_a_small_space_is_searched_to_its_optimum(tables, everything):
+    assert run(tables, iterations=40).score == pytest.approx(tables.judge(everything).score_C.max())
+
+
+def test_the_best_stay():
+    population = [(1.0, (1,)), (3.0, (3,)), (2.0, (2,)), (3.0, (4,))]
+    assert best(population, 3) == [(3.0, (3,)), (3.0, (4,)), (2.0, (2,))]
+
+
+def test_progress_is_told_of_each_iteration(tables):
+    heard = []
+    evolve(tables, np.array([np.inf, np.inf]), (0, 0), QUICK, lambda amount, note="": heard.append((amount, note)))
+    assert [amount for amount, _ in heard] == [1] * 12
+
+
+def test_parents_are_fewer_than_the_population():
+    with pytest.raises(UserError, match="--set: parents: 9: must be fewer than population, which is 9"):
+        EvolutionSettings.parse({"population": 9, "parents": 9}, "--set")

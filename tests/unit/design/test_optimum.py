@@ -1,0 +1,94 @@
+"""The dynamic programme finds what looking at every model finds."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linnet.design import endings, metrics, optimum
+from linnet.design.budget import Budget, first_within, limits
+from linnet.design.evolution import EvolutionSettings, evolve
+from linnet.design.optimum import TooLargeError
+from linnet.design.scores import SCORES, ScoreSettings
+from linnet.design.space import load_space
+from linnet.design.tables import Tables, build_tables
+
+METRICS = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64, 4)]
+MIXERS = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "attention", "window": 4}]
+
+
+def best_of_all(tables: Tables, limits_M: np.ndarray) -> float | None:
+    """The score of the best of all models, one by one."""
+    everything = np.array(list(product(range(len(tables.width_B)), repeat=tables.space.spec.blocks)))
+    judged = tables.judge(everything)
+    within = (judged.metrics_CM <= limits_M).all(1)
+    return float(judged.score_C[within].max()) if within.any() else None
+
+
+@settings(max_examples=60)
+@given(
+    blocks=st.integers(1, 3),
+    widths=st.lists(st.sampled_from([4, 8, 16, 32]), min_size=1, max_size=3, unique=True),
+    repeats=st.lists(st.integers(1, 5), min_size=1, max_size=2, unique=True),
+    mixers=st.lists(st.sampled_from(MIXERS), min_size=1, max_size=2),
+    shared=st.booleans(),
+    score=st.sampled_from(["entropy", "entropy_beta_2", "penalised_parameters", "parameters"]),
+    definition=st.sampled_from(["mean", "geometric", "minimum"]),
+    beta=st.sampled_from([None, 0.0, 0.5, 3.0]),
+    shares=st.tuples(*(st.sampled_from([0.02, 0.2, 0.6, None]) for _ in METRICS)),
+)
+def test_it_is_the_best_of_all_models(
+    small_space, blocks, widths, repeats, mixers, shared, score, definition, beta, shares
+):
+    block = {"width": widths, "repeat": repeats, "mixer": mixers, "share_weights": shared}
+    space = small_space(blocks=blocks, block=block)
+    tables = build_tables(space, METRICS, SCORES[score], ScoreSettings(width=definition, beta=beta))
+    everything = np.array(list(product(range(len(space.plain)), repeat=blocks)))
+    values = tables.judge(everything).metrics_CM
+    limits_M = np.array(
+        [np.inf if share is None else np.quantile(values[:, m], share) for m, share in enumerate(shares)]
+    )
+    expected, found = best_of_all(tables, limits_M), optimum.optimum(tables, limits_M)
+    if expected is None:
+        assert found is None
+    else:
+        assert found.score == pytest.approx(expected, rel=1e-9)
+        assert (tables.judge(np.array([found.candidate])).metrics_CM[0] <= limits_M).all()
+
+
+@pytest.mark.parametrize("steps", [4096, 5])
+def test_coarse_tables_promise_too_much_and_never_too_little(small_space, steps: int, monkeypatch):
+    monkeypatch.setattr(endings, "MOST_STEPS", steps)
+    monkeypatch.setattr(optimum, "BEAM", 2)
+    tables = build_tables(small_space(blocks=3), METRICS, SCORES["entropy_beta_2"], ScoreSettings())
+    limits_M = np.array([3e6, 2e4, np.inf])
+    assert optimum.optimum(tables, limits_M).score == pytest.approx(best_of_all(tables, limits_M))
+
+
+@pytest.mark.parametrize("score", ["entropy", "entropy_beta_2"])
+def test_it_is_no_worse_than_evolution_in_merinos_space(score: str):
+    chosen = METRICS[:2]
+    tables = build_tables(load_space("merino"), chosen, SCORES[score], ScoreSettings())
+    asked = [Budget(metric, limit, "") for metric, limit in zip(chosen, (6e8, 46e6), strict=True)]
+    limits_M = limits(asked, tables)
+    settings_ = EvolutionSettings(population=64, parents=16, iterations=20)
+    evolved = evolve(tables, limits_M, first_within(asked, tables), settings_, lambda *_: None)
+    found = optimum.optimum(tables, limits_M)
+    assert found.score >= evolved.score
+    assert (tables.judge(np.array([found.candidate])).metrics_CM[0] <= limits_M).all()
+    again = optimum.optimum(tables, limits_M, known=found.score)
+    assert again.score == found.score
+
+
+def test_more_beginnings_than_there_is_room_for(small_space, monkeypatch):
+    monkeypatch.setattr(optimum, "MOST_LABELS", 3)
+    tables = build_tables(small_space(blocks=3), METRICS, SCORES["entropy"], ScoreSettings())
+    with pytest.raises(TooLargeError):
+        optimum.optimum(tables, np.array([1e6, np.inf, np.inf]))
+
+
+def test_a_known_score_that_nothing_reaches_finds_nothing(small_space):
+    tables = build_tables(small_space(), METRICS, SCORES["entropy"], ScoreSettings())
+    assert optimum.optimum(tables, np.full(3, np.inf), known=1e12) is None

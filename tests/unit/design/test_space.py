@@ -1,0 +1,128 @@
+"""Search spaces: from YAML to every distinct block, and to a model's description."""
+
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linnet.design.space import SPACES, Space, load_space, space_names
+from linnet.errors import UserError
+from linnet.model.cost import model_cost
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+
+
+def test_merinos_space_is_that_of_its_table():
+    space = load_space("merino")
+    assert len(space.plain) == 9 * 7 * 4
+    assert space.size == 252**4
+    shapes = {(block.width, block.feed_forward.hidden / block.width, block.repeat) for block in space.described}
+    assert {ratio for _, ratio, _ in shapes} == {1, 1.5, 2, 2.5, 3, 3.5, 4}
+    assert {width for width, _, _ in shapes} == {64, 128, 256, 384, 512, 640, 768, 896, 1024}
+    assert {repeat for _, _, repeat in shapes} == {1, 2, 3, 4}
+    assert all(block.mixer.heads == block.width // 64 and block.share_weights for block in space.described)
+
+
+def test_merinos_published_models_lie_in_its_space():
+    space = load_space("merino")
+    described = [(block.width, block.feed_forward.hidden, block.repeat) for block in space.described]
+    shape = [(640, 960, 3), (896, 1344, 3), (1024, 1024, 2), (1024, 1024, 3)]
+    model = space.model([described.index(block) for block in shape])
+    assert model_cost(model).parameters == model_cost(ModelSpec.load("merino-64m")).parameters
+
+
+@pytest.mark.parametrize("name", space_names())
+def test_a_space_that_comes_with_linnet_makes_models_that_run(name: str):
+    space = load_space(f"{name}.yaml")
+    smallest = min(range(len(space.plain)), key=lambda i: (space.plain[i]["width"], space.plain[i]["repeat"]))
+    spec = space.model([smallest] * space.spec.blocks).replace(vocab_size=11)
+    assert Decoder(spec)(torch.zeros(1, 5, dtype=torch.long)).shape == (1, 5, 11)
+
+
+def test_the_mixed_space_has_every_mixer():
+    kinds = {block.mixer.kind for block in load_space("mixed").described}
+    assert kinds == {"attention", "plga", "ted"}
+
+
+def test_choices_may_stand_anywhere_and_within_a_choice(small_space):
+    mixers = [{"kind": "attention", "kv_heads": [1, None]}, {"kind": "ted", "heads": [1, 2]}]
+    space: Space = small_space(block={"mixer": mixers, "norm": {"kind": ["rms", "layer"]}, "repeat": 1, "width": 8})
+    seen = {(block.mixer.kind, block.norm.kind) for block in space.described}
+    assert seen == {(mixer, norm) for mixer in ("attention", "ted") for norm in ("rms", "layer")}
+    assert len(space.plain) == 2 * 2 * 4  # ratios, norms, mixers with their own choices
+    assert len(set(map(repr, space.plain))) == len(space.plain)
+    assert set(space.numbers.values()) == set(range(len(space.plain)))
+
+
+def test_every_block_is_where_its_coordinates_say(small_space):
+    space: Space = small_space()
+    assert [space.numbers[where] for where in space.coordinates] == list(range(len(space.plain)))
+    assert [choice.options for choice in space.choices] == [3, 2, 3]
+    assert all(choice.ordered for choice in space.choices)
+
+
+def test_combinations_that_make_no_block_are_left_out_and_counted(small_space):
+    space: Space = small_space(block={"width": [8, 10, 16], "repeat": 1, "ratio": 1})
+    assert [block.width for block in space.described] == [8, 16]
+    assert space.left_out == (1, "head_width: 4: must divide the width 10")
+    space = small_space(block={"width": [8, 12], "repeat": 1, "ratio": 1, "mixer": {"kind": "attention", "heads": 4}})
+    assert space.left_out[0] == 1
+    assert space.left_out[1].startswith("mixer.heads: 4: gives heads of width 3")
+
+
+@given(st.data())
+def test_a_described_model_is_the_one_that_was_chosen(small_space, data):
+    space: Space = small_space()
+    candidate = data.draw(st.lists(st.integers(0, len(space.plain) - 1), min_size=2, max_size=2))
+    model = space.model(candidate, name="chosen")
+    assert model.name == "chosen"
+    assert list(model.blocks) == [space.described[block] for block in candidate]
+    assert yaml.safe_load(yaml.safe_dump(space.describe(candidate)))["blocks"] == [space.plain[b] for b in candidate]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"block": {"width": []}}, "small: block.width: []: expected at least one choice"),
+        ({"block": {"colour": "red"}}, "small: block: colour: unknown key (value 'red')"),
+        (
+            {"block": {"mixer": {"kind": ["attention", "atention"]}}},
+            "small: block: mixer.kind: 'atention': must be one of",
+        ),
+        ({"block": {"ratio": [0]}}, "small: block.ratio: 0: must be a number greater than 0"),
+        ({"block": {"head_width": 0.5}}, "small: block.head_width: 0.5: must be a whole number greater than 0"),
+        (
+            {"block": {"head_width": 5}},
+            "small: block: no combination fits; the first: head_width: 5: must divide the width 8",
+        ),
+        (
+            {"block": {"width": list(range(8, 80_008, 4))}},
+            "small: block: has 120,000 combinations; expected at most 20,000",
+        ),
+        ({"model": {"blocks": []}}, "small: model.blocks: is decided by blocks and block; leave it out"),
+        ({"model": {"d_modl": 3}}, "small: model: d_modl: unknown key (value 3); did you mean d_model?"),
+        ({"blocks": 0}, "small: blocks: 0: must be greater than 0"),
+    ],
+)
+def test_a_mistake_is_one_line(small_space, changes: dict, message: str):
+    with pytest.raises(UserError) as error:
+        small_space(**changes)
+    assert str(error.value).startswith(message)
+
+
+def test_no_such_space(tmp_path):
+    with pytest.raises(
+        UserError, match=r"nowhere.yaml: no such file, and no space of that name; spaces: merino, mixed"
+    ):
+        load_space("nowhere.yaml")
+    (tmp_path / "list.yaml").write_text("[1]")
+    with pytest.raises(UserError, match=r"list.yaml: expected a mapping with model, blocks, block, found list"):
+        load_space(tmp_path / "list.yaml")
+
+
+def test_a_file_of_the_user_comes_first(tmp_path, monkeypatch):
+    (tmp_path / "merino.yaml").write_text((SPACES / "merino.yaml").read_text().replace("name: merino", "name: mine"))
+    monkeypatch.chdir(tmp_path)
+    assert load_space("merino.yaml").spec.name == "mine"
+    assert load_space("merino").spec.name == "merino"

@@ -1,0 +1,85 @@
+"""Fast costs and scores of candidates are those of the models that they describe."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linnet.design import metrics
+from linnet.design.scores import SCORES, ScoreSettings, score
+from linnet.design.shape import parts_of
+from linnet.design.space import load_space
+from linnet.design.tables import build_tables
+from linnet.model.cost import model_cost
+
+SPACE_NAMES = ("merino", "mixed")
+
+
+@pytest.fixture(scope="module", params=SPACE_NAMES)
+def space(request):
+    return load_space(request.param)
+
+
+def all_metrics(tokens: int = 100):
+    return [
+        metrics.flops(tokens, with_head=False),
+        metrics.flops(tokens, with_head=True),
+        metrics.parameters(),
+        metrics.weights("float32"),
+        metrics.weights("int8"),
+        metrics.state(4096, 4),
+        metrics.training_memory(8, tokens),
+    ]
+
+
+def of_model(spec, tokens: int = 100):
+    cost = model_cost(spec)
+    return [
+        cost.flops(tokens, with_head=False),
+        cost.flops(tokens, with_head=True),
+        cost.parameters,
+        cost.weights_bytes("float32"),
+        cost.weights_bytes("int8"),
+        cost.state_bytes(4096, 4),
+        cost.training_memory(8, tokens).total,
+    ]
+
+
+@pytest.mark.parametrize("width", ["mean", "geometric", "minimum"])
+def test_candidates_cost_and_score_what_their_models_do(space, width: str):
+    draws = np.random.default_rng(0)
+    candidates = draws.integers(0, len(space.plain), (8, space.spec.blocks))
+    chosen = ScoreSettings(width=width, alpha=(0.7, 0.2), sigma=0.5)
+    for name in ("entropy_beta_2", "penalised_parameters", "parameters"):
+        tables = build_tables(space, all_metrics(), SCORES[name], chosen)
+        judged = tables.judge(candidates)
+        for row, candidate in enumerate(candidates):
+            spec = space.model(candidate)
+            assert judged.metrics_CM[row].tolist() == of_model(spec)
+            assert judged.score_C[row] == pytest.approx(score(parts_of(spec), name, chosen), rel=1e-12)
+
+
+def test_a_metric_of_a_model_is_the_sum_over_its_parts(space):
+    spec = space.model([3, 17, 5, 8][: space.spec.blocks])
+    assert [metric.of_model(spec) for metric in all_metrics()] == of_model(spec)
+
+
+@settings(max_examples=10)
+@given(tokens=st.integers(1, 64), tied=st.booleans(), width=st.sampled_from([None, 8]))
+def test_whatever_is_common_to_all_models(small_space, tokens: int, tied: bool, width: int | None):
+    model = {"embedding": {"width": width, "positions": "learned"}, "head": {"tied": tied, "norm": {"kind": "rms"}}}
+    space = small_space(model=model, block={"repeat": [1, 2], "ratio": 1})
+    tables = build_tables(space, all_metrics(tokens), SCORES["parameters"], ScoreSettings())
+    candidates = np.array(list(product(range(len(space.plain)), repeat=2)))
+    judged = tables.judge(candidates)
+    for row in (0, 7, len(candidates) - 1):
+        spec = space.model(candidates[row])
+        assert judged.metrics_CM[row].tolist() == of_model(spec, tokens)
+        assert judged.score_C[row] == model_cost(spec).parameters
+
+
+def test_how_values_are_said():
+    assert metrics.flops(10, with_head=True).said(6.0e10) == "60 G"
+    assert metrics.state(10, 4).said(2**21) == "2 MiB"

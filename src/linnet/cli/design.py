@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from linnet import numbers
 from linnet.cli.console import invocation, note
+from linnet.cli.report import show
 from linnet.errors import UserError
 
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 FLOPS_TOKENS = 1024
 """FLOPs are counted over so many tokens where nothing is said; over fewer where the models' context is shorter."""
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
 design = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -61,7 +65,7 @@ def search(
         typer.Option("--set", metavar="KEY=VALUE", help="A setting, as score.beta=2 or search.reach=3 (repeatable)."),
     ] = None,
     out: Annotated[Path | None, _optional("FILE", "Write the model's description here.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find the shape of a model under a budget.
 
@@ -73,8 +77,9 @@ def search(
     Example: linnet design --space space.yaml --max-flops 2G --max-state 2MB@4096 --score penalised_parameters --json
     """
     if context.invoked_subcommand is not None:
+        _refuse_before(context)
         return
-    from linnet.cli.design_output import print_found, print_json
+    from linnet.design.found_tables import found_figures, found_tables
     from linnet.design.search import Task, write_description
     from linnet.design.search import search as run_search
     from linnet.design.space import load_space
@@ -92,11 +97,20 @@ def search(
         note(f"{found_space.left_out[0]:,} combinations make no block; the first: {found_space.left_out[1]}")
     found = run_search(task, name=out.stem if out else None)
     if out is not None:
-        write_description(found.plain, out, [invocation(), f"{score} {found.score:,.6g}"])
-    if as_json:
-        print_json(task, found, length, out)
-    else:
-        print_found(task, found, length, out)
+        write_description(found.plain, out, [invocation(), f"{score} {found.score:,.7g}"])
+        note(f"description: {out}")
+    facts = {"space": found_space.spec.name}
+    tables = found_tables(task, found, length)
+    show(f"Design {found.plain['name']}", facts, found_figures(task, found, length), tables, list, None, as_json)
+
+
+def _refuse_before(context: typer.Context) -> None:
+    """An option before a subcommand would be forgotten."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = "--set" if name == "changes" else "--json" if name == "as_json" else f"--{name.replace('_', '-')}"
+            raise UserError(f"{option}: stands before {context.invoked_subcommand}; it belongs to linnet design itself")
 
 
 def _tokens(given: int | None, space: "Space") -> int:
@@ -118,17 +132,17 @@ def _cost_budgets(
     batch: int,
 ) -> "list[Budget]":
     from linnet.design import metrics
-    from linnet.design.budget import BYTES, COUNTS, Budget, read_quantity
+    from linnet.design.budget import Budget, read_bytes
 
     asked = [
-        ("--max-flops", flops, COUNTS, metrics.flops(tokens, with_head)),
-        ("--max-parameters", parameters, COUNTS, metrics.parameters()),
-        ("--max-weights", weights, BYTES, metrics.weights(dtype)),
-        ("--max-training-memory", training_memory, BYTES, metrics.training_memory(batch, tokens)),
+        ("--max-flops", flops, numbers.parse, metrics.flops(tokens, with_head)),
+        ("--max-parameters", parameters, numbers.parse, metrics.parameters()),
+        ("--max-weights", weights, read_bytes, metrics.weights(dtype)),
+        ("--max-training-memory", training_memory, read_bytes, metrics.training_memory(batch, tokens)),
     ]
     return [
-        Budget(metric, read_quantity(text, units, option), f"{option} {text}")
-        for option, text, units, metric in asked
+        Budget(metric, read(text, option), f"{option} {text}")
+        for option, text, read, metric in asked
         if text is not None
     ]
 
@@ -154,11 +168,13 @@ def _settings(changes: list[str], seed: int) -> Any:
 
 
 @design.command()
-def scores() -> None:
-    """List the scores that a search can maximise, each with what it says about trained models.
+def scores(as_json: AsJson = False) -> None:
+    """List the scores that a search can maximise.
 
     Example: linnet design scores
     """
-    from linnet.cli.design_output import print_scores
+    from linnet.design.found_tables import score_table
+    from linnet.design.scores import SCORES
 
-    print_scores()
+    figures = {name: {"beta": score.beta, "summary": score.summary} for name, score in SCORES.items()}
+    show("Scores of shapes", {}, figures, [score_table()], list, None, as_json)

@@ -12,7 +12,6 @@ from linnet.design.space import Candidate
 from linnet.design.tables import Numbers, Tables
 from linnet.errors import UserError
 
-COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 BYTES = {"B": 1.0} | {
     f"{prefix}{unit}": base**power
     for unit, base, first in (("B", 1000.0, "k"), ("iB", 1024.0, "K"))
@@ -30,14 +29,14 @@ class Budget:
     option: str
 
 
-def read_quantity(text: str, units: Mapping[str, float], option: str) -> float:
-    """A number with one of `units` behind it; `UserError` names the option and what would be accepted."""
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
-    if match is None or match[2] not in units or float(match[1]) <= 0:
-        example = {"": "60G", "B": "2MB", "s": "20ms"}[next(unit for unit in ("", "B", "s") if unit in units)]
-        known = ", ".join(unit for unit in units if unit)
-        raise UserError(f"{option} {text}: expected a number above 0 with one of {known}, as in {example}")
-    return float(match[1]) * units[match[2]]
+def read_bytes(text: str, option: str) -> float:
+    """`2MB`, `1.5GiB`: bytes; `UserError` names the option and what would be accepted."""
+    return _read(text, BYTES, option, "2MB")
+
+
+def read_seconds(text: str, option: str) -> float:
+    """`20ms`: seconds; `UserError` names the option and what would be accepted."""
+    return _read(text, SECONDS, option, "20ms")
 
 
 def read_state(text: str, option: str) -> tuple[float, int]:
@@ -45,7 +44,16 @@ def read_state(text: str, option: str) -> tuple[float, int]:
     size, at, tokens = text.partition("@")
     if not at or not tokens.strip().isdigit() or int(tokens) < 1:
         raise UserError(f"{option} {text}: expected bytes@tokens, as in 2MB@4096")
-    return read_quantity(size, BYTES, option), int(tokens)
+    return read_bytes(size, option), int(tokens)
+
+
+def _read(text: str, units: Mapping[str, float], option: str, example: str) -> float:
+    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    if found is None or found[2] not in units or float(found[1]) <= 0:
+        raise UserError(
+            f"{option} {text}: expected a number above 0 with {', '.join(units)} behind it, as in {example}"
+        )
+    return float(found[1]) * units[found[2]]
 
 
 def limits(budgets: Sequence[Budget], tables: Tables) -> Numbers:

@@ -1,0 +1,113 @@
+"""What a search found, as tables and as figures."""
+
+from typing import Any
+
+from linnet import numbers
+from linnet.design.budget import Budget
+from linnet.design.scores import SCORES
+from linnet.design.search import Found, Task
+from linnet.model.cost import model_cost
+from linnet.model.spec import BlockSpec, ModelSpec
+from linnet.report import Table
+
+
+def found_figures(task: Task, found: Found, tokens: int) -> dict[str, Any]:
+    """Everything, ready for JSON. `tokens`: over which FLOPs are counted."""
+    evolved, optimum = found.evolved, found.optimum
+    return {
+        "space": task.space.spec.name,
+        "models": task.space.size,
+        "score": {"name": task.score, "value": found.score, **task.settings.score.model_dump(mode="json")},
+        "budgets": [
+            {"metric": budget.metric.name, "limit": budget.limit, "value": value}
+            for budget, value in zip(task.budgets, found.values, strict=True)
+        ],
+        "evolution": evolved
+        and {
+            "score": evolved.score,
+            "gap": found.gap,
+            "drawn": evolved.drawn,
+            "kept": evolved.kept,
+            **task.settings.search.model_dump(mode="json"),
+        },
+        "optimum": optimum and {"score": optimum.score, "beginnings": optimum.beginnings},
+        "cost": cost_figures(found.model, tokens),
+        "model": found.plain,
+    }
+
+
+def cost_figures(model: ModelSpec, tokens: int) -> dict[str, Any]:
+    """Parameters, and forward FLOPs with and without the head: papers differ in what they count."""
+    cost = model_cost(model)
+    return {
+        "parameters": cost.parameters,
+        "decoder_parameters": cost.blocks.parameters,
+        "tokens": tokens,
+        "flops_per_sequence": {
+            "with_head": cost.flops(tokens, with_head=True),
+            "without_head": cost.flops(tokens, with_head=False),
+        },
+    }
+
+
+def found_tables(task: Task, found: Found, tokens: int) -> list[Table]:
+    """The shape, what it costs, its budgets, and how good the search was."""
+    tables = [shape_table(found.model), _cost_table(found.model, tokens)]
+    if task.budgets:
+        rows = [_budget_row(budget, value) for budget, value in zip(task.budgets, found.values, strict=True)]
+        tables.append(Table("Budgets", ["", "limit", "this model", "share"], rows, "What was asked for, and is kept."))
+    return [*tables, _search_table(task, found)]
+
+
+def shape_table(model: ModelSpec) -> Table:
+    """A row for each block."""
+    rows = [_block_row(number, block, block.width or model.d_model) for number, block in enumerate(model.blocks, 1)]
+    columns = ["block", "layers", "width", "hidden", "weights", "mixer"]
+    return Table("Shape", columns, rows, "Blocks from the first to the last; hidden: width within the feed-forward.")
+
+
+def _block_row(number: int, block: BlockSpec, width: int) -> list[str]:
+    hidden = block.feed_forward.hidden if block.feed_forward is not None else 0
+    weights = "shared" if block.share_weights and block.repeat > 1 else "each its own"
+    fields = block.mixer.model_dump(exclude_defaults=True, exclude={"kind"})
+    settings = ", ".join(f"{name} {value}" for name, value in fields.items() if isinstance(value, int | float | str))
+    mixer = f"{block.mixer.kind}, {settings}" if settings else block.mixer.kind
+    return [str(number), str(block.repeat), str(width), str(hidden), weights, mixer]
+
+
+def _cost_table(model: ModelSpec, tokens: int) -> Table:
+    cost = cost_figures(model, tokens)
+    flops = cost["flops_per_sequence"]
+    counts = {
+        "parameters": cost["parameters"],
+        "  of them in blocks and projections": cost["decoder_parameters"],
+        f"forward FLOPs of {tokens:,} tokens, without output head": flops["without_head"],
+        f"forward FLOPs of {tokens:,} tokens, with output head": flops["with_head"],
+    }
+    rows = [[name, f"{count:,}", numbers.metric(count)] for name, count in counts.items()]
+    return Table("Cost", ["", "exactly", ""], rows, "From the description alone; more by linnet spec show.")
+
+
+def _budget_row(budget: Budget, value: float) -> list[str]:
+    said = budget.metric.said
+    return [budget.metric.name, said(budget.limit), said(value), f"{value / budget.limit:.1%}"]
+
+
+def _search_table(task: Task, found: Found) -> Table:
+    evolved, optimum, rows = found.evolved, found.optimum, []
+    if evolved is not None:
+        details = f"{evolved.drawn:,} models drawn, {evolved.kept:,} within the budgets"
+        rows.append(["evolution", f"{evolved.score:,.7g}", details])
+    if optimum is not None:
+        details = "" if found.gap is None else f"evolution fell short of it by {found.gap:.3%}"
+        rows.append(["true optimum", f"{optimum.score:,.7g}", details])
+    elif found.too_large:
+        rows.append(["true optimum", "not known", "there are too many models"])
+    meaning = f"{task.score}: {SCORES[task.score].summary}. The space has {task.space.size:,} models."
+    return Table("Search", ["", task.score, ""], rows, meaning)
+
+
+def score_table() -> Table:
+    """The registry."""
+    rows = [[name, score.summary] for name, score in SCORES.items()]
+    return Table("Scores", ["score", "what it is"], rows, "What linnet design --score can maximise.", text=True)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -259,16 +259,37 @@ def kept_bytes(decoder: Decoder, tokens_BT: torch.Tensor) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
+def kept_by_the_last_norm(spec: ModelSpec, read_by_head: int) -> bool:
+    """Whether the tensor that the head reads is the output of an `rms` norm, which keeps it."""
+    last = spec.blocks[-1]
+    widths = {last.width or spec.d_model, spec.d_model, read_by_head}
+    if spec.head.norm is not None:
+        return spec.head.norm.kind == "rms" and read_by_head == spec.d_model
+    return last.norm.placement == "post" and last.norm.kind == "rms" and len(widths) == 1
+
+
+KEPT_BY_A_POST_NORM = ModelSpec.parse(
+    {
+        "vocab_size": VOCABULARY,
+        "d_model": 24,
+        "context_length": CONTEXT,
+        "blocks": [{"mixer": {"kind": "ted"}, "norm": {"kind": "rms", "placement": "post"}}],
+        "head": {"tied": True, "norm": None},
+    },
+    "last norm",
+)
+
+
 @settings(max_examples=40, deadline=None)
 @given(descriptions(), st.integers(2, 4), st.integers(5, CONTEXT))
+@example(KEPT_BY_A_POST_NORM, 2, 5)
 def test_any_description_predicts_what_training_keeps(spec: ModelSpec, sequences: int, tokens: int):
     """Of a single sequence less is copied."""
     tokens_BT = torch.randint(VOCABULARY, (sequences, tokens))
     activations = model_cost(spec).training_memory(sequences, tokens).activations
     narrow = spec.embedding.width or spec.d_model
     read_by_head = narrow if spec.head.tied else spec.d_model
-    keeps_its_output = spec.head.norm is not None and spec.head.norm.kind == "rms" and read_by_head == spec.d_model
-    of_head = 0 if keeps_its_output else sequences * tokens * read_by_head
+    of_head = 0 if kept_by_the_last_norm(spec, read_by_head) else sequences * tokens * read_by_head
     of_head += VOCABULARY * narrow if spec.head.tied else 0
     predicted = activations - 4 * of_head
     assert predicted == pytest.approx(kept_bytes(Decoder(spec), tokens_BT), abs=8 * spec.layers)

@@ -172,3 +172,39 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], expected: s
     assert out == ""
     assert err.startswith(expected)
     assert err.count("\n") == 1
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> str:
+    """Made-up trained decoders: wider is better."""
+    head = "n_layer,d_model,d_inner,params_attention,params_ffn,params_total,valid_ppl"
+    rows = [f"1,{w},{2 * w},{4 * w * w},{4 * w * w},{9 * w * w},{100 / w}" for w in range(8, 40)]
+    (tmp_path / "trained.csv").write_text("\n".join([head, *rows]))
+    return str(tmp_path / "trained.csv")
+
+
+def test_validate(trained: str, tmp_path: Path, capsys):
+    arguments = ["validate", "--runs", trained, "--bootstrap", "20", "--band", "8", "--json"]
+    figures = json.loads(output(capsys, *arguments))
+    assert figures["scores"].keys() == SCORES.keys()
+    assert all(one["spearman"] == pytest.approx(1) and one["regret"] == 0 for one in figures["scores"].values())
+    chosen = [*arguments[:-1], "--score", "entropy", "--set", "sigma=0.5", "--report", str(tmp_path / "report")]
+    assert main(["design", *chosen]) == 0
+    assert "\nentropy " in capsys.readouterr().out
+    assert (tmp_path / "report" / "scores.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "error: Missing option '--runs'"),
+        (["--runs", "nowhere"], "error: --runs nowhere: no such file or folder"),
+        (["--runs", "nowhere", "--score", "x"], "error: --score: 'x': must be one of parameters, "),
+        (["--runs", "nowhere", "--set", "beta=x"], "error: --set: beta: 'x': must be a valid number"),
+    ],
+)
+def test_a_mistake_in_validating(arguments: list[str], expected: str, capsys):
+    assert main(["design", "validate", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(expected)

@@ -7,6 +7,7 @@ import typer
 
 from linnet import numbers
 from linnet.cli.console import invocation, note
+from linnet.cli.design_validate import validate
 from linnet.cli.report import show
 from linnet.errors import UserError
 
@@ -169,12 +170,18 @@ def _settings(changes: list[str], seed: int) -> Any:
 
 @design.command()
 def scores(as_json: AsJson = False) -> None:
-    """List the scores that a search can maximise.
+    """List the scores that a search can maximise, each with what it says about trained models.
 
     Example: linnet design scores
     """
     from linnet.design.found_tables import score_table
     from linnet.design.scores import SCORES
 
-    figures = {name: {"beta": score.beta, "summary": score.summary} for name, score in SCORES.items()}
+    figures = {
+        name: {"beta": score.beta, "measured": score.measured, "summary": score.summary}
+        for name, score in SCORES.items()
+    }
     show("Scores of shapes", {}, figures, [score_table()], list, None, as_json)
+
+
+design.command()(validate)

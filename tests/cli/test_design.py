@@ -47,7 +47,7 @@ def test_it_writes_a_description_that_trains(space: str, tmp_path: Path, capsys)
     assert main(["design", "--space", space, *limits, "--out", str(best), *QUICK]) == 0
     shown, said = capsys.readouterr()
     assert said == f"description: {best}\n"
-    assert shown.splitlines()[0] == "Design best: tiny"
+    assert shown.splitlines()[0] == "Design by entropy: space tiny"
     for part in ("flops ", "parameters ", "evolution ", "true optimum "):
         assert any(line.startswith(part) for line in shown.splitlines())
     cost = model_cost(ModelSpec.load(best))
@@ -205,6 +205,51 @@ def test_validate(trained: str, tmp_path: Path, capsys):
 )
 def test_a_mistake_in_validating(arguments: list[str], expected: str, capsys):
     assert main(["design", "validate", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(expected)
+
+
+def test_a_limit_of_time_is_measured(space: str, tmp_path: Path, capsys):
+    arguments = ["--space", space, "--max-latency", "10s", "--threads", "1", "--max-parameters", "9k", *QUICK]
+    figures = json.loads(output(capsys, *arguments, "--latency-of", "sequence", "--json"))
+    timed = figures["latency"]
+    assert 0 < timed["measured_s"] < timed["limit_s"] == 10
+    assert timed["predicted_s"] == figures["budgets"][-1]["value"]
+    assert (timed["of"], timed["tokens"], timed["device"], timed["threads"]) == ("sequence", 16, "cpu", 1)
+    assert main(["design", *arguments, "--out", str(tmp_path / "fast.yaml")]) == 0
+    assert "one more token after 16 " in capsys.readouterr().out
+    assert model_cost(ModelSpec.load(tmp_path / "fast.yaml")).parameters <= 9000
+
+
+def test_a_front_is_written(space: str, tmp_path: Path, capsys):
+    out = tmp_path / "front"
+    arguments = ["--space", space, "--pareto", "flops,score", "--points", "4", "--max-parameters", "9k", "--json"]
+    assert main(["design", *arguments, "--out", str(out)]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["goals"] == ["flops", "score"]
+    names = [point["model"]["name"] for point in figures["front"]]
+    assert {path.name for path in out.iterdir()} == {
+        *(f"{n}.yaml" for n in names),
+        "front.csv",
+        "front.png",
+        "report.html",
+    }
+    assert all(model_cost(ModelSpec.load(out / f"{name}.yaml")).parameters <= 9000 for name in names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--pareto", "flops"], "error: --pareto flops: expected score and one or two of flops, parameters, "),
+        (["--pareto", "score"], "error: --pareto score: expected score and one or two of "),
+        (["--pareto", "score,beauty"], "error: --pareto score,beauty: expected score and one or two of "),
+        (["--pareto", "flops,score", "--max-latency", "1s"], "error: --max-latency 1s: does not go with --pareto"),
+        (["--max-latency", "20"], "error: --max-latency 20: expected a number above 0 with us, ms, s behind it"),
+    ],
+)
+def test_a_mistake_in_goals_and_times(space: str, arguments: list[str], expected: str, capsys):
+    assert main(["design", "--space", space, *arguments]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(expected)

@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import torch
+
 from linnet import numbers
 from linnet.design.budget import Budget
+from linnet.design.checked import Checked
+from linnet.design.latency import Timing
 from linnet.design.scores import SCORES, Score
 from linnet.design.search import Found, Task
 from linnet.model.cost import model_cost
@@ -36,6 +40,43 @@ def found_figures(task: Task, found: Found, tokens: int) -> dict[str, Any]:
     }
 
 
+def latency_figures(checked: Checked, timing: Timing) -> dict[str, Any]:
+    """Ready for JSON."""
+    return {
+        "of": timing.kind,
+        "tokens": timing.tokens,
+        "device": str(timing.device),
+        "threads": torch.get_num_threads(),
+        "limit_s": checked.task.budgets[-1].limit,
+        "predicted_s": checked.predicted_s,
+        "measured_s": checked.measured_s,
+        "attempts": checked.attempts,
+    }
+
+
+def latency_table(checked: Checked, timing: Timing) -> Table:
+    """Predicted against measured."""
+    limit = checked.task.budgets[-1]
+    said = limit.metric.said
+    what = (
+        f"one more token after {timing.tokens:,}" if timing.kind == "token" else f"a pass over {timing.tokens:,} tokens"
+    )
+    ratio = numbers.ratio(checked.measured_s, checked.predicted_s)
+    rows = [[what, said(limit.limit), said(checked.predicted_s), said(checked.measured_s), ratio]]
+    columns = ["one stream, float32", "limit", "predicted", "measured", "ratio"]
+    meaning = (
+        f"On {timing.device}, {torch.get_num_threads()} threads. Predicted: the sum of its blocks' times, each timed by"
+        f" itself; measured: the median of this model, run. {_attempts_said(checked.attempts)}"
+    )
+    return Table("Latency", columns, rows, meaning)
+
+
+def _attempts_said(attempts: int) -> str:
+    if attempts == 1:
+        return "It kept the limit at once."
+    return f"The limit was tightened {attempts - 1} times until the winner kept it when it was run."
+
+
 def cost_figures(model: ModelSpec, tokens: int) -> dict[str, Any]:
     """Parameters, and forward FLOPs with and without the head: papers differ in what they count."""
     cost = model_cost(model)
@@ -63,7 +104,8 @@ def shape_table(model: ModelSpec) -> Table:
     """A row for each block."""
     rows = [_block_row(number, block, block.width or model.d_model) for number, block in enumerate(model.blocks, 1)]
     columns = ["block", "layers", "width", "hidden", "weights", "mixer"]
-    return Table("Shape", columns, rows, "Blocks from the first to the last; hidden: width within the feed-forward.")
+    meaning = "Blocks from the first to the last; hidden: width within the feed-forward."
+    return Table("Shape", columns, rows, meaning, text=True)
 
 
 def _block_row(number: int, block: BlockSpec, width: int) -> list[str]:

@@ -94,3 +94,32 @@ def training_memory(sequences: int, tokens: int) -> Metric:
     return cost_metric(
         "training_memory", "bytes", of_part, lambda model: model.training_memory(sequences, tokens).total
     )
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How metrics are counted: FLOPs and training over `tokens`, `batch` sequences in a step, weights in `dtype`.
+
+    State is in `dtype` too, in float32 where weights are of 8 bits.
+    """
+
+    tokens: int
+    with_head: bool = False
+    dtype: WeightType = "float32"
+    batch: int = 8
+
+    def metric(self, name: str) -> Metric | None:
+        """`flops`, `parameters`, `weights`, `training_memory`, `state@TOKENS`; None for another name."""
+        base, at, length = name.partition("@")
+        if base == "state" and at and length.isdigit() and int(length) > 0:
+            return state(int(length), 2 if self.dtype == "bfloat16" else 4)
+        match name:
+            case "flops":
+                return flops(self.tokens, self.with_head)
+            case "parameters":
+                return parameters()
+            case "weights":
+                return weights(self.dtype)
+            case "training_memory":
+                return training_memory(self.batch, self.tokens)
+        return None

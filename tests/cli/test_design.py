@@ -253,3 +253,21 @@ def test_a_mistake_in_goals_and_times(space: str, arguments: list[str], expected
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(expected)
+
+
+def test_a_study_trains_and_compares(tmp_path: Path, capsys):
+    out = tmp_path / "study"
+    quick = ["--shapes", "6", "--bands", "1", "--seeds", "1", "--steps", "1", "--stories", "100", "--bootstrap", "20"]
+    small = ["--set", "training.evaluate.tokens=256", "--set", "training.batch_size=1", "--set", "training.threads=1"]
+    assert main(["design", "study", "--out", str(out), *quick, *small, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert len(figures["shapes"]) == 6
+    assert figures["groups"]["all"]["scores"].keys() == SCORES.keys()
+    assert (out / "report.html").is_file()
+    measured = json.loads(output(capsys, "validate", "--runs", str(out / "runs"), "--bootstrap", "20", "--json"))
+    assert measured["models"] == 6
+
+
+def test_a_study_sets_fields_of_training_alone(capsys):
+    assert main(["design", "study", "--out", "nowhere", "--set", "model.d_model=3"]) == 2
+    assert capsys.readouterr().err == "error: --set model.d_model=3: expected training.KEY=VALUE\n"

@@ -8,6 +8,7 @@ import typer
 from linnet import numbers
 from linnet.cli.console import note
 from linnet.cli.design_show import Clock, show_checked, show_found, show_front
+from linnet.cli.design_study import study
 from linnet.cli.design_validate import validate
 from linnet.cli.report import show
 from linnet.errors import UserError
@@ -186,3 +187,4 @@ def scores(as_json: AsJson = False) -> None:
 
 
 design.command()(validate)
+design.command()(study)

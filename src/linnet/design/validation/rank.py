@@ -52,7 +52,7 @@ def windows(order_by_N: Numbers, size: int) -> list[Indices]:
 
 def regret(score_N: Numbers, loss_N: Numbers) -> float:
     """How much the model that the score likes best lost against the best one; the mean over its equals."""
-    return float(loss_N[score_N == score_N.max()].mean() - loss_N.min())
+    return max(0.0, float(loss_N[score_N == score_N.max()].mean() - loss_N.min()))
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

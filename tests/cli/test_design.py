@@ -245,6 +245,7 @@ def test_a_front_is_written(space: str, tmp_path: Path, capsys):
         (["--pareto", "score"], "error: --pareto score: expected score and one or two of "),
         (["--pareto", "score,beauty"], "error: --pareto score,beauty: expected score and one or two of "),
         (["--pareto", "flops,score", "--max-latency", "1s"], "error: --max-latency 1s: does not go with --pareto"),
+        (["--max-latency", "10s", "--max-flops", "1"], "error: --max-flops 1: nothing in the space tiny meets it"),
         (["--max-latency", "20"], "error: --max-latency 20: expected a number above 0 with us, ms, s behind it"),
     ],
 )

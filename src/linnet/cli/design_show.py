@@ -37,7 +37,7 @@ def show_found(task: "Task", tokens: int, out: Path | None, as_json: bool) -> No
 
 def show_checked(task: "Task", tokens: int, clock: Clock, out: Path | None, as_json: bool) -> None:
     """One model within its budgets and a limit of time, which is measured."""
-    from linnet.design.budget import Budget, read_seconds
+    from linnet.design.budget import Budget, first_within, read_seconds
     from linnet.design.checked import search_checked
     from linnet.design.found_tables import found_figures, found_tables, latency_figures, latency_table
     from linnet.design.latency import Timing, measure, measured
@@ -47,6 +47,7 @@ def show_checked(task: "Task", tokens: int, clock: Clock, out: Path | None, as_j
     assert clock.limit is not None
     limit_s = read_seconds(clock.limit, "--max-latency")
     timing = Timing(clock.kind, tokens, resolve_device(clock.device, "--device"))
+    first_within(task.budgets, task.tables())  # what nothing meets is said before anything is timed
     with threads(clock.threads):
         metric = measure(task.space, timing).metric()
         limit = Budget(metric, limit_s, f"--max-latency {clock.limit}")

@@ -20,6 +20,14 @@ def study(
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each model, which show the noise.")] = 2,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each training, of 8 x 128 tokens.")] = 1000,
     stories: Annotated[int, typer.Option(min=100, help="Stories of the built-in corpus to train on.")] = 6000,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Text to train on instead, as linnet prepare takes it (repeatable).",
+            show_default=False,
+        ),
+    ] = None,
     resamples: Annotated[
         int, typer.Option("--bootstrap", min=20, metavar="N", help="Resamples behind the intervals.")
     ] = 1000,
@@ -38,7 +46,7 @@ def study(
 
     Example: linnet design study --out runs/study
 
-    Example: linnet design study --shapes 12 --bands 2 --steps 300 --seeds 3 --out runs/small-study --json
+    Example: linnet design study --text my.txt --shapes 12 --bands 2 --steps 300 --seeds 3 --out runs/small-study --json
     """
     import yaml
 
@@ -55,7 +63,14 @@ def study(
             raise UserError(f"--set {change}: expected training.KEY=VALUE")
         fields[key] = yaml.safe_load(value)
     settings = StudySettings(
-        shapes=shapes, bands=bands, seeds=seeds, steps=steps, stories=stories, seed=seed, resamples=resamples
+        shapes=shapes,
+        bands=bands,
+        seeds=seeds,
+        steps=steps,
+        stories=stories,
+        files=tuple(text or ()),
+        seed=seed,
+        resamples=resamples,
     )
     try:
         groups = run_study(load_space(space), settings, fields, out, note, invocation())

@@ -33,7 +33,8 @@ TRAINING = {
 class StudySettings(Spec):
     """shapes: models, in `bands` of equal size. seeds: trainings of each. steps: of each training.
 
-    stories, vocab_size: the built-in text and its tokenizer. seed: of the sample. resamples: behind the intervals.
+    stories: of the built-in text, used where there are no `files`. vocab_size: of the tokenizer that is trained on the
+    text. seed: of the sample. resamples: behind the intervals.
     """
 
     shapes: PositiveInt = 24
@@ -41,6 +42,7 @@ class StudySettings(Spec):
     seeds: PositiveInt = 2
     steps: PositiveInt = 1000
     stories: PositiveInt = 6000
+    files: tuple[str, ...] = ()
     vocab_size: PositiveInt = 1024
     seed: NonNegativeInt = 0
     resamples: PositiveInt = 1000
@@ -93,7 +95,7 @@ def comparison(
     ]
     plain = {
         "name": f"study of {space.spec.name}",
-        "text": {"stories": settings.stories},
+        "text": {"files": list(settings.files)} if settings.files else {"stories": settings.stories},
         "tokenizer": {"kind": "bpe", "vocab_size": settings.vocab_size},
         "model": described[0],
         "training": {**TRAINING, "steps": settings.steps},

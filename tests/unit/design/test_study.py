@@ -68,6 +68,9 @@ def test_every_shape_is_a_run_that_can_be_compared(space):
         assert trained.training.steps == 7
         assert trained.training.batch_size == 4
         assert trained.training.seed == 1
+    assert described.text.stories == 100
+    on_files = comparison(space, candidates, SETTINGS.model_copy(update={"files": ("a.txt",)}), {})
+    assert (on_files.text.files, on_files.text.stories) == (["a.txt"], None)
 
 
 def test_scores_are_compared_with_what_came_out(space, pretended, tmp_path):

@@ -47,7 +47,7 @@ def test_it_writes_a_description_that_trains(space: str, tmp_path: Path, capsys)
     assert main(["design", "--space", space, *limits, "--out", str(best), *QUICK]) == 0
     shown, said = capsys.readouterr()
     assert said == f"description: {best}\n"
-    assert shown.splitlines()[0] == "Design best: tiny"
+    assert shown.splitlines()[0] == "Design by entropy: space tiny"
     for part in ("flops ", "parameters ", "evolution ", "true optimum "):
         assert any(line.startswith(part) for line in shown.splitlines())
     cost = model_cost(ModelSpec.load(best))
@@ -172,3 +172,103 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], expected: s
     assert out == ""
     assert err.startswith(expected)
     assert err.count("\n") == 1
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> str:
+    """Made-up trained decoders: wider is better."""
+    head = "n_layer,d_model,d_inner,params_attention,params_ffn,params_total,valid_ppl"
+    rows = [f"1,{w},{2 * w},{4 * w * w},{4 * w * w},{9 * w * w},{100 / w}" for w in range(8, 40)]
+    (tmp_path / "trained.csv").write_text("\n".join([head, *rows]))
+    return str(tmp_path / "trained.csv")
+
+
+def test_validate(trained: str, tmp_path: Path, capsys):
+    arguments = ["validate", "--runs", trained, "--bootstrap", "20", "--band", "8", "--json"]
+    figures = json.loads(output(capsys, *arguments))
+    assert figures["scores"].keys() == SCORES.keys()
+    assert all(one["spearman"] == pytest.approx(1) and one["regret"] == 0 for one in figures["scores"].values())
+    chosen = [*arguments[:-1], "--score", "entropy", "--set", "sigma=0.5", "--report", str(tmp_path / "report")]
+    assert main(["design", *chosen]) == 0
+    assert "\nentropy " in capsys.readouterr().out
+    assert (tmp_path / "report" / "scores.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "error: Missing option '--runs'"),
+        (["--runs", "nowhere"], "error: --runs nowhere: no such file or folder"),
+        (["--runs", "nowhere", "--score", "x"], "error: --score: 'x': must be one of parameters, "),
+        (["--runs", "nowhere", "--set", "beta=x"], "error: --set: beta: 'x': must be a valid number"),
+    ],
+)
+def test_a_mistake_in_validating(arguments: list[str], expected: str, capsys):
+    assert main(["design", "validate", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(expected)
+
+
+def test_a_limit_of_time_is_measured(space: str, tmp_path: Path, capsys):
+    arguments = ["--space", space, "--max-latency", "10s", "--threads", "1", "--max-parameters", "9k", *QUICK]
+    figures = json.loads(output(capsys, *arguments, "--latency-of", "sequence", "--json"))
+    timed = figures["latency"]
+    assert 0 < timed["measured_s"] < timed["limit_s"] == 10
+    assert timed["predicted_s"] == figures["budgets"][-1]["value"]
+    assert (timed["of"], timed["tokens"], timed["device"], timed["threads"]) == ("sequence", 16, "cpu", 1)
+    assert main(["design", *arguments, "--out", str(tmp_path / "fast.yaml")]) == 0
+    assert "one more token after 16 " in capsys.readouterr().out
+    assert model_cost(ModelSpec.load(tmp_path / "fast.yaml")).parameters <= 9000
+
+
+def test_a_front_is_written(space: str, tmp_path: Path, capsys):
+    out = tmp_path / "front"
+    arguments = ["--space", space, "--pareto", "flops,score", "--points", "4", "--max-parameters", "9k", "--json"]
+    assert main(["design", *arguments, "--out", str(out)]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["goals"] == ["flops", "score"]
+    names = [point["model"]["name"] for point in figures["front"]]
+    assert {path.name for path in out.iterdir()} == {
+        *(f"{n}.yaml" for n in names),
+        "front.csv",
+        "front.png",
+        "report.html",
+    }
+    assert all(model_cost(ModelSpec.load(out / f"{name}.yaml")).parameters <= 9000 for name in names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--pareto", "flops"], "error: --pareto flops: expected score and one or two of flops, parameters, "),
+        (["--pareto", "score"], "error: --pareto score: expected score and one or two of "),
+        (["--pareto", "score,beauty"], "error: --pareto score,beauty: expected score and one or two of "),
+        (["--pareto", "flops,score", "--max-latency", "1s"], "error: --max-latency 1s: does not go with --pareto"),
+        (["--max-latency", "10s", "--max-flops", "1"], "error: --max-flops 1: nothing in the space tiny meets it"),
+        (["--max-latency", "20"], "error: --max-latency 20: expected a number above 0 with us, ms, s behind it"),
+    ],
+)
+def test_a_mistake_in_goals_and_times(space: str, arguments: list[str], expected: str, capsys):
+    assert main(["design", "--space", space, *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(expected)
+
+
+def test_a_study_trains_and_compares(tmp_path: Path, capsys):
+    out = tmp_path / "study"
+    quick = ["--shapes", "6", "--bands", "1", "--seeds", "1", "--steps", "1", "--stories", "100", "--bootstrap", "20"]
+    small = ["--set", "training.evaluate.tokens=256", "--set", "training.batch_size=1", "--set", "training.threads=1"]
+    assert main(["design", "study", "--out", str(out), *quick, *small, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert len(figures["shapes"]) == 6
+    assert figures["groups"]["all"]["scores"].keys() == SCORES.keys()
+    assert (out / "report.html").is_file()
+    measured = json.loads(output(capsys, "validate", "--runs", str(out / "runs"), "--bootstrap", "20", "--json"))
+    assert measured["models"] == 6
+
+
+def test_a_study_sets_fields_of_training_alone(capsys):
+    assert main(["design", "study", "--out", "nowhere", "--set", "model.d_model=3"]) == 2
+    assert capsys.readouterr().err == "error: --set model.d_model=3: expected training.KEY=VALUE\n"

@@ -6,16 +6,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from linnet import numbers
-from linnet.cli.console import invocation, note
+from linnet.cli.console import note
+from linnet.cli.design_show import Clock, show_checked, show_found, show_front
+from linnet.cli.design_study import study
+from linnet.cli.design_validate import validate
 from linnet.cli.report import show
 from linnet.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.design.budget import Budget
+    from linnet.design.metrics import Counting
     from linnet.design.space import Space
 
 FLOPS_TOKENS = 1024
 """FLOPs are counted over so many tokens where nothing is said; over fewer where the models' context is shorter."""
+
+POINTS = {1: 16, 2: 6}
+"""Limits on each goal, by how many goals there are beside the score."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
@@ -40,17 +47,31 @@ def search(
     max_training_memory: Annotated[
         str | None, _optional("BYTES", "What a training step holds in float32, as in 8GB.")
     ] = None,
-    score: Annotated[
-        str, typer.Option(metavar="NAME", help="What is maximised: see linnet design scores.")
-    ] = "entropy",
+    max_latency: Annotated[str | None, _optional("TIME", "Measured on this machine, as in 20ms.")] = None,
+    latency_of: Annotated[
+        Literal["token", "sequence"],
+        typer.Option(help="What is timed: one more token of a stream, or a pass over a sequence."),
+    ] = "token",
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where latency is measured.")] = "cpu",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Processor threads for it; PyTorch's if not given.", show_default=False)
+    ] = None,
+    score: Annotated[str, typer.Option(metavar="NAME", help="What is maximised: linnet design scores.")] = "entropy",
     method: Annotated[
         Literal["auto", "evolution", "exact"],
         typer.Option(help="Evolution, the true optimum, or both where that can be."),
     ] = "auto",
+    pareto: Annotated[
+        str | None,
+        _optional("GOALS", "Several goals at once, as in flops,score; --out is then a folder."),
+    ] = None,
+    points: Annotated[
+        int | None, typer.Option(min=2, help="Limits on each goal; 16, or 6 for two.", show_default=False)
+    ] = None,
     tokens: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Tokens of a sequence, for FLOPs and training memory; 1024 if not given.", show_default=False
+            min=1, help="Tokens of a sequence, for FLOPs, training and latency; 1024 if not given.", show_default=False
         ),
     ] = None,
     with_head: Annotated[bool, typer.Option("--with-head", help="Count the output head's FLOPs too.")] = False,
@@ -75,33 +96,34 @@ def search(
     Example: linnet design --space merino --max-flops 60G --max-parameters 60M --out best.yaml
 
     Example: linnet design --space space.yaml --max-flops 2G --max-state 2MB@4096 --score penalised_parameters --json
+
+    Example: linnet design --space mixed --max-latency 5ms --threads 2 --out fast.yaml
+
+    Example: linnet design --space merino --max-parameters 60M --pareto flops,score --out front
     """
     if context.invoked_subcommand is not None:
         _refuse_before(context)
         return
-    from linnet.design.found_tables import found_figures, found_tables
-    from linnet.design.search import Task, write_description
-    from linnet.design.search import search as run_search
+    from linnet.design.metrics import Counting
+    from linnet.design.search import Task
     from linnet.design.space import load_space
 
     if space is None:
         raise UserError("--space: missing; give a search space: merino, mixed, or a YAML file")
     found_space = load_space(space)
-    length = _tokens(tokens, found_space)
-    budgets = [
-        *_cost_budgets(max_flops, max_parameters, max_weights, max_training_memory, length, with_head, dtype, batch),
-        *_state_budgets(max_state or [], dtype),
-    ]
+    counting = Counting(_tokens(tokens, found_space), with_head, dtype, batch)
+    limits = {"flops": max_flops, "parameters": max_parameters, "weights": max_weights}
+    budgets = _budgets({**limits, "training_memory": max_training_memory}, max_state or [], counting)
     task = Task(found_space, budgets, score, _settings(changes or [], seed), method)
     if found_space.left_out[0]:
         note(f"{found_space.left_out[0]:,} combinations make no block; the first: {found_space.left_out[1]}")
-    found = run_search(task, name=out.stem if out else None)
-    if out is not None:
-        write_description(found.plain, out, [invocation(), f"{score} {found.score:,.7g}"])
-        note(f"description: {out}")
-    facts = {"space": found_space.spec.name}
-    tables = found_tables(task, found, length)
-    show(f"Design {found.plain['name']}", facts, found_figures(task, found, length), tables, list, None, as_json)
+    clock = Clock(max_latency, latency_of, device, threads)
+    if pareto is not None:
+        show_front(task, pareto, points, counting, clock, out, as_json)
+    elif max_latency is not None:
+        show_checked(task, counting.tokens, clock, out, as_json)
+    else:
+        show_found(task, counting.tokens, out, as_json)
 
 
 def _refuse_before(context: typer.Context) -> None:
@@ -109,7 +131,7 @@ def _refuse_before(context: typer.Context) -> None:
     for name in context.params:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            option = "--set" if name == "changes" else "--json" if name == "as_json" else f"--{name.replace('_', '-')}"
+            option = {"changes": "--set", "as_json": "--json"}.get(name, f"--{name.replace('_', '-')}")
             raise UserError(f"{option}: stands before {context.invoked_subcommand}; it belongs to linnet design itself")
 
 
@@ -121,41 +143,22 @@ def _tokens(given: int | None, space: "Space") -> int:
     return given or min(FLOPS_TOKENS, model.context_length)
 
 
-def _cost_budgets(
-    flops: str | None,
-    parameters: str | None,
-    weights: str | None,
-    training_memory: str | None,
-    tokens: int,
-    with_head: bool,
-    dtype: Literal["float32", "bfloat16", "int8"],
-    batch: int,
-) -> "list[Budget]":
-    from linnet.design import metrics
-    from linnet.design.budget import Budget, read_bytes
+def _budgets(limits: dict[str, str | None], states: list[str], counting: "Counting") -> "list[Budget]":
+    """`limits` by the names of their metrics, and those of state."""
+    from linnet.design.budget import Budget, read_bytes, read_state
 
-    asked = [
-        ("--max-flops", flops, numbers.parse, metrics.flops(tokens, with_head)),
-        ("--max-parameters", parameters, numbers.parse, metrics.parameters()),
-        ("--max-weights", weights, read_bytes, metrics.weights(dtype)),
-        ("--max-training-memory", training_memory, read_bytes, metrics.training_memory(batch, tokens)),
-    ]
-    return [
-        Budget(metric, read(text, option), f"{option} {text}")
-        for option, text, read, metric in asked
-        if text is not None
-    ]
-
-
-def _state_budgets(limits: list[str], dtype: str) -> "list[Budget]":
-    from linnet.design import metrics
-    from linnet.design.budget import Budget, read_state
-
-    element_bytes = 2 if dtype == "bfloat16" else 4
     budgets = []
-    for text in limits:
-        most, tokens = read_state(text, "--max-state")
-        budgets.append(Budget(metrics.state(tokens, element_bytes), most, f"--max-state {text}"))
+    for name, text in limits.items():
+        metric, option = counting.metric(name), f"--max-{name.replace('_', '-')}"
+        assert metric is not None
+        if text is not None:
+            read = read_bytes if metric.unit == "bytes" else numbers.parse
+            budgets.append(Budget(metric, read(text, option), f"{option} {text}"))
+    for text in states:
+        most, length = read_state(text, "--max-state")
+        metric = counting.metric(f"state@{length}")
+        assert metric is not None
+        budgets.append(Budget(metric, most, f"--max-state {text}"))
     return budgets
 
 
@@ -169,12 +172,19 @@ def _settings(changes: list[str], seed: int) -> Any:
 
 @design.command()
 def scores(as_json: AsJson = False) -> None:
-    """List the scores that a search can maximise.
+    """List the scores that a search can maximise, each with what it says about trained models.
 
     Example: linnet design scores
     """
     from linnet.design.found_tables import score_table
     from linnet.design.scores import SCORES
 
-    figures = {name: {"beta": score.beta, "summary": score.summary} for name, score in SCORES.items()}
+    figures = {
+        name: {"beta": score.beta, "measured": score.measured, "summary": score.summary}
+        for name, score in SCORES.items()
+    }
     show("Scores of shapes", {}, figures, [score_table()], list, None, as_json)
+
+
+design.command()(validate)
+design.command()(study)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from linnet.design.chain import cheapest, frugal
+from linnet.design.chain import any_within, frugal, smallest
 from linnet.design.metrics import Metric
 from linnet.design.space import Candidate
 from linnet.design.tables import Numbers, Tables
@@ -65,21 +65,14 @@ def limits(budgets: Sequence[Budget], tables: Tables) -> Numbers:
 def first_within(budgets: Sequence[Budget], tables: Tables) -> Candidate:
     """A model of the space within all budgets; `UserError` with what could be met where there is none."""
     most_M = limits(budgets, tables)
-    found: list[Candidate] = []
     for index, metric in enumerate(tables.metrics):
-        found.append(cheapest(tables, index))
-        smallest = tables.judge(np.array(found[-1:])).metrics_CM[0, index]
-        if smallest > most_M[index]:
-            raise _unmet(budgets, metric, smallest, tables, "nothing")
-    if not found:
-        return (0,) * tables.space.spec.blocks
-    within = (tables.judge(np.array(found)).metrics_CM <= most_M).all(1)
-    if within.any():
-        return found[int(within.argmax())]
-    models_LN, _ = frugal(tables, most_M)
-    if not len(models_LN):
+        least = smallest(tables, index)
+        if least > most_M[index]:
+            raise _unmet(budgets, metric, least, tables, "nothing")
+    found = any_within(tables, most_M)
+    if found is None:
         raise _unmet_together(budgets, tables, most_M)
-    return tuple(int(block) for block in models_LN[0])
+    return found
 
 
 def _unmet_together(budgets: Sequence[Budget], tables: Tables, most_M: Numbers) -> UserError:
@@ -95,9 +88,9 @@ def _unmet_together(budgets: Sequence[Budget], tables: Tables, most_M: Numbers) 
     return UserError(f"{said}: nothing in the space {tables.space.spec.name} meets all of them; each alone can be met")
 
 
-def _unmet(budgets: Sequence[Budget], metric: Metric, smallest: float, tables: Tables, who: str) -> UserError:
+def _unmet(budgets: Sequence[Budget], metric: Metric, least: float, tables: Tables, who: str) -> UserError:
     option = next(budget.option for budget in budgets if budget.metric.name == metric.name)
-    exact = f"{smallest * 1e3:.4g} ms" if metric.unit == "seconds" else f"{smallest:,.0f} {metric.unit}".strip()
+    exact = f"{least * 1e3:.4g} ms" if metric.unit == "seconds" else f"{least:,.0f} {metric.unit}".strip()
     return UserError(
         f"{option}: {who} in the space {tables.space.spec.name} meets it; the smallest that could be met is {exact}"
     )

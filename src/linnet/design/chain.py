@@ -31,6 +31,23 @@ def cheapest(tables: Tables, metric: int) -> Candidate:
     return tuple(found)
 
 
+def any_within(tables: Tables, limits_M: Numbers) -> Candidate | None:
+    """A model within all limits; None where there is none."""
+    found = [cheapest(tables, index) for index in range(len(tables.metrics))]
+    if not found:
+        return (0,) * tables.space.spec.blocks
+    within = (tables.judge(np.array(found)).metrics_CM <= limits_M).all(1)
+    if within.any():
+        return found[int(within.argmax())]
+    models_LN, _ = frugal(tables, limits_M)
+    return tuple(int(block) for block in models_LN[0]) if len(models_LN) else None
+
+
+def smallest(tables: Tables, metric: int) -> float:
+    """The least that a metric can be."""
+    return float(tables.judge(np.array([cheapest(tables, metric)])).metrics_CM[0, metric])
+
+
 def frugal(tables: Tables, limits_M: Numbers) -> tuple[Indices, Numbers]:
     """Models within the limits that no other undercuts in every metric: `[L, N]`, and their metrics `[L, M]`."""
     rest = least_remaining(tables)

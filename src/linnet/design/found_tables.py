@@ -2,9 +2,13 @@
 
 from typing import Any
 
+import torch
+
 from linnet import numbers
 from linnet.design.budget import Budget
-from linnet.design.scores import SCORES
+from linnet.design.checked import Checked
+from linnet.design.latency import Timing
+from linnet.design.scores import SCORES, Score
 from linnet.design.search import Found, Task
 from linnet.model.cost import model_cost
 from linnet.model.spec import BlockSpec, ModelSpec
@@ -36,6 +40,43 @@ def found_figures(task: Task, found: Found, tokens: int) -> dict[str, Any]:
     }
 
 
+def latency_figures(checked: Checked, timing: Timing) -> dict[str, Any]:
+    """Ready for JSON."""
+    return {
+        "of": timing.kind,
+        "tokens": timing.tokens,
+        "device": str(timing.device),
+        "threads": torch.get_num_threads(),
+        "limit_s": checked.task.budgets[-1].limit,
+        "predicted_s": checked.predicted_s,
+        "measured_s": checked.measured_s,
+        "attempts": checked.attempts,
+    }
+
+
+def latency_table(checked: Checked, timing: Timing) -> Table:
+    """Predicted against measured."""
+    limit = checked.task.budgets[-1]
+    said = limit.metric.said
+    what = (
+        f"one more token after {timing.tokens:,}" if timing.kind == "token" else f"a pass over {timing.tokens:,} tokens"
+    )
+    ratio = numbers.ratio(checked.measured_s, checked.predicted_s)
+    rows = [[what, said(limit.limit), said(checked.predicted_s), said(checked.measured_s), ratio]]
+    columns = ["one stream, float32", "limit", "predicted", "measured", "ratio"]
+    meaning = (
+        f"On {timing.device}, {torch.get_num_threads()} threads. Predicted: the sum of its blocks' times, each timed by"
+        f" itself; measured: the median of this model, run. {_attempts_said(checked.attempts)}"
+    )
+    return Table("Latency", columns, rows, meaning)
+
+
+def _attempts_said(attempts: int) -> str:
+    if attempts == 1:
+        return "It kept the limit at once."
+    return f"The limit was tightened {attempts - 1} times until the winner kept it when it was run."
+
+
 def cost_figures(model: ModelSpec, tokens: int) -> dict[str, Any]:
     """Parameters, and forward FLOPs with and without the head: papers differ in what they count."""
     cost = model_cost(model)
@@ -63,7 +104,8 @@ def shape_table(model: ModelSpec) -> Table:
     """A row for each block."""
     rows = [_block_row(number, block, block.width or model.d_model) for number, block in enumerate(model.blocks, 1)]
     columns = ["block", "layers", "width", "hidden", "weights", "mixer"]
-    return Table("Shape", columns, rows, "Blocks from the first to the last; hidden: width within the feed-forward.")
+    meaning = "Blocks from the first to the last; hidden: width within the feed-forward."
+    return Table("Shape", columns, rows, meaning, text=True)
 
 
 def _block_row(number: int, block: BlockSpec, width: int) -> list[str]:
@@ -104,10 +146,30 @@ def _search_table(task: Task, found: Found) -> Table:
     elif found.too_large:
         rows.append(["true optimum", "not known", "there are too many models"])
     meaning = f"{task.score}: {SCORES[task.score].summary}. The space has {task.space.size:,} models."
-    return Table("Search", ["", task.score, ""], rows, meaning)
+    return Table("Search", ["", task.score, ""], rows, f"{meaning} {measured_worth(task.score)}")
+
+
+def measured_worth(name: str) -> str:
+    """What is known of a score on trained models, beside counting parameters, in words."""
+    measured, plain = SCORES[name].measured, SCORES["decoder_parameters"].measured
+    if measured is None or plain is None:
+        return "What it says about trained models was not measured: linnet design validate."
+    return (
+        f"On 200 trained decoders its rank correlation with quality is {measured[0]:.2f}, among those of equal size"
+        f" {measured[1]:.2f}; that of counting the decoder's parameters is {plain[0]:.2f} and {plain[1]:.2f}."
+    )
 
 
 def score_table() -> Table:
     """The registry."""
-    rows = [[name, score.summary] for name, score in SCORES.items()]
-    return Table("Scores", ["score", "what it is"], rows, "What linnet design --score can maximise.", text=True)
+    rows = [[name, *_measured_cells(score), score.summary] for name, score in SCORES.items()]
+    columns = ["score", "Spearman", "within bands", "what it is"]
+    meaning = (
+        "What linnet design --score can maximise. Spearman: its rank correlation with quality on 200 trained decoders"
+        " (LiteTransformerSearch); within bands: among those of equal size. Measured by linnet design validate."
+    )
+    return Table("Scores", columns, rows, meaning, text=True)
+
+
+def _measured_cells(score: Score) -> list[str]:
+    return [f"{value:.2f}" for value in score.measured] if score.measured else ["not measured"] * 2

@@ -39,19 +39,29 @@ class Metric:
 
 
 def cost_metric(
-    name: str, unit: Unit, of_part: Callable[[Cost], float], of_whole: Callable[[ModelCost], float]
+    name: str,
+    unit: Unit,
+    of_part: Callable[[Cost], float],
+    of_whole: Callable[[ModelCost], float],
+    at_end: Callable[[int], Cost] = lambda width: Cost(),
 ) -> Metric:
-    """A metric that the description alone decides: `of_part` adds up to `of_whole`, but for what is fixed."""
+    """A metric that the description alone decides: `of_part` adds up to `of_whole`, but for what is fixed.
+
+    at_end: what a block of some width may cost more, by what follows it, where an `rms` norm ends it; it is counted
+    whether it does or not, so such a metric is never too low.
+    """
 
     def of_block(block: BlockSpec, model: ModelSpec) -> float:
-        return of_part(block_cost(block, model))
+        ends_in_rms = block.norm.placement == "post" and block.norm.kind == "rms"
+        more = at_end(block.width or model.d_model) if ends_in_rms else Cost()
+        return of_part(block_cost(block, model) + more)
 
     def of_join(inputs: int, outputs: int) -> float:
         return of_part(projection_cost(inputs, outputs))
 
     def fixed(model: ModelSpec) -> float:
-        parts = Metric(name, unit, of_block, of_join, lambda _: 0.0)
-        return of_whole(model_cost(model)) - parts.of_model(model)
+        bare = model.replace(blocks=[{"mixer": {"kind": "ted"}}])  # begins with an rms norm, which costs most
+        return of_whole(model_cost(bare)) - of_block(bare.blocks[0], bare)
 
     return Metric(name, unit, of_block, of_join, fixed)
 
@@ -86,11 +96,46 @@ def state(tokens: int, element_bytes: int) -> Metric:
 
 
 def training_memory(sequences: int, tokens: int) -> Metric:
-    """Bytes that a training step holds."""
+    """Bytes that a training step holds; where `rms` norms end blocks, never less, and at most so much more as that
+    they keep their last output.
+    """
 
     def of_part(cost: Cost) -> float:
         return ModelCost(Cost(), cost, Cost(), (0, 0), tied=False).training_memory(sequences, tokens).total
 
     return cost_metric(
-        "training_memory", "bytes", of_part, lambda model: model.training_memory(sequences, tokens).total
+        "training_memory",
+        "bytes",
+        of_part,
+        lambda model: model.training_memory(sequences, tokens).total,
+        lambda width: Cost(kept_per_token=width),
     )
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How metrics are counted: FLOPs and training over `tokens`, `batch` sequences in a step, weights in `dtype`.
+
+    State is in `dtype` too, in float32 where weights are of 8 bits.
+    """
+
+    tokens: int
+    with_head: bool = False
+    dtype: WeightType = "float32"
+    batch: int = 8
+
+    def metric(self, name: str) -> Metric | None:
+        """`flops`, `parameters`, `weights`, `training_memory`, `state@TOKENS`; None for another name."""
+        base, at, length = name.partition("@")
+        if base == "state" and at and length.isdigit() and int(length) > 0:
+            return state(int(length), 2 if self.dtype == "bfloat16" else 4)
+        match name:
+            case "flops":
+                return flops(self.tokens, self.with_head)
+            case "parameters":
+                return parameters()
+            case "weights":
+                return weights(self.dtype)
+            case "training_memory":
+                return training_memory(self.batch, self.tokens)
+        return None

@@ -14,11 +14,12 @@ import numpy as np
 from linnet.design.endings import Promise
 from linnet.design.space import Candidate
 from linnet.design.tables import Indices, Numbers, Tables
+from linnet.progress import Advance
 
 MOST_LABELS = 2_000_000
 AT_ONCE = 500_000
 BEAM = 2_000
-"""Beginnings kept at each step on the way to the first model that is known."""
+"""Beginnings kept at each step on the way to the first model that is known; fewer where there are many blocks."""
 SLACK = 1e-9
 """Relative; what is dropped is worse by more than rounding."""
 
@@ -52,14 +53,20 @@ class Labels:
         """Some of them."""
         return Labels(*(getattr(self, f.name)[rows] for f in fields(self)))
 
+    def beside(self, other: "Labels") -> "Labels":
+        """Both."""
+        return Labels(*(np.concatenate([getattr(self, f.name), getattr(other, f.name)]) for f in fields(self)))
 
-def optimum(tables: Tables, limits_M: Numbers, known: float = -np.inf) -> Optimum | None:
+
+def optimum(
+    tables: Tables, limits_M: Numbers, known: float = -np.inf, advance: Advance = lambda *_: None
+) -> Optimum | None:
     """The best model within the limits; None where there is none. `known`: a score that some model is known to have.
 
-    Raises `TooLargeError`.
+    `advance` hears of the beginnings that are looked at. Raises `TooLargeError`.
     """
-    programme = _Programme(tables, limits_M)
-    first = programme.run(known, beam=BEAM)
+    programme = _Programme(tables, limits_M, advance)
+    first = programme.run(known, beam=max(1, min(BEAM, MOST_LABELS // len(tables.width_B))))
     if first is not None:
         known = max(known, first.score)
     found = programme.run(known, beam=None)
@@ -67,9 +74,9 @@ def optimum(tables: Tables, limits_M: Numbers, known: float = -np.inf) -> Optimu
 
 
 class _Programme:
-    def __init__(self, tables: Tables, limits_M: Numbers) -> None:
+    def __init__(self, tables: Tables, limits_M: Numbers, advance: Advance) -> None:
         self.tables, self.promise = tables, Promise(tables, limits_M)
-        self.limits_M = limits_M
+        self.limits_M, self.advance = limits_M, advance
         self.costs_BM = np.stack([metric.cost_B for metric in self.promise.metrics], axis=1)
         self.joins_WWM = np.stack([metric.join_WW for metric in self.promise.metrics], axis=2)
         self.beginnings = 0
@@ -78,9 +85,7 @@ class _Programme:
         """All beginnings that promise at least `known`, or only the `beam` most promising at each step."""
         labels = self._nothing()
         for missing in range(self.tables.space.spec.blocks - 1, -1, -1):
-            labels = self._longer(labels, missing, known - SLACK * abs(known) if known > -np.inf else known)
-            if beam is not None and len(labels.promise) > beam:
-                labels = labels.at(np.argpartition(-labels.promise, beam)[:beam])
+            labels = self._longer(labels, missing, known - SLACK * abs(known) if known > -np.inf else known, beam)
         return self._best(labels)
 
     def _nothing(self) -> Labels:
@@ -96,20 +101,21 @@ class _Programme:
             promise=np.array([np.inf]),
         )
 
-    def _longer(self, labels: Labels, missing: int, known: float) -> Labels:
+    def _longer(self, labels: Labels, missing: int, known: float, beam: int | None) -> Labels:
         """Each label with each block behind it, as far as that may become `known` or better."""
         step = max(1, AT_ONCE // len(self.costs_BM))
-        parts, count = [], 0
+        found: Labels | None = None
         for start in range(0, len(labels.promise), step):
             part = self._with_each_block(labels.at(np.arange(start, min(start + step, len(labels.promise)))), missing)
             self.beginnings += len(part.promise)
+            self.advance(len(part.promise))
             kept = part.at(np.flatnonzero((part.promise >= known) & (part.promise > -np.inf)))
-            parts.append(kept)
-            count += len(kept.promise)
-            if count > MOST_LABELS:
+            found = kept if found is None else found.beside(kept)
+            if beam is not None and len(found.promise) > beam:
+                found = found.at(np.argpartition(-found.promise, beam)[:beam])
+            if len(found.promise) > MOST_LABELS:
                 raise TooLargeError
-        columns = (np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Labels))
-        return Labels(*columns) if parts else labels
+        return found if found is not None else labels
 
     def _with_each_block(self, labels: Labels, missing: int) -> Labels:
         tables, blocks = self.tables, len(self.costs_BM)

@@ -15,6 +15,7 @@ from linnet.design.optimum import Optimum, TooLargeError, optimum
 from linnet.design.scores import ScoreSettings, find_score
 from linnet.design.space import Candidate, Space
 from linnet.design.tables import Numbers, Tables, build_tables
+from linnet.errors import UserError
 from linnet.files import write_text
 from linnet.model.spec import ModelSpec
 from linnet.progress import progress
@@ -82,9 +83,15 @@ def search(task: Task, name: str | None = None) -> Found:
     proven, too_large = None, False
     if task.method != "evolution":
         try:
-            proven = optimum(tables, limits_M, evolved.score if evolved else -np.inf)
+            with progress("proving", None, "beginnings") as advance:
+                proven = optimum(tables, limits_M, evolved.score if evolved else -np.inf, advance)
         except TooLargeError:
             too_large = True
+            if evolved is None:
+                raise UserError(
+                    f"--method exact: the space {task.space.spec.name} has too many models ({task.space.size:.2g});"
+                    " expected auto or evolution"
+                ) from None
     best = proven or evolved
     candidate = best.candidate if best is not None else start
     return _found(task, tables, candidate, evolved, proven, too_large, name)

@@ -165,7 +165,9 @@ def _resolved(node: Any, place: Place, picks: Mapping[Place, int]) -> Any:
 
 
 def _completed(block: dict[str, Any], d_model: int, origin: str) -> dict[str, Any]:
-    """`ratio` and `head_width` turned into the fields that they decide."""
+    """`ratio` and `head_width` turned into the fields that they decide; a single layer shares its weights with none."""
+    if block.get("repeat", 1) == 1:
+        block.pop("share_weights", None)
     ratio, head_width = block.pop("ratio", None), block.pop("head_width", None)
     width, mixer, feed_forward = block.get("width", d_model), block.get("mixer"), block.get("feed_forward")
     if ratio is not None and isinstance(feed_forward, dict) and isinstance(width, int):

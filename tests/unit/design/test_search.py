@@ -54,6 +54,10 @@ def test_a_space_too_large_for_its_optimum(small_space, monkeypatch):
     monkeypatch.setattr(search, "optimum", too_large)
     found = search.search(task(small_space()))
     assert found.too_large
+    with pytest.raises(
+        UserError, match=r"--method exact: the space small has too many models \(3.2e\+02\); expected auto"
+    ):
+        search.search(task(small_space(), method="exact"))
     assert found.optimum is None
     assert found.score == pytest.approx(found.evolved.score)
 

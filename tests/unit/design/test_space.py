@@ -21,7 +21,8 @@ def test_merinos_space_is_that_of_its_table():
     assert {ratio for _, ratio, _ in shapes} == {1, 1.5, 2, 2.5, 3, 3.5, 4}
     assert {width for width, _, _ in shapes} == {64, 128, 256, 384, 512, 640, 768, 896, 1024}
     assert {repeat for _, _, repeat in shapes} == {1, 2, 3, 4}
-    assert all(block.mixer.heads == block.width // 64 and block.share_weights for block in space.described)
+    assert all(block.mixer.heads == block.width // 64 for block in space.described)
+    assert all(block.share_weights == (block.repeat > 1) for block in space.described)
 
 
 def test_merinos_published_models_lie_in_its_space():
@@ -126,3 +127,13 @@ def test_a_file_of_the_user_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_space("merino.yaml").spec.name == "mine"
     assert load_space("merino").spec.name == "merino"
+
+
+def test_a_single_layer_that_shares_its_weights_is_one_that_does_not(small_space):
+    space: Space = small_space(block={"share_weights": [True, False], "repeat": [1, 2], "width": 8, "ratio": 1})
+    places = [choice.place for choice in space.choices]
+    repeat, shared = places.index(("repeat",)), places.index(("share_weights",))
+    single = [number for where, number in space.numbers.items() if where[repeat] == 0]
+    assert {where[shared] for where in space.numbers if where[repeat] == 0} == {0, 1}
+    assert len(set(single)) == 1
+    assert len(space.plain) == 3

@@ -80,6 +80,23 @@ def test_whatever_is_common_to_all_models(small_space, tokens: int, tied: bool, 
         assert judged.score_C[row] == model_cost(spec).parameters
 
 
+@settings(max_examples=30)
+@given(st.data(), st.sampled_from([None, "rms", "layer"]), st.sampled_from([None, "rms", "layer"]))
+def test_training_memory_is_never_too_low_whatever_norms_follow_each_other(small_space, data, first, last):
+    """What an `rms` norm at the end of a block keeps depends on what comes next."""
+    norms = {"kind": ["rms", "layer"], "placement": ["pre", "post"]}
+    model = {"embedding": {"norm": first and {"kind": first}}, "head": {"norm": last and {"kind": last}}}
+    space = small_space(model=model, block={"norm": norms, "repeat": [1, 2], "ratio": 1, "width": [8, 16]})
+    tables = build_tables(space, [metrics.training_memory(4, 32)], SCORES["parameters"], ScoreSettings())
+    candidate = data.draw(st.tuples(*[st.integers(0, len(space.plain) - 1)] * 2))
+    predicted = tables.judge(np.array([candidate])).metrics_CM[0, 0]
+    spec = space.model(candidate)
+    exact = model_cost(spec).training_memory(4, 32).total
+    ends = [(spec.d_model, first == "rms")]
+    ends += [(block.width, block.norm.placement == "post" and block.norm.kind == "rms") for block in spec.blocks]
+    assert exact <= predicted <= exact + 4 * 4 * 32 * sum(width for width, rms in ends if rms)
+
+
 def test_how_values_are_said():
     assert metrics.flops(10, with_head=True).said(6.0e10) == "60 G"
     assert metrics.state(10, 4).said(2**21) == "2 MiB"

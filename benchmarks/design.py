@@ -1,0 +1,116 @@
+"""Judging 100,000 shapes by tables against their descriptions one by one, and the true optimum of MeRino's space.
+
+One core. What is timed includes making the tables. `python benchmarks/design.py`
+"""
+
+import os
+import statistics
+from collections.abc import Sequence
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy is imported
+
+import numpy as np
+import torch
+
+from harness import contest, elapsed_s, gate, report, threads_from_command_line
+from linnet.design import metrics
+from linnet.design.chain import any_within
+from linnet.design.evolution import EvolutionSettings, Judge, evolve
+from linnet.design.optimum import optimum
+from linnet.design.scores import SCORES, ScoreSettings, score
+from linnet.design.shape import parts_of
+from linnet.design.space import Space, load_space
+from linnet.design.tables import Tables, build_tables
+from linnet.model.cost import model_cost
+
+CANDIDATES, COMPARED, TOKENS = 100_000, 300, 1024
+SCORE = "entropy_beta_2"
+BUDGETS = [(60e9, 60e6), (160e9, 64e6), (10e9, 45e6), (1e12, np.inf), (np.inf, 46e6)]
+"""FLOPs and parameters."""
+
+
+def tables_of(space: Space, name: str = SCORE) -> Tables:
+    return build_tables(space, [metrics.flops(TOKENS, False), metrics.parameters()], SCORES[name], ScoreSettings())
+
+
+def by_description(space: Space, candidates: Sequence[Sequence[int]]) -> np.ndarray:
+    """Score, FLOPs and parameters of each model, its description made and read."""
+    rows = []
+    for candidate in candidates:
+        model = space.model(candidate)
+        cost = model_cost(model)
+        rows.append([score(parts_of(model), SCORE), cost.flops(TOKENS, False), cost.parameters])
+    return np.array(rows)
+
+
+def by_tables(tables: Tables, candidates: np.ndarray) -> np.ndarray:
+    judged = tables.judge(candidates)
+    return np.column_stack([judged.score_C, judged.metrics_CM])
+
+
+def one_by_one(judge: Judge, candidates: list[tuple[int, ...]]) -> None:
+    for candidate in candidates:
+        judge.within(candidate)
+        judge.score(candidate)
+
+
+def optimum_times(space: Space) -> dict[str, float]:
+    """The dynamic programme for several scores and budgets, its tables made anew each time."""
+    times = {}
+    for name in ("entropy", "entropy_beta_2", "penalised_parameters"):
+        for flops, parameters in BUDGETS:
+            limits = np.array([flops, parameters])
+            times[f"{name} {flops:g} {parameters:g}"] = elapsed_s(
+                lambda n=name, m=limits: optimum(tables_of(space, n), m)
+            )
+    return times
+
+
+def main() -> None:
+    """Check, then time."""
+    runs = threads_from_command_line(__doc__)
+    torch.set_num_threads(1)
+    space = load_space("merino")
+    tables = tables_of(space)
+    draws = np.random.default_rng(0).integers(0, len(space.plain), (CANDIDATES, space.spec.blocks))
+    exact = by_description(space, draws[:COMPARED])
+    same = np.allclose(by_tables(tables, draws[:COMPARED]), exact, rtol=1e-12)
+    gate("tables", bool(same), f"score, FLOPs and parameters of {COMPARED} models are those of their descriptions")
+
+    limits = np.array([60e9, 60e6])
+    start = any_within(tables, limits)
+    assert start is not None
+    evolved = evolve(tables, limits, start, EvolutionSettings(), lambda *_: None)
+    best = optimum(tables, limits)
+    assert best is not None
+    gate("optimum", best.score >= evolved.score, f"{best.score:,.1f}, evolution {evolved.score:,.1f}")
+
+    against = contest(
+        lambda: by_tables(tables, draws[:COMPARED]), lambda: by_description(space, draws[:COMPARED]), runs
+    )
+    plain = [tuple(row) for row in draws.tolist()]
+    whole = [elapsed_s(lambda: by_tables(tables_of(space), draws)) for _ in range(runs)]
+    single = [elapsed_s(lambda: one_by_one(Judge(tables_of(space), limits), plain)) for _ in range(runs)]
+    searched = [
+        elapsed_s(lambda: evolve(tables, limits, start, EvolutionSettings(), lambda *_: None)) for _ in range(runs)
+    ]
+    optima = [optimum_times(space) for _ in range(runs)]
+    medians = {name: statistics.median(one[name] for one in optima) for name in optima[0]}
+    report(
+        "design",
+        {
+            "shape": "space merino, FLOPs and parameters limited, one core",
+            f"{COMPARED}_candidates_by_tables_against_descriptions": against.summary(),
+            f"{CANDIDATES}_candidates_at_once_s": round(statistics.median(whole), 3),
+            f"{CANDIDATES}_candidates_one_by_one_s": round(statistics.median(single), 3),
+            "evolution_s": round(statistics.median(searched), 3),
+            "evolution_candidates": evolved.drawn,
+            "optimum_median_s": round(statistics.median(medians.values()), 3),
+            "optimum_slowest_s": round(max(medians.values()), 3),
+            "optimum_slowest": max(medians, key=lambda name: medians[name]),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

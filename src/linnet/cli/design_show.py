@@ -1,0 +1,116 @@
+"""What `linnet design` does with a task: look for one model, run it as well, or look for a front; print and write."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from linnet.cli.console import invocation, note
+from linnet.cli.report import show
+from linnet.errors import UserError
+
+if TYPE_CHECKING:
+    from linnet.design.metrics import Counting, Metric
+    from linnet.design.search import Found, Task
+
+POINTS = {1: 16, 2: 6}
+"""Limits on each goal, by how many goals there are beside the score."""
+
+
+class Clock(NamedTuple):
+    """What was said of latency."""
+
+    limit: str | None
+    kind: Literal["token", "sequence"]
+    device: str
+    threads: int | None
+
+
+def show_found(task: "Task", tokens: int, out: Path | None, as_json: bool) -> None:
+    """One model within its budgets."""
+    from linnet.design.found_tables import found_figures, found_tables
+    from linnet.design.search import search as run_search
+
+    found = run_search(task, name=out.stem if out else None)
+    _write(task, found, out)
+    tables, figures = found_tables(task, found, tokens), found_figures(task, found, tokens)
+    show(_title(task), _facts(task), figures, tables, list, None, as_json)
+
+
+def show_checked(task: "Task", tokens: int, clock: Clock, out: Path | None, as_json: bool) -> None:
+    """One model within its budgets and a limit of time, which is measured."""
+    from linnet.design.budget import Budget, first_within, read_seconds
+    from linnet.design.checked import search_checked
+    from linnet.design.found_tables import found_figures, found_tables, latency_figures, latency_table
+    from linnet.design.latency import Timing, measure, measured
+    from linnet.inference.device import resolve_device
+    from linnet.training.machine import threads
+
+    assert clock.limit is not None
+    limit_s = read_seconds(clock.limit, "--max-latency")
+    timing = Timing(clock.kind, tokens, resolve_device(clock.device, "--device"))
+    first_within(task.budgets, task.tables())  # what nothing meets is said before anything is timed
+    with threads(clock.threads):
+        metric = measure(task.space, timing).metric()
+        limit = Budget(metric, limit_s, f"--max-latency {clock.limit}")
+        name = out.stem if out else None
+        checked = search_checked(task, limit, lambda model: measured(model, timing), name)
+        found, task = checked.found, checked.task
+        _write(task, found, out)
+        figures = {**found_figures(task, found, tokens), "latency": latency_figures(checked, timing)}
+        tables = [*found_tables(task, found, tokens), latency_table(checked, timing)]
+    show(_title(task), _facts(task), figures, tables, list, None, as_json)
+
+
+def show_front(
+    task: "Task", pareto: str, points: int | None, counting: "Counting", clock: Clock, out: Path | None, as_json: bool
+) -> None:
+    """Several goals at once; `out` is a folder."""
+    from linnet.design.pareto import front
+    from linnet.design.pareto_output import front_figures, front_pictures, front_table, write_front
+
+    if clock.limit is not None:
+        raise UserError(f"--max-latency {clock.limit}: does not go with --pareto; give one of both")
+    if out is not None and out.exists() and not out.is_dir():
+        raise UserError(f"--out {out}: is a file; with --pareto a folder is expected")
+    goals = _goals(pareto, counting)
+    found = front(task, goals, points or POINTS[len(goals)], out.name if out else task.space.spec.name)
+    if out is not None:
+        write_front(found, goals, task.score, out, invocation())
+        note(f"descriptions and table: {out}")
+    show(
+        f"Front of {pareto}",
+        _facts(task),
+        front_figures(found, goals, task.score),
+        [front_table(found, goals, task.score)],
+        lambda: front_pictures(found, goals, task.score),
+        out,
+        as_json,
+    )
+
+
+def _goals(text: str, counting: "Counting") -> "list[Metric]":
+    """The metrics among the goals; the score is always one."""
+    names = [name.strip() for name in text.split(",")]
+    goals = [counting.metric(name) for name in names if name != "score"]
+    known = [goal for goal in goals if goal is not None]
+    if "score" not in names or len(set(names)) < len(names) or len(known) < len(goals) or len(known) not in POINTS:
+        raise UserError(
+            f"--pareto {text}: expected score and one or two of flops, parameters, weights, training_memory,"
+            " state@TOKENS, as in flops,score"
+        )
+    return known
+
+
+def _title(task: "Task") -> str:
+    return f"Design by {task.score}"
+
+
+def _facts(task: "Task") -> dict[str, str]:
+    return {"space": f"space {task.space.spec.name}"}
+
+
+def _write(task: "Task", found: "Found", out: Path | None) -> None:
+    from linnet.design.search import write_description
+
+    if out is not None:
+        write_description(found.plain, out, [invocation(), f"{task.score} {found.score:,.7g}"])
+        note(f"description: {out}")

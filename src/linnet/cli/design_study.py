@@ -1,0 +1,82 @@
+"""`linnet design study`: train a sample of shapes and see which score orders them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from linnet.cli.console import invocation, note
+from linnet.cli.report import show
+from linnet.errors import UserError
+
+
+def study(
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder to make, or one to go on with: runs, data, report.html.")
+    ],
+    space: Annotated[str, typer.Option(metavar="NAME|FILE", help="The space to sample from.")] = "study",
+    shapes: Annotated[int, typer.Option(min=3, help="Models.")] = 24,
+    bands: Annotated[int, typer.Option(min=1, help="Sizes, in equal ratios; each has as many of the models.")] = 4,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each model, which show the noise.")] = 2,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each training, of 8 x 128 tokens.")] = 1000,
+    stories: Annotated[int, typer.Option(min=100, help="Stories of the built-in corpus to train on.")] = 6000,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Text to train on instead, as linnet prepare takes it (repeatable).",
+            show_default=False,
+        ),
+    ] = None,
+    resamples: Annotated[
+        int, typer.Option("--bootstrap", min=20, metavar="N", help="Resamples behind the intervals.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Decides which shapes are drawn.")] = 0,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A field of all runs, as training.optimiser.lr=1e-3."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Train a stratified sample of shapes on the same text, and compare every score with what came out.
+
+    Half of the models share weights within their blocks, half do not; in each band of equal size they go from shallow
+    and wide to deep and narrow. About an hour on two cores as it stands. Ctrl-C saves and stops; the same command goes
+    on.
+
+    Example: linnet design study --out runs/study
+
+    Example: linnet design study --text my.txt --shapes 12 --bands 2 --steps 300 --seeds 3 --out runs/small-study --json
+    """
+    import yaml
+
+    from linnet.design.space import load_space
+    from linnet.design.study import StudySettings
+    from linnet.design.study import study as run_study
+    from linnet.design.study_output import study_figures, study_pictures, study_tables
+    from linnet.evaluation.comparison.runs import ComparisonStopped
+
+    fields = {}
+    for change in changes or []:
+        key, equals, value = change.partition("=")
+        if not equals or not key.startswith("training."):
+            raise UserError(f"--set {change}: expected training.KEY=VALUE")
+        fields[key] = yaml.safe_load(value)
+    settings = StudySettings(
+        shapes=shapes,
+        bands=bands,
+        seeds=seeds,
+        steps=steps,
+        stories=stories,
+        files=tuple(text or ()),
+        seed=seed,
+        resamples=resamples,
+    )
+    try:
+        groups = run_study(load_space(space), settings, fields, out, note, invocation())
+    except ComparisonStopped as stop:
+        note(f"{stop}; the same command goes on")
+        raise typer.Exit(1) from None
+    title, facts = "Study of shapes", {"space": f"{shapes} shapes of space {space}, {seeds} seeds"}
+    figures, tables = study_figures(groups), study_tables(groups)
+    show(title, facts, figures, tables, lambda: study_pictures(groups), out, as_json)

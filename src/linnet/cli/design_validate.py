@@ -1,0 +1,66 @@
+"""`linnet design validate`: what scores say about models that were trained."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from linnet.cli.console import note
+from linnet.cli.report import show
+
+
+def validate(
+    runs: Annotated[
+        Path, typer.Option(metavar="FILE.csv|DIR", help="A table of trained models, or a folder with folders of runs.")
+    ],
+    score: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this score (repeatable); all if not given.", show_default=False),
+    ] = None,
+    band: Annotated[int, typer.Option(min=3, help="Models in a band of equal parameters.")] = 20,
+    resamples: Annotated[
+        int, typer.Option("--bootstrap", min=20, metavar="N", help="Resamples behind the intervals.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the scores, as sigma=0.5.")
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write a picture and report.html into this folder.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Compare every score with the measured loss of trained models: rank correlation, and the regret of its choice.
+
+    A CSV file has the columns n_layer, d_model, d_inner (each layer's, with | between), params_attention, params_ffn,
+    params_total, valid_ppl. Of folders of runs the finished ones count, by the bits per byte of their held-out text;
+    those of equal models are seeds of one.
+
+    Example: linnet design validate --runs trained.csv
+
+    Example: linnet design validate --runs runs --band 10 --report validated
+    """
+    from linnet.design.scores import SCORES, ScoreSettings, find_score
+    from linnet.design.validation.output import worth_figures, worth_pictures, worth_table
+    from linnet.design.validation.trained import read_trained
+    from linnet.design.validation.validate import validate as measure
+    from linnet.spec import override
+
+    names = score or list(SCORES)
+    for name in names:
+        find_score(name, "--score")
+    settings = ScoreSettings.parse(override({}, changes or []), "--set")
+    trained = read_trained(runs)
+    for folder in trained.left_out:
+        note(f"left out: {folder}: the run is not finished")
+    worth = measure(trained, settings, names, band, resamples, seed)
+    show(
+        "Scores of shapes",
+        {"trained models": f"{len(trained.models)} of {runs}"},
+        worth_figures(trained, worth, band),
+        [worth_table(trained, worth, band)],
+        lambda: worth_pictures(trained, worth, settings),
+        report,
+        as_json,
+    )

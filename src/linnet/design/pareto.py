@@ -1,0 +1,101 @@
+"""Several goals at once: the models of which no other is better in one goal and as good in the others.
+
+For each limit of a grid on the metrics the model of the highest score within it is looked for, so every point of the
+front is an optimum of its own; what another point beats is left out.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from linnet.design.budget import first_within, limits
+from linnet.design.chain import any_within, non_dominated, smallest
+from linnet.design.evolution import evolve
+from linnet.design.metrics import Metric
+from linnet.design.optimum import TooLargeError, optimum
+from linnet.design.scores import find_score
+from linnet.design.search import Task
+from linnet.design.space import Candidate
+from linnet.design.tables import Numbers, Tables, build_tables
+from linnet.model.spec import ModelSpec
+from linnet.progress import progress
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model of the front. values: of the goals' metrics. proven: no model within these values has a higher score."""
+
+    plain: dict[str, Any]
+    model: ModelSpec
+    score: float
+    values: tuple[float, ...]
+    proven: bool
+
+
+def front(task: Task, goals: Sequence[Metric], points: int, name: str) -> list[Point]:
+    """The models of a grid of `points` limits on each goal, from the smallest to what the highest score takes.
+
+    All keep within the task's budgets. Sorted by the first goal; `name` begins their names.
+    """
+    metrics = [*goals, *(b.metric for b in task.budgets if b.metric.name not in {goal.name for goal in goals})]
+    tables = build_tables(task.space, metrics, find_score(task.score, "--score"), task.settings.score)
+    first_within(task.budgets, tables)  # a budget that nothing meets is said at once
+    most_M = limits(task.budgets, tables)
+    found: dict[Candidate, bool] = {}
+    grid = list(_grid(task, tables, most_M, len(goals), points))
+    with progress("searching", len(grid), "limits") as advance:
+        for corner in grid:
+            best = _best(task, tables, np.concatenate([corner, most_M[len(goals) :]]))
+            if best is not None:
+                candidate, proven = best
+                found[candidate] = found.get(candidate, False) or proven
+            advance(1)
+    return _points(task, tables, found, len(goals), name)
+
+
+def _grid(task: Task, tables: Tables, most_M: Numbers, goals: int, points: int) -> Iterator[Numbers]:
+    """The corners, each axis in equal ratios; the last of them all is that of the highest score."""
+    best = _best(task, tables, most_M)
+    assert best is not None
+    highest = tables.judge(np.array([best[0]])).metrics_CM[0]
+    axes = []
+    for goal in range(goals):
+        lowest = smallest(tables, goal)
+        axes.append(np.append(np.geomspace(lowest, max(lowest, highest[goal]), points)[:-1], highest[goal]))
+    for corner in product(*axes):
+        yield np.array(corner)
+
+
+def _best(task: Task, tables: Tables, limits_M: Numbers) -> tuple[Candidate, bool] | None:
+    """The model of the highest score within the limits, and whether that is proven."""
+    if task.method != "evolution":
+        try:
+            proven = optimum(tables, limits_M)
+            return (proven.candidate, True) if proven is not None else None
+        except TooLargeError:
+            pass
+    start = any_within(tables, limits_M)
+    if start is None:
+        return None
+    return evolve(tables, limits_M, start, task.settings.search, lambda *_: None).candidate, False
+
+
+def _points(task: Task, tables: Tables, found: dict[Candidate, bool], goals: int, name: str) -> list[Point]:
+    candidates = list(found)
+    judged = tables.judge(np.array(candidates))
+    values = judged.metrics_CM[:, :goals]
+    kept = non_dominated(np.hstack([values, -judged.score_C[:, None]]))
+    kept = kept[np.lexsort((judged.score_C[kept], values[kept, 0]))]
+    return [
+        Point(
+            task.space.describe(candidates[row], f"{name}-{number:02}"),
+            task.space.model(candidates[row], f"{name}-{number:02}"),
+            float(judged.score_C[row]),
+            tuple(float(value) for value in values[row]),
+            found[candidates[row]],
+        )
+        for number, row in enumerate(kept, 1)
+    ]

@@ -1,0 +1,1 @@
+"""What scores are worth: how well they order models that were trained."""

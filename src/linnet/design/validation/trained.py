@@ -1,0 +1,142 @@
+"""Models that were trained: their parts, which a score sees, and their measured loss.
+
+A CSV file has the columns of LiteTransformerSearch's: `n_layer`, `d_model`, `d_inner` (each layer's, with `|` between),
+`params_attention`, `params_ffn`, `params_total`, `valid_ppl`; `id` is optional. Its layers are those of GPT-2: four
+square matrices of attention, two of the feed-forward.
+"""
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from linnet.design.shape import Part, parts_of
+from linnet.errors import UserError
+from linnet.files import read_json, read_text
+from linnet.model.folder import RUN
+from linnet.model.spec import ModelSpec
+from linnet.training.record import MODEL
+
+FEWEST = 3
+COUNTS = ("n_layer", "d_model")
+AMOUNTS = ("params_attention", "params_ffn", "params_total", "valid_ppl")
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """`losses`: one for each seed, in the unit of the whole set."""
+
+    name: str
+    parts: tuple[Part, ...]
+    losses: tuple[float, ...]
+
+    @property
+    def loss(self) -> float:
+        """The mean over seeds."""
+        return fmean(self.losses)
+
+    @property
+    def decoder_parameters(self) -> int:
+        """All but embedding and head."""
+        return sum(part.parameters for part in self.parts if not part.outside)
+
+
+@dataclass(frozen=True)
+class TrainedSet:
+    """Models trained alike. `unit`: of their losses. `left_out`: folders of runs that are not finished."""
+
+    models: list[TrainedModel]
+    unit: str
+    left_out: list[str]
+
+    @property
+    def noise(self) -> float | None:
+        """The standard deviation of a loss between seeds, over all models with several; None where there is none."""
+        several = [model.losses for model in self.models if len(model.losses) > 1]
+        weights = sum(len(losses) - 1 for losses in several)
+        if not weights:
+            return None
+        return math.sqrt(sum((len(losses) - 1) * stdev(losses) ** 2 for losses in several) / weights)
+
+
+def read_trained(source: Path) -> TrainedSet:
+    """A CSV file, or a folder with folders of runs in it, at any depth; `UserError` where there are too few."""
+    if source.is_dir():
+        found = _from_folders(source)
+    elif source.is_file():
+        found = TrainedSet(_from_table(source), "nats per token", [])
+    else:
+        raise UserError(f"--runs {source}: no such file or folder")
+    if len(found.models) < FEWEST:
+        raise UserError(f"--runs {source}: {len(found.models)} trained models; expected at least {FEWEST}")
+    return found
+
+
+def _from_table(path: Path) -> list[TrainedModel]:
+    reader = csv.DictReader(read_text(path).splitlines())
+    for column in (*COUNTS, "d_inner", *AMOUNTS):
+        if column not in (reader.fieldnames or []):
+            known = ", ".join(reader.fieldnames or []) or "nothing"
+            raise UserError(f"{path}: column {column} is missing; found {known}")
+    return [_from_row(row, f"{path}, line {reader.line_num}") for row in reader]
+
+
+def _from_row(row: Mapping[str, str | None], origin: str) -> TrainedModel:
+    layers, width = (int(_number(row[column], f"{origin}: {column}")) for column in COUNTS)
+    attention, feed_forward, total, perplexity = (_number(row[column], f"{origin}: {column}") for column in AMOUNTS)
+    hidden = [int(_number(text, f"{origin}: d_inner")) for text in (row["d_inner"] or "").split("|")]
+    if len(hidden) != layers:
+        raise UserError(f"{origin}: d_inner: {row['d_inner']}: expected {layers} numbers, as n_layer says")
+    inside = round(attention + feed_forward)
+    maps = tuple(shape for inner in hidden for shape in ((width, inner), (inner, width)))
+    parts = (
+        Part(0, width, (), (), round(total) - inside, outside=True),
+        Part(layers, width, ((width, width),) * 4 * layers, maps, inside),
+    )
+    return TrainedModel(row.get("id") or origin, parts, (math.log(perplexity),))
+
+
+def _number(text: str | None, field: str) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise UserError(f"{field}: {text!r}: expected a positive number")
+    return value
+
+
+def _from_folders(folder: Path) -> TrainedSet:
+    """Finished runs; those of equal models count as seeds of one."""
+    losses: dict[str, list[float]] = {}
+    specs: dict[str, ModelSpec] = {}
+    left_out, data = [], ""
+    for file in sorted(folder.rglob(f"{MODEL}/{RUN}")):
+        run, summary = file.parent.parent, read_json(file)
+        loss = _finished_loss(summary)
+        if loss is None:
+            left_out.append(str(run))
+            continue
+        data = _same_data(data, summary, run)
+        spec = ModelSpec.load(file.parent)
+        shape = spec.model_copy(update={"name": ""}).model_dump_json()
+        specs.setdefault(shape, spec)
+        losses.setdefault(shape, []).append(loss)
+    models = [TrainedModel(specs[shape].name, parts_of(specs[shape]), tuple(found)) for shape, found in losses.items()]
+    return TrainedSet(models, "bits per byte", left_out)
+
+
+def _finished_loss(summary: Any) -> float | None:
+    validation = summary.get("validation") if isinstance(summary, dict) and summary.get("finished") else None
+    return float(validation["bits_per_byte"]) if validation else None
+
+
+def _same_data(known: str, summary: Mapping[str, Any], run: Path) -> str:
+    """The text that all were trained on; losses on another are no common measure."""
+    own = str(summary["data"]["manifest_sha256"])
+    if known not in ("", own):
+        raise UserError(f"--runs: {run}: trained on other data (manifest {own[:12]}) than the others ({known[:12]})")
+    return own

@@ -1,0 +1,102 @@
+"""The worth of every score on trained models: rank correlation with quality, and what its choice would cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from linnet.design.scores import SCORES, ScoreSettings, score
+from linnet.design.tables import Numbers
+from linnet.design.validation.rank import correlations, interval, regret, signs, windows
+from linnet.design.validation.trained import TrainedSet
+from linnet.progress import progress
+
+BAND = 20
+"""Models in a band of equal parameters."""
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A value and the interval that holds 95 % of its values when the models are drawn anew."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a score says about trained models; quality is a low loss.
+
+    spearman, kendall: rank correlation with quality over all models. within_band: the mean of Spearman's over windows
+    of neighbours in decoder parameters. regret: the loss of the model that the score likes best, less the lowest;
+    regret_within_band: the same in each window, the mean.
+    """
+
+    spearman: Figure
+    kendall: Figure
+    within_band: Figure
+    regret: Figure
+    regret_within_band: Figure
+
+
+NAMES = ("spearman", "kendall", "within_band", "regret", "regret_within_band")
+
+
+def validate(
+    trained: TrainedSet,
+    settings: ScoreSettings,
+    names: Sequence[str] = tuple(SCORES),
+    band: int = BAND,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, Worth]:
+    """The worth of each named score; `band`: models in a window. The seed decides what the bootstrap draws."""
+    scores = {name: np.array([score(model.parts, name, settings) for model in trained.models]) for name in names}
+    loss_N = np.array([model.loss for model in trained.models])
+    parameters_N = np.array([float(model.decoder_parameters) for model in trained.models])
+    bands = _Bands(loss_N, windows(parameters_N, band))
+    values = {name: bands.figures(own) for name, own in scores.items()}
+    drawn: dict[str, list[list[float]]] = {name: [] for name in names}
+    draws = np.random.default_rng(seed)
+    with progress("resampling", resamples, "resamples") as advance:
+        for _ in range(resamples):
+            sample = bands.resampled(draws)
+            for name, own in scores.items():
+                drawn[name].append(sample.figures(own))
+            advance(1)
+    return {name: _worth(values[name], drawn[name]) for name in names}
+
+
+def _worth(values: list[float], drawn: list[list[float]]) -> Worth:
+    figures = {}
+    for index, name in enumerate(NAMES):
+        low, high = interval([row[index] for row in drawn]) if drawn else (values[index], values[index])
+        figures[name] = Figure(values[index], low, high)
+    return Worth(**figures)
+
+
+class _Bands:
+    """The models, or a draw of them: which count over all, and which in each window."""
+
+    def __init__(self, loss_N: Numbers, inside: list[Any], overall: Any = None) -> None:
+        self.loss_N, self.inside = loss_N, inside
+        self.overall = np.arange(len(loss_N)) if overall is None else overall
+        self.quality = [signs(-loss_N[rows]) for rows in (self.overall, *inside)]
+
+    def resampled(self, draws: np.random.Generator) -> "_Bands":
+        """As many models drawn with replacement, over all and in each window."""
+        overall, *inside = (draws.choice(rows, len(rows)) for rows in (np.arange(len(self.loss_N)), *self.inside))
+        return _Bands(self.loss_N, inside, overall)
+
+    def figures(self, score_N: Numbers) -> list[float]:
+        """Those of `NAMES`."""
+        overall = correlations(signs(score_N[self.overall]), self.quality[0])
+        bands = [
+            correlations(signs(score_N[rows]), quality).spearman
+            for rows, quality in zip(self.inside, self.quality[1:], strict=True)
+        ]
+        regrets = [regret(score_N[rows], self.loss_N[rows]) for rows in (self.overall, *self.inside)]
+        return [*overall, float(np.mean(bands)), regrets[0], float(np.mean(regrets[1:]))]

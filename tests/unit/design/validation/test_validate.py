@@ -1,0 +1,172 @@
+"""What scores say about trained models: the published set, tables and folders of runs, and mistakes."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linnet.design.scores import SCORES, ScoreSettings, score
+from linnet.design.shape import Part
+from linnet.design.validation.output import worth_figures, worth_pictures, worth_table
+from linnet.design.validation.trained import TrainedModel, TrainedSet, read_trained
+from linnet.design.validation.validate import NAMES, validate
+from linnet.errors import UserError
+from linnet.files import write_json
+from linnet.model.spec import ModelSpec
+
+TABLE = {
+    "decoder_parameters": (0.986, 0.64),
+    "entropy_beta_0": (0.976, 0.45),
+    "entropy_beta_2": (0.988, 0.69),
+    "penalised_parameters": (0.991, 0.74),
+}
+"""What was measured before on LiteTransformerSearch's models: over all, and within windows of equal parameters."""
+
+HEAD = "id,n_layer,d_model,n_head,d_inner,params_attention,params_ffn,params_total,valid_ppl"
+
+
+@pytest.fixture(scope="module")
+def published(real_data: Path) -> TrainedSet:
+    return read_trained(real_data / "scaling" / "lts_gpt2_lm1b.csv")
+
+
+def test_the_table_of_published_models_comes_out_to_two_digits(published: TrainedSet):
+    worth = validate(published, ScoreSettings(), list(TABLE), resamples=20)
+    for name, (overall, within) in TABLE.items():
+        assert round(worth[name].spearman.value, 2) == round(overall, 2)
+        assert round(worth[name].within_band.value, 2) == within
+
+
+def test_every_score_is_delivered_with_what_was_measured(published: TrainedSet):
+    worth = validate(published, ScoreSettings(), resamples=20)
+    measured = {name: (round(one.spearman.value, 2), round(one.within_band.value, 2)) for name, one in worth.items()}
+    assert measured == {name: one.measured for name, one in SCORES.items()}
+
+
+def write_table(path: Path, *rows: str) -> Path:
+    path.write_text("\n".join([HEAD, *rows]) + "\n")
+    return path
+
+
+ROWS = [
+    "a,2,8,2|2,16|24,512,640,2000,30",
+    "b,1,16,2,32,1024,1024,3000,20",
+    "c,3,8,2|2|2,8|8|8,768,384,2100,40.5",
+]
+
+
+def test_a_row_of_a_table_is_a_decoder(tmp_path: Path):
+    found = read_trained(write_table(tmp_path / "t.csv", *ROWS))
+    first = found.models[0]
+    assert (first.name, first.decoder_parameters, first.loss) == ("a", 512 + 640, math.log(30))
+    assert score(first.parts, "parameters") == 2000
+    outside, inside = first.parts
+    assert outside.outside
+    assert (inside.depth, inside.width) == (2, 8)
+    assert inside.mixer == ((8, 8),) * 8
+    assert inside.feed_forward == ((8, 16), (16, 8), (8, 24), (24, 8))
+    assert found.unit == "nats per token"
+    assert found.noise is None
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("d,2,8,2,16,512,640,2000,30", "line 5: d_inner: 16: expected 2 numbers, as n_layer says"),
+        ("d,2,8,2,16|x,512,640,2000,30", "line 5: d_inner: 'x': expected a positive number"),
+        ("d,0,8,2,16,512,640,2000,30", "line 5: n_layer: '0': expected a positive number"),
+        ("d,1,8,2,16,512,640,2000,nan", "line 5: valid_ppl: 'nan': expected a positive number"),
+        ("d,1,8,2,16,512", "line 5: params_ffn: None: expected a positive number"),
+    ],
+)
+def test_a_mistake_in_a_table_names_its_line(tmp_path: Path, row: str, message: str):
+    with pytest.raises(UserError) as error:
+        read_trained(write_table(tmp_path / "t.csv", *ROWS, row))
+    assert str(error.value) == f"{tmp_path / 't.csv'}, {message}"
+
+
+def test_what_cannot_be_read_at_all(tmp_path: Path):
+    with pytest.raises(UserError, match="no such file or folder"):
+        read_trained(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="2 trained models; expected at least 3"):
+        read_trained(write_table(tmp_path / "t.csv", *ROWS[:2]))
+    (tmp_path / "u.csv").write_text("id,n_layer\n")
+    with pytest.raises(UserError, match=r"u.csv: column d_model is missing; found id, n_layer"):
+        read_trained(tmp_path / "u.csv")
+
+
+def write_run(folder: Path, width: int, bits_per_byte: float, data: str = "d" * 64, finished: bool = True) -> None:
+    block = {"mixer": {"kind": "ted"}, "width": width}
+    spec = ModelSpec.parse(
+        {"name": folder.name, "vocab_size": 9, "d_model": 8, "context_length": 4, "blocks": [block]}, ""
+    )
+    write_json(folder / "model" / "config.json", spec.model_dump())
+    summary = {"finished": finished, "validation": {"bits_per_byte": bits_per_byte}, "data": {"manifest_sha256": data}}
+    write_json(folder / "model" / "run.json", summary)
+
+
+def test_runs_of_equal_models_are_seeds_of_one(tmp_path: Path):
+    for name, width, loss in (("a0", 8, 2.0), ("a1", 8, 2.2), ("b", 16, 1.5), ("deep/c", 24, 1.2)):
+        write_run(tmp_path / name, width, loss)
+    write_run(tmp_path / "broken", 32, 9.0, finished=False)
+    found = read_trained(tmp_path)
+    assert [(model.name, model.losses) for model in found.models] == [
+        ("a0", (2.0, 2.2)), ("b", (1.5,)), ("c", (1.2,)),
+    ]  # fmt: skip
+    assert found.left_out == [str(tmp_path / "broken")]
+    assert found.unit == "bits per byte"
+    assert found.noise == pytest.approx(math.sqrt(0.02))
+
+
+def test_runs_on_other_data_are_no_common_measure(tmp_path: Path):
+    for name, width in (("a", 8), ("b", 16), ("c", 24)):
+        write_run(tmp_path / name, width, 2.0)
+    write_run(tmp_path / "d", 32, 2.0, data="e" * 64)
+    with pytest.raises(UserError, match=r"trained on other data \(manifest eeeeeeeeeeee\) than the others"):
+        read_trained(tmp_path)
+
+
+def made_up(noise: float, count: int = 60) -> TrainedSet:
+    """Models whose loss falls with their parameters, but for noise."""
+    draws = np.random.default_rng(0)
+    sizes = np.sort(draws.integers(1000, 100_000, count))
+    losses = 10 - np.log(sizes) + noise * draws.standard_normal(count)
+    models = [
+        TrainedModel(str(n), (Part(2, 64, ((64, 64),), ((64, 128),), int(size)),), (float(loss),))
+        for n, (size, loss) in enumerate(zip(sizes, losses, strict=True))
+    ]
+    return TrainedSet(models, "nats per token", [])
+
+
+def test_a_perfect_score_has_no_regret_and_noise_shows_in_the_intervals():
+    worth = validate(made_up(0.0), ScoreSettings(), ["decoder_parameters"], resamples=50)["decoder_parameters"]
+    assert (worth.spearman.value, worth.kendall.value, worth.within_band.value) == pytest.approx((1, 1, 1))
+    assert (worth.regret.value, worth.regret_within_band.value) == (0, 0)
+    noisy = validate(made_up(1.0), ScoreSettings(), ["decoder_parameters"], resamples=200)["decoder_parameters"]
+    assert noisy.spearman.low < noisy.spearman.value < noisy.spearman.high < 1
+    assert noisy.within_band.value < noisy.spearman.value
+    assert noisy.regret.value > 0
+
+
+def test_a_seed_decides_the_resamples():
+    same = [validate(made_up(1.0), ScoreSettings(), ["parameters"], resamples=20, seed=seed) for seed in (1, 1, 2)]
+    assert same[0] == same[1] != same[2]
+
+
+def test_what_is_shown(tmp_path: Path):
+    trained = made_up(0.5)
+    worth = validate(trained, ScoreSettings(), ["parameters", "penalised_parameters"], band=15, resamples=20)
+    figures = json.loads(json.dumps(worth_figures(trained, worth, 15)))
+    assert figures["models"] == 60
+    assert figures["band"] == 15
+    assert figures["scores"].keys() == {"parameters", "penalised_parameters"}
+    one = figures["scores"]["parameters"]
+    assert one.keys() == {*NAMES, "intervals"}
+    assert one["intervals"]["spearman"] == [worth["parameters"].spearman.low, worth["parameters"].spearman.high]
+    table = worth_table(trained, worth, 15)
+    assert [row[0] for row in table.rows] == ["parameters", "penalised_parameters"]
+    assert table.rows[0][1].startswith(f"{worth['parameters'].spearman.value:.3f} [")
+    (picture,) = worth_pictures(trained, worth, ScoreSettings())
+    assert picture.png.startswith(b"\x89PNG")

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from linnet.design.metrics import Metric
 from linnet.design.space import Space
+from linnet.inference.rows.steps import RowSteps, block_steps
 from linnet.mixers.base import Span
 from linnet.model.cost import block_cost, model_cost
 from linnet.model.decoder import Block, Decoder
@@ -108,10 +110,11 @@ def measured(model: ModelSpec, timing: Timing) -> float:
         return clock.seconds(lambda: decoder.logits(decoder.hidden(tokens_BT)[:, -1:]), CHECK_RUNS)
     state = decoder.initial_state(1, position + 1)
     decoder(tokens_BT.expand(1, min(PROMPT, max(1, position))), state)
+    steps = RowSteps.of(decoder, state)
 
     def step() -> None:
         state.position = position
-        decoder(tokens_BT, state)
+        decoder.logits(decoder.hidden(tokens_BT, state) if steps is None else steps.read(tokens_BT))
 
     return clock.seconds(step, CHECK_RUNS)
 
@@ -164,7 +167,10 @@ def _block(described: BlockSpec, model: ModelSpec, timing: Timing) -> Callable[[
     mixers = [block.layer(index).mixer for index in range(described.repeat)]
     states = tuple(mixer.initial_state(1, position + 1, timing.device, torch.float32) for mixer in mixers)
     block(torch.randn(1, min(PROMPT, max(1, position)), width, device=timing.device), states, Span())
-    return lambda: block(x_BTW, states, Span(position))
+    steps = block_steps(block, states) if timing.device.type == "cpu" else None
+    if steps is None:
+        return lambda: block(x_BTW, states, Span(position))
+    return lambda: reduce(lambda x_1W, step: step(x_1W, position), steps, x_BTW[0])[None]
 
 
 def _outside(model: ModelSpec, timing: Timing) -> Callable[[], object]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from linnet.errors import UserError
-from linnet.inference.ted_steps import TedSteps
+from linnet.inference.rows.steps import RowSteps
 from linnet.mixers.plga import PlgaSpec, PlgaState
 from linnet.mixers.plga_operator import PowerLawOperator
 from linnet.model.cost import model_cost
@@ -68,7 +68,8 @@ class CachedReader(Reader):
     def __init__(self, decoder: Decoder, state: DecoderState, caches: Caches = Caches()) -> None:
         """`state` is advanced; without the G-cache its layers keep `A` in place of the operator."""
         self._decoder, self._state = decoder, state
-        self._steps = TedSteps.of(decoder, state)
+        self._steps: RowSteps | None = None
+        self._prompt_was_read = False
         for layer in state.layers:
             if isinstance(layer, PlgaState):
                 other = layer.a if caches.g else layer.operator
@@ -80,7 +81,10 @@ class CachedReader(Reader):
         """See `Reader`."""
         if self._steps is not None and tokens_BT.numel() == 1:
             return self._steps.read(tokens_BT)
-        return self._decoder.hidden(tokens_BT, self._state)[:, -1:]
+        hidden_B1D = self._decoder.hidden(tokens_BT, self._state)[:, -1:]
+        if not self._prompt_was_read:
+            self._steps, self._prompt_was_read = RowSteps.of(self._decoder, self._state), True
+        return hidden_B1D
 
 
 class RecomputingReader(Reader):

@@ -150,7 +150,7 @@ class Decoder(nn.Module):
     @property
     def layers(self) -> list[Layer]:
         """The layers in the order a token meets them (a shared one several times)."""
-        return [block.layer(i) for block in self._blocks() for i in range(block.repeat)]
+        return [block.layer(i) for block in self.blocks_in_order() for i in range(block.repeat)]
 
     @property
     def causal(self) -> bool:
@@ -192,20 +192,22 @@ class Decoder(nn.Module):
         layer_states = (None,) * self.spec.layers if state is None else state.layers
         x: Tensor = self.embedding(tokens_BT, span)
         first = 0
-        for block in self._blocks():
+        for block in self.blocks_in_order():
             x = block(x, layer_states[first : first + block.repeat], span)
             first += block.repeat
-        if self.project is not None:
-            x = self.project(x)
         if state is not None:
             state.position += length
-        if self.norm is not None:
-            x = self.norm(x)
-        if self.head_project is not None:
-            x = self.head_project(x)
+        return self.after_blocks(x)
+
+    def after_blocks(self, x: Tensor) -> Tensor:
+        """What lies between the last block and the head's matrix: `[B, T, W] -> [B, T, D]`, or E."""
+        for module in (self.project, self.norm, self.head_project):
+            if module is not None:
+                x = module(x)
         return x
 
-    def _blocks(self) -> list[Block]:
+    def blocks_in_order(self) -> list[Block]:
+        """The blocks, typed."""
         return [block for block in self.blocks if isinstance(block, Block)]
 
     def logits(self, x_BTD: Tensor) -> Tensor:

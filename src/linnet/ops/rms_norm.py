@@ -72,12 +72,15 @@ def rms_norm(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
         out: Tensor = _RmsNorm.apply(x, gain_D, eps)  # type: ignore[no-untyped-call]
         return out
     if x.numel() == gain_D.numel() and x.device.type == "cpu":
-        return _one_row(x, gain_D, eps)
+        return rms_norm_row(x, gain_D, eps)
     return (x * _inverse(x, eps)).mul_(gain_D)
 
 
-def _one_row(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
-    """One token, as decoding has it: there the number of operations counts, so the scale is one of Python's numbers."""
+def rms_norm_row(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
+    """One token on a CPU, as decoding has it: there the number of operations counts, so the scale is a Python number.
+
+    Without gradients.
+    """
     row_D = x.reshape(-1)
     scale = (float(torch.dot(row_D, row_D)) / len(row_D) + eps) ** -0.5
     return torch.addcmul(_zero(x.dtype), x, gain_D, value=scale)

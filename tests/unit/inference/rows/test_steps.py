@@ -1,0 +1,178 @@
+"""One token at a time in few operations gives what the decoder's own pass gives, and advances the state alike."""
+
+from typing import Any
+
+import pytest
+import torch
+from small_models import small_spec
+
+from linnet.inference.caches import CachedReader, Caches
+from linnet.inference.context import Contexts, context_state
+from linnet.inference.rows import maps
+from linnet.inference.rows.steps import RowSteps
+from linnet.inference.weights import convert_weights
+from linnet.mixers.attention import AttentionSpec, RotarySpec
+from linnet.mixers.base import MixerSpec
+from linnet.mixers.plga import PlgaSpec
+from linnet.mixers.plga_density import DensitySpec
+from linnet.mixers.ted import TedSpec
+from linnet.mixers.ted_state import FULL, BankContext
+from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState
+from linnet.ops.decay.context import ContextPolicy
+
+CONTEXTS: dict[str, Contexts] = {
+    "full": FULL,
+    "threshold": ContextPolicy(0, 0.05),
+    "top_k": ContextPolicy(4, 0.01, 2),
+    "fewest": ContextPolicy(0, 1e9, 3),
+    "bank": BankContext(),
+}
+MIXERS: list[MixerSpec] = [
+    *AttentionSpec.examples(),
+    AttentionSpec(heads=2, rotary=RotarySpec(pairing="adjacent", fraction=0.5), scale=0.3),
+    AttentionSpec(heads=4, head_dim=3, kv_heads=2, rotary=RotarySpec(pairing="adjacent", fraction=0.7)),
+    *PlgaSpec.examples(),
+    *TedSpec.examples(),
+]
+WINDOWED = {id(mixer) for mixer in MIXERS if isinstance(mixer, AttentionSpec) and mixer.window is not None}
+TOKENS = torch.arange(23).repeat(4)[:40]
+PROMPT = 3
+
+
+def decoder_of(mixer: MixerSpec, std: float = 0.4, **changes: Any) -> Decoder:
+    torch.manual_seed(0)
+    decoder = Decoder(small_spec(mixer).replace(**changes))
+    for name, parameter in decoder.named_parameters():
+        if "operator" not in name:
+            torch.nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=std)
+    return decoder
+
+
+def after_prompt(decoder: Decoder, context: Contexts = FULL, capacity: int = len(TOKENS)) -> DecoderState:
+    state = context_state(decoder, 1, capacity, context)
+    decoder.hidden(TOKENS[None, :PROMPT], state)
+    return state
+
+
+def assert_same_steps(decoder: Decoder, context: Contexts = FULL, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+    expected, state = (after_prompt(decoder, context) for _ in range(2))
+    steps = RowSteps.of(decoder, state)
+    assert steps is not None
+    for token in TOKENS[PROMPT:, None, None]:
+        torch.testing.assert_close(steps.read(token), decoder.hidden(token, expected), rtol=rtol, atol=atol)
+    assert state.position == expected.position
+    for ours, its in zip(state.layers, expected.layers, strict=True):
+        for name, tensor in its.tensors().items():
+            torch.testing.assert_close(ours.tensors()[name], tensor, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
+@torch.inference_mode()
+def test_every_context_of_ted(context: Contexts, heads: int, sliced: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(maps, "SLICED", sliced)
+    assert_same_steps(decoder_of(TedSpec(heads=heads, rate_bias=heads > 1, chunk=8)), context)
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+@pytest.mark.parametrize("mixer", [m for m in MIXERS if id(m) not in WINDOWED], ids=str)
+@torch.inference_mode()
+def test_every_mixer(mixer: MixerSpec, sliced: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(maps, "SLICED", sliced)
+    assert_same_steps(decoder_of(mixer))
+
+
+LAYER, RMS = {"kind": "layer", "eps": 1e-5}, {"kind": "rms", "eps": 1e-5}
+PLAIN = {"kind": "mlp", "hidden": 40, "activation": "gelu", "bias": True}
+GATED = {"kind": "glu", "hidden": 24, "activation": "relu", "bias": True}
+SHAPES: dict[str, dict[str, Any]] = {
+    "post": {"norm": {**LAYER, "placement": "post"}, "feed_forward": PLAIN},
+    "post, no feed-forward": {"norm": {**RMS, "placement": "post"}, "feed_forward": None},
+    "pre, no feed-forward": {"norm": RMS, "feed_forward": None},
+    "parallel": {"norm": LAYER, "feed_forward": GATED, "residual": "parallel"},
+    "shared, narrow": {"norm": LAYER, "feed_forward": GATED, "width": 8, "repeat": 3, "share_weights": True},
+}
+
+
+@pytest.mark.parametrize("kind", ["attention", "plga", "ted"])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@torch.inference_mode()
+def test_every_shape_of_layer(shape: dict[str, Any], kind: str):
+    mixer = {"attention": AttentionSpec(heads=2), "plga": PlgaSpec(heads=2, metric_hidden=8), "ted": TedSpec()}[kind]
+    blocks = [{**shape, "mixer": mixer.model_dump()}] * 2
+    assert_same_steps(decoder_of(mixer, blocks=blocks))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"embedding": {"positions": "learned", "norm": LAYER}},
+        {"embedding": {"scale": True, "width": 8}, "head": {"tied": True, "norm": None}},
+    ],
+)
+@torch.inference_mode()
+def test_every_beginning_and_end(changes: dict[str, Any]):
+    assert_same_steps(decoder_of(AttentionSpec(heads=2), **changes))
+
+
+@torch.inference_mode()
+def test_weights_of_8_bits():
+    decoder = decoder_of(PlgaSpec(heads=2, metric_hidden=8, density=DensitySpec(scope="prefix")))
+    convert_weights(decoder, "int8")
+    assert_same_steps(decoder, rtol=1e-2, atol=1e-3)  # inputs are rounded too: a last digit may move one
+
+
+@torch.inference_mode()
+def test_generation_takes_it_after_the_prompt_and_a_full_state_ends_it():
+    decoder = decoder_of(PlgaSpec(heads=2, metric_hidden=8))
+    state = decoder.initial_state(1, 3)
+    reader = CachedReader(decoder, state)
+    reader.read(TOKENS[None, :1])
+    steps = reader._steps
+    assert steps is not None
+    taken: list[torch.Tensor] = []
+    steps.read, read = taken.append, steps.read  # type: ignore[assignment, method-assign]
+    reader.read(TOKENS[None, 1:3])
+    assert not taken
+    state.position = 2
+    reader.read(TOKENS[None, 2:3])
+    assert len(taken) == 1
+    read(TOKENS[None, 2:3])
+    with pytest.raises(ValueError, match="has room for 0"):
+        read(TOKENS[None, 3:4])
+
+
+@torch.inference_mode()
+def test_everything_else_takes_the_decoders_pass():
+    ted = decoder_of(TedSpec())
+    assert RowSteps.of(ted, after_prompt(ted)) is not None
+    assert RowSteps.of(ted, context_state(ted, 1, 8)) is None
+    several = context_state(ted, 2, 8)
+    ted.hidden(TOKENS[:8].view(2, 4), several)
+    assert RowSteps.of(ted, several) is None
+    padded = after_prompt(ted)
+    padded.padding_B = torch.tensor([1])
+    assert RowSteps.of(ted, padded) is None
+    wide = decoder_of(TedSpec()).double()
+    assert RowSteps.of(wide, after_prompt(wide)) is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert RowSteps.of(ted, after_prompt(ted)) is None
+    state = after_prompt(ted)
+    convert_weights(ted, "int8")
+    assert RowSteps.of(ted, state) is None
+
+
+@torch.inference_mode()
+def test_a_window_and_an_operator_inferred_anew_take_the_decoders_pass():
+    windowed = decoder_of(AttentionSpec(heads=2, window=4))
+    assert RowSteps.of(windowed, after_prompt(windowed)) is None
+    plga = decoder_of(PlgaSpec(heads=2, metric_hidden=8))
+    state = plga.initial_state(1, 8)
+    reader = CachedReader(plga, state, Caches(g=False))
+    reader.read(TOKENS[None, :PROMPT])
+    assert reader._steps is None
+    several = plga.initial_state(2, 8)
+    plga.hidden(TOKENS[:8].view(2, 4), several)
+    assert RowSteps.of(plga, several) is None

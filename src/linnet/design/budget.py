@@ -58,8 +58,11 @@ def _read(text: str, units: Mapping[str, float], option: str, example: str) -> f
 
 def limits(budgets: Sequence[Budget], tables: Tables) -> Numbers:
     """The most that each metric of the tables may be: `[M]`, infinite where no budget limits it."""
-    most = {budget.metric.name: budget.limit for budget in budgets}
-    return np.array([most.get(metric.name, np.inf) for metric in tables.metrics])
+    return np.array([_most(budgets, metric) for metric in tables.metrics])
+
+
+def _most(budgets: Sequence[Budget], metric: Metric) -> float:
+    return min((budget.limit for budget in budgets if budget.metric.name == metric.name), default=np.inf)
 
 
 def first_within(budgets: Sequence[Budget], tables: Tables) -> Candidate:
@@ -89,7 +92,7 @@ def _unmet_together(budgets: Sequence[Budget], tables: Tables, most_M: Numbers) 
 
 
 def _unmet(budgets: Sequence[Budget], metric: Metric, least: float, tables: Tables, who: str) -> UserError:
-    option = next(budget.option for budget in budgets if budget.metric.name == metric.name)
+    option = min((b for b in budgets if b.metric.name == metric.name), key=lambda budget: budget.limit).option
     exact = f"{least * 1e3:.4g} ms" if metric.unit == "seconds" else f"{least:,.0f} {metric.unit}".strip()
     return UserError(
         f"{option}: {who} in the space {tables.space.spec.name} meets it; the smallest that could be met is {exact}"

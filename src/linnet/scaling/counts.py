@@ -1,5 +1,6 @@
 """Parameters, counted in three ways: at small sizes the way decides which exponents a law comes out with."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -42,13 +43,16 @@ class ParameterCounts:
 def parameter_counts(spec: ModelSpec) -> ParameterCounts:
     """Count them from the description; no weight is made."""
     cost = model_cost(spec)
-    head = spec.vocab_size * spec.d_model
+    head = math.prod(cost.head_matrix)
     with torch.device("meta"):
-        decayed, _ = split_by_decay(Decoder(spec))
+        decoder = Decoder(spec)
+    decayed, _ = split_by_decay(decoder)
     matrices = sum(parameter.numel() for parameter in decayed.values())
     own_head = 0 if spec.head.tied else head
+    tables = [table for table in (decoder.embedding.tokens, decoder.embedding.positions) if table is not None]
+    embeddings = sum(table.weight.numel() for table in tables)
     return ParameterCounts(
         total=cost.parameters,
-        without_embedding=cost.parameters - cost.embedding.parameters - own_head - spec.head.bias * spec.vocab_size,
+        without_embedding=cost.parameters - embeddings - own_head,
         matrices_and_head=matrices + head - own_head,
     )

@@ -128,3 +128,12 @@ def test_budgets_that_nothing_meets_together_are_said_with_the_smallest_beside_t
     )
     met = first_within(budgets(tables, frugal_in_flops, 1e12, smallest[2]), tables)
     assert tables.judge(np.array([met])).metrics_CM[0, 0] == frugal_in_flops
+
+
+def test_of_two_budgets_on_one_metric_the_lower_holds(traded):
+    tables, _ = traded
+    metric = tables.metrics[1]
+    budgets = [Budget(metric, most, f"--max-parameters {most:g}") for most in (1e6, 1e2, 1e7)]
+    assert limits(budgets, tables).tolist() == [np.inf, 1e2, np.inf]
+    with pytest.raises(UserError, match="--max-parameters 100: nothing in the space"):
+        first_within(budgets, tables)

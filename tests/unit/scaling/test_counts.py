@@ -38,8 +38,18 @@ def test_each_way_counts_what_it_says(tied: bool, positions: str, bias: bool):
     assert counts.total == sum(parameter.numel() for parameter in built.parameters())
     assert counts.matrices_and_head == matrices + VOCABULARY * WIDTH
     outside = VOCABULARY * WIDTH + (CONTEXT * WIDTH if positions == "learned" else 0)
-    outside += 0 if tied else VOCABULARY * WIDTH + VOCABULARY
+    outside += 0 if tied else VOCABULARY * WIDTH
     assert counts.without_embedding == counts.total - outside
+
+
+def test_token_vectors_of_another_width_have_their_own_tables():
+    """OPT-350m's way: the vectors are narrow, projected up, and projected down again before the tied head."""
+    narrow = 6
+    spec = model(tied=True).replace(embedding={"width": narrow, "norm": {"kind": "layer"}})
+    counts = parameter_counts(spec)
+    projections, matrices = 2 * narrow * WIDTH, LAYERS * (4 * WIDTH * WIDTH + 3 * WIDTH * HIDDEN)
+    assert counts.without_embedding == counts.total - VOCABULARY * narrow
+    assert counts.matrices_and_head == matrices + projections + VOCABULARY * narrow
 
 
 def test_gpt2_without_embeddings_is_what_kaplan_counts():

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from known_laws import TRUTH, small_model, write_run_folder
 
-from linnet.cli.main import VERBS, main
+from linnet.cli.main import main
 from linnet.data.prepare import prepare_texts
+from linnet.model.cost import model_cost
+from linnet.model.spec import ModelSpec
 from linnet.scaling import fit as fit_module
 from linnet.scaling import parametric
 from linnet.scaling.law_file import read_law
@@ -60,7 +62,7 @@ def test_a_budget_of_flops_as_tables(capsys: pytest.CaptureFixture[str]):
     assert f"by the law {by_law:,.0f} chinchilla, all parameters" in lines
     assert "training FLOPs 1e18 6 N D, as the laws count" in lines
     assert any(line.startswith("kaplan ") for line in lines) and any(line.startswith("replication ") for line in lines)
-    assert any(line.startswith("search linnet design --space merino.yaml --max-flops ") for line in lines)
+    assert any(line.startswith("search linnet design --space planned-space.yaml --max-flops ") for line in lines)
     assert any(line.startswith("train found linnet train --model designed.yaml --data DIR ") for line in lines)
 
 
@@ -100,18 +102,25 @@ def test_the_printed_commands_train_the_planned_model(
     command = shlex.split(found["commands"]["train"])
     assert command[:2] == ["linnet", "train"]
     assert main(command[1:]) == 0
-    run = json.loads((tmp_path / "runs" / "planned" / "model" / "run.json").read_text())
+    run = json.loads((tmp_path / "runs" / "my plan" / "model" / "run.json").read_text())
     assert run["parameters"] == found["parameters"]["total"]
     assert run["steps"] == found["steps"] == 47
     assert run["tokens"] >= 3000
 
 
-@pytest.mark.skipif("design" not in VERBS, reason="there is no linnet design")
-def test_the_printed_search_uses_options_that_there_are(capsys: pytest.CaptureFixture[str]):
-    command = shlex.split(figures(capsys, "--parameters", "60M", *GIVEN)["commands"]["search"])
-    assert main([command[1], "--help"]) == 0
-    told = capsys.readouterr().out
-    assert all(word in told for word in command if word.startswith("--"))
+def test_the_printed_search_finds_a_shape_for_the_same_data_that_trains(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    wanted = ["--parameters", "60k", "--tokens", "200", "--data", data, "--context-length", "16", "--batch-size", "4"]
+    found = figures(capsys, *wanted, *GIVEN, "--out", "planned.yaml")
+    assert main(shlex.split(found["commands"]["search"])[1:]) == 0
+    plain, better = (ModelSpec.load(name) for name in ("planned.yaml", "designed.yaml"))
+    assert (better.vocab_size, better.context_length) == (plain.vocab_size, plain.context_length)
+    assert model_cost(better).parameters <= 1.005 * model_cost(plain).parameters  # the command says three digits
+    assert main(shlex.split(found["commands"]["train_found"])[1:]) == 0
+    run = json.loads((tmp_path / "runs" / "designed" / "model" / "run.json").read_text())
+    assert run["parameters"] == model_cost(better).parameters
 
 
 def test_the_text_at_hand_is_counted_and_repeating_it_is_warned_of(data: Path, capsys: pytest.CaptureFixture[str]):

@@ -56,7 +56,9 @@ def plan_budget(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the description of the plain shape (YAML).", show_default=False),
+        typer.Option(
+            metavar="FILE", help="Write the plain shape, and a search space around it (YAML).", show_default=False
+        ),
     ] = None,
     report: Report = None,
     as_json: AsJson = False,
@@ -82,11 +84,12 @@ def plan_budget(
     from linnet.files import write_text
     from linnet.inference.device import resolve_device
     from linnet.scaling.budget import Budget
-    from linnet.scaling.commands import commands
+    from linnet.scaling.commands import commands, space_file
     from linnet.scaling.data_at_hand import read_data_at_hand
     from linnet.scaling.plan import Setting, make_plan
     from linnet.scaling.plan_pictures import plan_pictures
     from linnet.scaling.plan_tables import plan_figures, plan_tables, warnings
+    from linnet.scaling.search_space import search_space
     from linnet.scaling.throughput import Throughput
 
     amounts = {name: numbers.parse(text, f"--{name}") for name, text in given.items() if text is not None}
@@ -97,8 +100,10 @@ def plan_budget(
     setting = Setting(vocabulary, context_length, batch_size, resolve_device(device, "--device"), speed)
     made = make_plan(budget, chosen, laws, setting, at_hand)
     if out is not None:
-        write_text(out, yaml.safe_dump(made.model.model_dump(mode="json"), sort_keys=False))
-        note(f"description: {out}")
+        plain = {out: made.model.model_dump(mode="json"), space_file(out): search_space(made.model)}
+        for path, description in plain.items():
+            write_text(path, yaml.safe_dump(description, sort_keys=False))
+        note(f"description: {out}, search space around it: {space_file(out)}")
     for line in warnings(made):
         note(f"warning: {line}")
     facts = {"law": f"{chosen.name}, {chosen.source or 'source not told'}"}

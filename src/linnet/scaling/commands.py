@@ -10,10 +10,10 @@ from linnet.scaling.plan import Plan
 DESIGN_TOKENS = 1024
 """Over which `linnet design` counts FLOPs, forward and without the head."""
 
-SPACE, LEAST_SEARCHED = "merino.yaml", 42e6
-"""The space has GPT-2's vocabulary at width 768: no model in it has fewer than 40 M parameters."""
+SCORE = "penalised_parameters"
+"""Among models of equal size the best of those that there are (`linnet design scores`)."""
 
-DESCRIBED, DESIGNED, RUN, ANY_DATA = "planned.yaml", "designed.yaml", "runs/planned", "DIR"
+DESCRIBED, DESIGNED, ANY_DATA = Path("planned.yaml"), Path("designed.yaml"), "DIR"
 
 
 def commands(plan: Plan, again: str, out: Path | None) -> dict[str, str]:
@@ -21,27 +21,33 @@ def commands(plan: Plan, again: str, out: Path | None) -> dict[str, str]:
     of the same cost, train that. `again`: the command that made the plan.
     """
     found = {} if out is not None else {"describe": f"{again} --out {DESCRIBED}"}
-    found["train"] = train_command(plan, out or DESCRIBED)
-    if plan.counts.total >= LEAST_SEARCHED:
-        found |= {"search": design_command(plan), "train_found": train_command(plan, DESIGNED)}
-    return found
+    described = out or DESCRIBED
+    found["train"] = train_command(plan, described)
+    return found | {"search": design_command(plan, described), "train_found": train_command(plan, DESIGNED)}
 
 
-def design_command(plan: Plan) -> str:
+def space_file(out: Path) -> Path:
+    """Where the search space around a plan's shape lies: beside its description."""
+    return out.with_name(f"{out.stem}-space.yaml")
+
+
+def design_command(plan: Plan, described: Path) -> str:
     """The search for a better shape that has no more parameters and takes no more FLOPs than the plan's plain one."""
-    cost = model_cost(plan.model)
-    flops = DESIGN_TOKENS * cost.flops_per_token(DESIGN_TOKENS, with_head=False)
+    cost, tokens = model_cost(plan.model), min(DESIGN_TOKENS, plan.model.context_length)
+    flops = cost.flops(tokens, with_head=False)
     limits = ["--max-flops", numbers.compact(flops), "--max-parameters", numbers.compact(cost.parameters)]
-    return shlex.join(["linnet", "design", "--space", SPACE, *limits, "--score", "entropy", "--out", DESIGNED])
+    space = str(space_file(described))
+    return shlex.join(["linnet", "design", "--space", space, *limits, "--score", SCORE, "--out", str(DESIGNED)])
 
 
-def train_command(plan: Plan, model: str | Path) -> str:
-    """The run itself, with a model's description."""
+def train_command(plan: Plan, model: Path) -> str:
+    """The run itself, with a model's description; its folder is named like it."""
     folder = ANY_DATA if plan.data is None else str(plan.data.folder)
     fields = {
         "tokens": plan.tokens,
         "batch_size": plan.setting.batch_size,
         "context_length": plan.setting.context_length,
     }
+    run = f"runs/{model.stem}"
     changes = [part for name, value in fields.items() for part in ("--set", f"training.{name}={value}")]
-    return shlex.join(["linnet", "train", "--model", str(model), "--data", folder, "--out", RUN, *changes])
+    return shlex.join(["linnet", "train", "--model", str(model), "--data", folder, "--out", run, *changes])

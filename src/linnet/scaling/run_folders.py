@@ -16,9 +16,6 @@ from linnet.spec import read_yaml
 from linnet.training.record import CONFIG, RunFolder
 from linnet.training.spec import RunSpec
 
-TRAINING_PASSES = 3
-"""Forward, and backward for inputs and for weights: each as many FLOPs as the forward pass."""
-
 
 @dataclass(frozen=True)
 class FolderRun:
@@ -70,7 +67,7 @@ def check_comparable(runs: Sequence[FolderRun]) -> None:
 def training_flops_per_token(model: ModelSpec, context_length: int | None) -> float:
     """Exact, with the head, over windows of `context_length` tokens (None: the model's)."""
     tokens = context_length or model.context_length
-    return TRAINING_PASSES * model_cost(model).flops_per_token(tokens, with_head=True)
+    return model_cost(model).training_flops(tokens, with_head=True) / tokens
 
 
 def _run(name: str, model: ModelSpec, lines: list[dict[str, Any]], flops_per_token: float) -> Run:

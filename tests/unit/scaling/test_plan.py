@@ -137,27 +137,26 @@ def test_the_tables_show_the_plan_every_law_and_the_commands():
 
 def test_commands_can_be_pasted_into_a_shell():
     plan = planned(DATA, flops=1e16)
-    words = shlex.split(train_command(plan, "my shape.yaml"))
+    words = shlex.split(train_command(plan, Path("my shape.yaml")))
     assert words[:4] == ["linnet", "train", "--model", "my shape.yaml"]
     assert words[words.index("--data") + 1] == "data/my text"
+    assert words[words.index("--out") + 1] == "runs/my shape"
     assert f"training.tokens={plan.tokens}" in words
-    words = shlex.split(design_command(plan))
-    assert words[:4] == ["linnet", "design", "--space", "merino.yaml"]
-    assert words[-4:] == ["--score", "entropy", "--out", "designed.yaml"]
+    words = shlex.split(design_command(plan, Path("my shape.yaml")))
+    assert words[:4] == ["linnet", "design", "--space", "my shape-space.yaml"]
+    assert words[-4:] == ["--score", "penalised_parameters", "--out", "designed.yaml"]
     assert "--max-flops" in words and "--max-parameters" in words
 
 
-def test_a_description_is_kept_once_and_a_search_is_for_sizes_that_the_space_has():
-    small, large = planned(flops=1e16), planned(parameters=6e7, tokens=1e9)
-    assert commands(small, "linnet plan x", None) == {
+def test_a_description_is_kept_once():
+    plan = planned(flops=1e16)
+    assert commands(plan, "linnet plan x", None) == {
         "describe": "linnet plan x --out planned.yaml",
-        "train": train_command(small, "planned.yaml"),
+        "train": train_command(plan, Path("planned.yaml")),
+        "search": design_command(plan, Path("planned.yaml")),
+        "train_found": train_command(plan, Path("designed.yaml")),
     }
-    assert commands(large, "linnet plan x", Path("y.yaml")) == {
-        "train": train_command(large, "y.yaml"),
-        "search": design_command(large),
-        "train_found": train_command(large, "designed.yaml"),
-    }
+    assert list(commands(plan, "linnet plan x", Path("y.yaml"))) == ["train", "search", "train_found"]
 
 
 def test_there_is_a_picture():

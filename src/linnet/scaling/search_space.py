@@ -1,0 +1,47 @@
+"""The search space around a plan's plain shape: what `linnet design` looks for a better one in.
+
+Vocabulary, context length and token width are the plan's, so that what is found trains on the same data.
+"""
+
+from typing import Any
+
+from linnet.mixers.attention import AttentionSpec
+from linnet.model.spec import ModelSpec
+
+WIDTH_FACTORS = (0.5, 0.625, 0.75, 0.875, 1.0, 1.125, 1.25, 1.5, 2.0)
+DEPTH_FACTORS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+RATIOS = (1, 1.5, 2, 2.667, 4)
+"""Of a feed-forward's hidden width to the block's."""
+
+MOST_BLOCKS = 3
+FEW_HEADS, NARROW = 4, (16, 1)
+
+
+def search_space(plain: ModelSpec) -> dict[str, Any]:
+    """The description of the space, ready for YAML: from half to twice the width, from shallow to twice the depth."""
+    (block,) = plain.blocks
+    assert isinstance(block.mixer, AttentionSpec)
+    head_width = _head_width(plain.d_model, block.mixer.heads)
+    blocks = min(MOST_BLOCKS, plain.layers)
+    heads = {max(1, round(plain.d_model / head_width * factor)) for factor in WIDTH_FACTORS}
+    repeats = {max(1, round(plain.layers / blocks * factor)) for factor in DEPTH_FACTORS}
+    described = block.model_dump(mode="json", exclude={"repeat", "width", "share_weights"})
+    described["mixer"].pop("heads")
+    described["feed_forward"].pop("hidden")
+    return {
+        "name": f"around-{plain.name}",
+        "model": plain.model_dump(mode="json", exclude={"name", "blocks"}),
+        "blocks": blocks,
+        "block": {
+            "width": [head_width * count for count in sorted(heads)],
+            "ratio": list(RATIOS),
+            "repeat": sorted(repeats),
+            "head_width": head_width,
+            **described,
+        },
+    }
+
+
+def _head_width(width: int, heads: int) -> int:
+    """That of the plain shape; less where it has few heads, as widths go in steps of it."""
+    return width // heads if heads >= FEW_HEADS else next(size for size in NARROW if width % size == 0)

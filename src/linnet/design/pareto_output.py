@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from linnet.design.metrics import Metric
 from linnet.design.pareto import Point
 from linnet.design.search import write_description
@@ -15,6 +17,7 @@ from linnet.model.spec import ModelSpec
 from linnet.report import Picture, Table
 
 FRONT = "front.csv"
+TICKS = 6
 
 
 def front_figures(points: Sequence[Point], goals: Sequence[Metric], score: str) -> dict[str, Any]:
@@ -71,7 +74,11 @@ def front_pictures(points: Sequence[Point], goals: Sequence[Metric], score: str)
     else:
         dots = axes.scatter(values[0], scores, c=values[1], cmap="viridis")
         figure.colorbar(dots, label=_axis(goals[1]))
-    axes.set_xlabel(_axis(goals[0]))
+    axes.set_xscale("log")  # the limits are in equal ratios
+    axes.minorticks_off()
+    ticks = np.geomspace(min(values[0]), max(values[0]), TICKS)
+    axes.set_xticks(ticks, [goals[0].said(tick) for tick in ticks])
+    axes.set_xlabel(goals[0].name)
     axes.set_ylabel(score)
     axes.grid(alpha=0.3)
     caption = "Each dot a model: the highest score for what it costs."

@@ -14,6 +14,9 @@ from linnet.nn.linear import FusedLinear
 LAST_OF_BRANCH = ("mixer.out", "feed_forward.down")
 """The maps whose output is added to the residual stream."""
 
+IN_THE_STREAM = "project"
+"""How the names of maps end that stand in the residual stream, where the width changes: nothing goes around them."""
+
 
 def initialise(decoder: nn.Module, spec: ModelSpec) -> None:
     """Set linear layers, embeddings and fixed operators; what a mixer holds beside them it has set itself."""
@@ -21,6 +24,10 @@ def initialise(decoder: nn.Module, spec: ModelSpec) -> None:
     for name, module in decoder.named_modules():
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=settings.embedding_std)
+        elif isinstance(module, nn.Linear) and name.endswith(IN_THE_STREAM):
+            nn.init.xavier_uniform_(
+                module.weight
+            )  # keeps the stream's size; smaller ones cost bits (experiments/LOG.md)
         elif isinstance(module, nn.Linear):
             scaled = settings.scale_residual and name.endswith(LAST_OF_BRANCH)
             _linear(module, settings, (2 * spec.layers) ** -0.5 if scaled else 1.0)

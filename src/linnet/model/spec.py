@@ -73,7 +73,8 @@ class HeadSpec(Spec):
 class InitialisationSpec(Spec):
     """Starting values. Biases are 0, norms 1; what a mixer holds beside linear layers it initialises itself.
 
-    linear: `normal` with `std`, or `xavier_uniform` (each map of a fused layer by its own shape).
+    linear: `normal` with `std`, or `xavier_uniform` (each map of a fused layer by its own shape). Projections where the
+        width changes are always the latter: they stand in the residual stream, whose size they keep.
     embedding_std: standard deviation of token and position embeddings.
     scale_residual: divide the std of each branch's last map by `sqrt(2 * layers)` (GPT-2).
     operator: of plga layers with a fixed operator: identity, random (normal), or a file (`model.operator_file`).

@@ -146,7 +146,7 @@ def _counted_figures(one: CountedFit) -> dict[str, Any]:
 
 
 def _digits(value: float) -> str:
-    return numbers.significant(value, 4) if value < 1e6 else numbers.scientific(value, 4)
+    return numbers.significant(value, 4) if value == 0 or 1e-4 <= value < 1e6 else numbers.scientific(value, 4)
 
 
 def _interval(interval: Interval | None) -> str:

@@ -69,3 +69,23 @@ def test_biases_start_at_zero_and_norms_at_one():
 def test_the_seed_decides_the_weights():
     first, second = decoder().state_dict(), decoder().state_dict()
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_projections_between_widths_keep_the_size_of_the_stream():
+    torch.manual_seed(0)
+    block = {"mixer": {"kind": "ted"}, "feed_forward": {"kind": "glu", "hidden": 100}}
+    description = {
+        "vocab_size": 500,
+        "d_model": 64,
+        "context_length": 8,
+        "embedding": {"width": 48},
+        "blocks": [{**block, "width": 96}, {**block, "width": 80}],
+        "head": {"tied": True},
+    }
+    projections = {
+        name: m for name, m in linears(Decoder(ModelSpec.parse(description, "test"))).items() if "project" in name
+    }
+    assert set(projections) == {"embedding.project", "blocks.0.project", "blocks.1.project", "project", "head_project"}
+    for module in projections.values():
+        outputs, inputs = module.weight.shape
+        assert module.weight.var().item() == pytest.approx(2 / (inputs + outputs), rel=0.05)

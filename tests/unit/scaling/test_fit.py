@@ -10,7 +10,7 @@ from known_laws import TRUTH, known_runs
 from linnet.errors import UserError
 from linnet.scaling.fit import Exponents, Settings, fit_runs
 from linnet.scaling.fit_pictures import fit_pictures
-from linnet.scaling.fit_tables import fit_tables, fitted_law
+from linnet.scaling.fit_tables import _digits, fit_tables, fitted_law
 from linnet.scaling.law_file import published_laws, read_law
 from linnet.scaling.points import Run
 
@@ -125,6 +125,13 @@ def test_the_tables_have_the_figures(found):
     assert float(law["alpha"]) == pytest.approx(found.chosen.law.alpha, rel=1e-3)
     rows = {row[0][0]: row for row in tables["Exponents"].rows}
     assert float(rows["3"][1]) == pytest.approx(found.chosen.parametric.a, abs=6e-4)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(2.5341e-8, "2.534e-8"), (0.0, "0"), (0.25, "0.2500"), (2.53e6, "2.530e6")]
+)
+def test_constants_of_any_size_are_said_shortly(value: float, said: str):
+    assert _digits(value) == said
 
 
 def test_there_is_a_picture_of_everything_that_was_found(few_starts, noisy_runs):

@@ -107,7 +107,7 @@ def plan_budget(
     for line in warnings(made):
         note(f"warning: {line}")
     facts = {"law": f"{chosen.name}, {chosen.source or 'source not told'}"}
-    follow = commands(made, invocation(), out)
+    follow = commands(made, out)
     show(
         "Plan by the law",
         facts,

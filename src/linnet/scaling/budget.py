@@ -49,7 +49,8 @@ def allocate(budget: Budget, law: Law) -> Allocation:
 def allocate_exact(budget: Budget, law: Law, exact_flops: float, flops_of: Callable[[Allocation], float]) -> Allocation:
     """Size and tokens for which the model's own FLOPs, not `6 N D`, come to `exact_flops`.
 
-    `flops_of` counts them. `budget` may fix the size or the tokens; its hours do not matter here.
+    `flops_of` counts them. `budget` may fix the size or the tokens; its hours do not matter here. Where the tokens are
+    fixed, it is the largest size that does not need more: models come in steps of size.
     """
     flops = exact_flops
     for _ in range(ROUNDS):
@@ -59,5 +60,22 @@ def allocate_exact(budget: Budget, law: Law, exact_flops: float, flops_of: Calla
             break
         flops *= ratio
     if budget.tokens is not None:
-        return found
+        return _largest(found, exact_flops, flops_of)
     return Allocation(found.parameters, found.tokens * exact_flops / flops_of(found))
+
+
+def _largest(near: Allocation, exact_flops: float, flops_of: Callable[[Allocation], float]) -> Allocation:
+    """A size near this one that needs no more FLOPs, of which hardly a larger one needs no more."""
+
+    def fits(parameters: float) -> bool:
+        return flops_of(Allocation(parameters, near.tokens)) <= exact_flops
+
+    low = high = near.parameters
+    while not fits(low):
+        low /= 1.5
+    while fits(high):
+        high *= 1.5
+    while high / low > 1 + CLOSE:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return Allocation(low, near.tokens)

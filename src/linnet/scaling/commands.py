@@ -16,14 +16,31 @@ SCORE = "penalised_parameters"
 DESCRIBED, DESIGNED, ANY_DATA = Path("planned.yaml"), Path("designed.yaml"), "DIR"
 
 
-def commands(plan: Plan, again: str, out: Path | None) -> dict[str, str]:
+def commands(plan: Plan, out: Path | None) -> dict[str, str]:
     """By what they do: keep the plain shape's description (unless it is in `out`), train it; search for a better shape
-    of the same cost, train that. `again`: the command that made the plan.
+    of the same cost, train that.
     """
-    found = {} if out is not None else {"describe": f"{again} --out {DESCRIBED}"}
     described = out or DESCRIBED
+    found = {} if out is not None else {"describe": describe_command(plan)}
     found["train"] = train_command(plan, described)
     return found | {"search": design_command(plan, described), "train_found": train_command(plan, DESIGNED)}
+
+
+def describe_command(plan: Plan) -> str:
+    """This plan again, its size and tokens given: nothing is measured anew, so nothing comes out otherwise."""
+    options = {
+        "parameters": round(plan.allocation.parameters),
+        "tokens": plan.tokens,
+        "law": plan.law.name,
+        "vocab-size": plan.setting.vocab_size,
+        "context-length": plan.setting.context_length,
+        "batch-size": plan.setting.batch_size,
+        "throughput": numbers.scientific(plan.throughput.flops_per_s),
+        "out": DESCRIBED,
+    }
+    return shlex.join(
+        ["linnet", "plan", *(part for name, value in options.items() for part in (f"--{name}", str(value)))]
+    )
 
 
 def space_file(out: Path) -> Path:
@@ -35,7 +52,7 @@ def design_command(plan: Plan, described: Path) -> str:
     """The search for a better shape that has no more parameters and takes no more FLOPs than the plan's plain one."""
     cost, tokens = model_cost(plan.model), min(DESIGN_TOKENS, plan.model.context_length)
     flops = cost.flops(tokens, with_head=False)
-    limits = ["--max-flops", numbers.compact(flops), "--max-parameters", numbers.compact(cost.parameters)]
+    limits = ["--max-flops", str(flops), "--max-parameters", str(cost.parameters)]
     space = str(space_file(described))
     return shlex.join(["linnet", "design", "--space", space, *limits, "--score", SCORE, "--out", str(DESIGNED)])
 

@@ -30,6 +30,10 @@ def plan_tables(plan: Plan, follow: Mapping[str, str]) -> list[Table]:
     return [_plan_table(plan), _law_table(plan), last]
 
 
+SAME_SIZE = 1.2
+"""Ratio of the plain shape's parameters to the law's up to which nothing is said."""
+
+
 def warnings(plan: Plan) -> list[str]:
     """What to think about before training, a line each."""
     found = []
@@ -37,6 +41,12 @@ def warnings(plan: Plan) -> list[str]:
         found.append(
             f"the text is seen {plan.epochs:.1f} times; above {MOST_EPOCHS} epochs repeated text is worth less and less"
             f" ({WARNING_SOURCE}), and no law here knows of it"
+        )
+    size, wanted = plan.counts.by_name()[plan.law.counted], plan.allocation.parameters
+    if not 1 / SAME_SIZE < size / wanted < SAME_SIZE:
+        found.append(
+            f"the nearest plain shape has {size / wanted:.2f} times the parameters that the law asks for; with"
+            f" {plan.model.vocab_size:,} tokens in the vocabulary shapes of this size differ much: try a smaller one"
         )
     uniform = math.log(plan.model.vocab_size)
     beyond = [one.law.name for one in plan.predictions if one.loss > uniform]

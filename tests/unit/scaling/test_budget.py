@@ -1,5 +1,7 @@
 """How a budget is divided."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,3 +60,13 @@ def test_exact_flops_with_a_fixed_size_or_fixed_tokens():
     assert found.parameters == 2e6 and flops_of(found) == pytest.approx(1e16)
     found = allocate_exact(Budget(hours=1, tokens=1e8), LAW, 1e16, flops_of)
     assert found.tokens == 1e8 and flops_of(found) == pytest.approx(1e16, rel=2e-3)
+
+
+@given(st.floats(1e13, 1e18), st.floats(1.05, 3))
+def test_of_sizes_in_steps_the_largest_is_taken_that_needs_no_more(exact_flops: float, step: float):
+    def in_steps(allocation: Allocation) -> float:
+        return 6 * allocation.tokens * step ** math.ceil(math.log(allocation.parameters, step))
+
+    found = allocate_exact(Budget(hours=1, tokens=1e8), LAW, exact_flops, in_steps)
+    assert found.tokens == 1e8
+    assert exact_flops / step / 1.01 < in_steps(found) <= exact_flops

@@ -9,7 +9,7 @@ import torch
 
 from linnet.scaling import plan as plan_module
 from linnet.scaling.budget import Budget
-from linnet.scaling.commands import commands, design_command, train_command
+from linnet.scaling.commands import commands, describe_command, design_command, train_command
 from linnet.scaling.data_at_hand import DataAtHand
 from linnet.scaling.law import ParametricLaw
 from linnet.scaling.law_file import published_laws, read_law
@@ -102,6 +102,13 @@ def test_more_than_four_epochs_are_warned_of_with_the_source():
     assert "4.1 times" in line
 
 
+def test_a_shape_of_another_size_than_the_law_asks_for_is_warned_of():
+    assert not any("nearest plain shape" in line for line in warnings(planned(flops=1e17)))
+    far = planned(parameters=1e5, tokens=1e6)
+    (line,) = (line for line in warnings(far) if "nearest plain shape" in line)
+    assert f"{far.counts.total / 1e5:.2f} times" in line
+
+
 def test_a_loss_that_guessing_would_beat_is_warned_of():
     assert any("guessing among 4,096 tokens" in line for line in warnings(planned(flops=1e13)))
     assert not any("guessing" in line for line in warnings(planned(flops=1e18)))
@@ -150,13 +157,13 @@ def test_commands_can_be_pasted_into_a_shell():
 
 def test_a_description_is_kept_once():
     plan = planned(flops=1e16)
-    assert commands(plan, "linnet plan x", None) == {
-        "describe": "linnet plan x --out planned.yaml",
+    assert commands(plan, None) == {
+        "describe": describe_command(plan),
         "train": train_command(plan, Path("planned.yaml")),
         "search": design_command(plan, Path("planned.yaml")),
         "train_found": train_command(plan, Path("designed.yaml")),
     }
-    assert list(commands(plan, "linnet plan x", Path("y.yaml"))) == ["train", "search", "train_found"]
+    assert list(commands(plan, Path("y.yaml"))) == ["train", "search", "train_found"]
 
 
 def test_there_is_a_picture():

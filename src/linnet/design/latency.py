@@ -167,9 +167,9 @@ def _block(described: BlockSpec, model: ModelSpec, timing: Timing) -> Callable[[
     mixers = [block.layer(index).mixer for index in range(described.repeat)]
     states = tuple(mixer.initial_state(1, position + 1, timing.device, torch.float32) for mixer in mixers)
     block(torch.randn(1, min(PROMPT, max(1, position)), width, device=timing.device), states, Span())
-    steps = block_steps(block, states) if timing.device.type == "cpu" else None
-    if steps is None:
+    if timing.device.type != "cpu":
         return lambda: block(x_BTW, states, Span(position))
+    steps = block_steps(block, states)
     return lambda: reduce(lambda x_1W, step: step(x_1W, position), steps, x_BTW[0])[None]
 
 

@@ -35,6 +35,7 @@ def _plain(worth: Worth) -> dict[str, Any]:
 
 def worth_table(trained: TrainedSet, worth: Mapping[str, Worth], band: int) -> Table:
     """A row for each score."""
+    band = min(band, len(trained.models))
     columns = ["score", "Spearman", "Kendall", f"within {band}", "regret", f"regret within {band}"]
     rows = [[name, *(_said(getattr(one, figure)) for figure in NAMES)] for name, one in worth.items()]
     noise = "" if trained.noise is None else f" Between seeds losses differ by {numbers.significant(trained.noise, 2)}."

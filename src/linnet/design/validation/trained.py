@@ -18,9 +18,14 @@ from linnet.errors import UserError
 from linnet.files import read_json, read_text
 from linnet.model.folder import RUN
 from linnet.model.spec import ModelSpec
-from linnet.training.record import MODEL
+from linnet.spec import read_yaml
+from linnet.training.record import CONFIG, MODEL
+from linnet.training.spec import RunSpec
 
 FEWEST = 3
+MOST = 1_000_000
+"""Layers, or elements of a width."""
+
 COUNTS = ("n_layer", "d_model")
 AMOUNTS = ("params_attention", "params_ffn", "params_total", "valid_ppl")
 
@@ -85,9 +90,9 @@ def _from_table(path: Path) -> list[TrainedModel]:
 
 
 def _from_row(row: Mapping[str, str | None], origin: str) -> TrainedModel:
-    layers, width = (int(_number(row[column], f"{origin}: {column}")) for column in COUNTS)
+    layers, width = (_count(row[column], f"{origin}: {column}") for column in COUNTS)
     attention, feed_forward, total, perplexity = (_number(row[column], f"{origin}: {column}") for column in AMOUNTS)
-    hidden = [int(_number(text, f"{origin}: d_inner")) for text in (row["d_inner"] or "").split("|")]
+    hidden = [_count(text, f"{origin}: d_inner") for text in (row["d_inner"] or "").split("|")]
     if len(hidden) != layers:
         raise UserError(f"{origin}: d_inner: {row['d_inner']}: expected {layers} numbers, as n_layer says")
     inside = round(attention + feed_forward)
@@ -109,34 +114,62 @@ def _number(text: str | None, field: str) -> float:
     return value
 
 
+def _count(text: str | None, field: str) -> int:
+    value = _number(text, field)
+    if value != int(value) or value > MOST:
+        raise UserError(f"{field}: {text!r}: expected a whole number from 1 to {MOST:,}")
+    return int(value)
+
+
 def _from_folders(folder: Path) -> TrainedSet:
-    """Finished runs; those of equal models count as seeds of one."""
+    """Finished runs, on as much of one text; those of equal models and recipes count as seeds of one."""
     losses: dict[str, list[float]] = {}
     specs: dict[str, ModelSpec] = {}
-    left_out, data = [], ""
+    left_out, common = [], _Common()
     for file in sorted(folder.rglob(f"{MODEL}/{RUN}")):
         run, summary = file.parent.parent, read_json(file)
         loss = _finished_loss(summary)
         if loss is None:
             left_out.append(str(run))
             continue
-        data = _same_data(data, summary, run)
+        common.check(run, summary)
         spec = ModelSpec.load(file.parent)
-        shape = spec.model_copy(update={"name": ""}).model_dump_json()
+        shape = spec.model_copy(update={"name": ""}).model_dump_json() + _recipe(run)
         specs.setdefault(shape, spec)
         losses.setdefault(shape, []).append(loss)
     models = [TrainedModel(specs[shape].name, parts_of(specs[shape]), tuple(found)) for shape, found in losses.items()]
     return TrainedSet(models, "bits per byte", left_out)
 
 
+def _recipe(run: Path) -> str:
+    """How a model was trained, but for its seed."""
+    config = run / CONFIG
+    training = RunSpec.parse(read_yaml(config), str(config)).resolved().training
+    return training.model_copy(update={"seed": 0}).model_dump_json()
+
+
 def _finished_loss(summary: Any) -> float | None:
+    """Bits per byte; None where the run goes on, or says nothing of them."""
     validation = summary.get("validation") if isinstance(summary, dict) and summary.get("finished") else None
-    return float(validation["bits_per_byte"]) if validation else None
+    found = validation.get("bits_per_byte") if isinstance(validation, dict) else None
+    return float(found) if isinstance(found, int | float) else None
 
 
-def _same_data(known: str, summary: Mapping[str, Any], run: Path) -> str:
-    """The text that all were trained on; losses on another are no common measure."""
-    own = str(summary["data"]["manifest_sha256"])
-    if known not in ("", own):
-        raise UserError(f"--runs: {run}: trained on other data (manifest {own[:12]}) than the others ({known[:12]})")
-    return own
+class _Common:
+    """What all runs must have in common for their losses to be one measure."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Path, str]] = {}
+
+    def check(self, run: Path, summary: Mapping[str, Any]) -> None:
+        """`UserError` where this run has another text, or has seen more or less of it, than those before."""
+        try:
+            own = {"data (manifest)": str(summary["data"]["manifest_sha256"])[:12], "tokens": str(summary["tokens"])}
+        except (KeyError, TypeError):
+            raise UserError(
+                f"{run / MODEL / RUN}: has no data.manifest_sha256 or no tokens; expected a run's"
+            ) from None
+        for what, value in own.items():
+            first, known = self._known.setdefault(what, (run, value))
+            if value != known:
+                raise UserError(f"--runs: {run}: trained on other {what}, {value}, than {first}: {known}")

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from linnet.design.scores import SCORES, ScoreSettings, score
-from linnet.design.tables import Numbers
+from linnet.design.tables import Indices, Numbers
 from linnet.design.validation.rank import correlations, interval, regret, signs, windows
 from linnet.design.validation.trained import TrainedSet
 from linnet.progress import progress
@@ -57,7 +56,7 @@ def validate(
     scores = {name: np.array([score(model.parts, name, settings) for model in trained.models]) for name in names}
     loss_N = np.array([model.loss for model in trained.models])
     parameters_N = np.array([float(model.decoder_parameters) for model in trained.models])
-    bands = _Bands(loss_N, windows(parameters_N, band))
+    bands = _Bands(loss_N, parameters_N, band)
     values = {name: bands.figures(own) for name, own in scores.items()}
     drawn: dict[str, list[list[float]]] = {name: [] for name in names}
     draws = np.random.default_rng(seed)
@@ -79,17 +78,18 @@ def _worth(values: list[float], drawn: list[list[float]]) -> Worth:
 
 
 class _Bands:
-    """The models, or a draw of them: which count over all, and which in each window."""
+    """The models, or a draw of them (`rows`), and the windows among them, of `size` neighbours in `order_by`."""
 
-    def __init__(self, loss_N: Numbers, inside: list[Any], overall: Any = None) -> None:
-        self.loss_N, self.inside = loss_N, inside
-        self.overall = np.arange(len(loss_N)) if overall is None else overall
-        self.quality = [signs(-loss_N[rows]) for rows in (self.overall, *inside)]
+    def __init__(self, loss_N: Numbers, order_by_N: Numbers, size: int, rows: Indices | None = None) -> None:
+        self.loss_N, self._order_by_N, self._size = loss_N, order_by_N, size
+        self.overall = np.arange(len(loss_N)) if rows is None else rows
+        self.inside = [self.overall[window] for window in windows(order_by_N[self.overall], size)]
+        self.quality = [signs(-loss_N[rows]) for rows in (self.overall, *self.inside)]
 
     def resampled(self, draws: np.random.Generator) -> "_Bands":
-        """As many models drawn with replacement, over all and in each window."""
-        overall, *inside = (draws.choice(rows, len(rows)) for rows in (np.arange(len(self.loss_N)), *self.inside))
-        return _Bands(self.loss_N, inside, overall)
+        """As many models drawn with replacement, and the windows among these."""
+        rows = draws.choice(len(self.loss_N), len(self.loss_N))
+        return _Bands(self.loss_N, self._order_by_N, self._size, rows)
 
     def figures(self, score_N: Numbers) -> list[float]:
         """Those of `NAMES`."""

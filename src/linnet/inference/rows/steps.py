@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linnet.inference.rows.key_value import key_value_row
 from linnet.inference.rows.layers import Branch, RowFunction, feed_forward_of, norm_of
 from linnet.inference.rows.maps import row_map_of
 from linnet.inference.rows.ted import ted_row
 from linnet.mixers.attention import Attention
-from linnet.mixers.base import Mixer, State
+from linnet.mixers.base import Mixer, Span, State
 from linnet.mixers.key_value import KeyValueState
 from linnet.mixers.plga import Plga
 from linnet.mixers.ted import Ted
@@ -41,7 +41,7 @@ class RowSteps:
 
     @classmethod
     def of(cls, decoder: Decoder, state: DecoderState) -> Self | None:
-        """For one stream in float32 on a processor whose prompt has been read, through layers known here; else None.
+        """For one stream in float32 on a processor, its prompt read, where some layer is known here; else None.
 
         It holds the tensors of `state`, which nothing else may advance or crop from here on.
         """
@@ -49,13 +49,13 @@ class RowSteps:
             return None
         if state.padding_B is not None or state.position == 0:
             return None
+        if not any(_step_of(layer, held) for layer, held in zip(decoder.layers, state.layers, strict=True)):
+            return None
         steps, first = [], 0
         for block in decoder.blocks_in_order():
-            layers = block_steps(block, state.layers[first : first + block.repeat])
-            projection = [] if block.project is None else _projection(block.project)
-            if layers is None or projection is None:
-                return None
-            steps += [*projection, *layers]
+            if block.project is not None:
+                steps.append(_projection(block.project))
+            steps += block_steps(block, state.layers[first : first + block.repeat])
             first += block.repeat
         return cls(decoder, state, steps)
 
@@ -72,16 +72,23 @@ class RowSteps:
         return decoder.after_blocks(x_1D[None])
 
 
-def block_steps(block: Block, states: Sequence[State]) -> list[Step] | None:
-    """The layers of a block, its projection left out; None where one of them is not known here."""
-    steps = [_step_of(block.layer(index), state) for index, state in enumerate(states)]
-    known = [step for step in steps if step is not None]
-    return known if len(known) == len(steps) else None
+def block_steps(block: Block, states: Sequence[State]) -> list[Step]:
+    """The layers of a block, its projection left out; a layer that is not known here runs as it is."""
+    layers = [(block.layer(index), state) for index, state in enumerate(states)]
+    return [_step_of(layer, state) or _as_it_is(layer, state) for layer, state in layers]
 
 
-def _projection(module: torch.nn.Module) -> list[Step] | None:
-    project = row_map_of(module)
-    return None if project is None else [lambda x_1D, _: project(x_1D)]
+def _as_it_is(layer: Layer, state: State) -> Step:
+    def step(x_1D: Tensor, position: int) -> Tensor:
+        out_11D: Tensor = layer(x_1D[None], state, Span(position))
+        return out_11D[0]
+
+    return step
+
+
+def _projection(module: nn.Module) -> Step:
+    project = row_map_of(module) or module
+    return lambda x_1D, _: project(x_1D)
 
 
 def _step_of(layer: Layer, state: State) -> Step | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from linnet.design.scores import SCORES, ScoreSettings, score
 from linnet.design.shape import Part
@@ -76,6 +77,9 @@ def test_a_row_of_a_table_is_a_decoder(tmp_path: Path):
     [
         ("d,2,8,2,16,512,640,2000,30", "line 5: d_inner: 16: expected 2 numbers, as n_layer says"),
         ("d,2,8,2,16|x,512,640,2000,30", "line 5: d_inner: 'x': expected a positive number"),
+        ("d,2.7,8,2,16|16,512,640,2000,30", "line 5: n_layer: '2.7': expected a whole number from 1 to 1,000,000"),
+        ("d,2,0.5,2,16|16,512,640,2000,30", "line 5: d_model: '0.5': expected a whole number from 1 to 1,000,000"),
+        ("d,1,1e300,2,16,512,640,2000,30", "line 5: d_model: '1e300': expected a whole number from 1 to 1,000,000"),
         ("d,0,8,2,16,512,640,2000,30", "line 5: n_layer: '0': expected a positive number"),
         ("d,1,8,2,16,512,640,2000,nan", "line 5: valid_ppl: 'nan': expected a positive number"),
         ("d,1,8,2,16,512", "line 5: params_ffn: None: expected a positive number"),
@@ -97,20 +101,30 @@ def test_what_cannot_be_read_at_all(tmp_path: Path):
         read_trained(tmp_path / "u.csv")
 
 
-def write_run(folder: Path, width: int, bits_per_byte: float, data: str = "d" * 64, finished: bool = True) -> None:
+def write_run(
+    folder: Path, width: int, bits_per_byte: float, data: str = "d" * 64, tokens: int = 512, **training: object
+) -> None:
     block = {"mixer": {"kind": "ted"}, "width": width}
     spec = ModelSpec.parse(
         {"name": folder.name, "vocab_size": 9, "d_model": 8, "context_length": 4, "blocks": [block]}, ""
     )
     write_json(folder / "model" / "config.json", spec.model_dump())
-    summary = {"finished": finished, "validation": {"bits_per_byte": bits_per_byte}, "data": {"manifest_sha256": data}}
+    plain = {"model": spec.model_dump(mode="json"), "data": "data", "training": {"steps": 9, **training}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(plain))
+    summary = {
+        "finished": True,
+        "tokens": tokens,
+        "validation": {"bits_per_byte": bits_per_byte},
+        "data": {"manifest_sha256": data},
+    }
     write_json(folder / "model" / "run.json", summary)
 
 
 def test_runs_of_equal_models_are_seeds_of_one(tmp_path: Path):
-    for name, width, loss in (("a0", 8, 2.0), ("a1", 8, 2.2), ("b", 16, 1.5), ("deep/c", 24, 1.2)):
-        write_run(tmp_path / name, width, loss)
-    write_run(tmp_path / "broken", 32, 9.0, finished=False)
+    for seed, (name, width, loss) in enumerate([("a0", 8, 2.0), ("a1", 8, 2.2), ("b", 16, 1.5), ("deep/c", 24, 1.2)]):
+        write_run(tmp_path / name, width, loss, seed=seed)
+    write_run(tmp_path / "broken", 32, 9.0)
+    write_json(tmp_path / "broken" / "model" / "run.json", {"finished": False})
     found = read_trained(tmp_path)
     assert [(model.name, model.losses) for model in found.models] == [
         ("a0", (2.0, 2.2)), ("b", (1.5,)), ("c", (1.2,)),
@@ -120,11 +134,36 @@ def test_runs_of_equal_models_are_seeds_of_one(tmp_path: Path):
     assert found.noise == pytest.approx(math.sqrt(0.02))
 
 
-def test_runs_on_other_data_are_no_common_measure(tmp_path: Path):
+def test_equal_models_trained_in_another_way_are_no_seeds(tmp_path: Path):
+    write_run(tmp_path / "a", 8, 2.0)
+    write_run(tmp_path / "b", 8, 1.0, optimiser={"lr": 0.1})
+    write_run(tmp_path / "c", 16, 1.5)
+    found = read_trained(tmp_path)
+    assert [model.losses for model in found.models] == [(2.0,), (1.0,), (1.5,)]
+    assert found.noise is None
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"data": "e" * 64}, r"d: trained on other data \(manifest\), eeeeeeeeeeee, than .*a: dddddddddddd"),
+        ({"tokens": 513}, "d: trained on other tokens, 513, than .*a: 512"),
+    ],
+)
+def test_runs_on_other_text_are_no_common_measure(tmp_path: Path, other: dict, message: str):
     for name, width in (("a", 8), ("b", 16), ("c", 24)):
         write_run(tmp_path / name, width, 2.0)
-    write_run(tmp_path / "d", 32, 2.0, data="e" * 64)
-    with pytest.raises(UserError, match=r"trained on other data \(manifest eeeeeeeeeeee\) than the others"):
+    write_run(tmp_path / "d", 32, 2.0, **other)
+    with pytest.raises(UserError, match=message):
+        read_trained(tmp_path)
+
+
+@pytest.mark.parametrize("summary", [{"tokens": 5}, {"data": {}, "tokens": 5}, {"data": {"manifest_sha256": "a"}}])
+def test_a_run_that_does_not_tell_its_text_is_refused(tmp_path: Path, summary: dict):
+    write_run(tmp_path / "a", 8, 2.0)
+    told = {"finished": True, "validation": {"bits_per_byte": 1.0}, **summary}
+    write_json(tmp_path / "a" / "model" / "run.json", told)
+    with pytest.raises(UserError, match=r"run.json: has no data.manifest_sha256 or no tokens"):
         read_trained(tmp_path)
 
 
@@ -148,6 +187,13 @@ def test_a_perfect_score_has_no_regret_and_noise_shows_in_the_intervals():
     assert noisy.spearman.low < noisy.spearman.value < noisy.spearman.high < 1
     assert noisy.within_band.value < noisy.spearman.value
     assert noisy.regret.value > 0
+
+
+def test_windows_are_those_of_the_resampled_models():
+    """One window of all models is all of them, resample by resample."""
+    worth = validate(made_up(0.3, count=12), ScoreSettings(), ["parameters"], band=12, resamples=100)["parameters"]
+    assert worth.within_band.value == worth.spearman.value
+    assert (worth.within_band.low, worth.within_band.high) == (worth.spearman.low, worth.spearman.high)
 
 
 def test_a_seed_decides_the_resamples():

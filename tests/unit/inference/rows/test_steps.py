@@ -125,6 +125,12 @@ def test_weights_of_8_bits():
 
 
 @torch.inference_mode()
+def test_a_layer_that_is_not_known_runs_as_it_is_among_others():
+    described = [AttentionSpec(heads=2), AttentionSpec(heads=2, window=4), TedSpec()]
+    assert_same_steps(decoder_of(TedSpec(), blocks=[{"mixer": mixer.model_dump()} for mixer in described]))
+
+
+@torch.inference_mode()
 def test_generation_takes_it_after_the_prompt_and_a_full_state_ends_it():
     decoder = decoder_of(PlgaSpec(heads=2, metric_hidden=8))
     state = decoder.initial_state(1, 3)

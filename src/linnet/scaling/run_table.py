@@ -24,12 +24,15 @@ PARAMETERS: dict[Counting, str] = {
     "matrices_and_head": "parameters_matrices_and_head",
 }
 FLOPS, TOKENS, LOSS, RUN = "training_flops", "tokens", "loss", "run"
+BYTE_ORDER_MARK = "\ufeff"
+"""Spreadsheets write it before the first column's name."""
 
 
 def read_run_table(path: Path) -> list[Run]:
     """The runs of a CSV file, in its order; `UserError` names line, column and value."""
-    reader = csv.DictReader(read_text(path).splitlines(), skipinitialspace=True)
-    columns = _checked_columns(path, reader.fieldnames)
+    text = read_text(path).removeprefix(BYTE_ORDER_MARK)
+    reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    reader.fieldnames = columns = _checked_columns(path, reader.fieldnames)
     groups: dict[str, list[dict[str, float]]] = {}
     for row in reader:
         origin = f"{path}, line {reader.line_num}"

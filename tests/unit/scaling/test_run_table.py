@@ -27,6 +27,12 @@ def test_flops_and_tokens_follow_from_each_other(table):
         assert run.loss_T.tolist() == [3.5]
 
 
+@pytest.mark.parametrize("header", ["parameters ,tokens\t, loss ", "\ufeffparameters,tokens,loss"])
+def test_spaces_and_a_byte_order_mark_are_no_part_of_a_columns_name(table, header: str):
+    (run,) = read_run_table(table(f"{header}\n1e6,1e7,3.5\n"))
+    assert run.parameters == {"total": 1e6} and run.loss_T.tolist() == [3.5]
+
+
 def test_both_are_taken_as_they_are(table):
     (run,) = read_run_table(table("parameters,training_flops,tokens,loss\n1e6,9e13,1e7,3.5\n"))
     assert run.flops_T.tolist() == [9e13] and run.tokens_T.tolist() == [1e7]

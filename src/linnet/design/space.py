@@ -23,6 +23,11 @@ SPACES = Path(__file__).parent / "spaces"
 MOST_BLOCKS = 20_000
 """Combinations for a block: each is described and costed once."""
 
+MOST_PLACES, MOST_REPEATS, MOST_RATIO = 64, 1000, 1000
+"""Blocks of a model, layers of a block, hidden width over the block's. What is larger is a slip of the pen: it would take
+all memory or hours, and the number of models would be beyond a float.
+"""
+
 Place = tuple[str | int, ...]
 Coordinates = tuple[int, ...]
 Candidate = tuple[int, ...]
@@ -105,6 +110,8 @@ def load_space(source: str | Path) -> Space:
 
 def build_space(spec: SpaceSpec, origin: str) -> Space:
     """Every block of the space, read and checked; `UserError` as in `load_space`."""
+    if spec.blocks > MOST_PLACES:
+        raise UserError(f"{origin}: blocks: {spec.blocks}: must be at most {MOST_PLACES}")
     d_model = _common_width(spec, origin)
     choices = tuple(_choices(spec.block, (), origin))
     count = prod(choice.options for choice in choices)
@@ -128,6 +135,8 @@ def build_space(spec: SpaceSpec, origin: str) -> Space:
             refused.append(str(error))
     if not numbers:
         raise UserError(f"{origin}: block: no combination fits; the first: {refused[0]}")
+    if "ratio" in spec.block and all(block.feed_forward is None for block in described):
+        raise UserError(f"{origin}: block.ratio: is that of a feed_forward, which no block has; give one, or no ratio")
     blocks = tuple(block for _, block in plain.values())
     left_out = len(refused), refused[0] if refused else ""
     return Space(spec, choices, blocks, tuple(described), tuple(coordinates), numbers, left_out)
@@ -171,8 +180,8 @@ def _completed(block: dict[str, Any], d_model: int, origin: str) -> dict[str, An
     ratio, head_width = block.pop("ratio", None), block.pop("head_width", None)
     width, mixer, feed_forward = block.get("width", d_model), block.get("mixer"), block.get("feed_forward")
     if ratio is not None and isinstance(feed_forward, dict) and isinstance(width, int):
-        if not isinstance(ratio, int | float) or ratio <= 0:
-            raise UserError(f"{origin}: block.ratio: {ratio!r}: must be a number greater than 0")
+        if not isinstance(ratio, int | float) or not 0 < ratio <= MOST_RATIO:
+            raise UserError(f"{origin}: block.ratio: {ratio!r}: must be a number greater than 0, at most {MOST_RATIO:,}")
         block["feed_forward"] = {**feed_forward, "hidden": max(1, round(ratio * width))}
     if head_width is not None and isinstance(mixer, dict) and _wants_heads(mixer) and isinstance(width, int):
         if not isinstance(head_width, int) or head_width <= 0:
@@ -193,6 +202,8 @@ def _wants_heads(mixer: dict[str, Any]) -> bool:
 
 def _read(block: dict[str, Any], d_model: int, origin: str) -> BlockSpec:
     described = BlockSpec.parse(block, f"{origin}: block")
+    if described.repeat > MOST_REPEATS:
+        raise UserError(f"{origin}: block.repeat: {described.repeat}: must be at most {MOST_REPEATS:,}")
     try:
         described.mixer.check(described.width or d_model)
     except ValueError as error:

@@ -92,6 +92,11 @@ def test_a_described_model_is_the_one_that_was_chosen(small_space, data):
             "small: block: mixer.kind: 'atention': must be one of",
         ),
         ({"block": {"ratio": [0]}}, "small: block.ratio: 0: must be a number greater than 0"),
+        ({"block": {"ratio": [1, float("inf")]}}, "small: block.ratio: inf: must be a number greater than 0, at most"),
+        ({"block": {"ratio": float("nan")}}, "small: block.ratio: nan: must be a number greater than 0, at most 1,000"),
+        ({"block": {"feed_forward": None}}, "small: block.ratio: is that of a feed_forward, which no block has; give"),
+        ({"block": {"repeat": [1, 10**9]}}, "small: block.repeat: 1000000000: must be at most 1,000"),
+        ({"blocks": 10**8}, "small: blocks: 100000000: must be at most 64"),
         ({"block": {"head_width": 0.5}}, "small: block.head_width: 0.5: must be a whole number greater than 0"),
         (
             {"block": {"head_width": 5}},
@@ -110,6 +115,11 @@ def test_a_mistake_is_one_line(small_space, changes: dict, message: str):
     with pytest.raises(UserError) as error:
         small_space(**changes)
     assert str(error.value).startswith(message)
+
+
+def test_a_space_without_feed_forwards_needs_no_ratio_and_one_with_some_has_it(small_space):
+    mixed: Space = small_space(block={"feed_forward": [None, {"kind": "mlp"}], "width": 8, "repeat": 1, "ratio": [1, 2]})
+    assert len(mixed.plain) == 3
 
 
 def test_no_such_space(tmp_path):

@@ -159,6 +159,12 @@ def test_the_scores_are_listed(capsys):
         ),
         (["--space", "merino", "--tokens", "4096"], "error: --tokens 4096: the models' learned positions end at 2048"),
         (["--space", "merino", "--max-weights", "60M"], "error: --max-weights 60M: expected a number above 0 with B, "),
+        (["--space", "merino", "--max-weights", "1e400B"], "error: --max-weights 1e400B: expected a number above 0"),
+        (["--space", "mixed", "--tokens", "1" + "0" * 400], "error: --tokens 1000"),
+        (
+            ["--space", "merino", "--pareto", "state@²,score"],
+            "error: --pareto state@²,score: expected score and one or",
+        ),
         (
             ["--max-flops", "3", "scores"],
             "error: --max-flops: stands before scores; it belongs to linnet design itself",

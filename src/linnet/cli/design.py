@@ -137,7 +137,11 @@ def _refuse_before(context: typer.Context) -> None:
 
 def _tokens(given: int | None, space: "Space") -> int:
     """The length over which FLOPs are counted."""
+    from linnet.design.metrics import MOST_TOKENS
+
     model = space.model([0] * space.spec.blocks)
+    if given is not None and given > MOST_TOKENS:
+        raise UserError(f"--tokens {given}: expected at most {MOST_TOKENS:,}")
     if given is not None and given > model.context_length and model.embedding.positions == "learned":
         raise UserError(f"--tokens {given}: the models' learned positions end at {model.context_length}")
     return given or min(FLOPS_TOKENS, model.context_length)

@@ -1,13 +1,16 @@
 """Budgets: what they limit, how they are written (`60G`, `2MB@4096`, `20ms`), and whether a space can meet them."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
 
 import numpy as np
 
+from linnet import numbers
 from linnet.design.chain import any_within, frugal, smallest
-from linnet.design.metrics import Metric
+from linnet.design.metrics import MOST_TOKENS, Metric, read_tokens
 from linnet.design.space import Candidate
 from linnet.design.tables import Numbers, Tables
 from linnet.errors import UserError
@@ -42,18 +45,21 @@ def read_seconds(text: str, option: str) -> float:
 def read_state(text: str, option: str) -> tuple[float, int]:
     """`2MB@4096`: bytes, and the tokens of a stream that they are for."""
     size, at, tokens = text.partition("@")
-    if not at or not tokens.strip().isdigit() or int(tokens) < 1:
-        raise UserError(f"{option} {text}: expected bytes@tokens, as in 2MB@4096")
-    return read_bytes(size, option), int(tokens)
+    length = read_tokens(tokens.strip())
+    if not at or length is None:
+        raise UserError(f"{option} {text}: expected bytes@tokens, as in 2MB@4096, with at most {MOST_TOKENS:,} tokens")
+    return read_bytes(size, option), length
 
 
 def _read(text: str, units: Mapping[str, float], option: str, example: str) -> float:
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
-    if found is None or found[2] not in units or float(found[1]) <= 0:
+    """Commas between digits are accepted, as `numbers.parse` does: our own messages print them."""
+    found = re.fullmatch(r"\s*((?:[0-9][0-9,_]*)?\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    value = float(re.sub("[,_]", "", found[1])) * units.get(found[2], 0.0) if found else 0.0
+    if not 0 < value < math.inf:
         raise UserError(
             f"{option} {text}: expected a number above 0 with {', '.join(units)} behind it, as in {example}"
         )
-    return float(found[1]) * units[found[2]]
+    return value
 
 
 def limits(budgets: Sequence[Budget], tables: Tables) -> Numbers:
@@ -93,7 +99,13 @@ def _unmet_together(budgets: Sequence[Budget], tables: Tables, most_M: Numbers) 
 
 def _unmet(budgets: Sequence[Budget], metric: Metric, least: float, tables: Tables, who: str) -> UserError:
     option = min((b for b in budgets if b.metric.name == metric.name), key=lambda budget: budget.limit).option
-    exact = f"{least * 1e3:.4g} ms" if metric.unit == "seconds" else f"{least:,.0f} {metric.unit}".strip()
+    exact = ms_rounded_up(least) if metric.unit == "seconds" else f"{math.ceil(least):,} {metric.unit}".strip()
     return UserError(
         f"{option}: {who} in the space {tables.space.spec.name} meets it; the smallest that could be met is {exact}"
     )
+
+
+def ms_rounded_up(seconds: float) -> str:
+    """Four digits, rounded up: who follows the message must get what it promises. The float's own error goes upwards too."""
+    rounded = Context(prec=4, rounding=ROUND_CEILING).plus(Decimal(seconds * 1e3 * (1 + 1e-12)))
+    return f"{numbers.plain(float(rounded))} ms"

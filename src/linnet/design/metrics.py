@@ -12,6 +12,9 @@ from linnet.nn.cost import Cost
 
 Unit = Literal["", "bytes", "seconds"]
 
+MOST_TOKENS = 10**12
+"""In a stream or a sequence: squared, and times any model's width, it is still far from the largest float."""
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -112,6 +115,13 @@ def training_memory(sequences: int, tokens: int) -> Metric:
     )
 
 
+def read_tokens(text: str) -> int | None:
+    """A number of tokens in digits, from 1 to `MOST_TOKENS`; None for anything else."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_TOKENS))):
+        return None
+    return int(text) if 1 <= int(text) <= MOST_TOKENS else None
+
+
 @dataclass(frozen=True)
 class Counting:
     """How metrics are counted: FLOPs and training over `tokens`, `batch` sequences in a step, weights in `dtype`.
@@ -127,8 +137,9 @@ class Counting:
     def metric(self, name: str) -> Metric | None:
         """`flops`, `parameters`, `weights`, `training_memory`, `state@TOKENS`; None for another name."""
         base, at, length = name.partition("@")
-        if base == "state" and at and length.isdigit() and int(length) > 0:
-            return state(int(length), 2 if self.dtype == "bfloat16" else 4)
+        if base == "state" and at:
+            stream = read_tokens(length)
+            return None if stream is None else state(stream, 2 if self.dtype == "bfloat16" else 4)
         match name:
             case "flops":
                 return flops(self.tokens, self.with_head)

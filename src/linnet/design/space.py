@@ -181,7 +181,9 @@ def _completed(block: dict[str, Any], d_model: int, origin: str) -> dict[str, An
     width, mixer, feed_forward = block.get("width", d_model), block.get("mixer"), block.get("feed_forward")
     if ratio is not None and isinstance(feed_forward, dict) and isinstance(width, int):
         if not isinstance(ratio, int | float) or not 0 < ratio <= MOST_RATIO:
-            raise UserError(f"{origin}: block.ratio: {ratio!r}: must be a number greater than 0, at most {MOST_RATIO:,}")
+            raise UserError(
+                f"{origin}: block.ratio: {ratio!r}: must be a number greater than 0, at most {MOST_RATIO:,}"
+            )
         block["feed_forward"] = {**feed_forward, "hidden": max(1, round(ratio * width))}
     if head_width is not None and isinstance(mixer, dict) and _wants_heads(mixer) and isinstance(width, int):
         if not isinstance(head_width, int) or head_width <= 0:

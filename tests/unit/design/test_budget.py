@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.design import metrics
-from linnet.design.budget import Budget, first_within, limits, read_bytes, read_seconds, read_state
+from linnet.design.budget import Budget, first_within, limits, ms_rounded_up, read_bytes, read_seconds, read_state
 from linnet.design.chain import cheapest, frugal, non_dominated
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.tables import build_tables
@@ -16,7 +16,8 @@ from linnet.errors import UserError
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("2MB", 2e6), ("2 MiB", 2**21), (".5kB", 500), ("1KiB", 1024), ("7B", 7), ("1e3MB", 1e9)]
+    ("text", "value"),
+    [("2MB", 2e6), ("2 MiB", 2**21), (".5kB", 500), ("1KiB", 1024), ("7B", 7), ("1e3MB", 1e9), ("40,000B", 4e4)],
 )
 def test_bytes(text: str, value: float):
     assert read_bytes(text, "--max") == value
@@ -27,7 +28,7 @@ def test_times(text: str, value: float):
     assert read_seconds(text, "--max") == pytest.approx(value)
 
 
-@pytest.mark.parametrize("text", ["60X", "0B", "-1B", "", "2M", "B", "5ms"])
+@pytest.mark.parametrize("text", ["60X", "0B", "-1B", "", "2M", "B", "5ms", "1e400B", "1e308MB", ",5B", "٣B"])
 def test_bytes_that_cannot_be_read(text: str):
     with pytest.raises(UserError, match=f"--max {text}: expected a number above 0 with B, kB, MB"):
         read_bytes(text, "--max")
@@ -35,9 +36,19 @@ def test_bytes_that_cannot_be_read(text: str):
 
 def test_state_has_a_length():
     assert read_state("2MB@4096", "--max-state") == (2e6, 4096)
-    for text in ("2MB", "2MB@", "2MB@many", "2MB@0"):
+    for text in ("2MB", "2MB@", "2MB@many", "2MB@0", "2MB@²", "2MB@٣", "2MB@" + "9" * 400):
         with pytest.raises(UserError, match="expected bytes@tokens, as in 2MB@4096"):
             read_state(text, "--max-state")
+
+
+def test_a_state_of_no_number_of_tokens_is_no_goal():
+    assert [metrics.Counting(8).metric(f"state@{length}") for length in ("²", "٣", "0", "", "9" * 400)] == [None] * 5
+
+
+@given(st.floats(1e-9, 1e6))
+def test_the_smallest_time_that_is_said_can_be_met(least: float):
+    said = ms_rounded_up(least)
+    assert least <= read_seconds(said, "--max") <= least * 1.0011
 
 
 MIXERS = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "attention", "window": 24}]

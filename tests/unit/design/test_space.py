@@ -118,7 +118,9 @@ def test_a_mistake_is_one_line(small_space, changes: dict, message: str):
 
 
 def test_a_space_without_feed_forwards_needs_no_ratio_and_one_with_some_has_it(small_space):
-    mixed: Space = small_space(block={"feed_forward": [None, {"kind": "mlp"}], "width": 8, "repeat": 1, "ratio": [1, 2]})
+    mixed: Space = small_space(
+        block={"feed_forward": [None, {"kind": "mlp"}], "width": 8, "repeat": 1, "ratio": [1, 2]}
+    )
     assert len(mixed.plain) == 3
 
 

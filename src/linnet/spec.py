@@ -140,15 +140,21 @@ def override(data: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     """
     result = copy.deepcopy(data)
     for assignment in assignments:
-        path, equals, text = assignment.partition("=")
-        if not equals or not path.strip():
-            raise UserError(f"--set {assignment}: expected section.key=value")
-        try:
-            value = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError):
-            raise UserError(f"--set {assignment}: {text!r} is not a valid YAML value") from None
-        _assign(result, path.strip().split("."), _number(value), assignment)
+        path, value = read_assignment(assignment)
+        _assign(result, path.split("."), value, assignment)
     return result
+
+
+def read_assignment(assignment: str) -> tuple[str, Any]:
+    """The path and the value of `section.key=value`; `UserError` for a malformed one."""
+    path, equals, text = assignment.partition("=")
+    if not equals or not path.strip():
+        raise UserError(f"--set {assignment}: expected section.key=value")
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        raise UserError(f"--set {assignment}: {text!r} is not a valid YAML value") from None
+    return path.strip(), _number(value)
 
 
 def _assign(node: Any, keys: list[str], value: Any, assignment: str) -> None:

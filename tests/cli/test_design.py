@@ -252,6 +252,7 @@ def test_a_front_is_written(space: str, tmp_path: Path, capsys):
         (["--pareto", "score,beauty"], "error: --pareto score,beauty: expected score and one or two of "),
         (["--pareto", "flops,score", "--max-latency", "1s"], "error: --max-latency 1s: does not go with --pareto"),
         (["--max-latency", "10s", "--max-flops", "1"], "error: --max-flops 1: nothing in the space tiny meets it"),
+        (["--max-latency", "10s", "--threads", "999999"], "error: --threads: 999999: expected at least 1 and, on "),
         (["--max-latency", "20"], "error: --max-latency 20: expected a number above 0 with us, ms, s behind it"),
     ],
 )
@@ -278,3 +279,9 @@ def test_a_study_trains_and_compares(tmp_path: Path, capsys):
 def test_a_study_sets_fields_of_training_alone(capsys):
     assert main(["design", "study", "--out", "nowhere", "--set", "model.d_model=3"]) == 2
     assert capsys.readouterr().err == "error: --set model.d_model=3: expected training.KEY=VALUE\n"
+
+
+def test_a_field_of_a_study_that_cannot_be_read(capsys):
+    assert main(["design", "study", "--out", "nowhere", "--set", "training.optimiser.lr=[1,"]) == 2
+    expected = "error: --set training.optimiser.lr=[1,: '[1,' is not a valid YAML value\n"
+    assert capsys.readouterr().err == expected

@@ -128,6 +128,7 @@ def test_a_text_beyond_the_context_is_noted(model: str, capfdbinary):
         (["--seed", "-1"], "seed: -1: expected"),
         (["--max-tokens", "0"], "max_tokens: 0: expected at least 1"),
         (["--threads", "0"], "--threads: 0: expected at least 1"),
+        (["--threads", "999999"], "--threads: 999999: expected at least 1 and, on "),
         (["--device", "abacus"], "device: 'abacus': expected auto, cpu"),
         (["--temperature", "hot"], "Invalid value for '--temperature'"),
         (["--weights", "int4"], "'int4' is not one of 'float32', 'bfloat16', 'int8'"),

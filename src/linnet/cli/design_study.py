@@ -1,7 +1,7 @@
 """`linnet design study`: train a sample of shapes and see which score orders them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +18,9 @@ def study(
     shapes: Annotated[int, typer.Option(min=3, help="Models.")] = 24,
     bands: Annotated[int, typer.Option(min=1, help="Sizes, in equal ratios; each has as many of the models.")] = 4,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each model, which show the noise.")] = 2,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each training, of 8 x 128 tokens.")] = 1000,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Steps of each training, of 8 windows of the models' context length.")
+    ] = 1000,
     stories: Annotated[int, typer.Option(min=100, help="Stories of the built-in corpus to train on.")] = 6000,
     text: Annotated[
         list[str] | None,
@@ -48,20 +50,13 @@ def study(
 
     Example: linnet design study --text my.txt --shapes 12 --bands 2 --steps 300 --seeds 3 --out runs/small-study --json
     """
-    import yaml
-
     from linnet.design.space import load_space
     from linnet.design.study import StudySettings
     from linnet.design.study import study as run_study
     from linnet.design.study_output import study_figures, study_pictures, study_tables
     from linnet.evaluation.comparison.runs import ComparisonStopped
 
-    fields = {}
-    for change in changes or []:
-        key, equals, value = change.partition("=")
-        if not equals or not key.startswith("training."):
-            raise UserError(f"--set {change}: expected training.KEY=VALUE")
-        fields[key] = yaml.safe_load(value)
+    fields = _fields(changes or [])
     settings = StudySettings(
         shapes=shapes,
         bands=bands,
@@ -80,3 +75,13 @@ def study(
     title, facts = "Study of shapes", {"space": f"{shapes} shapes of space {space}, {seeds} seeds"}
     figures, tables = study_figures(groups), study_tables(groups)
     show(title, facts, figures, tables, lambda: study_pictures(groups), out, as_json)
+
+
+def _fields(changes: list[str]) -> dict[str, Any]:
+    """What is set in all runs, by its path."""
+    from linnet.spec import read_assignment
+
+    for change in changes:
+        if not change.strip().startswith("training.") or "=" not in change:
+            raise UserError(f"--set {change}: expected training.KEY=VALUE")
+    return dict(map(read_assignment, changes))

@@ -118,10 +118,11 @@ def generate(
 def _set_threads(threads: int | None) -> None:
     if threads is None:
         return
-    if threads < 1:
-        raise UserError(f"--threads: {threads}: expected at least 1")
     import torch
 
+    from linnet.training.machine import check_threads
+
+    check_threads(threads, "--threads")
     torch.set_num_threads(threads)
 
 

@@ -106,6 +106,6 @@ def _unmet(budgets: Sequence[Budget], metric: Metric, least: float, tables: Tabl
 
 
 def ms_rounded_up(seconds: float) -> str:
-    """Four digits, rounded up: who follows the message must get what it promises. The float's own error goes upwards too."""
+    """Four digits, rounded up: who follows the message must get what it promises. A float's own error too."""
     rounded = Context(prec=4, rounding=ROUND_CEILING).plus(Decimal(seconds * 1e3 * (1 + 1e-12)))
     return f"{numbers.plain(float(rounded))} ms"

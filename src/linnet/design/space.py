@@ -24,8 +24,8 @@ MOST_BLOCKS = 20_000
 """Combinations for a block: each is described and costed once."""
 
 MOST_PLACES, MOST_REPEATS, MOST_RATIO = 64, 1000, 1000
-"""Blocks of a model, layers of a block, hidden width over the block's. What is larger is a slip of the pen: it would take
-all memory or hours, and the number of models would be beyond a float.
+"""Blocks of a model, layers of a block, hidden width over the block's. What is larger is a slip of the pen: it would
+take all memory or hours, and the number of models would be beyond a float.
 """
 
 Place = tuple[str | int, ...]

@@ -1,5 +1,6 @@
 """The machine under a run: precision, threads, its peak and its memory."""
 
+import os
 import resource
 import sys
 import time
@@ -8,10 +9,13 @@ from contextlib import contextmanager
 
 import torch
 
+from linnet.errors import UserError
 from linnet.training.spec import TrainingSpec
 
 PEAK_BUDGET_S = 0.15
 PEAK_WIDTHS = {"cpu": 1024, "cuda": 8192}
+MOST_THREADS_PER_PROCESSOR = 16
+"""More gain nothing, and far more end the process: the system refuses them, and PyTorch does not expect it."""
 
 
 def choose_precision(spec: TrainingSpec, device: torch.device) -> torch.dtype:
@@ -26,9 +30,19 @@ def choose_precision(spec: TrainingSpec, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if native else torch.float32
 
 
+def check_threads(count: int, field: str) -> None:
+    """`UserError`, which names the field or option, for a number of threads that this machine cannot have."""
+    processors = os.cpu_count() or 1
+    most = MOST_THREADS_PER_PROCESSOR * processors
+    if not 1 <= count <= most:
+        raise UserError(f"{field}: {count}: expected at least 1 and, on {processors} processors, at most {most:,}")
+
+
 @contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Compute with `count` CPU threads (None: as many as before); put back afterwards."""
+def threads(count: int | None, field: str = "training.threads") -> Iterator[None]:
+    """Compute with `count` CPU threads (None: as many as before); put back afterwards. `field`: where it was said."""
+    if count is not None:
+        check_threads(count, field)
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

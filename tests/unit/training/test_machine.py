@@ -1,5 +1,7 @@
+import pytest
 import torch
 
+from linnet.errors import UserError
 from linnet.training import machine
 from linnet.training.machine import choose_precision, peak_flops_per_s, peak_memory_bytes, threads
 from linnet.training.spec import TrainingSpec
@@ -23,6 +25,15 @@ def test_threads_are_put_back():
     with threads(None):
         assert torch.get_num_threads() == before
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("count", [0, 33, 10**6])
+def test_threads_beyond_the_machine_are_refused_before_they_are_made(monkeypatch, count: int):
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
+    message = f"training.threads: {count}: expected at least 1 and, on 2 processors, at most 32"
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: pytest.fail("made"))
+    with pytest.raises(UserError, match=message), threads(count):
+        pass
 
 
 def test_the_peak_is_two_flops_for_each_multiply_add_of_the_fastest_product(monkeypatch):

@@ -143,7 +143,7 @@ def test_the_scores_are_listed(capsys):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "error: --space: missing; give a search space: merino, mixed, or a YAML file"),
+        ([], "error: --space: missing; give a search space: merino, mixed, study, or a YAML file"),
         (["--space", "nowhere"], "error: nowhere: no such file, and no space of that name; spaces: "),
         (["--space", "merino", "--max-flops", "60X"], "error: --max-flops 60X: expected a positive number"),
         (
@@ -169,6 +169,25 @@ def test_the_scores_are_listed(capsys):
             ["--max-flops", "3", "scores"],
             "error: --max-flops: stands before scores; it belongs to linnet design itself",
         ),
+        (
+            ["--space", "merino", "--points", "4"],
+            "error: --points: belongs to --pareto; give it too, or leave both out",
+        ),
+        (["--space", "merino", "--device", "cpu"], "error: --device: belongs to --max-latency; give it too, or leave"),
+        (["--space", "merino", "--latency-of", "token"], "error: --latency-of: belongs to --max-latency; give it too"),
+        (["--space", "merino", "--threads", "1"], "error: --threads: belongs to --max-latency; give it too, or leave"),
+        (["--space", "merino", "--batch", "8"], "error: --batch: belongs to --max-training-memory or --pareto; give"),
+        (["--space", "merino", "--out", "."], "error: --out .: is a folder; a file is expected"),
+        (
+            ["--space", "merino", "--out", __file__ + "/x"],
+            f"error: --out {__file__}/x: {__file__} is a file; a folder is",
+        ),
+        (
+            ["--space", "merino", "--pareto", "flops,score", "--out", __file__],
+            f"error: --out {__file__}: {__file__} is a file; a folder is expected",
+        ),
+        (["--json", "scores"], "error: --json: stands before scores; it belongs to linnet design itself"),
+        (["--set", "a=1", "scores"], "error: --set: stands before scores; it belongs to linnet design itself"),
         (["--method", "luck"], "error: Invalid value for '--method': "),
     ],
 )

@@ -2,8 +2,11 @@
 
 import shlex
 import sys
+from pathlib import Path
 
 import typer
+
+from linnet.errors import UserError
 
 
 def note(line: str) -> None:
@@ -14,3 +17,45 @@ def note(line: str) -> None:
 def invocation() -> str:
     """The command as it was typed, ready for a shell; runs and model folders keep it."""
     return shlex.join(["linnet", *sys.argv[1:]])
+
+
+def was_given(context: typer.Context, name: str) -> bool:
+    """Whether a parameter stood on the command line, its default value included."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def option_of(context: typer.Context, name: str) -> str:
+    """How a parameter is written: `--max-flops`."""
+    return next(found.opts[0] for found in context.command.params if found.name == name)
+
+
+def refuse_before(context: typer.Context) -> None:
+    """An option before a subcommand would be forgotten: a `UserError` names it."""
+    for name in context.params:
+        if was_given(context, name):
+            raise UserError(
+                f"{option_of(context, name)}: stands before {context.invoked_subcommand}; it belongs to"
+                f" {context.command_path} itself"
+            )
+
+
+def check_out_file(path: Path | None, option: str = "--out") -> None:
+    """Whether a file can be written there, before anything takes time; `UserError` where it cannot."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise UserError(f"{option} {path}: is a folder; a file is expected")
+    _refuse_file_among(list(path.parents), f"{option} {path}")
+
+
+def check_out_folder(path: Path | None, option: str) -> None:
+    """Whether a folder can be made there, before anything takes time; `UserError` where it cannot."""
+    if path is not None:
+        _refuse_file_among([path, *path.parents], f"{option} {path}")
+
+
+def _refuse_file_among(folders: list[Path], said: str) -> None:
+    for folder in folders:
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{said}: {folder} is a file; a folder is expected")

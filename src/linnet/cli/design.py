@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from linnet import numbers
-from linnet.cli.console import note
+from linnet.cli.console import check_out_file, note, option_of, refuse_before, was_given
 from linnet.cli.design_show import Clock, show_checked, show_found, show_front
 from linnet.cli.design_study import study
 from linnet.cli.design_validate import validate
@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 FLOPS_TOKENS = 1024
 """FLOPs are counted over so many tokens where nothing is said; over fewer where the models' context is shorter."""
 
-POINTS = {1: 16, 2: 6}
-"""Limits on each goal, by how many goals there are beside the score."""
+BELONGS_TO = {
+    "points": ("pareto",),
+    "latency_of": ("max_latency",),
+    "device": ("max_latency",),
+    "threads": ("max_latency",),
+    "batch": ("max_training_memory", "pareto"),
+}
+"""Options that do something only beside another."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
@@ -36,7 +42,9 @@ def _optional(metavar: str, help_text: str) -> Any:
 @design.callback(invoke_without_command=True)
 def search(
     context: typer.Context,
-    space: Annotated[str | None, _optional("NAME|FILE", "A search space: merino, mixed, or a YAML file.")] = None,
+    space: Annotated[
+        str | None, _optional("NAME|FILE", "A search space: merino, mixed, study, or a YAML file.")
+    ] = None,
     max_flops: Annotated[str | None, _optional("N", "Forward FLOPs of one sequence, as in 60G.")] = None,
     max_parameters: Annotated[str | None, _optional("N", "Parameters, shared ones once, as in 60M.")] = None,
     max_weights: Annotated[str | None, _optional("BYTES", "Bytes of the weights, as in 100MB.")] = None,
@@ -102,14 +110,17 @@ def search(
     Example: linnet design --space merino --max-parameters 60M --pareto flops,score --out front
     """
     if context.invoked_subcommand is not None:
-        _refuse_before(context)
+        refuse_before(context)
         return
+    _refuse_alone(context)
+    if pareto is None:
+        check_out_file(out)
     from linnet.design.metrics import Counting
     from linnet.design.search import Task
     from linnet.design.space import load_space
 
     if space is None:
-        raise UserError("--space: missing; give a search space: merino, mixed, or a YAML file")
+        raise UserError("--space: missing; give a search space: merino, mixed, study, or a YAML file")
     found_space = load_space(space)
     counting = Counting(_tokens(tokens, found_space), with_head, dtype, batch)
     limits = {"flops": max_flops, "parameters": max_parameters, "weights": max_weights}
@@ -126,13 +137,12 @@ def search(
         show_found(task, counting.tokens, out, as_json)
 
 
-def _refuse_before(context: typer.Context) -> None:
-    """An option before a subcommand would be forgotten."""
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option = {"changes": "--set", "as_json": "--json"}.get(name, f"--{name.replace('_', '-')}")
-            raise UserError(f"{option}: stands before {context.invoked_subcommand}; it belongs to linnet design itself")
+def _refuse_alone(context: typer.Context) -> None:
+    """An option without the one that it belongs to would be forgotten."""
+    for name, others in BELONGS_TO.items():
+        if was_given(context, name) and not any(was_given(context, other) for other in others):
+            said = " or ".join(option_of(context, other) for other in others)
+            raise UserError(f"{option_of(context, name)}: belongs to {said}; give it too, or leave both out")
 
 
 def _tokens(given: int | None, space: "Space") -> int:

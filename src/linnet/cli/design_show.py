@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from linnet.cli.console import invocation, note
+from linnet.cli.console import check_out_folder, invocation, note
 from linnet.cli.report import show
 from linnet.errors import UserError
 
@@ -71,8 +71,7 @@ def show_front(
 
     if clock.limit is not None:
         raise UserError(f"--max-latency {clock.limit}: does not go with --pareto; give one of both")
-    if out is not None and out.exists() and not out.is_dir():
-        raise UserError(f"--out {out}: is a file; with --pareto a folder is expected")
+    check_out_folder(out, "--out")
     goals = _goals(pareto, counting)
     found = front(task, goals, points or POINTS[len(goals)], out.name if out else task.space.spec.name)
     if out is not None:

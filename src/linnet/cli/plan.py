@@ -6,12 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from linnet import numbers
-from linnet.cli.console import invocation, note
+from linnet.cli.console import check_out_file, check_out_folder, invocation, note, refuse_before
 from linnet.cli.report import show
 from linnet.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.scaling.law import Law
+
+BOUNDS = {
+    "flops": ("1e6", "1e30"),
+    "hours": ("1e-6", "1e7"),
+    "parameters": ("1", "1e15"),
+    "tokens": ("1", "1e16"),
+    "throughput": ("1e3", "1e24"),
+}
+"""Amounts that a run could have, with room: far beyond them a law's powers leave the floats."""
 
 plan = typer.Typer(add_completion=False, rich_markup_mode=None, invoke_without_command=True)
 
@@ -77,7 +86,7 @@ def plan_budget(
     """
     given = {"flops": flops, "hours": hours, "parameters": parameters, "tokens": tokens}
     if context.invoked_subcommand is not None:
-        _refuse_before(context.invoked_subcommand, given)
+        refuse_before(context)
         return
     import yaml
 
@@ -92,10 +101,12 @@ def plan_budget(
     from linnet.scaling.search_space import search_space
     from linnet.scaling.throughput import Throughput
 
-    amounts = {name: numbers.parse(text, f"--{name}") for name, text in given.items() if text is not None}
+    check_out_file(out)
+    check_out_folder(report, "--report")
+    amounts = {name: _amount(text, name) for name, text in given.items() if text is not None}
     budget, (chosen, laws) = Budget(**amounts), _laws(law)
     at_hand = None if data is None else read_data_at_hand(data)
-    speed = None if throughput is None else Throughput(numbers.parse(throughput, "--throughput"))
+    speed = None if throughput is None else Throughput(_amount(throughput, "throughput"))
     vocabulary = vocab_size or (at_hand.vocab_size if at_hand else 32_000)
     setting = Setting(vocabulary, context_length, batch_size, resolve_device(device, "--device"), speed)
     made = make_plan(budget, chosen, laws, setting, at_hand)
@@ -166,6 +177,8 @@ def fit(
     from linnet.scaling.law_file import published_laws
     from linnet.scaling.study import read_study
 
+    check_out_file(out)
+    check_out_folder(report, "--report")
     study = read_study(sources)
     settings = Settings(counted, drop_highest, delta, flops_tolerance, resamples, seed, hold_out)
     found = fit_runs(study.runs, settings, out.stem)
@@ -188,10 +201,9 @@ def _laws(source: str) -> "tuple[Law, list[Law]]":
     return own, [own, *published]
 
 
-def _refuse_before(subcommand: str, given: dict[str, str | None]) -> None:
-    """A budget before a subcommand would be forgotten."""
-    for name, value in given.items():
-        if value is not None:
-            raise UserError(
-                f"--{name} {value}: does not go with `linnet plan {subcommand}`; run `linnet plan` by itself for it"
-            )
+def _amount(text: str, name: str) -> float:
+    """An amount within its bounds; `UserError` names the option and what is accepted."""
+    value, (least, most) = numbers.parse(text, f"--{name}"), BOUNDS[name]
+    if not float(least) <= value <= float(most):
+        raise UserError(f"--{name} {text}: expected an amount from {least} to {most}")
+    return value

@@ -25,12 +25,23 @@ from linnet.model.cost import model_cost
 
 CANDIDATES, COMPARED, TOKENS = 100_000, 300, 1024
 SCORE = "entropy_beta_2"
-BUDGETS = [(60e9, 60e6), (160e9, 64e6), (10e9, 45e6), (1e12, np.inf), (np.inf, 46e6)]
-"""FLOPs and parameters."""
+BUDGETS = [
+    (60e9, 60e6, np.inf),
+    (160e9, 64e6, np.inf),
+    (10e9, 45e6, np.inf),
+    (1e12, np.inf, np.inf),
+    (np.inf, 46e6, np.inf),
+    (86.2e9, np.inf, 163e6),
+    (33.8e9, 46e6, 84e6),
+    (np.inf, 46e6, 84e6),
+    (np.inf, np.inf, 100e6),
+]
+"""FLOPs, parameters, and bytes of decode state of a stream of 4,096 tokens."""
 
 
-def tables_of(space: Space, name: str = SCORE) -> Tables:
-    return build_tables(space, [metrics.flops(TOKENS, False), metrics.parameters()], SCORES[name], ScoreSettings())
+def tables_of(space: Space, name: str = SCORE, with_state: bool = False) -> Tables:
+    chosen = [metrics.flops(TOKENS, False), metrics.parameters(), metrics.state(4096, 4)]
+    return build_tables(space, chosen if with_state else chosen[:2], SCORES[name], ScoreSettings())
 
 
 def by_description(space: Space, candidates: Sequence[Sequence[int]]) -> np.ndarray:
@@ -58,10 +69,9 @@ def optimum_times(space: Space) -> dict[str, float]:
     """The dynamic programme for several scores and budgets, its tables made anew each time."""
     times = {}
     for name in ("entropy", "entropy_beta_2", "penalised_parameters"):
-        for flops, parameters in BUDGETS:
-            limits = np.array([flops, parameters])
-            times[f"{name} {flops:g} {parameters:g}"] = elapsed_s(
-                lambda n=name, m=limits: optimum(tables_of(space, n), m)
+        for budgets in BUDGETS:
+            times[" ".join([name, *(f"{limit:g}" for limit in budgets)])] = elapsed_s(
+                lambda n=name, most=budgets: optimum(tables_of(space, n, with_state=True), np.array(most))
             )
     return times
 
@@ -99,7 +109,7 @@ def main() -> None:
     report(
         "design",
         {
-            "shape": "space merino, FLOPs and parameters limited, one core",
+            "shape": "space merino; FLOPs, parameters and state limited; one core",
             f"{COMPARED}_candidates_by_tables_against_descriptions": against.summary(),
             f"{CANDIDATES}_candidates_at_once_s": round(statistics.median(whole), 3),
             f"{CANDIDATES}_candidates_one_by_one_s": round(statistics.median(single), 3),

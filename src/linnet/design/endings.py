@@ -3,11 +3,11 @@
 Legend: `B` blocks of the space, `W` widths, `M` metrics, `L` labels (beginnings of models), `J` steps of a table.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from linnet.design.joint import Single, joint_metric
 from linnet.design.tables import Indices, Numbers, Tables
 
 MOST_STEPS = 4096
@@ -27,15 +27,6 @@ class Steps(NamedTuple):
         """For each room the most; minus infinity where nothing fits."""
         place = np.searchsorted(self.cost_J, room, side="right")
         return np.where(place > 0, self.gain_J[np.maximum(place - 1, 0)], -np.inf)
-
-
-@dataclass(frozen=True)
-class Single:
-    """One metric, taken for itself: `cost_B` of the blocks, `join_WW` between widths, and the limit, fixed part off."""
-
-    cost_B: Numbers
-    join_WW: Numbers
-    limit: float
 
 
 def limited_metrics(tables: Tables, limits_M: Numbers) -> list[Single]:
@@ -83,10 +74,14 @@ def _steps(cost: Numbers, gain: Numbers) -> Steps:
 
 
 class Promise:
-    """What a beginning of a model can still become, at best; exact for one that is complete."""
+    """What a beginning of a model can still become, at best; exact for one that is complete.
+
+    metrics: the `limited` ones, and behind them what joins them.
+    """
 
     def __init__(self, tables: Tables, limits_M: Numbers) -> None:
-        self.tables, self.metrics = tables, limited_metrics(tables, limits_M)
+        singles = limited_metrics(tables, limits_M)
+        self.tables, self.limited, self.metrics = tables, len(singles), singles + joint_metric(tables, singles)
         no_join = np.zeros_like(tables.join_score_WW)
         self.scores = [best_endings(tables, m, tables.score_B, tables.join_score_WW) for m in self.metrics]
         self.terms = [best_endings(tables, m, tables.term_B, no_join) for m in self.metrics]

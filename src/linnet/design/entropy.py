@@ -5,7 +5,7 @@ Legend: `k` the smaller of inputs and outputs, `n` the larger.
 """
 
 from functools import cache
-from math import log, sqrt
+from math import log1p, sqrt
 
 import numpy as np
 
@@ -15,11 +15,20 @@ STEP = 32
 
 @cache
 def entropy(inputs: int, outputs: int, sigma: float = 1.0, eps: float = 1.0) -> float:
-    """The limit of large matrices in closed form (Marchenko and Pastur, 1967; Verdu and Shamai, 1999)."""
+    """The limit of large matrices in closed form (Marchenko and Pastur, 1967; Verdu and Shamai, 1999).
+
+    With `b = k / n`, `g = n sigma^2 / eps^2`, `f = (sqrt(g (1 + sqrt b)^2 + 1) - sqrt(g (1 - sqrt b)^2 + 1))^2`:
+    `H = n (b log(1 + g - f / 4) + log(1 + g b - f / 4) - f / (4 g))`. Beside a large or a small `g` those differences
+    lose all digits; here they are written as sums and quotients, which keep them.
+    """
     k, n = sorted((inputs, outputs))
-    b, g = k / n, n * sigma**2 / eps**2
-    f = (sqrt(g * (1 + sqrt(b)) ** 2 + 1) - sqrt(g * (1 - sqrt(b)) ** 2 + 1)) ** 2
-    return n * (b * log(1 + g - f / 4) + log(1 + g * b - f / 4) - f / (4 * g))
+    g = n * (sigma / eps) ** 2
+    gb, difference = g * (k / n), g * ((n - k) / n)
+    root = sqrt(difference**2 + 2 * (g + gb) + 1)  # the product of the two roots in f
+    low, high = 1 + root + difference, 1 + root + g + gb
+    # 1 + g - f / 4 = 1 + g low / high, 1 + g b - f / 4 = 1 + more, f / (4 g) = more / (1 + more)
+    more = 2 * gb / low
+    return k * log1p(g * (low / high)) + n * (log1p(more) - more / (1 + more))
 
 
 @cache
@@ -44,9 +53,7 @@ def _drawn(inputs: int, outputs: int, sigma: float, eps: float, samples: int, se
     draws = np.random.default_rng((seed, k, n))
     values = []
     for _ in range(samples):
-        matrix = draws.standard_normal((k, n), dtype=np.float32)
-        scaled = (sigma / eps) ** 2 * (matrix @ matrix.T).astype(np.float64)
-        scaled[np.diag_indices(k)] += 1.0
-        # sum log(1 + s^2) is the logarithm of this determinant.
-        values.append(2 * float(np.log(np.diag(np.linalg.cholesky(scaled))).sum()))
+        matrix = draws.standard_normal((k, n), dtype=np.float32).astype(np.float64)
+        squares = np.linalg.eigvalsh(matrix @ matrix.T).clip(min=0.0)
+        values.append(float(np.log1p((sigma / eps) ** 2 * squares).sum()))
     return sum(values) / samples

@@ -74,7 +74,10 @@ def latency_table(checked: Checked, timing: Timing) -> Table:
 def _attempts_said(attempts: int) -> str:
     if attempts == 1:
         return "It kept the limit at once."
-    return f"The limit was tightened {attempts - 1} times until the winner kept it when it was run."
+    return (
+        f"The limit was tightened {attempts - 1} times until the winner kept it when it was run; evolution, true"
+        " optimum and gap are those of the last, lowered limit."
+    )
 
 
 def cost_figures(model: ModelSpec, tokens: int) -> dict[str, Any]:

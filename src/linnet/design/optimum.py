@@ -1,8 +1,9 @@
 """The true optimum of a space: a dynamic programme over the blocks of a model.
 
 Beginnings of models are made longer, block by block. One is dropped where it cannot become better than a model that is
-known already, even with the best of all endings that its width and what it left of each limit allow, each limit taken
-for itself (`endings`). What is never dropped without that proof contains the optimum.
+known already, even with the best of all endings that its width and what it left of each limit allow: each limit taken
+for itself (`endings`), and a sum of all (`joint`). One is dropped, too, where another is as good in all that counts
+(`dominance`). What is never dropped without such a proof contains the optimum.
 
 Legend: `B` blocks of the space, `M` limited metrics, `L` labels (beginnings of models).
 """
@@ -11,12 +12,15 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from linnet.design.endings import Promise
+from linnet.design.dominance import margins, needed
+from linnet.design.endings import ROUNDING, Promise
 from linnet.design.space import Candidate
 from linnet.design.tables import Indices, Numbers, Tables
 from linnet.progress import Advance
 
 MOST_LABELS = 2_000_000
+MOST_BEGINNINGS = 12_000_000
+"""Looked at before the proof is given up: about ten seconds of one core."""
 AT_ONCE = 500_000
 BEAM = 2_000
 """Beginnings kept at each step on the way to the first model that is known; fewer where there are many blocks."""
@@ -25,7 +29,7 @@ SLACK = 1e-9
 
 
 class TooLargeError(Exception):
-    """There are more beginnings than fit into memory, so the optimum is not known."""
+    """There are more beginnings than fit into memory or into some seconds, so the optimum is not known."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ def optimum(
     `advance` hears of the beginnings that are looked at. Raises `TooLargeError`.
     """
     programme = _Programme(tables, limits_M, advance)
-    first = programme.run(known, beam=max(1, min(BEAM, MOST_LABELS // len(tables.width_B))))
+    ways = 4 * len(tables.width_B) * tables.space.spec.blocks
+    first = programme.run(known, beam=max(1, min(BEAM, MOST_BEGINNINGS // ways)))
     if first is not None:
         known = max(known, first.score)
     found = programme.run(known, beam=None)
@@ -79,14 +84,28 @@ class _Programme:
         self.limits_M, self.advance = limits_M, advance
         self.costs_BM = np.stack([metric.cost_B for metric in self.promise.metrics], axis=1)
         self.joins_WWM = np.stack([metric.join_WW for metric in self.promise.metrics], axis=2)
-        self.beginnings = 0
+        limited = self.promise.metrics[: self.promise.limited]
+        self.margin_M = margins(
+            [np.append(metric.cost_B, metric.join_WW) for metric in limited], [m.limit for m in limited], ROUNDING
+        )
+        self.beginnings, self.most = 0, MOST_BEGINNINGS
 
     def run(self, known: float, beam: int | None) -> Optimum | None:
         """All beginnings that promise at least `known`, or only the `beam` most promising at each step."""
-        labels = self._nothing()
+        labels, self.most = self._nothing(), self.beginnings + MOST_BEGINNINGS
         for missing in range(self.tables.space.spec.blocks - 1, -1, -1):
             labels = self._longer(labels, missing, known - SLACK * abs(known) if known > -np.inf else known, beam)
+            if beam is None and missing:
+                labels = self._needed(labels)
         return self._best(labels)
+
+    def _needed(self, labels: Labels) -> Labels:
+        """Those that no other makes needless."""
+        compared, margins_K = [-labels.score[:, None], labels.costs[:, : len(self.margin_M)]], [0.0, *self.margin_M]
+        if self.tables.beta:
+            compared += [labels.depth[:, None], -labels.term[:, None]]
+            margins_K += [0.0, 0.0]
+        return labels.at(needed(labels.width, np.hstack(compared), np.array(margins_K)))
 
     def _nothing(self) -> Labels:
         """The beginning without a block."""
@@ -113,7 +132,7 @@ class _Programme:
             found = kept if found is None else found.beside(kept)
             if beam is not None and len(found.promise) > beam:
                 found = found.at(np.argpartition(-found.promise, beam)[:beam])
-            if len(found.promise) > MOST_LABELS:
+            if len(found.promise) > MOST_LABELS or (beam is None and self.beginnings > self.most):
                 raise TooLargeError
         return found if found is not None else labels
 

@@ -7,9 +7,9 @@ A score is a plain function of a part; those of all parts are added, and multipl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import exp, inf, log
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from linnet.design.entropy import entropy, sampled_entropy
 from linnet.design.shape import Matrix, Part
@@ -17,6 +17,16 @@ from linnet.errors import UserError
 from linnet.spec import Spec
 
 Width = Literal["mean", "geometric", "minimum"]
+
+
+def _scale(value: float) -> float:
+    """So that the fourth power of a quotient of two of them is still an ordinary number."""
+    if not 1e-30 <= value <= 1e30:
+        raise ValueError("must lie between 1e-30 and 1e30")
+    return value
+
+
+Scale = Annotated[float, AfterValidator(_scale)]
 
 
 class ScoreSettings(Spec):
@@ -28,8 +38,8 @@ class ScoreSettings(Spec):
 
     alpha: tuple[NonNegativeFloat, NonNegativeFloat] = (0.6, 0.4)
     beta: NonNegativeFloat | None = None
-    sigma: PositiveFloat = 1.0
-    eps: PositiveFloat = 1.0
+    sigma: Scale = 1.0
+    eps: Scale = 1.0
     width: Width = "mean"
     samples: PositiveInt = 4
     seed: NonNegativeInt = 0

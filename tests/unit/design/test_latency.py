@@ -7,8 +7,9 @@ import torch
 
 from linnet.design import latency
 from linnet.design.budget import Budget
-from linnet.design.checked import ATTEMPTS, search_checked
+from linnet.design.checked import ATTEMPTS, MARGIN, search_checked
 from linnet.design.evolution import EvolutionSettings
+from linnet.design.found_tables import latency_table
 from linnet.design.latency import Clock, Times, Timing, measure, measured
 from linnet.design.search import DesignSettings, Task
 from linnet.errors import UserError
@@ -112,7 +113,23 @@ def test_a_winner_that_takes_longer_tightens_the_limit(small_space):
     assert checked.found.model.layers == 4
     assert checked.measured_s <= 5.5e-3
     assert checked.attempts == 2
+    said = latency_table(checked, Timing("token", 64, CPU)).meaning
+    assert said.endswith("evolution, true optimum and gap are those of the last, lowered limit.")
     assert checked.task.budgets[-1].limit == 5.5e-3
+
+
+def test_a_limit_is_lowered_by_as_much_as_the_winner_was_late(small_space):
+    """Five layers take twice the limit: half of the limit is asked for next, two layers at most."""
+    task, limit = timed_task(small_space())
+    ran = []
+
+    def late(model) -> float:
+        ran.append(model.layers)
+        return 2 * 5.5e-3 if len(ran) == 1 else 1e-3
+
+    checked = search_checked(task, limit, late)
+    assert ran == [5, 2]
+    assert checked.predicted_s <= MARGIN * 5.5e-3 / 2
 
 
 def test_a_limit_that_no_winner_keeps(small_space):

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linnet.design import endings, metrics, optimum
+from linnet.design import dominance, endings, metrics, optimum
 from linnet.design.budget import Budget, first_within, limits
 from linnet.design.evolution import EvolutionSettings, evolve
+from linnet.design.metrics import Metric
 from linnet.design.optimum import TooLargeError
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.space import load_space
@@ -58,6 +59,47 @@ def test_it_is_the_best_of_all_models(
         assert (tables.judge(np.array([found.candidate])).metrics_CM[0] <= limits_M).all()
 
 
+def seconds() -> Metric:
+    """A metric whose sums differ in the last digits with their order."""
+
+    def of_block(block, model) -> float:
+        return 1e-3 / 3 * block.repeat + 1e-7 * (block.width or 16) ** 1.5
+
+    return Metric("latency", "seconds", of_block, lambda a, b: 1e-4 / 7 * (a != b), lambda model: 0.1)
+
+
+@settings(max_examples=40)
+@given(
+    model=st.lists(st.integers(0, 17), min_size=3, max_size=3),
+    limited=st.lists(st.booleans(), min_size=4, max_size=4),
+    score=st.sampled_from(["entropy", "entropy_beta_2", "penalised_parameters"]),
+    definition=st.sampled_from(["mean", "geometric", "minimum"]),
+    most=st.sampled_from([10, 30_000_000]),
+)
+def test_limits_that_one_model_just_meets(small_space, model, limited, score, definition, most):
+    """State and latency among them: what is dropped by dominance is dropped for a model that meets them too."""
+    chosen = [*METRICS, seconds()]
+    tables = build_tables(small_space(blocks=3), chosen, SCORES[score], ScoreSettings(width=definition))
+    limits_M = np.where(limited, tables.judge(np.array([model])).metrics_CM[0], np.inf)
+    before, dominance.MOST_COMPARISONS = dominance.MOST_COMPARISONS, most
+    found = optimum.optimum(tables, limits_M)
+    dominance.MOST_COMPARISONS = before
+    assert found.score == pytest.approx(best_of_all(tables, limits_M), rel=1e-9)
+    assert (tables.judge(np.array([found.candidate])).metrics_CM[0] <= limits_M).all()
+
+
+@pytest.mark.parametrize(
+    ("limits_M", "score"), [([86.2e9, np.inf, 163e6], 95_415.78), ([33.8e9, 46e6, 84e6], 46_095.76)]
+)
+def test_flops_and_state_together_in_merinos_space(limits_M: list[float], score: float):
+    """Each limit for itself leaves 147 million beginnings and more; the scores are those found so."""
+    chosen = [metrics.flops(1024, with_head=False), metrics.parameters(), metrics.state(4096, 4)]
+    tables = build_tables(load_space("merino"), chosen, SCORES["entropy"], ScoreSettings())
+    found = optimum.optimum(tables, np.array(limits_M))
+    assert found.score == pytest.approx(score, abs=0.01)
+    assert found.beginnings < 4_000_000
+
+
 @pytest.mark.parametrize("steps", [4096, 5])
 def test_coarse_tables_promise_too_much_and_never_too_little(small_space, steps: int, monkeypatch):
     monkeypatch.setattr(endings, "MOST_STEPS", steps)
@@ -87,6 +129,15 @@ def test_more_beginnings_than_there_is_room_for(small_space, monkeypatch):
     tables = build_tables(small_space(blocks=3), METRICS, SCORES["entropy"], ScoreSettings())
     with pytest.raises(TooLargeError):
         optimum.optimum(tables, np.array([1e6, np.inf, np.inf]))
+
+
+def test_more_beginnings_than_there_is_time_for(small_space, monkeypatch):
+    tables = build_tables(small_space(blocks=3), METRICS, SCORES["entropy"], ScoreSettings())
+    limits_M = np.array([1e6, np.inf, np.inf])
+    looked_at = optimum.optimum(tables, limits_M).beginnings
+    monkeypatch.setattr(optimum, "MOST_BEGINNINGS", looked_at // 8)
+    with pytest.raises(TooLargeError):
+        optimum.optimum(tables, limits_M)
 
 
 def test_a_known_score_that_nothing_reaches_finds_nothing(small_space):

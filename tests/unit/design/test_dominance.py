@@ -1,0 +1,35 @@
+"""What is dropped is made needless by something that is kept."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linnet.design import dominance
+from linnet.design.dominance import margins, needed
+
+rows = st.lists(st.tuples(st.integers(0, 1), *[st.integers(0, 3)] * 3), min_size=1, max_size=30)
+
+
+@given(rows, st.sampled_from([0.0, 1.0]), st.sampled_from([5, 30_000_000]))
+def test_each_that_is_dropped_has_one_that_is_as_good(drawn, margin: float, most: int):
+    table = np.array(drawn, dtype=np.float64)
+    width, compared, margin_K = table[:, 0].astype(int), table[:, 1:], np.array([0.0, margin, 0.0])
+    before, dominance.MOST_COMPARISONS = dominance.MOST_COMPARISONS, most
+    kept = needed(width, compared, margin_K)
+    dominance.MOST_COMPARISONS = before
+    assert len(set(kept)) == len(kept)
+    for row in set(range(len(table))) - set(kept):
+        as_good = (compared[kept] + margin_K <= compared[row]).all(1) & (width[kept] == width[row])
+        assert as_good.any()
+    if most > 30 * 30 and not margin:
+        for row in kept:
+            others = kept[(kept != row) & (width[kept] == width[row])]
+            assert not (compared[others] <= compared[row]).all(1).any()
+
+
+def test_nothing_is_left_of_nothing():
+    assert len(needed(np.zeros(0, dtype=int), np.zeros((0, 2)), np.zeros(2))) == 0
+
+
+def test_only_sums_of_whole_numbers_are_exact():
+    assert margins([np.array([1.0, 2e9]), np.array([1.0, 0.5])], [8.0, -8.0], 0.25).tolist() == [0.0, 2.0]

@@ -8,6 +8,7 @@ Legend: `D` width; rows are `[1, D]`.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Self
 
 import torch
@@ -49,14 +50,16 @@ class RowSteps:
             return None
         if state.padding_B is not None or state.position == 0:
             return None
-        if not any(_step_of(layer, held) for layer, held in zip(decoder.layers, state.layers, strict=True)):
+        layers = list(zip(decoder.layers, state.layers, strict=True))
+        known = [_step_of(layer, held) for layer, held in layers]
+        if not any(known):
             return None
-        steps, first = [], 0
+        each = (step or _as_it_is(*layer) for step, layer in zip(known, layers, strict=True))
+        steps: list[Step] = []
         for block in decoder.blocks_in_order():
             if block.project is not None:
                 steps.append(_projection(block.project))
-            steps += block_steps(block, state.layers[first : first + block.repeat])
-            first += block.repeat
+            steps += islice(each, block.repeat)
         return cls(decoder, state, steps)
 
     @torch.inference_mode()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from linnet.mixers.attention import RotarySpec
-from linnet.ops.rotary import rotary_range
+from linnet.ops.rotary import Pairing, rotary_range
 
 
 class Turn(ABC):
@@ -24,8 +24,7 @@ class Turn(ABC):
     def of(rotary: RotarySpec, head_dim: int, capacity: int) -> "Turn":
         """Tables for `capacity` positions, made once for all layers alike."""
         width = rotary.width(head_dim)
-        whole = _adjacent(width, rotary.base, capacity) if rotary.pairing == "adjacent" else None
-        turn = whole or _halves(width, rotary.base, capacity)
+        turn = _whole(rotary.pairing, width, rotary.base, capacity)
         return turn if width == head_dim else Partial(turn, width)
 
 
@@ -64,18 +63,10 @@ class Partial(Turn):
         return torch.cat([self._turn(x_JK[:, : self._width].contiguous(), position), x_JK[:, self._width :]], dim=1)
 
 
-def _tables(width: int, base: float, capacity: int) -> tuple[Tensor, Tensor]:
-    cos, sin = rotary_range(0, capacity, width, base, torch.device("cpu"))
-    return cos[:, 0], sin[:, 0]
-
-
 @lru_cache(maxsize=8)
-def _adjacent(width: int, base: float, capacity: int) -> Turn:
+def _whole(pairing: Pairing, width: int, base: float, capacity: int) -> Turn:
+    """Of all elements."""
     with torch.inference_mode(False):
-        return Adjacent(*_tables(width, base, capacity))
-
-
-@lru_cache(maxsize=8)
-def _halves(width: int, base: float, capacity: int) -> Turn:
-    with torch.inference_mode(False):
-        return Halves(*_tables(width, base, capacity))
+        cos, sin = rotary_range(0, capacity, width, base, torch.device("cpu"))
+        kind = Adjacent if pairing == "adjacent" else Halves
+        return kind(cos[:, 0], sin[:, 0])

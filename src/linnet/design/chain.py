@@ -7,6 +7,7 @@ Legend: `B` blocks of the space, `W` widths, `M` metrics, `N` blocks of a model,
 
 import numpy as np
 
+from linnet.design.dominance import non_dominated, non_dominated_by_width
 from linnet.design.space import Candidate
 from linnet.design.tables import Indices, Numbers, Tables
 
@@ -59,31 +60,8 @@ def frugal(tables: Tables, limits_M: Numbers) -> tuple[Indices, Numbers]:
         label, block = within.nonzero()
         models_LN = np.hstack([models_LN[label], block[:, None]])
         metrics_LM, width_L = longer[label, block], tables.width_B[block]
-        kept = np.concatenate([_undercut_by_none(metrics_LM, width_L, w) for w in np.unique(width_L)] or [label])
+        kept = non_dominated_by_width(width_L, metrics_LM)
         models_LN, metrics_LM, width_L = models_LN[kept], metrics_LM[kept], width_L[kept]
     metrics_LM = metrics_LM + tables.join_metrics_WWM[width_L, tables.outer]
     kept = non_dominated(metrics_LM)
     return models_LN[kept], metrics_LM[kept]
-
-
-def _undercut_by_none(metrics_LM: Numbers, width_L: Indices, width: int) -> Indices:
-    of_width = (width_L == width).nonzero()[0]
-    kept: Indices = of_width[non_dominated(metrics_LM[of_width])]
-    return kept
-
-
-def non_dominated(points: Numbers) -> Indices:
-    """Rows than which no other is as small in every column and smaller in one; of equal rows the first."""
-    order = np.argsort(_ranks(points).sum(1), kind="stable")
-    rest, found = points[order], []
-    while len(rest):
-        found.append(order[0])
-        apart = ~(rest >= rest[0]).all(1)
-        rest, order = rest[apart], order[apart]
-    return np.array(found, dtype=np.int64)
-
-
-def _ranks(points: Numbers) -> Indices:
-    """The place of each value in its column, the same for equal ones: sums that dominance never turns around."""
-    columns = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in points.T]
-    return np.stack(columns, axis=1)

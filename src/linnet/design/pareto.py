@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from linnet.design.budget import first_within, limits
-from linnet.design.chain import any_within, non_dominated, smallest
+from linnet.design.chain import any_within, smallest
+from linnet.design.dominance import non_dominated
 from linnet.design.evolution import evolve
 from linnet.design.metrics import Metric
 from linnet.design.optimum import TooLargeError, optimum

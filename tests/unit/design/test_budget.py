@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from linnet.design import metrics
 from linnet.design.budget import Budget, first_within, limits, ms_rounded_up, read_bytes, read_seconds, read_state
-from linnet.design.chain import cheapest, frugal, non_dominated
+from linnet.design.chain import cheapest, frugal
+from linnet.design.dominance import non_dominated
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.tables import build_tables
 from linnet.errors import UserError

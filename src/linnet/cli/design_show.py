@@ -42,15 +42,13 @@ def show_checked(task: "Task", tokens: int, clock: Clock, out: Path | None, as_j
     from linnet.design.found_tables import found_figures, found_tables, latency_figures, latency_table
     from linnet.design.latency import Timing, measure, measured
     from linnet.inference.device import resolve_device
-    from linnet.training.machine import check_threads, threads
+    from linnet.training.machine import threads
 
     assert clock.limit is not None
     limit_s = read_seconds(clock.limit, "--max-latency")
-    if clock.threads is not None:
-        check_threads(clock.threads, "--threads")
     timing = Timing(clock.kind, tokens, resolve_device(clock.device, "--device"))
-    first_within(task.budgets, task.tables())  # what nothing meets is said before anything is timed
-    with threads(clock.threads):
+    with threads(clock.threads, "--threads"):
+        first_within(task.budgets, task.tables())  # what nothing meets is said before anything is timed
         metric = measure(task.space, timing).metric()
         limit = Budget(metric, limit_s, f"--max-latency {clock.limit}")
         name = out.stem if out else None

@@ -12,9 +12,7 @@ from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 from linnet.scaling.counts import parameter_counts
 from linnet.scaling.points import Run
-from linnet.spec import read_yaml
 from linnet.training.record import CONFIG, RunFolder
-from linnet.training.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,7 @@ class FolderRun:
 
 def read_run_folder(path: Path) -> FolderRun:
     """A finished run; `UserError` where it is none, or not finished."""
-    config = path / CONFIG
-    if not config.is_file():
+    if not (path / CONFIG).is_file():
         raise UserError(f"{path}: neither a CSV file nor the folder of a run (no {CONFIG})")
     folder = RunFolder(path)
     summary = folder.finished()
@@ -38,7 +35,7 @@ def read_run_folder(path: Path) -> FolderRun:
         raise UserError(
             f"{path}: the run is not finished; go on with it by the same `linnet train` command, or leave it out"
         )
-    spec = RunSpec.parse(read_yaml(config), str(config)).resolved()
+    spec = folder.configuration().resolved()
     end = {"tokens": summary["tokens"], "validation": summary["validation"]}
     before = [line for line in folder.metrics.read() if "validation" in line and line["tokens"] < end["tokens"]]
     flops_per_token = training_flops_per_token(spec.model, spec.training.context_length)

@@ -18,7 +18,8 @@ RATIOS = (1, 1.5, 2, 2.667, 4)
 """Of a feed-forward's hidden width to the block's."""
 
 MOST_BLOCKS = 3
-FEW_HEADS, NARROW = 4, (16, 1)
+FEW_HEADS, NARROW = 4, 16
+"""Every plain shape is a multiple of the latter wide (`candidate.WIDTHS`)."""
 
 
 def search_space(plain: ModelSpec) -> dict[str, Any]:
@@ -55,4 +56,4 @@ def _fewest(layers: int, blocks: int) -> int:
 
 def _head_width(width: int, heads: int) -> int:
     """That of the plain shape; less where it has few heads, as widths go in steps of it."""
-    return width // heads if heads >= FEW_HEADS else next(size for size in NARROW if width % size == 0)
+    return width // heads if heads >= FEW_HEADS else NARROW

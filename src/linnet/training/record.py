@@ -48,14 +48,18 @@ class RunFolder:
 
         Its data may have moved; a file of operators is its content, however it is named.
         """
-        config = self.path / CONFIG
-        if config.is_file():
-            before = _leaves(RunSpec.parse(read_yaml(config), str(config)).plain())
+        if (self.path / CONFIG).is_file():
+            before = _leaves(self.configuration().plain())
             now = _leaves(run.plain())
             self._compare_by_content(before, now)
             _check_same(before, now, self.path)
         elif self.path.exists() and (not self.path.is_dir() or any(p.name != LOCK for p in self.path.iterdir())):
             raise UserError(f"--out {self.path}: exists and is not the folder of a run; choose another --out")
+
+    def configuration(self) -> RunSpec:
+        """What `config.yaml` says; `UserError` where it is missing or wrong."""
+        config = self.path / CONFIG
+        return RunSpec.parse(read_yaml(config), str(config))
 
     def finished(self) -> dict[str, Any] | None:
         """What `model/run.json` says, if the run came to its end."""

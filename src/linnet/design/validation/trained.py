@@ -15,12 +15,10 @@ from typing import Any
 
 from linnet.design.shape import Part, parts_of
 from linnet.errors import UserError
-from linnet.files import read_json, read_text
+from linnet.files import read_text
 from linnet.model.folder import RUN
 from linnet.model.spec import ModelSpec
-from linnet.spec import read_yaml
-from linnet.training.record import CONFIG, MODEL
-from linnet.training.spec import RunSpec
+from linnet.training.record import MODEL, RunFolder
 
 FEWEST = 3
 MOST = 1_000_000
@@ -127,30 +125,30 @@ def _from_folders(folder: Path) -> TrainedSet:
     specs: dict[str, ModelSpec] = {}
     left_out, common = [], _Common()
     for file in sorted(folder.rglob(f"{MODEL}/{RUN}")):
-        run, summary = file.parent.parent, read_json(file)
-        loss = _finished_loss(summary)
-        if loss is None:
+        run = file.parent.parent
+        folder_of_run = RunFolder(run)
+        summary = folder_of_run.finished()
+        loss = None if summary is None else _loss(summary)
+        if summary is None or loss is None:
             left_out.append(str(run))
             continue
         common.check(run, summary)
         spec = ModelSpec.load(file.parent)
-        shape = spec.model_copy(update={"name": ""}).model_dump_json() + _recipe(run)
+        shape = spec.model_copy(update={"name": ""}).model_dump_json() + _recipe(folder_of_run)
         specs.setdefault(shape, spec)
         losses.setdefault(shape, []).append(loss)
     models = [TrainedModel(specs[shape].name, parts_of(specs[shape]), tuple(found)) for shape, found in losses.items()]
     return TrainedSet(models, "bits per byte", left_out)
 
 
-def _recipe(run: Path) -> str:
+def _recipe(folder: RunFolder) -> str:
     """How a model was trained, but for its seed."""
-    config = run / CONFIG
-    training = RunSpec.parse(read_yaml(config), str(config)).resolved().training
-    return training.model_copy(update={"seed": 0}).model_dump_json()
+    return folder.configuration().resolved().training.model_copy(update={"seed": 0}).model_dump_json()
 
 
-def _finished_loss(summary: Any) -> float | None:
-    """Bits per byte; None where the run goes on, or says nothing of them."""
-    validation = summary.get("validation") if isinstance(summary, dict) and summary.get("finished") else None
+def _loss(summary: Mapping[str, Any]) -> float | None:
+    """Bits per byte; None where the run says nothing of them."""
+    validation = summary.get("validation")
     found = validation.get("bits_per_byte") if isinstance(validation, dict) else None
     return float(found) if isinstance(found, int | float) else None
 

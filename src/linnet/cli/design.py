@@ -1,5 +1,6 @@
 """`linnet design`: the shape of a model under a budget."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,12 +22,17 @@ if TYPE_CHECKING:
 FLOPS_TOKENS = 1024
 """FLOPs are counted over so many tokens where nothing is said; over fewer where the models' context is shorter."""
 
+SPACE_FIELDS = ("model", "blocks", "block")
+"""What --set changes of a space; anything else is a setting."""
+
 BELONGS_TO = {
     "points": ("pareto",),
     "latency_of": ("max_latency",),
     "device": ("max_latency",),
     "threads": ("max_latency",),
     "batch": ("max_training_memory", "pareto"),
+    "with_head": ("max_flops", "pareto"),
+    "dtype": ("max_weights", "max_state", "pareto"),
 }
 """Options that do something only beside another."""
 
@@ -44,6 +50,13 @@ def search(
     context: typer.Context,
     space: Annotated[
         str | None, _optional("NAME|FILE", "A search space: merino, mixed, study, or a YAML file.")
+    ] = None,
+    data: Annotated[
+        Path | None, _optional("DIR", "A folder made by `linnet prepare`; the models get its vocabulary.")
+    ] = None,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(min=2, help="Of the models; that of --data, else the space's, if not given.", show_default=False),
     ] = None,
     max_flops: Annotated[str | None, _optional("N", "Forward FLOPs of one sequence, as in 60G.")] = None,
     max_parameters: Annotated[str | None, _optional("N", "Parameters, shared ones once, as in 60M.")] = None,
@@ -79,7 +92,10 @@ def search(
     tokens: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Tokens of a sequence, for FLOPs, training and latency; 1024 if not given.", show_default=False
+            min=1,
+            help="Tokens of a sequence, for FLOPs, training and latency; 1024 if not given, or the models' context"
+            " length where that is shorter.",
+            show_default=False,
         ),
     ] = None,
     with_head: Annotated[bool, typer.Option("--with-head", help="Count the output head's FLOPs too.")] = False,
@@ -91,7 +107,12 @@ def search(
     seed: Annotated[int, typer.Option(min=0, help="Decides what evolution draws.")] = 0,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting, as score.beta=2 or search.reach=3 (repeatable)."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting, as score.beta=2 or search.reach=3, or a field of the space, as model.context_length=512"
+            " or blocks=3 (repeatable).",
+        ),
     ] = None,
     out: Annotated[Path | None, _optional("FILE", "Write the model's description here.")] = None,
     as_json: AsJson = False,
@@ -99,9 +120,12 @@ def search(
     """Find the shape of a model under a budget.
 
     The model of the highest score among all of a search space that keep within every budget: by MeRino's evolutionary
-    search and, where it can be known, the true optimum. FILE is for `linnet train --model`.
+    search and, where it can be known, the true optimum. FILE is for `linnet train --model`. What a small model costs
+    depends on its vocabulary: --data gives that of the text that it is for.
 
     Example: linnet design --space merino --max-flops 60G --max-parameters 60M --out best.yaml
+
+    Example: linnet design --space mixed --data data/my --max-parameters 3M --out best.yaml
 
     Example: linnet design --space space.yaml --max-flops 2G --max-state 2MB@4096 --score penalised_parameters --json
 
@@ -121,11 +145,12 @@ def search(
 
     if space is None:
         raise UserError("--space: missing; give a search space: merino, mixed, study, or a YAML file")
-    found_space = load_space(space)
+    own, settings = _changes(changes or [], data, vocab_size)
+    found_space = load_space(space, own)
     counting = Counting(_tokens(tokens, found_space), with_head, dtype, batch)
     limits = {"flops": max_flops, "parameters": max_parameters, "weights": max_weights}
     budgets = _budgets({**limits, "training_memory": max_training_memory}, max_state or [], counting)
-    task = Task(found_space, budgets, score, _settings(changes or [], seed), method)
+    task = Task(found_space, budgets, score, _settings(settings, seed), method)
     if found_space.left_out[0]:
         note(f"{found_space.left_out[0]:,} combinations make no block; the first: {found_space.left_out[1]}")
     clock = Clock(max_latency, latency_of, device, threads)
@@ -143,6 +168,21 @@ def _refuse_alone(context: typer.Context) -> None:
         if was_given(context, name) and not any(was_given(context, other) for other in others):
             said = " or ".join(option_of(context, other) for other in others)
             raise UserError(f"{option_of(context, name)}: belongs to {said}; give it too, or leave both out")
+
+
+def _changes(changes: list[str], data: Path | None, vocab_size: int | None) -> tuple[list[str], list[str]]:
+    """What changes the space, the vocabulary with it, and what is a setting of the search."""
+    from linnet.data.shards import read_manifest
+
+    of_space = [change for change in changes if re.split("[.=]", change.strip())[0] in SPACE_FIELDS]
+    of_search = [change for change in changes if change not in of_space]
+    of_data = None if data is None else read_manifest(data).tokenizer.vocab_size
+    if vocab_size is not None and of_data not in (None, vocab_size):
+        raise UserError(f"--vocab-size {vocab_size}: {data} has {of_data:,} tokens; leave one of both out")
+    size = vocab_size or of_data
+    if size is not None and any(change.split("=")[0].strip() == "model.vocab_size" for change in of_space):
+        raise UserError("--set model.vocab_size: is decided by --data or --vocab-size; leave one of both out")
+    return [*of_space, *([] if size is None else [f"model.vocab_size={size}"])], of_search
 
 
 def _tokens(given: int | None, space: "Space") -> int:

@@ -30,7 +30,7 @@ def show_found(task: "Task", tokens: int, out: Path | None, as_json: bool) -> No
     from linnet.design.search import search as run_search
 
     found = run_search(task, name=out.stem if out else None)
-    _write(task, found, out)
+    _write(task, found, out, as_json)
     tables, figures = found_tables(task, found, tokens), found_figures(task, found, tokens)
     show(_title(task), _facts(task), figures, tables, list, None, as_json)
 
@@ -40,7 +40,7 @@ def show_checked(task: "Task", tokens: int, clock: Clock, out: Path | None, as_j
     from linnet.design.budget import Budget, first_within, read_seconds
     from linnet.design.checked import search_checked
     from linnet.design.found_tables import found_figures, found_tables, latency_figures, latency_table
-    from linnet.design.latency import Timing, measure, measured
+    from linnet.design.latency import Times, Timing, measured
     from linnet.inference.device import resolve_device
     from linnet.training.machine import threads
 
@@ -49,12 +49,13 @@ def show_checked(task: "Task", tokens: int, clock: Clock, out: Path | None, as_j
     timing = Timing(clock.kind, tokens, resolve_device(clock.device, "--device"))
     with threads(clock.threads, "--threads"):
         first_within(task.budgets, task.tables())  # what nothing meets is said before anything is timed
-        metric = measure(task.space, timing).metric()
-        limit = Budget(metric, limit_s, f"--max-latency {clock.limit}")
+        times = Times(task.space, timing)
+        times.take_all()
+        limit = Budget(times.metric(), limit_s, f"--max-latency {clock.limit}")
         name = out.stem if out else None
-        checked = search_checked(task, limit, lambda model: measured(model, timing), name)
+        checked = search_checked(task, limit, lambda model: measured(model, timing), times.take_again, name)
         found, task = checked.found, checked.task
-        _write(task, found, out)
+        _write(task, found, out, as_json)
         figures = {**found_figures(task, found, tokens), "latency": latency_figures(checked, timing)}
         tables = [*found_tables(task, found, tokens), latency_table(checked, timing)]
     show(_title(task), _facts(task), figures, tables, list, None, as_json)
@@ -75,6 +76,8 @@ def show_front(
     if out is not None:
         write_front(found, goals, task.score, out, invocation())
         note(f"descriptions and table: {out}")
+    elif not as_json:
+        note("nothing is written; --out DIR writes the descriptions, a table and a picture")
     show(
         f"Front of {pareto}",
         _facts(task),
@@ -107,9 +110,11 @@ def _facts(task: "Task") -> dict[str, str]:
     return {"space": f"space {task.space.spec.name}"}
 
 
-def _write(task: "Task", found: "Found", out: Path | None) -> None:
+def _write(task: "Task", found: "Found", out: Path | None, as_json: bool) -> None:
     from linnet.design.search import write_description
 
     if out is not None:
         write_description(found.plain, out, [invocation(), f"{task.score} {found.score:,.7g}"])
         note(f"description: {out}")
+    elif not as_json:
+        note("nothing is written; --out FILE writes the description for linnet train --model")

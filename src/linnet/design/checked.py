@@ -1,4 +1,8 @@
-"""A search under a limit of time: the winner is run, and the limit tightened where it takes longer than promised."""
+"""A search under a limit of time: the winner is run, and the limit tightened where it takes longer than promised.
+
+Times scatter. The winner is run in several rounds, and between them its parts are timed again, so that both see the
+same machine. Other programs can only make something slower: the fastest round counts.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,38 +12,82 @@ from linnet.design.search import Found, Task, search
 from linnet.errors import UserError
 from linnet.model.spec import ModelSpec
 
-ATTEMPTS = 5
+ATTEMPTS = 8
+ROUNDS = 5
 MARGIN = 0.97
 """A tightened limit is this much lower than what the last winner asks for: times vary from run to run."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A result that keeps within its limit when it is run. task: what was asked for, the limit with the others."""
+    """A result that keeps within its limit when it is run.
+
+    task: what was asked for, the limit with the others. found: with the measured time as its latency. predicted_s: by
+    all timings of its parts. rounds_s: the median of each round.
+    """
 
     task: Task
     found: Found
     predicted_s: float
-    measured_s: float
+    rounds_s: list[float]
     attempts: int
 
+    @property
+    def measured_s(self) -> float:
+        """Of the fastest round."""
+        return min(self.rounds_s)
 
-def search_checked(task: Task, limit: Budget, run: Callable[[ModelSpec], float], name: str | None = None) -> Checked:
-    """`search` with one budget more, of latency; `run` gives the seconds that a model takes.
+
+def search_checked(
+    task: Task,
+    limit: Budget,
+    run: Callable[[ModelSpec], float],
+    again: Callable[[ModelSpec], None],
+    name: str | None = None,
+) -> Checked:
+    """`search` with one budget more, of latency; `run` gives the seconds that a model takes, `again` times its parts
+    once more, which changes what the budget's metric says.
 
     `UserError` where nothing is predicted to meet the limit, or no winner kept it.
     """
-    tightened = limit
+    tightened, last = limit, None
     for attempt in range(1, ATTEMPTS + 1):
-        found = search(replace(task, budgets=[*task.budgets, tightened]), name)
-        predicted_s, measured_s = found.values[-1], run(found.model)
-        if measured_s <= limit.limit:
-            whole = replace(task, budgets=[*task.budgets, limit])
-            return Checked(whole, found, predicted_s, measured_s, attempt)
-        lower = min(tightened.limit, predicted_s) * MARGIN * limit.limit / measured_s
-        option = f"{limit.option} (lowered to {limit.metric.said(lower)}, as the best model so far took longer)"
-        tightened = replace(limit, limit=lower, option=option)
-    raise UserError(
-        f"{limit.option}: the best models took longer when they were run, at last {limit.metric.said(measured_s)};"
-        " expected a larger limit, or a machine that does nothing else meanwhile"
+        try:
+            found = search(replace(task, budgets=[*task.budgets, tightened]), name)
+        except UserError:
+            if last is None:
+                raise
+            break  # nothing else is predicted to be as fast as would be needed
+        last = _checked(task, limit, found, run, again, attempt)
+        if last.measured_s <= limit.limit:
+            return last
+        late = max(1.0, last.measured_s / last.predicted_s / MARGIN)
+        tightened = replace(limit, limit=min(tightened.limit, limit.limit / late))
+    assert last is not None
+    raise UserError(_never_kept(limit, last))
+
+
+def _checked(
+    task: Task,
+    limit: Budget,
+    found: Found,
+    run: Callable[[ModelSpec], float],
+    again: Callable[[ModelSpec], None],
+    attempt: int,
+) -> Checked:
+    rounds_s = []
+    for _ in range(ROUNDS):
+        rounds_s.append(run(found.model))
+        again(found.model)
+    of_model = replace(found, values=[*found.values[:-1], min(rounds_s)])
+    whole = replace(task, budgets=[*task.budgets, limit])
+    return Checked(whole, of_model, limit.metric.of_model(found.model), rounds_s, attempt)
+
+
+def _never_kept(limit: Budget, last: Checked) -> str:
+    said = limit.metric.said
+    return (
+        f"{limit.option}: no model kept it when it was run; the last of {last.attempts} was predicted to take"
+        f" {said(last.predicted_s)} and took {said(min(last.rounds_s))} to {said(max(last.rounds_s))} in"
+        f" {len(last.rounds_s)} rounds; expected a larger limit, or a machine that does nothing else meanwhile"
     )

@@ -50,6 +50,7 @@ def latency_figures(checked: Checked, timing: Timing) -> dict[str, Any]:
         "limit_s": checked.task.budgets[-1].limit,
         "predicted_s": checked.predicted_s,
         "measured_s": checked.measured_s,
+        "rounds_s": checked.rounds_s,
         "attempts": checked.attempts,
     }
 
@@ -62,11 +63,14 @@ def latency_table(checked: Checked, timing: Timing) -> Table:
         f"one more token after {timing.tokens:,}" if timing.kind == "token" else f"a pass over {timing.tokens:,} tokens"
     )
     ratio = numbers.ratio(checked.measured_s, checked.predicted_s)
-    rows = [[what, said(limit.limit), said(checked.predicted_s), said(checked.measured_s), ratio]]
-    columns = ["one stream, float32", "limit", "predicted", "measured", "ratio"]
+    rounds = f"{said(min(checked.rounds_s))} to {said(max(checked.rounds_s))}"
+    rows = [[what, said(limit.limit), said(checked.predicted_s), said(checked.measured_s), rounds, ratio]]
+    columns = ["one stream, float32", "limit", "predicted", "measured", "its rounds", "ratio"]
     meaning = (
         f"On {timing.device}, {torch.get_num_threads()} threads. Predicted: the sum of its blocks' times, each timed by"
-        f" itself; measured: the median of this model, run. {_attempts_said(checked.attempts)}"
+        f" itself; measured: this model, run; of {len(checked.rounds_s)} rounds the fastest, as other programs can only"
+        " make one slower."
+        f" {_attempts_said(checked.attempts)}"
     )
     return Table("Latency", columns, rows, meaning)
 
@@ -74,9 +78,10 @@ def latency_table(checked: Checked, timing: Timing) -> Table:
 def _attempts_said(attempts: int) -> str:
     if attempts == 1:
         return "It kept the limit at once."
+    before = "The winner before took" if attempts == 2 else f"The {attempts - 1} winners before took"
     return (
-        f"The limit was tightened {attempts - 1} times until the winner kept it when it was run; evolution, true"
-        " optimum and gap are those of the last, lowered limit."
+        f"{before} longer than the limit; evolution, true optimum and gap are those of the last, where the limit was"
+        " lowered or parts were timed again."
     )
 
 
@@ -84,6 +89,7 @@ def cost_figures(model: ModelSpec, tokens: int) -> dict[str, Any]:
     """Parameters, and forward FLOPs with and without the head: papers differ in what they count."""
     cost = model_cost(model)
     return {
+        "vocab_size": model.vocab_size,
         "parameters": cost.parameters,
         "decoder_parameters": cost.blocks.parameters,
         "tokens": tokens,
@@ -130,7 +136,11 @@ def _cost_table(model: ModelSpec, tokens: int) -> Table:
         f"forward FLOPs of {tokens:,} tokens, with output head": flops["with_head"],
     }
     rows = [[name, f"{count:,}", numbers.metric(count)] for name, count in counts.items()]
-    return Table("Cost", ["", "exactly", ""], rows, "From the description alone; more by linnet spec show.")
+    meaning = (
+        f"From the description alone, with a vocabulary of {model.vocab_size:,} tokens (--data takes that of your"
+        " text); more by linnet spec show."
+    )
+    return Table("Cost", ["", "exactly", ""], rows, meaning)
 
 
 def _budget_row(budget: Budget, value: float) -> list[str]:
@@ -141,13 +151,13 @@ def _budget_row(budget: Budget, value: float) -> list[str]:
 def _search_table(task: Task, found: Found) -> Table:
     evolved, optimum, rows = found.evolved, found.optimum, []
     if evolved is not None:
-        details = f"{evolved.drawn:,} models drawn, {evolved.kept:,} within the budgets"
+        details = f"of {evolved.drawn:,} models drawn {evolved.kept:,} were within the budgets"
         rows.append(["evolution", f"{evolved.score:,.7g}", details])
     if optimum is not None:
         details = "" if found.gap is None else f"evolution fell short of it by {found.gap:.3%}"
         rows.append(["true optimum", f"{optimum.score:,.7g}", details])
     elif found.too_large:
-        rows.append(["true optimum", "not known", "there are too many models"])
+        rows.append(["true optimum", "not known", "the proof was given up: too many models could be it"])
     meaning = f"{task.score}: {SCORES[task.score].summary}. The space has {task.space.size:,} models."
     return Table("Search", ["", task.score, ""], rows, f"{meaning} {measured_worth(task.score)}")
 

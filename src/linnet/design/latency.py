@@ -1,4 +1,4 @@
-"""Latency on this machine: every distinct block is timed once, the times of a model's parts are added.
+"""Latency on this machine: every distinct block is timed by itself, the times of a model's parts are added.
 
 Legend: `B` batch (one stream), `T` tokens, `W` width.
 """
@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -25,10 +26,13 @@ from linnet.progress import progress
 
 Kind = Literal["token", "sequence"]
 
-RUNS = 5
-"""Of each part, after one that does not count; the median is its time."""
+RUNS = 3
+"""Of a part, after one that does not count; the median is what it took."""
 
-CHECK_RUNS = 15
+PASSES = 2
+"""Over all parts, some time apart. Other programs can only make a part slower, so the faster counts."""
+
+CHECK_RUNS = 5
 PROMPT = 16
 """Tokens that a state has really seen when one more is timed; the rest of its length is room, read all the same."""
 
@@ -55,50 +59,73 @@ class Timing:
         return 1 if self.kind == "token" else self.tokens
 
 
-@dataclass(frozen=True)
-class Times:
-    """Seconds of each block (by its description), of each projection, and of embedding and head together."""
+def _key(block: BlockSpec) -> str:
+    return block.model_dump_json()
 
-    blocks: dict[str, float]
-    joins: dict[tuple[int, int], float]
-    outside: float
+
+class Times:
+    """Seconds of every part that a model of a space can have, all that were taken; the lowest count.
+
+    blocks: by their descriptions; joins: of projections, by their widths; outside: of embedding and head together.
+    Between two runs as many other bytes are read as one token reads of a model, so that caches are as cold as they
+    are in one.
+    """
+
+    def __init__(self, space: Space, timing: Timing) -> None:
+        self.space, self.timing = space, timing
+        self.model = space.model([0] * space.spec.blocks)
+        self.clock = Clock(timing.device, _bytes_between(space, self.model))
+        self.blocks: dict[str, list[float]] = {}
+        self.joins: dict[tuple[int, int], list[float]] = {}
+        self.outside: list[float] = []
+
+    def take_all(self) -> None:
+        """Time every part, in several passes."""
+        widths = sorted({self.model.d_model, *(block.width or self.model.d_model for block in self.space.described)})
+        pairs = [(before, after) for before in widths for after in widths if before != after]
+        with progress("timing blocks", PASSES * (len(self.space.described) + len(pairs)), "parts") as advance:
+            for _ in range(PASSES):
+                for pair in pairs:
+                    self._take_join(pair)
+                    advance(1)
+                for block in self.space.described:
+                    self._take_block(block)
+                    advance(1)
+                self._take_outside()
+
+    def take_again(self, model: ModelSpec) -> None:
+        """Time the parts of one model once more."""
+        widths = [model.d_model, *(block.width or model.d_model for block in model.blocks), model.d_model]
+        for before, after in set(pairwise(widths)):
+            if before != after:
+                self._take_join((before, after))
+        for block in {_key(block): block for block in model.blocks}.values():
+            self._take_block(block)
+        self._take_outside()
 
     def metric(self) -> Metric:
         """The sum over a model's parts."""
         return Metric(
             "latency",
             "seconds",
-            lambda block, _: self.blocks[_key(block)],
-            lambda inputs, outputs: self.joins.get((inputs, outputs), 0.0),
-            lambda _: self.outside,
+            lambda block, _: min(self.blocks[_key(block)]),
+            lambda inputs, outputs: min(self.joins.get((inputs, outputs), [0.0])),
+            lambda _: min(self.outside),
         )
 
+    def _take_join(self, widths: tuple[int, int]) -> None:
+        with torch.inference_mode():
+            taken = self.clock.seconds(_projection(*widths, self.timing))
+        self.joins.setdefault(widths, []).append(taken)
 
-def _key(block: BlockSpec) -> str:
-    return block.model_dump_json()
+    def _take_block(self, block: BlockSpec) -> None:
+        with torch.inference_mode():
+            taken = self.clock.seconds(_block(block, self.model, self.timing))
+        self.blocks.setdefault(_key(block), []).append(taken)
 
-
-@torch.inference_mode()
-def measure(space: Space, timing: Timing) -> Times:
-    """Time every part that a model of the space can have.
-
-    Between two runs as many other bytes are read as one token reads of a model, so that caches are as cold as they are
-    in one.
-    """
-    model = space.model([0] * space.spec.blocks)
-    widths = sorted({model.d_model, *(block.width or model.d_model for block in space.described)})
-    pairs = [(a, b) for a in widths for b in widths if a != b]
-    clock = Clock(timing.device, _bytes_between(space, model))
-    with progress("timing blocks", len(space.described) + len(pairs), "parts") as advance:
-        joins = {}
-        for inputs, outputs in pairs:
-            joins[inputs, outputs] = clock.seconds(_projection(inputs, outputs, timing))
-            advance(1)
-        blocks = {}
-        for block in space.described:
-            blocks[_key(block)] = clock.seconds(_block(block, model, timing))
-            advance(1)
-    return Times(blocks, joins, clock.seconds(_outside(model, timing)))
+    def _take_outside(self) -> None:
+        with torch.inference_mode():
+            self.outside.append(self.clock.seconds(_outside(self.model, self.timing)))
 
 
 @torch.inference_mode()
@@ -127,7 +154,7 @@ class Clock:
         self.between = torch.ones(bytes_between // 4, device=device)
 
     def seconds(self, run: Callable[[], object], runs: int = RUNS) -> float:
-        """The median."""
+        """The median, after a run that does not count."""
         run()
         return statistics.median(self._once(run) for _ in range(runs))
 

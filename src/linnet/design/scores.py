@@ -98,7 +98,9 @@ def _weighted(part: Part, settings: ScoreSettings, of_matrix: Callable[[Matrix],
 SCORES: dict[str, Score] = {
     "parameters": Score(parameters, 0.0, "all parameters", (0.94, 0.63)),
     "decoder_parameters": Score(decoder_parameters, 0.0, "parameters but for embedding and head", (0.99, 0.64)),
-    "penalised_parameters": Score(decoder_parameters, 2.0, "the same, times 1 - 2 depth / width", (0.99, 0.74)),
+    "penalised_parameters": Score(
+        decoder_parameters, 2.0, "parameters but for embedding and head, times 1 - 2 depth / width", (0.99, 0.74)
+    ),
     "entropy": Score(entropy_of_layers, 1 / 16, "entropy of the layers, times 1 - depth / (16 width)", (0.98, 0.46)),
     "entropy_beta_0": Score(entropy_of_layers, 0.0, "entropy of the layers, without a penalty", (0.98, 0.45)),
     "entropy_beta_2": Score(entropy_of_layers, 2.0, "entropy of the layers, times 1 - 2 depth / width", (0.99, 0.69)),

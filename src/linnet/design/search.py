@@ -52,7 +52,7 @@ class Found:
     """The best model that is known, within all budgets, and how it was found.
 
     evolved: what evolution found; None where it was not asked. optimum: the proven best; None where it is not known
-    (`too_large`: the space has too many models) or was not asked for. values: of each budget's metric.
+    (`too_large`: its proof was given up) or was not asked for. values: of each budget's metric.
     """
 
     plain: dict[str, Any]
@@ -89,8 +89,8 @@ def search(task: Task, name: str | None = None) -> Found:
             too_large = True
             if evolved is None:
                 raise UserError(
-                    f"--method exact: the space {task.space.spec.name} has too many models ({task.space.size:.2g});"
-                    " expected auto or evolution"
+                    f"--method exact: of the {task.space.size:.2g} models of the space {task.space.spec.name} too many"
+                    " could be the optimum, so its proof was given up; expected auto or evolution"
                 ) from None
     best = proven or evolved
     candidate = best.candidate if best is not None else start

@@ -17,7 +17,7 @@ from pydantic import PositiveInt
 from linnet.errors import UserError
 from linnet.mixers.registry import MIXERS
 from linnet.model.spec import BlockSpec, ModelSpec
-from linnet.spec import Spec, read_yaml
+from linnet.spec import Spec, override, read_yaml
 
 SPACES = Path(__file__).parent / "spaces"
 MOST_BLOCKS = 20_000
@@ -92,8 +92,8 @@ def space_names() -> list[str]:
     return sorted(path.stem for path in SPACES.glob("*.yaml"))
 
 
-def load_space(source: str | Path) -> Space:
-    """A space by the name of one that comes with linnet, or from a YAML file.
+def load_space(source: str | Path, changes: Sequence[str] = ()) -> Space:
+    """A space by the name of one that comes with linnet, or from a YAML file; `changes` are of the form `KEY=VALUE`.
 
     `UserError` where there is none, a field is wrong, no block fits, or there are too many.
     """
@@ -105,7 +105,7 @@ def load_space(source: str | Path) -> Space:
     plain = read_yaml(path)
     if not isinstance(plain, dict):
         raise UserError(f"{source}: expected a mapping with model, blocks, block, found {type(plain).__name__}")
-    return build_space(SpaceSpec.parse(plain, str(source)), str(source))
+    return build_space(SpaceSpec.parse(override(plain, list(changes)), str(source)), str(source))
 
 
 def build_space(spec: SpaceSpec, origin: str) -> Space:
@@ -184,6 +184,8 @@ def _completed(block: dict[str, Any], d_model: int, origin: str) -> dict[str, An
             raise UserError(
                 f"{origin}: block.ratio: {ratio!r}: must be a number greater than 0, at most {MOST_RATIO:,}"
             )
+        if "hidden" in feed_forward:
+            raise UserError(f"{origin}: block.feed_forward.hidden: is decided by ratio; leave one of both out")
         block["feed_forward"] = {**feed_forward, "hidden": max(1, round(ratio * width))}
     if head_width is not None and isinstance(mixer, dict) and _wants_heads(mixer) and isinstance(width, int):
         if not isinstance(head_width, int) or head_width <= 0:

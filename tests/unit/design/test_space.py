@@ -95,6 +95,10 @@ def test_a_described_model_is_the_one_that_was_chosen(small_space, data):
         ({"block": {"ratio": [1, float("inf")]}}, "small: block.ratio: inf: must be a number greater than 0, at most"),
         ({"block": {"ratio": float("nan")}}, "small: block.ratio: nan: must be a number greater than 0, at most 1,000"),
         ({"block": {"feed_forward": None}}, "small: block.ratio: is that of a feed_forward, which no block has; give"),
+        (
+            {"block": {"feed_forward": {"kind": "mlp", "hidden": [8, 16]}}},
+            "small: block.feed_forward.hidden: is decided by ratio; leave one of both out",
+        ),
         ({"block": {"repeat": [1, 10**9]}}, "small: block.repeat: 1000000000: must be at most 1,000"),
         ({"blocks": 10**8}, "small: blocks: 100000000: must be at most 64"),
         ({"block": {"head_width": 0.5}}, "small: block.head_width: 0.5: must be a whole number greater than 0"),

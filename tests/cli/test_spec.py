@@ -154,7 +154,7 @@ def test_half_the_precision_is_half_the_state_but_for_decay_rates(capsys: pytest
 
 
 def test_a_changed_field_is_a_changed_model(capsys: pytest.CaptureFixture[str]):
-    shown = figures(capsys, "gpt2-124m", "--set", "blocks.0.repeat=24", "--set", "name=double")
+    shown = figures(capsys, "gpt2-124m", "--set", "model.blocks.0.repeat=24", "--set", "name=double")
     assert shown["name"] == "double"
     assert shown["parameters"]["blocks"] == 2 * 85_054_464
 

@@ -63,7 +63,7 @@ def show(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Sequences in a training step, for its memory.")] = 8,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field first (repeatable).")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field first; model.KEY is KEY too (repeatable).")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -82,7 +82,8 @@ def show(
     from linnet.model.spec import ModelSpec, read_description
     from linnet.spec import override
 
-    description = ModelSpec.parse(override(read_description(model), changes or []), model)
+    fields = [change.strip().removeprefix("model.") for change in changes or []]  # as `linnet train` names them
+    description = ModelSpec.parse(override(read_description(model), fields), model)
     length = tokens or description.context_length
     if tokens is not None and tokens > description.context_length and description.embedding.positions == "learned":
         raise UserError(f"--tokens {tokens}: the model's learned positions end at {description.context_length}")

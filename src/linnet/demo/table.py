@@ -127,7 +127,7 @@ def short_meanings(figures: DemoFigures) -> Sequence[str]:
     """The least that has to be said about the table."""
     return (
         f"bits per byte: lower is better; causal, on all {numbers.grouped(figures.corpus.validation_stories)} held-out"
-        " stories.",
+        " stories (above, while training: on some of them).",
         "leak: bits per byte that PLDR-LLM's own whole-sequence pass gains by seeing the future.",
         f"state: bytes kept of a text of {numbers.tokens(SHORT_TOKENS)} and {numbers.tokens(LONG_TOKENS)} tokens.",
     )

@@ -63,7 +63,8 @@ def show(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Sequences in a training step, for its memory.")] = 8,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field first; model.KEY is KEY too (repeatable).")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a field first; model.KEY is KEY too (repeatable)."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -13,6 +13,8 @@ from linnet.design.tables import Indices, Numbers, Tables
 MOST_STEPS = 4096
 """Of a table; a finer one is made coarser, so that it promises more than there is, never less."""
 
+TINY = 1e-300
+
 ROUNDING = 1e-12
 """Relative; sums of measured times differ in the last digits with their order."""
 
@@ -108,14 +110,23 @@ class Promise:
 
     def _penalty(self, missing: int, depth_L: Numbers, term_L: Numbers, more_L: Numbers) -> Numbers:
         """The weakest that any number of layers to come allows: as wide as can be, and as the limits allow in all."""
-        weakest = np.zeros(len(depth_L))
-        for layers in range(missing * self.fewest, missing * self.most + 1):
-            if self.smallest_counts:
-                term = np.minimum(term_L, self.widest_layer)
-            else:
-                term = term_L + np.clip(more_L, 0.0, layers * self.widest_layer)
-            weakest = np.maximum(weakest, self.tables.penalty(depth_L + layers, term))
-        return weakest
+        fewest, most = missing * self.fewest, missing * self.most
+        if self.smallest_counts:
+            return self.tables.penalty(depth_L + fewest, np.minimum(term_L, self.widest_layer))
+        more_L = np.maximum(more_L, 0.0)
+        used_up_L = more_L / max(self.widest_layer, TINY)
+        layers_L = np.clip(np.minimum(self._best_layers(depth_L, term_L), used_up_L), fewest, most)
+        return self.tables.penalty(depth_L + layers_L, term_L + np.minimum(more_L, layers_L * self.widest_layer))
+
+    def _best_layers(self, depth_L: Numbers, term_L: Numbers) -> Numbers:
+        """How many of the widest layers weaken the penalty most; parts of a layer are allowed, as this is a promise.
+
+        Depth over width, `d^2 / (t + w n)` of the mean and `d exp(-(t + w n) / d)` of the geometric mean, with
+        `d = depth + n`, falls up to one n and rises from there on.
+        """
+        if self.tables.settings.width == "mean":
+            return depth_L - 2 * term_L / self.widest_layer
+        return (self.widest_layer - 1) * depth_L - term_L
 
 
 def _most(endings: list[list[list[Steps]]], missing: int, width: int, rooms: list[Numbers]) -> Numbers:

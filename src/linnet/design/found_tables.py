@@ -14,6 +14,8 @@ from linnet.model.cost import model_cost
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.report import Table
 
+EXACTLY_SAID = 10**12
+
 
 def found_figures(task: Task, found: Found, tokens: int) -> dict[str, Any]:
     """Everything, ready for JSON. `tokens`: over which FLOPs are counted."""
@@ -158,8 +160,12 @@ def _search_table(task: Task, found: Found) -> Table:
         rows.append(["true optimum", f"{optimum.score:,.7g}", details])
     elif found.too_large:
         rows.append(["true optimum", "not known", "the proof was given up: too many models could be it"])
-    meaning = f"{task.score}: {SCORES[task.score].summary}. The space has {task.space.size:,} models."
+    meaning = f"{task.score}: {SCORES[task.score].summary}. The space has {_said_count(task.space.size)} models."
     return Table("Search", ["", task.score, ""], rows, f"{meaning} {measured_worth(task.score)}")
+
+
+def _said_count(count: int) -> str:
+    return f"{count:,}" if count < EXACTLY_SAID else numbers.scientific(float(count))
 
 
 def measured_worth(name: str) -> str:

@@ -12,7 +12,7 @@ from linnet.design.budget import Budget, first_within, limits
 from linnet.design.evolution import EvolutionSettings, evolve
 from linnet.design.metrics import Metric
 from linnet.design.optimum import TooLargeError
-from linnet.design.scores import SCORES, ScoreSettings
+from linnet.design.scores import SCORES, ScoreSettings, penalty, width_term
 from linnet.design.space import load_space
 from linnet.design.tables import Tables, build_tables
 
@@ -98,6 +98,34 @@ def test_flops_and_state_together_in_merinos_space(limits_M: list[float], score:
     found = optimum.optimum(tables, np.array(limits_M))
     assert found.score == pytest.approx(score, abs=0.01)
     assert found.beginnings < 4_000_000
+
+
+@settings(max_examples=150)
+@given(
+    definition=st.sampled_from(["mean", "geometric", "minimum"]),
+    beta=st.floats(0.01, 1),
+    missing=st.integers(0, 2),
+    so_far=st.lists(st.sampled_from([(1, 8), (1, 24), (2, 16), (9, 8), (15, 8), (40, 24)]), min_size=1, max_size=3),
+    more=st.one_of(st.floats(0, 3000), st.just(-np.inf)),
+)
+def test_the_promised_penalty_is_the_weakest_of_any_number_of_layers(
+    small_space, definition, beta, missing, so_far, more
+):
+    """Found in one step, where a loop over all numbers of layers would do; parts of a layer promise a little more."""
+    settings = ScoreSettings(width=definition, beta=beta)
+    tables = build_tables(small_space(blocks=3, block={"repeat": [1, 30]}), METRICS, SCORES["entropy"], settings)
+    promise = endings.Promise(tables, np.array([np.inf] * len(METRICS)))
+    terms = [width_term(depth, width, definition) for depth, width in so_far]
+    depth, term = float(sum(depth for depth, _ in so_far)), min(terms) if definition == "minimum" else sum(terms)
+
+    def with_layers(layers: int) -> float:
+        added = 0.0 if definition == "minimum" else min(max(more, 0.0), layers * promise.widest_layer)
+        reached = min(term, promise.widest_layer) if definition == "minimum" else term + added
+        return penalty(depth + layers, reached, beta, definition)
+
+    weakest = max(with_layers(layers) for layers in range(missing, 30 * missing + 1))
+    (found,) = promise._penalty(missing, np.array([depth]), np.array([term]), np.array([more]))
+    assert weakest - 1e-9 <= found <= weakest + 0.05 * beta
 
 
 @pytest.mark.parametrize("steps", [4096, 5])

@@ -160,6 +160,25 @@ def test_a_law_is_fitted_kept_and_planned_with(
     )
 
 
+def test_what_speaks_against_a_law_is_said_kept_and_said_again_by_a_plan(
+    table: Path, tmp_path: Path, few_starts: None, capsys: pytest.CaptureFixture[str]
+):
+    table.write_text("\n".join(table.read_text().splitlines()[:1] + table.read_text().splitlines()[1::5]))
+    law = tmp_path / "law.json"
+    assert main(["plan", "fit", str(table), "--out", str(law), "--bootstrap", "20", "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["warnings"] and found["warnings"][0].startswith("8 runs for five unknowns")
+    assert [line for line in err.splitlines() if line.startswith("warning: ")] == [
+        f"warning: {line}" for line in found["warnings"]
+    ]
+    assert main(["plan", "--flops", "1e16", "--law", str(law), *GIVEN, "--json"]) == 0
+    out, err = capsys.readouterr()
+    again = [f"{law}: {line}" for line in found["warnings"]]
+    assert json.loads(out)["warnings"][: len(again)] == again
+    assert err.startswith("".join(f"warning: {line}\n" for line in again))
+
+
 def test_larger_runs_are_predicted_from_run_folders(
     tmp_path: Path, few_starts: None, capsys: pytest.CaptureFixture[str]
 ):
@@ -168,6 +187,7 @@ def test_larger_runs_are_predicted_from_run_folders(
         for width in (8, 16, 24, 32)
         for tokens in (30_000, 60_000, 100_000, 300_000)
     ]
+    folders.append(write_run_folder(tmp_path / "going", small_model(8), [1000], finished=False))
     law = tmp_path / "half.json"
     arguments = ["plan", "fit", *map(str, folders), "--out", str(law), "--hold-out", "0.25", "--bootstrap", "20"]
     assert main([*arguments, "--report", str(tmp_path / "report")]) == 0
@@ -175,6 +195,7 @@ def test_larger_runs_are_predicted_from_run_folders(
     assert out.startswith("Scaling law: 12 of 16 runs")
     assert "Prediction\n" in out and "Ways of counting\n" in out
     assert "law: " in err and "report: " in err
+    assert err.startswith(f"left out: {folders[-1]}: the run is not finished; ")
     assert (tmp_path / "report" / "held_out.png").read_bytes().startswith(b"\x89PNG")
     kept = read_law(law)
     held = json.loads(law.read_text())["fit"]["held_out"]
@@ -221,7 +242,7 @@ def test_the_highest_losses_are_dropped_and_the_counting_is_chosen(
         (["--report", "X", "fit", "x", "--out", "y"], "error: --report: stands before fit; it belongs to linnet plan"),
         (["--json", "fit", "x", "--out", "y"], "error: --json: stands before fit; it belongs to linnet plan itself\n"),
         (["--data", "/no", "fit", "x", "--out", "y"], "error: --data: stands before fit; it belongs to linnet plan"),
-        (["fit", "nowhere", "--out", "y"], "error: nowhere: neither a CSV file nor the folder of a run"),
+        (["fit", "nothing.csv", "--out", "y"], "error: nothing.csv: no such file or folder; expected a CSV file, or"),
         (["fit", "nowhere"], "error: Missing option '--out' (see linnet plan fit --help)\n"),
     ],
 )

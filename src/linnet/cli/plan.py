@@ -133,7 +133,10 @@ def plan_budget(
 @plan.command()
 def fit(
     sources: Annotated[
-        list[Path], typer.Argument(metavar="RUNS...|FILE.csv", help="Folders of finished runs, or one CSV file.")
+        list[Path],
+        typer.Argument(
+            metavar="RUNS...|FILE.csv", help="Folders of runs or of comparisons (their runs/), or one CSV file."
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The law's file (JSON).")],
     counted: Annotated[
@@ -162,7 +165,10 @@ def fit(
 
     A CSV file has columns parameters, loss (nats per token), and training_flops or tokens; optional: run (rows of one
     name are one run's curve), parameters_without_embedding, parameters_matrices_and_head. Of run folders the causal
-    loss of the held-out text counts, and FLOPs are exact.
+    loss of the held-out text counts, and FLOPs are exact; runs that are not finished are left out, and named.
+
+    A law needs at least 6 runs, of 3 sizes and 3 numbers of tokens; with --hold-out so many must be left: 12 runs in
+    all for --hold-out 0.5. A warning says where the runs do not determine the law.
 
     Example: linnet plan fit runs/* --out law.json --report fitted
 
@@ -180,12 +186,16 @@ def fit(
     check_out_file(out)
     check_out_folder(report, "--report")
     study = read_study(sources)
+    for line in study.left_out:
+        note(f"left out: {line}")
     settings = Settings(counted, drop_highest, delta, flops_tolerance, resamples, seed, hold_out)
     found = fit_runs(study.runs, settings, out.stem)
     law = fitted_law(found, study.bytes_per_token, invocation())
     plain = law.model_dump(mode="json")
     write_json(out, plain)
     note(f"law: {out}")
+    for line in law.warnings:
+        note(f"warning: {line}")
     facts = {"runs": f"{len(found.runs)} of {len(study.runs)} runs"}
     show("Scaling law", facts, plain, fit_tables(found), lambda: fit_pictures(found, published_laws()), report, as_json)
 

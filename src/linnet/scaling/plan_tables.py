@@ -35,8 +35,8 @@ SAME_SIZE = 1.2
 
 
 def warnings(plan: Plan) -> list[str]:
-    """What to think about before training, a line each."""
-    found = []
+    """What to think about before training, a line each; first what is known against the law."""
+    found = [f"{plan.law.name}: {line}" for line in plan.law.warnings]
     if plan.repeats_too_much:
         found.append(
             f"the text is seen {plan.epochs:.1f} times; above {MOST_EPOCHS} epochs repeated text is worth less and less"

@@ -42,6 +42,12 @@ def warnings(plan: Plan) -> list[str]:
             f"the text is seen {plan.epochs:.1f} times; above {MOST_EPOCHS} epochs repeated text is worth less and less"
             f" ({WARNING_SOURCE}), and no law here knows of it"
         )
+    if plan.tokens < plan.tokens_per_step:
+        found.append(
+            f"training is less than one step: {plan.tokens:,} of {plan.setting.batch_size} x"
+            f" {plan.setting.context_length:,} tokens; at least {plan.tokens_per_step:,} make a step, by a larger"
+            " budget, or a smaller --batch-size or --context-length"
+        )
     size, wanted = plan.counts.by_name()[plan.law.counted], plan.allocation.parameters
     if not 1 / SAME_SIZE < size / wanted < SAME_SIZE:
         found.append(

@@ -15,6 +15,7 @@ from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 from linnet.scaling import fit as fit_module
 from linnet.scaling import parametric
+from linnet.scaling import plan as plan_module
 from linnet.scaling.law_file import read_law
 
 GIVEN = ["--throughput", "1e12"]
@@ -125,6 +126,19 @@ def test_the_printed_search_finds_a_shape_for_the_same_data_that_trains(
     assert run["parameters"] == model_cost(better).parameters
 
 
+def test_a_folder_in_the_place_of_the_search_space_is_said_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def measured(*arguments: object) -> None:
+        raise AssertionError("measured already")
+
+    monkeypatch.setattr(plan_module, "measure", measured)
+    (tmp_path / "x-space.yaml").mkdir()
+    assert main(["plan", "--flops", "1e15", "--out", str(tmp_path / "x.yaml")]) == 2
+    said = f"the search space beside it, {tmp_path / 'x-space.yaml'}: is a folder; a file is expected\n"
+    assert capsys.readouterr().err == f"error: --out {tmp_path / 'x.yaml'}: {said}"
+
+
 def test_the_text_at_hand_is_counted_and_repeating_it_is_warned_of(data: Path, capsys: pytest.CaptureFixture[str]):
     arguments = ["plan", "--parameters", "1M", "--tokens", "1M", "--data", str(data), *GIVEN]
     assert main([*arguments, "--json"]) == 0
@@ -160,6 +174,25 @@ def test_a_law_is_fitted_kept_and_planned_with(
     )
 
 
+def test_what_speaks_against_a_law_is_said_kept_and_said_again_by_a_plan(
+    table: Path, tmp_path: Path, few_starts: None, capsys: pytest.CaptureFixture[str]
+):
+    table.write_text("\n".join(table.read_text().splitlines()[:1] + table.read_text().splitlines()[1::5]))
+    law = tmp_path / "law.json"
+    assert main(["plan", "fit", str(table), "--out", str(law), "--bootstrap", "20", "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["warnings"] and found["warnings"][0].startswith("8 runs for five unknowns")
+    assert [line for line in err.splitlines() if line.startswith("warning: ")] == [
+        f"warning: {line}" for line in found["warnings"]
+    ]
+    assert main(["plan", "--flops", "1e16", "--law", str(law), *GIVEN, "--json"]) == 0
+    out, err = capsys.readouterr()
+    again = [f"{law}: {line}" for line in found["warnings"]]
+    assert json.loads(out)["warnings"][: len(again)] == again
+    assert err.startswith("".join(f"warning: {line}\n" for line in again))
+
+
 def test_larger_runs_are_predicted_from_run_folders(
     tmp_path: Path, few_starts: None, capsys: pytest.CaptureFixture[str]
 ):
@@ -168,6 +201,7 @@ def test_larger_runs_are_predicted_from_run_folders(
         for width in (8, 16, 24, 32)
         for tokens in (30_000, 60_000, 100_000, 300_000)
     ]
+    folders.append(write_run_folder(tmp_path / "going", small_model(8), [1000], finished=False))
     law = tmp_path / "half.json"
     arguments = ["plan", "fit", *map(str, folders), "--out", str(law), "--hold-out", "0.25", "--bootstrap", "20"]
     assert main([*arguments, "--report", str(tmp_path / "report")]) == 0
@@ -175,6 +209,7 @@ def test_larger_runs_are_predicted_from_run_folders(
     assert out.startswith("Scaling law: 12 of 16 runs")
     assert "Prediction\n" in out and "Ways of counting\n" in out
     assert "law: " in err and "report: " in err
+    assert err.startswith(f"left out: {folders[-1]}: the run is not finished; ")
     assert (tmp_path / "report" / "held_out.png").read_bytes().startswith(b"\x89PNG")
     kept = read_law(law)
     held = json.loads(law.read_text())["fit"]["held_out"]
@@ -201,27 +236,35 @@ def test_the_highest_losses_are_dropped_and_the_counting_is_chosen(
     ("arguments", "expected"),
     [
         ([], "error: nothing to plan with; give one of --flops, --hours, --parameters, --tokens\n"),
-        (["--flops", "much"], "error: --flops much: expected a positive number, with k, M, G (or B), T or P behind"),
+        (["--flops", "much"], "error: --flops much: expected FLOPs from 1e6 to 1e30, as in 1e18\n"),
         (["--flops", "1e18", "--hours", "2"], "error: --flops, --hours: too many; expected one of --flops, --hours,"),
         (["--flops", "1e18", "--law", "gopher"], "error: --law gopher: no such file, and no law of that name; laws: "),
         (["--flops", "1e18", "--data", "nowhere"], "error: nowhere: not a data folder (no manifest.json); make one"),
-        (["--flops", "1e18", "--throughput", "0"], "error: --throughput 0: expected a positive number"),
+        (["--flops", "1e18", "--throughput", "0"], "error: --throughput 0: expected FLOPs per second from 1e3 to"),
         (["--flops", "1e9", "--throughput", "1k"], "error: a model of "),
-        (["--tokens", "1e300"], "error: --tokens 1e300: expected an amount from 1 to 1e16\n"),
-        (["--tokens", "1e-300"], "error: --tokens 1e-300: expected an amount from 1 to 1e16\n"),
-        (["--hours", "1e300"], "error: --hours 1e300: expected an amount from 1e-6 to 1e7\n"),
-        (["--flops", "1e300"], "error: --flops 1e300: expected an amount from 1e6 to 1e30\n"),
-        (["--parameters", "1e300"], "error: --parameters 1e300: expected an amount from 1 to 1e15\n"),
-        (["--flops", "1e18", "--throughput", "1e-300"], "error: --throughput 1e-300: expected an amount from 1e3 to"),
+        (["--tokens", "1e300"], "error: --tokens 1e300: expected tokens from 1 to 1e16, as in 2B\n"),
+        (["--tokens", "1e-300"], "error: --tokens 1e-300: expected tokens from 1 to 1e16, as in 2B\n"),
+        (["--hours", "0"], "error: --hours 0: expected hours from 0.000001 to 10,000,000, as in 0.5 or 24\n"),
+        (["--hours", "1e300"], "error: --hours 1e300: expected hours from 0.000001 to 10,000,000, as in 0.5 or 24\n"),
+        (["--flops", "1e300"], "error: --flops 1e300: expected FLOPs from 1e6 to 1e30, as in 1e18\n"),
+        (["--parameters", "1e300"], "error: --parameters 1e300: expected parameters from 1 to 1e15, as in 50M\n"),
+        (
+            ["--flops", "1e18", "--throughput", "1e-300"],
+            "error: --throughput 1e-300: expected FLOPs per second from 1e3 to",
+        ),
         (["--flops", "1e18", "--out", "."], "error: --out .: is a folder; a file is expected\n"),
         (["--flops", "1e18", "--report", __file__], f"error: --report {__file__}: {__file__} is a file; a folder is"),
+        (
+            ["--parameters", "1e9", "--flops", "1e6"],
+            "error: --flops 1e6 --parameters 1e9: comes to 1.67e-4 tokens; expec",
+        ),
         (["fit", "nowhere", "--out", "."], "error: --out .: is a folder; a file is expected\n"),
         (["--flops", "1e18", "fit", "x", "--out", "y"], "error: --flops: stands before fit; it belongs to linnet plan"),
         (["--law", "kaplan", "fit", "x", "--out", "y"], "error: --law: stands before fit; it belongs to linnet plan"),
         (["--report", "X", "fit", "x", "--out", "y"], "error: --report: stands before fit; it belongs to linnet plan"),
         (["--json", "fit", "x", "--out", "y"], "error: --json: stands before fit; it belongs to linnet plan itself\n"),
         (["--data", "/no", "fit", "x", "--out", "y"], "error: --data: stands before fit; it belongs to linnet plan"),
-        (["fit", "nowhere", "--out", "y"], "error: nowhere: neither a CSV file nor the folder of a run"),
+        (["fit", "nothing.csv", "--out", "y"], "error: nothing.csv: no such file or folder; expected a CSV file, or"),
         (["fit", "nowhere"], "error: Missing option '--out' (see linnet plan fit --help)\n"),
     ],
 )

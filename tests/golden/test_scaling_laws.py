@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from linnet.scaling.determined import doubts
 from linnet.scaling.isoflop import isoflop, isoflop_groups
 from linnet.scaling.law import ParametricLaw
 from linnet.scaling.law_file import read_law
@@ -60,9 +61,11 @@ def test_it_is_the_published_replication(fitted: Fitted, points: Points):
 
 
 def test_the_bootstrap_gives_the_published_standard_errors(fitted: Fitted, points: Points):
-    spread = bootstrap(points, fitted, resamples=100, seed=0).std(axis=0)
-    for name, found in zip(PUBLISHED, spread, strict=True):
+    samples = bootstrap(points, fitted, resamples=100, seed=0)
+    for name, found in zip(PUBLISHED, samples.std(axis=0), strict=True):
         assert 0.6 < found / STANDARD_ERRORS[name] < 1.5
+    ends = np.quantile(samples, [0.025, 0.975], axis=0).T
+    assert doubts(points, dict(zip(PUBLISHED, map(tuple, ends), strict=True)), 0.95) == []
 
 
 def test_approach_2_gives_the_papers_exponents(points: Points):

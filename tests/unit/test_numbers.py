@@ -112,16 +112,25 @@ def test_a_plain_number_is_just_that_number(value: float):
         ("12_000K", 12_000_000),
         (" 7 ", 7),
         ("1e3M", 1e9),
+        ("2  M", 2e6),
     ],
 )
 def test_numbers_are_read_as_people_write_them(text: str, value: float):
     assert numbers.parse(text, "--tokens") == pytest.approx(value, rel=1e-15)
 
 
-@pytest.mark.parametrize("text", ["", "M", "0", "-5M", "2m", "2MB", "1e", "nan", "inf", "1e400", "1.2.3", "0x10", "٣"])
+@pytest.mark.parametrize(
+    "text", ["", "M", "0", "-5M", "2m", "2MB", "1e", "nan", "inf", "1e400", "1.2.3", "0x10", "٣", "12,"]
+)
 def test_what_is_no_amount_is_refused_by_name(text: str):
     with pytest.raises(UserError, match=r"^--tokens .*: expected a positive number, with k, M, G"):
         numbers.parse(text, "--tokens")
+
+
+def test_an_amount_has_one_of_the_units_it_is_asked_for():
+    units = {"B": 1.0, "MiB": 2.0**20}
+    assert numbers.amount("1,024 B", units) == 1024 and numbers.amount("1.5MiB", units) == 1.5 * 2**20
+    assert [numbers.amount(text, units) for text in ("2", "2M", "2 mib", "0B", "B", "1e400B", "")] == [None] * 7
 
 
 @given(st.floats(1e-3, 1e18))

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from linnet.scaling.law import Law
 
 BOUNDS = {
-    "flops": ("1e6", "1e30"),
-    "hours": ("1e-6", "1e7"),
-    "parameters": ("1", "1e15"),
-    "tokens": ("1", "1e16"),
-    "throughput": ("1e3", "1e24"),
+    "flops": ("FLOPs", "1e6", "1e30", "1e18"),
+    "hours": ("hours", "0.000001", "10,000,000", "0.5 or 24"),
+    "parameters": ("parameters", "1", "1e15", "50M"),
+    "tokens": ("tokens", "1", "1e16", "2B"),
+    "throughput": ("FLOPs per second", "1e3", "1e24", "2e12"),
 }
-"""Amounts that a run could have, with room: far beyond them a law's powers leave the floats."""
+"""Of what, least and most that a run could have, and an example. Far beyond, the powers of a law leave the floats."""
 
 plan = typer.Typer(add_completion=False, rich_markup_mode=None, invoke_without_command=True)
 
@@ -102,6 +102,8 @@ def plan_budget(
     from linnet.scaling.throughput import Throughput
 
     check_out_file(out)
+    if out is not None:
+        check_out_file(space_file(out), f"--out {out}: the search space beside it,")
     check_out_folder(report, "--report")
     amounts = {name: _amount(text, name) for name, text in given.items() if text is not None}
     budget, (chosen, laws) = Budget(**amounts), _laws(law)
@@ -133,7 +135,10 @@ def plan_budget(
 @plan.command()
 def fit(
     sources: Annotated[
-        list[Path], typer.Argument(metavar="RUNS...|FILE.csv", help="Folders of finished runs, or one CSV file.")
+        list[Path],
+        typer.Argument(
+            metavar="RUNS...|FILE.csv", help="Folders of runs or of comparisons (their runs/), or one CSV file."
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The law's file (JSON).")],
     counted: Annotated[
@@ -162,7 +167,10 @@ def fit(
 
     A CSV file has columns parameters, loss (nats per token), and training_flops or tokens; optional: run (rows of one
     name are one run's curve), parameters_without_embedding, parameters_matrices_and_head. Of run folders the causal
-    loss of the held-out text counts, and FLOPs are exact.
+    loss of the held-out text counts, and FLOPs are exact; runs that are not finished are left out, and named.
+
+    A law needs at least 6 runs, of 3 sizes and 3 numbers of tokens; with --hold-out so many must be left: 12 runs in
+    all for --hold-out 0.5. A warning says where the runs do not determine the law.
 
     Example: linnet plan fit runs/* --out law.json --report fitted
 
@@ -180,12 +188,16 @@ def fit(
     check_out_file(out)
     check_out_folder(report, "--report")
     study = read_study(sources)
+    for line in study.left_out:
+        note(f"left out: {line}")
     settings = Settings(counted, drop_highest, delta, flops_tolerance, resamples, seed, hold_out)
     found = fit_runs(study.runs, settings, out.stem)
     law = fitted_law(found, study.bytes_per_token, invocation())
     plain = law.model_dump(mode="json")
     write_json(out, plain)
     note(f"law: {out}")
+    for line in law.warnings:
+        note(f"warning: {line}")
     facts = {"runs": f"{len(found.runs)} of {len(study.runs)} runs"}
     show("Scaling law", facts, plain, fit_tables(found), lambda: fit_pictures(found, published_laws()), report, as_json)
 
@@ -203,7 +215,7 @@ def _laws(source: str) -> "tuple[Law, list[Law]]":
 
 def _amount(text: str, name: str) -> float:
     """An amount within its bounds; `UserError` names the option and what is accepted."""
-    value, (least, most) = numbers.parse(text, f"--{name}"), BOUNDS[name]
-    if not float(least) <= value <= float(most):
-        raise UserError(f"--{name} {text}: expected an amount from {least} to {most}")
+    value, (what, least, most, example) = numbers.amount(text, numbers.FACTORS), BOUNDS[name]
+    if value is None or not numbers.parse(least, name) <= value <= numbers.parse(most, name):
+        raise UserError(f"--{name} {text}: expected {what} from {least} to {most}, as in {example}")
     return value

@@ -1,7 +1,6 @@
 """Budgets: what they limit, how they are written (`60G`, `2MB@4096`, `20ms`), and whether a space can meet them."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
@@ -52,10 +51,8 @@ def read_state(text: str, option: str) -> tuple[float, int]:
 
 
 def _read(text: str, units: Mapping[str, float], option: str, example: str) -> float:
-    """Commas between digits are accepted, as `numbers.parse` does: our own messages print them."""
-    found = re.fullmatch(r"\s*((?:[0-9][0-9,_]*)?\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
-    value = float(re.sub("[,_]", "", found[1])) * units.get(found[2], 0.0) if found else 0.0
-    if not 0 < value < math.inf:
+    value = numbers.amount(text, units)
+    if value is None:
         raise UserError(
             f"{option} {text}: expected a number above 0 with {', '.join(units)} behind it, as in {example}"
         )

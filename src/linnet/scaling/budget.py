@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from linnet import numbers
 from linnet.errors import UserError
 from linnet.scaling.law import FLOPS_FACTOR, Allocation, Law
 
 ROUNDS, CLOSE = 20, 1e-3
 """For a budget in exact FLOPs: their ratio to `6 N D` hardly changes from one size to the next."""
+
+ONE = 1 - 1e-9
+"""One parameter or one token, but for rounding."""
 
 OPTIONS = "--flops, --hours, --parameters, --tokens"
 
@@ -27,6 +31,40 @@ class Budget:
             raise UserError(f"nothing to plan with; give one of {OPTIONS}")
         if len(given) > 2 or (self.flops and self.hours):
             raise UserError(f"{', '.join(given)}: too many; expected one of {OPTIONS}, or two that fix size and tokens")
+
+    def check(self, bought: Allocation) -> None:
+        """`UserError` where the budget does not buy one parameter and one token: less is no model and no run."""
+        if bought.parameters < ONE:
+            fewer = "" if self.tokens is None else ", or fewer --tokens"
+            raise UserError(
+                f"{self._said()}: comes to {_short(bought.parameters)} parameters; expected a larger budget{fewer}"
+            )
+        if bought.tokens < ONE:
+            raise UserError(
+                f"{self._said()}: comes to {_short(bought.tokens)} tokens; expected {self._enough(bought.tokens)}"
+            )
+
+    def _said(self) -> str:
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return " ".join(f"--{name} {_short(value)}" for name, value in given.items())
+
+    def _enough(self, tokens: float) -> str:
+        """What buys one token where this buys so few: in proportion where the size is fixed."""
+        for name, value in (("flops", self.flops), ("hours", self.hours)):
+            if value is not None and self.parameters is not None:
+                return f"at least --{name} {_rounded_up(value / tokens)}"
+        return "a larger budget"
+
+
+def _rounded_up(value: float) -> str:
+    """Three digits, of a number that is hardly smaller than the value."""
+    text = _short(value)
+    return text if float(text) >= ONE * value else _short(1.01 * value)
+
+
+def _short(value: float) -> str:
+    """Three digits, with a power of ten where they are far from 1."""
+    return f"{value:.3g}" if 1e-3 <= value < 1e3 else numbers.scientific(value)
 
 
 def allocate(budget: Budget, law: Law) -> Allocation:

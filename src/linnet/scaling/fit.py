@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from linnet.errors import UserError
 from linnet.progress import progress
 from linnet.scaling.counts import Counting
+from linnet.scaling.determined import Interval, doubts
 from linnet.scaling.envelope import envelope
 from linnet.scaling.frontier import Frontier, NotPossibleError
 from linnet.scaling.holdout import Prediction, predict, split_by_flops
@@ -23,7 +24,6 @@ from linnet.scaling.parametric import BOOTSTRAP_STARTS, Fitted, bootstrap, check
 from linnet.scaling.points import Points, Run, check_counting, countings, without_highest
 
 Array = NDArray[np.float64]
-Interval = tuple[float, float]
 
 CONSTANTS = ("E", "A", "B", "alpha", "beta")
 COVERAGE = 0.95
@@ -141,7 +141,9 @@ def _fit_counted(runs: list[Run], counted: Counting, settings: Settings, name: s
     fits = settings.resamples * min(BOOTSTRAP_STARTS, 1 + len(fitted.others_S5))
     with progress("bootstrap", fits, "fits") as advance:
         samples_R5 = bootstrap(points, fitted, settings.resamples, settings.seed, settings.delta, advance)
-    law = law.model_copy(update={"intervals": _intervals(samples_R5)})
+    intervals = _intervals(samples_R5)
+    against = tuple(doubts(points, intervals, COVERAGE))
+    law = law.model_copy(update={"intervals": intervals, "warnings": against})
     groups = isoflop_groups(points, settings.flops_tolerance)
     by_curves = _exponents(
         lambda: envelope(runs, counted), lambda random: _envelope_again(runs, counted, random), settings

@@ -5,7 +5,8 @@ from typing import Any
 from linnet import numbers
 from linnet.report import Table
 from linnet.scaling.counts import COUNTED
-from linnet.scaling.fit import CONSTANTS, COVERAGE, CountedFit, Exponents, Fit, Interval
+from linnet.scaling.determined import Interval
+from linnet.scaling.fit import CONSTANTS, COVERAGE, CountedFit, Exponents, Fit
 from linnet.scaling.law import ParametricLaw
 
 INTERVAL = f"{COVERAGE:.0%} interval"
@@ -15,6 +16,12 @@ APPROACHES = {
     "3": "3, parametric",
 }
 MOST_RUNS_SHOWN = 12
+
+NOTHING = 1e-12
+"""An E below this is 0: the fit is of log E, which cannot come to it."""
+
+WIDE = 1e6
+"""Ratio of an interval's ends from which on they say no more than that the runs do not determine the constant."""
 
 
 def fit_tables(fit: Fit) -> list[Table]:
@@ -57,6 +64,7 @@ def _law_table(fit: Fit) -> Table:
         f"L = E + A / N^alpha + B / D^beta, N: {COUNTED[law.counted]}. {len(fit.runs)} runs; {fitted.reached} of"
         f" {fitted.starts} starts came to this optimum, none to a lower one. Objective: Huber losses of log L, summed."
     )
+    meaning = " ".join([meaning, *(f"Warning: {line}." for line in law.warnings)])
     return Table("Law", ("", "value", INTERVAL), rows, meaning)
 
 
@@ -142,12 +150,21 @@ def _counted_figures(one: CountedFit) -> dict[str, Any]:
         "objective": one.fitted.objective,
         "intervals": one.law.intervals,
         "approaches": _approach_figures(one),
+        "warnings": list(one.law.warnings),
     }
 
 
 def _digits(value: float) -> str:
-    return numbers.significant(value, 4) if value == 0 or 1e-4 <= value < 1e6 else numbers.scientific(value, 4)
+    if abs(value) < NOTHING:
+        return "0"
+    return numbers.significant(value, 4) if 1e-4 <= abs(value) < 1e6 else numbers.scientific(value, 4)
 
 
 def _interval(interval: Interval | None) -> str:
-    return "" if interval is None else f"{_digits(interval[0])} to {_digits(interval[1])}"
+    """From one end to the other; where the ends are of such different size that no digit of them counts, not so."""
+    if interval is None:
+        return ""
+    low, high = interval
+    if high <= WIDE * abs(low):
+        return f"{_digits(low)} to {_digits(high)}"
+    return f"below {_digits(high)}" if high < WIDE else "not determined"

@@ -3,6 +3,8 @@
 Legend: `P` points held out, `R` resamples.
 """
 
+import itertools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,9 @@ from linnet.scaling.parametric import LEAST_POINTS
 from linnet.scaling.points import Points
 
 Array = NDArray[np.float64]
+
+LEAST_SHARE = 1e-6
+"""Of the runs, to hold out or to fit, for which it is said how many it takes."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +78,39 @@ class Prediction:
 
 def split_by_flops(points: Points, share: float) -> tuple[Points, Points]:
     """The points but the `share` of them with the most training FLOPs, and those; both by ascending FLOPs."""
+    if not 0 < share < 1:
+        raise UserError(f"--hold-out {share}: expected a share between 0 and 1, as in 0.5")
     order = np.argsort(points.flops, kind="stable")
     held = round(share * len(order))
-    if not (held > 0 and len(order) - held >= LEAST_POINTS):
+    if not _divides(len(order), share):
         raise UserError(
-            f"--hold-out {share}: leaves {len(order) - held} of {len(order)} runs to fit, {held} to predict; expected"
-            f" at least {LEAST_POINTS} and 1"
+            f"--hold-out {share}: of {len(order)} runs {len(order) - held} are left to fit and {held} to predict, at"
+            f" least {LEAST_POINTS} and 1 are needed; expected {_accepted(len(order), share)}"
         )
     return points[order[: len(order) - held]], points[order[len(order) - held :]]
+
+
+def fewest_runs(share: float) -> int | None:
+    """How many runs it takes to hold out this share and to fit a law to the others; None where millions are too few."""
+    if not LEAST_SHARE <= share <= 1 - LEAST_SHARE:
+        return None
+    begin = max(LEAST_POINTS + 1, math.floor(0.5 / share), math.floor((LEAST_POINTS - 0.5) / (1 - share)))
+    return next(count for count in itertools.count(begin) if _divides(count, share))
+
+
+def _divides(runs: int, share: float) -> bool:
+    """Whether there is a run to predict, and enough of the others to fit a law to."""
+    held = round(share * runs)
+    return held > 0 and runs - held >= LEAST_POINTS
+
+
+def _accepted(runs: int, share: float) -> str:
+    """What would be accepted instead: more runs for this share, or another share of these runs."""
+    fewest = fewest_runs(share)
+    ways = [] if fewest is None else [f"at least {fewest:,} runs"]
+    if runs > LEAST_POINTS:
+        ways.append(f"a share from {1 / runs:.3g} to {(runs - LEAST_POINTS) / runs:.3g}")
+    return " or ".join(ways) or f"at least {LEAST_POINTS + 1} runs"
 
 
 def predict(law: Law, samples_R5: Array, fitted: Points, held: Points, coverage: float) -> Prediction:

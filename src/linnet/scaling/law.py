@@ -36,13 +36,15 @@ class Allocation:
 class Law(Spec, ABC):
     """`counted`: which parameters `N` is. `source`: where the constants come from.
 
-    `sizes`: the smallest and the largest model that it was fitted to; None where that is not known.
+    `sizes`: the smallest and the largest model that it was fitted to; None where that is not known. `warnings`: what
+    speaks against it, a line each (`determined.doubts`).
     """
 
     name: str = "law"
     source: str = ""
     counted: Counting = "total"
     sizes: tuple[PositiveFloat, PositiveFloat] | None = None
+    warnings: tuple[str, ...] = ()
 
     def reaches(self, parameters: float) -> bool:
         """Whether a size lies within those that the law was fitted to, where they are known."""

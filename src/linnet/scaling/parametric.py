@@ -69,7 +69,7 @@ def grid() -> Array:
 def check_points(points: Points) -> None:
     """`UserError` where the points cannot tell the five unknowns apart."""
     if len(points) < LEAST_POINTS:
-        raise UserError(f"{len(points)} runs are too few for five unknowns; expected at least {LEAST_POINTS}")
+        raise UserError(f"{len(points)} runs are too few for a law's five unknowns; expected at least {LEAST_POINTS}")
     for what, values in (("sizes", points.parameters), ("numbers of tokens", points.tokens)):
         if len(np.unique(values)) < LEAST_DIFFERENT:
             raise UserError(

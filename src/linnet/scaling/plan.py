@@ -120,8 +120,10 @@ def make_plan(budget: Budget, law: Law, laws: Sequence[Law], setting: Setting, d
     """Plan with `law`; all `laws` say what they expect. Measures the device unless its throughput is given."""
     if budget.hours is not None:
         allocation, throughput = _for_hours(budget.hours * HOUR_S, budget, law, setting)
+        budget.check(allocation)
     else:
         allocation = allocate(budget, law)
+        budget.check(allocation)
         throughput = setting.throughput or _measured(_model(allocation, law, setting), setting)
     model = _model(allocation, law, setting)
     counts = parameter_counts(model)

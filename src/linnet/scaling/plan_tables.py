@@ -35,12 +35,18 @@ SAME_SIZE = 1.2
 
 
 def warnings(plan: Plan) -> list[str]:
-    """What to think about before training, a line each."""
-    found = []
+    """What to think about before training, a line each; first what is known against the law."""
+    found = [f"{plan.law.name}: {line}" for line in plan.law.warnings]
     if plan.repeats_too_much:
         found.append(
             f"the text is seen {plan.epochs:.1f} times; above {MOST_EPOCHS} epochs repeated text is worth less and less"
             f" ({WARNING_SOURCE}), and no law here knows of it"
+        )
+    if plan.tokens < plan.tokens_per_step:
+        found.append(
+            f"training is less than one step: {plan.tokens:,} of {plan.setting.batch_size} x"
+            f" {plan.setting.context_length:,} tokens; at least {plan.tokens_per_step:,} make a step, by a larger"
+            " budget, or a smaller --batch-size or --context-length"
         )
     size, wanted = plan.counts.by_name()[plan.law.counted], plan.allocation.parameters
     if not 1 / SAME_SIZE < size / wanted < SAME_SIZE:

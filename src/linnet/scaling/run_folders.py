@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from linnet.errors import UserError
+from linnet.evaluation.comparison.runs import DIVERGED
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 from linnet.scaling.counts import parameter_counts
@@ -25,16 +26,22 @@ class FolderRun:
     bytes_per_token: float
 
 
+class NoRunError(UserError):
+    """A path is not the folder of a finished run; among several it can be left out."""
+
+
 def read_run_folder(path: Path) -> FolderRun:
-    """A finished run; `UserError` where it is none, or not finished."""
+    """A finished run; `NoRunError` where it is none, not finished, or was never evaluated."""
     if not (path / CONFIG).is_file():
-        raise UserError(f"{path}: neither a CSV file nor the folder of a run (no {CONFIG})")
+        raise NoRunError(f"{path}: not the folder of a run (no {CONFIG}), nor one with runs/ in it")
     folder = RunFolder(path)
     summary = folder.finished()
+    if summary is None and (path / DIVERGED).is_file():
+        raise NoRunError(f"{path}: the run diverged; it has no loss")
     if summary is None:
-        raise UserError(
-            f"{path}: the run is not finished; go on with it by the same `linnet train` command, or leave it out"
-        )
+        raise NoRunError(f"{path}: the run is not finished; go on with it by the same command that began it")
+    if not summary.get("validation"):
+        raise NoRunError(f"{path}: the run was never evaluated; it has no loss of held-out text")
     spec = folder.configuration().resolved()
     end = {"tokens": summary["tokens"], "validation": summary["validation"]}
     before = [line for line in folder.metrics.read() if "validation" in line and line["tokens"] < end["tokens"]]
@@ -57,7 +64,7 @@ def check_comparable(runs: Sequence[FolderRun]) -> None:
             if first != other:
                 raise UserError(
                     f"{run.run.name}: another {what} than {runs[0].run.name}: losses per token are not comparable;"
-                    f" expected runs on one {what}"
+                    f" expected runs on one {what}; leave out the others"
                 )
 
 

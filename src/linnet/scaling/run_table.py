@@ -5,15 +5,13 @@ follows from `C = 6 N D`. Optional: `parameters_without_embedding` and `paramete
 counted in other ways; `run`: rows of one name are points along one run's curve. Other columns do not matter.
 """
 
-import csv
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from linnet import numbers
+from linnet.csv_table import Row, read_rows
 from linnet.errors import UserError
-from linnet.files import read_text
 from linnet.scaling.counts import Counting
 from linnet.scaling.law import FLOPS_FACTOR
 from linnet.scaling.points import Run
@@ -24,40 +22,24 @@ PARAMETERS: dict[Counting, str] = {
     "matrices_and_head": "parameters_matrices_and_head",
 }
 FLOPS, TOKENS, LOSS, RUN = "training_flops", "tokens", "loss", "run"
-BYTE_ORDER_MARK = "\ufeff"
-"""Spreadsheets write it before the first column's name."""
 
 
 def read_run_table(path: Path) -> list[Run]:
     """The runs of a CSV file, in its order; `UserError` names line, column and value."""
-    text = read_text(path).removeprefix(BYTE_ORDER_MARK)
-    reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
-    reader.fieldnames = columns = _checked_columns(path, reader.fieldnames)
     groups: dict[str, list[dict[str, float]]] = {}
-    for row in reader:
-        origin = f"{path}, line {reader.line_num}"
-        name = row[RUN] if RUN in columns and row[RUN] else origin
-        groups.setdefault(name, []).append(_figures(row, columns, origin))
+    for row in read_rows(path, ((PARAMETERS["total"],), (LOSS,), (FLOPS, TOKENS))):
+        groups.setdefault(row.cells.get(RUN) or row.origin, []).append(_figures(row))
     if not groups:
         raise UserError(f"{path}: has no rows; expected one for each run")
     return [_run(path, name, rows) for name, rows in groups.items()]
 
 
-def _checked_columns(path: Path, found: object) -> list[str]:
-    names = [str(name).strip() for name in found] if isinstance(found, list) else []
-    given = ", ".join(names) or "nothing"
-    for needed in ((PARAMETERS["total"],), (LOSS,), (FLOPS, TOKENS)):
-        if not set(needed) & set(names):
-            raise UserError(f"{path}: column {' or '.join(needed)} is missing; found {given}")
-    return names
-
-
-def _figures(row: Mapping[str, str | None], columns: list[str], origin: str) -> dict[str, float]:
+def _figures(row: Row) -> dict[str, float]:
     """The numbers of a row; size, FLOPs and tokens complete."""
     read = {}
     for column in (*PARAMETERS.values(), FLOPS, TOKENS, LOSS):
-        if column in columns:
-            read[column] = numbers.parse(row[column] or "", f"{origin}: {column}:")
+        if column in row.cells:
+            read[column] = numbers.parse(row.cells[column], f"{row.origin}: {column}:")
     size = FLOPS_FACTOR * read[PARAMETERS["total"]]
     if TOKENS not in read:
         read[TOKENS] = read[FLOPS] / size

@@ -10,7 +10,7 @@ from known_laws import TRUTH, known_runs
 from linnet.errors import UserError
 from linnet.scaling.fit import Exponents, Settings, fit_runs
 from linnet.scaling.fit_pictures import fit_pictures
-from linnet.scaling.fit_tables import _digits, fit_tables, fitted_law
+from linnet.scaling.fit_tables import _digits, _interval, fit_tables, fitted_law
 from linnet.scaling.law_file import published_laws, read_law
 from linnet.scaling.points import Run
 
@@ -128,10 +128,25 @@ def test_the_tables_have_the_figures(found):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(2.5341e-8, "2.534e-8"), (0.0, "0"), (0.25, "0.2500"), (2.53e6, "2.530e6")]
+    ("value", "said"), [(2.5341e-8, "2.534e-8"), (0.0, "0"), (1.7e-14, "0"), (0.25, "0.2500"), (2.53e6, "2.530e6")]
 )
 def test_constants_of_any_size_are_said_shortly(value: float, said: str):
     assert _digits(value) == said
+
+
+@pytest.mark.parametrize(
+    ("interval", "said"),
+    [
+        ((0.25, 0.5), "0.2500 to 0.5000"),
+        ((-0.5, 0.5), "-0.5000 to 0.5000"),
+        ((3.5e-9, 1.8), "below 1.800"),
+        ((0.2, 1.3e16), "not determined"),
+        ((1e-3, 1e232), "not determined"),
+        (None, ""),
+    ],
+)
+def test_an_interval_of_which_no_digit_counts_is_said_in_words(interval, said: str):
+    assert _interval(interval) == said
 
 
 def test_there_is_a_picture_of_everything_that_was_found(few_starts, noisy_runs):

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from known_laws import TRUTH
 
 from linnet.errors import UserError
-from linnet.scaling.holdout import predict, split_by_flops
+from linnet.scaling.holdout import fewest_runs, predict, split_by_flops
 from linnet.scaling.points import Points
 
 
@@ -16,12 +18,43 @@ def test_those_with_the_most_flops_are_held_out(points: Points):
     assert (np.diff(small.flops) >= 0).all() and (np.diff(large.flops) >= 0).all()
 
 
-@pytest.mark.parametrize("share", [0.01, 0.95])
-def test_a_share_that_leaves_nothing_to_fit_or_to_predict_is_refused(points: Points, share: float):
-    with pytest.raises(
-        UserError, match=f"--hold-out {share}: leaves .* runs to fit, .* to predict; expected at least 6"
-    ):
-        split_by_flops(points, share)
+@pytest.mark.parametrize(
+    ("share", "runs", "said"),
+    [
+        (
+            0.01,
+            28,
+            "of 28 runs 28 are left to fit and 0 to predict, at least 6 and 1 are needed; expected at least 51 runs",
+        ),
+        (
+            0.95,
+            28,
+            "of 28 runs 1 are left to fit and 27 to predict, .*at least 110 runs or a share from 0.0357 to 0.786$",
+        ),
+        (0.5, 8, "of 8 runs 4 are left .*; expected at least 12 runs or a share from 0.125 to 0.25$"),
+        (0.5, 6, "of 6 runs 3 are left .*; expected at least 12 runs$"),
+        (1.0, 28, "expected a share between 0 and 1, as in 0.5$"),
+        (float("nan"), 28, "expected a share between 0 and 1, as in 0.5$"),
+    ],
+)
+def test_a_share_that_leaves_nothing_to_fit_or_to_predict_is_refused(points, share: float, runs: int, said: str):
+    with pytest.raises(UserError, match=f"--hold-out {share}: {said}"):
+        split_by_flops(points[np.arange(runs)], share)
+
+
+@given(share=st.floats(1e-3, 1 - 1e-3))
+def test_so_many_runs_are_enough_for_a_share_and_one_fewer_is_not(share: float):
+    def divides(runs: int) -> bool:
+        held = round(share * runs)
+        return held >= 1 and runs - held >= 6
+
+    fewest = fewest_runs(share)
+    assert fewest is not None and divides(fewest) and not divides(fewest - 1)
+
+
+def test_half_of_the_runs_take_twelve_as_the_help_says():
+    assert fewest_runs(0.5) == 12
+    assert fewest_runs(1.0) is None and fewest_runs(0.0) is None
 
 
 def test_errors_and_intervals_are_those_of_the_law_and_its_samples():

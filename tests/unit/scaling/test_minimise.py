@@ -66,3 +66,12 @@ def test_where_the_value_is_not_finite_nothing_moves():
     found = minimise(half, starts, tolerance=1e-14)
     assert (found.x_SK[0] == starts[0]).all()
     assert found.x_SK[1] == pytest.approx([1.0, 1.0], abs=1e-5)
+
+
+def test_a_start_that_leaves_the_floats_says_nothing_and_harms_no_other():
+    def quartic(x, rows):
+        return (x**4).sum(axis=1), 4 * x**3
+
+    with np.errstate(all="raise", under="ignore"):
+        found = minimise(quartic, np.array([[1e100, 0.0], [1.0, 2.0]]), tolerance=1e-12)
+    assert not np.isfinite(found.value_S[0]) and found.value_S[1] < 1e-6

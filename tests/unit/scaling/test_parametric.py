@@ -66,7 +66,7 @@ def test_huge_constants_do_not_overflow():
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        (slice(0, 5), "5 runs are too few for five unknowns; expected at least 6"),
+        (slice(0, 5), "5 runs are too few for a law's five unknowns; expected at least 6"),
         (slice(0, 8), "the runs have 2 different sizes; expected at least 3"),
     ],
 )

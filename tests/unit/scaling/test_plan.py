@@ -2,11 +2,13 @@
 
 import math
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from linnet.errors import UserError
 from linnet.scaling import plan as plan_module
 from linnet.scaling.budget import Budget
 from linnet.scaling.commands import commands, describe_command, design_command, train_command
@@ -107,6 +109,35 @@ def test_a_shape_of_another_size_than_the_law_asks_for_is_warned_of():
     far = planned(parameters=1e5, tokens=1e6)
     (line,) = (line for line in warnings(far) if "nearest plain shape" in line)
     assert f"{far.counts.total / 1e5:.2f} times" in line
+
+
+def test_less_than_one_step_is_warned_of():
+    (line,) = (line for line in warnings(planned(parameters=5e6, tokens=2047)) if "less than one step" in line)
+    assert "2,047 of 8 x 256 tokens; at least 2,048" in line
+    assert not any("less than one step" in line for line in warnings(planned(parameters=5e6, tokens=2048)))
+
+
+@pytest.mark.parametrize(
+    ("amounts", "said"),
+    [
+        ({"flops": 1e6, "parameters": 1e9}, "^--flops 1e6 --parameters 1e9: comes to 1.67e-4 tokens; .* --flops 6e9$"),
+        ({"flops": 1e6, "parameters": 7e8}, "comes to 2.38e-4 tokens; expected at least --flops 4.20e9$"),
+        ({"flops": 1e6, "tokens": 1e12}, "comes to 1.67e-7 parameters; expected a larger budget, or fewer --tokens$"),
+        ({"tokens": 1.0}, "^--tokens 1: comes to 0.0128 parameters; expected a larger budget, or fewer --tokens$"),
+        (
+            {"hours": 1e-6, "parameters": 1e9},
+            "^--hours 1e-6 --parameters 1e9: .* tokens; expected at least --hours .*$",
+        ),
+    ],
+)
+def test_a_budget_that_buys_nothing_is_refused_with_what_would_be_accepted(amounts: dict[str, float], said: str):
+    slow = replace(SETTING, throughput=Throughput(1e6))
+    with pytest.raises(UserError, match=said) as caught:
+        planned(setting=slow, **amounts)
+    words = str(caught.value).split("at least --")
+    if len(words) == 2:
+        name, enough = words[1].split()
+        assert planned(setting=slow, **{**amounts, name: float(enough)}).tokens == 1
 
 
 def test_a_loss_that_guessing_would_beat_is_warned_of():

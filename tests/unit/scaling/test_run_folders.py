@@ -54,11 +54,57 @@ def test_a_csv_file_is_a_study_without_bytes(tmp_path: Path):
 
 
 def test_what_is_no_finished_run_is_refused(tmp_path: Path):
-    with pytest.raises(UserError, match="neither a CSV file nor the folder of a run"):
+    with pytest.raises(UserError, match=r"not the folder of a run \(no config.yaml\), nor one with runs/ in it$"):
         read_study([tmp_path])
     folder = write_run_folder(tmp_path / "half", small_model(8), [100], finished=False)
     with pytest.raises(UserError, match=r"half: .*not finished"):
         read_study([folder])
+    with pytest.raises(UserError, match=r"^.*nothing.csv: no such file or folder; expected a CSV file, or folders"):
+        read_study([folder, tmp_path / "nothing.csv"])
+
+
+def test_the_finished_runs_of_a_comparison_are_taken_each_once(tmp_path: Path):
+    inner = [
+        write_run_folder(tmp_path / "pldr" / "runs" / f"{name}-seed-0", small_model(width), [100])
+        for name, width in (("a", 8), ("b", 16))
+    ]
+    alone = write_run_folder(tmp_path / "alone", small_model(24), [100])
+    study = read_study([alone, tmp_path / "pldr", inner[1]])
+    assert [run.name for run in study.runs] == [str(path) for path in (alone, *inner)]
+    assert study.left_out == []
+    assert [run.name for run in read_study([tmp_path / "pldr"]).runs] == [str(path) for path in inner]
+
+
+def test_among_several_paths_what_is_no_finished_run_is_left_out_with_the_reason(tmp_path: Path):
+    runs = tmp_path / "pldr" / "runs"
+    whole = write_run_folder(runs / "whole-seed-0", small_model(8), [100])
+    half = write_run_folder(tmp_path / "half", small_model(8), [100], finished=False)
+    lost = write_run_folder(runs / "lost-seed-0", small_model(8), [100], finished=False)
+    (lost / "diverged.json").write_text('{"step": 3, "reason": "loss is nan"}')
+    blind = write_run_folder(tmp_path / "blind", small_model(8), [100], validation=None)
+    (tmp_path / "report").mkdir()
+    (tmp_path / "law.json").write_text("{}")
+    study = read_study([blind, half, tmp_path / "law.json", tmp_path / "pldr", tmp_path / "report"])
+    assert [run.name for run in study.runs] == [str(whole)]
+    said = dict(line.split(": ", 1) for line in study.left_out)
+    assert list(said) == [str(p) for p in (blind, half, tmp_path / "law.json", lost, tmp_path / "report")]
+    assert "never evaluated" in said[str(blind)] and "not finished" in said[str(half)]
+    assert "diverged" in said[str(lost)]
+    assert "not the folder of a run" in said[str(tmp_path / "report")] and said[str(tmp_path / "law.json")]
+
+
+def test_where_nothing_remains_the_folder_is_named(tmp_path: Path):
+    for name in ("a", "b"):
+        write_run_folder(tmp_path / "pldr" / "runs" / name, small_model(8), [100], finished=False)
+    said = r"pldr: no finished run among 2 paths; the first: .*a: the run is not finished"
+    with pytest.raises(UserError, match=said):
+        read_study([tmp_path / "pldr"])
+    (tmp_path / "empty" / "runs").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"empty: no finished run among 0 paths$"):
+        read_study([tmp_path / "empty"])
+    with pytest.raises(UserError, match=r"points.csv: one CSV file, or folders of runs; not several and not both"):
+        (tmp_path / "points.csv").write_text("parameters,tokens,loss\n10,20,3\n")
+        read_study([tmp_path / "pldr", tmp_path / "points.csv"])
 
 
 @pytest.mark.parametrize(("field", "what"), [("tokenizer_hash", "tokenizer"), ("manifest_sha256", "data folder")])
@@ -68,3 +114,7 @@ def test_runs_on_other_text_are_not_comparable(tmp_path: Path, field: str, what:
     other = write_run_folder(tmp_path / "other", small_model(8), [100], data={**data, field: "x"})
     with pytest.raises(UserError, match=f"other: another {what} than .*first: losses per token are not comparable"):
         read_study([first, other])
+    (tmp_path / "pldr" / "runs").mkdir(parents=True)
+    other.rename(tmp_path / "pldr" / "runs" / "x-seed-0")
+    with pytest.raises(UserError, match=f"pldr/runs/x-seed-0: another {what} than .*first: "):
+        read_study([first, tmp_path / "pldr"])

@@ -5,7 +5,6 @@ A CSV file has the columns of LiteTransformerSearch's: `n_layer`, `d_model`, `d_
 square matrices of attention, two of the feed-forward.
 """
 
-import csv
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from linnet.csv_table import read_rows
 from linnet.design.shape import Part, parts_of
 from linnet.errors import UserError
-from linnet.files import read_text
 from linnet.model.folder import RUN
 from linnet.model.spec import ModelSpec
 from linnet.training.record import MODEL, RunFolder
@@ -26,6 +25,7 @@ MOST = 1_000_000
 
 COUNTS = ("n_layer", "d_model")
 AMOUNTS = ("params_attention", "params_ffn", "params_total", "valid_ppl")
+NEEDED = (*COUNTS, "d_inner", *AMOUNTS)
 
 
 @dataclass(frozen=True)
@@ -79,18 +79,13 @@ def read_trained(source: Path) -> TrainedSet:
 
 
 def _from_table(path: Path) -> list[TrainedModel]:
-    reader = csv.DictReader(read_text(path).splitlines())
-    for column in (*COUNTS, "d_inner", *AMOUNTS):
-        if column not in (reader.fieldnames or []):
-            known = ", ".join(reader.fieldnames or []) or "nothing"
-            raise UserError(f"{path}: column {column} is missing; found {known}")
-    return [_from_row(row, f"{path}, line {reader.line_num}") for row in reader]
+    return [_from_row(row.cells, row.origin) for row in read_rows(path, [(column,) for column in NEEDED])]
 
 
-def _from_row(row: Mapping[str, str | None], origin: str) -> TrainedModel:
+def _from_row(row: Mapping[str, str], origin: str) -> TrainedModel:
     layers, width = (_count(row[column], f"{origin}: {column}") for column in COUNTS)
     attention, feed_forward, total, perplexity = (_number(row[column], f"{origin}: {column}") for column in AMOUNTS)
-    hidden = [_count(text, f"{origin}: d_inner") for text in (row["d_inner"] or "").split("|")]
+    hidden = [_count(text, f"{origin}: d_inner") for text in row["d_inner"].split("|")]
     if len(hidden) != layers:
         raise UserError(f"{origin}: d_inner: {row['d_inner']}: expected {layers} numbers, as n_layer says")
     inside = round(attention + feed_forward)
@@ -102,9 +97,9 @@ def _from_row(row: Mapping[str, str | None], origin: str) -> TrainedModel:
     return TrainedModel(row.get("id") or origin, parts, (math.log(perplexity),))
 
 
-def _number(text: str | None, field: str) -> float:
+def _number(text: str, field: str) -> float:
     try:
-        value = float(text or "")
+        value = float(text)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
@@ -112,7 +107,7 @@ def _number(text: str | None, field: str) -> float:
     return value
 
 
-def _count(text: str | None, field: str) -> int:
+def _count(text: str, field: str) -> int:
     value = _number(text, field)
     if value != int(value) or value > MOST:
         raise UserError(f"{field}: {text!r}: expected a whole number from 1 to {MOST:,}")

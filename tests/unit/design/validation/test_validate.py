@@ -72,6 +72,13 @@ def test_a_row_of_a_table_is_a_decoder(tmp_path: Path):
     assert found.noise is None
 
 
+def test_a_table_may_come_from_a_spreadsheet(tmp_path: Path):
+    plain = read_trained(write_table(tmp_path / "t.csv", *ROWS))
+    text = (tmp_path / "t.csv").read_text().replace(",", " , ")
+    (tmp_path / "u.csv").write_text("\ufeff" + text, encoding="utf-8")
+    assert read_trained(tmp_path / "u.csv") == plain
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -82,7 +89,7 @@ def test_a_row_of_a_table_is_a_decoder(tmp_path: Path):
         ("d,1,1e300,2,16,512,640,2000,30", "line 5: d_model: '1e300': expected a whole number from 1 to 1,000,000"),
         ("d,0,8,2,16,512,640,2000,30", "line 5: n_layer: '0': expected a positive number"),
         ("d,1,8,2,16,512,640,2000,nan", "line 5: valid_ppl: 'nan': expected a positive number"),
-        ("d,1,8,2,16,512", "line 5: params_ffn: None: expected a positive number"),
+        ("d,1,8,2,16,512", "line 5: params_ffn: '': expected a positive number"),
     ],
 )
 def test_a_mistake_in_a_table_names_its_line(tmp_path: Path, row: str, message: str):

@@ -24,26 +24,44 @@ def _group() -> None:
 @import_.command()
 def pldr(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="FILE.pth|DIR", help="The checkpoint, or a folder with one (and its .model).")
+        Path,
+        typer.Argument(
+            metavar="FILE.pth|DIR",
+            help="The checkpoint, or a folder with one, or with config.json and model.safetensors.",
+        ),
     ],
-    spec: Annotated[str, typer.Option(metavar="PRESET|FILE", help="What it is a model of.", show_default=False)],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to make.", show_default=False)],
+    spec: Annotated[
+        str | None, typer.Option(metavar="PRESET|FILE", help="What a .pth file is a model of.", show_default=False)
+    ] = None,
     tokenizer: Annotated[
         Path | None,
         typer.Option(metavar="FILE.model", help="Its SentencePiece model; if not given, DIR's.", show_default=False),
     ] = None,
+    operator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|identity",
+            help="The operators that a .pth file of a v51G model was trained with; it does not hold them.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
 ) -> None:
-    """Import a checkpoint of the published PLDR-LLM code: a .pth file with model_state_dict.
+    """Import a published PLDR-LLM: a .pth file with model_state_dict, or a folder as Transformers keeps models.
 
-    The file is read as tensors alone; nothing in it is run. Its SentencePiece model becomes a tokenizer.json that gives
-    the same ids. Every tensor is checked by name and shape against the description.
+    The files are read as tensors alone; nothing in them is run. The SentencePiece model becomes a tokenizer.json that
+    gives the same ids. Every tensor is checked by name and shape against the description.
 
     Example: linnet import pldr checkpoint.pth --spec pldr-v51-110m-1 --tokenizer pieces.model --out models/pldr
+
+    Example: linnet import pldr PLDR-LLM-v51G-106M-1 --out models/pldr-v51g
+
+    Example: linnet import pldr v51g.pth --spec pldr-v51g-106m-2 --operator identity --tokenizer p.model --out models/g2
     """
     from linnet.interop.pldr import import_pldr
 
-    decoder = import_pldr(checkpoint, spec, tokenizer, out, invocation())
+    decoder = import_pldr(checkpoint, spec, tokenizer, out, invocation(), operator)
     print_model_made(decoder, out, as_json)
 
 

@@ -7,8 +7,13 @@ import torch
 from torch import Tensor
 
 
-def from_pldr(named: dict[str, Tensor], layers: int, residual_units: int, gated_units: int) -> dict[str, Tensor]:
-    """From the names of the published PLDR-LLM code (arXiv 2502.13502), one block of `layers` layers."""
+def from_pldr(
+    named: dict[str, Tensor], layers: int, residual_units: int, gated_units: int, learned: bool = True
+) -> dict[str, Tensor]:
+    """From the names of the published PLDR-LLM code (arXiv 2502.13502), one block of `layers` layers.
+
+    learned: with the net behind the operator; models with fixed operators have none.
+    """
     ours = {
         "embedding.tokens.weight": named["decoder.embedding.weight"],
         "embedding.norm.weight": named["decoder.layernorm1.weight"],
@@ -18,7 +23,6 @@ def from_pldr(named: dict[str, Tensor], layers: int, residual_units: int, gated_
     }
     for i in range(layers):
         theirs, layer = f"decoder.dec_layers.{i}.", f"blocks.0.layers.{i}."
-        operator = layer + "mixer.operator."
         for end in ("weight", "bias"):
             ours[f"{layer}mixer_norm.{end}"] = named[f"{theirs}layernorm1.{end}"]
             ours[f"{layer}feed_forward_norm.{end}"] = named[f"{theirs}layernorm2.{end}"]
@@ -26,18 +30,27 @@ def from_pldr(named: dict[str, Tensor], layers: int, residual_units: int, gated_
             joint = [named[f"{theirs}mha1.w{part}.{end}"] for part in "qkv"]
             ours[f"{layer}mixer.query_key_value.{end}"] = torch.cat(joint)
             ours[f"{layer}mixer.out.{end}"] = named[f"{theirs}mha1.dense.{end}"]
-            ours[f"{operator}norm.{end}"] = named[f"{theirs}mha1.layernorm1.{end}"]
-            for r in range(residual_units):
-                unit, net = f"{theirs}mha1.reslayerAs.{r}.", f"{operator}metric_net.{r}."
-                ours[f"{net}norm.{end}"] = named[f"{unit}layernormA.{end}"]
-                for u in range(gated_units):
-                    ours |= _gated(named, f"{unit}denseAs.{u}.", f"{net}gated.{u}.", end)
-        pairs = {
-            "metric_weight": "Wlst", "metric_bias": "blst", "power": "pwlst",
-            "curvature_weight": "alst", "curvature_bias": "balst",
-        }  # fmt: skip
-        for mine, published in pairs.items():
-            ours[operator + mine] = named[f"{theirs}mha1.plgatt_layer.{published}"]
+        if learned:
+            ours |= _operator(named, f"{theirs}mha1.", f"{layer}mixer.operator.", residual_units, gated_units)
+    return ours
+
+
+def _operator(
+    named: dict[str, Tensor], theirs: str, mine: str, residual_units: int, gated_units: int
+) -> dict[str, Tensor]:
+    """The net behind a layer's operator."""
+    pairs = {
+        "metric_weight": "Wlst", "metric_bias": "blst", "power": "pwlst",
+        "curvature_weight": "alst", "curvature_bias": "balst",
+    }  # fmt: skip
+    ours = {mine + name: named[f"{theirs}plgatt_layer.{published}"] for name, published in pairs.items()}
+    for end in ("weight", "bias"):
+        ours[f"{mine}norm.{end}"] = named[f"{theirs}layernorm1.{end}"]
+        for r in range(residual_units):
+            unit, net = f"{theirs}reslayerAs.{r}.", f"{mine}metric_net.{r}."
+            ours[f"{net}norm.{end}"] = named[f"{unit}layernormA.{end}"]
+            for u in range(gated_units):
+                ours |= _gated(named, f"{unit}denseAs.{u}.", f"{net}gated.{u}.", end)
     return ours
 
 

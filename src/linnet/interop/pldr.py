@@ -1,123 +1,136 @@
-"""Published PLDR-LLM checkpoints (Gokden, arXiv 2502.13502) as model folders.
+"""Published PLDR-LLMs (Gokden, arXiv 2502.13502) as model folders.
 
-A checkpoint is a `.pth` file with `model_state_dict`; its tokenizer a SentencePiece model beside it.
+A checkpoint is a `.pth` file with `model_state_dict`, or a folder as Transformers keeps models (`pldr_transformers`);
+its tokenizer a SentencePiece model beside it.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from linnet.data.tokenizer import Tokenizer
 from linnet.errors import UserError
 from linnet.files import sha256_of
 from linnet.inference.model_folder import check_new_folder, write_model_folder
 from linnet.interop.names import from_pldr
+from linnet.interop.pldr_layout import published_mixer, published_shapes
+from linnet.interop.pldr_transformers import CONFIG, WEIGHTS, is_transformers_folder, read_config, read_weights
 from linnet.interop.pth import check_one_precision, read_pth
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 from linnet.mixers.plga import PlgaSpec
 from linnet.model.decoder import Decoder
 from linnet.model.folder import check_tensors
-from linnet.model.spec import BlockSpec, ModelSpec
-from linnet.nn.feed_forward import GatedSpec
+from linnet.model.operators import choose_operators
+from linnet.model.spec import ModelSpec
 
 STATE = "model_state_dict"
 
 
-def import_pldr(
-    source: str | Path, spec: str | Path, tokenizer: str | Path | None, out: str | Path, command: str | None = None
-) -> Decoder:
-    """Make the model folder `out` from a checkpoint, or from a folder with one (and with its SentencePiece model).
+@dataclass(frozen=True)
+class Published:
+    """A model as it was published. said_by: what its shapes are held to; operators: `[H, K, K]` of each fixed one."""
 
-    spec: what it is, a preset's name or the file of a description. `UserError` names the file and the tensor that is
-    missing, extra or misshapen. The tensors keep their precision.
+    model: ModelSpec
+    mixer: PlgaSpec
+    weights: Path
+    said_by: str
+    named: dict[str, Tensor]
+    operators: list[Tensor] | None
+
+
+def import_pldr(
+    source: str | Path,
+    spec: str | Path | None,
+    tokenizer: str | Path | None,
+    out: str | Path,
+    command: str | None = None,
+    operator: str | None = None,
+) -> Decoder:
+    """Make the model folder `out` from a `.pth` file, a folder with one, or a folder as Transformers keeps models.
+
+    spec: what a `.pth` file is, a preset's name or the file of a description. operator: the fixed operators of a `.pth`
+    file that does not hold them, `identity` or a file. `UserError` names the file and the tensor that is missing, extra
+    or misshapen. The tensors keep their precision.
     """
     check_new_folder(out)
-    checkpoint = _one(Path(source), ".pth", "a checkpoint")
-    pieces = Path(tokenizer) if tokenizer is not None else _beside(Path(source))
-    model = ModelSpec.load(spec)
-    mixer = _published_mixer(model, spec)
-    speech = _tokenizer(pieces, model, spec)
-    named = read_pth(checkpoint, STATE)
-    check_tensors(named, published_shapes(model), checkpoint, str(spec))
-    check_one_precision(named, checkpoint)
-    tensors = from_pldr(named, model.layers, mixer.residual_units, mixer.gated_units)
-    with torch.device("meta"):
-        decoder = Decoder(model)
-    decoder.load_state_dict(tensors, assign=True)
-    made = {"imported_from": str(checkpoint), "sha256": sha256_of(checkpoint), "tokenizer": str(pieces)}
-    write_model_folder(out, decoder, speech, {**made, "command": command})
+    folder = Path(source)
+    read = _from_transformers if is_transformers_folder(folder) else _from_pth
+    pieces = Path(tokenizer) if tokenizer is not None else _beside(folder)
+    published = read(folder, spec, operator)
+    speech = _tokenizer(pieces, published)
+    decoder = _decoder(published)
+    made = {"imported_from": str(published.weights), "sha256": sha256_of(published.weights), "tokenizer": str(pieces)}
+    given = {} if operator is None else {"operator": operator}
+    write_model_folder(out, decoder, speech, {**made, **given, "command": command})
     return decoder
 
 
-def published_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """The names of the published code and the shapes that a model of this description has there."""
-    (block,) = spec.blocks
-    mixer, hidden = block.mixer, block.feed_forward
-    assert isinstance(mixer, PlgaSpec) and isinstance(hidden, GatedSpec)
-    width, heads = spec.d_model, mixer.heads
-    head_dim = width // heads
-    shapes: dict[str, tuple[int, ...]] = {
-        "decoder.embedding.weight": (spec.vocab_size, width),
-        **_norm("decoder.layernorm1", width),
-        **_linear("final_layer", width, spec.vocab_size),
-    }
-    for index in range(block.repeat):
-        layer = f"decoder.dec_layers.{index}."
-        shapes |= _norm(f"{layer}layernorm1", width) | _norm(f"{layer}layernorm2", width)
-        shapes |= _gated(f"{layer}ffn", width, hidden.hidden)
-        for part in ("wq", "wk", "wv", "dense"):
-            shapes |= _linear(f"{layer}mha1.{part}", width, width)
-        shapes |= _norm(f"{layer}mha1.layernorm1", head_dim)
-        for unit in (f"{layer}mha1.reslayerAs.{r}" for r in range(mixer.residual_units)):
-            shapes |= _norm(f"{unit}.layernormA", head_dim)
-            for u in range(mixer.gated_units):
-                shapes |= _gated(f"{unit}.denseAs.{u}", head_dim, mixer.metric_hidden)
-        for tensor in ("Wlst", "blst", "pwlst", "alst", "balst"):
-            shapes[f"{layer}mha1.plgatt_layer.{tensor}"] = (heads, head_dim, head_dim)
-    return shapes
+def _from_pth(source: Path, spec: str | Path | None, operator: str | None) -> Published:
+    if spec is None:
+        raise UserError(f"--spec: missing; expected what {source} is a model of: a preset, or a description's file")
+    checkpoint, model = _one(source, ".pth", "a checkpoint"), ModelSpec.load(spec)
+    mixer = published_mixer(model, spec)
+    operators = _given_operators(model, mixer, spec, operator)
+    return Published(model, mixer, checkpoint, str(spec), read_pth(checkpoint, STATE), operators)
 
 
-def _norm(name: str, width: int) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+def _from_transformers(source: Path, spec: str | Path | None, operator: str | None) -> Published:
+    for option, value, holder in (("--spec", spec, CONFIG), ("--operator", operator, WEIGHTS)):
+        if value is not None:
+            raise UserError(f"{option} {value}: {source} has a {CONFIG}, so its {holder} decides that; leave it out")
+    model = read_config(source)
+    (block,) = model.blocks
+    assert isinstance(block.mixer, PlgaSpec)
+    named, operators = read_weights(source, model, block.mixer)
+    return Published(model, block.mixer, source / WEIGHTS, str(source / CONFIG), named, operators)
 
 
-def _linear(name: str, inputs: int, outputs: int) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
-
-
-def _gated(name: str, width: int, hidden: int) -> dict[str, tuple[int, ...]]:
-    up = _linear(f"{name}.gluw1", width, hidden) | _linear(f"{name}.gluw2", width, hidden)
-    return up | _linear(f"{name}.gluw3", hidden, width)
-
-
-def _published_mixer(model: ModelSpec, spec: str | Path) -> PlgaSpec:
-    """The mixer of a description that a published checkpoint can be of: the presets' but for sizes."""
-    block, mixer = model.blocks[0], model.blocks[0].mixer
-    if isinstance(mixer, PlgaSpec) and mixer.operator == "learned" and _same_but_sizes(model, block):
-        return mixer
-    raise UserError(f"--spec {spec}: not the architecture of a published PLDR-LLM, as preset pldr-v51-110m-1 has it")
-
-
-def _same_but_sizes(model: ModelSpec, block: BlockSpec) -> bool:
-    preset = ModelSpec.load("pldr-v51-110m-1").model_dump()
-    plain = model.model_dump()
-    if len(plain["blocks"]) != 1 or not isinstance(block.feed_forward, GatedSpec):
-        return False
-    for name in ("name", "vocab_size", "d_model", "context_length", "initialisation"):
-        preset[name] = plain[name]
-    ours, theirs = plain["blocks"][0], preset["blocks"][0]
-    theirs["repeat"], theirs["feed_forward"]["hidden"] = ours["repeat"], ours["feed_forward"]["hidden"]
-    for name in ("heads", "metric_hidden", "residual_units", "gated_units", "start"):
-        theirs["mixer"][name] = ours["mixer"][name]
-    return plain == preset
-
-
-def _tokenizer(pieces: Path, model: ModelSpec, spec: str | Path) -> Tokenizer:
-    tokenizer = tokenizer_from_sentencepiece(pieces)
-    if tokenizer.vocab_size > model.vocab_size:
+def _given_operators(model: ModelSpec, mixer: PlgaSpec, spec: str | Path, operator: str | None) -> list[Tensor] | None:
+    """The published files of models with fixed operators do not hold these."""
+    if mixer.operator == "learned":
+        if operator is not None:
+            raise UserError(f"--operator {operator}: goes with fixed operators; those of {spec} are learned")
+        return None
+    source = operator or model.initialisation.operator
+    if operator == "random" or (operator is None and source != "identity"):
+        said = "--operator: missing" if operator is None else "--operator random: draws others"
         raise UserError(
-            f"{pieces}: {tokenizer.vocab_size} tokens: expected at most the vocab_size of {spec}, {model.vocab_size}"
+            f"{said}; expected those that {spec} was trained with, which its checkpoint does not hold: identity, or a"
+            " file (.safetensors, .npz)"
         )
+    head_dim = model.d_model // mixer.heads
+    return choose_operators(source, [(mixer.heads, head_dim, head_dim)] * model.layers, "--operator")
+
+
+def _decoder(published: Published) -> Decoder:
+    mixer, model = published.mixer, published.model
+    check_tensors(published.named, published_shapes(model), published.weights, published.said_by)
+    check_one_precision(published.named, published.weights)
+    learned = mixer.operator == "learned"
+    tensors = from_pldr(published.named, model.layers, mixer.residual_units, mixer.gated_units, learned)
+    precision = next(iter(tensors.values())).dtype
+    for layer, operator_HKK in enumerate(published.operators or ()):
+        tensors[f"blocks.0.layers.{layer}.mixer.operator.g"] = operator_HKK.to(precision).clone()
+    with torch.device("meta"):
+        decoder = Decoder(_without_operator_file(model))
+    decoder.load_state_dict(tensors, assign=True)
+    return decoder
+
+
+def _without_operator_file(model: ModelSpec) -> ModelSpec:
+    """The operators lie in the weights from now on."""
+    starting: dict[str, Any] = model.initialisation.model_dump() | {"operator": "identity"}
+    return model.replace(initialisation=starting)
+
+
+def _tokenizer(pieces: Path, published: Published) -> Tokenizer:
+    tokenizer, most = tokenizer_from_sentencepiece(pieces), published.model.vocab_size
+    if tokenizer.vocab_size > most:
+        said = f"{tokenizer.vocab_size} tokens: expected at most the vocab_size of {published.said_by}, {most}"
+        raise UserError(f"{pieces}: {said}")
     return tokenizer
 
 

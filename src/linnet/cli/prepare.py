@@ -103,8 +103,8 @@ def _warn_of_share(manifest: "Manifest") -> None:
     if not asked / 2 <= share <= asked * 2:
         note(
             f"warning: {share:.2g} of the text's bytes are held out, not {asked:g}: its {_documents(manifest)}"
-            " documents are too few or too unequal; a --document-separator that splits them further, more documents, or another"
-            " --validation helps"
+            " documents are too few or too unequal; a --document-separator that splits them further, more documents, or"
+            " another --validation helps"
         )
 
 

@@ -113,6 +113,14 @@ def test_top_k_and_top_p_reach_the_choice(model: str, capfdbinary):
     assert greedy == one == nucleus
 
 
+def test_without_end_there_are_as_many_tokens_as_asked_for(model: str, capfdbinary):
+    options = [model, "--temperature", "100", "--max-tokens", "1200", "--seed", "0", "--json"]
+    ended, endless = (json.loads(run(capfdbinary, *options, *more)[1]) for more in ([], ["--ignore-eos"]))
+    assert ended["tokens"] < 1200 == endless["tokens"]
+    assert endless["text"].startswith(ended["text"].rstrip("\N{REPLACEMENT CHARACTER}"))
+    assert (ended["ignore_eos"], endless["ignore_eos"]) == (False, True)
+
+
 def test_a_text_beyond_the_context_is_noted(model: str, capfdbinary):
     code, _, err = run(capfdbinary, model, "--max-tokens", "80", "--seed", "0")
     assert code == 0

@@ -52,7 +52,9 @@ def _draw_one(loss: Any, accuracy: Any, one: ComparedFigures, colour: str) -> No
     for axes, spreads, style, label in ((loss, losses, ".-", one.name), (accuracy, accuracies, "o--", None)):
         # Runs that were evaluated once have no line, so the points are drawn too: dots and rings.
         means = [s.mean for s in spreads]
-        axes.plot(steps, means, style, color=colour, label=label, markersize=5, markerfacecolor=None if label else "none")
+        axes.plot(
+            steps, means, style, color=colour, label=label, markersize=5, markerfacecolor=None if label else "none"
+        )
         lowest, highest = [s.lowest for s in spreads], [s.highest for s in spreads]
         if len(steps) == 1:  # a band of one point has no width
             axes.vlines(steps, lowest, highest, color=colour, alpha=0.5)

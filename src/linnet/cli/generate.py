@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli import context_options
-from linnet.cli.console import note
+from linnet.cli.console import as_options, note
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Weights
 from linnet.errors import UserError
@@ -95,16 +95,19 @@ def generate(
         context, context_top_k, context_threshold, context_min_tokens, show_context
     )
     options.check_kept(kv_cache)
-    sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None else seed)
+    with as_options("temperature", "top_k", "top_p", "seed"):
+        sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None else seed)
     _set_threads(threads)
     prompt = _text(prompt)
-    speaker = load(model, device)
+    with as_options("device"):
+        speaker = load(model, device)
     if operator is not None:
         speaker = speaker.with_operators(operator, sampling.seed)
     if weights is not None:
         convert_weights(speaker.decoder, weights)
     contexts = options.contexts(speaker.decoder)
-    continuation = speaker.stream(prompt, max_tokens, sampling, Caches(kv_cache, g_cache), contexts, ignore_eos)
+    with as_options("max_tokens", "prompt"):
+        continuation = speaker.stream(prompt, max_tokens, sampling, Caches(kv_cache, g_cache), contexts, ignore_eos)
     view = ContextView(continuation.state if show_context else None, prompt, stream and not as_json)
     if as_json:
         settings = {"seed": sampling.seed, "ignore_eos": ignore_eos, "operator": operator}

@@ -18,7 +18,7 @@ from linnet.mixers.ted_state import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_chosen_operators
 from linnet.model.folder import TOKENIZER, load_decoder
-from linnet.model.spec import ModelSpec, find_model_folder
+from linnet.model.spec import ModelSpec, find_model_folder, no_model
 from linnet.model.state import DecoderState
 
 
@@ -199,10 +199,9 @@ def load(folder: str | Path, device: str = "auto", weights: str | None = None) -
     `device`: auto (cuda where there is one), cpu, cuda, cuda:1. `weights`: float32, bfloat16 or int8
     (`inference.weights`); None: as stored. Raises `UserError` that names what is missing, or a value that cannot be.
     """
-    path = Path(folder)
-    if not path.is_dir():
-        raise UserError(f"{folder}: no such folder; expected a model folder or the folder of a training run")
-    path = find_model_folder(path) or path
+    path = find_model_folder(Path(folder))
+    if path is None:
+        raise no_model(folder)
     decoder = load_decoder(path, resolve_device(device))
     if weights is not None:
         convert_weights(decoder, weights)

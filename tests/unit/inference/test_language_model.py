@@ -137,7 +137,7 @@ def test_the_folder_of_a_training_run_is_loaded(folder: Path):
 def test_a_folder_that_is_no_model_is_refused(folder: Path):
     with pytest.raises(UserError, match="nowhere: no such folder; expected a model folder"):
         linnet.load("nowhere")
-    with pytest.raises(UserError, match=r"is not a model folder, it has no config\.json"):
+    with pytest.raises(UserError, match=r"neither a model folder nor a run folder with one \(no config\.json\)"):
         linnet.load(folder.parent)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=r"tokenizer\.json: no such file"):

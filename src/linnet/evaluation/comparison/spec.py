@@ -119,4 +119,4 @@ class ComparisonSpec(Spec):
         if operators is not None:
             assignments.append(f"model.operator={json.dumps(str(operators))}")
         plain = {"model": self.model, "data": str(data), "training": dict(self.training)}
-        return run_of(plain, assignments, self.name)
+        return run_of(plain, assignments, self.name, "set: ")

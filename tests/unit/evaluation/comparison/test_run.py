@@ -10,6 +10,7 @@ import yaml
 from linnet.cli.main import main
 from linnet.data.shards import TokenData
 from linnet.errors import UserError
+from linnet.evaluation.comparison.run import compare
 from linnet.evaluation.comparison.spec import ComparisonSpec
 from linnet.evaluation.comparison.text import prepare_parts
 from linnet.inference.language_model import load
@@ -117,6 +118,12 @@ def test_fewer_documents_than_parts_are_refused(tmp_path: Path):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(plain))
     with pytest.raises(UserError, match=r"text\.parts: 2: the text has only 1 documents to train on"):
         prepare_parts(ComparisonSpec.load(tmp_path / "c.yaml"), tmp_path / "data")
+
+
+def test_a_text_that_is_missing_is_told_with_the_file_that_names_it(tmp_path: Path):
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"text": {"files": ["mine.txt"]}}))
+    with pytest.raises(UserError, match=r"^c\.yaml: text\.files: mine\.txt: no such file"):
+        compare(ComparisonSpec.load(tmp_path / "c.yaml"), tmp_path / "out", print, origin="c.yaml")
 
 
 @pytest.mark.parametrize(

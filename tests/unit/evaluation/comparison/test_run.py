@@ -121,7 +121,7 @@ def test_fewer_documents_than_parts_are_refused(tmp_path: Path):
 
 
 def test_a_text_that_is_missing_is_told_with_the_file_that_names_it(tmp_path: Path):
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"text": {"files": ["mine.txt"]}}))
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"text": {"files": ["mine.txt"], "parts": 2}}))
     with pytest.raises(UserError, match=r"^c\.yaml: text\.files: mine\.txt: no such file"):
         compare(ComparisonSpec.load(tmp_path / "c.yaml"), tmp_path / "out", print, origin="c.yaml")
 

@@ -3,6 +3,7 @@
 import copy
 import difflib
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -41,12 +42,18 @@ class Spec(BaseModel):
         return data
 
     @classmethod
-    def parse(cls, value: Any, origin: str) -> Self:
-        """Validate plain data; a mistake becomes one line: `origin: field: value: what would be accepted`."""
+    def parse(cls, value: Any, origin: str, assigned: Collection[str] = (), assigned_by: str = "--set ") -> Self:
+        """Validate plain data; a mistake becomes one line: `origin: field: value: what would be accepted`.
+
+        assigned: the fields (`blocks.0.mixer.heads`) with values of another origin; `assigned_by` stands before those.
+        """
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise UserError(f"{origin}: {describe(error, value)}") from error
+            said = describe(error, value)
+            indexed = (re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", field) for field in assigned)
+            by_hand = any(said.startswith((f"{field}:", f"{field}.", f"{field}[")) for field in indexed)
+            raise UserError(f"{assigned_by if by_hand else f'{origin}: '}{said}") from error
 
 
 def _instead(key: Any, spec: type[Spec]) -> str:
@@ -64,7 +71,15 @@ PLAIN_WORDS = {
     "model_attributes_type": "must be a mapping",
     "dict_type": "must be a mapping",
     "list_type": "must be a list",
+    "tuple_type": "must be a list",
     "too_short": "must not be empty",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a valid number",
+    "float_parsing": "must be a valid number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
 }
 
 
@@ -83,6 +98,8 @@ def describe(error: ValidationError, data: Any) -> str:
     if kind == "value_error" and isinstance(value, dict):
         return f"{field}.{message}" if field else message
     message = PLAIN_WORDS.get(kind, message.replace("Input should be", "must be", 1))
+    if kind == "list_type" and isinstance(value, str):
+        message = f"must be a list: [{value}]"
     return f"{field}: {_short(value)}: {message}" if field else message
 
 

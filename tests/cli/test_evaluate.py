@@ -123,10 +123,25 @@ def test_the_operator_never_comes_from_the_evaluated_text(capsys, plga, ted, dat
 def test_mistakes_are_one_line(capsys, ted, data, tmp_path):
     assert "neither a model folder nor a run folder" in _fails(capsys, tmp_path, "--data", data)
     assert "not a data folder" in _fails(capsys, ted, "--data", tmp_path)
+    assert "tiny-ted: a preset, a description without weights; `linnet train --model tiny-ted --data DIR" in _fails(
+        capsys, "tiny-ted", "--data", data
+    )
     assert "learned positions end at 16" in _fails(capsys, ted, "--data", data, "--context-length", 17)
     assert "--limit-tokens" in _fails(capsys, ted, "--data", data, "--limit-tokens", 0)
     if not torch.cuda.is_available():
         assert "--device: 'cuda'" in _fails(capsys, ted, "--data", data, "--device", "cuda")
+
+
+def test_what_lies_deeper_is_named(capsys, ted, data, tmp_path):
+    for part in ("part-1", "whole"):
+        (tmp_path / "data" / part).mkdir(parents=True)
+        (tmp_path / "data" / part / "manifest.json").touch()
+    message = _fails(capsys, ted, "--data", tmp_path / "data")
+    assert f"expected one of {tmp_path / 'data/part-1'}, {tmp_path / 'data/whole'}" in message
+    (tmp_path / "runs" / "one-seed-0").mkdir(parents=True)
+    (tmp_path / "runs" / "one-seed-0" / "model").symlink_to(ted)
+    message = _fails(capsys, tmp_path, "--data", data)
+    assert f"the folder of a comparison; expected one of its runs, as {tmp_path / 'runs/one-seed-0'}" in message
 
 
 def test_other_operators_in_the_place_of_the_models(capsys, plga, ted, data, tmp_path):

@@ -113,6 +113,14 @@ def test_top_k_and_top_p_reach_the_choice(model: str, capfdbinary):
     assert greedy == one == nucleus
 
 
+def test_without_end_there_are_as_many_tokens_as_asked_for(model: str, capfdbinary):
+    options = [model, "--temperature", "100", "--max-tokens", "1200", "--seed", "0", "--json"]
+    ended, endless = (json.loads(run(capfdbinary, *options, *more)[1]) for more in ([], ["--ignore-eos"]))
+    assert ended["tokens"] < 1200 == endless["tokens"]
+    assert endless["text"].startswith(ended["text"].rstrip("\N{REPLACEMENT CHARACTER}"))
+    assert (ended["ignore_eos"], endless["ignore_eos"]) == (False, True)
+
+
 def test_a_text_beyond_the_context_is_noted(model: str, capfdbinary):
     code, _, err = run(capfdbinary, model, "--max-tokens", "80", "--seed", "0")
     assert code == 0
@@ -122,16 +130,16 @@ def test_a_text_beyond_the_context_is_noted(model: str, capfdbinary):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--temperature", "-1"], "temperature: -1.0: expected 0 (greedy) or"),
-        (["--top-p", "1.5"], "top_p: 1.5: expected a probability"),
-        (["--top-k", "-2"], "top_k: -2: expected"),
-        (["--seed", "-1"], "seed: -1: expected"),
-        (["--max-tokens", "0"], "max_tokens: 0: expected at least 1"),
+        (["--temperature", "-1"], "--temperature: -1.0: expected 0 (greedy) or"),
+        (["--top-p", "1.5"], "--top-p: 1.5: expected a probability"),
+        (["--top-k", "-2"], "--top-k: -2: expected"),
+        (["--seed", "-1"], "--seed: -1: expected"),
+        (["--max-tokens", "0"], "--max-tokens: 0: expected at least 1"),
         (["--threads", "0"], "--threads: 0: expected at least 1"),
         (["--threads", "999999"], "--threads: 999999: expected at least 1 and, on "),
-        (["--device", "abacus"], "device: 'abacus': expected auto, cpu"),
+        (["--device", "abacus"], "--device: 'abacus': expected auto, cpu"),
         (["--temperature", "hot"], "Invalid value for '--temperature'"),
-        (["--weights", "int4"], "'int4' is not one of 'float32', 'bfloat16', 'int8'"),
+        (["--weights", "int4"], "Invalid value for '--weights': 'int4' is not one of 'float32', 'bfloat16', 'int8'"),
     ],
 )
 def test_a_value_that_cannot_be_is_one_line(model: str, options: list[str], message: str, capfdbinary):
@@ -140,7 +148,14 @@ def test_a_value_that_cannot_be_is_one_line(model: str, options: list[str], mess
     assert err.startswith("error: ") and message in err
 
 
-@pytest.mark.parametrize(("name", "message"), [("nowhere", "no such folder"), (".", "is not a model folder")])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere", "no such folder"),
+        (".", "neither a model folder nor a run"),
+        ("tiny-ted", "a preset, a description without weights; `linnet train --model tiny-ted "),
+    ],
+)
 def test_a_folder_that_is_no_model_is_one_line(name: str, message: str, tmp_path: Path, monkeypatch, capfdbinary):
     monkeypatch.chdir(tmp_path)
     code, out, err = run(capfdbinary, name)

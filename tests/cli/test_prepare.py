@@ -36,8 +36,8 @@ def test_table_names_what_was_made(tmp_path: Path) -> None:
 
 def test_standard_input_and_json(tmp_path: Path) -> None:
     text = "one\n\ntwo é\n\nthree"
-    arguments = ["-", "--document-separator", r"\n\n", "--tokenizer", "bytes", "--out", "data", "--json"]
-    done = linnet(*arguments, cwd=tmp_path, stdin=text.encode())
+    arguments = ["-", "--document-separator", r"\n\n", "--validation", "0.2", "--tokenizer", "bytes", "--out", "data"]
+    done = linnet(*arguments, "--json", cwd=tmp_path, stdin=text.encode())
     assert (done.returncode, done.stderr) == (0, b"")
     manifest = json.loads(done.stdout)
     assert manifest == json.loads((tmp_path / "data" / "manifest.json").read_text())
@@ -50,8 +50,20 @@ def test_small_text_and_coarse_split_are_remarked_on(tmp_path: Path, kind: str) 
     done = linnet("a.txt", "--out", "data", "--tokenizer", kind, cwd=tmp_path)
     notes = [line for line in done.stdout.decode().splitlines() if line.startswith("note: ")]
     assert "note: the text is too small for 2,048 tokens, the tokenizer has " in notes[0]
-    assert "% of the text is held out, because it has few documents" in notes[1]
-    assert len(notes) == 2 and done.returncode == 0
+    assert len(notes) == 1 and done.returncode == 0
+    assert done.stderr.decode() == (
+        "warning: 0.48 of the text's bytes are held out, not 0.05: its 2 documents are too few or too unequal; a"
+        " --document-separator that splits them further, more documents, or another --validation helps\n"
+    )
+
+
+def test_too_little_held_out_is_warned_of_and_json_stays_json(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("<|endoftext|>".join(["a", "b" * 500, "c" * 500]))
+    done = linnet("a.txt", "--out", "data", "--tokenizer", "bytes", "--json", cwd=tmp_path)
+    assert done.stderr.decode().startswith("warning: 0.001 of the text's bytes are held out, not 0.05: its 3 documents")
+    assert json.loads(done.stdout)["splits"]["validation"]["bytes"] == 1
+    done = linnet("a.txt", "--out", "other", "--tokenizer", "bytes", "--validation", "0.48", cwd=tmp_path)
+    assert done.stderr == b""
 
 
 @pytest.mark.parametrize(

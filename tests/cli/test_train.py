@@ -164,11 +164,35 @@ def test_mistakes_are_one_line(tmp_path, command, capsys):
     assert "model: missing" in _fails(capsys, ["train", "--data", str(tmp_path), "--out", str(run)])
     assert "data: missing" in _fails(capsys, ["train", "--model", "ted-tinystories", "--out", str(run)])
     assert "presets: " in _fails(capsys, ["train", "--model", "ted-tiny", "--data", "x", "--out", str(run)])
+    (tmp_path / "typo.yaml").write_text("modle: tiny-ted\ndata: d\n")
+    typo = _fails(capsys, ["train", "--config", str(tmp_path / "typo.yaml"), "--out", str(run)])
+    assert f"{tmp_path / 'typo.yaml'}: modle: unknown key (value 'tiny-ted'); did you mean model?" in typo
+    (tmp_path / "half.yaml").write_text("model: tiny-ted\n")
+    half = _fails(capsys, ["train", "--config", str(tmp_path / "half.yaml"), "--out", str(run)])
+    assert f"data: missing; give --data DIR, or a section 'data' in {tmp_path / 'half.yaml'}" in half
+    twice = _fails(capsys, command(run, "ted", "training.tokens=9"))
+    assert "give one of the two (--set training.steps=null clears that one" in twice
     nowhere = ["train", "--model", "ted-tinystories", "--data", str(tmp_path), "--out", str(run)]
     assert "not a data folder" in _fails(capsys, nowhere)
     assert not run.exists()
     long = command(run, "ted", "model.context_length=100000")
     assert "100000 needs at least 100001" in _fails(capsys, long)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["--device", "cpu"], "--set training.device=cpu ("),
+        (["--device=cpu"], "--set training.device=cpu ("),
+        (["--lr", "--json"], "--set training.optimiser.lr=VALUE ("),
+        (["--batch-size"], "--set training.batch_size=VALUE ("),
+        (["--context-length", "9"], "--set model.context_length=9 or --set training.context_length=9 ("),
+        (["--nonsense"], "No such option: --nonsense"),
+    ],
+)
+def test_a_field_that_is_no_option_is_named(typed, meant, tmp_path, capsys):
+    message = _fails(capsys, ["train", "--model", "tiny-ted", "--out", str(tmp_path / "run"), *typed])
+    assert meant in message and f"No such option: {typed[0].partition('=')[0]}" in message
 
 
 def test_another_configuration_in_the_same_folder(tmp_path, command, capsys):

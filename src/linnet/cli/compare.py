@@ -26,6 +26,12 @@ def compare(
             show_default=False,
         ),
     ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a field of model or training, for all runs (repeatable)."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Train several models on the same text, each with several seeds, and compare them.
@@ -45,6 +51,8 @@ def compare(
     Example: linnet compare ablations/pldr.yaml
 
     Example: linnet compare ablations/pldr.yaml --out runs/ablation --json
+
+    Example: linnet compare ablations/pldr.yaml --out runs/short --set training.steps=100 --set training.threads=1
     """
     from linnet.allocator import keep_freed_memory
     from linnet.evaluation.comparison.layout import CURVES
@@ -53,7 +61,7 @@ def compare(
     from linnet.evaluation.comparison.spec import ComparisonSpec
 
     folder = out or Path("runs") / comparison.stem
-    spec = ComparisonSpec.load(comparison)
+    spec = ComparisonSpec.load(comparison, changes or [])
     keep_freed_memory()
     try:
         findings = run_comparison(spec, folder, note, invocation(), str(comparison))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli import context_options
-from linnet.cli.console import note
+from linnet.cli.console import as_options, note
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Weights
 from linnet.errors import UserError
@@ -22,6 +22,10 @@ def generate(
         str, typer.Option(help="The text to continue; - reads it from the standard input, less one final newline.")
     ] = "",
     max_tokens: Annotated[int, typer.Option(help="Stop after so many tokens, if the text has not ended.")] = 200,
+    ignore_eos: Annotated[
+        bool,
+        typer.Option("--ignore-eos", help="Go on after the end of a text, with the next one, up to --max-tokens."),
+    ] = False,
     temperature: Annotated[float, typer.Option(help="Divides the logits; 0 takes the likeliest token.")] = 0.8,
     top_k: Annotated[int, typer.Option(help="Choose among the k likeliest tokens; 0 for all.")] = 0,
     top_p: Annotated[
@@ -80,7 +84,7 @@ def generate(
 
     Example: linnet generate runs/ted --prompt "Once upon a time" --context-top-k 16,32,64,128 --show-context
 
-    Example: linnet generate runs/ted --context bank --max-tokens 1000000
+    Example: linnet generate runs/ted --context bank --max-tokens 1000000 --ignore-eos
     """
     from linnet.inference.caches import Caches
     from linnet.inference.language_model import load
@@ -91,19 +95,23 @@ def generate(
         context, context_top_k, context_threshold, context_min_tokens, show_context
     )
     options.check_kept(kv_cache)
-    sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None else seed)
+    with as_options("temperature", "top_k", "top_p", "seed"):
+        sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None else seed)
     _set_threads(threads)
     prompt = _text(prompt)
-    speaker = load(model, device)
+    with as_options("device"):
+        speaker = load(model, device)
     if operator is not None:
         speaker = speaker.with_operators(operator, sampling.seed)
     if weights is not None:
         convert_weights(speaker.decoder, weights)
     contexts = options.contexts(speaker.decoder)
-    continuation = speaker.stream(prompt, max_tokens, sampling, Caches(kv_cache, g_cache), contexts)
+    with as_options("max_tokens", "prompt"):
+        continuation = speaker.stream(prompt, max_tokens, sampling, Caches(kv_cache, g_cache), contexts, ignore_eos)
     view = ContextView(continuation.state if show_context else None, prompt, stream and not as_json)
     if as_json:
-        settings = {"seed": sampling.seed, "operator": operator, "kv_cache": kv_cache, "g_cache": g_cache}
+        settings = {"seed": sampling.seed, "ignore_eos": ignore_eos, "operator": operator}
+        settings |= {"kv_cache": kv_cache, "g_cache": g_cache}
         _print_json(prompt, continuation, view, settings)
         view.print_table()
         return

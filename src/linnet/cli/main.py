@@ -35,6 +35,9 @@ VERBS = {
 Where Python keeps the name for itself, both have an underscore behind it: `import_`.
 """
 
+SETTING_VERBS = ("train", "compare")
+"""Verbs that change the fields of model and training by --set; such a field is no option."""
+
 UNUSABLE_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 """What the system says of a path that the user named wrongly."""
 
@@ -118,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         return _fail(f"error: {error}", 2)
     except typer.TyperException as error:
-        return _fail(f"error: {_usage_message(error)}", 2)
+        return _fail(f"error: {_usage_message(error, sys.argv[1:] if arguments is None else arguments)}", 2)
     except OSError as error:
         if error.filename is None:
             raise
@@ -144,10 +147,16 @@ def _fail(line: str, code: int) -> int:
     return code
 
 
-def _usage_message(error: typer.TyperException) -> str:
+def _usage_message(error: typer.TyperException, arguments: Sequence[str]) -> str:
     """What was wrong with the command line, and where to read how it should be, on one line."""
-    message = " ".join(error.format_message().split()).rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
     context = getattr(error, "ctx", None)
+    option = getattr(error, "option_name", None)
+    if context and option and context.info_name in SETTING_VERBS:
+        from linnet.cli.settings import hint
+
+        fields = hint(option, arguments)
+        message = f"No such option: {option}; {fields}" if fields else message
     return f"{message} (see {context.command_path} --help)" if context else message
 
 

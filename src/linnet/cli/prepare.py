@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from linnet.cli.console import note
+
 if TYPE_CHECKING:
     from linnet.data.shards import Manifest
 
@@ -37,14 +39,17 @@ def prepare(
     ] = None,
     validation: Annotated[
         float | None,
-        typer.Option(help="Fraction to hold out; 0.05 of a text below 20 MB, else 0.01.", show_default=False),
+        typer.Option(
+            help="Fraction of the bytes to hold out; 0.05 of a text below 20 MB, else 0.01.", show_default=False
+        ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a data folder that is there.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
     """Prepare text for training: split it, train a tokenizer, write token shards and a manifest.
 
-    Which documents are held out depends on their content alone, not on the order of the files.
+    Whole documents are held out, by their bytes as near to the fraction as they allow. Which ones depends on the
+    contents of all of them, not on the order of the files.
 
     Example: linnet prepare stories.txt web.jsonl --tokenizer bpe --vocab-size 4096 --out data/stories
     """
@@ -60,6 +65,7 @@ def prepare(
         validation=validation,
         overwrite=overwrite,
     )
+    _warn_of_share(manifest)
     if json:
         _print_json(manifest)
     else:
@@ -85,24 +91,33 @@ def _print_table(manifest: "Manifest", out: Path) -> None:
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(table)
     console.print(f"tokenizer: {manifest.tokenizer.kind}, {manifest.tokenizer.vocab_size:,} tokens")
-    for note in _notes(manifest):
-        console.print(f"note: {note}")
+    for line in _notes(manifest):
+        console.print(f"note: {line}")
     console.print(f"written to {out}")
+
+
+def _warn_of_share(manifest: "Manifest") -> None:
+    """One line where the held-out share is under half or over twice of what was asked for."""
+    train, validation = manifest.splits["train"].bytes, manifest.splits["validation"].bytes
+    share, asked = validation / (train + validation), manifest.settings["validation"]
+    if not asked / 2 <= share <= asked * 2:
+        note(
+            f"warning: {share:.2g} of the text's bytes are held out, not {asked:g}: its {_documents(manifest)}"
+            " documents are too few or too unequal; a --document-separator that splits them further, more documents, or"
+            " another --validation helps"
+        )
+
+
+def _documents(manifest: "Manifest") -> int:
+    return sum(source.documents for source in manifest.sources)
 
 
 def _notes(manifest: "Manifest") -> list[str]:
     """What a person would not expect of the result."""
     notes = []
-    train, validation = manifest.splits["train"], manifest.splits["validation"]
     wanted, got = _wanted_vocab_size(manifest), manifest.tokenizer.vocab_size
     if got < wanted:
         notes.append(f"the text is too small for {wanted:,} tokens, the tokenizer has {got:,}")
-    share = validation.bytes / (train.bytes + validation.bytes)
-    if share > max(0.1, 2 * manifest.settings["validation"]):
-        notes.append(
-            f"{share:.0%} of the text is held out, because it has few documents; "
-            "a --document-separator that splits it further gives a finer choice"
-        )
     return notes
 
 

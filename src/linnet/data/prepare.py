@@ -60,10 +60,10 @@ def prepare(
 ) -> Manifest:
     """Turn text files (see `sources.Source`; `-` is the standard input) into a data folder and return its manifest.
 
-    `tokenizer` is bytes, char, bpe, unigram, or the path of a tokenizer.json. `validation` is the fraction held out
-    (None: 0.05 of a text below 20 MB, else 0.01). The validation side, its shards and the tokenizer do not depend on
-    the order of the files. The folder appears complete or not at all; one that is there is replaced only with
-    `overwrite`, and only if it holds nothing but prepared data.
+    `tokenizer` is bytes, char, bpe, unigram, or the path of a tokenizer.json. `validation` is the fraction of the bytes
+    to hold out, as near as whole documents allow (None: 0.05 of a text below 20 MB, else 0.01). The validation side,
+    its shards and the tokenizer do not depend on the order of the files. The folder appears complete or not at all; one
+    that is there is replaced only with `overwrite`, and only if it holds nothing but prepared data.
     """
     out = _checked_target(out, overwrite)
     check_fraction(validation)

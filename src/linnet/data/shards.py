@@ -195,7 +195,9 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a data folder; `UserError` where there is none, or of a version that is not known."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise UserError(f"{folder}: not a data folder (no {MANIFEST}); make one with `linnet prepare`")
+        parts = sorted(str(manifest.parent) for manifest in folder.glob(f"*/{MANIFEST}"))
+        instead = f"expected one of {', '.join(parts)}" if parts else "make one with `linnet prepare`"
+        raise UserError(f"{folder}: not a data folder (no {MANIFEST}); {instead}")
     data = read_json(path)
     version = data.get("version") if isinstance(data, dict) else None
     if version != VERSION:

@@ -1,9 +1,15 @@
-"""Which documents are held out for validation: decided by each document's content, not by its place."""
+"""Which documents are held out for validation: decided by the documents' contents, not by their places.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+Documents are taken in the order of their hashes, which is as good as chance, until their bytes are the wanted share.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from linnet.errors import UserError
 
@@ -11,6 +17,7 @@ Split = Literal["train", "validation"]
 
 SMALL_TEXT_BYTES = 20_000_000
 _HASH_BYTES = 16
+CELL_BITS = 20
 
 
 def content_hash(text: str, purpose: bytes = b"") -> bytes:
@@ -32,55 +39,78 @@ def check_fraction(fraction: float | None) -> None:
         raise UserError(f"--validation {fraction}: expected a fraction above 0 and below 0.5")
 
 
+def cell(identity: bytes) -> int:
+    """A hash's first `CELL_BITS`: documents that share them are held out together, or not."""
+    return int.from_bytes(identity) >> (8 * _HASH_BYTES - CELL_BITS)
+
+
 @dataclass
 class Survey:
-    """What has to be known of all documents before any of them can be put on a side."""
+    """What has to be known of all documents before any of them can be put on a side, in memory that does not grow.
+
+    bytes_of_cell: the text's bytes by the cell of their hashes. Few documents have a cell each; of millions some share
+    one, and then a cell is far less of the text than anybody can ask for.
+    """
 
     documents: int = 0
     text_bytes: int = 0
-    smallest: bytes = b"\xff" * (_HASH_BYTES + 1)
-    largest: bytes = b""
+    bytes_of_cell: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1 << CELL_BITS, dtype=np.int64))
 
     def add(self, text: str) -> None:
         """Count one document."""
-        identity = content_hash(text)
+        size_bytes = len(text.encode())
         self.documents += 1
-        self.text_bytes += len(text.encode())
-        self.smallest = min(self.smallest, identity)
-        self.largest = max(self.largest, identity)
+        self.text_bytes += size_bytes
+        self.bytes_of_cell[cell(content_hash(text))] += size_bytes
 
     def holdout(self, fraction: float | None) -> "Holdout":
         """The rule for these documents; a fraction of None is 0.05 of a small text and 0.01 of a large one."""
         check_fraction(fraction)
-        default = 0.05 if self.text_bytes < SMALL_TEXT_BYTES else 0.01
-        return Holdout(default if fraction is None else fraction, self.smallest, self.largest)
+        if fraction is None:
+            fraction = 0.05 if self.text_bytes < SMALL_TEXT_BYTES else 0.01
+        occupied = np.flatnonzero(self.bytes_of_cell)
+        if len(occupied) <= 1:
+            return Holdout(fraction, None)
+        sizes = dict(zip(occupied.tolist(), self.bytes_of_cell[occupied].tolist(), strict=True))
+        return Holdout(fraction, choose_cells(sizes, fraction * self.text_bytes))
+
+
+def choose_cells(bytes_of_cell: Mapping[int, int], wanted_bytes: float) -> frozenset[int]:
+    """Cells whose sizes add up to nearly `wanted_bytes`, less than half of all: at least one, never all.
+
+    In ascending order each cell is taken that still fits. Where the cells are large, so that little fits, one more or a
+    single other one may come nearer; then that is taken.
+    """
+    fitting: set[int] = set()
+    missing = wanted_bytes
+    for number in sorted(bytes_of_cell):
+        if bytes_of_cell[number] <= missing:
+            fitting.add(number)
+            missing -= bytes_of_cell[number]
+    smallest_left = min(bytes_of_cell.keys() - fitting, key=lambda number: (bytes_of_cell[number], number))
+    nearest = min(bytes_of_cell, key=lambda number: (abs(bytes_of_cell[number] - wanted_bytes), number))
+    choices = [chosen for chosen in (fitting, fitting | {smallest_left}, {nearest}) if chosen]
+    return frozenset(min(choices, key=lambda chosen: abs(sum(map(bytes_of_cell.__getitem__, chosen)) - wanted_bytes)))
 
 
 @dataclass(frozen=True)
 class Holdout:
-    """Validation is what hashes below the fraction, so order and number of files cannot matter.
+    """Validation is what hashes into the chosen cells, so order and number of files cannot matter.
 
-    The document with the smallest hash is always held out and the one with the largest never, so that neither side
-    is empty. When all documents are the same one, its last part is held out instead.
+    held_out: None where all documents are the same one (or share a cell); of each the last part is held out instead.
     """
 
     fraction: float
-    smallest: bytes
-    largest: bytes
+    held_out: frozenset[int] | None
 
     def parts(self, text: str) -> Iterator[tuple[Split, str]]:
         """Yield the document as (`train` or `validation`, text), or its two parts where there is only one."""
-        if self.smallest == self.largest:
+        if self.held_out is None:
             head, tail = cut_last_part(text, self.fraction)
             yield "train", head
             yield "validation", tail
         else:
-            yield "validation" if self._holds_out(content_hash(text)) else "train", text
-
-    def _holds_out(self, identity: bytes) -> bool:
-        if identity in (self.smallest, self.largest):
-            return identity == self.smallest
-        return below(identity, self.fraction)
+            yield "validation" if cell(content_hash(text)) in self.held_out else "train", text
 
 
 def cut_last_part(text: str, fraction: float) -> tuple[str, str]:

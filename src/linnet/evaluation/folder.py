@@ -20,7 +20,7 @@ from linnet.inference.weights import convert_weights
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_chosen_operators
 from linnet.model.folder import TOKENIZER, load_decoder
-from linnet.model.spec import CONFIG, find_model_folder
+from linnet.model.spec import find_model_folder, no_model
 from linnet.ops.cross_entropy import IGNORED
 from linnet.progress import progress
 
@@ -122,7 +122,7 @@ def model_folder(path: str | Path) -> Path:
     """The model folder itself, or the one in a run folder; `UserError` where there is none."""
     folder = find_model_folder(Path(path))
     if folder is None:
-        raise UserError(f"{path}: neither a model folder nor a run folder with one (no {CONFIG})")
+        raise no_model(path)
     return folder
 
 

@@ -18,7 +18,7 @@ from linnet.mixers.ted_state import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_chosen_operators
 from linnet.model.folder import TOKENIZER, load_decoder
-from linnet.model.spec import ModelSpec, find_model_folder
+from linnet.model.spec import ModelSpec, find_model_folder, no_model
 from linnet.model.state import DecoderState
 
 
@@ -26,7 +26,7 @@ class LanguageModel:
     """A decoder that speaks: prompts and continuations are text.
 
     A prompt is a document's beginning: the end token, which stands before every document in training, then the
-    prompt's tokens. A continuation stops before the next end token.
+    prompt's tokens. A continuation stops before the next end token, unless that is ignored.
     """
 
     def __init__(self, decoder: Decoder, tokenizer: Tokenizer) -> None:
@@ -54,6 +54,7 @@ class LanguageModel:
         seed: int | None = ...,
         stream: Literal[False] = ...,
         context: Contexts = ...,
+        ignore_eos: bool = ...,
     ) -> str: ...
 
     @overload
@@ -67,6 +68,7 @@ class LanguageModel:
         seed: int | None = ...,
         stream: Literal[False] = ...,
         context: Contexts = ...,
+        ignore_eos: bool = ...,
     ) -> list[str]: ...
 
     @overload
@@ -81,6 +83,7 @@ class LanguageModel:
         *,
         stream: Literal[True],
         context: Contexts = ...,
+        ignore_eos: bool = ...,
     ) -> Continuation: ...
 
     def generate(
@@ -93,24 +96,26 @@ class LanguageModel:
         seed: int | None = None,
         stream: bool = False,
         context: Contexts = FULL,
+        ignore_eos: bool = False,
     ) -> str | list[str] | Continuation:
         """The continuation of a prompt, or of each of several prompts as one batch; the prompt itself is not repeated.
 
         Temperature 0 takes the most likely token each time; otherwise temperature, top_k (0: all) and top_p (1: all)
         shape the choice as in Transformers, and the same seed gives the same text. `stream`: an iterator over pieces
         of the text as they come, for one prompt. An empty prompt begins a new document. `context`: how TED layers keep
-        the past, for all alike or for each layer: `FULL`, a `ContextPolicy`, a `BankContext`.
+        the past, for all alike or for each layer: `FULL`, a `ContextPolicy`, a `BankContext`. `ignore_eos`: go on after
+        an end token until there are `max_tokens`, the end tokens among them; they print nothing.
 
         Raises `UserError` for a value that cannot be, and for more tokens than learned positions.
         """
         sampling = Sampling(temperature, top_k, top_p, seed)
         if not stream:
             prompts = [prompt] if isinstance(prompt, str) else prompt
-            texts = self.complete(prompts, max_tokens, sampling, context=context)
+            texts = self.complete(prompts, max_tokens, sampling, context=context, ignore_eos=ignore_eos)
             return texts[0] if isinstance(prompt, str) else texts
         if not isinstance(prompt, str):
             raise UserError(f"stream: True: expected one prompt, got a list of {len(prompt)}")
-        return self.stream(prompt, max_tokens, sampling, context=context)
+        return self.stream(prompt, max_tokens, sampling, context=context, ignore_eos=ignore_eos)
 
     def with_operators(self, source: str, seed: int | None = None) -> "LanguageModel":
         """The same model with other operators in its plga layers: `identity`, `random` (from `seed`), or a file's.
@@ -127,11 +132,12 @@ class LanguageModel:
         sampling: Sampling,
         caches: Caches = Caches(),
         context: Contexts = FULL,
+        ignore_eos: bool = False,
     ) -> Continuation:
         """The continuation of one prompt, piece by piece, with its figures and its state."""
         tokens = self.prompt_tokens(prompt)
         state = self._state([tokens], max_tokens, caches, context)
-        stop_ids, known = {self.tokenizer.end_id}, self.tokenizer.vocab_size
+        stop_ids, known = self._stop_ids(ignore_eos), self.tokenizer.vocab_size
         steps = decode(
             self.decoder, [tokens], max_tokens, sampling, stop_ids, state=state, vocab_size=known, caches=caches
         )
@@ -145,6 +151,7 @@ class LanguageModel:
         sampling: Sampling,
         caches: Caches = Caches(),
         context: Contexts = FULL,
+        ignore_eos: bool = False,
     ) -> list[str]:
         """The continuations of several prompts, generated as one batch."""
         if not prompts:
@@ -152,7 +159,7 @@ class LanguageModel:
         rows = [self.prompt_tokens(prompt) for prompt in prompts]
         texts: list[list[int]] = [[] for _ in rows]
         state = self._state(rows, max_tokens, caches, context)
-        stop_ids, known = {self.tokenizer.end_id}, self.tokenizer.vocab_size
+        stop_ids, known = self._stop_ids(ignore_eos), self.tokenizer.vocab_size
         for step in decode(
             self.decoder, rows, max_tokens, sampling, stop_ids, state=state, vocab_size=known, caches=caches
         ):
@@ -160,6 +167,9 @@ class LanguageModel:
                 if token is not None:
                     text.append(token)
         return [self.tokenizer.decode(text) for text in texts]
+
+    def _stop_ids(self, ignore_eos: bool) -> set[int]:
+        return set() if ignore_eos else {self.tokenizer.end_id}
 
     def _state(
         self, rows: Sequence[Sequence[int]], max_tokens: int, caches: Caches, context: Contexts
@@ -189,10 +199,9 @@ def load(folder: str | Path, device: str = "auto", weights: str | None = None) -
     `device`: auto (cuda where there is one), cpu, cuda, cuda:1. `weights`: float32, bfloat16 or int8
     (`inference.weights`); None: as stored. Raises `UserError` that names what is missing, or a value that cannot be.
     """
-    path = Path(folder)
-    if not path.is_dir():
-        raise UserError(f"{folder}: no such folder; expected a model folder or the folder of a training run")
-    path = find_model_folder(path) or path
+    path = find_model_folder(Path(folder))
+    if path is None:
+        raise no_model(folder)
     decoder = load_decoder(path, resolve_device(device))
     if weights is not None:
         convert_weights(decoder, weights)

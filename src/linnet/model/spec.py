@@ -172,6 +172,20 @@ def find_model_folder(path: Path) -> Path | None:
     return next((folder for folder in (path, path / "model") if (folder / CONFIG).is_file()), None)
 
 
+def no_model(source: str | Path) -> UserError:
+    """What is said of a path that holds no model's weights: where they may be, or how they are made."""
+    path = Path(source)
+    if not path.exists() and str(source) in preset_names():
+        making = f"linnet train --model {source} --data DIR --out runs/{source}"
+        return UserError(f"{source}: a preset, a description without weights; `{making}` trains it")
+    if not path.is_dir():
+        return UserError(f"{source}: no such folder; expected a model folder or the folder of a training run")
+    runs = sorted(str(run) for run in path.glob("runs/*") if find_model_folder(run))
+    if runs:
+        return UserError(f"{source}: the folder of a comparison; expected one of its runs, as {runs[0]}")
+    return UserError(f"{source}: neither a model folder nor a run folder with one (no {CONFIG})")
+
+
 def read_description(source: str | Path) -> dict[str, Any]:
     """The plain data behind a preset's name, a YAML or JSON file, a model folder, or a run folder with one.
 
@@ -182,7 +196,7 @@ def read_description(source: str | Path) -> dict[str, Any]:
     if path.is_dir():
         folder = find_model_folder(path)
         if folder is None:
-            raise UserError(f"{source}: neither a model folder nor a run folder with one (no {CONFIG})")
+            raise no_model(source)
         path = folder / CONFIG
     if not path.exists():
         raise UserError(f"{source}: no such file, and no preset of that name; presets: {', '.join(preset_names())}")

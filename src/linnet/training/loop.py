@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from linnet import numbers
 from linnet.data.loader import Batches, validation_windows
 from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
@@ -40,6 +41,7 @@ from linnet.training.checkpoint import (
 from linnet.training.machine import choose_precision, peak_flops_per_s, peak_memory_bytes, threads
 from linnet.training.objective import Objective, next_token_loss
 from linnet.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
+from linnet.training.pace import Pace
 from linnet.training.record import RunFolder
 from linnet.training.schedule import learning_rate
 from linnet.training.spec import RunSpec, TrainingSpec
@@ -142,7 +144,7 @@ class Trainer:
         self.peak_tokens_per_s = peak_flops_per_s(self.device, self.precision) / flops_per_token
         self.standing = Standing(data_hash=manifest_hash(data))
         self.saved: tuple[int, bool] | None = None
-        self.began_at, self.began_s = 0, 0.0
+        self.pace = Pace(0.0)
         self.curves_due_s = time.monotonic() + CURVES_PAUSE_S
 
     def resume(self) -> None:
@@ -168,7 +170,7 @@ class Trainer:
 
     def run_steps(self) -> None:
         """Train to the end, or until a stop is requested; leave a checkpoint of the last step made."""
-        self.began_at, self.began_s = self.standing.step, time.monotonic()
+        self.pace = Pace(self.standing.seconds / max(1, self.standing.step))
         self.watch.begin(self.standing.step, self.steps)
         self._close_step()
         while self.standing.step < self.steps and not self.stop.requested:
@@ -190,7 +192,9 @@ class Trainer:
         except NonFiniteError as error:
             good = number if math.isfinite(error.loss) else number - 1
             raise self._broken_down(number + 1, str(error), good) from None
-        self.standing.add(result, time.perf_counter() - start_s)
+        seconds = time.perf_counter() - start_s
+        self.standing.add(result, seconds)
+        self.pace.add(seconds)
         self.watch.step(self._progress())
 
     def _close_step(self) -> None:
@@ -272,8 +276,6 @@ class Trainer:
 
     def _progress(self) -> Progress:
         standing, meter = self.standing, self.standing.meter
-        made = standing.step - self.began_at
-        step_s = (time.monotonic() - self.began_s) / made if made else standing.seconds / standing.step
         return Progress(
             step=standing.step,
             steps=self.steps,
@@ -283,7 +285,7 @@ class Trainer:
             lr=meter.lr,
             gradient_norm=meter.gradient_norm,
             tokens_per_s=meter.tokens_per_s,
-            eta_s=(self.steps - standing.step) * step_s,
+            eta_s=self.pace.remaining_s(self.steps - standing.step),
             validation=standing.validation,
         )
 
@@ -338,6 +340,11 @@ def fitted(run: RunSpec, data: TokenData, watch: Watch) -> RunSpec:
     """The run as it is trained: resolved, with a model for the data's tokenizer."""
     found, wanted = run.model.vocab_size, data.tokenizer.vocab_size
     if found != wanted:
-        watch.note(f"model vocab_size: {found} -> {wanted}, the size of the data's tokenizer")
-        run = run.model_copy(update={"model": run.model.replace(vocab_size=wanted)})
+        model = run.model.replace(vocab_size=wanted)
+        before, after = (numbers.metric(model_cost(spec).parameters) for spec in (run.model, model))
+        watch.note(
+            f"note: vocabulary: {wanted:,} tokens of {run.data} instead of the {found:,} of the description"
+            f" ({model.name}): {after} parameters instead of {before}"
+        )
+        run = run.model_copy(update={"model": model})
     return run.resolved()

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from linnet.errors import UserError
 from linnet.evaluation.frozen import OperatorFrom
 from linnet.model.spec import ModelSpec, read_description
-from linnet.spec import Spec, override, read_yaml
+from linnet.spec import Spec, override, read_assignment, read_yaml
 from linnet.training.recipe import merged, read_recipe
 
 DEFAULT_STEPS = 1000
@@ -120,7 +120,10 @@ class TrainingSpec(Spec):
     @model_validator(mode="after")
     def _one_length(self) -> Self:
         if self.steps is not None and self.tokens is not None:
-            raise ValueError(f"steps: {self.steps} and tokens: {self.tokens}: give one of the two, the other null")
+            raise ValueError(
+                f"steps: {self.steps} and tokens: {self.tokens}: give one of the two"
+                " (--set training.steps=null clears that one)"
+            )
         return self
 
 
@@ -193,18 +196,35 @@ def read_run(
     return run_of(plain, assignments or [], str(config) if config is not None else "run")
 
 
-def run_of(plain: dict[str, Any], assignments: list[str], origin: str) -> RunSpec:
-    """A run from plain data, changed by assignments (`training.steps=200`); `UserError` names the field at fault."""
+def run_of(plain: dict[str, Any], assignments: list[str], origin: str, assigned_by: str = "--set ") -> RunSpec:
+    """A run from plain data, changed by assignments (`training.steps=200`).
+
+    `UserError` names the field at fault, after `origin`, or after `assigned_by` where an assignment gave its value.
+    """
     plain = dict(plain)
     described = plain.get("model")
     if isinstance(described, str):
         plain["model"] = read_description(described)
     plain = override(plain, assignments)
+    assigned = [read_assignment(assignment)[0] for assignment in assignments]
+    _check_sections(plain, origin, assigned, assigned_by)
+    of_model = [field.removeprefix("model.") for field in assigned if field.startswith("model.")]
+    source = described if isinstance(described, str) else f"{origin}: model"
+    plain["model"] = ModelSpec.parse(plain["model"], source, of_model, f"{assigned_by}model.")
+    return RunSpec.parse(plain, origin, assigned, assigned_by)
+
+
+def _check_sections(plain: dict[str, Any], origin: str, assigned: list[str], assigned_by: str) -> None:
+    """`UserError` unless there are a model and data, and nothing that is no section: what is mistyped is missing."""
+    if not plain.keys() <= RunSpec.model_fields.keys():
+        RunSpec.parse(plain, origin, assigned, assigned_by)
+    model = plain.get("model")
+    if "model" in assigned and not isinstance(model, dict):
+        raise UserError(f"{assigned_by}model: {model!r}: expected its fields one by one, as in model.d_model: 128")
     for section, option in (("model", "--model PRESET|FILE"), ("data", "--data DIR")):
         if plain.get(section) is None:
-            raise UserError(f"{section}: missing; give {option}, or a --config file with a section {section!r}")
-    plain["model"] = ModelSpec.parse(plain["model"], described if isinstance(described, str) else f"{origin}: model")
-    return RunSpec.parse(plain, origin)
+            file = "a --config file" if origin == "run" else origin
+            raise UserError(f"{section}: missing; give {option}, or a section {section!r} in {file}")
 
 
 def _mapping(config: str | Path | None) -> dict[str, Any]:

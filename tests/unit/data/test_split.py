@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.data.split import Holdout, Survey, below, content_hash, cut_last_part
+from linnet.data.split import Holdout, Survey, below, choose_cells, content_hash, cut_last_part
 from linnet.errors import UserError
 
 texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5), min_size=1, max_size=20)
@@ -43,19 +43,50 @@ def test_neither_side_is_empty_and_equal_documents_stay_together(documents: list
     assert sorted(found["train"] + found["validation"]) == sorted(documents)
 
 
-def test_smallest_hash_is_held_out_and_largest_never() -> None:
-    two = sorted(["one", "two"], key=content_hash)
-    assert sides(two, 1e-9) == {"validation": [two[0]], "train": [two[1]]}
-    # Nearly all hashes are below the fraction here, the largest included.
-    ten = sorted(map(str, range(10)), key=content_hash)
-    largest = Holdout(1.0, content_hash(ten[0]), content_hash(ten[-1]))
-    assert [side for text in ten for side, _ in largest.parts(text)] == ["validation"] * 9 + ["train"]
-
-
 @pytest.mark.parametrize("fraction", [0.01, 0.05, 0.3])
-def test_about_the_fraction_is_held_out(fraction: float) -> None:
-    documents = [f"document {number}" for number in range(20_000)]
-    assert len(sides(documents, fraction)["validation"]) == pytest.approx(20_000 * fraction, rel=0.15)
+def test_the_share_of_bytes_is_held_out_whatever_the_sizes(fraction: float) -> None:
+    drawn = random.Random(0)
+    documents = [f"{number} " + "x" * int(drawn.paretovariate(1.2) * 50) for number in range(2_000)]
+    found = {side: sum(map(len, texts)) for side, texts in sides(documents, fraction).items()}
+    assert found["validation"] / sum(found.values()) == pytest.approx(fraction, rel=1e-3)
+
+
+def test_of_few_documents_the_share_is_as_near_as_whole_ones_allow() -> None:
+    for tiny in range(20):  # wherever the tiny one's hash falls
+        documents = [f"tiny {tiny:02}", *(f"{number:02}" * 100 for number in range(13))]
+        assert list(map(len, sides(documents, 0.05)["validation"])) == [200]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted_bytes", "chosen"),
+    [
+        ({1: 10, 2: 10, 3: 10, 4: 70}, 20, {1, 2}),
+        ({1: 70, 2: 10, 3: 10, 4: 10}, 20, {2, 3}),  # what does not fit is passed over
+        ({1: 1, 2: 70, 3: 12, 4: 30}, 20, {1, 3}),
+        ({1: 1, 2: 20, 3: 79}, 20, {2}),  # alone it is nearer than beside the first
+        ({1: 5, 2: 17, 3: 78}, 20, {1, 2}),
+        ({1: 50, 2: 40, 3: 60}, 5, {2}),
+        ({1: 50, 2: 50}, 1, {1}),
+    ],
+)
+def test_cells_that_come_near(sizes: dict[int, int], wanted_bytes: float, chosen: set[int]) -> None:
+    assert choose_cells(sizes, wanted_bytes) == chosen
+
+
+@given(sizes=st.lists(st.integers(1, 1000), min_size=2, max_size=30), fraction=fractions)
+def test_cells_are_some_not_all_and_no_single_one_is_nearer(sizes: list[int], fraction: float) -> None:
+    numbered = dict(enumerate(sizes))
+    wanted_bytes = fraction * sum(sizes)
+    chosen = choose_cells(numbered, wanted_bytes)
+    assert 0 < len(chosen) < len(sizes)
+    missed = abs(sum(numbered[number] for number in chosen) - wanted_bytes)
+    assert missed <= min(abs(size - wanted_bytes) for size in sizes)
+
+
+def test_a_share_does_not_change_most_documents_when_some_are_added() -> None:
+    documents = [f"document {number}" for number in range(3_000)]
+    before, after = (set(sides(documents[:count], 0.1)["validation"]) for count in (2_700, 3_000))
+    assert len(before & after) > 0.8 * len(before)
 
 
 def test_default_fraction_depends_on_the_size() -> None:

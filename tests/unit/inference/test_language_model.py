@@ -75,6 +75,28 @@ def test_it_stops_at_the_end_token(monkeypatch: pytest.MonkeyPatch):
     assert (stream.figures.tokens, stream.figures.passes) == (2, 3)
 
 
+def test_an_end_token_that_is_ignored_counts_and_prints_nothing(monkeypatch: pytest.MonkeyPatch):
+    model = speaker()
+    end = model.tokenizer.end_id
+    tokens = iter([*b"Hi", end, end, *b"Oh"] * 2)
+    monkeypatch.setattr("linnet.inference.engine.choose", lambda *_: torch.tensor([next(tokens)]))
+    stream = model.generate("Once", 6, stream=True, ignore_eos=True)
+    assert "".join(stream) == model.generate("Once", 6, ignore_eos=True) == "HiOh"
+    assert stream.figures.tokens == 6
+
+
+def test_in_a_batch_rows_go_on_after_their_ends_as_they_do_alone():
+    model = speaker()
+    end = model.tokenizer.end_id
+    sampling = Sampling(50.0, seed=3)  # nearly uniform: ends come soon
+    rows = [[end, *prompt.encode()] for prompt in PROMPTS]
+    written = list(zip(*decode(model.decoder, rows, 900, sampling, vocab_size=257), strict=True))
+    assert all(end in row[:-1] for row in written)
+    expected = [bytes(token for token in row if token != end).decode("utf-8", "replace") for row in written]
+    assert model.generate(PROMPTS, 900, temperature=50.0, seed=3, ignore_eos=True) == expected
+    assert model.generate(PROMPTS, 900, temperature=50.0, seed=3) != expected
+
+
 def test_ids_that_the_tokenizer_does_not_know_are_never_chosen():
     model = speaker(extra_ids=500)
     assert model.generate("Once", 100, temperature=3.0, seed=0)
@@ -115,7 +137,7 @@ def test_the_folder_of_a_training_run_is_loaded(folder: Path):
 def test_a_folder_that_is_no_model_is_refused(folder: Path):
     with pytest.raises(UserError, match="nowhere: no such folder; expected a model folder"):
         linnet.load("nowhere")
-    with pytest.raises(UserError, match=r"is not a model folder, it has no config\.json"):
+    with pytest.raises(UserError, match=r"neither a model folder nor a run folder with one \(no config\.json\)"):
         linnet.load(folder.parent)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=r"tokenizer\.json: no such file"):

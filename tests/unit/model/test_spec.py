@@ -53,8 +53,8 @@ WRONG = {
         "blocks[0].mixer.kind: 'mamba': must be one of 'attention', 'plga', 'ted'",
     ),
     "a negative width": ("d_model: 64", "d_model: -64", "d_model: -64: must be greater than 0"),
-    "a width in words": ("d_model: 64", "d_model: wide", "d_model: 'wide': must be a valid integer"),
-    "half a token": ("vocab_size: 90", "vocab_size: 90.5", "vocab_size: 90.5: must be a valid integer"),
+    "a width in words": ("d_model: 64", "d_model: wide", "d_model: 'wide': must be a whole number"),
+    "half a token": ("vocab_size: 90", "vocab_size: 90.5", "vocab_size: 90.5: must be a whole number"),
     "yes for a number": ("heads: 4", "heads: yes", "blocks[0].mixer.heads: True: must be a number"),
     "an infinite number": ("head:", "initialisation: {std: .inf}\nhead:", "initialisation.std: inf: must be a finite"),
     "a text for a mapping": (

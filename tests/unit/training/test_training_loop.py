@@ -7,12 +7,14 @@ import signal
 import pytest
 import torch
 
+from linnet import numbers
 from linnet.data.loader import validation_windows
 from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
 from linnet.errors import UserError
 from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.likelihood import evaluate
+from linnet.model.cost import model_cost
 from linnet.model.folder import load_decoder
 from linnet.training import curves, loop, machine
 from linnet.training.checkpoint import checkpoint_steps
@@ -278,8 +280,13 @@ def test_the_vocabulary_is_the_tokenizers(tmp_path, tiny_run):
     watch = Recorder()
     run = run.model_copy(update={"model": run.model.replace(vocab_size=5)})
     result = train(run, tmp_path, watch)
-    assert watch.notes == ["model vocab_size: 5 -> 257, the size of the data's tokenizer"]
-    assert load_decoder(result.model).spec.vocab_size == 257
+    model = load_decoder(result.model).spec
+    before, after = (numbers.metric(model_cost(spec).parameters) for spec in (run.model, model))
+    assert model.vocab_size == 257 and before != after
+    assert watch.notes == [
+        f"note: vocabulary: 257 tokens of {run.data} instead of the 5 of the description ({model.name}):"
+        f" {after} parameters instead of {before}"
+    ]
 
 
 def test_the_picture_is_drawn_while_the_run_goes_on(tmp_path, tiny_run, monkeypatch):

@@ -12,13 +12,14 @@ from linnet.files import read_json, sha256_of, write_json
 from linnet.model.operators import operator_file
 
 
-def claim(spec: ComparisonSpec, folder: Path) -> None:
-    """Keep the description with what is made from it; `UserError` where the folder holds another comparison's.
+def claim(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> None:
+    """Keep the description with what is made from it; `UserError` where the folder holds another comparison's, or
+    a file is missing that `origin` names.
 
     The hashes of the text's files belong to it, and a file of operators is its content, however it is named. Seeds and
     runs may be added: what is there stays true.
     """
-    described = {**spec.model_dump(mode="json"), "files": file_hashes(spec.text)}
+    described = {**spec.model_dump(mode="json"), "files": file_hashes(spec.text, origin)}
     hashes = _operator_hashes(described, folder)
     path = folder / DESCRIPTION
     if path.exists():

@@ -23,9 +23,9 @@ def draw(figures: Sequence[ComparedFigures], path: Path, title: str) -> None:
 def picture(figures: Sequence[ComparedFigures], title: str) -> Any:
     """What `draw` writes, as matplotlib's `Figure`."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
 
-    figure = Figure(figsize=INCHES, dpi=DOTS_PER_INCH)
-    figure.subplots_adjust(left=0.08, right=0.92, top=0.93, bottom=0.1)
+    figure = Figure(figsize=INCHES, dpi=DOTS_PER_INCH, layout="constrained")
     loss = figure.subplots()
     accuracy = loss.twinx()
     for index, one in enumerate(figures):
@@ -39,9 +39,9 @@ def picture(figures: Sequence[ComparedFigures], title: str) -> Any:
         loss.set_ylim(limits)  # a loss that runs away would leave the others a flat line
     loss.set_title(title)
     loss.set_xlabel("step")
-    loss.set_ylabel("loss of the validation set, nats per token, causal (solid)")
-    accuracy.set_ylabel("accuracy, causal (dashed)")
-    accuracy.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    loss.set_ylabel("loss of the validation set, nats per token, causal (solid, dots)")
+    accuracy.set_ylabel("accuracy, causal (dashed, rings)")
+    accuracy.yaxis.set_major_formatter(PercentFormatter(1.0))  # as many digits as the axis' range asks for
     loss.grid(alpha=0.3)
     loss.legend(frameon=False, loc="upper center", ncols=min(len(figures), 4))
     return figure
@@ -49,16 +49,21 @@ def picture(figures: Sequence[ComparedFigures], title: str) -> Any:
 
 def _draw_one(loss: Any, accuracy: Any, one: ComparedFigures, colour: str) -> None:
     steps, losses, accuracies = zip(*one.curve, strict=True)
-    for axes, spreads, style in ((loss, losses, "-"), (accuracy, accuracies, "--")):
-        axes.plot(steps, [s.mean for s in spreads], style, color=colour, label=one.name if axes is loss else None)
-        axes.fill_between(
-            steps, [s.lowest for s in spreads], [s.highest for s in spreads], color=colour, alpha=0.15, linewidth=0
+    for axes, spreads, style, label in ((loss, losses, ".-", one.name), (accuracy, accuracies, "o--", None)):
+        # Runs that were evaluated once have no line, so the points are drawn too: dots and rings.
+        means = [s.mean for s in spreads]
+        axes.plot(
+            steps, means, style, color=colour, label=label, markersize=5, markerfacecolor=None if label else "none"
         )
+        lowest, highest = [s.lowest for s in spreads], [s.highest for s in spreads]
+        if len(steps) == 1:  # a band of one point has no width
+            axes.vlines(steps, lowest, highest, color=colour, alpha=0.5)
+        axes.fill_between(steps, lowest, highest, color=colour, alpha=0.15, linewidth=0)
 
 
 def _draw_broken_down(loss: Any, one: ComparedFigures, colour: str) -> None:
     for each in one.broken_down:
-        loss.plot([p.step for p in each.curve], [p.nats_per_token for p in each.curve], ":", color=colour, linewidth=1)
+        loss.plot([p.step for p in each.curve], [p.nats_per_token for p in each.curve], ".:", color=colour, linewidth=1)
     ends = [each.step for each in one.broken_down if each.step is not None]
     lost, seeds = len(one.broken_down), len(one.broken_down) + len(one.outcomes)
     loss.plot(

@@ -26,9 +26,9 @@ def compare(
     """
     folder = Path(out)
     check_operators(spec, folder, origin)
-    claim(spec, folder)
+    claim(spec, folder, origin)
     say("preparing the text")
-    runs = Runs(spec, prepare_parts(spec, folder / DATA), folder, say, command)
+    runs = Runs(spec, prepare_parts(spec, folder / DATA, origin), folder, say, command)
     for seed in spec.seeds:
         for run in spec.runs:
             runs.train(run, seed)

@@ -1,13 +1,15 @@
 """The typed description of a comparison: one text, one model and recipe, and the runs that differ from it."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from linnet.errors import UserError
-from linnet.spec import Spec, read_yaml
+from linnet.model.spec import read_description
+from linnet.spec import Spec, override, read_assignment, read_yaml
 from linnet.training.spec import RunSpec, run_of
 
 
@@ -95,18 +97,51 @@ class ComparisonSpec(Spec):
         return self
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a YAML file; `UserError` names the field that is wrong, in any of its runs."""
+    def load(cls, path: str | Path, assignments: Sequence[str] = ()) -> Self:
+        """Read a YAML file; `UserError` names the field that is wrong, in any of its runs.
+
+        assignments: `training.steps=200` or `model.d_model=64` for all runs, as if the file said so.
+        """
         plain = read_yaml(path)
         if not isinstance(plain, dict):
             raise UserError(f"{path}: expected a mapping with text, model, runs, found {type(plain).__name__}")
         spec = cls.parse(plain, str(path))
+        if assignments:
+            spec = spec.changed(assignments, str(path))
         for run in spec.runs:
             try:
                 spec.run_of(run, spec.seeds[0], Path("data")).resolved()
             except UserError as error:
                 raise UserError(f"{path}: runs: {run.name}: {error}") from None
         return spec
+
+    def changed(self, assignments: Sequence[str], origin: str) -> Self:
+        """The same with fields of `model` and `training` set for all runs; `UserError` names the assignment at fault.
+
+        A field that a run sets itself is refused: which of the two is meant cannot be known.
+        """
+        for assignment in assignments:
+            self._check_is_for_all(assignment)
+        first = self.runs[0]
+        own = [f"{field}={json.dumps(value)}" for field, value in first.set.items()]
+        common = {"model": self.model, "training": dict(self.training)}
+        if isinstance(self.model, str):
+            common["model"] = read_description(self.model)
+        run_of({**override(common, own), "data": "data"}, list(assignments), origin).resolved()
+        if not any(assignment.startswith("model.") for assignment in assignments):
+            common["model"] = self.model
+        return self.model_copy(update=override(common, list(assignments)))
+
+    def _check_is_for_all(self, assignment: str) -> None:
+        field, _ = read_assignment(assignment)
+        if not field.startswith(("model.", "training.")):
+            raise UserError(f"--set {assignment}: expected a field of all runs, model.* or training.*")
+        if field == "training.seed":
+            raise UserError(f"--set {assignment}: is decided by seeds; leave it out")
+        for run in self.runs:
+            for own in run.set:
+                if f"{own}.".startswith(f"{field}.") or f"{field}.".startswith(f"{own}."):
+                    raise UserError(f"--set {assignment}: run {run.name!r} sets {own} itself; change it there")
 
     def run(self, name: str) -> ComparedSpec:
         """The run of that name."""
@@ -119,4 +154,4 @@ class ComparisonSpec(Spec):
         if operators is not None:
             assignments.append(f"model.operator={json.dumps(str(operators))}")
         plain = {"model": self.model, "data": str(data), "training": dict(self.training)}
-        return run_of(plain, assignments, self.name)
+        return run_of(plain, assignments, self.name, "set: ")

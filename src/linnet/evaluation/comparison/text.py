@@ -14,11 +14,11 @@ STORIES_PER_VALIDATION_STORY = 20
 WHOLE = "whole"
 
 
-def prepare_parts(spec: ComparisonSpec, folder: Path) -> list[Path]:
+def prepare_parts(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> list[Path]:
     """The data folder of each part, below `folder`; made unless they are there from the same text.
 
     The tokenizer is trained on the whole text. Documents are cut into parts of equal number, in their order.
-    `UserError` where there are fewer documents than parts.
+    `UserError` with `origin` in front where there are fewer documents than parts.
     """
     parts = [folder / f"part-{index + 1}" for index in range(spec.text.parts)]
     name = f"{spec.text.model_dump_json()} {spec.tokenizer.model_dump_json()}"
@@ -26,7 +26,7 @@ def prepare_parts(spec: ComparisonSpec, folder: Path) -> list[Path]:
         return parts
     train, validation = _documents(spec.text)
     if len(train) < len(parts):
-        raise UserError(f"text.parts: {len(parts)}: the text has only {len(train)} documents to train on")
+        raise UserError(f"{origin}: text.parts: {len(parts)}: the text has only {len(train)} documents to train on")
     whole = folder / WHOLE
     tokenizer = spec.tokenizer
     prepare_texts(train, validation, whole, tokenizer.kind, tokenizer.vocab_size, name, overwrite=True)
@@ -37,12 +37,12 @@ def prepare_parts(spec: ComparisonSpec, folder: Path) -> list[Path]:
     return parts
 
 
-def file_hashes(text: TextSpec) -> list[str]:
-    """SHA-256 of each file of the text; `UserError` where one is missing."""
+def file_hashes(text: TextSpec, origin: str) -> list[str]:
+    """SHA-256 of each file of the text; `UserError` with `origin` in front where one is missing."""
     hashes = []
     for name in text.files or []:
         if not Path(name).is_file():
-            raise UserError(f"text.files: {name}: no such file")
+            raise UserError(f"{origin}: text.files: {name}: no such file")
         hashes.append(sha256_of(name))
     return hashes
 

@@ -1,3 +1,4 @@
+import io
 import math
 from pathlib import Path
 
@@ -57,6 +58,31 @@ def test_the_picture_has_a_line_of_each_run_in_its_colour(tmp_path: Path):
     draw(figures, tmp_path / "curves.png", "title")
     colours = {colour for _, colour in Image.open(tmp_path / "curves.png").convert("RGB").getcolors(1 << 20)}
     assert {(31, 119, 180), (255, 127, 14)} <= colours
+
+
+def seen_once(nats: float, accuracy: float) -> Outcome:
+    return Outcome(1, outcome(1, nats).evaluation, [CurvePoint(60, nats, accuracy)])
+
+
+def test_a_run_that_was_evaluated_once_is_seen():
+    figures = [
+        ComparedFigures("a", 1, 1, [seen_once(6.0, 0.06), seen_once(6.2, 0.061)]),
+        ComparedFigures("b", 1, 1, [seen_once(6.1, 0.062)]),
+    ]
+    drawn = picture(figures, "title")
+    assert [[line.get_marker() for line in axes.lines] for axes in drawn.axes] == [[".", "."], ["o", "o"]]
+    drawn.savefig(buffer := io.BytesIO(), format="png")
+    colours = {colour for _, colour in Image.open(buffer).convert("RGB").getcolors(1 << 20)}
+    assert {(31, 119, 180), (255, 127, 14)} <= colours
+
+
+@pytest.mark.parametrize(("lowest", "highest"), [(0.06, 0.062), (0.0612, 0.0613), (0.1, 0.7), (0.05, 0.09)])
+def test_ticks_of_accuracy_are_told_apart(lowest: float, highest: float):
+    once = [ComparedFigures(name, 1, 1, [seen_once(6.0, at)]) for name, at in (("a", lowest), ("b", highest))]
+    axes = picture(once, "title").axes[1]
+    labels = axes.yaxis.get_major_formatter().format_ticks(axes.get_yticks())
+    assert len(set(labels)) == len(labels) > 2
+    assert all(label.endswith("%") for label in labels)
 
 
 def broken(run: str, seed: int, step: int | None = 7) -> Breakdown:

@@ -10,6 +10,7 @@ import yaml
 from linnet.cli.main import main
 from linnet.data.shards import TokenData
 from linnet.errors import UserError
+from linnet.evaluation.comparison.run import compare
 from linnet.evaluation.comparison.spec import ComparisonSpec
 from linnet.evaluation.comparison.text import prepare_parts
 from linnet.inference.language_model import load
@@ -82,6 +83,21 @@ def test_a_changed_recipe_is_refused_in_the_same_folder(compared, tmp_path: Path
     assert "holds a comparison with another training; choose another --out" in capsys.readouterr().err
 
 
+def test_what_is_set_for_all_runs_is_trained_recorded_and_refused_elsewhere(compared, tmp_path: Path, capsys):
+    runs = [{"name": "learned"}, {"name": "random", "set": {"model.operator": "random"}}]
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"runs": runs, "seeds": [0]}))
+    changes = ["--set", "training.steps=2", "--set", "model.blocks.0.repeat=1"]
+    assert main(["compare", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "out"), *changes, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert {each["tokens"] for each in figures["runs"]} == {2 * 2 * 32}
+    description = json.loads((tmp_path / "out" / "description.json").read_text())
+    assert description["training"]["steps"] == 2 and description["model"]["blocks"][0]["repeat"] == 1
+    assert main(["compare", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "out")]) == 2
+    assert "holds a comparison with another model; choose another --out" in capsys.readouterr().err
+    assert main(["compare", str(compared[0]), "--out", str(compared[1]), "--set", "training.steps=2"]) == 2
+    assert "holds a comparison with another training; choose another --out" in capsys.readouterr().err
+
+
 def test_parts_share_tokenizer_and_validation_and_no_training_document(compared):
     spec = ComparisonSpec.load(compared[0])
     first, second = (TokenData.open(part) for part in prepare_parts(spec, compared[1] / "data"))
@@ -117,6 +133,12 @@ def test_fewer_documents_than_parts_are_refused(tmp_path: Path):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(plain))
     with pytest.raises(UserError, match=r"text\.parts: 2: the text has only 1 documents to train on"):
         prepare_parts(ComparisonSpec.load(tmp_path / "c.yaml"), tmp_path / "data")
+
+
+def test_a_text_that_is_missing_is_told_with_the_file_that_names_it(tmp_path: Path):
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"text": {"files": ["mine.txt"], "parts": 2}}))
+    with pytest.raises(UserError, match=r"^c\.yaml: text\.files: mine\.txt: no such file"):
+        compare(ComparisonSpec.load(tmp_path / "c.yaml"), tmp_path / "out", print, origin="c.yaml")
 
 
 @pytest.mark.parametrize(

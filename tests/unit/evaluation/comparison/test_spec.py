@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,7 @@ import yaml
 
 from linnet.errors import UserError
 from linnet.evaluation.comparison.spec import ComparisonSpec
+from linnet.model.cost import model_cost
 
 ABLATION = Path(__file__).parents[4] / "ablations" / "pldr.yaml"
 PLAIN = {
@@ -45,7 +47,10 @@ def test_the_example_of_the_documentation_compares_what_it_says(tmp_path: Path):
     page = (ABLATION.parents[1] / "docs" / "comparison.md").read_text()
     (tmp_path / "example.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
     spec = ComparisonSpec.load(tmp_path / "example.yaml")
-    kinds = {run.name: spec.run_of(run, 0, Path("data")).model.blocks[0].mixer.kind for run in spec.runs}
+    models = {run.name: spec.run_of(run, 0, Path("data")).model for run in spec.runs}
+    kinds = {name: model.blocks[0].mixer.kind for name, model in models.items()}
+    for name, parameters in (("attention", 557_696), ("TED", 557_440)):
+        assert model_cost(models[name]).parameters == parameters and f"{parameters:,}" in page
     assert spec.name == "attention against TED"
     assert kinds == {"attention": "attention", "attention slower": "attention", "TED": "ted"}
 
@@ -57,6 +62,38 @@ def test_a_run_differs_in_what_is_set_and_in_its_seed(tmp_path: Path):
     assert (one.model.d_model, one.training.optimiser.lr, one.training.schedule.kind) == (64, 1e-5, "linear")
     assert (two.model.d_model, two.training.optimiser.lr, two.training.schedule.kind) == (128, 1e-3, "cosine")
     assert (one.training.seed, one.training.steps) == (7, 5)
+
+
+def test_fields_of_all_runs_are_set_as_if_the_file_said_so(tmp_path: Path):
+    runs = [{"name": "one", "set": {"training.optimiser.lr": 1e-5}}, {"name": "two"}]
+    load(tmp_path, runs=runs)
+    path = tmp_path / "compared.yaml"
+    spec = ComparisonSpec.load(path, ["training.steps=3", "training.tokens=null"])
+    assert (spec.model, spec.training) == ("tiny-pldr", {"steps": 3, "tokens": None})
+    spec = ComparisonSpec.load(path, ["model.d_model=64", "training.optimiser.betas=[0.8, 0.9]"])
+    for name, lr in (("one", 1e-5), ("two", 1e-3)):
+        run = spec.run_of(spec.run(name), 0, Path("data"))
+        assert (run.model.d_model, run.training.optimiser.betas, run.training.optimiser.lr) == (64, (0.8, 0.9), lr)
+        assert run.training.steps == 5
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("training.stepz=3", "--set training.stepz: unknown key (value 3); did you mean steps?"),
+        ("model.d_model=wide", "--set model.d_model: 'wide': must be a whole number"),
+        ("training.schedule.warmup_steps=9", "training.schedule.warmup_steps: 9: must be at most the 5 steps"),
+        ("seeds=[1]", "--set seeds=[1]: expected a field of all runs, model.* or training.*"),
+        ("model=tiny-ted", "--set model=tiny-ted: expected a field of all runs, model.* or training.*"),
+        ("training.seed=4", "--set training.seed=4: is decided by seeds; leave it out"),
+        ("training.optimiser.lr=1", "--set training.optimiser.lr=1: run 'one' sets training.optimiser.lr itself"),
+        ("training.optimiser={}", "--set training.optimiser={}: run 'one' sets training.optimiser.lr itself"),
+    ],
+)
+def test_what_cannot_be_set_for_all_is_one_line(tmp_path: Path, assignment: str, message: str):
+    load(tmp_path, runs=[{"name": "one", "set": {"training.optimiser.lr": 1e-5}}, {"name": "two"}])
+    with pytest.raises(UserError, match=re.escape(message)):
+        ComparisonSpec.load(tmp_path / "compared.yaml", [assignment])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +112,13 @@ def test_a_run_differs_in_what_is_set_and_in_its_seed(tmp_path: Path):
         ),
         ({"runs": [{"name": "a", "shown": False}]}, "runs: none is shown; expected at least one"),
         ({"runs": [{"name": "a", "sets": {}}]}, "runs[0].sets: unknown key (value {}); did you mean set?"),
-        ({"runs": [{"name": "a", "set": {"training.stepz": 4}}]}, "runs: a: comparison: training.stepz: unknown key"),
+        ({"runs": [{"name": "a", "set": {"training.stepz": 4}}]}, "runs: a: set: training.stepz: unknown key"),
+        (
+            {"runs": [{"name": "a", "set": {"model": "tiny-ted"}}]},
+            "runs: a: set: model: 'tiny-ted': expected its fields",
+        ),
+        ({"runs": [{"name": "a", "set": {"recipe": "x"}}]}, "runs: a: set: recipe: unknown key (value 'x')"),
+        ({"text": {"files": "a.txt"}}, "text.files: 'a.txt': must be a list: [a.txt]"),
         ({"runs": [{"name": "a b"}, {"name": "a-b"}]}, "runs[1].name: a-b: is another run's; expected a new one"),
         ({"runs": [{"name": "a", "set": {"training.seed": 4}}]}, "runs[0].set: training.seed: is decided by seeds"),
         ({"training": {"steps": 5, "schedule": {"warmup_steps": 9}}}, "runs: first: training.schedule.warmup_steps: 9"),

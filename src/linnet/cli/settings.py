@@ -1,0 +1,36 @@
+"""Fields that are changed by `--set` and not by an option of their own."""
+
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+from linnet.spec import Spec
+from linnet.training.spec import RunSpec
+
+
+def hint(option: str, arguments: Sequence[str]) -> str | None:
+    """How the field is set that an unknown option names: `--device cpu` is `--set training.device=cpu`; or None."""
+    wanted = option.lstrip("-").replace("-", "_")
+    paths = [path for path in field_paths(RunSpec) if path.rpartition(".")[2] == wanted]
+    value = _value_of(option, arguments)
+    return " or ".join(f"--set {path}={value}" for path in paths) or None
+
+
+def field_paths(spec: type[Spec], prefix: str = "") -> Iterator[str]:
+    """The paths of all fields that are no sections themselves: `training.optimiser.lr`."""
+    for name, field in spec.model_fields.items():
+        kinds = (field.annotation, *get_args(field.annotation))
+        section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Spec)), None)
+        if section is None:
+            yield prefix + name
+        else:
+            yield from field_paths(section, f"{prefix}{name}.")
+
+
+def _value_of(option: str, arguments: Sequence[str]) -> str:
+    """What was typed after it, or `VALUE`."""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument.startswith(f"{option}="):
+            return argument.partition("=")[2]
+        if argument == option and following and not following.startswith("-"):
+            return following
+    return "VALUE"

@@ -52,7 +52,11 @@ class Spec(BaseModel):
         except ValidationError as error:
             said = describe(error, value)
             indexed = (re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", field) for field in assigned)
-            by_hand = any(said.startswith((f"{field}:", f"{field}.", f"{field}[")) for field in indexed)
+            unknown = said.partition(": unknown key")[0] if ": unknown key" in said else None
+            by_hand = any(
+                said.startswith((f"{field}:", f"{field}.", f"{field}[")) or field.startswith(f"{unknown}.")
+                for field in indexed
+            )
             raise UserError(f"{assigned_by if by_hand else f'{origin}: '}{said}") from error
 
 
@@ -73,6 +77,7 @@ PLAIN_WORDS = {
     "list_type": "must be a list",
     "tuple_type": "must be a list",
     "too_short": "must not be empty",
+    "path_type": "must be a path",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",

@@ -222,8 +222,9 @@ def test_the_scores_are_listed(capsys):
         ),
         (
             ["--space", "merino", "--set", "model.vocab_size=-1"],
-            "error: merino: model: vocab_size: -1: must be gr",
+            "error: --set model.vocab_size: -1: must be greater",
         ),
+        (["--space", "merino", "--set", "blocks=abc"], "error: --set blocks: 'abc': must be a whole number"),
         (["--space", "merino", "--set", "modl.vocab_size=9"], "error: --set: modl: unknown key"),
         (["--space", "merino", "--out", "."], "error: --out .: is a folder; a file is expected"),
         (

@@ -16,7 +16,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_rows_know_their_line_and_their_columns(path: Path):
-    path.write_text('a,b\n1,2\n\n"3, or 4"\n5,6,7\n')
+    path.write_text('a,b\n1,2\n\n"3, or 4"\n5,6, ,\n')
     rows = read_rows(path, [])
     assert [row.origin for row in rows] == [f"{path}, line {line}" for line in (2, 4, 5)]
     assert [row.cells for row in rows] == [{"a": "1", "b": "2"}, {"a": "3, or 4", "b": ""}, {"a": "5", "b": "6"}]
@@ -31,6 +31,16 @@ def test_blanks_and_a_byte_order_mark_do_not_count(path: Path, mark: str, blanks
     path.write_text(f"{mark}{around[0]},{around[1]}\n{around[2]},{around[3]}\n", encoding="utf-8")
     (row,) = read_rows(path, [("a",), ("b",)])
     assert row.cells == {"a": "1", "b": "2"}
+
+
+def test_cells_beyond_the_columns_are_refused(path: Path):
+    """Our own messages print commas in numbers: 340,000 would be read as 340."""
+    path.write_text("a,b\n1,2\n3,340,000\n")
+    with pytest.raises(UserError, match=r"t.csv, line 3: 000: more cells than the 2 columns; expected quotes around"):
+        read_rows(path, [])
+    path.write_text("a,b,a\n1,2,3\n")
+    with pytest.raises(UserError, match=r"t.csv: column a is there 2 times; expected once"):
+        read_rows(path, [])
 
 
 def test_one_column_of_each_group_is_needed(path: Path):

@@ -145,8 +145,8 @@ def search(
 
     if space is None:
         raise UserError("--space: missing; give a search space: merino, mixed, study, or a YAML file")
-    own, settings = _changes(changes or [], data, vocab_size)
-    found_space = load_space(space, own)
+    own, settings = _changes(changes or [])
+    found_space = load_space(space, own, _vocab_size(own, data, vocab_size))
     counting = Counting(_tokens(tokens, found_space), with_head, dtype, batch)
     limits = {"flops": max_flops, "parameters": max_parameters, "weights": max_weights}
     budgets = _budgets({**limits, "training_memory": max_training_memory}, max_state or [], counting)
@@ -170,19 +170,23 @@ def _refuse_alone(context: typer.Context) -> None:
             raise UserError(f"{option_of(context, name)}: belongs to {said}; give it too, or leave both out")
 
 
-def _changes(changes: list[str], data: Path | None, vocab_size: int | None) -> tuple[list[str], list[str]]:
-    """What changes the space, the vocabulary with it, and what is a setting of the search."""
+def _changes(changes: list[str]) -> tuple[list[str], list[str]]:
+    """What changes the space, and what is a setting of the search."""
+    of_space = [change for change in changes if re.split("[.=]", change.strip())[0] in SPACE_FIELDS]
+    return of_space, [change for change in changes if change not in of_space]
+
+
+def _vocab_size(of_space: list[str], data: Path | None, given: int | None) -> int | None:
+    """That of the data, or as it was given; None where the space decides."""
     from linnet.data.shards import read_manifest
 
-    of_space = [change for change in changes if re.split("[.=]", change.strip())[0] in SPACE_FIELDS]
-    of_search = [change for change in changes if change not in of_space]
     of_data = None if data is None else read_manifest(data).tokenizer.vocab_size
-    if vocab_size is not None and of_data not in (None, vocab_size):
-        raise UserError(f"--vocab-size {vocab_size}: {data} has {of_data:,} tokens; leave one of both out")
-    size = vocab_size or of_data
+    if given is not None and of_data not in (None, given):
+        raise UserError(f"--vocab-size {given}: {data} has {of_data:,} tokens; leave one of both out")
+    size = given or of_data
     if size is not None and any(change.split("=")[0].strip() == "model.vocab_size" for change in of_space):
         raise UserError("--set model.vocab_size: is decided by --data or --vocab-size; leave one of both out")
-    return [*of_space, *([] if size is None else [f"model.vocab_size={size}"])], of_search
+    return size
 
 
 def _tokens(given: int | None, space: "Space") -> int:

@@ -152,10 +152,11 @@ def _usage_message(error: typer.TyperException, arguments: Sequence[str]) -> str
     message = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
     context = getattr(error, "ctx", None)
     option = getattr(error, "option_name", None)
-    if context and option and context.info_name in SETTING_VERBS:
+    verb = context.info_name if context else None
+    if option and verb in SETTING_VERBS:
         from linnet.cli.settings import hint
 
-        fields = hint(option, arguments)
+        fields = hint(verb, option, arguments)
         message = f"No such option: {option}; {fields}" if fields else message
     return f"{message} (see {context.command_path} --help)" if context else message
 

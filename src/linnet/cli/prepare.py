@@ -101,10 +101,11 @@ def _warn_of_share(manifest: "Manifest") -> None:
     train, validation = manifest.splits["train"].bytes, manifest.splits["validation"].bytes
     share, asked = validation / (train + validation), manifest.settings["validation"]
     if not asked / 2 <= share <= asked * 2:
+        count = _documents(manifest)
+        why = "its one document is short" if count == 1 else f"its {count:,} documents are too few or too unequal"
         note(
-            f"warning: {share:.2g} of the text's bytes are held out, not {asked:g}: its {_documents(manifest)}"
-            " documents are too few or too unequal; a --document-separator that splits them further, more documents, or"
-            " another --validation helps"
+            f"warning: {share:.2g} of the text's bytes are held out, not {asked:g}: {why}; a --document-separator that"
+            " splits them further, more documents, or another --validation helps"
         )
 
 

@@ -1,29 +1,36 @@
 """Fields that are changed by `--set` and not by an option of their own."""
 
 from collections.abc import Iterator, Sequence
-from typing import get_args
+from typing import get_args, get_origin
 
 from linnet.spec import Spec
 from linnet.training.spec import RunSpec
 
+DECIDED = {
+    "train": ("model.vocab_size",),
+    "compare": ("model.vocab_size", "data", "training.seed"),
+}
+"""By verb, the fields that something else decides: the data's tokenizer, the comparison's text and seeds."""
 
-def hint(option: str, arguments: Sequence[str]) -> str | None:
+
+def hint(verb: str, option: str, arguments: Sequence[str]) -> str | None:
     """How the field is set that an unknown option names: `--device cpu` is `--set training.device=cpu`; or None."""
     wanted = option.lstrip("-").replace("-", "_")
-    paths = [path for path in field_paths(RunSpec) if path.rpartition(".")[2] == wanted]
+    paths = [path for path in field_paths(RunSpec) if path.rpartition(".")[2] == wanted and path not in DECIDED[verb]]
     value = _value_of(option, arguments)
     return " or ".join(f"--set {path}={value}" for path in paths) or None
 
 
 def field_paths(spec: type[Spec], prefix: str = "") -> Iterator[str]:
-    """The paths of all fields that are no sections themselves: `training.optimiser.lr`."""
+    """The paths of all fields that are no sections themselves: `training.optimiser.lr`; of a list's, the first's."""
     for name, field in spec.model_fields.items():
         kinds = (field.annotation, *get_args(field.annotation))
         section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Spec)), None)
         if section is None:
             yield prefix + name
         else:
-            yield from field_paths(section, f"{prefix}{name}.")
+            first = "0." if get_origin(field.annotation) is list else ""
+            yield from field_paths(section, f"{prefix}{name}.{first}")
 
 
 def _value_of(option: str, arguments: Sequence[str]) -> str:

@@ -22,6 +22,10 @@ BYTES = {"B": 1.0} | {
 SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
+class UnmetError(UserError):
+    """Nothing in a space is within all budgets."""
+
+
 @dataclass(frozen=True)
 class Budget:
     """A metric and the most that it may be; `option` is how the user said it."""
@@ -69,7 +73,7 @@ def _most(budgets: Sequence[Budget], metric: Metric) -> float:
 
 
 def first_within(budgets: Sequence[Budget], tables: Tables) -> Candidate:
-    """A model of the space within all budgets; `UserError` with what could be met where there is none."""
+    """A model of the space within all budgets; `UnmetError` with what could be met where there is none."""
     most_M = limits(budgets, tables)
     for index, metric in enumerate(tables.metrics):
         least = smallest(tables, index)
@@ -81,7 +85,7 @@ def first_within(budgets: Sequence[Budget], tables: Tables) -> Candidate:
     return found
 
 
-def _unmet_together(budgets: Sequence[Budget], tables: Tables, most_M: Numbers) -> UserError:
+def _unmet_together(budgets: Sequence[Budget], tables: Tables, most_M: Numbers) -> UnmetError:
     """The error for budgets of which each can be met, but not all at once: the first gives way."""
     first = next(index for index, most in enumerate(most_M) if most < np.inf)
     others_M = most_M.copy()
@@ -91,13 +95,13 @@ def _unmet_together(budgets: Sequence[Budget], tables: Tables, most_M: Numbers) 
     if len(metrics_LM):
         return _unmet(budgets, metric, metrics_LM[:, first].min(), tables, "within the other budgets nothing")
     said = " ".join(budget.option for budget in budgets)
-    return UserError(f"{said}: nothing in the space {tables.space.spec.name} meets all of them; each alone can be met")
+    return UnmetError(f"{said}: nothing in the space {tables.space.spec.name} meets all of them; each alone can be met")
 
 
-def _unmet(budgets: Sequence[Budget], metric: Metric, least: float, tables: Tables, who: str) -> UserError:
+def _unmet(budgets: Sequence[Budget], metric: Metric, least: float, tables: Tables, who: str) -> UnmetError:
     option = min((b for b in budgets if b.metric.name == metric.name), key=lambda budget: budget.limit).option
     exact = ms_rounded_up(least) if metric.unit == "seconds" else f"{math.ceil(least):,} {metric.unit}".strip()
-    return UserError(
+    return UnmetError(
         f"{option}: {who} in the space {tables.space.spec.name} meets it; the smallest that could be met is {exact}"
     )
 

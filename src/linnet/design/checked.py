@@ -7,7 +7,7 @@ same machine. Other programs can only make something slower: the fastest round c
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from linnet.design.budget import Budget
+from linnet.design.budget import Budget, UnmetError
 from linnet.design.search import Found, Task, search
 from linnet.errors import UserError
 from linnet.model.spec import ModelSpec
@@ -54,7 +54,7 @@ def search_checked(
     for attempt in range(1, ATTEMPTS + 1):
         try:
             found = search(replace(task, budgets=[*task.budgets, tightened]), name)
-        except UserError:
+        except UnmetError:
             if last is None:
                 raise
             break  # nothing else is predicted to be as fast as would be needed

@@ -17,7 +17,7 @@ from pydantic import PositiveInt
 from linnet.errors import UserError
 from linnet.mixers.registry import MIXERS
 from linnet.model.spec import BlockSpec, ModelSpec
-from linnet.spec import Spec, override, read_yaml
+from linnet.spec import Spec, override, read_assignment, read_yaml
 
 SPACES = Path(__file__).parent / "spaces"
 MOST_BLOCKS = 20_000
@@ -92,10 +92,11 @@ def space_names() -> list[str]:
     return sorted(path.stem for path in SPACES.glob("*.yaml"))
 
 
-def load_space(source: str | Path, changes: Sequence[str] = ()) -> Space:
-    """A space by the name of one that comes with linnet, or from a YAML file; `changes` are of the form `KEY=VALUE`.
+def load_space(source: str | Path, changes: Sequence[str] = (), vocab_size: int | None = None) -> Space:
+    """A space by the name of one that comes with linnet, or from a YAML file.
 
-    `UserError` where there is none, a field is wrong, no block fits, or there are too many.
+    changes: of the form `KEY=VALUE`. vocab_size: of all models, in the place of the file's. `UserError` where there is
+    none, a field is wrong, no block fits, or there are too many.
     """
     path, own = Path(source), SPACES / f"{str(source).removesuffix('.yaml')}.yaml"
     if not path.is_file() and own.parent == SPACES and own.is_file():
@@ -105,14 +106,18 @@ def load_space(source: str | Path, changes: Sequence[str] = ()) -> Space:
     plain = read_yaml(path)
     if not isinstance(plain, dict):
         raise UserError(f"{source}: expected a mapping with model, blocks, block, found {type(plain).__name__}")
-    return build_space(SpaceSpec.parse(override(plain, list(changes)), str(source)), str(source))
+    plain, assigned = override(plain, list(changes)), [read_assignment(change)[0] for change in changes]
+    spec = SpaceSpec.parse(plain, str(source), assigned)
+    if vocab_size is not None:
+        spec = spec.model_copy(update={"model": {**spec.model, "vocab_size": vocab_size}})
+    return build_space(spec, str(source), assigned)
 
 
-def build_space(spec: SpaceSpec, origin: str) -> Space:
-    """Every block of the space, read and checked; `UserError` as in `load_space`."""
+def build_space(spec: SpaceSpec, origin: str, assigned: Sequence[str] = ()) -> Space:
+    """Every block of the space, read and checked; `UserError` as in `load_space`. assigned: fields set by hand."""
     if spec.blocks > MOST_PLACES:
         raise UserError(f"{origin}: blocks: {spec.blocks}: must be at most {MOST_PLACES}")
-    d_model = _common_width(spec, origin)
+    d_model = _common_width(spec, origin, assigned)
     choices = tuple(_choices(spec.block, (), origin))
     count = prod(choice.options for choice in choices)
     if count > MOST_BLOCKS:
@@ -142,11 +147,13 @@ def build_space(spec: SpaceSpec, origin: str) -> Space:
     return Space(spec, choices, blocks, tuple(described), tuple(coordinates), numbers, left_out)
 
 
-def _common_width(spec: SpaceSpec, origin: str) -> int:
+def _common_width(spec: SpaceSpec, origin: str, assigned: Sequence[str]) -> int:
     """The width of what is common to all models, which is checked here with a block that fits every width."""
     if "blocks" in spec.model:
         raise UserError(f"{origin}: model.blocks: is decided by blocks and block; leave it out")
-    return ModelSpec.parse({**spec.model, "blocks": [{"mixer": {"kind": "ted"}}]}, f"{origin}: model").d_model
+    of_model = [field.removeprefix("model.") for field in assigned if field.startswith("model.")]
+    plain = {**spec.model, "blocks": [{"mixer": {"kind": "ted"}}]}
+    return ModelSpec.parse(plain, f"{origin}: model", of_model, "--set model.").d_model
 
 
 def _choices(node: Any, place: Place, origin: str) -> Iterator[Choice]:

@@ -31,6 +31,13 @@ def _norm_eps(value: float) -> float:
     return value
 
 
+class Rotary(Spec):
+    """Positions as Transformers describes them, `rope_parameters` in its newer configurations."""
+
+    rope_type: Literal["default"] = "default"
+    rope_theta: PositiveFloat | None = None
+
+
 class PublishedConfig(Spec):
     """What of `config.json` describes the model; where it says nothing, that code's own values hold."""
 
@@ -48,7 +55,8 @@ class PublishedConfig(Spec):
     hidden_act: Literal["silu"] = "silu"
     layer_norm_eps: Annotated[float, AfterValidator(_norm_eps)] = NORM_EPS
     rope_theta: PositiveFloat = 10_000.0
-    rope_scaling: None = None
+    rope_scaling: Rotary | None = None
+    rope_parameters: Rotary | None = None
     reference_rope: bool = True
     attention_bias: Literal[True] = True
     glu_bias: Literal[True] = True
@@ -65,7 +73,9 @@ class PublishedConfig(Spec):
         (block,) = plain["blocks"]
         block["repeat"], block["feed_forward"]["hidden"] = self.num_hidden_layers, self.intermediate_size
         pairing = "adjacent" if self.reference_rope else "halves"
-        block["mixer"] |= {"heads": self.num_attention_heads, "rotary": {"base": self.rope_theta, "pairing": pairing}}
+        newer = self.rope_parameters and self.rope_parameters.rope_theta
+        rotary = {"base": newer or self.rope_theta, "pairing": pairing}
+        block["mixer"] |= {"heads": self.num_attention_heads, "rotary": rotary}
         if learned:
             units = {"residual_units": self.num_reslayerA, "gated_units": self.num_denseA}
             block["mixer"] |= {"metric_hidden": self.A_dff, **units}
@@ -110,4 +120,6 @@ def _operators(values: Tensor | None, shape: list[int], path: Path) -> list[Tens
     if list(values.shape) != shape or not values.is_floating_point():
         kind = str(values.dtype).removeprefix("torch.")
         raise UserError(f"{path}: tensor {OPERATORS}: shape {list(values.shape)} of {kind}: expected {shape} of floats")
+    if not bool(values.isfinite().all()):
+        raise UserError(f"{path}: tensor {OPERATORS}: holds NaN or infinity; expected finite numbers")
     return [layer[G, 0] for layer in values]

@@ -34,15 +34,18 @@ class Budget:
 
     def check(self, bought: Allocation) -> None:
         """`UserError` where the budget does not buy one parameter and one token: less is no model and no run."""
-        if bought.parameters < ONE:
-            fewer = "" if self.tokens is None else ", or fewer --tokens"
-            raise UserError(
-                f"{self._said()}: comes to {_short(bought.parameters)} parameters; expected a larger budget{fewer}"
-            )
+        self.check_size(bought)
         if bought.tokens < ONE:
             raise UserError(
                 f"{self._said()}: comes to {_short(bought.tokens)} tokens; expected {self._enough(bought.tokens)}"
             )
+
+    def check_size(self, bought: Allocation) -> None:
+        """The same of the parameters alone, which a shape can be asked for then."""
+        if bought.parameters < ONE:
+            bounded = self.flops is not None or self.hours is not None
+            other = "more --tokens" if not bounded else "a larger budget" + ", or fewer --tokens" * bool(self.tokens)
+            raise UserError(f"{self._said()}: comes to {_short(bought.parameters)} parameters; expected {other}")
 
     def _said(self) -> str:
         given = {name: value for name, value in vars(self).items() if value is not None}

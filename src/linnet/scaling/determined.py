@@ -4,6 +4,7 @@ A fit always comes to some constants. Four rules tell whether others would have 
 enough range, exponents that resampled runs agree on, and an E that is more than nothing.
 """
 
+import math
 from collections.abc import Mapping
 
 from linnet import numbers
@@ -57,7 +58,7 @@ def _narrow(what: str, values: Array) -> list[str]:
     low, high = float(values.min()), float(values.max())
     if high >= LEAST_RANGE * low:
         return []
-    factor = numbers.significant(high / low, 2)
+    factor = f"{math.floor(10 * high / low) / 10:g}"  # rounded down: 9.99 is not the 10 that is expected
     return [
         f"{what} from {numbers.metric(low)} to {numbers.metric(high)}, a factor of {factor}: too narrow to tell a power"
         f" from a constant; expected a factor of at least {LEAST_RANGE:g}"

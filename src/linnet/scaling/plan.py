@@ -139,6 +139,7 @@ def _for_hours(wall_s: float, budget: Budget, law: Law, setting: Setting) -> tup
     """Speed depends on the size, and the size on the speed: from a guess, until the size stays."""
 
     def flops_of(allocation: Allocation) -> float:
+        budget.check_size(allocation)
         return allocation.tokens * training_flops_per_token(_model(allocation, law, setting), None)
 
     throughput = setting.throughput or Throughput(guessed_flops_per_s(setting.device))

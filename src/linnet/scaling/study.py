@@ -71,4 +71,5 @@ def _runs_of(source: Path) -> list[Path]:
 def _nothing(sources: Sequence[Path], left_out: Sequence[str]) -> str:
     where = f"{sources[0]}: " if len(sources) == 1 else ""
     first = f"; the first: {left_out[0]}" if left_out else ""
-    return f"{where}no finished run among {len(left_out)} paths{first}"
+    among = f"no finished run among {len(left_out)} paths{first}" if left_out else "no run in it"
+    return f"{where}{among}"

@@ -5,13 +5,13 @@ from itertools import pairwise
 import pytest
 import torch
 
-from linnet.design import latency
+from linnet.design import checked, latency
 from linnet.design.budget import Budget
 from linnet.design.checked import ATTEMPTS, MARGIN, ROUNDS, search_checked
 from linnet.design.evolution import EvolutionSettings
 from linnet.design.found_tables import latency_table
 from linnet.design.latency import PASSES, Clock, Times, Timing, measured
-from linnet.design.search import DesignSettings, Task
+from linnet.design.search import DesignSettings, Task, search
 from linnet.errors import UserError
 
 CPU = torch.device("cpu")
@@ -144,39 +144,39 @@ class Machine:
 
 def test_a_winner_that_keeps_its_limit_is_taken_at_once(small_space):
     machine = Machine(small_space(), lambda model: 5e-3)
-    checked = machine.search()
-    assert checked.found.model.layers == 5
-    assert checked.predicted_s == pytest.approx(5.5e-3)
-    assert (checked.measured_s, checked.attempts) == (5e-3, 1)
-    assert checked.found.values == [5e-3]
-    assert checked.task.budgets == [machine.limit]
+    kept = machine.search()
+    assert kept.found.model.layers == 5
+    assert kept.predicted_s == pytest.approx(5.5e-3)
+    assert (kept.measured_s, kept.attempts) == (5e-3, 1)
+    assert kept.found.values == [5e-3]
+    assert kept.task.budgets == [machine.limit]
 
 
 def test_a_winner_that_takes_longer_tightens_the_limit(small_space):
     machine = Machine(small_space(), lambda model: 1.3e-3 * model.layers)
-    checked = machine.search()
-    assert checked.found.model.layers == 4
-    assert checked.measured_s <= 5.5e-3
-    assert checked.attempts == 2
-    said = latency_table(checked, Timing("token", 64, CPU)).meaning
+    kept = machine.search()
+    assert kept.found.model.layers == 4
+    assert kept.measured_s <= 5.5e-3
+    assert kept.attempts == 2
+    said = latency_table(kept, Timing("token", 64, CPU)).meaning
     assert "The winner before took longer than the limit" in said
-    assert checked.task.budgets[-1].limit == 5.5e-3
+    assert kept.task.budgets[-1].limit == 5.5e-3
 
 
 def test_rounds_that_something_else_made_slow_change_nothing(small_space):
     seconds = iter([1.0, 5e-3, 0.1, 5.2e-3, 0.5])
-    checked = Machine(small_space(), lambda model: next(seconds)).search()
-    assert (checked.attempts, checked.measured_s) == (1, 5e-3)
-    row = latency_table(checked, Timing("token", 64, CPU)).rows[0]
+    kept = Machine(small_space(), lambda model: next(seconds)).search()
+    assert (kept.attempts, kept.measured_s) == (1, 5e-3)
+    row = latency_table(kept, Timing("token", 64, CPU)).rows[0]
     assert row[3:5] == ["5.00 ms", "5.00 ms to 1000 ms"]
 
 
 def test_a_limit_is_lowered_by_as_much_as_the_winner_was_late(small_space):
     """Five layers take twice the limit: half of the limit is asked for next, two layers at most."""
     machine = Machine(small_space(), lambda model: 2 * 5.5e-3 if model.layers == 5 else 1e-3)
-    checked = machine.search()
+    kept = machine.search()
     assert machine.winners == [5, 2]
-    assert checked.predicted_s <= MARGIN * 5.5e-3 / 2
+    assert kept.predicted_s <= MARGIN * 5.5e-3 / 2
 
 
 def test_parts_that_were_timed_too_high_are_corrected(small_space):
@@ -190,9 +190,9 @@ def test_parts_that_were_timed_too_high_are_corrected(small_space):
             machine.times.blocks[block.model_dump_json()].append(0.9e-3)
 
     machine.again = again
-    checked = machine.search()
-    assert repeats(checked.found.model) == [2, 2]
-    assert checked.predicted_s == pytest.approx(0.5e-3 + 2 * 0.9e-3)
+    kept = machine.search()
+    assert repeats(kept.found.model) == [2, 2]
+    assert kept.predicted_s == pytest.approx(0.5e-3 + 2 * 0.9e-3)
 
 
 def repeats(model) -> list[int]:
@@ -213,6 +213,20 @@ def test_a_limit_that_no_winner_keeps(small_space):
         f" take {machine.winners[-1]}.50 ms and took 9.61 ms to 9.90 ms in 5 rounds; expected a larger limit, or a"
         " machine that does nothing else meanwhile"
     )
+
+
+def test_another_mistake_in_a_later_attempt_is_not_taken_for_a_limit_that_nothing_keeps(small_space, monkeypatch):
+    machine, calls = Machine(small_space(), lambda model: 1.0), []
+
+    def searched(task, name=None):
+        calls.append(task)
+        if len(calls) > 1:
+            raise UserError("its proof was given up")
+        return search(task, name)
+
+    monkeypatch.setattr(checked, "search", searched)
+    with pytest.raises(UserError, match="its proof was given up"):
+        machine.search()
 
 
 def test_a_limit_below_everything_is_said_with_the_smallest(small_space):

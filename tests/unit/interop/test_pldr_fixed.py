@@ -162,7 +162,8 @@ def test_a_transformers_folder_with_learned_operators(golden, config, weights, p
         ({"hidden_act": "gelu"}, "hidden_act: 'gelu': must be 'silu'"),
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps: 1e-05: must be 1e-06"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings: True: must be False"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling: {'rope_type': 'yarn'}: must be None"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "rope_scaling.rope_type: 'yarn': must be 'default'"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters.rope_type: 'yarn': must be 'default'"),
         ({"custom_G_type": "learned"}, "custom_G_type: 'learned': must be 'identity', 'random' or 'external'"),
         ({"head_dim": 5}, "hidden_size: 24: expected num_attention_heads x head_dim, 15"),
     ],
@@ -188,6 +189,23 @@ def test_operators_that_are_missing_or_misshapen_are_named(config, kept, operato
     with pytest.raises(UserError, match=rf"tensor {OPERATORS}: shape .* of float64: expected \[.* of floats"):
         import_pldr(folder, None, None, tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("said", [{"rope_theta": 500.0}, {"rope_parameters": {"rope_theta": 500.0}}])
+def test_the_base_of_positions_is_read_in_either_form(config, weights, pieces: Path, tmp_path: Path, said: dict):
+    folder = transformers_folder(
+        tmp_path / "one", config, weights, pieces, rope_scaling={"rope_type": "default"}, **said
+    )
+    assert import_pldr(folder, None, None, tmp_path / "model").spec.blocks[0].mixer.rotary.base == 500.0
+
+
+def test_operators_that_are_no_numbers_are_refused(config, kept, operators, pieces: Path, tmp_path: Path):
+    operators[1][0, 0, 0] = torch.nan
+    folder = transformers_folder(
+        tmp_path / "one", config, with_operators(kept, operators), pieces, custom_G_type="external"
+    )
+    with pytest.raises(UserError, match=rf"tensor {OPERATORS}: holds NaN or infinity; expected finite numbers"):
+        import_pldr(folder, None, None, tmp_path / "model")
 
 
 def test_what_does_not_go_together_is_refused(

@@ -36,7 +36,7 @@ def test_nothing_is_said_of_a_law_that_its_runs_determine():
     [
         (spread(9), {}, "9 runs for five unknowns: .*expected at least 10$"),
         (spread(sizes=9.9), {}, "sizes from 1 M to 9.90 M, a factor of 9.9: .*expected a factor of at least 10$"),
-        (spread(tokens=3), {}, "numbers of tokens from 10 M to 30 M, a factor of 3.0: "),
+        (spread(tokens=3), {}, "numbers of tokens from 10 M to 30 M, a factor of 3: "),
         (spread(), {"alpha": (0.1, 0.21)}, "alpha is not determined: its 95% interval is 0.1 to 0.21, .* parameters "),
         (spread(), {"beta": (-0.1, 0.3)}, "beta is not determined: its 95% interval is -0.1 to 0.3, .* with tokens "),
         (spread(), {"beta": (np.nan, np.nan)}, "beta is not determined"),

@@ -100,7 +100,7 @@ def test_where_nothing_remains_the_folder_is_named(tmp_path: Path):
     with pytest.raises(UserError, match=said):
         read_study([tmp_path / "pldr"])
     (tmp_path / "empty" / "runs").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"empty: no finished run among 0 paths$"):
+    with pytest.raises(UserError, match=r"empty: no run in it$"):
         read_study([tmp_path / "empty"])
     with pytest.raises(UserError, match=r"points.csv: one CSV file, or folders of runs; not several and not both"):
         (tmp_path / "points.csv").write_text("parameters,tokens,loss\n10,20,3\n")

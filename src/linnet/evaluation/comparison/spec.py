@@ -139,6 +139,8 @@ class ComparisonSpec(Spec):
         if field == "training.seed":
             raise UserError(f"--set {assignment}: is decided by seeds; leave it out")
         for run in self.runs:
+            if field == "model.operator" and run.operator_of is not None:
+                raise UserError(f"--set {assignment}: run {run.name!r} has operator_of; change it there")
             for own in run.set:
                 if f"{own}.".startswith(f"{field}.") or f"{field}.".startswith(f"{own}."):
                     raise UserError(f"--set {assignment}: run {run.name!r} sets {own} itself; change it there")

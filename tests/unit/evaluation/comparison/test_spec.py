@@ -88,10 +88,12 @@ def test_fields_of_all_runs_are_set_as_if_the_file_said_so(tmp_path: Path):
         ("training.seed=4", "--set training.seed=4: is decided by seeds; leave it out"),
         ("training.optimiser.lr=1", "--set training.optimiser.lr=1: run 'one' sets training.optimiser.lr itself"),
         ("training.optimiser={}", "--set training.optimiser={}: run 'one' sets training.optimiser.lr itself"),
+        ("model.operator=identity", "--set model.operator=identity: run 'two' has operator_of; change it there"),
     ],
 )
 def test_what_cannot_be_set_for_all_is_one_line(tmp_path: Path, assignment: str, message: str):
-    load(tmp_path, runs=[{"name": "one", "set": {"training.optimiser.lr": 1e-5}}, {"name": "two"}])
+    taught = {"name": "two", "operator_of": "one"} if "operator" in assignment else {"name": "two"}
+    load(tmp_path, runs=[{"name": "one", "set": {"training.optimiser.lr": 1e-5}}, taught])
     with pytest.raises(UserError, match=re.escape(message)):
         ComparisonSpec.load(tmp_path / "compared.yaml", [assignment])
 

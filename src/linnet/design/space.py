@@ -5,6 +5,7 @@ they are neighbours. A choice may be a mapping with choices of its own (a mixer)
 `ratio`, the feed-forward's hidden width over the block's, and `head_width`, which gives a mixer its `heads`.
 """
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -117,6 +118,7 @@ def build_space(spec: SpaceSpec, origin: str, assigned: Sequence[str] = ()) -> S
     """Every block of the space, read and checked; `UserError` as in `load_space`. assigned: fields set by hand."""
     if spec.blocks > MOST_PLACES:
         raise UserError(f"{origin}: blocks: {spec.blocks}: must be at most {MOST_PLACES}")
+    _check_fields(spec, origin)
     d_model = _common_width(spec, origin, assigned)
     choices = tuple(_choices(spec.block, (), origin))
     count = prod(choice.options for choice in choices)
@@ -145,6 +147,16 @@ def build_space(spec: SpaceSpec, origin: str, assigned: Sequence[str] = ()) -> S
     blocks = tuple(block for _, block in plain.values())
     left_out = len(refused), refused[0] if refused else ""
     return Space(spec, choices, blocks, tuple(described), tuple(coordinates), numbers, left_out)
+
+
+def _check_fields(spec: SpaceSpec, origin: str) -> None:
+    """Of a block's fields and what stands beside them only here."""
+    fields = (*BlockSpec.model_fields, "ratio", "head_width")
+    for key, value in spec.block.items():
+        if key not in fields:
+            close = difflib.get_close_matches(str(key), fields, n=1)
+            instead = f"did you mean {close[0]}?" if close else f"accepted: {', '.join(fields)}"
+            raise UserError(f"{origin}: block: {key}: unknown key (value {value!r}); {instead}")
 
 
 def _common_width(spec: SpaceSpec, origin: str, assigned: Sequence[str]) -> int:

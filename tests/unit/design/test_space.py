@@ -86,7 +86,12 @@ def test_a_described_model_is_the_one_that_was_chosen(small_space, data):
     ("changes", "message"),
     [
         ({"block": {"width": []}}, "small: block.width: []: expected at least one choice"),
-        ({"block": {"colour": "red"}}, "small: block: colour: unknown key (value 'red')"),
+        (
+            {"block": {"colour": "red"}},
+            "small: block: colour: unknown key (value 'red'); accepted: repeat, mixer, feed_forward, norm, residual,"
+            " width, share_weights, ratio, head_width",
+        ),
+        ({"block": {"ratios": [1, 2]}}, "small: block: ratios: unknown key (value [1, 2]); did you mean ratio?"),
         (
             {"block": {"mixer": {"kind": ["attention", "atention"]}}},
             "small: block: mixer.kind: 'atention': must be one of",

@@ -127,7 +127,11 @@ class ComparisonSpec(Spec):
         common = {"model": self.model, "training": dict(self.training)}
         if isinstance(self.model, str):
             common["model"] = read_description(self.model)
-        run_of({**override(common, own), "data": "data"}, list(assignments), origin).resolved()
+        changed = run_of({**override(common, own), "data": "data"}, list(assignments), origin)
+        try:
+            changed.resolved()
+        except UserError as error:
+            raise UserError(f"{origin}: {error}") from None
         if not any(assignment.startswith("model.") for assignment in assignments):
             common["model"] = self.model
         return self.model_copy(update=override(common, list(assignments)))

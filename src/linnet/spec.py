@@ -28,7 +28,7 @@ class Spec(BaseModel):
         """Refused first, with what was probably meant: a key that is misspelt is also missing."""
         for key in data if isinstance(data, dict) else ():
             if key not in cls.model_fields:
-                raise ValueError(f"{key}: unknown key (value {_short(data[key])}); {_instead(key, cls)}")
+                raise ValueError(unknown_key(key, data[key], cls.model_fields))
         return data
 
     @model_validator(mode="before")
@@ -60,9 +60,11 @@ class Spec(BaseModel):
             raise UserError(f"{assigned_by if by_hand else f'{origin}: '}{said}") from error
 
 
-def _instead(key: Any, spec: type[Spec]) -> str:
-    close = difflib.get_close_matches(str(key), spec.model_fields, n=1)
-    return f"did you mean {close[0]}?" if close else f"accepted: {', '.join(spec.model_fields)}"
+def unknown_key(key: Any, value: Any, fields: Collection[str]) -> str:
+    """What is said of a key that is none of `fields`: what was probably meant, or what would be accepted."""
+    close = difflib.get_close_matches(str(key), fields, n=1)
+    instead = f"did you mean {close[0]}?" if close else f"accepted: {', '.join(fields)}"
+    return f"{key}: unknown key (value {_short(value)}); {instead}"
 
 
 def _is_number(annotation: Any) -> bool:

@@ -88,6 +88,6 @@ def _never_kept(limit: Budget, last: Checked) -> str:
     said = limit.metric.said
     return (
         f"{limit.option}: no model kept it when it was run; the last of {last.attempts} was predicted to take"
-        f" {said(last.predicted_s)} and took {said(min(last.rounds_s))} to {said(max(last.rounds_s))} in"
+        f" {said(last.predicted_s)} and took {said(last.measured_s)} to {said(max(last.rounds_s))} in"
         f" {len(last.rounds_s)} rounds; expected a larger limit, or a machine that does nothing else meanwhile"
     )

@@ -65,7 +65,7 @@ def latency_table(checked: Checked, timing: Timing) -> Table:
         f"one more token after {timing.tokens:,}" if timing.kind == "token" else f"a pass over {timing.tokens:,} tokens"
     )
     ratio = numbers.ratio(checked.measured_s, checked.predicted_s)
-    rounds = f"{said(min(checked.rounds_s))} to {said(max(checked.rounds_s))}"
+    rounds = f"{said(checked.measured_s)} to {said(max(checked.rounds_s))}"
     rows = [[what, said(limit.limit), said(checked.predicted_s), said(checked.measured_s), rounds, ratio]]
     columns = ["one stream, float32", "limit", "predicted", "measured", "its rounds", "ratio"]
     meaning = (

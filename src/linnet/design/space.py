@@ -5,7 +5,6 @@ they are neighbours. A choice may be a mapping with choices of its own (a mixer)
 `ratio`, the feed-forward's hidden width over the block's, and `head_width`, which gives a mixer its `heads`.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -18,7 +17,7 @@ from pydantic import PositiveInt
 from linnet.errors import UserError
 from linnet.mixers.registry import MIXERS
 from linnet.model.spec import BlockSpec, ModelSpec
-from linnet.spec import Spec, override, read_assignment, read_yaml
+from linnet.spec import Spec, override, read_assignment, read_yaml, unknown_key
 
 SPACES = Path(__file__).parent / "spaces"
 MOST_BLOCKS = 20_000
@@ -154,9 +153,7 @@ def _check_fields(spec: SpaceSpec, origin: str) -> None:
     fields = (*BlockSpec.model_fields, "ratio", "head_width")
     for key, value in spec.block.items():
         if key not in fields:
-            close = difflib.get_close_matches(str(key), fields, n=1)
-            instead = f"did you mean {close[0]}?" if close else f"accepted: {', '.join(fields)}"
-            raise UserError(f"{origin}: block: {key}: unknown key (value {value!r}); {instead}")
+            raise UserError(f"{origin}: block: {unknown_key(key, value, fields)}")
 
 
 def _common_width(spec: SpaceSpec, origin: str, assigned: Sequence[str]) -> int:

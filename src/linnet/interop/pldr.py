@@ -6,7 +6,6 @@ its tokenizer a SentencePiece model beside it.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from linnet.interop.pth import check_one_precision, read_pth
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 from linnet.mixers.plga import PlgaSpec
 from linnet.model.decoder import Decoder
+from linnet.model.fixed import without_operator_file
 from linnet.model.folder import check_tensors
 from linnet.model.operators import choose_operators
 from linnet.model.spec import ModelSpec
@@ -115,15 +115,9 @@ def _decoder(published: Published) -> Decoder:
     for layer, operator_HKK in enumerate(published.operators or ()):
         tensors[f"blocks.0.layers.{layer}.mixer.operator.g"] = operator_HKK.to(precision).clone()
     with torch.device("meta"):
-        decoder = Decoder(_without_operator_file(model))
+        decoder = Decoder(without_operator_file(model))
     decoder.load_state_dict(tensors, assign=True)
     return decoder
-
-
-def _without_operator_file(model: ModelSpec) -> ModelSpec:
-    """The operators lie in the weights from now on."""
-    starting: dict[str, Any] = model.initialisation.model_dump() | {"operator": "identity"}
-    return model.replace(initialisation=starting)
 
 
 def _tokenizer(pieces: Path, published: Published) -> Tokenizer:

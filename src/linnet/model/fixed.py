@@ -42,6 +42,12 @@ def check_fixed_operators(spec: ModelSpec, origin: str) -> None:
         choose_operators(spec.initialisation.operator, shapes, origin)
 
 
+def without_operator_file(spec: ModelSpec) -> ModelSpec:
+    """A model of the same shapes that reads no file of operators: they lie in its weights."""
+    start = spec.initialisation.model_copy(update={"operator": "identity"})
+    return spec.model_copy(update={"initialisation": start})
+
+
 def check_taught_operators(teacher: ModelSpec, spec: ModelSpec, where: str) -> None:
     """`UserError`, with `where` in front, unless the operators of `teacher` fit `spec`, whose operators are fixed."""
     shapes = [g_HKK.shape for g_HKK in fixed_operators(_without_numbers(spec))]

@@ -28,6 +28,7 @@ from linnet.evaluation.likelihood import Evaluation, evaluate
 from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
+from linnet.model.fixed import without_operator_file
 from linnet.model.folder import check_tensors, shapes_of
 from linnet.training.acyclicity import with_acyclicity
 from linnet.training.checkpoint import (
@@ -134,7 +135,8 @@ class Trainer:
         self.token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(self.device)
         # A checkpoint holds the operators that a file gave: the file may be gone.
         begun = bool(checkpoint_steps(folder.checkpoints))
-        self.decoder = _first_decoder(_without_operator_file(run) if begun else run).to(self.device)
+        first = run.model_copy(update={"model": without_operator_file(run.model)}) if begun else run
+        self.decoder = _first_decoder(first).to(self.device)
         self.optimiser = build_optimiser(spec.optimiser, self.decoder)
         if spec.dag is not None:
             objective = with_acyclicity(objective, spec.dag, self.decoder)
@@ -328,12 +330,6 @@ def _first_decoder(run: RunSpec) -> Decoder:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.training.seed)
         return Decoder(run.model)
-
-
-def _without_operator_file(run: RunSpec) -> RunSpec:
-    """The run with a model of the same shapes that reads no file of operators."""
-    start = run.model.initialisation.model_copy(update={"operator": "identity"})
-    return run.model_copy(update={"model": run.model.model_copy(update={"initialisation": start})})
 
 
 def fitted(run: RunSpec, data: TokenData, watch: Watch) -> RunSpec:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from harness import contest, gate, report, threads_from_command_line
-from linnet.allocator import keep_freed_memory
-from linnet.mixers.attention import AttentionSpec
-from linnet.mixers.base import Mixer, MixerSpec
-from linnet.mixers.ted import TedSpec
+from linnet.core.allocator import keep_freed_memory
+from linnet.layers.contract import Mixer, MixerSpec
+from linnet.layers.mixers.attention import AttentionSpec
+from linnet.layers.mixers.ted.module import TedSpec
 
 WIDTH, HEADS = 256, 4
 LENGTHS = {"cpu": (8192, 32_768), "cuda": (8192, 65_536, 524_288)}

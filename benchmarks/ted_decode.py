@@ -14,7 +14,7 @@ from torch import Tensor
 from harness import contest, gate, report, threads_from_command_line
 from linnet.inference.caches import CachedReader
 from linnet.inference.context import Contexts, context_state
-from linnet.mixers.ted_state import FULL, BankContext, TedState
+from linnet.layers.mixers.ted.state import FULL, BankContext, TedState
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness import contest, gate, report, threads_from_command_line
-from linnet.allocator import keep_freed_memory
+from linnet.core.allocator import keep_freed_memory
 from linnet.interop.names import from_llama
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec

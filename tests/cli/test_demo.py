@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from linnet.cli.main import main
-from linnet.demo import measure, recipes
-from linnet.demo.corpus import validation_stories
-from linnet.demo.folder import Settings, claim
+from linnet.experiments.demo import measure, recipes
+from linnet.experiments.demo.corpus import validation_stories
+from linnet.experiments.demo.folder import Settings, claim
 
 STEPS, STORIES = 3, 60
 OPTIONS = ["--steps", str(STEPS), "--stories", str(STORIES)]
@@ -147,7 +147,7 @@ def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("linnet.demo.run.build_corpus", interrupt)
+    monkeypatch.setattr("linnet.experiments.demo.run.build_corpus", interrupt)
     assert main(["demo", "--out", str(tmp_path / "demo")]) == 1
     assert capfd.readouterr() == ("", "interrupted; the same command goes on\n")
 
@@ -158,7 +158,7 @@ def test_a_broken_down_training_is_one_line(tmp_path: Path, monkeypatch: pytest.
     def break_down(*_: object, **__: object) -> None:
         raise BrokenDownError(3, "loss nan", None)
 
-    monkeypatch.setattr("linnet.demo.run.train", break_down)
+    monkeypatch.setattr("linnet.experiments.demo.run.train", break_down)
     assert main(["demo", *OPTIONS, "--out", str(tmp_path / "demo")]) == 1
     last = capfd.readouterr().err.splitlines()[-1]
     assert last == "error: not finite, stopped at step 3: loss nan; last good checkpoint: none yet"

@@ -11,7 +11,7 @@ import typer
 
 from linnet.cli import main as frame
 from linnet.cli.main import VERBS, main
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 LINNET = [sys.executable, "-m", "linnet"]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from examples import EXAMPLES, WIDTH, randomised
 
-from linnet.mixers.base import Mixer, MixerSpec
+from linnet.layers.contract import Mixer, MixerSpec
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -5,7 +5,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from linnet.mixers.registry import MIXERS
+from linnet.layers.registry import MIXERS
 
 WIDTH = 16
 EXAMPLES = [spec for kind in MIXERS.values() for spec in kind.examples()]

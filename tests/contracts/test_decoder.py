@@ -7,7 +7,7 @@ import torch
 from examples import EXAMPLES, WIDTH, randomised
 from torch import Tensor
 
-from linnet.mixers.base import MixerSpec
+from linnet.layers.contract import MixerSpec
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec

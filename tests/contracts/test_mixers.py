@@ -8,7 +8,7 @@ from examples import WIDTH, inputs, randomised
 from safetensors.torch import load, save
 from torch import Tensor
 
-from linnet.mixers.base import Mixer, MixerSpec, Span, State
+from linnet.layers.contract import Mixer, MixerSpec, Span, State
 
 PROMPT = 5
 LENGTH = 14

@@ -11,13 +11,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from linnet.cli.main import VERBS
+from linnet.core.spec import Spec
 from linnet.design.space import SpaceSpec, build_space
-from linnet.mixers.attention import RotarySpec
-from linnet.mixers.registry import MIXERS
+from linnet.layers.mixers.attention import RotarySpec
+from linnet.layers.registry import MIXERS
 from linnet.model.spec import BlockSpec, EmbeddingSpec, HeadSpec, InitialisationSpec, ModelSpec
 from linnet.nn.feed_forward import GatedSpec
 from linnet.nn.norms import BlockNormSpec
-from linnet.spec import Spec
 
 ROOT = Path(__file__).resolve().parents[2]
 DESCRIPTION_PAGE = ROOT / "docs" / "model-description.md"

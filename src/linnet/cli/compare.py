@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from linnet import numbers
 from linnet.cli.console import invocation, note
+from linnet.core import numbers
 
 if TYPE_CHECKING:
-    from linnet.evaluation.comparison.figures import ComparedFigures, Findings, Spread
+    from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
 
 NOTHING = "–"
 
@@ -54,11 +54,11 @@ def compare(
 
     Example: linnet compare ablations/pldr.yaml --out runs/short --set training.steps=100 --set training.threads=1
     """
-    from linnet.allocator import keep_freed_memory
-    from linnet.evaluation.comparison.layout import CURVES
-    from linnet.evaluation.comparison.run import compare as run_comparison
-    from linnet.evaluation.comparison.runs import ComparisonStopped
-    from linnet.evaluation.comparison.spec import ComparisonSpec
+    from linnet.core.allocator import keep_freed_memory
+    from linnet.experiments.comparison.layout import CURVES
+    from linnet.experiments.comparison.run import compare as run_comparison
+    from linnet.experiments.comparison.runs import ComparisonStopped
+    from linnet.experiments.comparison.spec import ComparisonSpec
 
     folder = out or Path("runs") / comparison.stem
     spec = ComparisonSpec.load(comparison, changes or [])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 
 def note(line: str) -> None:

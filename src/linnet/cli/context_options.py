@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.inference.context import Contexts
@@ -96,8 +96,8 @@ class ContextOptions:
 
     def contexts(self, decoder: "Decoder") -> "Contexts":
         """What they mean for this model; `UserError` where they do not fit it, or for a value that cannot be."""
-        from linnet.mixers.ted import Ted
-        from linnet.mixers.ted_state import FULL, BankContext
+        from linnet.layers.mixers.ted.module import Ted
+        from linnet.layers.mixers.ted.state import FULL, BankContext
 
         are_ted = [isinstance(mixer, Ted) for mixer in decoder.mixers]
         if self.typed and not any(are_ted):

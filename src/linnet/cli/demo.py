@@ -8,7 +8,7 @@ import typer
 from linnet.cli.console import invocation, note
 
 if TYPE_CHECKING:
-    from linnet.demo.figures import DemoFigures
+    from linnet.experiments.demo.figures import DemoFigures
 
 
 def demo(
@@ -40,9 +40,9 @@ def demo(
 
     Example: linnet demo --out tried --steps 20 --stories 200 --prompt "One day, Tom"
     """
-    from linnet.allocator import keep_freed_memory
-    from linnet.demo.recipes import PROMPT
-    from linnet.demo.run import DemoStopped, Options, run_demo
+    from linnet.core.allocator import keep_freed_memory
+    from linnet.experiments.demo.recipes import PROMPT
+    from linnet.experiments.demo.run import DemoStopped, Options, run_demo
     from linnet.training.loop import BrokenDownError
 
     options = Options(
@@ -73,7 +73,7 @@ def demo(
 def _print_json(figures: "DemoFigures", out: Path) -> None:
     import json
 
-    from linnet.demo.folder import REPORT
+    from linnet.experiments.demo.folder import REPORT
 
     report = {**figures.plain(), "report": str(out / REPORT)}
     typer.echo(json.dumps(report, indent=2, ensure_ascii=False).encode())
@@ -82,8 +82,8 @@ def _print_json(figures: "DemoFigures", out: Path) -> None:
 def _print_text(figures: "DemoFigures", out: Path) -> None:
     from rich.console import Console
 
-    from linnet.demo.folder import REPORT
-    from linnet.demo.table import print_figures
+    from linnet.experiments.demo.folder import REPORT
+    from linnet.experiments.demo.table import print_figures
 
     console = Console(highlight=False, markup=False)
     with console.capture() as captured:

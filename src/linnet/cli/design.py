@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet import numbers
 from linnet.cli.console import check_out_file, note, option_of, refuse_before, was_given
 from linnet.cli.design_show import Clock, show_checked, show_found, show_front
 from linnet.cli.design_study import study
 from linnet.cli.design_validate import validate
 from linnet.cli.report import show
-from linnet.errors import UserError
+from linnet.core import numbers
+from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.design.budget import Budget
@@ -221,8 +221,8 @@ def _budgets(limits: dict[str, str | None], states: list[str], counting: "Counti
 
 
 def _settings(changes: list[str], seed: int) -> Any:
+    from linnet.core.spec import override
     from linnet.design.search import DesignSettings
-    from linnet.spec import override
 
     plain = override({"score": {}, "search": {"seed": seed}}, changes)
     return DesignSettings.parse(plain, "--set")

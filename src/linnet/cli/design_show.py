@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from linnet.cli.console import check_out_folder, invocation, note
 from linnet.cli.report import show
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.design.metrics import Counting, Metric

@@ -7,7 +7,7 @@ import typer
 
 from linnet.cli.console import invocation, note
 from linnet.cli.report import show
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 
 def study(
@@ -51,10 +51,10 @@ def study(
     Example: linnet design study --text my.txt --shapes 12 --bands 2 --steps 300 --seeds 3 --out runs/small-study --json
     """
     from linnet.design.space import load_space
-    from linnet.design.study import StudySettings
-    from linnet.design.study import study as run_study
-    from linnet.design.study_output import study_figures, study_pictures, study_tables
-    from linnet.evaluation.comparison.runs import ComparisonStopped
+    from linnet.experiments.comparison.runs import ComparisonStopped
+    from linnet.experiments.study.output import study_figures, study_pictures, study_tables
+    from linnet.experiments.study.run import StudySettings
+    from linnet.experiments.study.run import study as run_study
 
     fields = _fields(changes or [])
     settings = StudySettings(
@@ -79,7 +79,7 @@ def study(
 
 def _fields(changes: list[str]) -> dict[str, Any]:
     """What is set in all runs, by its path."""
-    from linnet.spec import read_assignment
+    from linnet.core.spec import read_assignment
 
     for change in changes:
         if not change.strip().startswith("training.") or "=" not in change:

@@ -41,11 +41,11 @@ def validate(
 
     Example: linnet design validate --runs runs --band 10 --report validated
     """
+    from linnet.core.spec import override
     from linnet.design.scores import SCORES, ScoreSettings, find_score
     from linnet.design.validation.output import worth_figures, worth_pictures, worth_table
     from linnet.design.validation.trained import read_trained
     from linnet.design.validation.validate import validate as measure
-    from linnet.spec import override
 
     names = score or list(SCORES)
     for name in names:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from linnet import numbers
 from linnet.cli.options import ContextLength, OperatorSource, Weights
-from linnet.errors import UserError
+from linnet.core import numbers
+from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.evaluation.likelihood import Evaluation

@@ -7,7 +7,7 @@ import typer
 
 from linnet.cli.console import invocation
 from linnet.cli.model_made import print_model_made
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 
 def export(

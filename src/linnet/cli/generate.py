@@ -10,7 +10,7 @@ from linnet.cli import context_options
 from linnet.cli.console import as_options, note
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Weights
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.inference.continuation import Continuation

@@ -11,7 +11,7 @@ from linnet.cli.inspect_contexts import contexts
 from linnet.cli.inspect_lifetimes import lifetimes
 from linnet.cli.options import ContextLength, OperatorSource
 from linnet.cli.report import show
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 inspect = typer.Typer(
     add_completion=False,

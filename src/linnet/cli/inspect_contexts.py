@@ -9,7 +9,7 @@ import typer
 from linnet.cli.inspect_common import AsJson, Data, Device, Model, Out, SplitName
 from linnet.cli.options import ContextLength, OperatorSource
 from linnet.cli.report import show
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 Number = TypeVar("Number", int, float)
 

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from linnet import numbers
 from linnet.cli.inspect_common import AsJson, Device, Model, Out, SplitName
 from linnet.cli.options import ContextLength
 from linnet.cli.report import show
+from linnet.core import numbers
 
 
 def lifetimes(

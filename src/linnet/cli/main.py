@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 VERBS = {
     "demo": "Train three tiny models on the same stories; compare them.",

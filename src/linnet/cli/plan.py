@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from linnet import numbers
 from linnet.cli.console import check_out_file, check_out_folder, invocation, note, refuse_before
 from linnet.cli.report import show
-from linnet.errors import UserError
+from linnet.core import numbers
+from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.scaling.law import Law
@@ -90,7 +90,7 @@ def plan_budget(
         return
     import yaml
 
-    from linnet.files import write_text
+    from linnet.core.files import write_text
     from linnet.inference.device import resolve_device
     from linnet.scaling.budget import Budget
     from linnet.scaling.commands import commands, space_file
@@ -178,7 +178,7 @@ def fit(
 
     Example: linnet plan fit runs/* --hold-out 0.5 --out half.json --report predicted
     """
-    from linnet.files import write_json
+    from linnet.core.files import write_json
     from linnet.scaling.fit import Settings, fit_runs
     from linnet.scaling.fit_pictures import fit_pictures
     from linnet.scaling.fit_tables import fit_tables, fitted_law

@@ -10,7 +10,7 @@ import typer
 from linnet.cli.console import invocation, note
 
 if TYPE_CHECKING:
-    from linnet.report import Picture, Table
+    from linnet.present.report import Picture, Table
 
 MEANING_WIDTH, NEVER_CUT = 120, 10_000
 
@@ -27,7 +27,7 @@ def show(
 ) -> None:
     """Print tables or JSON; draw and write the report where it is asked for. `conclusion`: what follows, in a line."""
     if out is not None:
-        from linnet.report import Report, write_report
+        from linnet.present.report import Report, write_report
 
         path = write_report(Report(title, facts, tables, pictures(), invocation(), conclusion), out)
         note(f"report: {path}")
@@ -42,7 +42,7 @@ def _print(title: str, facts: dict[str, str], tables: "Sequence[Table]", conclus
     from rich.table import Table
     from rich.text import Text
 
-    from linnet.page import printable
+    from linnet.present.page import printable
 
     console = Console(highlight=False, markup=False)
     terminal_width = min(console.width, MEANING_WIDTH)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import get_args, get_origin
 
-from linnet.spec import Spec
+from linnet.core.spec import Spec
 from linnet.training.spec import RunSpec
 
 DECIDED = {

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet import numbers
-from linnet.errors import UserError
+from linnet.core import numbers
+from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.model.cost import ModelCost, WeightType
@@ -79,9 +79,9 @@ def show(
 
     Example: linnet spec show gpt2-124m --set blocks.0.repeat=24 --set context_length=2048 --json
     """
+    from linnet.core.spec import override
     from linnet.model.cost import ELEMENT_BYTES, model_cost
     from linnet.model.spec import ModelSpec, read_description
-    from linnet.spec import override
 
     fields = [change.strip().removeprefix("model.") for change in changes or []]  # as `linnet train` names them
     description = ModelSpec.parse(override(read_description(model), fields), model)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linnet import numbers
 from linnet.cli.console import invocation
+from linnet.core import numbers
 
 if TYPE_CHECKING:
     from linnet.training.loop import RunResult
@@ -59,7 +59,7 @@ def train(
 
     Example: linnet train --model pldr-v51-110m-1 --recipe pldr-v51-110m-1 --data data/web --out runs/pldr
     """
-    from linnet.allocator import keep_freed_memory
+    from linnet.core.allocator import keep_freed_memory
     from linnet.training.loop import BrokenDownError
     from linnet.training.loop import train as train_run
     from linnet.training.spec import read_run

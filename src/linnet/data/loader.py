@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.data.shards import TokenSequence
 from linnet.data.windows import DocumentWindows
-from linnet.errors import UserError
 from linnet.ops.cross_entropy import IGNORED
 
 

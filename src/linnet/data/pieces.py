@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from linnet.core.errors import UserError
 from linnet.data.sentencepiece import BYTES, SPACE, Description
-from linnet.errors import UserError
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from linnet.core.errors import UserError
+from linnet.core.files import atomic_directory
 from linnet.data.shards import (
     SHARD_TOKENS,
     TOKENIZER,
@@ -24,9 +26,7 @@ from linnet.data.sources import STDIN, Advance, Source
 from linnet.data.split import Split, Survey, below, check_fraction, content_hash
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS, check_vocab_size, cut_before_words
-from linnet.errors import UserError
-from linnet.files import atomic_directory
-from linnet.progress import progress
+from linnet.present.progress import progress
 
 TOKENIZER_SAMPLE_BYTES = 50_000_000
 _BATCH_CHARACTERS = 1 << 21

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
+from linnet.core.errors import UserError
+from linnet.core.files import read_json, write_json
+from linnet.core.spec import Spec
 from linnet.data.split import Split
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
-from linnet.files import read_json, write_json
-from linnet.spec import Spec
 
 VERSION = 1
 MANIFEST = "manifest.json"

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 DEFAULT_SEPARATOR = "<|endoftext|>"
 STDIN = "-"

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 Split = Literal["train", "validation"]
 

@@ -13,11 +13,11 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, pre_tokenizers
 
+from linnet.core.errors import UserError
+from linnet.core.files import read_json, write_json
 from linnet.data.pieces import Pieces, TextStream
 from linnet.data.sentencepiece import Description, SentencePiece
 from linnet.data.tokenizer_training import END, KINDS, TRAINERS, check_vocab_size, cut_before_words
-from linnet.errors import UserError
-from linnet.files import read_json, write_json
 
 _END_NAMES = (END, "<|endoftext|>", "</s>", "[END]")
 

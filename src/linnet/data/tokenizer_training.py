@@ -13,8 +13,8 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
+from linnet.core.errors import UserError
 from linnet.data.pieces import BYTE_LEVEL
-from linnet.errors import UserError
 
 END = "<|end|>"
 DEFAULT_VOCAB_SIZE = 2048

@@ -7,9 +7,9 @@ same machine. Other programs can only make something slower: the fastest round c
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from linnet.core.errors import UserError
 from linnet.design.budget import Budget, UnmetError
 from linnet.design.search import Found, Task, search
-from linnet.errors import UserError
 from linnet.model.spec import ModelSpec
 
 ATTEMPTS = 8

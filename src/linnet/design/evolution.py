@@ -10,11 +10,11 @@ from itertools import pairwise
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
+from linnet.core.spec import Spec
 from linnet.design.scores import penalty
 from linnet.design.space import Candidate, Coordinates, Space
 from linnet.design.tables import Numbers, Tables
-from linnet.progress import Advance
-from linnet.spec import Spec
+from linnet.present.progress import Advance
 
 
 class EvolutionSettings(Spec):

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from linnet import numbers
+from linnet.core import numbers
 from linnet.design.budget import Budget
 from linnet.design.checked import Checked
 from linnet.design.latency import Timing
@@ -12,7 +12,7 @@ from linnet.design.scores import SCORES, Score
 from linnet.design.search import Found, Task
 from linnet.model.cost import model_cost
 from linnet.model.spec import BlockSpec, ModelSpec
-from linnet.report import Table
+from linnet.present.report import Table
 
 EXACTLY_SAID = 10**12
 

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from linnet.design.metrics import Metric
 from linnet.design.space import Space
 from linnet.inference.rows.steps import RowSteps, block_steps
-from linnet.mixers.base import Span
+from linnet.layers.contract import Span
 from linnet.model.cost import block_cost, model_cost
 from linnet.model.decoder import Block, Decoder
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.linear import Linear
-from linnet.progress import progress
+from linnet.present.progress import progress
 
 Kind = Literal["token", "sequence"]
 

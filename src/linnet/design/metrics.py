@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from linnet import numbers
+from linnet.core import numbers
 from linnet.model.cost import ModelCost, WeightType, block_cost, model_cost, projection_cost
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.cost import Cost

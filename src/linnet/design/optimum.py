@@ -16,7 +16,7 @@ from linnet.design.dominance import margins, needed
 from linnet.design.endings import ROUNDING, Promise
 from linnet.design.space import Candidate
 from linnet.design.tables import Indices, Numbers, Tables
-from linnet.progress import Advance
+from linnet.present.progress import Advance
 
 MOST_LABELS = 2_000_000
 MOST_BEGINNINGS = 12_000_000

@@ -22,7 +22,7 @@ from linnet.design.search import Task
 from linnet.design.space import Candidate
 from linnet.design.tables import Numbers, Tables, build_tables
 from linnet.model.spec import ModelSpec
-from linnet.progress import progress
+from linnet.present.progress import progress
 
 
 @dataclass(frozen=True)

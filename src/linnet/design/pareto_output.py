@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from linnet.core.files import write_text
 from linnet.design.metrics import Metric
 from linnet.design.pareto import Point
 from linnet.design.search import write_description
-from linnet.drawing import new_figure, png_of
-from linnet.files import write_text
 from linnet.model.spec import ModelSpec
-from linnet.report import Picture, Table
+from linnet.present.drawing import new_figure, png_of
+from linnet.present.report import Picture, Table
 
 FRONT = "front.csv"
 TICKS = 6

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from linnet.core.errors import UserError
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.space import Candidate, Space
 from linnet.design.tables import Indices, Numbers, build_tables
-from linnet.errors import UserError
 
 DRAWN = 50_000
 OUTER_SHARE = 0.1

@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from linnet.core.errors import UserError
+from linnet.core.spec import Spec
 from linnet.design.entropy import entropy, sampled_entropy
 from linnet.design.shape import Matrix, Part
-from linnet.errors import UserError
-from linnet.spec import Spec
 
 Width = Literal["mean", "geometric", "minimum"]
 

@@ -9,17 +9,17 @@ from typing import Any, Literal
 import numpy as np
 import yaml
 
+from linnet.core.errors import UserError
+from linnet.core.files import write_text
+from linnet.core.spec import Spec
 from linnet.design.budget import Budget, first_within, limits
 from linnet.design.evolution import EvolutionSettings, Evolved, evolve
 from linnet.design.optimum import Optimum, TooLargeError, optimum
 from linnet.design.scores import ScoreSettings, find_score
 from linnet.design.space import Candidate, Space
 from linnet.design.tables import Numbers, Tables, build_tables
-from linnet.errors import UserError
-from linnet.files import write_text
 from linnet.model.spec import ModelSpec
-from linnet.progress import progress
-from linnet.spec import Spec
+from linnet.present.progress import progress
 
 Method = Literal["auto", "evolution", "exact"]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from linnet.errors import UserError
-from linnet.mixers.registry import MIXERS
+from linnet.core.errors import UserError
+from linnet.core.spec import Spec, override, read_assignment, read_yaml, unknown_key
+from linnet.layers.registry import MIXERS
 from linnet.model.spec import BlockSpec, ModelSpec
-from linnet.spec import Spec, override, read_assignment, read_yaml, unknown_key
 
 SPACES = Path(__file__).parent / "spaces"
 MOST_BLOCKS = 20_000

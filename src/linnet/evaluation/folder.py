@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.data.loader import validation_windows
 from linnet.data.shards import TokenData, TokenSequence
 from linnet.data.split import Split
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.windows import document_windows
-from linnet.errors import UserError
 from linnet.evaluation.frozen import OperatorFrom, calibration_tokens
 from linnet.evaluation.likelihood import Evaluation, evaluate
 from linnet.inference.device import resolve_device
@@ -22,7 +22,7 @@ from linnet.model.fixed import with_chosen_operators
 from linnet.model.folder import TOKENIZER, load_decoder
 from linnet.model.spec import find_model_folder, no_model
 from linnet.ops.cross_entropy import IGNORED
-from linnet.progress import progress
+from linnet.present.progress import progress
 
 TOKENS_AT_ONCE = 8192
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.evaluation.frozen import frozen_state, rows_of
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState

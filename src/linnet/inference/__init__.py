@@ -6,7 +6,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from linnet.mixers.ted_state import FULL, BankContext
+    from linnet.layers.mixers.ted.state import FULL, BankContext
     from linnet.ops.decay.context import ContextPolicy
 
 __all__ = ["FULL", "BankContext", "ContextPolicy"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.inference.rows.steps import RowSteps
-from linnet.mixers.plga import PlgaSpec, PlgaState
-from linnet.mixers.plga_operator import PowerLawOperator
+from linnet.layers.mixers.plga.module import PlgaSpec, PlgaState
+from linnet.layers.mixers.plga.operator import PowerLawOperator
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import BlockSpec, ModelSpec

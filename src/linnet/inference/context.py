@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.errors import UserError
-from linnet.mixers.base import Mixer, State
-from linnet.mixers.ted import Ted
-from linnet.mixers.ted_policy import PolicyState
-from linnet.mixers.ted_state import FULL, BankContext, BankState, Context, FullContext, TedState
+from linnet.core.errors import UserError
+from linnet.layers.contract import Mixer, State
+from linnet.layers.mixers.ted.module import Ted
+from linnet.layers.mixers.ted.policy import PolicyState
+from linnet.layers.mixers.ted.state import FULL, BankContext, BankState, Context, FullContext, TedState
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 from linnet.ops.decay.context import ContextPolicy

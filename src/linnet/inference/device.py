@@ -2,7 +2,7 @@
 
 import torch
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 DEVICES = ("cpu", "cuda")
 

@@ -10,11 +10,11 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.inference.caches import CachedReader, Caches, Reader, RecomputingReader
 from linnet.inference.context import Contexts, context_state
 from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
-from linnet.mixers.ted_state import FULL
+from linnet.layers.mixers.ted.state import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 

@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, overload
 
+from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
 from linnet.inference.caches import Caches
 from linnet.inference.context import Contexts, contexts_of, layer_contexts
 from linnet.inference.continuation import Continuation
@@ -14,7 +14,7 @@ from linnet.inference.device import resolve_device
 from linnet.inference.engine import decode, new_state
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.inference.weights import convert_weights
-from linnet.mixers.ted_state import FULL
+from linnet.layers.mixers.ted.state import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_chosen_operators
 from linnet.model.folder import TOKENIZER, load_decoder

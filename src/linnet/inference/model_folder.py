@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from linnet.core.errors import UserError
+from linnet.core.files import atomic_directory, write_json
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
-from linnet.files import atomic_directory, write_json
 from linnet.model.decoder import Decoder
 from linnet.model.folder import RUN, TOKENIZER, save_decoder
 

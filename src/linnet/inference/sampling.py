@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 LOWEST_TEMPERATURE = 1e-6
 """Below it (0 apart) a logit divided by the temperature may leave the range of float32."""

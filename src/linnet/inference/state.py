@@ -7,13 +7,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from linnet.errors import UserError
-from linnet.files import atomic_path
+from linnet.core.errors import UserError
+from linnet.core.files import atomic_path
+from linnet.core.tensor_file import read_tensors
 from linnet.inference.context import Contexts, context_state, contexts_of, from_json, to_json
-from linnet.mixers.ted_state import FULL, Context, FullContext
+from linnet.layers.mixers.ted.state import FULL, Context, FullContext
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
-from linnet.tensor_file import read_tensors
 
 Form = tuple[tuple[int, ...], torch.dtype]
 

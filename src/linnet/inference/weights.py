@@ -12,8 +12,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from linnet.errors import UserError
-from linnet.mixers.plga_operator import PowerLawOperator
+from linnet.core.errors import UserError
+from linnet.layers.mixers.plga.operator import PowerLawOperator
 from linnet.model.decoder import Decoder
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.packed_linear import Bfloat16Linear, Int8Linear, PackedLinear

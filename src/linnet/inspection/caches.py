@@ -12,16 +12,16 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.inference.caches import Caches
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.sampling import Sampling
 from linnet.inspection.matrices import json_number
 from linnet.inspection.operator_figures import OutputFigures, operator_figures
-from linnet.mixers.plga_operator import catch_deductive_outputs
+from linnet.layers.mixers.plga.operator import catch_deductive_outputs
 from linnet.model.deductive import Operators, deduces_operators, operators_from
-from linnet.progress import Advance, progress
+from linnet.present.progress import Advance, progress
 
 SETTINGS = (Caches(), Caches(g=False), Caches(kv=False), Caches(kv=False, g=False))
 """Both caches first: the others are compared with these."""

@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
-from linnet.errors import UserError
 from linnet.evaluation.folder import model_on_data
 from linnet.evaluation.frozen import OperatorFrom, frozen_state, rows_of
 from linnet.evaluation.likelihood import Evaluation
 from linnet.inspection.matrices import json_number, largest
 from linnet.inspection.windows import spread_windows
 from linnet.model.decoder import Decoder
-from linnet.progress import Advance, progress
+from linnet.present.progress import Advance, progress
 
 WINDOWS = 8
 CUT_SHARES = (0.25, 0.5, 0.75)

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
-from linnet.errors import UserError
 from linnet.evaluation.folder import model_on_data
 from linnet.inspection.matrices import json_number
 from linnet.model.decoder import Decoder
 from linnet.model.deductive import Operators, deduces_operators, operators
-from linnet.progress import progress
+from linnet.present.progress import progress
 
 PROMPTS, TOKENS = 100, 64
 

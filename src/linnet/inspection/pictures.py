@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.drawing import new_figure, png_of
+from linnet.present.drawing import new_figure, png_of
 
 LEAST_INCHES, MOST_INCHES, GRID_INCHES = 0.6, 2.1, 15.0
 """Width of a head's matrix in a grid, and of the grid where these leave a choice."""

@@ -12,7 +12,7 @@ from linnet.inspection.pictures import (
 )
 from linnet.model.deductive import Operators
 from linnet.model.operator_file import OUTPUTS
-from linnet.report import Picture
+from linnet.present.report import Picture
 
 SEEN = {
     "A": "Paper: rank one, all rows equal, so it shows vertical stripes and nothing else.",

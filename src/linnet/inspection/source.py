@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.inference.language_model import LanguageModel, load
 from linnet.model.deductive import Operators, deduces_operators, operators
 from linnet.model.operator_file import SUFFIXES, read_operators

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from linnet import numbers
+from linnet.core import numbers
 from linnet.inspection.caches import CacheComparison, CacheRun
 from linnet.inspection.causality import Causality, Moves
 from linnet.inspection.invariance import Invariance, Variation
 from linnet.inspection.matrices import largest, power_of_ten
 from linnet.inspection.operator_figures import LayerFigures, OperatorFigures, OutputFigures
-from linnet.report import Table
+from linnet.present.report import Table
 
 DIGITS, ALL_DIGITS = 6, 15
 

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.data.shards import TokenSequence
 from linnet.data.windows import document_windows
-from linnet.errors import UserError
 
 
 def spread_windows(sequence: TokenSequence, end_id: int, count: int, context_length: int) -> Tensor:

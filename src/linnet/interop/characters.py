@@ -9,11 +9,11 @@ import tokenizers
 from pydantic import Field
 from tokenizers import AddedToken, decoders, models
 
+from linnet.core.errors import UserError
+from linnet.core.files import read_json
+from linnet.core.spec import Spec
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import END
-from linnet.errors import UserError
-from linnet.files import read_json
-from linnet.spec import Spec
 
 UNKNOWN = " "
 """What a character becomes that is not in the vocabulary."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from linnet.mixers.attention import AttentionSpec
+from linnet.layers.mixers.attention import AttentionSpec
 from linnet.model.spec import ModelSpec
 
 ENDS = ("weight", "bias")

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.model_folder import check_new_folder, write_model_folder
 from linnet.inspection.source import deduced
-from linnet.mixers.plga_operator import PowerLawOperator
+from linnet.layers.mixers.plga.operator import PowerLawOperator
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_fixed_operators
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from linnet.core.errors import UserError
+from linnet.core.files import sha256_of
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
-from linnet.files import sha256_of
 from linnet.inference.model_folder import check_new_folder, write_model_folder
 from linnet.interop.names import from_pldr
 from linnet.interop.pldr_layout import published_mixer, published_shapes
 from linnet.interop.pldr_transformers import CONFIG, WEIGHTS, is_transformers_folder, read_config, read_weights
 from linnet.interop.pth import check_one_precision, read_pth
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
-from linnet.mixers.plga import PlgaSpec
+from linnet.layers.mixers.plga.module import PlgaSpec
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import without_operator_file
 from linnet.model.folder import check_tensors

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from linnet.errors import UserError
-from linnet.mixers.plga import PlgaSpec
+from linnet.core.errors import UserError
+from linnet.layers.mixers.plga.module import PlgaSpec
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.feed_forward import GatedSpec
 

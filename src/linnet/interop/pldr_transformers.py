@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from linnet.errors import UserError
-from linnet.files import read_json
+from linnet.core.errors import UserError
+from linnet.core.files import read_json
+from linnet.core.spec import Spec
+from linnet.core.tensor_file import read_tensors
 from linnet.interop.pldr_layout import FIXED, LEARNED
-from linnet.mixers.plga import PlgaSpec
-from linnet.mixers.plga_operator import NORM_EPS
+from linnet.layers.mixers.plga.module import PlgaSpec
+from linnet.layers.mixers.plga.operator import NORM_EPS
 from linnet.model.spec import ModelSpec, read_description
-from linnet.spec import Spec
-from linnet.tensor_file import read_tensors
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 OPERATORS, READ = "decoder.past_G_values", "decoder.past_G_values_status"

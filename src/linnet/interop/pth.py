@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 
 
 def read_pth(path: Path, key: str | None = None) -> dict[str, Tensor]:

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from linnet.core.errors import UserError
 from linnet.data.sentencepiece import Description, word_pattern
 from linnet.data.sentencepiece.charsmap import Charsmap
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)  # ModelProto.SentencePiece.Type
 _KINDS: dict[int, Literal["Unigram", "BPE"]] = {1: "Unigram", 2: "BPE"}  # TrainerSpec.ModelType

@@ -13,9 +13,10 @@ import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from linnet.core.errors import UserError
+from linnet.core.files import read_json, sha256_of
+from linnet.core.spec import Spec
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
-from linnet.files import read_json, sha256_of
 from linnet.inference.model_folder import check_new_folder, write_model_folder
 from linnet.interop.characters import tokenizer_from_characters
 from linnet.interop.names import from_ted
@@ -24,7 +25,6 @@ from linnet.model.decoder import Decoder
 from linnet.model.folder import check_tensors
 from linnet.model.spec import ModelSpec, read_description
 from linnet.nn.feed_forward import GatedSpec
-from linnet.spec import Spec
 
 SIZES, VOCABULARY, JSON_WEIGHTS, PICKLED_WEIGHTS = "model.json", "vocab.json", "weights.json", "weights.pth"
 PRESET = "ted-tinystories"

@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from linnet.mixers.base import Mixer, Span, State
+from linnet.layers.contract import Mixer, Span, State
 from linnet.model.initialise import initialise
 from linnet.model.spec import BlockSpec, EmbeddingSpec, ModelSpec
 from linnet.model.state import DecoderState

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from linnet.errors import UserError
-from linnet.mixers.plga_operator import DeductiveOutputs, FixedOperator, catch_deductive_outputs
+from linnet.core.errors import UserError
+from linnet.layers.mixers.plga.operator import DeductiveOutputs, FixedOperator, catch_deductive_outputs
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import plga_layers
 from linnet.model.operator_file import OUTPUTS

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from linnet.errors import UserError
-from linnet.mixers.plga import Plga, with_fixed_operator
+from linnet.core.errors import UserError
+from linnet.layers.mixers.plga.module import Plga, with_fixed_operator
 from linnet.model.decoder import Decoder
 from linnet.model.initialise import fixed_operators
 from linnet.model.operators import Shape, check_fit, choose_operators

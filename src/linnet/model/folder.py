@@ -7,11 +7,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from linnet.errors import UserError
-from linnet.files import atomic_path, write_json
+from linnet.core.errors import UserError
+from linnet.core.files import atomic_path, write_json
+from linnet.core.tensor_file import read_tensors
 from linnet.model.decoder import Decoder
 from linnet.model.spec import CONFIG, ModelSpec
-from linnet.tensor_file import read_tensors
 
 WEIGHTS, TOKENIZER, RUN = "model.safetensors", "tokenizer.json", "run.json"
 

@@ -6,7 +6,7 @@ Legend: `H` heads, `K` head width.
 import torch
 from torch import Tensor, nn
 
-from linnet.mixers.plga_operator import FixedOperator
+from linnet.layers.mixers.plga.operator import FixedOperator
 from linnet.model.operators import choose_operators
 from linnet.model.spec import InitialisationSpec, ModelSpec
 from linnet.nn.linear import FusedLinear

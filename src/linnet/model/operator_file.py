@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from linnet.errors import UserError
-from linnet.files import atomic_path
-from linnet.tensor_file import read_tensors
+from linnet.core.errors import UserError
+from linnet.core.files import atomic_path
+from linnet.core.tensor_file import read_tensors
 
 OUTPUTS = ("A", "A_LM", "A_P", "G")
 """The deductive outputs, by the names that they have in a file."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.model.operator_file import SUFFIXES, read_operators
 
 Shape = tuple[int, ...]

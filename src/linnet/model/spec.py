@@ -6,13 +6,13 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from linnet.errors import UserError
-from linnet.files import read_json
-from linnet.mixers.plga import PlgaSpec, with_fixed_operator
-from linnet.mixers.registry import AnyMixer
+from linnet.core.errors import UserError
+from linnet.core.files import read_json
+from linnet.core.spec import Spec, read_yaml
+from linnet.layers.mixers.plga.module import PlgaSpec, with_fixed_operator
+from linnet.layers.registry import AnyMixer
 from linnet.nn.feed_forward import AnyFeedForward
 from linnet.nn.norms import BlockNormSpec, NormSpec
-from linnet.spec import Spec, read_yaml
 
 CONFIG = "config.json"
 """The description in a model folder."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from linnet.mixers.base import Span, State
+from linnet.layers.contract import Span, State
 
 
 @dataclass

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from linnet.core.spec import Spec
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear, in_one_piece
 from linnet.ops.gated import gated_silu
 from linnet.ops.gated_feed_forward import gated_feed_forward
-from linnet.spec import Spec
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 

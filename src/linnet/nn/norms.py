@@ -6,9 +6,9 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
+from linnet.core.spec import Spec
 from linnet.nn.cost import Cost
 from linnet.ops.rms_norm import rms_norm
-from linnet.spec import Spec
 
 
 class NormSpec(Spec):

@@ -4,7 +4,7 @@ import math
 from bisect import bisect_left
 from functools import lru_cache
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.model.spec import ModelSpec
 from linnet.scaling.counts import Counting, ParameterCounts, parameter_counts
 

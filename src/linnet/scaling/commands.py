@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from linnet import numbers
+from linnet.core import numbers
 from linnet.model.cost import model_cost
 from linnet.scaling.plan import Plan
 

@@ -7,7 +7,7 @@ enough range, exponents that resampled runs agree on, and an E that is more than
 import math
 from collections.abc import Mapping
 
-from linnet import numbers
+from linnet.core import numbers
 from linnet.scaling.points import Array, Points
 
 Interval = tuple[float, float]

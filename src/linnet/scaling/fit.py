@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.errors import UserError
-from linnet.progress import progress
+from linnet.core.errors import UserError
+from linnet.present.progress import progress
 from linnet.scaling.counts import Counting
 from linnet.scaling.determined import Interval, doubts
 from linnet.scaling.envelope import envelope

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.drawing import new_figure, png_of
-from linnet.report import Picture
+from linnet.present.drawing import new_figure, png_of
+from linnet.present.report import Picture
 from linnet.scaling.fit import Exponents, Fit
 from linnet.scaling.isoflop import parabola
 from linnet.scaling.law import Law

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.scaling.law import Law
 from linnet.scaling.parametric import LEAST_POINTS
 from linnet.scaling.points import Points

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, PositiveFloat
 
+from linnet.core.spec import Spec
 from linnet.scaling.counts import Counting
-from linnet.spec import Spec
 
 FLOPS_FACTOR = 6
 """Training FLOPs per parameter and token."""

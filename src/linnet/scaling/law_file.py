@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from linnet.errors import UserError
-from linnet.files import read_json
+from linnet.core.errors import UserError
+from linnet.core.files import read_json
 from linnet.scaling.law import KaplanLaw, Law, ParametricLaw
 
 LAWS = Path(__file__).parent / "laws"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.scaling.counts import Counting
 from linnet.scaling.law import ParametricLaw
 from linnet.scaling.minimise import Minima, minimise

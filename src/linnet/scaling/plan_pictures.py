@@ -1,7 +1,7 @@
 """The picture of a plan: what each law expects of other sizes for the same FLOPs."""
 
-from linnet.drawing import new_figure, png_of
-from linnet.report import Picture
+from linnet.present.drawing import new_figure, png_of
+from linnet.present.report import Picture
 from linnet.scaling.law import FLOPS_FACTOR
 from linnet.scaling.plan import Plan
 

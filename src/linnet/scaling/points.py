@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.scaling.counts import COUNTED, COUNTINGS, Counting
 
 Array = NDArray[np.float64]

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from linnet.errors import UserError
-from linnet.evaluation.comparison.runs import DIVERGED
+from linnet.core.errors import UserError
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 from linnet.scaling.counts import parameter_counts
 from linnet.scaling.points import Run
-from linnet.training.record import CONFIG, RunFolder
+from linnet.training.record import CONFIG, DIVERGED, RunFolder
 
 
 @dataclass(frozen=True)

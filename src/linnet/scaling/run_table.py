@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from linnet import numbers
-from linnet.csv_table import Row, read_rows
-from linnet.errors import UserError
+from linnet.core import numbers
+from linnet.core.csv_table import Row, read_rows
+from linnet.core.errors import UserError
 from linnet.scaling.counts import Counting
 from linnet.scaling.law import FLOPS_FACTOR
 from linnet.scaling.points import Run

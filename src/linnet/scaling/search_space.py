@@ -5,7 +5,7 @@ Vocabulary, context length and token width are the plan's, so that what is found
 
 from typing import Any
 
-from linnet.mixers.attention import AttentionSpec
+from linnet.layers.mixers.attention import AttentionSpec
 from linnet.model.spec import ModelSpec
 
 WIDTH_FACTORS = (0.5, 0.625, 0.75, 0.875, 1.0, 1.125, 1.25, 1.5, 2.0)

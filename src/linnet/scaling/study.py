@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from linnet.errors import UserError
-from linnet.evaluation.comparison.layout import RUNS
-from linnet.progress import progress
+from linnet.core.errors import UserError
+from linnet.present.progress import progress
 from linnet.scaling.points import Run
 from linnet.scaling.run_folders import FolderRun, NoRunError, check_comparable, read_run_folder
 from linnet.scaling.run_table import read_run_table
-from linnet.training.record import CONFIG
+from linnet.training.record import CONFIG, RUNS
 
 TABLE_SUFFIX = ".csv"
 

@@ -9,8 +9,8 @@ Legend: `B` batch, `T` tokens, `H` heads, `K` head width.
 import torch
 from torch import Tensor
 
-from linnet.errors import UserError
-from linnet.mixers.plga_operator import DeductiveOutputs, PowerLawOperator, catch_deductive_outputs
+from linnet.core.errors import UserError
+from linnet.layers.mixers.plga.operator import DeductiveOutputs, PowerLawOperator, catch_deductive_outputs
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORED
 from linnet.ops.log_trace_exponential import log_trace_exponential

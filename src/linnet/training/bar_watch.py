@@ -25,7 +25,7 @@ def model_watch(title: str, steps: int) -> Iterator[Watch]:
 class BarWatch(Watch):
     """A bar, progress, ETA, loss, bits per byte and speed in a line that 80 columns hold.
 
-    The bar takes what room the text leaves; `linnet.progress` has columns of its own, too many beside all that. It
+    The bar takes what room the text leaves; `present.progress` has columns of its own, too many beside all that. It
     appears when training begins: a model that is finished gets none.
     """
 

@@ -13,12 +13,12 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from linnet.core.errors import UserError
+from linnet.core.files import atomic_directory, read_json, sha256_of, write_json
+from linnet.core.tensor_file import read_tensors
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
-from linnet.files import atomic_directory, read_json, sha256_of, write_json
 from linnet.model.decoder import Decoder
 from linnet.model.folder import TOKENIZER, WEIGHTS, save_decoder
-from linnet.tensor_file import read_tensors
 
 VERSION = 1
 MOMENTS = "optimiser.safetensors"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from linnet.files import atomic_path
+from linnet.core.files import atomic_path
 
 INCHES, DOTS_PER_INCH = (9.0, 6.5), 110
 LOSS_PERCENTILE = 98

@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
-from linnet import numbers
+from linnet.core import numbers
+from linnet.core.errors import UserError
 from linnet.data.loader import Batches, validation_windows
 from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
-from linnet.errors import UserError
 from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.likelihood import Evaluation, evaluate
 from linnet.inference.device import resolve_device

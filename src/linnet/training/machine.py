@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.training.spec import TrainingSpec
 
 PEAK_BUDGET_S = 0.15

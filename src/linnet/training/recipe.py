@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from linnet.errors import UserError
-from linnet.spec import read_yaml
+from linnet.core.errors import UserError
+from linnet.core.spec import read_yaml
 
 RECIPES = Path(__file__).parent / "recipes"
 

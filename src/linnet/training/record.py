@@ -15,20 +15,26 @@ from typing import Any
 
 import yaml
 
+from linnet.core.errors import UserError
+from linnet.core.files import read_json, sha256_of, write_json, write_text
+from linnet.core.spec import read_yaml
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
-from linnet.files import read_json, sha256_of, write_json, write_text
 from linnet.inference.model_folder import write_model_folder
 from linnet.model.decoder import Decoder
 from linnet.model.folder import RUN
 from linnet.model.operators import operator_file
-from linnet.spec import read_yaml
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.spec import RunSpec
 
 CONFIG, FILES, METRICS, CURVES, CHECKPOINTS, MODEL, LOCK = (
     "config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", "model", ".lock",
 )  # fmt: skip
+
+DIVERGED = "diverged.json"
+"""In the folder of a run that diverged: where and why. Such a run is not trained again."""
+
+RUNS = "runs"
+"""In the folder of an experiment: the folders of its runs."""
 
 OPERATOR = "model.initialisation.operator"
 """The field that may name a file, which is compared by its content."""

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
+from linnet.core.spec import Spec, override, read_assignment, read_yaml
 from linnet.evaluation.frozen import OperatorFrom
 from linnet.model.spec import ModelSpec, read_description
-from linnet.spec import Spec, override, read_assignment, read_yaml
 from linnet.training.recipe import merged, read_recipe
 
 DEFAULT_STEPS = 1000

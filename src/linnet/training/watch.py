@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from linnet import numbers
-from linnet.progress import Advance, progress
+from linnet.core import numbers
+from linnet.present.progress import Advance, progress
 
 
 @dataclass(frozen=True)

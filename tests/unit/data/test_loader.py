@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.data.loader import Batches, spread_batches, validation_windows
 from linnet.data.shards import TokenSequence
 from linnet.data.windows import document_windows
-from linnet.errors import UserError
 from linnet.ops.cross_entropy import IGNORED
 
 

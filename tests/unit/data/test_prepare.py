@@ -12,13 +12,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from linnet.core.errors import UserError
 from linnet.data import prepare as prepare_module
 from linnet.data.prepare import prepare, prepare_texts, read_split
 from linnet.data.shards import Manifest, ShardWriter, TokenData
 from linnet.data.split import Split, content_hash
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS
-from linnet.errors import UserError
 
 STORIES = [f"Story {n}: a dog and 1{n} cats met at the {place}.\n" for n, place in enumerate(["sea", "zoo"] * 40)]
 STORIES += ["naïve café ▁ <|end|> <0x41> \x00", "東京 😀 e\u0301"]

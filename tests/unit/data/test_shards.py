@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
 from linnet.data.shards import (
     ShardWriter,
@@ -18,7 +19,6 @@ from linnet.data.shards import (
     token_dtype,
     write_manifest,
 )
-from linnet.errors import UserError
 
 
 def sequence(folder: Path, blocks: list[list[int]], vocab_size: int, shard_tokens: int) -> TokenSequence:

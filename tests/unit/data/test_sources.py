@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linnet.core.errors import UserError
 from linnet.data import sources
 from linnet.data.sources import Source, split_text, unescape
-from linnet.errors import UserError
 
 
 def write(path: Path, content: str | bytes) -> Path:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linnet.core.errors import UserError
 from linnet.data.split import Holdout, Survey, below, choose_cells, content_hash, cut_last_part
-from linnet.errors import UserError
 
 texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5), min_size=1, max_size=20)
 fractions = st.floats(0.01, 0.49)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
+from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS
-from linnet.errors import UserError
 
 STORY = "Once upon a time there was a girl named Lily. Lily's dog said: \"don't go, Lily!\"\n"
 TRAINING = [STORY * 30, "naïve café ▁ <|end|> <0x41> 東京 😀\n" * 5, "  indented\tby\r\n\x00 odd\u0301 things"]

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linnet.core.errors import UserError
 from linnet.design import metrics
 from linnet.design.budget import Budget, first_within, limits, ms_rounded_up, read_bytes, read_seconds, read_state
 from linnet.design.chain import cheapest, frugal
 from linnet.design.dominance import non_dominated
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.tables import build_tables
-from linnet.errors import UserError
 
 
 @pytest.mark.parametrize(

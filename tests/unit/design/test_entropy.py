@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from linnet.core.errors import UserError
 from linnet.design.entropy import STEP, entropy, sampled_entropy
 from linnet.design.scores import ScoreSettings
-from linnet.errors import UserError
 
 SAMPLED = {(64, 64): 217.4, (128, 512): 781.8, (512, 512): 2726, (512, 2048): 3834}
 """Sampled values for sigma = eps = 1, computed elsewhere."""

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linnet.core.errors import UserError
 from linnet.design import metrics
 from linnet.design.budget import Budget, first_within, limits
 from linnet.design.evolution import EvolutionSettings, Evolved, Judge, Mutation, best, evolve
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.space import load_space
 from linnet.design.tables import build_tables
-from linnet.errors import UserError
 
 QUICK = EvolutionSettings(population=24, parents=8, iterations=12)
 METRICS = [metrics.flops(64, with_head=False), metrics.parameters()]

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from linnet.core.errors import UserError
 from linnet.design import checked, latency
 from linnet.design.budget import Budget
 from linnet.design.checked import ATTEMPTS, MARGIN, ROUNDS, search_checked
@@ -12,7 +13,6 @@ from linnet.design.evolution import EvolutionSettings
 from linnet.design.found_tables import latency_table
 from linnet.design.latency import PASSES, Clock, Times, Timing, measured
 from linnet.design.search import DesignSettings, Task, search
-from linnet.errors import UserError
 
 CPU = torch.device("cpu")
 MIXERS = [

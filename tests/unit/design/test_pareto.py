@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from linnet.core.errors import UserError
 from linnet.design import metrics, pareto
 from linnet.design.budget import Budget
 from linnet.design.evolution import EvolutionSettings
@@ -16,7 +17,6 @@ from linnet.design.pareto_output import front_figures, front_pictures, front_tab
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.search import DesignSettings, Task
 from linnet.design.tables import build_tables
-from linnet.errors import UserError
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 

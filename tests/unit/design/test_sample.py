@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from linnet.core.errors import UserError
 from linnet.design.sample import TOLERANCE, shares_weights, stratified
 from linnet.design.shape import parts_of
 from linnet.design.space import load_space
-from linnet.errors import UserError
 
 
 @pytest.fixture(scope="module")

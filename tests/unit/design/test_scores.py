@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from linnet.core.errors import UserError
 from linnet.design.entropy import entropy, sampled_entropy
 from linnet.design.scores import SCORES, ScoreSettings, find_score, penalty, score, width_term
 from linnet.design.shape import Part, parts_of
-from linnet.errors import UserError
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec, preset_names
 

@@ -3,12 +3,12 @@
 import pytest
 import yaml
 
+from linnet.core.errors import UserError
 from linnet.design import metrics, search
 from linnet.design.budget import Budget
 from linnet.design.evolution import EvolutionSettings
 from linnet.design.optimum import TooLargeError
 from linnet.design.search import DesignSettings, Task, write_description
-from linnet.errors import UserError
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 

@@ -6,8 +6,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linnet.core.errors import UserError
 from linnet.design.space import SPACES, Space, load_space, space_names
-from linnet.errors import UserError
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec

@@ -7,9 +7,9 @@ from examples import randomised
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData
-from linnet.errors import UserError
 from linnet.evaluation.frozen import calibration_tokens, frozen_state
 from linnet.evaluation.likelihood import Evaluation, Likelihood, evaluate, likelihood
 from linnet.model.decoder import Decoder

@@ -5,8 +5,8 @@ from torch import nn
 
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel
-from linnet.mixers.base import MixerSpec
-from linnet.mixers.registry import MIXERS
+from linnet.layers.contract import MixerSpec
+from linnet.layers.registry import MIXERS
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder, speaker
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.inference.caches import Caches
 from linnet.inference.engine import decode, new_state
 from linnet.inference.sampling import Sampling
-from linnet.mixers.base import MixerSpec
-from linnet.mixers.plga import PlgaState
-from linnet.mixers.plga_operator import PowerLawOperator
+from linnet.layers.contract import MixerSpec
+from linnet.layers.mixers.plga.module import PlgaState
+from linnet.layers.mixers.plga.operator import PowerLawOperator
 from linnet.model.decoder import Decoder
 from linnet.model.operator_file import save_operators
 

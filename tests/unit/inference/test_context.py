@@ -11,14 +11,14 @@ from safetensors.torch import load_file, save_file
 from small_models import small_decoder, small_spec, speaker
 from torch import Tensor
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.inference.caches import Caches
 from linnet.inference.context import Contexts, LayerSize, context_state, contexts_of, layer_sizes
 from linnet.inference.sampling import Sampling
 from linnet.inference.state import load_state, save_state
-from linnet.mixers.attention import AttentionSpec
-from linnet.mixers.ted import TedSpec
-from linnet.mixers.ted_state import FULL, BankContext
+from linnet.layers.mixers.attention import AttentionSpec
+from linnet.layers.mixers.ted.module import TedSpec
+from linnet.layers.mixers.ted.state import FULL, BankContext
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 from linnet.ops.decay.context import ContextPolicy

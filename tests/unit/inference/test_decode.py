@@ -4,10 +4,10 @@ import pytest
 import torch
 from small_models import EXAMPLE_IDS, EXAMPLES, VOCABULARY, small_decoder
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.inference.engine import decode, new_state
 from linnet.inference.sampling import Sampling
-from linnet.mixers.base import MixerSpec
+from linnet.layers.contract import MixerSpec
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 

@@ -15,8 +15,8 @@ from linnet.inference import BankContext, ContextPolicy
 from linnet.inference.context import layer_sizes
 from linnet.inference.engine import decode, new_state
 from linnet.inference.sampling import Sampling
-from linnet.mixers.ted import Ted
-from linnet.mixers.ted_state import TedState
+from linnet.layers.mixers.ted.module import Ted
+from linnet.layers.mixers.ted.state import TedState
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState

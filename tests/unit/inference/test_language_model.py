@@ -9,13 +9,13 @@ import torch
 from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder, speaker
 
 import linnet
+from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
 from linnet.inference.device import resolve_device
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
-from linnet.mixers.base import MixerSpec
+from linnet.layers.contract import MixerSpec
 from linnet.model.folder import save_decoder
 
 PROMPTS = ["Once", "", "a longer prompt, é"]

@@ -9,7 +9,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.inference.sampling import (
     Sampling,
     choose,

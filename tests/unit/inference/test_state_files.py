@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.inference.state import load_state, save_state
-from linnet.mixers.base import MixerSpec
+from linnet.layers.contract import MixerSpec
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 

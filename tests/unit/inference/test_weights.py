@@ -8,14 +8,14 @@ import torch
 from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder, small_spec, speaker
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
 from linnet.inference.engine import decode
 from linnet.inference.language_model import load
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import Weights, convert_weights
-from linnet.mixers.base import MixerSpec
-from linnet.mixers.plga_operator import PowerLawOperator
+from linnet.layers.contract import MixerSpec
+from linnet.layers.mixers.plga.operator import PowerLawOperator
 from linnet.model.decoder import Decoder
 from linnet.model.folder import save_decoder
 from linnet.nn import packed_linear

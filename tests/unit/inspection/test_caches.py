@@ -12,7 +12,7 @@ from small_models import speaker
 from linnet.inference.sampling import Sampling
 from linnet.inspection.caches import CacheComparison, compare_caches, distances, first_difference
 from linnet.inspection.operator_figures import operator_figures
-from linnet.mixers.plga import DensitySpec, PlgaSpec
+from linnet.layers.mixers.plga.module import DensitySpec, PlgaSpec
 from linnet.model.deductive import operators
 
 PLGA = PlgaSpec(heads=2, metric_hidden=12, residual_units=2)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder
 
+from linnet.core.errors import UserError
 from linnet.data.shards import TokenSequence
-from linnet.errors import UserError
 from linnet.evaluation.likelihood import Evaluation, Likelihood
 from linnet.inspection.causality import Causality, CutMove, Moves, differing_windows, frozen_pass, moves, whole_pass
-from linnet.mixers.plga import DensitySpec, PlgaSpec
+from linnet.layers.mixers.plga.module import DensitySpec, PlgaSpec
 
 PLGA = PlgaSpec(heads=2, metric_hidden=12, residual_units=2)
 

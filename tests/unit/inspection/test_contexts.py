@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_models import small_decoder, small_spec
 
-from linnet import numbers
+from linnet.core import numbers
 from linnet.evaluation.likelihood import likelihood
 from linnet.inference.context import context_state
 from linnet.inspection.contexts.grid import THRESHOLDS, TOP_K, contexts, name, series, varied
 from linnet.inspection.contexts.measure import Comparison, LayerContext, Outcome, compare, standard_error
 from linnet.inspection.contexts.reading import Batch, Reader
 from linnet.inspection.contexts.tables import conclusion, contexts_tables
-from linnet.mixers.attention import AttentionSpec
-from linnet.mixers.plga import PlgaSpec
-from linnet.mixers.ted import Ted, TedSpec
-from linnet.mixers.ted_state import FULL, BankContext
+from linnet.layers.mixers.attention import AttentionSpec
+from linnet.layers.mixers.plga.module import PlgaSpec
+from linnet.layers.mixers.ted.module import Ted, TedSpec
+from linnet.layers.mixers.ted.state import FULL, BankContext
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORED
 from linnet.ops.decay.context import ContextPolicy

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from linnet.inspection.contexts.grid import contexts
 from linnet.inspection.contexts.measure import Comparison, LayerContext, Outcome
 from linnet.inspection.contexts.pictures import apart, contexts_pictures, layers_picture, quality_picture
-from linnet.mixers.ted_state import FULL, Context
+from linnet.layers.mixers.ted.state import FULL, Context
 
 
 def size(png: bytes) -> tuple[int, int]:

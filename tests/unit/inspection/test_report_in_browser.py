@@ -13,7 +13,7 @@ import torch
 from linnet.inspection.operator_figures import operator_figures
 from linnet.inspection.plots import operator_pictures
 from linnet.inspection.tables import operator_tables
-from linnet.report import Report, write_report
+from linnet.present.report import Report, write_report
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "

@@ -5,10 +5,10 @@ import pytest
 import torch
 from small_models import small_spec, speaker
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.inspection.source import find_operators
-from linnet.mixers.attention import AttentionSpec
-from linnet.mixers.plga import PlgaSpec
+from linnet.layers.mixers.attention import AttentionSpec
+from linnet.layers.mixers.plga.module import PlgaSpec
 from linnet.model.decoder import Decoder
 from linnet.model.deductive import deductive_outputs
 from linnet.model.fixed import with_fixed_operators

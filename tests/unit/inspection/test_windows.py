@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from linnet.core.errors import UserError
 from linnet.data.shards import TokenSequence
-from linnet.errors import UserError
 from linnet.inspection.windows import spread_windows
 
 

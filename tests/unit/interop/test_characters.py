@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
 from linnet.interop.characters import tokenizer_from_characters
 
 CHARACTERS = ["\n", " ", '"', "<", "A", "a", "d", "e", "n", "|", "é", "🛑", ">"]

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
 from linnet.inference.language_model import load
 from linnet.inference.model_folder import write_model_folder
 from linnet.interop.freeze import export_frozen

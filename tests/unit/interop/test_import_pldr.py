@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.inference.language_model import load
 from linnet.interop.pldr import import_pldr
 from linnet.interop.pldr_layout import published_shapes

@@ -12,8 +12,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.data.prepare import prepare
-from linnet.errors import UserError
 from linnet.evaluation.folder import evaluate_folder
 from linnet.inference.language_model import load
 from linnet.interop.ted import END, import_ted, published_shapes, read_json_weights

@@ -12,12 +12,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from linnet.cli.main import main
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.inference.language_model import load
 from linnet.interop.pldr import import_pldr
 from linnet.interop.pldr_layout import published_shapes
 from linnet.interop.pldr_transformers import OPERATORS, READ
-from linnet.mixers.plga import with_fixed_operator
+from linnet.layers.mixers.plga.module import with_fixed_operator
 from linnet.model.cost import model_cost
 from linnet.model.folder import load_decoder
 from linnet.model.operator_file import save_operators

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
+from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 
 BPE = {"model_type": "bpe"}

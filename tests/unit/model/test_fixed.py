@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
+from linnet.core.spec import override
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.deductive import deductive_outputs
@@ -12,7 +13,6 @@ from linnet.model.fixed import operators_for, with_fixed_operators
 from linnet.model.folder import load_decoder, save_decoder
 from linnet.model.operator_file import save_operators
 from linnet.model.spec import ModelSpec, read_description
-from linnet.spec import override
 
 PLGA = {"kind": "plga", "heads": 2, "metric_hidden": 5, "residual_units": 1}
 ATTENTION = {"kind": "attention", "heads": 2}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.model.decoder import Decoder
 from linnet.model.folder import WEIGHTS, load_decoder, save_decoder
 from linnet.model.spec import CONFIG, ModelSpec

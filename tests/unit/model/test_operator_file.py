@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.model.operator_file import OUTPUTS, read_operators, save_operators
 
 LAYERS = [{name: torch.randn(2, 3, 3, dtype=torch.float64) for name in OUTPUTS} for _ in range(3)]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.model.spec import ModelSpec, preset_names, read_description
 
 GOOD = """\

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linnet.mixers.base import Span
-from linnet.mixers.ted_policy import PolicyState
-from linnet.mixers.ted_state import Shape
+from linnet.layers.contract import Span
+from linnet.layers.mixers.ted.policy import PolicyState
+from linnet.layers.mixers.ted.state import Shape
 from linnet.ops.decay.context import ContextPolicy, survivors
 from linnet.ops.decay.reference import decay_reference
 

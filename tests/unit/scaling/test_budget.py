@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.scaling.budget import Budget, allocate, allocate_exact
 from linnet.scaling.law import Allocation
 from linnet.scaling.law_file import read_law

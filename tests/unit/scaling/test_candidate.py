@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.scaling.candidate import candidate, least_parameters
 from linnet.scaling.counts import COUNTINGS, parameter_counts
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
-from linnet.errors import UserError
 from linnet.scaling.data_at_hand import DataAtHand, read_data_at_hand
 
 DATA = DataAtHand(Path("data"), 1_000_000, 3.0, 4096)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from known_laws import TRUTH, known_runs
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.scaling.fit import Exponents, Settings, fit_runs
 from linnet.scaling.fit_pictures import fit_pictures
 from linnet.scaling.fit_tables import _digits, _interval, fit_tables, fitted_law

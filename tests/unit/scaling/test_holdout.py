@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from known_laws import TRUTH
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.scaling.holdout import fewest_runs, predict, split_by_flops
 from linnet.scaling.points import Points
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.scaling.law import PF_DAY_FLOPS, ParametricLaw
 from linnet.scaling.law_file import law_names, published_laws, read_law
 

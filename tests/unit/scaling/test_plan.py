@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.scaling import plan as plan_module
 from linnet.scaling.budget import Budget
 from linnet.scaling.commands import commands, describe_command, design_command, train_command

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.scaling.points import Points, Run, check_counting, countings, without_highest
 
 

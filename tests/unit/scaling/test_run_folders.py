@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from known_laws import TRUTH, small_model, write_run_folder
 
+from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
-from linnet.errors import UserError
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.scaling.counts import parameter_counts

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.scaling.run_table import read_run_table
 
 

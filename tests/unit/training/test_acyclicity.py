@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.model.decoder import Decoder
 from linnet.model.deductive import deductive_outputs
 from linnet.ops.cross_entropy import IGNORED

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.training import machine
 from linnet.training.machine import choose_precision, peak_flops_per_s, peak_memory_bytes, threads
 from linnet.training.spec import TrainingSpec

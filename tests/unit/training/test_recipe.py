@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.model.spec import preset_names
 from linnet.training.recipe import merged, recipe_names
 from linnet.training.schedule import learning_rate

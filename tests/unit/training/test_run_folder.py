@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.model.operator_file import save_operators
 from linnet.training.loop import train
 from linnet.training.record import Metrics, RunFolder

@@ -1,7 +1,7 @@
 import pytest
 import yaml
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.training.spec import RunSpec, read_run
 
 MODEL, DATA = "ted-tinystories", "stories"

@@ -7,11 +7,11 @@ import signal
 import pytest
 import torch
 
-from linnet import numbers
+from linnet.core import numbers
+from linnet.core.errors import UserError
 from linnet.data.loader import validation_windows
 from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
-from linnet.errors import UserError
 from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.likelihood import evaluate
 from linnet.model.cost import model_cost

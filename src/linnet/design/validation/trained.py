@@ -12,9 +12,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from linnet.csv_table import read_rows
+from linnet.core.csv_table import read_rows
+from linnet.core.errors import UserError
 from linnet.design.shape import Part, parts_of
-from linnet.errors import UserError
 from linnet.model.folder import RUN
 from linnet.model.spec import ModelSpec
 from linnet.training.record import MODEL, RunFolder

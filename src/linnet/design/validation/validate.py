@@ -9,7 +9,7 @@ from linnet.design.scores import SCORES, ScoreSettings, score
 from linnet.design.tables import Indices, Numbers
 from linnet.design.validation.rank import correlations, interval, regret, signs, windows
 from linnet.design.validation.trained import TrainedSet
-from linnet.progress import progress
+from linnet.present.progress import progress
 
 BAND = 20
 """Models in a band of equal parameters."""

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from linnet.inference.rows.maps import RowMap, row_map_of
 from linnet.inference.rows.turn import Turn
-from linnet.mixers.attention import Attention
-from linnet.mixers.key_value import KeyValueState
-from linnet.mixers.plga import Plga, PlgaState
-from linnet.mixers.plga_operator import FixedOperator
+from linnet.layers.key_value import KeyValueState
+from linnet.layers.mixers.attention import Attention
+from linnet.layers.mixers.plga.module import Plga, PlgaState
+from linnet.layers.mixers.plga.operator import FixedOperator
 
 
 class KeyValueRow:

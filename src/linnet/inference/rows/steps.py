@@ -18,12 +18,12 @@ from linnet.inference.rows.key_value import key_value_row
 from linnet.inference.rows.layers import Branch, RowFunction, feed_forward_of, norm_of
 from linnet.inference.rows.maps import row_map_of
 from linnet.inference.rows.ted import ted_row
-from linnet.mixers.attention import Attention
-from linnet.mixers.base import Mixer, Span, State
-from linnet.mixers.key_value import KeyValueState
-from linnet.mixers.plga import Plga
-from linnet.mixers.ted import Ted
-from linnet.mixers.ted_state import TedState
+from linnet.layers.contract import Mixer, Span, State
+from linnet.layers.key_value import KeyValueState
+from linnet.layers.mixers.attention import Attention
+from linnet.layers.mixers.plga.module import Plga
+from linnet.layers.mixers.ted.module import Ted
+from linnet.layers.mixers.ted.state import TedState
 from linnet.model.decoder import Block, Decoder, Layer
 from linnet.model.state import DecoderState
 

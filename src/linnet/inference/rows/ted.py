@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.inference.rows.maps import RowMap, row_map, row_map_of
-from linnet.mixers.ted import Ted
-from linnet.mixers.ted_state import TedState
+from linnet.layers.mixers.ted.module import Ted
+from linnet.layers.mixers.ted.state import TedState
 from linnet.nn.linear import Linear
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from linnet.mixers.attention import RotarySpec
+from linnet.layers.mixers.attention import RotarySpec
 from linnet.ops.rotary import Pairing, rotary_range
 
 

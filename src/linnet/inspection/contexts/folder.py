@@ -6,17 +6,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.data.loader import spread_batches
 from linnet.data.split import Split
 from linnet.data.windows import document_windows
-from linnet.errors import UserError
 from linnet.evaluation.folder import TOKENS_AT_ONCE, ModelOnData, model_on_data
 from linnet.evaluation.frozen import OperatorFrom
 from linnet.evaluation.likelihood import text_bytes
 from linnet.inspection.contexts.grid import contexts
 from linnet.inspection.contexts.measure import Comparison, compare
 from linnet.inspection.contexts.reading import Batch, Reader
-from linnet.mixers.ted import Ted
+from linnet.layers.mixers.ted.module import Ted
 
 WINDOWS, WITHIN_PERCENT = 32, 0.1
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from itertools import product
 
-from linnet.mixers.ted_state import FULL, BankContext, Context, FullContext
-from linnet.numbers import plain
+from linnet.core.numbers import plain
+from linnet.layers.mixers.ted.state import FULL, BankContext, Context, FullContext
 from linnet.ops.decay.context import ContextPolicy
 
 TOP_K = (8, 16, 32, 64, 128, 256)

@@ -14,9 +14,9 @@ from torch import Tensor
 from linnet.inspection.contexts.grid import name, series
 from linnet.inspection.contexts.reading import Batch, Read, Reader
 from linnet.inspection.matrices import json_number
-from linnet.mixers.ted_state import FULL, Context
+from linnet.layers.mixers.ted.state import FULL, Context
 from linnet.ops.decay.context import ContextPolicy
-from linnet.progress import progress
+from linnet.present.progress import progress
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from linnet import numbers
-from linnet.drawing import new_figure, png_of
+from linnet.core import numbers
 from linnet.inspection.contexts.grid import varied
 from linnet.inspection.contexts.measure import Comparison, Outcome
-from linnet.mixers.ted_state import FULL
+from linnet.layers.mixers.ted.state import FULL
 from linnet.ops.decay.context import ContextPolicy
-from linnet.report import Picture
+from linnet.present.drawing import new_figure, png_of
+from linnet.present.report import Picture
 
 SMALLEST_SHOWN_PERCENT = 1e-3
 """The lower edge of the logarithmic scale of losses."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linnet.evaluation.frozen import frozen_state, rows_of
 from linnet.inference.context import context_state
-from linnet.mixers.ted_state import Context, TedState
+from linnet.layers.mixers.ted.state import Context, TedState
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 from linnet.ops.cross_entropy import IGNORED

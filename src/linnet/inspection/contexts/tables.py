@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from linnet import numbers
+from linnet.core import numbers
 from linnet.inspection.contexts.grid import series
 from linnet.inspection.contexts.measure import Comparison, Outcome
 from linnet.ops.decay.context import ContextPolicy
-from linnet.report import Table
+from linnet.present.report import Table
 
 
 def contexts_tables(found: Comparison) -> list[Table]:

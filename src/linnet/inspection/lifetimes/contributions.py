@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from linnet.errors import UserError
-from linnet.mixers.ted import Ted
+from linnet.core.errors import UserError
+from linnet.layers.mixers.ted.module import Ted
 from linnet.model.decoder import Decoder
 
 

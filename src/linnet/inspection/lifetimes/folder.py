@@ -6,9 +6,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from linnet.core.errors import UserError
+from linnet.core.numbers import plain
 from linnet.data.split import Split
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
 from linnet.evaluation.folder import ModelOnData, model_on_data
 from linnet.inference.language_model import load
 from linnet.inspection.lifetimes.contributions import ted_layers
@@ -24,7 +25,6 @@ from linnet.inspection.lifetimes.vocabulary import (
 )
 from linnet.inspection.windows import spread_windows
 from linnet.model.decoder import Decoder
-from linnet.numbers import plain
 from linnet.ops.decay.context import ContextPolicy
 
 THRESHOLD = ContextPolicy().threshold

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet import numbers
-from linnet.drawing import new_figure, png_of
+from linnet.core import numbers
+from linnet.core.numbers import plain
 from linnet.inspection.lifetimes.folder import Lifetimes
 from linnet.inspection.lifetimes.text import TextLifetimes
 from linnet.inspection.lifetimes.vocabulary import Curves
-from linnet.numbers import plain
-from linnet.report import Picture
+from linnet.present.drawing import new_figure, png_of
+from linnet.present.report import Picture
 
 BARS = 40
 """At most about so many; each at least a step wide."""

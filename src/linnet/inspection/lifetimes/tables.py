@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from linnet import numbers
+from linnet.core import numbers
+from linnet.core.numbers import plain
 from linnet.inspection.lifetimes.folder import Lifetimes
 from linnet.inspection.lifetimes.steps import steps, whole_steps
 from linnet.inspection.lifetimes.text import UPPER, TextLifetimes, quantile
 from linnet.inspection.lifetimes.vocabulary import Curves, Vocabulary
-from linnet.numbers import plain
-from linnet.report import Table
+from linnet.present.report import Table
 
 ENTRIES = 20
 """Of the longest lives, and of the shortest."""

@@ -16,7 +16,7 @@ from linnet.inspection.lifetimes.steps import json_steps
 from linnet.inspection.matrices import json_number
 from linnet.model.decoder import Decoder
 from linnet.ops.decay.lifetime import half_lives, lifetimes
-from linnet.progress import progress
+from linnet.present.progress import progress
 
 UPPER = 0.9
 """Beside the median, the 90th percentile is shown."""

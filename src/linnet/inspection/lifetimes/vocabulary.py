@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
 from linnet.inspection.lifetimes.contributions import norms_and_rates
 from linnet.inspection.lifetimes.steps import json_steps
 from linnet.inspection.matrices import json_number
-from linnet.mixers.base import Span
-from linnet.mixers.ted import Ted
+from linnet.layers.contract import Span
+from linnet.layers.mixers.ted.module import Ted
 from linnet.model.decoder import Block, Decoder
 from linnet.ops.decay.lifetime import half_lives, lifetimes, relevance
 

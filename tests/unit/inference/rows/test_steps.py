@@ -11,12 +11,12 @@ from linnet.inference.context import Contexts, context_state
 from linnet.inference.rows import maps
 from linnet.inference.rows.steps import RowSteps
 from linnet.inference.weights import convert_weights
-from linnet.mixers.attention import AttentionSpec, RotarySpec
-from linnet.mixers.base import MixerSpec
-from linnet.mixers.plga import PlgaSpec
-from linnet.mixers.plga_density import DensitySpec
-from linnet.mixers.ted import TedSpec
-from linnet.mixers.ted_state import FULL, BankContext
+from linnet.layers.contract import MixerSpec
+from linnet.layers.mixers.attention import AttentionSpec, RotarySpec
+from linnet.layers.mixers.plga.density import DensitySpec
+from linnet.layers.mixers.plga.module import PlgaSpec
+from linnet.layers.mixers.ted.module import TedSpec
+from linnet.layers.mixers.ted.state import FULL, BankContext
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 from linnet.ops.decay.context import ContextPolicy

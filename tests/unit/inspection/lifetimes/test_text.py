@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_models import small_decoder
 
-from linnet.errors import UserError
+from linnet.core.errors import UserError
 from linnet.inference.context import context_state
 from linnet.inspection.lifetimes.contributions import ted_layers, text_contributions
 from linnet.inspection.lifetimes.text import LayerLifetimes, quantile, text_lifetimes
-from linnet.mixers.attention import AttentionSpec
-from linnet.mixers.ted import TedSpec
+from linnet.layers.mixers.attention import AttentionSpec
+from linnet.layers.mixers.ted.module import TedSpec
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.context import ContextPolicy

@@ -7,8 +7,8 @@ import torch
 from small_models import small_decoder
 from torch import nn
 
+from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.errors import UserError
 from linnet.inspection.lifetimes.contributions import text_contributions
 from linnet.inspection.lifetimes.vocabulary import (
     Vocabulary,
@@ -18,8 +18,8 @@ from linnet.inspection.lifetimes.vocabulary import (
     unknown_without_text,
     vocabulary_lifetimes,
 )
-from linnet.mixers.attention import AttentionSpec
-from linnet.mixers.ted import TedSpec
+from linnet.layers.mixers.attention import AttentionSpec
+from linnet.layers.mixers.ted.module import TedSpec
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.lifetime import half_lives, lifetimes, relevance

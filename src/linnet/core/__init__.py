@@ -1,0 +1,1 @@
+"""Foundations: descriptions, errors, amounts, files, tables of data. Knows nothing of models."""

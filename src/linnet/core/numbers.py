@@ -1,0 +1,125 @@
+"""Numbers as people read them."""
+
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+
+from linnet.core.errors import UserError
+
+FACTORS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15}
+"""What a letter behind a number multiplies it by. `B` is the billion of parameters and tokens, never a byte."""
+
+_AMOUNT = re.compile(r"\s*((?:[0-9][0-9,_]*)?\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+def amount(text: str, units: Mapping[str, float]) -> float | None:
+    """A positive number with one of `units` behind it, each with what it stands for: `2 MB`, `1e3k`, `12,000`.
+
+    Commas between digits are accepted: our own messages print them. None for anything else.
+    """
+    found = _AMOUNT.fullmatch(text)
+    value = float(re.sub("[,_]", "", found[1])) * units.get(found[2], 0.0) if found else 0.0
+    return value if 0 < value < math.inf else None
+
+
+def parse(text: str, name: str) -> float:
+    """A positive number as people write it: `1e18`, `50M`, `2B`, `1.5 G`, `12,000`.
+
+    `UserError` names the field or option `name`, the text, and what would be accepted.
+    """
+    value = amount(text, FACTORS)
+    if value is None:
+        accepted = "a positive number, with k, M, G (or B), T or P behind it or none: 1e18, 50M, 2B"
+        raise UserError(f"{name} {text}: expected {accepted}")
+    return value
+
+
+def metric(count: float) -> str:
+    """Three digits and a unit: `1.08 M`; `2 M` where it is just that."""
+    return _readable(count, 1000, ("", "k", "M", "G", "T"))
+
+
+def compact(count: float) -> str:
+    """Three digits and a letter, as `parse` reads them: `1.08M`, `60G`."""
+    return metric(count).replace(" ", "").replace(",", "")
+
+
+def scientific(value: float, digits: int = 3) -> str:
+    """So many digits and a power of ten, as `parse` reads them: `5.76e23`, and `1e18` where it is just that."""
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    plain = mantissa.rstrip("0").rstrip(".") if float(f"{value:.0e}") == value else mantissa
+    return f"{plain}e{int(exponent)}"
+
+
+def binary(size_bytes: float) -> str:
+    """Three digits and a unit of bytes: `2.13 MiB`; `2 MiB` where it is just that."""
+    return _readable(size_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+
+
+def grouped(count: float) -> str:
+    """A whole number with separators: `12,345`."""
+    return f"{count:,.0f}"
+
+
+def bits(bits_per_byte: float) -> str:
+    """Bits per byte: `0.912`."""
+    return f"{bits_per_byte:.3f}"
+
+
+def signed_bits(bits_per_byte: float) -> str:
+    """A difference in bits per byte: `+0.031`."""
+    return signed(bits_per_byte, 3)
+
+
+def signed(value: float, decimals: int) -> str:
+    """A difference: `+0.0312`, and `0.0000` for what rounds to nothing."""
+    text = f"{value:+.{decimals}f}"
+    return text if float(text) else text[1:]
+
+
+def tokens(count: int) -> str:
+    """A length of text: `64k` for 65536, as lengths of context are said."""
+    return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else grouped(count)
+
+
+def duration(seconds: float) -> str:
+    """`0.42 s`, `8.3 s`, `42 s`, `2 min 31 s`, `1 h 02 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.2f} s" if seconds < 0.995 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def ratio(value: float, reference: float) -> str:
+    """How many times the reference: `0.50`, `1.2`, `12`."""
+    return significant(value / reference, digits=2)
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number with so many digits, zeros behind the point included: `1.20`, `12.0`, `120`."""
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    # 9.995 rounds to 10.00: one digit too many.
+    return text if decimals == 0 or len(text.lstrip("-0.").replace(".", "")) <= digits else f"{value:.{decimals - 1}f}"
+
+
+def plain(value: float) -> str:
+    """The shortest text that is just this number, with a power of ten below 0.01: `1e-8`, `0.05`, `10`."""
+    if not math.isfinite(value):
+        return f"{value}"
+    exact = Decimal(repr(float(value))).normalize()
+    return f"{exact:e}" if 0 < abs(value) < 0.01 else f"{exact:f}"
+
+
+def _readable(count: float, step: int, units: tuple[str, ...]) -> str:
+    power = 0
+    while round(count, 1) >= step and power < len(units) - 1:
+        count, power = count / step, power + 1
+    number = f"{count:,.0f}" if count == round(count) or count >= 999.5 else significant(count)
+    return f"{number} {units[power]}".rstrip()

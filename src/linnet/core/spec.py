@@ -1,0 +1,210 @@
+"""The base of every description in linnet: frozen, typed, unknown keys refused, errors in one line."""
+
+import copy
+import difflib
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Self, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from linnet.core.errors import UserError
+from linnet.core.files import read_text
+
+
+class Spec(BaseModel):
+    """A frozen description. Every user-facing description (model, mixer, training) derives from it.
+
+    A validator over several fields raises `ValueError("field: value: what would be accepted")`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_key(cls, data: Any) -> Any:
+        """Refused first, with what was probably meant: a key that is misspelt is also missing."""
+        for key in data if isinstance(data, dict) else ():
+            if key not in cls.model_fields:
+                raise ValueError(unknown_key(key, data[key], cls.model_fields))
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_bool_as_number(cls, data: Any) -> Any:
+        """Python counts True as 1; in a description `heads: yes` is a mistake."""
+        for name, field in cls.model_fields.items():
+            value = data.get(name) if isinstance(data, dict) else None
+            if isinstance(value, bool) and _is_number(field.annotation):
+                raise ValueError(f"{name}: {value}: must be a number")
+        return data
+
+    @classmethod
+    def parse(cls, value: Any, origin: str, assigned: Collection[str] = (), assigned_by: str = "--set ") -> Self:
+        """Validate plain data; a mistake becomes one line: `origin: field: value: what would be accepted`.
+
+        assigned: the fields (`blocks.0.mixer.heads`) with values of another origin; `assigned_by` stands before those.
+        """
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            said = describe(error, value)
+            indexed = (re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", field) for field in assigned)
+            unknown = said.partition(": unknown key")[0] if ": unknown key" in said else None
+            by_hand = any(
+                said.startswith((f"{field}:", f"{field}.", f"{field}[")) or field.startswith(f"{unknown}.")
+                for field in indexed
+            )
+            raise UserError(f"{assigned_by if by_hand else f'{origin}: '}{said}") from error
+
+
+def unknown_key(key: Any, value: Any, fields: Collection[str]) -> str:
+    """What is said of a key that is none of `fields`: what was probably meant, or what would be accepted."""
+    close = difflib.get_close_matches(str(key), fields, n=1)
+    instead = f"did you mean {close[0]}?" if close else f"accepted: {', '.join(fields)}"
+    return f"{key}: unknown key (value {_short(value)}); {instead}"
+
+
+def _is_number(annotation: Any) -> bool:
+    """Whether the annotation is a number's: `PositiveInt`, `float | None`."""
+    return annotation in (int, float) or any(_is_number(part) for part in get_args(annotation))
+
+
+PLAIN_WORDS = {
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "dict_type": "must be a mapping",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "too_short": "must not be empty",
+    "path_type": "must be a path",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a valid number",
+    "float_parsing": "must be a valid number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+}
+
+
+def describe(error: ValidationError, data: Any) -> str:
+    """The first mistake of a pydantic error about `data` in one line: field, value, what would be accepted."""
+    first = error.errors(include_url=False)[0]
+    kind, field, value = first["type"], field_path(first["loc"], data), first["input"]
+    if kind == "missing":
+        return f"{field}: missing, a value is required"
+    if kind == "union_tag_not_found":
+        return f"{field}.kind: missing, a value is required"
+    if kind == "union_tag_invalid":
+        context = first["ctx"]
+        return f"{field}.kind: {context['tag']!r}: must be one of {context['expected_tags']}"
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if kind == "value_error" and isinstance(value, dict):
+        return f"{field}.{message}" if field else message
+    message = PLAIN_WORDS.get(kind, message.replace("Input should be", "must be", 1))
+    if kind == "list_type" and isinstance(value, str):
+        message = f"must be a list: [{value}]"
+    return f"{field}: {_short(value)}: {message}" if field else message
+
+
+def field_path(location: tuple[int | str, ...], data: Any) -> str:
+    """`("blocks", 0, "mixer", "ted", "heads")` as a person writes it: `blocks[0].mixer.heads`.
+
+    Pydantic puts the chosen `kind` of a union into the location; it is no field of `data`, so it is left out.
+    """
+    path = ""
+    for part in location:
+        if isinstance(data, dict) and part not in data and data.get("kind") == part:
+            continue
+        path += f"[{part}]" if isinstance(data, list) else f".{part}" if path else str(part)
+        data = _child(data, part)
+    return path
+
+
+def _child(data: Any, part: int | str) -> Any:
+    if isinstance(data, dict):
+        return data.get(part)
+    return data[part] if isinstance(data, list) and isinstance(part, int) and part < len(data) else None
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Plain data from a YAML file; a malformed one is a `UserError` that names file and line."""
+    text = read_text(path)
+    try:
+        return yaml.load(text, Loader=_UniqueKeys)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else "?"
+        raise UserError(f"{path}, line {line}: not valid YAML ({error.problem})") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: the 30th of February
+        raise UserError(f"{path}: not valid YAML ({error})") from error
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that is given twice; YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        problem=f"key {key.value!r} is given twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def override(data: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
+    """Apply `section.key=value` assignments (values are YAML; `blocks.0.mixer.heads=4` reaches into lists).
+
+    Returns a changed copy. A malformed assignment or a path through something that is no mapping is a `UserError`.
+    """
+    result = copy.deepcopy(data)
+    for assignment in assignments:
+        path, value = read_assignment(assignment)
+        _assign(result, path.split("."), value, assignment)
+    return result
+
+
+def read_assignment(assignment: str) -> tuple[str, Any]:
+    """The path and the value of `section.key=value`; `UserError` for a malformed one."""
+    path, equals, text = assignment.partition("=")
+    if not equals or not path.strip():
+        raise UserError(f"--set {assignment}: expected section.key=value")
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        raise UserError(f"--set {assignment}: {text!r} is not a valid YAML value") from None
+    return path.strip(), _number(value)
+
+
+def _assign(node: Any, keys: list[str], value: Any, assignment: str) -> None:
+    for depth, key in enumerate(keys):
+        last = depth == len(keys) - 1
+        if isinstance(node, list):
+            if not key.isdigit() or int(key) >= len(node):
+                raise UserError(f"--set {assignment}: {key!r} is not an index below {len(node)}")
+            index: Any = int(key)
+        elif isinstance(node, dict):
+            index = key
+            if not last and node.get(key) is None:
+                node[key] = {}
+        else:
+            raise UserError(f"--set {assignment}: {'.'.join(keys[:depth])} has no field {key!r}")
+        if last:
+            node[index] = value
+        else:
+            node = node[index]
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 reads `1e-3` as text (it wants `1.0e-3`); a person means a number."""
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9]+[eE][-+]?[0-9]+", value) else value
+
+
+def _short(value: Any, limit: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

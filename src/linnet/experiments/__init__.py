@@ -1,0 +1,1 @@
+"""Many models: comparisons, studies, the demo."""

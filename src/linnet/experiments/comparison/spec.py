@@ -1,0 +1,163 @@
+"""The typed description of a comparison: one text, one model and recipe, and the runs that differ from it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from linnet.core.errors import UserError
+from linnet.core.spec import Spec, override, read_assignment, read_yaml
+from linnet.model.spec import read_description
+from linnet.training.spec import RunSpec, run_of
+
+
+class TextSpec(Spec):
+    """The text: `stories` of the built-in corpus (`names` of each kind), or `files` as `linnet prepare` takes them.
+
+    parts: it is cut into so many, document by document in its order; each run trains on one. The held-out documents are
+    the same for all.
+    """
+
+    stories: PositiveInt | None = None
+    names: PositiveInt = 3
+    files: list[str] | None = Field(None, min_length=1)
+    parts: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.stories is None) == (self.files is None):
+            raise ValueError("stories: give either stories or files, the other null")
+        return self
+
+
+class TokenizerSpec(Spec):
+    """The tokenizer of all runs: a kind that is trained on the whole text, or a tokenizer.json."""
+
+    kind: str = "bpe"
+    vocab_size: PositiveInt | None = None
+
+
+class ComparedSpec(Spec):
+    """One of the runs, in what it differs.
+
+    part: the part of the text that it trains on. set: fields of `model` and `training`, as in `linnet train --set`.
+    operator_of: the name of an earlier run, whose learned operators (inferred from the empty prompt, same seed) become
+    the fixed ones of this run. shown: false leaves it out of table and plot: it is there for another's sake.
+    """
+
+    name: str = Field(pattern=r"^\w+([ .-]\w+)*$")
+    part: PositiveInt = 1
+    set: dict[str, Any] = Field(default_factory=dict)
+    operator_of: str | None = None
+    shown: bool = True
+
+    @property
+    def folder(self) -> str:
+        """The name without blanks, which its folders begin with."""
+        return self.name.replace(" ", "-")
+
+
+def _decided(run: ComparedSpec) -> dict[str, str]:
+    """The fields that a run cannot set, and what decides them."""
+    fields = {"training.seed": "seeds", "data": "text and part"}
+    return fields if run.operator_of is None else {**fields, "model.operator": "operator_of"}
+
+
+class ComparisonSpec(Spec):
+    """A whole comparison: every run with every seed."""
+
+    name: str = "comparison"
+    text: TextSpec
+    tokenizer: TokenizerSpec = TokenizerSpec()
+    model: str | dict[str, Any]
+    training: dict[str, Any] = Field(default_factory=dict)
+    seeds: tuple[NonNegativeInt, ...] = Field((0, 1, 2), min_length=1)
+    runs: list[ComparedSpec] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _runs_fit(self) -> Self:
+        earlier: list[str] = []
+        for index, run in enumerate(self.runs):
+            if run.folder in {other.folder for other in self.runs[:index]}:
+                raise ValueError(f"runs[{index}].name: {run.name}: is another run's; expected a new one")
+            for field in sorted(run.set.keys() & _decided(run)):
+                raise ValueError(f"runs[{index}].set: {field}: is decided by {_decided(run)[field]}; leave it out")
+            if run.part > self.text.parts:
+                raise ValueError(f"runs[{index}].part: {run.part}: expected at most text.parts, {self.text.parts}")
+            if run.operator_of is not None and run.operator_of not in earlier:
+                known = ", ".join(earlier) or "there is none"
+                raise ValueError(f"runs[{index}].operator_of: {run.operator_of}: expected an earlier run: {known}")
+            earlier.append(run.name)
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: {self.seeds}: expected each once")
+        if not any(run.shown for run in self.runs):
+            raise ValueError("runs: none is shown; expected at least one")
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path, assignments: Sequence[str] = ()) -> Self:
+        """Read a YAML file; `UserError` names the field that is wrong, in any of its runs.
+
+        assignments: `training.steps=200` or `model.d_model=64` for all runs, as if the file said so.
+        """
+        plain = read_yaml(path)
+        if not isinstance(plain, dict):
+            raise UserError(f"{path}: expected a mapping with text, model, runs, found {type(plain).__name__}")
+        spec = cls.parse(plain, str(path))
+        if assignments:
+            spec = spec.changed(assignments, str(path))
+        for run in spec.runs:
+            try:
+                spec.run_of(run, spec.seeds[0], Path("data")).resolved()
+            except UserError as error:
+                raise UserError(f"{path}: runs: {run.name}: {error}") from None
+        return spec
+
+    def changed(self, assignments: Sequence[str], origin: str) -> Self:
+        """The same with fields of `model` and `training` set for all runs; `UserError` names the assignment at fault.
+
+        A field that a run sets itself is refused: which of the two is meant cannot be known.
+        """
+        for assignment in assignments:
+            self._check_is_for_all(assignment)
+        first = self.runs[0]
+        own = [f"{field}={json.dumps(value)}" for field, value in first.set.items()]
+        common = {"model": self.model, "training": dict(self.training)}
+        if isinstance(self.model, str):
+            common["model"] = read_description(self.model)
+        changed = run_of({**override(common, own), "data": "data"}, list(assignments), origin)
+        try:
+            changed.resolved()
+        except UserError as error:
+            raise UserError(f"{origin}: {error}") from None
+        if not any(assignment.startswith("model.") for assignment in assignments):
+            common["model"] = self.model
+        return self.model_copy(update=override(common, list(assignments)))
+
+    def _check_is_for_all(self, assignment: str) -> None:
+        field, _ = read_assignment(assignment)
+        if not field.startswith(("model.", "training.")):
+            raise UserError(f"--set {assignment}: expected a field of all runs, model.* or training.*")
+        if field == "training.seed":
+            raise UserError(f"--set {assignment}: is decided by seeds; leave it out")
+        for run in self.runs:
+            if field == "model.operator" and run.operator_of is not None:
+                raise UserError(f"--set {assignment}: run {run.name!r} has operator_of; change it there")
+            for own in run.set:
+                if f"{own}.".startswith(f"{field}.") or f"{field}.".startswith(f"{own}."):
+                    raise UserError(f"--set {assignment}: run {run.name!r} sets {own} itself; change it there")
+
+    def run(self, name: str) -> ComparedSpec:
+        """The run of that name."""
+        return next(run for run in self.runs if run.name == name)
+
+    def run_of(self, run: ComparedSpec, seed: int, data: Path, operators: Path | None = None) -> RunSpec:
+        """What is trained; `operators` is the file that `operator_of` stands for."""
+        assignments = [f"{field}={json.dumps(value)}" for field, value in run.set.items()]
+        assignments.append(f"training.seed={seed}")
+        if operators is not None:
+            assignments.append(f"model.operator={json.dumps(str(operators))}")
+        plain = {"model": self.model, "data": str(data), "training": dict(self.training)}
+        return run_of(plain, assignments, self.name, "set: ")

@@ -1,0 +1,61 @@
+"""The text of a comparison: one tokenizer, a data folder for each part, the same held-out documents in all."""
+
+from pathlib import Path
+
+from linnet.core.errors import UserError
+from linnet.core.files import sha256_of
+from linnet.data.prepare import prepare_texts, read_split
+from linnet.data.shards import TokenData
+from linnet.experiments.comparison.spec import ComparisonSpec, TextSpec
+from linnet.stories import texts
+
+STORIES_SEED = 0
+STORIES_PER_VALIDATION_STORY = 20
+WHOLE = "whole"
+
+
+def prepare_parts(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> list[Path]:
+    """The data folder of each part, below `folder`; made unless they are there from the same text.
+
+    The tokenizer is trained on the whole text. Documents are cut into parts of equal number, in their order.
+    `UserError` with `origin` in front where there are fewer documents than parts.
+    """
+    parts = [folder / f"part-{index + 1}" for index in range(spec.text.parts)]
+    name = f"{spec.text.model_dump_json()} {spec.tokenizer.model_dump_json()}"
+    if all(_is_made(part, name) for part in parts):
+        return parts
+    train, validation = _documents(spec.text)
+    if len(train) < len(parts):
+        raise UserError(f"{origin}: text.parts: {len(parts)}: the text has only {len(train)} documents to train on")
+    whole = folder / WHOLE
+    tokenizer = spec.tokenizer
+    prepare_texts(train, validation, whole, tokenizer.kind, tokenizer.vocab_size, name, overwrite=True)
+    bounds = [len(train) * index // len(parts) for index in range(len(parts) + 1)]
+    for index, part in enumerate(parts):
+        own = train[bounds[index] : bounds[index + 1]]
+        prepare_texts(own, validation, part, str(whole / "tokenizer.json"), None, name, overwrite=True)
+    return parts
+
+
+def file_hashes(text: TextSpec, origin: str) -> list[str]:
+    """SHA-256 of each file of the text; `UserError` with `origin` in front where one is missing."""
+    hashes = []
+    for name in text.files or []:
+        if not Path(name).is_file():
+            raise UserError(f"{origin}: text.files: {name}: no such file")
+        hashes.append(sha256_of(name))
+    return hashes
+
+
+def _is_made(part: Path, name: str) -> bool:
+    return part.is_dir() and TokenData.open(part).manifest.sources[0].file == name
+
+
+def _documents(text: TextSpec) -> tuple[list[str], list[str]]:
+    """Documents to train on, and those held out."""
+    if text.stories is not None:
+        held_out = max(2, text.stories // STORIES_PER_VALIDATION_STORY)
+        train = texts(text.stories, STORIES_SEED, "train", text.names)
+        return list(train), list(texts(held_out, STORIES_SEED, "validation", text.names))
+    sides = read_split(text.files or [])
+    return sides["train"], sides["validation"]

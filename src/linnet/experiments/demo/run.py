@@ -1,0 +1,206 @@
+"""The demo from beginning to end: corpus, three trainings, measurements, the page."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from linnet.core import numbers
+from linnet.evaluation.folder import evaluate_folder
+from linnet.evaluation.likelihood import Evaluation
+from linnet.experiments.demo import recipes
+from linnet.experiments.demo.corpus import Corpus, build_corpus
+from linnet.experiments.demo.figures import (
+    LONG_TOKENS,
+    SHORT_TOKENS,
+    CorpusFigures,
+    DemoFigures,
+    ModelFigures,
+    Point,
+    Sample,
+)
+from linnet.experiments.demo.folder import DATA, REPORT, Settings, claim
+from linnet.experiments.demo.machine import describe_machine
+from linnet.experiments.demo.measure import DECODE_RUNS, DECODE_TOKENS, check_prompt, decode_speeds, write_story
+from linnet.experiments.demo.page import write_page
+from linnet.experiments.demo.recipes import Recipe
+from linnet.inference.device import resolve_device
+from linnet.inference.language_model import LanguageModel, load
+from linnet.model.cost import model_cost
+from linnet.training.bar_watch import model_watch
+from linnet.training.loop import RunResult, train
+from linnet.training.record import RunFolder
+from linnet.training.spec import RunSpec
+
+STATE_CURVE_TOKENS = tuple(2**power for power in range(17))
+Say = Callable[[str], None]
+
+
+class DemoStopped(Exception):  # noqa: N818 - not an error: somebody asked for it
+    """Training was asked to stop, and saved."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chose; None: the recipes' number."""
+
+    out: Path
+    steps: int | None = None
+    seed: int = 0
+    stories: int | None = None
+    prompt: str = recipes.PROMPT
+    device: str = "auto"
+    command: str = "linnet"
+    invocation: str = "linnet demo"
+
+
+@dataclass
+class Clock:
+    """Seconds of each part, by its name."""
+
+    parts_s: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time a part."""
+        start_s = time.monotonic()
+        yield
+        self.parts_s[name] = time.monotonic() - start_s
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model, evaluated on the whole validation split."""
+
+    recipe: Recipe
+    run: RunResult
+    evaluation: Evaluation
+    model: LanguageModel
+
+
+def run_demo(options: Options, say: Say) -> DemoFigures:
+    """Build, train, measure; write `report.html` into the folder. What is there already is not made again.
+
+    `say` hears of what begins. Raises `UserError`, `DemoStopped`, and `BrokenDownError` where a loss is not finite.
+    """
+    device = resolve_device(options.device, "--device")
+    plan = recipes.planned(options.steps, options.seed, options.device)
+    stories = options.stories or recipes.STORIES
+    assert plan[0].training.steps is not None
+    claim(options.out, Settings(stories, plan[0].training.steps, options.seed))
+    clock = Clock()
+    with clock.part("corpus"):
+        corpus = build_corpus(options.out / DATA, stories)
+    check_prompt(options.prompt, corpus.tokenizer, plan[0].model.context_length)
+    _introduce(corpus, say)
+    runs = [_train(recipe, corpus, options, say) for recipe in plan]
+    say("evaluating on the whole validation split, measuring decode speed, writing stories")
+    with clock.part("evaluation"):
+        trained = [_evaluate(*pair, corpus, device) for pair in zip(plan, runs, strict=True)]
+    figures = _measure(trained, corpus, options, clock, device)
+    write_page(figures, options.out / REPORT)
+    return figures
+
+
+def _introduce(corpus: Corpus, say: Say) -> None:
+    made = "reused" if corpus.reused else "written"
+    say(
+        f"corpus: {numbers.grouped(corpus.stories('train'))} short stories to train on,"
+        f" {numbers.grouped(corpus.stories('validation'))} held out, {made} ({corpus.folder});"
+        f" {numbers.metric(corpus.bytes('train'))}B of text as {numbers.metric(corpus.tokens('train'))} tokens"
+    )
+
+
+def _train(recipe: Recipe, corpus: Corpus, options: Options, say: Say) -> RunResult:
+    run = RunSpec(model=recipe.model, data=corpus.folder, training=recipe.training)
+    steps = run.steps
+    parameters = numbers.metric(model_cost(recipe.model).parameters)
+    say(f"{recipe.title}: {parameters} parameters, {steps} steps of {numbers.grouped(recipe.tokens_per_step)} tokens")
+    with model_watch(recipe.title, steps) as watch:
+        result = train(run, options.out / recipe.key, watch, command=options.invocation)
+    if not result.finished:
+        raise DemoStopped(f"stopped at step {result.summary['step']} of {steps} of {recipe.title}")
+    return result
+
+
+def _evaluate(recipe: Recipe, run: RunResult, corpus: Corpus, device: torch.device) -> Trained:
+    name: str = "cuda" if device.type == "cuda" else "cpu"
+    return Trained(recipe, run, evaluate_folder(run.folder, corpus.folder, device=name), load(run.folder, str(device)))
+
+
+def _measure(
+    trained: Sequence[Trained], corpus: Corpus, options: Options, clock: Clock, device: torch.device
+) -> DemoFigures:
+    models = [one.model for one in trained]
+    sampling = recipes.sampling(options.seed)
+    with clock.part("decode speed"):
+        speeds = decode_speeds(models, options.prompt, sampling)
+    with clock.part("stories"):
+        samples = [write_story(model, options.prompt, sampling) for model in models]
+    return DemoFigures(
+        models=[_model_figures(*each) for each in zip(trained, speeds, samples, strict=True)],
+        corpus=_corpus_figures(corpus),
+        context_length=models[0].spec.context_length,
+        tokens_per_step=trained[0].recipe.tokens_per_step,
+        seed=options.seed,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        decode_tokens=DECODE_TOKENS,
+        decode_runs=DECODE_RUNS,
+        parts_s=clock.parts_s,
+        machine=describe_machine(device, trained[0].run.summary["machine"]["precision"]),
+        command=options.command,
+        invocation=options.invocation,
+        made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+    )
+
+
+def _model_figures(trained: Trained, decode_tokens_per_s: float, sample: Sample) -> ModelFigures:
+    recipe, summary, evaluation = trained.recipe, trained.run.summary, trained.evaluation
+    cost = model_cost(trained.model.spec)
+    whole = evaluation.whole_sequence
+    training_curve, validation_curve = curves(RunFolder(trained.run.folder).metrics.read())
+    return ModelFigures(
+        key=recipe.key,
+        title=recipe.title,
+        idea=recipe.idea,
+        folder=str(trained.run.folder),
+        parameters=cost.parameters,
+        bits_per_byte=evaluation.causal.bits_per_byte,
+        whole_sequence_bits_per_byte=None if whole is None else whole.bits_per_byte,
+        leak=evaluation.leak,
+        tokens=summary["tokens"],
+        training_s=summary["seconds"],
+        training_tokens_per_s=summary["tokens_per_s"],
+        decode_tokens_per_s=decode_tokens_per_s,
+        state_bytes={n: cost.state_bytes(n) for n in (*STATE_CURVE_TOKENS, SHORT_TOKENS, LONG_TOKENS)},
+        training_curve=training_curve,
+        validation_curve=validation_curve,
+        sample=sample,
+    )
+
+
+def curves(lines: list[dict[str, Any]]) -> tuple[list[Point], list[Point]]:
+    """Training and validation points (tokens, bits per byte) of a run's lines of figures."""
+    training = [(line["tokens"], line["bits_per_byte"]) for line in lines]
+    evaluated = [line for line in lines if "validation" in line]
+    return training, [(line["tokens"], line["validation"]["bits_per_byte"]) for line in evaluated]
+
+
+def _corpus_figures(corpus: Corpus) -> CorpusFigures:
+    return CorpusFigures(
+        folder=str(corpus.folder),
+        vocab_size=corpus.manifest.tokenizer.vocab_size,
+        train_stories=corpus.stories("train"),
+        train_tokens=corpus.tokens("train"),
+        train_bytes=corpus.bytes("train"),
+        validation_stories=corpus.stories("validation"),
+        validation_tokens=corpus.tokens("validation"),
+        validation_bytes=corpus.bytes("validation"),
+        xz_bits_per_byte=corpus.xz_bits_per_byte,
+    )

@@ -1,0 +1,116 @@
+"""A study: a stratified sample of shapes is trained on the same text, and every score compared with what came out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from linnet.core.errors import UserError
+from linnet.core.spec import Spec
+from linnet.design.sample import shares_weights, stratified
+from linnet.design.scores import ScoreSettings
+from linnet.design.shape import parts_of
+from linnet.design.space import Candidate, Space
+from linnet.design.validation.trained import FEWEST, TrainedModel, TrainedSet
+from linnet.design.validation.validate import Worth, validate
+from linnet.experiments.comparison.figures import ComparedFigures
+from linnet.experiments.comparison.run import compare
+from linnet.experiments.comparison.runs import Say
+from linnet.experiments.comparison.spec import ComparisonSpec
+
+TRAINING = {
+    "batch_size": 8,
+    "windows": "documents",
+    "optimiser": {"lr": 2.0e-3, "betas": [0.9, 0.99]},
+    "evaluate": {"every": 250, "tokens": 16384},
+    "log": {"every": 50},
+    "checkpoint": {"keep": 1},
+}
+
+
+class StudySettings(Spec):
+    """shapes: models, in `bands` of equal size. seeds: trainings of each. steps: of each training.
+
+    stories: of the built-in text, used where there are no `files`. vocab_size: of the tokenizer that is trained on the
+    text. seed: of the sample. resamples: behind the intervals.
+    """
+
+    shapes: PositiveInt = 24
+    bands: PositiveInt = 4
+    seeds: PositiveInt = 2
+    steps: PositiveInt = 1000
+    stories: PositiveInt = 6000
+    files: tuple[str, ...] = ()
+    vocab_size: PositiveInt = 1024
+    seed: NonNegativeInt = 0
+    resamples: PositiveInt = 1000
+
+
+@dataclass(frozen=True)
+class Studied:
+    """A group of the models, and the worth of every score on it; `band`: models in a window."""
+
+    name: str
+    trained: TrainedSet
+    band: int
+    worth: dict[str, Worth]
+
+
+def study(
+    space: Space, settings: StudySettings, training: dict[str, Any], out: Path, say: Say, command: str | None = None
+) -> list[Studied]:
+    """Sample, train, compare; `training` changes fields of the runs. What is in `out` already is not made again.
+
+    The groups are all models, those that share weights, and those that do not. `UserError`, `ComparisonStopped`.
+    """
+    if settings.shapes < settings.bands * FEWEST:
+        raise UserError(
+            f"--shapes {settings.shapes}: expected at least {settings.bands * FEWEST}, {FEWEST} for each band"
+        )
+    candidates = stratified(space, settings.shapes, settings.bands, settings.seed)
+    findings = compare(comparison(space, candidates, settings, training), out, say, command)
+    models = [
+        (_trained(space, candidate, found), shares_weights(space, candidate))
+        for candidate, found in zip(candidates, findings.runs, strict=True)
+        if found.outcomes
+    ]
+    groups = {
+        "all": [model for model, _ in models],
+        "shared weights": [model for model, shared in models if shared],
+        "no shared weights": [model for model, shared in models if not shared],
+    }
+    return [_studied(name, members, settings) for name, members in groups.items() if len(members) >= 2 * FEWEST]
+
+
+def comparison(
+    space: Space, candidates: Sequence[Candidate], settings: StudySettings, training: dict[str, Any]
+) -> ComparisonSpec:
+    """All shapes with all seeds as one comparison, which `linnet compare` could carry out as well."""
+    described = [space.describe(candidate) for candidate in candidates]
+    runs = [
+        {"name": f"shape {number:02}", "set": {"model.blocks": plain["blocks"], **training}}
+        for number, plain in enumerate(described, 1)
+    ]
+    plain = {
+        "name": f"study of {space.spec.name}",
+        "text": {"files": list(settings.files)} if settings.files else {"stories": settings.stories},
+        "tokenizer": {"kind": "bpe", "vocab_size": settings.vocab_size},
+        "model": described[0],
+        "training": {**TRAINING, "steps": settings.steps},
+        "seeds": list(range(settings.seeds)),
+        "runs": runs,
+    }
+    return ComparisonSpec.parse(plain, "study")
+
+
+def _trained(space: Space, candidate: Candidate, found: ComparedFigures) -> TrainedModel:
+    losses = tuple(outcome.evaluation.causal.bits_per_byte for outcome in found.outcomes)
+    return TrainedModel(found.name, parts_of(space.model(candidate)), losses)
+
+
+def _studied(name: str, members: list[TrainedModel], settings: StudySettings) -> Studied:
+    trained = TrainedSet(members, "bits per byte", [])
+    band = max(FEWEST, len(members) // settings.bands)
+    return Studied(name, trained, band, validate(trained, ScoreSettings(), band=band, resamples=settings.resamples))

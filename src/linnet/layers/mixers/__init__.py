@@ -1,0 +1,1 @@
+"""Every token mixer: one file or package each, found by its `kind`."""

@@ -1,0 +1,1 @@
+"""TED: every past token decays at its own rate."""

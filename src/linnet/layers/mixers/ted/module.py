@@ -1,0 +1,192 @@
+"""TED, trainable exponential decays: every past token fades at rates that it chose itself (github.com/biuq/ted).
+
+`rate_j = -log(sigmoid(x_j w))`, `v_j = x_j W_q`, `o_t = sum_{j <= t} exp(-rate_j (t - j)) v_j`,
+`y_t = (silu(o_t) W_o) * (x_t W_gate)`. The rate holds for the rest of the token's life. With several heads
+(ours) a token has a rate for each, which holds for the head's share of the channels.
+
+Legend: `B` batch, `T` tokens of the chunk, `N` heads, `C` channels of a head, `D` model width.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from linnet.layers.contract import Mixer, MixerSpec, Span, State, Traits
+from linnet.layers.mixers.ted.policy import PolicyState
+from linnet.layers.mixers.ted.state import (
+    FULL,
+    LONGEST,
+    BankContext,
+    BankState,
+    Context,
+    FullContext,
+    FullState,
+    Shape,
+    TedState,
+)
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.linear import FusedLinear, Linear, in_one_piece
+from linnet.ops.decay.auto import Form, chunked_runs, decay, decay_flops
+from linnet.ops.decay.chunked import CHUNK, TOLERANCE
+from linnet.ops.decay.context import ContextPolicy
+from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, rate_bank
+from linnet.ops.decay.reference import decay_definition, decay_rates
+from linnet.ops.gated_output import gated_output
+
+RATE_BYTES = 4
+
+
+class TedSpec(MixerSpec):
+    """Trainable exponential decays with `heads` rates per token; 1 as published.
+
+    `form`, `tolerance` and `chunk` say how the sums are computed, not what they are.
+    """
+
+    kind: Literal["ted"] = "ted"
+    heads: PositiveInt = 1
+    rate_bias: bool = False
+    form: Form = "auto"
+    tolerance: float = Field(default=TOLERANCE, ge=SMALLEST_TOLERANCE, le=LARGEST_TOLERANCE)
+    chunk: PositiveInt = CHUNK
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """One rate per token, a rate per head, and sums in linear time, as exact as they can be."""
+        linear = cls(heads=2, form="chunked", tolerance=SMALLEST_TOLERANCE, chunk=2)
+        return [cls(), cls(heads=4, rate_bias=True), linear]
+
+    def check(self, d_model: int) -> None:
+        """Heads must divide the width."""
+        if d_model % self.heads:
+            raise ValueError(f"heads: {self.heads}: must divide the width {d_model}")
+
+    def build(self, d_model: int, context_length: int) -> "Ted":
+        """Build the module."""
+        return Ted(self, d_model, context_length)
+
+    def cost(self, d_model: int, context_length: int) -> Cost:
+        """Three projections, the rates, and a weighted sum over the past; quantities and rates as state."""
+        projections = linear_cost(d_model, d_model, bias=False).repeated(3)
+        rates = replace(linear_cost(d_model, self.heads, self.rate_bias), matrices=())  # too narrow for one
+        rate_bytes = RATE_BYTES * self.heads
+        state = Cost(state_elements_per_token=d_model, state_bytes_per_token=rate_bytes)
+        sums = partial(
+            decay_flops,
+            width=d_model,
+            heads=self.heads,
+            form=self.form,
+            tolerance=self.tolerance,
+            chunk=self.chunk,
+        )
+        kept = partial(_kept, d_model, self.heads, self.form)
+        return projections + rates + state + Cost(flops_by_length=(sums,), kept_by_shape=(kept,))
+
+
+def _kept(width: int, heads: int, form: Form, sequences: int, tokens: int) -> int:
+    """Elements kept for the backward pass: of the chunked form its inputs; of the other the weights too, twice."""
+    if chunked_runs(form, tokens):
+        return sequences * tokens * (5 * width + 2 * heads)
+    copied = width if heads > 1 else 0
+    ages_and_mask = (8 + 1) * tokens * tokens // 4
+    return sequences * (tokens * (5 * width + heads + copied) + 2 * heads * tokens * tokens) + ages_and_mask
+
+
+class Ted(Mixer):
+    """Trainable exponential decays with a rate per token and head."""
+
+    traits = Traits()
+    references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"decay": decay_definition}
+
+    def __init__(self, spec: TedSpec, d_model: int, context_length: int) -> None:
+        super().__init__()
+        self.context_length = context_length
+        self.tolerance, self.chunk = spec.tolerance, spec.chunk
+        self.quantity_gate = FusedLinear(d_model, [d_model, d_model], bias=False)
+        self.rate_weight = nn.Parameter(torch.empty(spec.heads, d_model))
+        self.rate_bias = nn.Parameter(torch.empty(spec.heads)) if spec.rate_bias else None
+        self.decay = partial(decay, form=spec.form, tolerance=spec.tolerance, chunk=spec.chunk)
+        self.out = Linear(d_model, d_model, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Spread the first lifetimes, over the tokens or over the heads.
+
+        A token that fades at once gets no gradient from what comes later, so some have to live long from the start.
+        Without a bias `x w` has a standard deviation of 3 for a normalised x: rates from 0.05 to 3. With biases it has
+        one of 1, and the heads' lifetimes are spaced evenly in their logarithm from 1 to the context length.
+        """
+        heads, width = self.rate_weight.shape
+        if self.rate_bias is None:
+            nn.init.normal_(self.rate_weight, std=3 * width**-0.5)
+            return
+        nn.init.normal_(self.rate_weight, std=width**-0.5)
+        # One head starts in the middle, not at the short end.
+        exponents_N = torch.linspace(0, 1, heads) if heads > 1 else torch.tensor([0.5])
+        lifetimes_N = self.context_length**exponents_N
+        with torch.no_grad():
+            self.rate_bias.copy_(-lifetimes_N.reciprocal().expm1().log())
+
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, context: Context = FULL
+    ) -> TedState:
+        """An empty state that keeps the past as `context` says; with `FULL` there is room for `capacity` tokens."""
+        heads, width = self.rate_weight.shape
+        shape = Shape(batch, heads, width // heads, device, dtype)
+        return empty_state(context, shape, capacity, self.tolerance, self.chunk)
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, span: Span = Span()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`."""
+        v_BTD, gate_BTD = self.quantity_gate.split(self.quantity_gate(x_BTD))
+        rates_BTN = self.rates(x_BTD)
+        real_BT = span.real(x_BTD.shape[1], x_BTD.device)
+        if real_BT is not None:
+            v_BTD = v_BTD.masked_fill(~real_BT[..., None], 0.0)
+        if state is None:
+            v_BTNC = v_BTD.view(*rates_BTN.shape, -1)
+            o_BTD = self.decay(rates_BTN, v_BTNC, x_BTD.shape[1]).flatten(2)
+        else:
+            assert isinstance(state, TedState)
+            o_BTD = state.read(rates_BTN, v_BTD, span, self.decay)
+        return self._output(o_BTD, gate_BTD)
+
+    def _output(self, o_BTD: Tensor, gate_BTD: Tensor) -> Tensor:
+        if in_one_piece(o_BTD, self.out):
+            return gated_output(o_BTD, self.out.weight, gate_BTD)
+        out_BTD: Tensor = self.out(F.silu(o_BTD)) * gate_BTD
+        return out_BTD
+
+    def contributions(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
+        """What each token leaves behind: its quantity, by head `[B, T, N, C]`, and its rates `[B, T, N]`."""
+        quantity_BTD, _ = self.quantity_gate.split(self.quantity_gate(x_BTD))
+        rates_BTN = self.rates(x_BTD)
+        return quantity_BTD.view(*rates_BTN.shape, -1), rates_BTN
+
+    def rates(self, x_BTD: Tensor) -> Tensor:
+        """The decay rates of each token, `[B, T, N]`, per step; float32 or wider."""
+        if torch.is_autocast_enabled(x_BTD.device.type):
+            with torch.autocast(x_BTD.device.type, enabled=False):
+                return self._rates(x_BTD)
+        return self._rates(x_BTD)
+
+    def _rates(self, x_BTD: Tensor) -> Tensor:
+        wide = torch.promote_types(x_BTD.dtype, torch.float32)
+        bias_N = None if self.rate_bias is None else self.rate_bias.to(wide)
+        return decay_rates(F.linear(x_BTD.to(wide), self.rate_weight.to(wide), bias_N))
+
+
+def empty_state(context: Context, shape: Shape, capacity: int, tolerance: float, chunk: int) -> TedState:
+    """The state that keeps the past as `context` says. `tolerance` and `chunk` are the bank's."""
+    match context:
+        case ContextPolicy():
+            return PolicyState.empty(shape, context)
+        case BankContext():
+            length = min(capacity, LONGEST) if context.length is None else context.length
+            return BankState.empty(shape, rate_bank(tolerance, chunk, 1 << (length - 1).bit_length()))
+        case FullContext():
+            return FullState.empty(shape, capacity)

@@ -1,0 +1,242 @@
+"""What a TED layer keeps of a stream: all of it, what an eviction policy leaves (`ted_policy`), or a bank of sums.
+
+Three states behind one interface; which one is the caller's choice, per stream, not the model's. Rates are kept in
+float32 or wider whatever the model's precision: over a long life a rounded rate is another life.
+
+Legend: `B` batch, `T` tokens of the chunk, `E` tokens that are held, `N` heads, `C` channels of a head, `D` width,
+`R` fixed rates, `W` tokens of two chunks of the bank.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from linnet.layers.contract import Span, State
+from linnet.ops.decay.bank import BankRow, DecayBank
+from linnet.ops.decay.context import ContextPolicy
+from linnet.ops.decay.rates import RateBank
+from linnet.ops.decay.reference import decay_reference
+
+Sums = Callable[[Tensor, Tensor, int], Tensor]
+"""The decaying sums of a whole stream: `(rates_BEN, v_BENC, queries) -> [B, queries, N, C]`."""
+
+RowReader = Callable[[Tensor, Tensor, int], Tensor]
+"""What one token of one stream reads: `(rates_1N, v_1D, position) -> [1, D]`."""
+
+
+@dataclass(frozen=True)
+class FullContext:
+    """Keep every token."""
+
+
+LONGEST = 2**40
+"""Ages up to which the bound of a bank can be asked for."""
+
+
+@dataclass(frozen=True)
+class BankContext:
+    """Keep two chunks of tokens and one sum per fixed rate, for ever.
+
+    length: ages for which the bound of the bank holds; None: the stream's capacity. Older tokens fade as a mixture of
+    fixed rates. No gradients flow through it.
+    """
+
+    length: int | None = None
+
+    def __post_init__(self) -> None:
+        """`ValueError` for a value that cannot be."""
+        if self.length is not None and not (isinstance(self.length, int) and 1 <= self.length <= LONGEST):
+            raise ValueError(f"length: {self.length}: expected 1 to {LONGEST}")
+
+
+Context = FullContext | ContextPolicy | BankContext
+"""How a stream's past is kept."""
+
+FULL = FullContext()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a state's tensors: rows, heads, channels of a head; where they are, and the precision of the quantities."""
+
+    batch: int
+    heads: int
+    channels: int
+    device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The precision of rates and sums."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+    def values(self, tokens: int) -> Tensor:
+        """Zeros `[B, E, D]` for the quantities."""
+        width = self.heads * self.channels
+        return torch.zeros(self.batch, tokens, width, device=self.device, dtype=self.dtype)
+
+    def rates(self, tokens: int) -> Tensor:
+        """Zeros `[B, E, N]`."""
+        return torch.zeros(self.batch, tokens, self.heads, device=self.device, dtype=self.wide)
+
+
+@dataclass
+class TedState(State):
+    """What all three have in common."""
+
+    @abstractmethod
+    def read(self, rates_BTN: Tensor, v_BTD: Tensor, span: Span, sums: Sums) -> Tensor:
+        """Add tokens to the stream and give what each reads, `[B, T, D]`. Padding has quantities of zero."""
+
+    def row_reader(self) -> RowReader:
+        """`read` of the next tokens of one stream, one by one; where it can, in fewer operations."""
+        return lambda rates_1N, v_1D, position: self.read(rates_1N[None], v_1D[None], Span(position), decay_reference)[
+            0
+        ]
+
+    @abstractmethod
+    def sizes(self, position: int) -> Tensor:
+        """How many vectors of width D each row holds, int64 `[B]`, after `position` tokens."""
+
+    @abstractmethod
+    def mean_sizes(self, position: int | Tensor) -> Tensor:
+        """The sizes after each token so far, averaged, float64 `[B]`; 0 before the first.
+
+        position: tokens of each row, its padding left out; int64 `[B]` where rows differ.
+        """
+
+    @abstractmethod
+    def largest_sizes(self, position: int | Tensor) -> Tensor:
+        """The largest of these sizes, int64 `[B]`."""
+
+    @abstractmethod
+    def mean_nbytes(self, position: int | Tensor) -> Tensor:
+        """Bytes of what each row holds, averaged in the same way, float64 `[B]`: no room that is yet to be filled."""
+
+    def forget(self) -> Self:
+        """An empty copy."""
+        return self.with_tensors({name: torch.zeros_like(tensor) for name, tensor in self.tensors().items()})
+
+
+@dataclass
+class FullState(TedState):
+    """Every token so far: its quantity `[B, capacity, D]` and its rates `[B, capacity, N]`."""
+
+    values: Tensor
+    rates: Tensor
+
+    @classmethod
+    def empty(cls, shape: Shape, capacity: int) -> Self:
+        """Room for `capacity` tokens."""
+        return cls(shape.values(capacity), shape.rates(capacity))
+
+    def read(self, rates_BTN: Tensor, v_BTD: Tensor, span: Span, sums: Sums) -> Tensor:
+        """See `TedState`; exact."""
+        length = v_BTD.shape[1]
+        end = span.start + length
+        self.values[:, span.start : end], self.rates[:, span.start : end] = v_BTD, rates_BTN
+        return sums(self.rates[:, :end], by_head(self.values[:, :end], self.rates), length).flatten(2)
+
+    def sizes(self, position: int) -> Tensor:
+        """All tokens, padding included."""
+        return torch.full((len(self.values),), position)
+
+    def mean_sizes(self, position: int | Tensor) -> Tensor:
+        """One more with every token."""
+        steps_B = of_rows(position, self.values)
+        return (steps_B + 1) * (steps_B > 0) / 2
+
+    def largest_sizes(self, position: int | Tensor) -> Tensor:
+        """All tokens."""
+        return of_rows(position, self.values).long()
+
+    def mean_nbytes(self, position: int | Tensor) -> Tensor:
+        """Of every token its quantity and its rates."""
+        return self.mean_sizes(position) * token_bytes(self.values, self.rates)
+
+    def crop(self, length: int) -> None:
+        """Nothing to do: a token's age is the decoder's position less its own, and later tokens are overwritten."""
+
+
+@dataclass
+class BankState(TedState):
+    """The running sums and two chunks of tokens, `[B, N, E, C]`, their rates, and what the sums' rounding took off."""
+
+    bank: RateBank = field(repr=False)
+    entries: Tensor
+    rates: Tensor
+    low: Tensor
+
+    @classmethod
+    def empty(cls, shape: Shape, bank: RateBank) -> Self:
+        """No token yet."""
+        empty = DecayBank.empty((shape.batch, shape.heads, shape.channels), bank, shape.dtype, shape.device)
+        return cls(bank, empty.entries_BNEH, empty.rates_BNE, empty.low_BNRH)
+
+    def read(self, rates_BTN: Tensor, v_BTD: Tensor, span: Span, sums: Sums) -> Tensor:
+        """See `TedState`; every weight is right to the bank's bound."""
+        stream = DecayBank(self.bank, self.entries, self.rates, self.low, span.start)
+        return stream.append(rates_BTN, by_head(v_BTD, rates_BTN)).flatten(2)
+
+    def row_reader(self) -> RowReader:
+        """See `TedState`."""
+        row = BankRow(DecayBank(self.bank, self.entries, self.rates, self.low))
+        heads, channels = self.low.shape[1], self.low.shape[3]
+        if heads == 1:
+            return lambda rates_1N, v_1D, position: row.append(rates_1N[0], v_1D, position)
+        return lambda rates_1N, v_1D, position: row.append(rates_1N[0], v_1D.reshape(heads, channels), position).view(
+            1, -1
+        )
+
+    def forget(self) -> Self:
+        """An empty copy; the fixed rates stay."""
+        rates = self.rates.clone()
+        rates[:, :, len(self.bank.rates_R) :] = 0
+        return self.with_tensors({**super().forget().tensors(), "rates": rates})
+
+    def sizes(self, position: int) -> Tensor:
+        """The sums, and the tokens of the chunk before the current one and of the current one."""
+        chunk = self.bank.nearest
+        near = min(position, chunk + position % chunk)
+        return torch.full((len(self.low),), near + self.low.shape[2])
+
+    def mean_sizes(self, position: int | Tensor) -> Tensor:
+        """As `sizes`: the tokens of the current chunk, the whole one before from the second on, and the sums."""
+        steps_B, chunk = of_rows(position, self.low), self.bank.nearest
+        whole_B, rest_B = steps_B // chunk, steps_B % chunk
+        current_B = whole_B * (chunk * (chunk - 1) / 2) + rest_B * (rest_B + 1) / 2
+        before_B = chunk * (steps_B - (chunk - 1)).clamp(min=0)
+        return ((current_B + before_B) / steps_B.clamp(min=1) + self.low.shape[2]) * (steps_B > 0)
+
+    def largest_sizes(self, position: int | Tensor) -> Tensor:
+        """Two chunks less a token, and the sums."""
+        near_B = of_rows(position, self.low).clamp(max=2 * self.bank.nearest - 1)
+        return (near_B + self.low.shape[2] * (near_B > 0)).long()
+
+    def mean_nbytes(self, position: int | Tensor) -> Tensor:
+        """Always the same."""
+        return torch.full((len(self.low),), self.nbytes / len(self.low), dtype=torch.float64)
+
+    def crop(self, length: int) -> None:
+        """Cannot be done: what is in the sums cannot be told apart."""
+        raise NotImplementedError("a bank of decaying sums cannot go back to an earlier token")
+
+
+def of_rows(count: int | Tensor, like_B: Tensor) -> Tensor:
+    """A count of each row, float64 `[B]`."""
+    return torch.as_tensor(count, dtype=torch.float64, device=like_B.device).expand(len(like_B))
+
+
+def token_bytes(*of_tokens_BE: Tensor) -> int:
+    """Bytes that one token takes in all of these tensors."""
+    return sum(tensor.itemsize * math.prod(tensor.shape[2:]) for tensor in of_tokens_BE)
+
+
+def by_head(x_BED: Tensor, rates_BEN: Tensor) -> Tensor:
+    """`[B, E, D] -> [B, E, N, C]`: a view."""
+    return x_BED.view(*x_BED.shape[:2], rates_BEN.shape[2], -1)

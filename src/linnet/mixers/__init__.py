@@ -1,1 +1,0 @@
-"""Token mixers: the layers that move information between tokens, one file for each."""

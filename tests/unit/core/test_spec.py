@@ -1,0 +1,149 @@
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+
+from linnet.core.errors import UserError
+from linnet.core.spec import Spec, override, read_yaml
+
+
+class Leaf(Spec):
+    kind: Literal["leaf"] = "leaf"
+    size: PositiveInt = 1
+
+
+class Twig(Spec):
+    kind: Literal["twig"] = "twig"
+    leaves: list[Leaf] = Field(default=[])
+
+
+class Tree(Spec):
+    name: str = "tree"
+    height: PositiveFloat
+    evergreen: bool = False
+    rings: PositiveInt | None = None
+    parts: list[Annotated[Leaf | Twig, Field(discriminator="kind")]] = Field(default=[])
+    by_name: dict[str, Leaf] = Field(default={})
+
+
+def refusal(data: Any) -> str:
+    with pytest.raises(UserError) as refused:
+        Tree.parse(data, "tree.yaml")
+    return str(refused.value)
+
+
+def test_a_description_is_frozen():
+    with pytest.raises(ValidationError, match="frozen"):
+        Tree(height=1).name = "bush"  # type: ignore[misc]
+
+
+TALL = {"height": 1}
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({}, "height: missing, a value is required"),
+        ({**TALL, "colour": "red"}, "colour: unknown key (value 'red')"),
+        ({"height": "tall"}, "height: 'tall': must be a valid number"),
+        ({"height": float("nan")}, "height: nan: must be a finite number"),
+        ({"height": True}, "height: True: must be a number"),
+        ({**TALL, "rings": True}, "rings: True: must be a number"),
+        ({**TALL, "parts": {}}, "parts: {}: must be a list"),
+        (
+            {**TALL, "parts": [{"kind": "leaf"}, {"kind": "root"}]},
+            "parts[1].kind: 'root': must be one of 'leaf', 'twig'",
+        ),
+        ({**TALL, "parts": [{"kind": "twig", "leaves": [{"size": 0}]}]}, "parts[0].leaves[0].size: 0: must be greater"),
+        ({**TALL, "parts": [{"size": 3}]}, "parts[0].kind: missing, a value is required"),
+        ({**TALL, "by_name": {"leaf": {"kind": "leaf", "size": -1}}}, "by_name.leaf.size: -1: must be greater than 0"),
+        ({**TALL, "by_name": {"x": {"kind": "leaf", "leaf": 3}}}, "by_name.x.leaf: unknown key (value 3)"),
+        ("oak", "tree.yaml: must be a mapping"),
+    ],
+)
+def test_a_mistake_is_one_line_with_origin_field_and_value(data: Any, expected: str):
+    line = refusal(data)
+    assert line.startswith("tree.yaml: ")
+    assert expected in line
+
+
+def test_a_long_value_is_cut_short():
+    assert refusal({"height": "x" * 1000}).startswith("tree.yaml: height: 'xxx")
+    assert len(refusal({"height": "x" * 1000})) < 200
+
+
+def test_what_is_a_truth_value_stays_one():
+    assert Tree.parse({"height": 1, "evergreen": True}, "tree.yaml").evergreen
+
+
+def test_small_numbers_are_read_as_people_write_them(tmp_path: Path):
+    """YAML 1.1 takes `1e-5` for a text."""
+    (tmp_path / "tree.yaml").write_text("height: 1e-5")
+    assert Tree.parse(read_yaml(tmp_path / "tree.yaml"), "tree.yaml").height == 1e-5
+
+
+def test_yaml_may_merge_but_not_repeat(tmp_path: Path):
+    path = tmp_path / "tree.yaml"
+    path.write_text("base: &base {a: 1, b: 2}\nother: {<<: *base, b: 3}\n")
+    assert read_yaml(path)["other"] == {"a": 1, "b": 3}
+    path.write_text("a: 1\nother:\n  b: 2\n  b: 3\n")
+    with pytest.raises(UserError, match=r"tree\.yaml, line 4: not valid YAML \(key 'b' is given twice\)"):
+        read_yaml(path)
+
+
+BASE: dict[str, Any] = {"model": {"width": 4, "blocks": [{"heads": 2}, {"heads": 3}]}, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("seed=7", {**BASE, "seed": 7}),
+        ("seed = 7", {**BASE, "seed": 7}),
+        ("model.width=8", {**BASE, "model": {**BASE["model"], "width": 8}}),
+        ("model.blocks.1.heads=5", {**BASE, "model": {"width": 4, "blocks": [{"heads": 2}, {"heads": 5}]}}),
+        ("optimizer.lr=1e-3", {**BASE, "optimizer": {"lr": 0.001}}),
+        ("optimizer.betas=[0.9, 0.95]", {**BASE, "optimizer": {"betas": [0.9, 0.95]}}),
+        ("name=a=b", {**BASE, "name": "a=b"}),
+        ("name=infinity", {**BASE, "name": "infinity"}),
+        ("name=", {**BASE, "name": None}),
+        ("seed=null", {**BASE, "seed": None}),
+    ],
+)
+def test_an_assignment_changes_one_field_of_a_copy(assignment: str, expected: dict[str, Any]):
+    before = repr(BASE)
+    assert override(BASE, [assignment]) == expected
+    assert repr(BASE) == before
+
+
+def test_later_assignments_win():
+    assert override(BASE, ["seed=1", "seed=2"])["seed"] == 2
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("seed", "--set seed: expected section.key=value"),
+        ("=3", "--set =3: expected section.key=value"),
+        ("seed=[1", "--set seed=[1: '[1' is not a valid YAML value"),
+        ("day=2020-02-30", "--set day=2020-02-30: '2020-02-30' is not a valid YAML value"),
+        ("seed.x=1", "--set seed.x=1: seed has no field 'x'"),
+        ("model.blocks.2.heads=1", "--set model.blocks.2.heads=1: '2' is not an index below 2"),
+        ("model.blocks.first.heads=1", "--set model.blocks.first.heads=1: 'first' is not an index below 2"),
+    ],
+)
+def test_a_wrong_assignment_is_refused_as_typed(assignment: str, expected: str):
+    with pytest.raises(UserError) as refused:
+        override(BASE, [assignment])
+    assert str(refused.value) == expected
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_no_assignment_raises_anything_else(path: str, value: str):
+    try:
+        changed = override(BASE, [f"{path}={value}"])
+    except UserError:
+        return
+    assert isinstance(changed, dict)

@@ -1,0 +1,128 @@
+"""TED's three states hold the contract of a state: cuts, padding, forks, rows, saving, bytes."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load, save
+from torch import Tensor
+
+from linnet.layers.contract import Span
+from linnet.layers.mixers.ted.module import Ted, TedSpec
+from linnet.layers.mixers.ted.state import FULL, BankContext, BankState, Context, TedState
+from linnet.ops.decay.context import ContextPolicy
+
+WIDTH, LENGTH, CPU = 16, 40, torch.device("cpu")
+CONTEXTS = {
+    "full": FULL,
+    "policy": ContextPolicy(top_k=6, threshold=0.2, min_tokens_to_keep=2),
+    "bank": BankContext(),
+}
+
+contexts = pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
+
+
+def build(heads: int = 2, tolerance: float = 1e-9) -> Ted:
+    torch.manual_seed(0)
+    return TedSpec(heads=heads, tolerance=tolerance, chunk=4).build(WIDTH, 64).double()
+
+
+def empty(mixer: Ted, context: Context, batch: int = 2) -> TedState:
+    return mixer.initial_state(batch, LENGTH, CPU, torch.float64, context)
+
+
+def inputs(batch: int = 2) -> Tensor:
+    return torch.randn(batch, LENGTH, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def feed(mixer: Ted, x: Tensor, state: TedState, bounds: list[int], padding_B: Tensor | None = None) -> Tensor:
+    pairs = itertools.pairwise(bounds)
+    return torch.cat([mixer(x[:, a:b], state, Span(a, padding_B)) for a, b in pairs if a < b], dim=1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(list(CONTEXTS)), st.lists(st.integers(1, LENGTH - 1), max_size=6), st.sampled_from([1, 4]))
+def test_every_cut_gives_the_same(name, cuts, heads):
+    mixer, x = build(heads), inputs()
+    whole = feed(mixer, x, empty(mixer, CONTEXTS[name]), [0, LENGTH])
+    torch.testing.assert_close(feed(mixer, x, empty(mixer, CONTEXTS[name]), [0, *sorted(cuts), LENGTH]), whole)
+
+
+@torch.no_grad()
+def test_full_and_bank_are_the_pass_without_a_state():
+    mixer, x = build(), inputs()
+    for context in (FULL, BankContext(), ContextPolicy(0, -1.0)):
+        torch.testing.assert_close(feed(mixer, x, empty(mixer, context), [0, 3, LENGTH]), mixer(x))
+
+
+@contexts
+def test_left_padding_changes_nothing_for_the_real_tokens(context):
+    mixer, x = build(), inputs(3)
+    padding_B = torch.tensor([5, 0, 2])
+    padded = feed(mixer, x, empty(mixer, context, 3), [0, 9, 17, LENGTH], padding_B)
+    for row, padding in enumerate(padding_B.tolist()):
+        bounds = [0, *(bound - padding for bound in (9, 17, LENGTH))]
+        alone = feed(mixer, x[row : row + 1, padding:], empty(mixer, context, 1), bounds)
+        torch.testing.assert_close(padded[row : row + 1, padding:], alone)
+
+
+@contexts
+def test_a_fork_a_copy_from_a_file_and_chosen_rows_go_on_as_the_state_itself(context):
+    mixer, x = build(), inputs()
+    state = empty(mixer, context)
+    feed(mixer, x, state, [0, 11])
+    fork, loaded = state.fork(), empty(mixer, context).with_tensors(load(save(state.tensors())))
+    rows = torch.tensor([1, 0, 1])
+    chosen = state.select(rows)
+    rest = feed(mixer, x, state, [11, 12, LENGTH])
+    for other in (fork, loaded):
+        torch.testing.assert_close(feed(mixer, x, other, [11, 12, LENGTH]), rest)
+    torch.testing.assert_close(feed(mixer, x[rows], chosen, [11, LENGTH]), rest[rows])
+
+
+@contexts
+def test_a_state_that_forgets_is_as_new(context):
+    mixer, x = build(), inputs()
+    state = empty(mixer, context)
+    feed(mixer, x, state, [0, LENGTH])
+    torch.testing.assert_close(
+        feed(mixer, x, state.forget(), [0, 7, LENGTH]), feed(mixer, x, empty(mixer, context), [0, LENGTH])
+    )
+
+
+def test_only_the_full_state_goes_back_to_an_earlier_token():
+    mixer = build()
+    empty(mixer, FULL).crop(3)
+    for context in (CONTEXTS["policy"], CONTEXTS["bank"]):
+        with pytest.raises(NotImplementedError):
+            empty(mixer, context).crop(3)
+
+
+def test_the_bank_has_the_same_bytes_for_any_number_of_tokens():
+    mixer, x = build(), inputs()
+    state = empty(mixer, BankContext(), 2)
+    assert isinstance(state, BankState)
+    before, fixed = state.nbytes, len(state.bank.rates_R)
+    feed(mixer, x, state, [0, LENGTH])
+    per_head = 8 * ((fixed + 8) * (WIDTH // 2 + 1) + fixed * WIDTH // 2)
+    assert state.nbytes == before == 2 * 2 * per_head
+    assert state.sizes(LENGTH).tolist() == [fixed + 4] * 2 and state.sizes(6).tolist() == [fixed + 6] * 2
+
+
+def test_a_bank_is_as_long_as_it_is_asked_to_be():
+    short, long = (empty(build(), BankContext(length)) for length in (64, 100_000))
+    assert short.bank.length == 64 and long.bank.length == 131_072
+    for length in (0, 2.5, 10**30):
+        with pytest.raises(ValueError, match=f"length: {length}: expected 1 to".replace("+", ".")):
+            BankContext(length)
+
+
+def test_gradients_flow_within_a_chunk_of_a_policy_and_not_into_the_next():
+    mixer, x = build(), inputs()
+    state = empty(mixer, ContextPolicy(0, -1.0))
+    for start, end in ((0, 5), (5, 9)):
+        mixer(x[:, start:end], state, Span(start)).square().sum().backward()
+    assert mixer.rate_weight.grad is not None and mixer.rate_weight.grad.abs().max() > 0

@@ -1,0 +1,51 @@
+import io
+import subprocess
+import sys
+
+import pytest
+
+from linnet.present.progress import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def run() -> None:
+    with progress("reading", total=10, unit="tokens") as advance:
+        for _ in range(10):
+            advance(1, "loss 3.21")
+
+
+def test_on_a_terminal_the_bar_shows_what_how_far_and_the_note(monkeypatch: pytest.MonkeyPatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    run()
+    for part in ("reading", "10/10", "tokens", "ETA", "loss 3.21"):
+        assert part in terminal.getvalue()
+
+
+def test_where_nobody_watches_nothing_is_printed(capfd: pytest.CaptureFixture[str]):
+    run()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_error_inside_passes_through(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with pytest.raises(ZeroDivisionError), progress("dividing", total=None):
+        _ = 1 / 0
+
+
+def test_a_silent_bar_does_not_load_rich():
+    code = """
+import sys
+from linnet.present.progress import progress
+with progress("x", 1) as advance:
+    advance(1)
+print("rich" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from linnet import __version__, numbers
+from linnet import __version__
+from linnet.core import numbers
 
 
 def describe_machine(device: torch.device, precision: str) -> dict[str, str]:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.design import study as study_module
 from linnet.design.sample import shares_weights, stratified
 from linnet.design.space import load_space
 from linnet.evaluation.likelihood import Evaluation
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, Outcome
+from linnet.experiments.study import run as study_module
 from linnet.experiments.study.output import study_figures, study_pictures, study_tables
 from linnet.experiments.study.run import StudySettings, comparison, study
 from linnet.model.cost import model_cost

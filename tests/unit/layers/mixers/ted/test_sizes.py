@@ -6,12 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linnet.mixers import ted_policy
 from small_models import small_decoder
 
 from linnet.inference.context import context_state
 from linnet.inference.state import load_state, save_state
 from linnet.layers.contract import Span
+from linnet.layers.mixers.ted import policy as ted_policy
 from linnet.layers.mixers.ted.module import Ted, TedSpec
 from linnet.layers.mixers.ted.state import FULL, BankContext, Context, TedState
 from linnet.ops.decay.context import ContextPolicy

@@ -15,7 +15,7 @@ from harness import contest, elapsed_s, gate, report, threads_from_command_line
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import convert_weights
-from linnet.layers.mixers.plga.module import PlgaState
+from linnet.layers.mixers.plga import PlgaState
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linnet.layers.mixers.ted.module import Ted
+from linnet.layers.feed_forwards.glu import GatedFeedForward
+from linnet.layers.mixers.ted import Ted
 from linnet.model.decoder import Decoder, Layer
-from linnet.nn.feed_forward import GatedFeedForward
 from linnet.nn.norms import RmsNorm
 
 

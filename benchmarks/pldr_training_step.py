@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,7 +21,6 @@ from linnet.core.allocator import keep_freed_memory
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import operators_for, with_fixed_operators
 from linnet.model.spec import ModelSpec
-from linnet.training.acyclicity import with_acyclicity
 from linnet.training.objective import next_token_loss
 from linnet.training.optimiser import build_optimiser
 from linnet.training.spec import ClipSpec, DagSpec, OptimiserSpec
@@ -45,9 +45,8 @@ def stepper(kind: str) -> Callable[[], object]:
     """One training step of a fresh model: forward, backward, clipping by value, AdamW."""
     torch.manual_seed(0)
     decoder = Decoder(spec_of(kind))
-    objective = next_token_loss
-    if kind == "pldr with DAG terms":
-        objective = with_acyclicity(objective, DagSpec(), decoder)
+    penalties = {"dag": DagSpec().model_dump()} if kind == "pldr with DAG terms" else {}
+    objective = partial(next_token_loss, penalties=penalties)
     optimiser = build_optimiser(OptimiserSpec(lr=1e-6), decoder)
     token_bytes_V = torch.ones(decoder.spec.vocab_size, dtype=torch.int64)
     step = Stepper(decoder, objective, optimiser, ClipSpec(by="value"), torch.float32, token_bytes_V)

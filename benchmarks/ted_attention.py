@@ -12,9 +12,9 @@ from torch import Tensor
 
 from harness import contest, gate, report, threads_from_command_line
 from linnet.core.allocator import keep_freed_memory
-from linnet.layers.contract import Mixer, MixerSpec
+from linnet.layers.contract import Mixer, MixerSpec, Place
 from linnet.layers.mixers.attention import AttentionSpec
-from linnet.layers.mixers.ted.module import TedSpec
+from linnet.layers.mixers.ted import TedSpec
 
 WIDTH, HEADS = 256, 4
 LENGTHS = {"cpu": (8192, 32_768), "cuda": (8192, 65_536, 524_288)}
@@ -25,7 +25,7 @@ DTYPE = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
 def mixer_of(spec: MixerSpec) -> Mixer:
     """The same weights for every length and form."""
     torch.manual_seed(0)
-    return spec.build(WIDTH, max(LENGTHS[DEVICE.type])).to(DEVICE, DTYPE)
+    return spec.build(Place(WIDTH, max(LENGTHS[DEVICE.type]))).to(DEVICE, DTYPE)
 
 
 def inputs(length: int) -> Tensor:

@@ -13,19 +13,20 @@ from torch import Tensor
 
 from harness import contest, gate, report, threads_from_command_line
 from linnet.inference.caches import CachedReader
-from linnet.inference.context import Contexts, context_state
-from linnet.layers.mixers.ted.state import FULL, BankContext, TedState
+from linnet.inference.retention import Contexts, retaining_state
+from linnet.layers.mixers.ted.state import TedState
+from linnet.layers.retention import FULL, BankRetention
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
-from linnet.ops.decay.context import ContextPolicy
+from linnet.ops.decay.eviction import EvictionPolicy
 from plain_ted import PlainTed
 
 CAPACITY, TOKENS, PROMPT, HELD, WARM = 2**18, 200, 10_000, 30, 200
 
 
 def state_of(decoder: Decoder, context: Contexts) -> DecoderState:
-    return context_state(decoder, 1, CAPACITY if context != FULL else 2 * PROMPT, context)
+    return retaining_state(decoder, 1, CAPACITY if context != FULL else 2 * PROMPT, context)
 
 
 def stepper(decoder: Decoder, state: DecoderState, tokens: Tensor) -> Callable[[], object]:
@@ -53,7 +54,7 @@ def threshold_for(decoder: Decoder, tokens: Tensor) -> float:
     low, high = -12.0, 2.0
     for _ in range(12):
         middle = (low + high) / 2
-        state = state_of(decoder, ContextPolicy(0, 10**middle))
+        state = state_of(decoder, EvictionPolicy(0, 10**middle))
         decoder.hidden(tokens[None, :WARM], state)
         mean = sum(int(layer.sizes(WARM)) for layer in state.layers if isinstance(layer, TedState)) / len(state.layers)
         low, high = (middle, high) if mean > HELD else (low, middle)
@@ -63,11 +64,11 @@ def threshold_for(decoder: Decoder, tokens: Tensor) -> float:
 def check(decoder: Decoder, tokens: Tensor, threshold: float) -> None:
     """The policy gives the published way's logits, the bank the full context's."""
     expected = plain_stepper(PlainTed(decoder, threshold), tokens[:TOKENS])()
-    actual = stepper(decoder, state_of(decoder, ContextPolicy(0, threshold)), tokens[:TOKENS])()
+    actual = stepper(decoder, state_of(decoder, EvictionPolicy(0, threshold)), tokens[:TOKENS])()
     error = float((actual - expected).abs().max())  # type: ignore[operator]
     gate("eviction policy", error < 1e-4, f"logits differ by {error:.1e} from the published way's")
     with torch.inference_mode():
-        full, bank = (decoder(tokens[None, :2000], state_of(decoder, context)) for context in (FULL, BankContext()))
+        full, bank = (decoder(tokens[None, :2000], state_of(decoder, context)) for context in (FULL, BankRetention()))
     error = float((full - bank).abs().max())
     gate("bank", error < 1e-3, f"logits differ by {error:.1e} from the full context's")
 
@@ -102,21 +103,21 @@ def main() -> None:
     decoder = Decoder(ModelSpec.load("ted-tinystories")).eval()
     tokens = torch.randint(90, (CAPACITY // 2,), generator=torch.Generator().manual_seed(1))
     threshold = threshold_for(decoder, tokens)
-    policy = ContextPolicy(0, threshold)
+    policy = EvictionPolicy(0, threshold)
     check(decoder, tokens, threshold)
     few, results = tokens[:TOKENS], {"shape": f"ted-tinystories, {TOKENS} tokens, threshold {threshold:.2g}"}
     plain = PlainTed(decoder, threshold)
     plain_stepper(plain, tokens[:WARM])()
-    for name, context in {"bank": BankContext(), "policy": policy}.items():
+    for name, context in {"bank": BankRetention(), "policy": policy}.items():
         ours = stepper(decoder, aged(decoder, tokens, context, WARM), few)
         times = contest(ours, plain_stepper(plain, few), runs=runs)
         rate = {"tokens_per_s": round(TOKENS / times.summary()["ours_median_s"])}
         results[f"{name} against the published way"] = {**times.summary(), **rate}
     results["tokens in the published way's contexts"] = plain.sizes()
-    young, old = (stepper(decoder, aged(decoder, tokens, BankContext(), age), few) for age in (100, 100_000))
+    young, old = (stepper(decoder, aged(decoder, tokens, BankRetention(), age), few) for age in (100, 100_000))
     # Two equal things: more runs, because the machine is less even than they are.
     results["bank at age 100,000 against age 100"] = contest(old, young, runs=4 * runs).summary()
-    for name, context in {"bank": BankContext(), "policy": policy, "top 30": ContextPolicy(30, -1.0)}.items():
+    for name, context in {"bank": BankRetention(), "policy": policy, "top 30": EvictionPolicy(30, -1.0)}.items():
         results[f"prompt of {PROMPT}, {name}"] = prompt_contest(decoder, tokens, context, runs)
     report("ted_decode", results)
 

@@ -7,9 +7,9 @@ import torch
 
 from linnet.cli.main import main
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference import FULL, BankContext, ContextPolicy
-from linnet.inference.context import Contexts, layer_sizes
+from linnet.inference import FULL, BankRetention, EvictionPolicy
 from linnet.inference.language_model import load
+from linnet.inference.retention import Contexts, layer_sizes
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder
 from linnet.model.folder import save_decoder
@@ -102,14 +102,14 @@ def test_the_options_reach_every_layer(ted: str, options: list[str], expected: l
     ("options", "context"),
     [
         ([], FULL),
-        (["--context-top-k", "4,8,200"], [ContextPolicy(4), ContextPolicy(8), ContextPolicy(200)]),
-        (["--context-threshold", "0.5", "--context-min-tokens", "3"], ContextPolicy(0, 0.5, 3)),
-        (["--context", "bank"], BankContext()),
+        (["--context-top-k", "4,8,200"], [EvictionPolicy(4), EvictionPolicy(8), EvictionPolicy(200)]),
+        (["--context-threshold", "0.5", "--context-min-tokens", "3"], EvictionPolicy(0, 0.5, 3)),
+        (["--context", "bank"], BankRetention()),
     ],
 )
 def test_text_sizes_and_bytes_are_those_of_the_python_api(ted: str, options: list[str], context: Contexts, capfd):
     figures = report(capfd, ted, *options)
-    stream = load(ted, "cpu").stream("Once upon a time", 40, Sampling(0.0), context=context)
+    stream = load(ted, "cpu").stream("Once upon a time", 40, Sampling(0.0), retention=context)
     assert figures["text"] == "".join(stream)
     assert stream.state is not None
     sizes = layer_sizes(stream.state)
@@ -179,7 +179,7 @@ def test_a_model_without_ted_layers_has_no_context_to_choose(attention: str, opt
 
 def test_the_help_tells_the_defaults_of_a_policy(capfd):
     _, out, _ = run(capfd, "--help")
-    words, policy = " ".join(out.split()), ContextPolicy()
+    words, policy = " ".join(out.split()), EvictionPolicy()
     for option, default in (("top-k K", policy.top_k), ("threshold X", "1e-8"), ("min-tokens N", 1)):
         described = words.split(f"--context-{option}")[1].split("[default: ")[1]
         assert described.startswith(f"({default})]")
@@ -212,7 +212,7 @@ def test_json_with_the_table_is_still_json(ted: str, capfd):
 
 def test_a_bank_begins_a_text_of_a_million_tokens_at_once(ted: str):
     """Nothing is reserved for tokens that are yet to come."""
-    stream = load(ted, "cpu").stream("Once", 1_000_000, Sampling(0.0), context=BankContext())
+    stream = load(ted, "cpu").stream("Once", 1_000_000, Sampling(0.0), retention=BankRetention())
     assert stream.state is not None
     before = stream.state.nbytes
     for _ in zip(range(50), stream, strict=False):

@@ -12,10 +12,10 @@ import torch
 
 from linnet.cli.main import main
 from linnet.data.prepare import prepare_texts
+from linnet.layers.mixers.plga.files import read_operators
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_fixed_operators
 from linnet.model.folder import load_decoder, save_decoder
-from linnet.model.operator_file import read_operators
 from linnet.model.spec import ModelSpec
 
 TRAIN = ["the bird sang to the tree and the tree was glad. " * 3] * 8

@@ -1,15 +1,15 @@
-"""Runs every contract test on every example of every mixer."""
+"""Runs every contract test on every example of every mixer and feed-forward."""
 
 import pytest
 import torch
-from examples import EXAMPLES, WIDTH, randomised
+from examples import ALL, PLACE, name_of, randomised
 
-from linnet.layers.contract import Mixer, MixerSpec
+from linnet.layers.contract import Sublayer, SublayerSpec
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "mixer_spec" in metafunc.fixturenames:
-        metafunc.parametrize("mixer_spec", EXAMPLES, ids=lambda spec: f"{spec.kind}-{EXAMPLES.index(spec)}")
+    if "spec" in metafunc.fixturenames:
+        metafunc.parametrize("spec", ALL, ids=name_of)
 
 
 @pytest.fixture(autouse=True)
@@ -18,5 +18,5 @@ def _seed() -> None:
 
 
 @pytest.fixture
-def mixer(mixer_spec: MixerSpec) -> Mixer:
-    return randomised(mixer_spec.build(WIDTH, context_length=128)).double()
+def sublayer(spec: SublayerSpec) -> Sublayer:
+    return randomised(spec.build(PLACE)).double()

@@ -1,24 +1,49 @@
-"""Every example of every mixer in the registry, and how to fill one with random weights."""
+"""Every example of every mixer and feed-forward, and how to fill one with random weights."""
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from linnet.layers.registry import MIXERS
+from linnet.layers.contract import Place, Sublayer, SublayerSpec, sublayers_of
+from linnet.layers.registry import FEED_FORWARDS, MIXERS
+from linnet.layers.view import View, at
 
-WIDTH = 16
+WIDTH, CONTEXT = 16, 128
+PLACE = Place(WIDTH, CONTEXT)
 EXAMPLES = [spec for kind in MIXERS.values() for spec in kind.examples()]
+FEED_FORWARD_EXAMPLES = [spec for kind in FEED_FORWARDS.values() for spec in kind.examples()]
+ALL = [*EXAMPLES, *FEED_FORWARD_EXAMPLES]
 Module = TypeVar("Module", bound=nn.Module)
 
 
+def name_of(spec: SublayerSpec) -> str:
+    return f"{spec.kind}-{type(spec).examples().index(spec)}"
+
+
+def first_of_its_kind(spec: SublayerSpec) -> bool:
+    return spec == type(spec).examples()[0]
+
+
 def randomised(module: Module) -> Module:
-    """Every weight away from its starting value, so that no zero bias, unit norm or identity hides a mistake."""
+    """Every weight away from its starting value, so that no zero bias, unit norm or identity hides a mistake.
+
+    Operators that are given are buffers; other buffers (tables, masks) are fixed and stay.
+    """
+    sublayers = [module, *sublayers_of(module)]
+    given = [part.given for part in sublayers if isinstance(part, Sublayer) and part.given is not None]
     with torch.no_grad():
-        for parameter in [*module.parameters(), *module.buffers()]:
-            parameter.add_(0.5 * torch.randn_like(parameter) / max(parameter.shape[-1], 1) ** 0.5)
+        for tensor in [*module.parameters(), *given]:
+            tensor.add_(0.5 * torch.randn_like(tensor) / max(tensor.shape[-1] if tensor.dim() else 1, 1) ** 0.5)
     return module
 
 
 def inputs(batch: int, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(batch, length, WIDTH, dtype=dtype)
+
+
+def padded_view(begin: int, end: int, padding: Sequence[int]) -> View:
+    """Of the places from `begin` to before `end` of rows that begin with so much padding."""
+    of_chunk = [min(max(pad - begin, 0), end - begin) for pad in padding]
+    return at([max(begin - pad, 0) for pad in padding], of_chunk)

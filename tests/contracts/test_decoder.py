@@ -1,16 +1,26 @@
 """What the decoder promises, whatever mixers it is made of."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
-from examples import EXAMPLES, WIDTH, randomised
+from examples import EXAMPLES, FEED_FORWARD_EXAMPLES, WIDTH, inputs, name_of, randomised
 from torch import Tensor
 
-from linnet.layers.contract import MixerSpec
+from linnet.inference.weights import convert_weights
+from linnet.layers.contract import MixerSpec, Place, Sublayer, SublayerSpec, linear_maps
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
+from linnet.model.folder import load_decoder, save_decoder
 from linnet.model.spec import ModelSpec
+from linnet.nn.linear import Linear
+from linnet.nn.packed_linear import PackedLinear
+from linnet.ops import bfloat16_linear
+from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.int8_linear import can_pack
+from linnet.training.objective import next_token_loss
+from linnet.training.optimiser import split_by_decay
 
 VOCABULARY = 11
 PROMPT, LENGTH = 5, 12
@@ -23,7 +33,7 @@ def spec_of(mixers: list[MixerSpec], **changes: object) -> ModelSpec:
     blocks = []
     for index, mixer in enumerate(mixers):
         norm = {"kind": ("rms", "layer")[index % 2], "placement": ("pre", "post")[index % 2]}
-        feed_forward = {"kind": ("glu", "mlp")[index % 2], "hidden": 12, "bias": index % 2 == 1}
+        feed_forward = FEED_FORWARD_EXAMPLES[index % len(FEED_FORWARD_EXAMPLES)]
         shape = [{}, {"width": 2 * WIDTH}, {"repeat": 2, "share_weights": True}][index % 3]
         blocks.append({"mixer": mixer, "norm": norm, "feed_forward": feed_forward, **shape})
     feed_forward = {"kind": "mlp", "hidden": 12}
@@ -42,18 +52,22 @@ def decoder_of(mixers: list[MixerSpec], **changes: object) -> Decoder:
     return randomised(Decoder(spec_of(mixers, **changes))).double()
 
 
-@pytest.fixture(params=["all", *range(len(EXAMPLES))], ids=str)
+@pytest.fixture(params=["all", *map(name_of, EXAMPLES)])
 def decoder(request: pytest.FixtureRequest) -> Decoder:
-    return decoder_of(EXAMPLES if request.param == "all" else [EXAMPLES[request.param]] * 3)
+    named = dict(zip(map(name_of, EXAMPLES), EXAMPLES, strict=True))
+    return decoder_of(EXAMPLES if request.param == "all" else [named[request.param]] * 3)
 
 
 def tokens(batch: int, length: int = LENGTH) -> Tensor:
     return torch.randint(VOCABULARY, (batch, length))
 
 
-def feed(decoder: Decoder, tokens_BT: Tensor, bounds: list[int], padding_B: Tensor | None = None) -> Tensor:
-    state = decoder.initial_state(len(tokens_BT), tokens_BT.shape[1], padding_B)
-    return torch.cat([decoder(tokens_BT[:, a:b], state) for a, b in pairwise(bounds)], dim=1)
+def feed(decoder: Decoder, tokens_BT: Tensor, bounds: list[int], padding: tuple[int, ...] | None = None) -> Tensor:
+    """`padding`: of the first chunk."""
+    state = decoder.initial_state(*tokens_BT.shape)
+    chunks = [tokens_BT[:, a:b] for a, b in pairwise(bounds)]
+    out = [decoder(chunks[0], state, padding=padding), *(decoder(chunk, state) for chunk in chunks[1:])]
+    return torch.cat(out, dim=1)
 
 
 def test_predicted_parameters_are_the_built_ones(decoder: Decoder):
@@ -75,8 +89,8 @@ def test_one_pass_equals_one_chunk_with_a_state(decoder: Decoder):
 
 @torch.no_grad()
 def test_a_left_padded_row_gives_what_it_gives_alone(decoder: Decoder):
-    tokens_BT, padding_B = tokens(2), torch.tensor([4, 0])
-    padded = feed(decoder, tokens_BT, [0, 6, 7, LENGTH], padding_B)
+    tokens_BT = tokens(2)
+    padded = feed(decoder, tokens_BT, [0, 6, 7, LENGTH], (4, 0))
     alone = feed(decoder, tokens_BT[:1, 4:], [0, 2, 3, LENGTH - 4])
     torch.testing.assert_close(padded[:1, 4:], alone)
 
@@ -141,3 +155,208 @@ def test_causality_of_a_model_is_that_of_its_mixers(decoder: Decoder):
     )
     assert bool((gradient[0, 7:] == 0).all()) == settled
     assert decoder.causal == all(mixer.traits.causal for mixer in decoder.mixers)
+
+
+@torch.no_grad()
+def test_streams_join_a_running_batch_and_leave_it(decoder: Decoder):
+    tokens_BT = tokens(2)
+    states = [decoder.initial_state(1, LENGTH), decoder.initial_state(1, 2 * LENGTH)]
+    decoder(tokens_BT[:1, :7], states[0])
+    decoder(tokens_BT[1:, :PROMPT], states[1])
+    batch = states[0].join(states[1])
+    assert (batch.positions, batch.capacity) == ((7, PROMPT), 2 * LENGTH)
+    step_BT = torch.stack([tokens_BT[0, 7:9], tokens_BT[1, PROMPT : PROMPT + 2]])
+    out = decoder(step_BT, batch)
+    rest = decoder(tokens_BT[1:, PROMPT + 2 :], batch.select(torch.tensor([1])))
+    expected = feed(decoder, tokens_BT[:1], [0, 7, 9])[:, 7:]
+    torch.testing.assert_close(out[:1], expected)
+    expected = feed(decoder, tokens_BT[1:], [0, PROMPT, LENGTH])[:, PROMPT:]
+    torch.testing.assert_close(torch.cat([out[1:], rest], dim=1), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("with_state", [False, True])
+def test_documents_in_one_row_give_what_each_gives_alone(decoder: Decoder, with_state: bool):
+    tokens_BT, documents = tokens(2), [[4, 9], [0]]
+    state = decoder.initial_state(2, LENGTH) if with_state else None
+    out = decoder(tokens_BT, state, documents=documents)
+    alone = torch.cat([decoder(tokens_BT[:1, a:b]) for a, b in ((0, 4), (4, 9), (9, LENGTH))], dim=1)
+    torch.testing.assert_close(out[:1], alone)
+    torch.testing.assert_close(out[1:], decoder(tokens_BT[1:]))
+    assert state is None or state.positions == (LENGTH - 9, LENGTH)
+
+
+def test_the_loss_is_that_of_the_logits_with_all_gradients(decoder: Decoder):
+    tokens_BT, targets_BT = tokens(2), tokens(2)
+    targets_BT[1, 7:] = IGNORED
+    loss = decoder(tokens_BT, targets=targets_BT)
+    logits = decoder(tokens_BT).flatten(0, 1)
+    expected = torch.nn.functional.cross_entropy(logits, targets_BT.flatten(), ignore_index=IGNORED, reduction="sum")
+    torch.testing.assert_close(loss.nats, expected)
+    parameters = list(decoder.parameters())
+    for found, wanted in zip(
+        torch.autograd.grad(loss.nats, parameters), torch.autograd.grad(expected, parameters), strict=True
+    ):
+        torch.testing.assert_close(found, wanted)
+
+
+def model_of(spec: SublayerSpec, **changes: object) -> ModelSpec:
+    """Two layers with the sublayer, behind a layer of another kind."""
+    plain = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 12}}
+    own = {**plain, "mixer" if isinstance(spec, MixerSpec) else "feed_forward": spec, "repeat": 2}
+    settings = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": 32}
+    return ModelSpec.parse({**settings, "blocks": [plain, own], **changes}, "test")
+
+
+def sublayers_like(decoder: Decoder, spec: SublayerSpec) -> list[Sublayer]:
+    layers = decoder.layers[1:]
+    return [layer.mixer if isinstance(spec, MixerSpec) else layer.feed_forward for layer in layers]
+
+
+def test_starting_values_are_the_sublayers_own(spec: SublayerSpec, monkeypatch: pytest.MonkeyPatch):
+    """But for the weights of `nn.linear.Linear`, which the description draws."""
+    built: list[dict[str, Tensor]] = []
+    build = type(spec).build
+
+    def remembered(self: SublayerSpec, place: Place) -> Sublayer:
+        sublayer = build(self, place)
+        drawn = {id(part.weight) for part in sublayer.modules() if isinstance(part, Linear)}
+        tensors = [*sublayer.named_parameters(), *sublayer.named_buffers()]
+        given = sublayer.given
+        built.append({name: t.detach().clone() for name, t in tensors if id(t) not in drawn and t is not given})
+        return sublayer
+
+    monkeypatch.setattr(type(spec), "build", remembered)
+    decoder = Decoder(model_of(spec))
+    own = [values for values in built if values.keys() <= dict(sublayers_like(decoder, spec)[0].state_dict()).keys()]
+    for sublayer, values in zip(sublayers_like(decoder, spec), own[-2:], strict=True):
+        found = {**dict(sublayer.named_parameters()), **dict(sublayer.named_buffers())}
+        for name, value in values.items():
+            assert torch.equal(found[name], value), name
+
+
+def test_scaled_residuals_make_what_a_branch_adds_so_much_smaller(spec: SublayerSpec):
+    """Whatever its last map is called, and whoever says how it starts."""
+    outs = []
+    for scaled in (False, True):
+        torch.manual_seed(3)
+        decoder = Decoder(model_of(spec, initialisation={"scale_residual": scaled})).double()
+        sublayer = sublayers_like(decoder, spec)[0]
+        torch.manual_seed(4)
+        outs.append(sublayer(inputs(1, 6)))
+    torch.testing.assert_close(outs[1], outs[0] * (2 * decoder.spec.layers) ** -0.5)
+
+
+def test_a_sublayer_knows_which_layer_it_is(spec: SublayerSpec, monkeypatch: pytest.MonkeyPatch):
+    places: list[Place] = []
+    build = type(spec).build
+    monkeypatch.setattr(type(spec), "build", lambda self, place: places.append(place) or build(self, place))
+    Decoder(model_of(spec))
+    assert places[-2:] == [Place(WIDTH, 32, index, 3) for index in (1, 2)]
+
+
+@torch.no_grad()
+def test_a_saved_model_is_the_same_model(spec: SublayerSpec, tmp_path: Path):
+    """Buffers that are not stored included."""
+    decoder = randomised(Decoder(model_of(spec)))
+    save_decoder(decoder, tmp_path)
+    loaded = load_decoder(tmp_path)
+    assert not any(tensor.is_meta for tensor in [*loaded.parameters(), *loaded.buffers()])
+    tokens_BT = tokens(2)
+    assert torch.equal(loaded(tokens_BT), decoder(tokens_BT))
+    state = loaded.initial_state(2, LENGTH)
+    torch.testing.assert_close(loaded(tokens_BT, state), decoder(tokens_BT))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+def test_no_linear_map_is_left_out_when_weights_are_converted(spec: SublayerSpec, weights: str):
+    decoder = randomised(Decoder(model_of(spec)))
+    exact = decoder(tokens(2, 9))
+    convert_weights(decoder, weights)
+    if weights == "int8" or bfloat16_linear.can_pack(torch.device("cpu")):
+        for sublayer in decoder.sublayers:
+            precise = {id(linear) for part in sublayer.precise() for linear in linear_maps(part)}
+            assert {id(linear) for linear in linear_maps(sublayer)} <= precise
+    state = decoder.initial_state(2, 9)
+    out = decoder(tokens(2, 9), state)
+    assert out.isfinite().all() and out.shape == exact.shape
+
+
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_predicted_bytes_of_weights_are_those_that_are_held(spec: SublayerSpec, weights: str, tied: bool):
+    model = model_of(spec, head={"tied": tied})
+    decoder = Decoder(model)
+    if weights == "int8" and not can_pack(torch.device("cpu")):
+        pytest.skip("weights of 8 bits have no fast form on this processor")
+    convert_weights(decoder, weights)
+    packed = [module for module in decoder.modules() if isinstance(module, PackedLinear)]
+    inside = {id(t) for module in packed for t in [*module.parameters(), *module.buffers()] if t is not module.bias}
+    plain = {id(t): t for t in [*decoder.parameters(), *decoder.buffers()] if id(t) not in inside}
+    held = sum(module.nbytes for module in packed) + sum(tensor.nbytes for tensor in plain.values())
+    assert model_cost(model).weights_bytes(weights) == held
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("weights", ["float32", "bfloat16"])
+def test_the_state_is_as_large_as_predicted_in_every_precision(spec: SublayerSpec, weights: str):
+    decoder = Decoder(model_of(spec))
+    convert_weights(decoder, weights)
+    state = decoder.initial_state(1, LENGTH)
+    decoder(tokens(1, PROMPT), state)
+    for counted in (PROMPT, LENGTH):
+        predicted = model_cost(decoder.spec).state_bytes(counted, decoder.dtype.itemsize)
+        assert state.held_nbytes(counted) == predicted
+    assert state.nbytes == model_cost(decoder.spec).state_bytes(LENGTH, decoder.dtype.itemsize)
+
+
+def kept_bytes(decoder: Decoder, tokens_BT: Tensor) -> int:
+    """What the forward pass keeps, but for weights and token ids."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in [*decoder.parameters(), *decoder.buffers()]}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        is_ids = tensor.dtype == torch.long and tensor.shape == tokens_BT.shape
+        if storage.data_ptr() not in own and not is_ids:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        decoder.hidden(tokens_BT)
+    return sum(kept.values())
+
+
+def test_predicted_memory_of_training_is_what_a_pass_keeps(spec: SublayerSpec):
+    """Of one more layer, so that what all layers share (tables, masks) is not counted."""
+    tokens_BT, found, predicted = tokens(3, 24), [], []
+    for repeat in (1, 2, 3):
+        model = model_of(spec)
+        model = model.replace(blocks=[model.blocks[0], model.blocks[1].model_copy(update={"repeat": repeat})])
+        found.append(kept_bytes(Decoder(model), tokens_BT))
+        predicted.append(model_cost(model).training_memory(3, 24).activations)
+    assert found[2] - found[1] == pytest.approx(predicted[2] - predicted[1], rel=0.02)
+
+
+def test_only_what_a_sublayer_says_beside_linear_maps_decays(spec: SublayerSpec):
+    decoder = Decoder(model_of(spec))
+    decayed, free = split_by_decay(decoder)
+    assert decayed.keys() | free.keys() == dict(decoder.named_parameters()).keys()
+    for sublayer in decoder.sublayers:
+        own = {id(parameter) for parameter in sublayer.undecayed()}
+        assert not own & {id(parameter) for parameter in decayed.values()}
+    assert "embedding.tokens.weight" in free
+
+
+def test_compiled_training_gives_the_same_loss_and_gradients(spec: SublayerSpec):
+    if spec != type(spec).examples()[0]:
+        pytest.skip("one example of each kind: compiling takes seconds")
+    decoder = randomised(Decoder(model_of(spec))).double()
+    tokens_BT, targets_BT, results = tokens(2), tokens(2), []
+    for objective in (next_token_loss, torch.compile(next_token_loss)):
+        loss = objective(decoder, tokens_BT, targets_BT).total
+        results.append((loss, *torch.autograd.grad(loss, list(decoder.parameters()))))
+    for eager, compiled in zip(*results, strict=True):
+        # The rotary table is float32 by definition, and PLGA's powers multiply the last bit of its angles.
+        assert (compiled - eager).norm() <= 1e-3 * eager.norm() + 1e-9

@@ -11,15 +11,20 @@ from safetensors import safe_open
 from torch import Tensor
 
 from linnet.inference.caches import CachedReader, Caches, RecomputingReader
-from linnet.inference.context import context_state
+from linnet.inference.retention import retaining_state
 from linnet.interop.names import from_pldr, from_ted
+from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.model.decoder import Decoder
-from linnet.model.deductive import deductive_outputs
 from linnet.model.spec import ModelSpec
-from linnet.ops.decay.context import ContextPolicy
+from linnet.model.watched import shown
+from linnet.ops.decay.eviction import EvictionPolicy
 
 FOLDER = Path(__file__).parent
 NORM = {"kind": "layer", "eps": 1e-6}
+
+
+def deductive_outputs(decoder: Decoder, tokens_BT: torch.Tensor) -> list[DeductiveOutputs]:
+    return [DeductiveOutputs(*layer.values()) for layer in shown(decoder, tokens_BT) if len(layer) > 1]
 
 
 def _read(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -160,10 +165,10 @@ def test_ted_decode_with_each_context(ted, setting: int, cut: int):
     """Logits and the context size of every layer at every step; in larger pieces all logits, sizes at their ends."""
     decoder, golden, config = ted
     chosen = config["contexts"][setting]
-    policy = ContextPolicy(chosen["top_k"], chosen["relevance_score"], chosen["min_tokens_to_keep"])
+    policy = EvictionPolicy(chosen["top_k"], chosen["relevance_score"], chosen["min_tokens_to_keep"])
     logits, sizes = golden[f"decode.{setting}.logits"], golden[f"decode.{setting}.context_size"]
     tokens = golden["tokens"][:1]
-    state = context_state(decoder, 1, tokens.shape[1], policy)
+    state = retaining_state(decoder, 1, tokens.shape[1], policy)
     for piece in tokens.split(cut, dim=1):
         start = state.position
         actual = decoder(piece, state)[0]

@@ -13,10 +13,10 @@ from packaging.utils import canonicalize_name
 from linnet.cli.main import VERBS
 from linnet.core.spec import Spec
 from linnet.design.space import SpaceSpec, build_space
+from linnet.layers.feed_forwards.glu import GatedSpec
 from linnet.layers.mixers.attention import RotarySpec
 from linnet.layers.registry import MIXERS
 from linnet.model.spec import BlockSpec, EmbeddingSpec, HeadSpec, InitialisationSpec, ModelSpec
-from linnet.nn.feed_forward import GatedSpec
 from linnet.nn.norms import BlockNormSpec
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,9 +8,9 @@ import typer
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
-    from linnet.inference.context import Contexts
+    from linnet.inference.retention import Retentions
     from linnet.model.decoder import Decoder
-    from linnet.ops.decay.context import ContextPolicy
+    from linnet.ops.decay.eviction import EvictionPolicy
 
 Kind = Annotated[
     Literal["full", "policy", "bank"] | None,
@@ -60,7 +60,7 @@ OF_A_POLICY: dict[str, tuple[str, type[int] | type[float]]] = {
     "--context-threshold": ("threshold", float),
     "--context-min-tokens": ("min_tokens_to_keep", int),
 }
-"""Which field of `ContextPolicy` an option sets, and the kind of number."""
+"""Which field of `EvictionPolicy` an option sets, and the kind of number."""
 
 
 @dataclass(frozen=True)
@@ -94,29 +94,29 @@ class ContextOptions:
         if self.typed and not kv_cache:
             raise UserError(f"--no-kv-cache: nothing is kept of the text; expected no {self.typed}")
 
-    def contexts(self, decoder: "Decoder") -> "Contexts":
+    def contexts(self, decoder: "Decoder") -> "Retentions":
         """What they mean for this model; `UserError` where they do not fit it, or for a value that cannot be."""
-        from linnet.layers.mixers.ted.module import Ted
-        from linnet.layers.mixers.ted.state import FULL, BankContext
+        from linnet.inference.retention import chooses
+        from linnet.layers.retention import FULL, BankRetention
 
-        are_ted = [isinstance(mixer, Ted) for mixer in decoder.mixers]
+        are_ted = [chooses(mixer) for mixer in decoder.mixers]
         if self.typed and not any(are_ted):
             raise UserError(f"{self.typed}: the model has no ted layer; leave it out")
         if self.kind != "policy" and not self._of_a_policy():
-            return BankContext() if self.kind == "bank" else FULL
+            return BankRetention() if self.kind == "bank" else FULL
         policies = iter(self._policies(sum(are_ted)))
         return [next(policies) if is_ted else FULL for is_ted in are_ted]
 
-    def _policies(self, layers: int) -> list["ContextPolicy"]:
+    def _policies(self, layers: int) -> list["EvictionPolicy"]:
         """One for each TED layer."""
-        from linnet.ops.decay.context import ContextPolicy
+        from linnet.ops.decay.eviction import EvictionPolicy
 
         columns: dict[str, list[Any]] = {}
         for option, text in self._of_a_policy().items():
             field, number = OF_A_POLICY[option]
             columns[field] = _numbers(option, text, number, layers)
         try:
-            return [ContextPolicy(**{field: column[i] for field, column in columns.items()}) for i in range(layers)]
+            return [EvictionPolicy(**{field: column[i] for field, column in columns.items()}) for i in range(layers)]
         except ValueError as error:
             raise UserError(f"{self.typed}: {error}") from None
 

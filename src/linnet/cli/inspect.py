@@ -70,13 +70,13 @@ def operator(
     from linnet.inspection.plots import operator_pictures
     from linnet.inspection.source import find_operators
     from linnet.inspection.tables import operator_tables
-    from linnet.model.operator_file import save_operators
+    from linnet.layers.registry import operator_files
 
     found = find_operators(source, prompt, device)
     if save is not None:
         if found.in_file:
             raise UserError(f"--save {save}: {source} is a file of operators already; expected a model")
-        save_operators(found.layers, save)
+        operator_files().save(found.layers, save)
         note(f"saved: {save}")
     figures = operator_figures(found.layers, rank_tolerance)
     show(

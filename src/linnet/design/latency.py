@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from linnet.design.metrics import Metric
 from linnet.design.space import Space
-from linnet.inference.rows.steps import RowSteps, block_steps
-from linnet.layers.contract import Span
+from linnet.inference.row_steps import RowSteps, block_steps
+from linnet.layers.contract import Place
+from linnet.layers.state import NoState, State
+from linnet.layers.view import View
 from linnet.model.cost import block_cost, model_cost
-from linnet.model.decoder import Block, Decoder
+from linnet.model.decoder import Block, Decoder, Layer
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.linear import Linear
 from linnet.present.progress import progress
@@ -140,7 +142,7 @@ def measured(model: ModelSpec, timing: Timing) -> float:
     steps = RowSteps.of(decoder, state)
 
     def step() -> None:
-        state.position = position
+        state.positions = (position,)
         decoder.logits(decoder.hidden(tokens_BT, state) if steps is None else steps.read(tokens_BT))
 
     return clock.seconds(step, CHECK_RUNS)
@@ -187,27 +189,32 @@ def _projection(inputs: int, outputs: int, timing: Timing) -> Callable[[], objec
 def _block(described: BlockSpec, model: ModelSpec, timing: Timing) -> Callable[[], object]:
     """A run of a block, its projection left out, as a decoder runs it."""
     width, position = described.width or model.d_model, timing.position(model)
-    block = Block(described, width, model.d_model, model.context_length).to(timing.device).eval()
+    block = Block(described, width, Place(width, model.context_length)).to(timing.device).eval()
     x_BTW = torch.randn(1, timing.length, width, device=timing.device)
     if timing.kind == "sequence":
-        return lambda: block(x_BTW, (None,) * described.repeat, Span())
-    mixers = [block.layer(index).mixer for index in range(described.repeat)]
-    states = tuple(mixer.initial_state(1, position + 1, timing.device, torch.float32) for mixer in mixers)
-    block(torch.randn(1, min(PROMPT, max(1, position)), width, device=timing.device), states, Span())
+        return lambda: block(x_BTW, [(None, None)] * described.repeat, View())
+    states = [_states(block.layer(index), position + 1, timing.device) for index in range(described.repeat)]
+    block(torch.randn(1, min(PROMPT, max(1, position)), width, device=timing.device), states, View())
     if timing.device.type != "cpu":
-        return lambda: block(x_BTW, states, Span(position))
+        return lambda: block(x_BTW, states, View(position))
     steps = block_steps(block, states)
     return lambda: reduce(lambda x_1W, step: step(x_1W, position), steps, x_BTW[0])[None]
+
+
+def _states(layer: Layer, capacity: int, device: torch.device) -> tuple[State, State]:
+    form = (1, capacity, device, torch.float32)
+    feed_forward = layer.feed_forward
+    return layer.mixer.initial_state(*form), NoState() if feed_forward is None else feed_forward.initial_state(*form)
 
 
 def _outside(model: ModelSpec, timing: Timing) -> Callable[[], object]:
     """Embedding, norm and head, with the product of one token with the vocabulary."""
     bare = model.replace(blocks=[{"mixer": {"kind": "ted"}}])
-    decoder, span = Decoder(bare).to(timing.device).eval(), Span(timing.position(model))
+    decoder, view = Decoder(bare).to(timing.device).eval(), View(timing.position(model))
     tokens_BT = torch.zeros(1, timing.length, dtype=torch.long, device=timing.device)
     behind = nn.Sequential(*(part for part in (decoder.norm, decoder.head_project) if part is not None))
 
     def run() -> Tensor:
-        return decoder.logits(behind(decoder.embedding(tokens_BT, span))[:, -1:])
+        return decoder.logits(behind(decoder.embedding(tokens_BT, view))[:, -1:])
 
     return run

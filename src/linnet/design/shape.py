@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from linnet.layers.contract import Place
 from linnet.model.cost import block_cost, model_cost, projection_cost
 from linnet.model.spec import BlockSpec, ModelSpec
 
@@ -29,8 +30,9 @@ class Part:
 def block_part(block: BlockSpec, spec: ModelSpec) -> Part:
     """A block without the projection before it."""
     width = block.width or spec.d_model
-    mixer = block.mixer.cost(width, spec.context_length).matrices
-    feed_forward = block.feed_forward.cost(width).matrices if block.feed_forward is not None else ()
+    place = Place(width, spec.context_length)
+    mixer = block.mixer.cost(place).matrices
+    feed_forward = block.feed_forward.cost(place).matrices if block.feed_forward is not None else ()
     parameters = block_cost(block, spec).parameters
     return Part(block.repeat, width, mixer * block.repeat, feed_forward * block.repeat, parameters)
 

@@ -8,9 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.data.shards import TokenData
 from linnet.model.decoder import Decoder
-from linnet.model.state import DecoderState
+from linnet.model.state import DecoderState, rows_of
 
 OperatorFrom = Literal["train", "empty"]
 
@@ -29,16 +30,15 @@ def calibration_tokens(data: TokenData, source: OperatorFrom, context_length: in
 
 @torch.no_grad()
 def frozen_state(decoder: Decoder, calibration_1T: Tensor, batch: int, capacity: int) -> DecoderState:
-    """A state for `batch` streams of `capacity` tokens that has seen none, but holds what the calibration text froze.
+    """A state for `batch` streams of `capacity` tokens that has seen none, but holds what the calibration text settled.
 
-    Works for every mixer: the decoder reads the text with a state, then each layer forgets its tokens.
+    The decoder reads the text with a state, then each layer forgets its tokens. `UserError` where a layer sees the
+    future and nothing that it settles makes it causal.
     """
+    for number, mixer in enumerate(decoder.mixers):
+        if not (mixer.traits.causal or mixer.traits.settles):
+            kind = decoder.spec.layer_kinds[number]
+            raise UserError(f"layer {number}: {kind}: sees later tokens always; expected layers that can be causal")
     state = decoder.initial_state(1, max(capacity, calibration_1T.shape[1]))
     decoder.hidden(calibration_1T.to(decoder.device), state)
-    forgotten = DecoderState(tuple(layer.forget() for layer in state.layers), state.capacity)
-    return rows_of(forgotten, batch)
-
-
-def rows_of(state_of_one: DecoderState, batch: int) -> DecoderState:
-    """A copy of a state of one stream for `batch` streams."""
-    return state_of_one.select(torch.zeros(batch, dtype=torch.int64))
+    return rows_of(state.forget(), batch)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.evaluation.frozen import frozen_state, rows_of
+from linnet.evaluation.frozen import frozen_state
 from linnet.model.decoder import Decoder
-from linnet.model.state import DecoderState
+from linnet.model.state import DecoderState, rows_of
 from linnet.ops.cross_entropy import IGNORED
 
 Windows = Iterable[tuple[Tensor, Tensor]]
@@ -150,7 +150,7 @@ class _Sums:
         self._bytes, self._tokens, self._correct = counts.unbind()
 
     def add(self, decoder: Decoder, inputs_BT: Tensor, targets_BT: Tensor, state: DecoderState | None) -> None:
-        loss = decoder.token_loss(decoder.hidden(inputs_BT, state), targets_BT)
+        loss = decoder(inputs_BT, state, targets=targets_BT)
         self._nats += loss.nats
         self._correct += loss.correct
         self._bytes += text_bytes(targets_BT, self._token_bytes_V)

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.inference.rows.steps import RowSteps
-from linnet.layers.mixers.plga.module import PlgaSpec, PlgaState
-from linnet.layers.mixers.plga.operator import PowerLawOperator
+from linnet.inference.row_steps import RowSteps
+from linnet.layers.registry import kinds_with_operators
+from linnet.layers.view import Counts, Record
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
-from linnet.model.spec import BlockSpec, ModelSpec
+from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 
 
@@ -36,22 +36,16 @@ class Caches:
 
     def check(self, decoder: Decoder) -> None:
         """`UserError` where there is no operator to infer anew."""
-        if not self.g and not any(isinstance(module, PowerLawOperator) for module in decoder.modules()):
-            raise UserError("--no-g-cache: the model has no plga layer that infers an operator; leave it out")
+        if not self.g and not any(mixer.traits.settles for mixer in decoder.mixers):
+            kinds = kinds_with_operators()
+            raise UserError(f"--no-g-cache: the model has no {kinds} layer that infers an operator; leave it out")
 
     def state_bytes(self, spec: ModelSpec, element_bytes: int, tokens: int) -> int:
         """Bytes that are kept of one stream of so many tokens, its token ids left out."""
+        cost = model_cost(spec)
         if self.kv:
-            return model_cost(spec).state_bytes(tokens, element_bytes)
-        return element_bytes * sum(_operator_elements(block, spec) for block in spec.blocks) if self.g else 0
-
-
-def _operator_elements(block: BlockSpec, spec: ModelSpec) -> int:
-    """Elements of the operators that the block's layers infer."""
-    mixer = block.mixer
-    if not isinstance(mixer, PlgaSpec) or mixer.operator == "fixed":
-        return 0
-    return block.repeat * (block.width or spec.d_model) ** 2 // mixer.heads
+            return cost.state_bytes(tokens, element_bytes)
+        return element_bytes * cost.blocks.settled_elements if self.g else 0
 
 
 class Reader(ABC):
@@ -65,24 +59,31 @@ class Reader(ABC):
 class CachedReader(Reader):
     """Reads each token once, with the state."""
 
-    def __init__(self, decoder: Decoder, state: DecoderState, caches: Caches = Caches()) -> None:
-        """`state` is advanced; without the G-cache its layers keep `A` in place of the operator."""
-        self._decoder, self._state = decoder, state
+    def __init__(
+        self,
+        decoder: Decoder,
+        state: DecoderState,
+        caches: Caches = Caches(),
+        padding: Counts | None = None,
+        record: Record | None = None,
+    ) -> None:
+        """`state` is advanced; without the G-cache its layers keep `A` in place of the operator.
+
+        padding: of the first chunk. record: what layers leave; then every step is a pass of the whole decoder.
+        """
+        self._decoder, self._state, self._padding, self._record = decoder, state, padding, record
         self._steps: RowSteps | None = None
         self._prompt_was_read = False
         for layer in state.layers:
-            if isinstance(layer, PlgaState):
-                other = layer.a if caches.g else layer.operator
-                if other is not None:
-                    raise ValueError("the state was begun with the other setting of the G-cache")
-                layer.keep_operator = caches.g
+            layer.keep_settled(caches.g)
 
     def read(self, tokens_BT: Tensor) -> Tensor:
         """See `Reader`."""
         if self._steps is not None and tokens_BT.numel() == 1:
             return self._steps.read(tokens_BT)
-        hidden_B1D = self._decoder.hidden(tokens_BT, self._state)[:, -1:]
-        if not self._prompt_was_read:
+        hidden_B1D = self._decoder.hidden(tokens_BT, self._state, padding=self._padding, record=self._record)[:, -1:]
+        self._padding = None
+        if not self._prompt_was_read and self._record is None:
             self._steps, self._prompt_was_read = RowSteps.of(self._decoder, self._state), True
         return hidden_B1D
 
@@ -90,26 +91,20 @@ class CachedReader(Reader):
 class RecomputingReader(Reader):
     """Reads the whole text again at each chunk; keeps its tokens and, with the G-cache, the prompt's operators."""
 
-    def __init__(self, decoder: Decoder, padding_B: Tensor | None, caches: Caches) -> None:
-        self._decoder, self._padding_B, self._keep_operators = decoder, padding_B, caches.g
+    def __init__(self, decoder: Decoder, padding: Counts | None, caches: Caches, record: Record | None = None) -> None:
+        self._decoder, self._padding, self._keep_operators, self._record = decoder, padding, caches.g, record
         self._text_BT: Tensor | None = None
         self._frozen: DecoderState | None = None
 
     def read(self, tokens_BT: Tensor) -> Tensor:
         """See `Reader`."""
         text_BT = tokens_BT if self._text_BT is None else torch.cat([self._text_BT, tokens_BT], dim=1)
-        batch, length = text_BT.shape
-        state = self._decoder.initial_state(batch, length, self._padding_B)
+        state = self._decoder.initial_state(*text_BT.shape)
         if self._frozen is not None:
-            _copy_operators(self._frozen, state)
-        hidden_B1D = self._decoder.hidden(text_BT, state)[:, -1:]
+            for fresh, known in zip(state.layers, self._frozen.layers, strict=True):
+                fresh.settle_as(known)
+        hidden_B1D = self._decoder.hidden(text_BT, state, padding=self._padding, record=self._record)[:, -1:]
         if self._keep_operators and self._frozen is None:
             self._frozen = state
         self._text_BT = text_BT
         return hidden_B1D
-
-
-def _copy_operators(source: DecoderState, target: DecoderState) -> None:
-    for known, fresh in zip(source.layers, target.layers, strict=True):
-        if isinstance(known, PlgaState) and isinstance(fresh, PlgaState):
-            fresh.operator = known.operator

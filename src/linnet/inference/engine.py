@@ -12,28 +12,29 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.inference.caches import CachedReader, Caches, Reader, RecomputingReader
-from linnet.inference.context import Contexts, context_state
+from linnet.inference.retention import Retentions, retaining_state
 from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
-from linnet.layers.mixers.ted.state import FULL
+from linnet.layers.retention import FULL
+from linnet.layers.view import Counts, Record
 from linnet.model.decoder import Decoder
-from linnet.model.state import DecoderState
+from linnet.model.state import DecoderState, counts
 
 Step = list[int | None]
 """The next token id of each row; None for a row that has ended."""
 
 
 def new_state(
-    decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int, context: Contexts = FULL
+    decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int, retention: Retentions = FULL
 ) -> DecoderState:
     """An empty state with room for the longest prompt and `max_tokens` more; `UserError` as from `decode`.
 
-    `context`: how TED layers keep the past (`context_state`).
+    `retention`: how layers keep the past (`retaining_state`).
     """
     _check_prompts(decoder, prompts, max_tokens)
     _check_positions(decoder, 0, _longest(prompts), max_tokens)
     capacity = _longest(prompts) + max_tokens
     try:
-        return context_state(decoder, len(prompts), capacity, context)
+        return retaining_state(decoder, len(prompts), capacity, retention)
     except (RuntimeError, MemoryError, TypeError, OverflowError):  # the last two: more than a tensor can have
         rows = f"{len(prompts)} times " if len(prompts) > 1 else ""
         raise UserError(f"max_tokens: {max_tokens}: no memory for the state of {rows}{capacity} tokens") from None
@@ -49,6 +50,7 @@ def decode(
     state: DecoderState | None = None,
     vocab_size: int | None = None,
     caches: Caches = Caches(),
+    record: Record | None = None,
 ) -> Iterator[Step]:
     """Continue every prompt by up to `max_tokens` tokens; yields one `Step` after another until all rows have ended.
 
@@ -56,29 +58,25 @@ def decode(
     fixes something at its first chunk (power-law graph attention) fixes it from the whole prompt. Only the first
     `vocab_size` ids are chosen from (None: all of them).
 
-    `state` is advanced (None: `new_state`); `ValueError` where it has no room, or has seen tokens and the prompts
-    differ in length. The last token yielded is not in it yet. Without the KV-cache (`caches`) no state can be given.
+    `state` is advanced (None: `new_state`); `ValueError` where it has no room. The last token yielded is not in it yet.
+    Without the KV-cache (`caches`) no state can be given. `record`: what layers leave in every pass.
 
     Raises `UserError` at once for an empty prompt, an id outside the vocabulary, more tokens than learned positions, or
     a G-cache switched off where there is none.
     """
     _check_prompts(decoder, prompts, max_tokens)
     caches.check(decoder)
-    tokens_BT, padding_B = left_pad(prompts, decoder.device)
+    tokens_BT, padding = left_pad(prompts, decoder.device)
     choice = _Choice(sampling, max_tokens, frozenset(stop_ids), vocab_size)
     if not caches.kv:
         if state is not None:
             raise ValueError("a state is a KV-cache: with caches.kv off none can be given")
         _check_positions(decoder, 0, _longest(prompts), max_tokens)
-        return _steps(decoder, tokens_BT, RecomputingReader(decoder, padding_B, caches), choice)
+        return _steps(decoder, tokens_BT, RecomputingReader(decoder, padding, caches, record), choice)
     if state is None:
         state = new_state(decoder, prompts, max_tokens)
     _check_room(decoder, state, _longest(prompts), max_tokens)
-    if state.position == 0:
-        state.padding_B = padding_B
-    elif padding_B is not None:
-        raise ValueError("prompts of different lengths cannot continue a state that has seen tokens")
-    return _steps(decoder, tokens_BT, CachedReader(decoder, state, caches), choice)
+    return _steps(decoder, tokens_BT, CachedReader(decoder, state, caches, padding, record), choice)
 
 
 @dataclass(frozen=True)
@@ -113,12 +111,11 @@ def _steps(decoder: Decoder, tokens_BT: Tensor, reader: Reader, choice: _Choice)
         tokens_BT = chosen_B[:, None]
 
 
-def left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Token ids `[B, T]` with padding (id 0) before the shorter prompts, and its lengths `[B]` (None: all 0)."""
+def left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Counts | None]:
+    """Token ids `[B, T]` with padding (id 0) before the shorter prompts, and its lengths (None: all 0)."""
     longest = _longest(prompts)
     tokens_BT = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)
-    padding_B = torch.tensor([longest - len(prompt) for prompt in prompts], device=device)
-    return tokens_BT, padding_B if padding_B.any() else None
+    return tokens_BT, counts([longest - len(prompt) for prompt in prompts])
 
 
 def _uniforms(sampling: Sampling, rows: int) -> Iterator[Tensor | None]:

@@ -8,13 +8,13 @@ from typing import Literal, overload
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.caches import Caches
-from linnet.inference.context import Contexts, contexts_of, layer_contexts
 from linnet.inference.continuation import Continuation
 from linnet.inference.device import resolve_device
 from linnet.inference.engine import decode, new_state
+from linnet.inference.retention import Retentions, layer_retentions, retentions_of
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.inference.weights import convert_weights
-from linnet.layers.mixers.ted.state import FULL
+from linnet.layers.retention import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_chosen_operators
 from linnet.model.folder import TOKENIZER, load_decoder
@@ -53,7 +53,7 @@ class LanguageModel:
         top_p: float = ...,
         seed: int | None = ...,
         stream: Literal[False] = ...,
-        context: Contexts = ...,
+        retention: Retentions = ...,
         ignore_eos: bool = ...,
     ) -> str: ...
 
@@ -67,7 +67,7 @@ class LanguageModel:
         top_p: float = ...,
         seed: int | None = ...,
         stream: Literal[False] = ...,
-        context: Contexts = ...,
+        retention: Retentions = ...,
         ignore_eos: bool = ...,
     ) -> list[str]: ...
 
@@ -82,7 +82,7 @@ class LanguageModel:
         seed: int | None = ...,
         *,
         stream: Literal[True],
-        context: Contexts = ...,
+        retention: Retentions = ...,
         ignore_eos: bool = ...,
     ) -> Continuation: ...
 
@@ -95,27 +95,27 @@ class LanguageModel:
         top_p: float = 1.0,
         seed: int | None = None,
         stream: bool = False,
-        context: Contexts = FULL,
+        retention: Retentions = FULL,
         ignore_eos: bool = False,
     ) -> str | list[str] | Continuation:
         """The continuation of a prompt, or of each of several prompts as one batch; the prompt itself is not repeated.
 
         Temperature 0 takes the most likely token each time; otherwise temperature, top_k (0: all) and top_p (1: all)
         shape the choice as in Transformers, and the same seed gives the same text. `stream`: an iterator over pieces
-        of the text as they come, for one prompt. An empty prompt begins a new document. `context`: how TED layers keep
-        the past, for all alike or for each layer: `FULL`, a `ContextPolicy`, a `BankContext`. `ignore_eos`: go on after
-        an end token until there are `max_tokens`, the end tokens among them; they print nothing.
+        of the text as they come, for one prompt. An empty prompt begins a new document. `retention`: how TED layers
+        keep the past, for all alike or for each layer: `FULL`, an `EvictionPolicy`, a `BankRetention`. `ignore_eos`: go
+        on after an end token until there are `max_tokens`, the end tokens among them; they print nothing.
 
         Raises `UserError` for a value that cannot be, and for more tokens than learned positions.
         """
         sampling = Sampling(temperature, top_k, top_p, seed)
         if not stream:
             prompts = [prompt] if isinstance(prompt, str) else prompt
-            texts = self.complete(prompts, max_tokens, sampling, context=context, ignore_eos=ignore_eos)
+            texts = self.complete(prompts, max_tokens, sampling, retention=retention, ignore_eos=ignore_eos)
             return texts[0] if isinstance(prompt, str) else texts
         if not isinstance(prompt, str):
             raise UserError(f"stream: True: expected one prompt, got a list of {len(prompt)}")
-        return self.stream(prompt, max_tokens, sampling, context=context, ignore_eos=ignore_eos)
+        return self.stream(prompt, max_tokens, sampling, retention=retention, ignore_eos=ignore_eos)
 
     def with_operators(self, source: str, seed: int | None = None) -> "LanguageModel":
         """The same model with other operators in its plga layers: `identity`, `random` (from `seed`), or a file's.
@@ -131,12 +131,12 @@ class LanguageModel:
         max_tokens: int,
         sampling: Sampling,
         caches: Caches = Caches(),
-        context: Contexts = FULL,
+        retention: Retentions = FULL,
         ignore_eos: bool = False,
     ) -> Continuation:
         """The continuation of one prompt, piece by piece, with its figures and its state."""
         tokens = self.prompt_tokens(prompt)
-        state = self._state([tokens], max_tokens, caches, context)
+        state = self._state([tokens], max_tokens, caches, retention)
         stop_ids, known = self._stop_ids(ignore_eos), self.tokenizer.vocab_size
         steps = decode(
             self.decoder, [tokens], max_tokens, sampling, stop_ids, state=state, vocab_size=known, caches=caches
@@ -150,7 +150,7 @@ class LanguageModel:
         max_tokens: int,
         sampling: Sampling,
         caches: Caches = Caches(),
-        context: Contexts = FULL,
+        retention: Retentions = FULL,
         ignore_eos: bool = False,
     ) -> list[str]:
         """The continuations of several prompts, generated as one batch."""
@@ -158,7 +158,7 @@ class LanguageModel:
             return []
         rows = [self.prompt_tokens(prompt) for prompt in prompts]
         texts: list[list[int]] = [[] for _ in rows]
-        state = self._state(rows, max_tokens, caches, context)
+        state = self._state(rows, max_tokens, caches, retention)
         stop_ids, known = self._stop_ids(ignore_eos), self.tokenizer.vocab_size
         for step in decode(
             self.decoder, rows, max_tokens, sampling, stop_ids, state=state, vocab_size=known, caches=caches
@@ -172,18 +172,18 @@ class LanguageModel:
         return set() if ignore_eos else {self.tokenizer.end_id}
 
     def _state(
-        self, rows: Sequence[Sequence[int]], max_tokens: int, caches: Caches, context: Contexts
+        self, rows: Sequence[Sequence[int]], max_tokens: int, caches: Caches, retention: Retentions
     ) -> DecoderState | None:
         """An empty state for the prompts; None without the KV-cache, which then keeps nothing that could be chosen."""
         if caches.kv:
-            return new_state(self.decoder, rows, max_tokens, context)
-        if any(choice != FULL for choice in layer_contexts(self.decoder, context)):
-            raise UserError(f"--no-kv-cache: nothing is kept of the text, so there is no context {context}; use one")
+            return new_state(self.decoder, rows, max_tokens, retention)
+        if any(choice != FULL for choice in layer_retentions(self.decoder, retention)):
+            raise UserError(f"--no-kv-cache: nothing is kept of the text, so there is no context {retention}; use one")
         return None
 
     def _bytes_of_state(self, state: DecoderState | None, caches: Caches) -> Callable[[int], int]:
         """Of a state that holds so many tokens; measured, where it does not follow from their number."""
-        if state is not None and any(context != FULL for context in contexts_of(state)):
+        if state is not None and any(retention != FULL for retention in retentions_of(state)):
             return lambda _: state.nbytes
         element_bytes = next(self.decoder.parameters()).element_size()
         return partial(caches.state_bytes, self.spec, element_bytes)

@@ -10,15 +10,15 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.core.files import atomic_path
 from linnet.core.tensor_file import read_tensors
-from linnet.inference.context import Contexts, context_state, contexts_of, from_json, to_json
-from linnet.layers.mixers.ted.state import FULL, Context, FullContext
+from linnet.inference.retention import Retentions, from_json, retaining_state, retentions_of, to_json
+from linnet.layers.retention import FULL, FullRetention, Retention
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
 Form = tuple[tuple[int, ...], torch.dtype]
 
-_COUNTS = ("position", "capacity")
-_PADDING = "padding"
+_COUNTS = ("positions", "capacity")
+_LAYER = "layer."
 
 CONTEXTS = "contexts"
 """Key of the file's metadata: how each layer keeps the past, as JSON."""
@@ -28,7 +28,7 @@ def save_state(state: DecoderState, path: str | Path) -> None:
     """Write a state; the file appears whole or not at all."""
     tensors = {name: tensor.detach().contiguous() for name, tensor in state.tensors().items()}
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, {CONTEXTS: to_json(contexts_of(state))})
+        save_file(tensors, temporary, {CONTEXTS: to_json(retentions_of(state))})
 
 
 def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
@@ -39,31 +39,39 @@ def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
     path = Path(path)
     # In memory of their own: a mapped file is not aligned, which shows in the last bits.
     tensors = {name: tensor.clone() for name, tensor in read_tensors(path, decoder.device).items()}
-    position, capacity = (_count(tensors, name, path) for name in _COUNTS)
-    if not 0 <= position <= capacity or capacity == 0:
-        raise UserError(f"{path}: position {position}: expected 0 to the capacity, which is {capacity}")
-    layers = {name: tensor for name, tensor in tensors.items() if name not in (*_COUNTS, _PADDING)}
+    layers = {name: tensor for name, tensor in tensors.items() if name.startswith(_LAYER)}
     if not layers or any(tensor.dim() == 0 for tensor in layers.values()):
         raise UserError(f"{path}: not a decode state, it has no tensors of layers")
-    batch = len(next(iter(layers.values())))
-    template = _template(decoder, batch, capacity, _contexts(path), path)
+    batch, capacity = len(next(iter(layers.values()))), _capacity(tensors, path)
+    positions = tensors["positions"] = _positions(tensors, batch, path)
+    for position in positions.tolist():
+        if not 0 <= position <= capacity or capacity == 0:
+            raise UserError(f"{path}: position {position}: expected 0 to the capacity, which is {capacity}")
+    template = _template(decoder, batch, capacity, _retentions(path), path)
     at_start, later = _forms(decoder, template, batch)
     later |= _lengths_as_they_are(template, layers)
-    if _PADDING in tensors:
-        layers[_PADDING] = tensors[_PADDING]
-        later[_PADDING] = ((batch,), torch.int64)
-    _check(layers, required=at_start if position == 0 else later, allowed=later, path=path)
+    layers |= {name: tensor for name, tensor in tensors.items() if name not in (*_COUNTS, *layers)}
+    _check(layers, required=later if positions.any() else at_start, allowed=later, path=path)
     return template.with_tensors(tensors)
 
 
-def _count(tensors: dict[str, Tensor], name: str, path: Path) -> int:
-    value = tensors.get(name)
+def _capacity(tensors: dict[str, Tensor], path: Path) -> int:
+    value = tensors.get("capacity")
     if value is None or value.dim() != 0 or value.dtype != torch.int64:
-        raise UserError(f"{path}: not a decode state, it has no count {name!r}")
+        raise UserError(f"{path}: not a decode state, it has no count 'capacity'")
     return int(value)
 
 
-def _contexts(path: Path) -> list[Context] | FullContext:
+def _positions(tensors: dict[str, Tensor], batch: int, path: Path) -> Tensor:
+    """Where each row stands, int64 `[B]`; files of old have one `position` for all rows."""
+    old = tensors.pop("position", None)
+    value = tensors.get("positions") if old is None else old.expand(batch)
+    if value is None or value.shape != (batch,) or value.dtype != torch.int64:
+        raise UserError(f"{path}: not a decode state, it has no 'positions' of its {batch} rows")
+    return value
+
+
+def _retentions(path: Path) -> list[Retention] | FullRetention:
     """How the layers of the saved state keep the past; files of old do not say it, there all is kept."""
     with safe_open(path, "pt") as file:
         text = (file.metadata() or {}).get(CONTEXTS)
@@ -73,10 +81,10 @@ def _contexts(path: Path) -> list[Context] | FullContext:
         raise UserError(f"{path}: metadata {CONTEXTS}: {error}") from None
 
 
-def _template(decoder: Decoder, batch: int, capacity: int, contexts: Contexts, path: Path) -> DecoderState:
+def _template(decoder: Decoder, batch: int, capacity: int, retentions: Retentions, path: Path) -> DecoderState:
     """An empty state that takes no memory."""
     try:
-        return context_state(decoder, batch, capacity, contexts, device=torch.device("meta"))
+        return retaining_state(decoder, batch, capacity, retentions, device=torch.device("meta"))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
@@ -85,7 +93,7 @@ def _template(decoder: Decoder, batch: int, capacity: int, contexts: Contexts, p
 def _forms(decoder: Decoder, template: DecoderState, batch: int) -> tuple[dict[str, Form], dict[str, Form]]:
     """Shape and precision of every layer's tensor: before the first chunk, and after it has filled all fields."""
     at_start = _layer_tensors(template)
-    probe = context_state(decoder, 1, 1, contexts_of(template))
+    probe = retaining_state(decoder, 1, 1, retentions_of(template))
     decoder.hidden(torch.zeros(1, 1, dtype=torch.int64, device=decoder.device), probe)
     filled = {
         name: ((batch, *tensor.shape[1:]), tensor.dtype)

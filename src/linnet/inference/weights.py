@@ -2,8 +2,9 @@
 
 `float32`: as most models are stored. `bfloat16`: weights, activations and state of half the bytes. `int8`: the matrices
 of all linear maps, the head's included, rounded to 8 bits with one scale for each output; all else is float32: the
-embedding's look-up, norms, what a mixer holds beside linear maps, and the net behind an operator, whose powers multiply
-rounding. It is faster for matrices from about a million weights on (`docs/inference.md`).
+embedding's look-up, norms, what a sublayer holds beside linear maps, and the parts that it keeps precise (the net
+behind PLGA's operator, whose powers multiply rounding). It is faster for matrices from about a million weights on
+(`docs/inference.md`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from linnet.core.errors import UserError
-from linnet.layers.mixers.plga.operator import PowerLawOperator
+from linnet.layers.contract import Sublayer
 from linnet.model.decoder import Decoder
-from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.linear import FusedLinear
 from linnet.nn.packed_linear import Bfloat16Linear, Int8Linear, PackedLinear
 from linnet.ops import bfloat16_linear
 
@@ -52,10 +53,11 @@ def _replace_linear_maps(decoder: Decoder, form: Form) -> None:
         decoder.head = form(matrix_VD, None, (len(matrix_VD),))
 
 
-def _linear_maps(module: nn.Module) -> Iterator[tuple[nn.Module, str, Linear]]:
-    """Each linear map below `module` but those of an operator's net, with its parent and its name there."""
+def _linear_maps(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    """Each linear map below `module` with its parent and its name there, but those that must stay precise."""
+    precise = {id(part) for part in module.precise()} if isinstance(module, Sublayer) else set()
     for name, child in module.named_children():
-        if isinstance(child, Linear):
+        if isinstance(child, nn.Linear):
             yield module, name, child
-        elif not isinstance(child, PowerLawOperator):
+        elif id(child) not in precise:
             yield from _linear_maps(child)

@@ -12,6 +12,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from linnet.core.errors import UserError
 from linnet.inference.caches import Caches
 from linnet.inference.engine import decode
@@ -19,8 +21,8 @@ from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.sampling import Sampling
 from linnet.inspection.matrices import json_number
 from linnet.inspection.operator_figures import OutputFigures, operator_figures
-from linnet.layers.mixers.plga.operator import catch_deductive_outputs
-from linnet.model.deductive import Operators, deduces_operators, operators_from
+from linnet.layers.view import Record
+from linnet.model.watched import Operators, deduces_operators, operators_from
 from linnet.present.progress import Advance, progress
 
 SETTINGS = (Caches(), Caches(g=False), Caches(kv=False), Caches(kv=False, g=False))
@@ -115,24 +117,25 @@ def _continued(
     """The continuation's tokens, and what was deduced last."""
     ids: list[int] = []
     tokenizer = model.tokenizer
-    with catch_deductive_outputs(model.decoder) as caught:
-        steps = decode(
-            model.decoder,
-            [model.prompt_tokens(prompt)],
-            max_tokens,
-            Sampling(temperature=0.0),
-            {tokenizer.end_id},
-            vocab_size=tokenizer.vocab_size,
-            caches=caches,
-        )
-        layers: Operators = []
-        for (token,) in steps:
-            if caught:
-                layers = operators_from(model.decoder, caught)
-                caught.clear()  # of each step there are gigabytes for a large model
-            if token is not None:
-                ids.append(token)
-            advance(1)
+    shown: list[dict[str, Tensor]] = []
+    steps = decode(
+        model.decoder,
+        [model.prompt_tokens(prompt)],
+        max_tokens,
+        Sampling(temperature=0.0),
+        {tokenizer.end_id},
+        vocab_size=tokenizer.vocab_size,
+        caches=caches,
+        record=Record(outputs=shown),
+    )
+    layers: Operators = []
+    for (token,) in steps:
+        if any(len(layer) > 1 for layer in shown):
+            layers = operators_from(shown)
+        shown.clear()  # of each step there are gigabytes for a large model
+        if token is not None:
+            ids.append(token)
+        advance(1)
     return ids, layers
 
 

@@ -19,11 +19,12 @@ from linnet.core.errors import UserError
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
 from linnet.evaluation.folder import model_on_data
-from linnet.evaluation.frozen import OperatorFrom, frozen_state, rows_of
+from linnet.evaluation.frozen import OperatorFrom, frozen_state
 from linnet.evaluation.likelihood import Evaluation
 from linnet.inspection.matrices import json_number, largest
 from linnet.inspection.windows import spread_windows
 from linnet.model.decoder import Decoder
+from linnet.model.state import rows_of
 from linnet.present.progress import Advance, progress
 
 WINDOWS = 8

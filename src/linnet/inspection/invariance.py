@@ -19,7 +19,7 @@ from linnet.data.split import Split
 from linnet.evaluation.folder import model_on_data
 from linnet.inspection.matrices import json_number
 from linnet.model.decoder import Decoder
-from linnet.model.deductive import Operators, deduces_operators, operators
+from linnet.model.watched import Operators, deduces_operators, operators
 from linnet.present.progress import progress
 
 PROMPTS, TOKENS = 100, 64

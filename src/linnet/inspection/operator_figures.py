@@ -26,7 +26,7 @@ from linnet.inspection.matrices import (
     ranks,
     singular_values,
 )
-from linnet.model.operator_file import OUTPUTS
+from linnet.layers.registry import operator_files
 
 
 @dataclass(frozen=True)
@@ -165,14 +165,14 @@ class OperatorFigures:
 
 
 def operator_figures(layers: Sequence[Mapping[str, Tensor]], rank_tolerance: float | None = None) -> OperatorFigures:
-    """The figures of a model's operators: for each layer its outputs `[H, K, K]` by name (`OUTPUTS`), not all needed.
+    """The figures of a model's operators: for each layer its outputs `[H, K, K]` by name, not all needed.
 
     `rank_tolerance` None: K times the rounding of the precision that the outputs come in, as for `numpy`'s rank.
     """
     if rank_tolerance is None:
         rank_tolerance = max(_rounding(tensor) for outputs in layers for tensor in outputs.values())
     found = []
-    for name in OUTPUTS:
+    for name in operator_files().names:
         having = [
             _layer_figures(name, number, outputs[name], rank_tolerance)
             for number, outputs in enumerate(layers)

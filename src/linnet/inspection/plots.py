@@ -10,8 +10,8 @@ from linnet.inspection.pictures import (
     singular_value_curves,
     variation_points,
 )
-from linnet.model.deductive import Operators
-from linnet.model.operator_file import OUTPUTS
+from linnet.layers.registry import operator_files
+from linnet.model.watched import Operators
 from linnet.present.report import Picture
 
 SEEN = {
@@ -28,7 +28,7 @@ def operator_pictures(found: OperatorFigures, layers: Operators) -> list[Picture
         f"A row for each layer, with its own scale; {100 - SHOWN_PERCENTILE:g} % of the elements are beyond its end."
     )
     pictures = []
-    for name in OUTPUTS:
+    for name in operator_files().names:
         having = {n: layer[name].double().cpu().numpy() for n, layer in enumerate(layers) if name in layer}
         if having:
             pictures.append(Picture(name, name, heat_maps(name, having), f"{SEEN[name]} {scale}"))

@@ -7,8 +7,8 @@ import torch
 
 from linnet.core.errors import UserError
 from linnet.inference.language_model import LanguageModel, load
-from linnet.model.deductive import Operators, deduces_operators, operators
-from linnet.model.operator_file import SUFFIXES, read_operators
+from linnet.layers.registry import operator_files
+from linnet.model.watched import Operators, deduces_operators, operators
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ def find_operators(source: str | Path, prompt: str | None = None, device: str = 
     neither, has no operator, or a prompt is given where nothing is deduced.
     """
     source = Path(source)
-    if source.is_file() or source.suffix in SUFFIXES:
+    if source.is_file() or source.suffix in operator_files().suffixes:
         if prompt is not None:
             raise UserError(f"--prompt {prompt!r}: {source} is a file, its operators are not deduced from a text")
-        return FoundOperators(read_operators(source), "as the file has them", in_file=True)
+        return FoundOperators(operator_files().read(source), "as the file has them", in_file=True)
     model = load(source, device)
     if deduces_operators(model.decoder, str(source)):
         return deduced(model, prompt or "")

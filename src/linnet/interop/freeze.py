@@ -6,7 +6,6 @@ from linnet.core.errors import UserError
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.model_folder import check_new_folder, write_model_folder
 from linnet.inspection.source import deduced
-from linnet.layers.mixers.plga.operator import PowerLawOperator
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_fixed_operators
 
@@ -16,7 +15,7 @@ def frozen(model: LanguageModel, prompt: str = "") -> Decoder:
 
     What it says is what the model says whose G-cache holds that operator. `UserError` where nothing is inferred.
     """
-    if not any(isinstance(module, PowerLawOperator) for module in model.decoder.modules()):
+    if not any(mixer.traits.settles for mixer in model.decoder.mixers):
         raise UserError("--freeze-operator: the model has no plga layer that infers an operator")
     return with_fixed_operators(model.decoder, [layer["G"] for layer in deduced(model, prompt).layers])
 

@@ -19,11 +19,11 @@ from linnet.interop.pldr_layout import published_mixer, published_shapes
 from linnet.interop.pldr_transformers import CONFIG, WEIGHTS, is_transformers_folder, read_config, read_weights
 from linnet.interop.pth import check_one_precision, read_pth
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
-from linnet.layers.mixers.plga.module import PlgaSpec
+from linnet.layers.mixers.plga import PlgaSpec
+from linnet.layers.mixers.plga.files import choose_operators
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import without_operator_file
 from linnet.model.folder import check_tensors
-from linnet.model.operators import choose_operators
 from linnet.model.spec import ModelSpec
 
 STATE = "model_state_dict"

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from linnet.core.errors import UserError
-from linnet.layers.mixers.plga.module import PlgaSpec
+from linnet.layers.feed_forwards.glu import GatedSpec
+from linnet.layers.mixers.plga import PlgaSpec
 from linnet.model.spec import BlockSpec, ModelSpec
-from linnet.nn.feed_forward import GatedSpec
 
 LEARNED, FIXED = "pldr-v51-110m-1", "pldr-v51g-106m-1"
 """The presets from which the others differ by sizes and operators."""

@@ -15,7 +15,7 @@ from linnet.core.files import read_json
 from linnet.core.spec import Spec
 from linnet.core.tensor_file import read_tensors
 from linnet.interop.pldr_layout import FIXED, LEARNED
-from linnet.layers.mixers.plga.module import PlgaSpec
+from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.operator import NORM_EPS
 from linnet.model.spec import ModelSpec, read_description
 

@@ -21,10 +21,10 @@ from linnet.inference.model_folder import check_new_folder, write_model_folder
 from linnet.interop.characters import tokenizer_from_characters
 from linnet.interop.names import from_ted
 from linnet.interop.pth import check_one_precision, read_pth
+from linnet.layers.feed_forwards.glu import GatedSpec
 from linnet.model.decoder import Decoder
 from linnet.model.folder import check_tensors
 from linnet.model.spec import ModelSpec, read_description
-from linnet.nn.feed_forward import GatedSpec
 
 SIZES, VOCABULARY, JSON_WEIGHTS, PICKLED_WEIGHTS = "model.json", "vocab.json", "weights.json", "weights.pth"
 PRESET = "ted-tinystories"

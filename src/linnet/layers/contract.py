@@ -1,28 +1,55 @@
-"""The contract of a token mixer: its description, its module, its state, its cost.
+"""The contract of what stands on a residual branch: a token mixer or a feed-forward, its description, state and cost.
 
-Legend: `B` batch, `T` tokens of the chunk, `S` tokens of the stream so far, `D` model width.
+A mixer and a feed-forward are the same kind of thing, a sublayer; a layer of the stack is one of each. What is abstract
+here has to be written for a new one; what is not has a default that is right, and slow where speed costs more.
+
+Legend: `B` batch, `T` tokens of the chunk, `D` width of the sublayer.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from linnet.core.spec import Spec
+from linnet.layers.retention import FULL, Retention
+from linnet.layers.state import NoState, State
+from linnet.layers.view import View
 from linnet.nn.cost import Cost
+
+RowStep = Callable[[Tensor, Tensor, int], Tensor]
+"""One more token of one stream: the row `[1, D]` that is added to, the row that is read, its position; their sum."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a sublayer stands.
+
+    width: of what it reads and gives. context_length: tokens of a training sequence. index: number of the first layer
+    that it serves, of `layers` in the model.
+    """
+
+    width: int
+    context_length: int
+    index: int = 0
+    layers: int = 1
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What holds for a mixer, and is tested for it.
+    """What holds for a sublayer, and is tested for it.
 
     causal: without a state, no output depends on a later token.
-    exact_when_split: a stream fed in chunks gives what one pass gives, however it is cut. A mixer without this trait
-        fixes something at its first chunk (the prompt); after that every cut gives the same.
-    settled_after: for a mixer without these two: so many tokens decide what it fixes. Both traits hold for all outputs
+    exact_when_split: a stream fed in chunks gives what one pass gives, however it is cut.
+    settles: it fixes something at its first chunk, the prompt; from then on it is causal and exact when split, and a
+        causal evaluation lets it settle on another text. Every sublayer that lacks one of the two traits before says
+        so or is refused by an evaluation.
+    settled_after: of one that settles: so many tokens decide what it fixes. Both traits before hold for all outputs
         from the last of them on, if the first chunk has as many; None where the whole first chunk decides.
     constant_state: the bytes of its state do not grow with the number of tokens.
     window: an output depends on so many tokens, its own included; None: on every token before it.
@@ -30,113 +57,190 @@ class Traits:
 
     causal: bool = True
     exact_when_split: bool = True
+    settles: bool = False
     settled_after: int | None = None
     constant_state: bool = False
     window: int | None = None
 
 
-@dataclass(frozen=True)
-class Span:
-    """Where a chunk lies in its stream; made by the decoder, which alone advances the position.
+class Sublayer(nn.Module, ABC):
+    """What stands on a residual branch.
 
-    start: index of the chunk's first token in the stream.
-    padding_B: how many tokens at the start of each row of the stream are padding, int64 `[B]`, or None for none.
+    Its starting values are its own: they are set when it is built, and nobody redraws them but the weights of
+    `nn.linear.Linear`, whose start the model's description says (a map with a start of its own is a plain
+    `torch.nn.Linear`).
     """
 
-    start: int = 0
-    padding_B: Tensor | None = None
+    traits: Traits = Traits()
 
-    def positions(self, length: int, device: torch.device) -> Tensor:
-        """Positions of a chunk's tokens: `[T]`, or `[B, T]` counted from each row's first real token."""
-        index_T = torch.arange(self.start, self.start + length, device=device)
-        if self.padding_B is None:
-            return index_T
-        return (index_T - self.padding_B[:, None]).clamp(min=0)
-
-    def real(self, length: int, device: torch.device) -> Tensor | None:
-        """`[B, T]` bool, False where a token of the chunk is padding; None where nothing is."""
-        if self.padding_B is None:
-            return None
-        return torch.arange(self.start, self.start + length, device=device) >= self.padding_B[:, None]
-
-
-@dataclass
-class State(ABC):
-    """What one layer keeps of a stream: a dataclass of tensors that belongs to the caller, never to the module.
-
-    It is advanced in place, so gradients flow within one chunk, not from one chunk to the next.
-    Every tensor's first dimension is the batch. A field may be None until the first chunk fills it.
-    """
-
-    any_length: ClassVar[frozenset[str]] = frozenset()
-    """Fields whose second dimension is the number of tokens that happen to be held; none of them is ever None."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors by field name; fields that are None are left out."""
-        named = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: value for name, value in named.items() if isinstance(value, Tensor)}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors, as allocated."""
-        return sum(tensor.nbytes for tensor in self.tensors().values())
-
-    def fork(self) -> Self:
-        """An independent copy: advancing one does not touch the other."""
-        return replace(self, **{name: tensor.clone() for name, tensor in self.tensors().items()})
-
-    def select(self, rows: Tensor) -> Self:
-        """A copy with the given rows of the batch (int64 `[B']`; a row may repeat)."""
-        return replace(self, **{name: tensor[rows] for name, tensor in self.tensors().items()})
-
-    def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
-        """A copy that holds `tensors` (by field name); tensors not named there become None."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        empty: dict[str, Any] = {name: None for name, value in values.items() if isinstance(value, Tensor)}
-        return replace(self, **{**empty, **tensors})
-
-    @abstractmethod
-    def forget(self) -> Self:
-        """A copy that has seen no token, but keeps what was frozen at the prompt (PLGA's operator)."""
-
-    @abstractmethod
-    def crop(self, length: int) -> None:
-        """Forget all but the first `length` tokens; `NotImplementedError` where the architecture does not allow it."""
-
-
-class Mixer(nn.Module, ABC):
-    """A layer that moves information between tokens."""
-
-    traits: Traits
-    references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {}
+    references: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     """The slow, obvious form of each fast operation, by the attribute that holds the fast one (tests compare)."""
 
-    @abstractmethod
-    def initial_state(self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype) -> State:
-        """An empty state with room for `capacity` tokens."""
+    retentions: ClassVar[frozenset[type]] = frozenset({type(FULL)})
+    """The ways of keeping the past that it knows."""
+
+    penalties: frozenset[str] = frozenset()
+    """The penalties that training may ask for (`View.wanted`)."""
 
     @abstractmethod
-    def forward(self, x_BTD: Tensor, state: State | None = None, span: Span = Span()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`. With a state: reads it and advances it in place."""
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+    ) -> State:
+        """An empty state with room for `capacity` tokens, which keeps the past by one of `retentions`."""
+
+    @abstractmethod
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`. With a state: reads it and advances it in place.
+
+        It is called with views that it `takes` alone; `layers.passes.run` takes all others apart.
+        """
+
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """Whether a pass over a chunk of `length` tokens can be done at once; by default where all rows agree."""
+        return view.uniform
+
+    def undecayed(self) -> Iterator[nn.Parameter]:
+        """The parameters on which weight decay never acts: by default all but the weights of linear maps."""
+        decayed = {id(linear.weight) for linear in linear_maps(self)}
+        return (parameter for parameter in self.parameters() if id(parameter) not in decayed)
+
+    def precise(self) -> Iterator[nn.Module]:
+        """The parts whose linear maps must not be stored in few bits: none by default."""
+        return iter(())
+
+    def last_map(self) -> nn.Linear | None:
+        """The linear map behind which nothing but the residual stream comes: by default the one built last."""
+        return next(reversed(list(linear_maps(self))), None)
+
+    def row_step(self, state: State | None) -> RowStep | None:
+        """One more token of the one stream of `state`, in as few operations as can be; None: there is no such form.
+
+        It holds the tensors of the state, which nothing else may advance or crop from then on.
+        """
+        return None
+
+    @property
+    def given(self) -> Tensor | None:
+        """The operator, a matrix for each head, `[H, K, K]`, that is given instead of learned; None: there is none."""
+        return None
+
+    @property
+    def operator_shape(self) -> tuple[int, ...] | None:
+        """The shape of its operator, learned or given; None where it has none."""
+        return None
 
 
-class MixerSpec(Spec, ABC):
-    """The description of a mixer, chosen by `kind`."""
+class Mixer(Sublayer):
+    """A sublayer that moves information between tokens."""
+
+
+class DecayingMixer(Mixer):
+    """A mixer in which every token fades at rates of its own, known as soon as it has been read."""
+
+    @abstractmethod
+    def contributions(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
+        """What each token leaves behind: its quantity, by head `[B, T, N, C]`, and its rates `[B, T, N]` per step."""
+
+
+class FeedForward(Sublayer):
+    """A sublayer that works on each token by itself, unless it has a state (a token shift)."""
+
+    traits: Traits = Traits(constant_state=True)
+
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+    ) -> State:
+        """Nothing."""
+        return NoState()
+
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """Whatever the view, where nothing is kept."""
+        return True
+
+
+class OperatorFiles(ABC):
+    """Operators `[H, K, K]` of the layers of a model, on disk or by name, for the kinds that have them."""
+
+    names: tuple[str, ...]
+    """Of the tensors that a file may hold for a layer; the last is the operator itself."""
+
+    suffixes: tuple[str, ...]
+    """Of the files."""
+
+    @abstractmethod
+    def read(self, path: str | Path) -> list[dict[str, Tensor]]:
+        """The tensors of each layer by name; `UserError` names the file and what is wrong in it."""
+
+    @abstractmethod
+    def save(self, layers: Sequence[Mapping[str, Tensor]], path: str | Path) -> None:
+        """Write the tensors of each layer; the file appears whole or not at all."""
+
+    @abstractmethod
+    def choose(self, source: str, shapes: Sequence[Sequence[int]], origin: str) -> list[Tensor]:
+        """An operator of each shape from a name or a file; `UserError`, with `origin` in front, where there is none."""
+
+    @abstractmethod
+    def check_fit(self, shapes: Sequence[Sequence[int]], found: Sequence[Sequence[int]], where: str) -> None:
+        """`UserError`, with `where` in front, unless operators of the shapes `found` are those that a model needs."""
+
+
+class SublayerSpec(Spec, ABC):
+    """The description of a sublayer, chosen by `kind`."""
 
     kind: str
 
-    @abstractmethod
-    def build(self, d_model: int, context_length: int) -> Mixer:
-        """The module for width `d_model`."""
+    operator_files: ClassVar[OperatorFiles | None] = None
+    """Of a kind whose operators can be given."""
+
+    chooses_retention: ClassVar[bool] = False
+    """Whether a stream may choose how its past is kept (`Sublayer.retentions`)."""
 
     @abstractmethod
-    def cost(self, d_model: int, context_length: int) -> Cost:
+    def build(self, place: Place) -> Sublayer:
+        """The module for a place."""
+
+    @abstractmethod
+    def cost(self, place: Place) -> Cost:
         """Exact parameters, forward FLOPs, decode state and training memory, from the description alone."""
 
     @classmethod
     @abstractmethod
     def examples(cls) -> list[Self]:
-        """Small variants that together show what the mixer can be, at width 16; the contract tests build them all."""
+        """Small variants that together show what it can be, at width 16; the contract tests build them all."""
 
-    def check(self, d_model: int) -> None:
-        """Raise `ValueError("field: value: what would be accepted")` where the mixer does not fit the width."""
+    def check(self, width: int) -> None:
+        """Raise `ValueError("field: value: what would be accepted")` where it does not fit the width."""
+
+    @property
+    def takes_operator(self) -> bool:
+        """Whether its operator is given instead of learned."""
+        return False
+
+    @classmethod
+    def with_operator(cls, description: Mapping[str, Any], source: str) -> dict[str, Any] | None:
+        """The plain description with a `learned` operator, or a given one (any other source); None: it has none."""
+        return None
+
+
+class MixerSpec(SublayerSpec):
+    """The description of a mixer."""
+
+
+class FeedForwardSpec(SublayerSpec):
+    """The description of a feed-forward; `hidden`: the width within."""
+
+    hidden: PositiveInt
+
+
+def linear_maps(module: nn.Module) -> Iterator[nn.Linear]:
+    """The linear maps below a module, in the order in which they were built."""
+    return (part for part in module.modules() if isinstance(part, nn.Linear))
+
+
+def sublayers_of(module: nn.Module) -> Iterator[Sublayer]:
+    """The sublayers below a module, each once, in the order in which they were built; not those within others."""
+    for child in module.children():
+        if isinstance(child, Sublayer):
+            yield child
+        else:
+            yield from sublayers_of(child)

@@ -1,45 +1,60 @@
 """The decode state of attention: the rotated keys and the values of every token so far, or of those in a window.
 
-Legend: `B` batch, `M` key-value heads, `S` tokens so far, `T` tokens of the chunk, `K` head width, `W` window.
+Legend: `B` batch, `N` query heads, `M` key-value heads, `P` query heads of each of them, `S` tokens so far, `T` tokens
+of the chunk, `K` head width, `W` window, `C` capacity.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from linnet.layers.contract import State
+from linnet.layers.contract import RowStep
+from linnet.layers.rotary import RotarySpec, Turn
+from linnet.layers.state import State, write_rows
+from linnet.layers.view import View
+from linnet.nn.row_maps import RowMap, row_map_of
+
+
+class Seen(NamedTuple):
+    """Keys and values that the tokens of a chunk may see, `[B, M, S, K]` each, and which: see `ops.attention`."""
+
+    keys: Tensor
+    values: Tensor
+    first_B: Tensor | None = None
+    last_BT: Tensor | None = None
 
 
 @dataclass
 class KeyValueState(State):
-    """Keys and values, `[B, M, capacity, K]` each; how much of them is filled is the decoder's position."""
+    """Keys and values, `[B, M, capacity, K]` each; how much of them is filled is the row's position."""
+
+    room: ClassVar[Mapping[str, int]] = MappingProxyType({"keys": 2, "values": 2})
 
     keys: Tensor
     values: Tensor
 
-    def append(self, k_BMTK: Tensor, v_BMTK: Tensor, start: int) -> tuple[Tensor, Tensor]:
-        """Write a chunk at `start` and return keys and values of the whole stream, `[B, M, start + T, K]` views."""
-        end = start + k_BMTK.shape[2]
-        self.keys[:, :, start:end] = k_BMTK
-        self.values[:, :, start:end] = v_BMTK
-        return self.keys[:, :, :end], self.values[:, :, :end]
+    def append(self, k_BMTK: Tensor, v_BMTK: Tensor, view: View) -> Seen:
+        """Write a chunk and give keys and values of the whole stream, as views."""
+        length = k_BMTK.shape[2]
+        end = view.end(length)
+        for kept, new in ((self.keys, k_BMTK), (self.values, v_BMTK)):
+            if view.uniform:
+                kept[:, :, view.start : end] = new
+            else:
+                write_rows(kept.transpose(1, 2), new.transpose(1, 2), view)
+        last_BT = None if view.uniform else view.positions(length, k_BMTK.device)
+        return Seen(self.keys[:, :, :end], self.values[:, :, :end], None, last_BT)
 
     def forget(self) -> Self:
-        """An empty copy."""
+        """An empty copy: what lies behind a row's position is overwritten before it is read."""
         return self.fork()
 
     def crop(self, length: int) -> None:
-        """Nothing to do: what lies behind the decoder's position is overwritten before it is read."""
-
-
-class Recent(NamedTuple):
-    """Keys and values that the tokens of a chunk may see, `[B, M, S, K]` each, and the position of the first."""
-
-    keys: Tensor
-    values: Tensor
-    first: int
+        """Nothing to do: what lies behind a row's position is overwritten before it is read."""
 
 
 @dataclass
@@ -49,36 +64,40 @@ class WindowState(State):
     keys: Tensor
     values: Tensor
 
-    def append(self, k_BMTK: Tensor, v_BMTK: Tensor, start: int, ordered: bool) -> Recent:
-        """Take in a chunk that begins at `start`; its first token needs W - 1 tokens of the past.
+    def append(self, k_BMTK: Tensor, v_BMTK: Tensor, view: View) -> Seen:
+        """Take in a chunk, of which the first token needs W - 1 tokens of the past.
 
-        A single token gets what lies here as it lies, which saves a copy, unless the keys are wanted `ordered`.
+        A single token gets what lies here as it lies, which saves a copy.
         """
-        window, length = self.keys.shape[2], k_BMTK.shape[2]
-        if length == 1 and not ordered:
-            self._write(k_BMTK, v_BMTK, start)
-            known = min(start + 1, window)
-            return Recent(self.keys[:, :, :known], self.values[:, :, :known], start + 1 - known)
-        first = max(0, start - window + 1)
-        places = torch.arange(first, start, device=self.keys.device) % window
+        if k_BMTK.shape[2] == 1:
+            return self._append_token(k_BMTK, v_BMTK, view)
+        window, length, start = self.keys.shape[2], k_BMTK.shape[2], view.start
+        places = torch.arange(max(0, start - window + 1), start, device=self.keys.device) % window
         pairs = (self.keys, k_BMTK), (self.values, v_BMTK)
         keys, values = (torch.cat([past[:, :, places], new], dim=2) for past, new in pairs)
-        self._write(k_BMTK[:, :, -window:], v_BMTK[:, :, -window:], start + max(0, length - window))
-        return Recent(keys, values, first)
+        first = start + max(0, length - window)
+        places = torch.arange(first, start + length, device=self.keys.device) % window
+        for kept, new in pairs:
+            kept[:, :, places] = new[:, :, -window:]
+        return Seen(keys, values)
 
-    def _write(self, k_BMTK: Tensor, v_BMTK: Tensor, start: int) -> None:
-        places = torch.arange(start, start + k_BMTK.shape[2], device=self.keys.device) % self.keys.shape[2]
-        self.keys[:, :, places] = k_BMTK
-        self.values[:, :, places] = v_BMTK
+    def _append_token(self, k_BM1K: Tensor, v_BM1K: Tensor, view: View) -> Seen:
+        window, device = self.keys.shape[2], self.keys.device
+        positions_B = view.offsets_B(device).expand(len(self.keys))
+        rows = torch.arange(len(self.keys), device=device)
+        for kept, new in ((self.keys, k_BM1K), (self.values, v_BM1K)):
+            kept[rows, :, positions_B % window] = new[:, :, 0].to(kept.dtype)
+        known = min(view.end(1), window)
+        last_B1 = None if view.uniform else positions_B.clamp(max=window - 1)[:, None]
+        return Seen(self.keys[:, :, :known], self.values[:, :, :known], None, last_B1)
 
-    def forget(self) -> Self:
-        """An empty copy."""
-        return self.fork()
 
-    def crop(self, length: int) -> None:
-        """`NotImplementedError` but for a length of 0: what a window has left behind is gone."""
-        if length:
-            raise NotImplementedError("a window keeps the last tokens alone, it cannot go back")
+def seen_keys(k_BMTK: Tensor, v_BMTK: Tensor, state: State | None, view: View) -> Seen:
+    """What the tokens of a chunk may see: the chunk's own keys and values, and with a state, advanced, the past's."""
+    if state is None:
+        return Seen(k_BMTK, v_BMTK, view.padding_B(k_BMTK.device))
+    assert isinstance(state, KeyValueState | WindowState)
+    return state.append(k_BMTK, v_BMTK, view)
 
 
 def key_value_tensors(
@@ -87,3 +106,57 @@ def key_value_tensors(
     """Empty keys and values."""
     shape = (batch, heads, capacity, head_dim)
     return torch.zeros(shape, device=device, dtype=dtype), torch.zeros(shape, device=device, dtype=dtype)
+
+
+class KeyValueRow:
+    """Attention for one more token of one stream; `operator_NKK` stands between queries and keys where it is given."""
+
+    def __init__(
+        self,
+        maps: tuple[RowMap, RowMap],
+        state: KeyValueState,
+        heads: int,
+        rotary: RotarySpec | None,
+        scale: float | None,
+        operator_NKK: Tensor | None,
+    ) -> None:
+        self._joint, self._out = maps
+        self._keys_MCK, self._values_MCK = state.keys[0], state.values[0]
+        self._heads, (self._kv_heads, capacity, self._width) = heads, self._keys_MCK.shape
+        self._operator_NKK = operator_NKK
+        self._scale = self._width**-0.5 if scale is None else scale
+        self._turn = None if rotary is None else Turn.of(rotary, self._width, capacity)
+        self._nothing = torch.zeros((), device="cpu")
+
+    def __call__(self, sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
+        """`sum_1D` plus what the mixer makes of the row."""
+        heads, kv_heads, end = self._heads, self._kv_heads, position + 1
+        joint_JK = self._joint(x_1D).view(heads + 2 * kv_heads, self._width)
+        turned_JK = joint_JK[: heads + kv_heads]
+        if self._turn is not None:
+            turned_JK = self._turn(turned_JK, position)
+        self._keys_MCK[:, position] = turned_JK[heads:]
+        self._values_MCK[:, position] = joint_JK[heads + kv_heads :]
+        q_MPK = turned_JK[:heads].view(kv_heads, heads // kv_heads, self._width)
+        if self._operator_NKK is not None:
+            q_MPK = torch.bmm(q_MPK, self._operator_NKK)
+        keys_MKS = self._keys_MCK[:, :end].transpose(1, 2)
+        scores_MPS = torch.baddbmm(self._nothing, q_MPK, keys_MKS, beta=0, alpha=self._scale)
+        read_MPK = torch.bmm(scores_MPS.softmax(dim=2), self._values_MCK[:, :end])
+        return self._out.added(sum_1D, read_MPK.view(1, -1))
+
+
+def key_value_row(
+    joint: nn.Module,
+    out: nn.Module,
+    state: KeyValueState,
+    heads: int,
+    rotary: RotarySpec | None,
+    scale: float | None = None,
+    operator_NKK: Tensor | None = None,
+) -> RowStep | None:
+    """None where weights are packed in another way than 8 bits, or there are several streams."""
+    maps = row_map_of(joint), row_map_of(out)
+    if maps[0] is None or maps[1] is None or len(state.keys) != 1 or state.keys.dtype != torch.float32:
+        return None
+    return KeyValueRow((maps[0], maps[1]), state, heads, rotary, scale, operator_NKK)

@@ -1,21 +1,57 @@
-"""Every mixer that a model can be made of. To add one: import its spec and add one line."""
+"""Every mixer and feed-forward that a model can be made of: whatever stands in the two packages is found.
 
-from typing import TYPE_CHECKING, Annotated, Union
+A kind is a description (`MixerSpec`, `FeedForwardSpec`) with a field `kind` that is one word, in a module, or a
+package, of `layers.mixers` or `layers.feed_forwards`.
+"""
+
+import importlib
+import pkgutil
+from functools import lru_cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, TypeVar, Union, get_args
 
 from pydantic import Field
 
-from linnet.layers.contract import MixerSpec
-from linnet.layers.mixers.attention import AttentionSpec
-from linnet.layers.mixers.plga.module import PlgaSpec
-from linnet.layers.mixers.ted.module import TedSpec
+from linnet.layers import feed_forwards, mixers
+from linnet.layers.contract import FeedForwardSpec, MixerSpec, OperatorFiles, SublayerSpec
 
-MIXERS: dict[str, type[MixerSpec]] = {
-    "attention": AttentionSpec,
-    "plga": PlgaSpec,
-    "ted": TedSpec,
-}
+AnySpec = TypeVar("AnySpec", bound=SublayerSpec)
+
+
+def _found(package: ModuleType, base: type[AnySpec]) -> dict[str, type[AnySpec]]:
+    """The descriptions in the modules of a package, by kind, in the order of the alphabet."""
+    kinds: dict[str, type[AnySpec]] = {}
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for spec in vars(importlib.import_module(module.name)).values():
+            if isinstance(spec, type) and issubclass(spec, base) and spec.__module__.startswith(module.name):
+                (kind,) = get_args(spec.model_fields["kind"].annotation)
+                assert kinds.setdefault(kind, spec) is spec, f"two kinds are called {kind}"
+    return dict(sorted(kinds.items()))
+
+
+MIXERS = _found(mixers, MixerSpec)  # type: ignore[type-abstract]
+FEED_FORWARDS = _found(feed_forwards, FeedForwardSpec)  # type: ignore[type-abstract]
 
 if TYPE_CHECKING:
     AnyMixer = MixerSpec
+    AnyFeedForward = FeedForwardSpec
 else:
     AnyMixer = Annotated[Union[tuple(MIXERS.values())], Field(discriminator="kind")]  # noqa: UP007
+    AnyFeedForward = Annotated[Union[tuple(FEED_FORWARDS.values())], Field(discriminator="kind")]  # noqa: UP007
+
+
+@lru_cache(maxsize=1)
+def operator_files() -> OperatorFiles:
+    """How operators that can be given stand on disk."""
+    (files,) = {spec.operator_files for spec in MIXERS.values() if spec.operator_files is not None}
+    return files
+
+
+def kinds_with_operators() -> str:
+    """Their names, for messages."""
+    return ", ".join(kind for kind, spec in MIXERS.items() if spec.operator_files is not None)
+
+
+def kinds_with_retentions() -> str:
+    """The mixers that let a stream choose how its past is kept."""
+    return ", ".join(kind for kind, spec in MIXERS.items() if spec.chooses_retention)

@@ -3,8 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
+from linnet.layers.contract import Place
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.cost import Cost, linear_cost
+from linnet.ops.bfloat16_linear import can_pack
 
 WeightType = Literal["float32", "bfloat16", "int8"]
 ELEMENT_BYTES: dict[WeightType, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
@@ -66,10 +70,12 @@ class ModelCost:
     def weights_bytes(self, dtype: WeightType) -> int:
         """Bytes of the weights as `inference.weights` holds them: `int8` for the matrices of linear maps, float32 else.
 
-        A tied head of 8 bits has a matrix beside the embedding's.
+        A tied head of 8 bits has a matrix beside the embedding's, and so has one of bfloat16 where that is packed.
         """
         parts = self.embedding + self.blocks + self.head
         elements = parts.parameters + parts.buffers
+        if dtype == "bfloat16" and self.tied and can_pack(torch.device("cpu")):
+            elements += self.head_matrix[0] * self.head_matrix[1]
         if dtype != "int8":
             return ELEMENT_BYTES[dtype] * elements
         kept = sum(inputs * outputs for inputs, outputs in parts.matrices)
@@ -111,9 +117,10 @@ def model_cost(spec: ModelSpec) -> ModelCost:
 def block_cost(block: BlockSpec, spec: ModelSpec) -> Cost:
     """All layers of a block, without the projection that may stand before it."""
     width = block.width or spec.d_model
-    layer = block.mixer.cost(width, spec.context_length) + block.norm.cost(width)
+    place = Place(width, spec.context_length, layers=spec.layers)
+    layer = block.mixer.cost(place) + block.norm.cost(width)
     if block.feed_forward is not None:
-        layer += block.feed_forward.cost(width) + block.norm.cost(width)
+        layer += block.feed_forward.cost(place) + block.norm.cost(width)
         if block.residual == "parallel" and block.norm.kind == "layer":
             layer += Cost(kept_per_token=-width)  # both norms keep the same input
     return layer.repeated(block.repeat, shared=block.share_weights)

@@ -4,16 +4,21 @@ Legend: `B` batch, `T` tokens of the chunk, `D` model width, `W` width of a bloc
 unless said otherwise), `V` vocabulary.
 """
 
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Self, overload
 
 import torch
 from torch import Tensor, nn
 
-from linnet.layers.contract import Mixer, Span, State
+from linnet.layers.contract import FeedForward, Mixer, Place, Sublayer, sublayers_of
+from linnet.layers.passes import positions_after, run
+from linnet.layers.retention import FULL, Retention
+from linnet.layers.state import NoState, State
+from linnet.layers.view import Counts, Record, View, at
 from linnet.model.initialise import initialise
 from linnet.model.spec import BlockSpec, EmbeddingSpec, ModelSpec
-from linnet.model.state import DecoderState
+from linnet.model.state import DecoderState, counts
 from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear
 from linnet.ops.cross_entropy import TokenLoss, linear_cross_entropy
@@ -33,7 +38,7 @@ class Embedding(nn.Module):
         self.norm = spec.norm.build(d_model) if spec.norm else None
         self.scale = d_model**0.5 if spec.scale else None
 
-    def forward(self, tokens_BT: Tensor, span: Span) -> Tensor:
+    def forward(self, tokens_BT: Tensor, view: View) -> Tensor:
         """`[B, T] -> [B, T, D]`; `ValueError` past the last learned position."""
         x_BTD: Tensor = self.tokens(tokens_BT)
         if self.project is not None:
@@ -42,9 +47,9 @@ class Embedding(nn.Module):
             x_BTD = x_BTD * self.scale
         if self.positions is not None:
             length, known = tokens_BT.shape[1], self.positions.num_embeddings
-            if span.start + length > known:
-                raise ValueError(f"{span.start + length} tokens: the model's learned positions end at {known}")
-            x_BTD = x_BTD + self.positions(span.positions(length, tokens_BT.device))
+            if view.end(length) > known:
+                raise ValueError(f"{view.end(length)} tokens: the model's learned positions end at {known}")
+            x_BTD = x_BTD + self.positions(view.positions(length, tokens_BT.device))
         if self.norm is not None:
             x_BTD = self.norm(x_BTD)
         return x_BTD
@@ -53,50 +58,54 @@ class Embedding(nn.Module):
 class Layer(nn.Module):
     """A mixer and a feed-forward, each on a residual branch."""
 
-    def __init__(self, spec: BlockSpec, width: int, context_length: int) -> None:
+    def __init__(self, spec: BlockSpec, place: Place) -> None:
         super().__init__()
         self.pre, self.parallel = spec.norm.placement == "pre", spec.residual == "parallel"
-        self.mixer: Mixer = spec.mixer.build(width, context_length)
-        self.mixer_norm = spec.norm.build(width)
-        self.feed_forward = spec.feed_forward.build(width) if spec.feed_forward else None
-        self.feed_forward_norm = spec.norm.build(width) if spec.feed_forward else None
+        mixer, feed_forward = spec.mixer.build(place), spec.feed_forward.build(place) if spec.feed_forward else None
+        assert isinstance(mixer, Mixer) and (feed_forward is None or isinstance(feed_forward, FeedForward))
+        self.mixer: Mixer = mixer
+        self.mixer_norm = spec.norm.build(place.width)
+        self.feed_forward: FeedForward | None = feed_forward
+        self.feed_forward_norm = spec.norm.build(place.width) if spec.feed_forward else None
 
-    def forward(self, x_BTW: Tensor, state: State | None, span: Span) -> Tensor:
-        """`[B, T, W] -> [B, T, W]`."""
+    def forward(self, x_BTW: Tensor, states: tuple[State | None, State | None], view: View) -> Tensor:
+        """`[B, T, W] -> [B, T, W]`; states of mixer and feed-forward."""
+        if view.record is not None:
+            view.record.begin_layer()
+        mixer_state, feed_forward_state = states
         if not self.pre:
-            return self._post(x_BTW, state, span)
+            x_BTW = self.mixer_norm(x_BTW + run(self.mixer, x_BTW, mixer_state, view))
+            if self.feed_forward is not None and self.feed_forward_norm is not None:
+                x_BTW = self.feed_forward_norm(x_BTW + run(self.feed_forward, x_BTW, feed_forward_state, view))
+            return x_BTW
         before_BTW = x_BTW
-        x_BTW = x_BTW + self.mixer(self.mixer_norm(x_BTW), state, span)
+        x_BTW = x_BTW + run(self.mixer, self.mixer_norm(x_BTW), mixer_state, view)
         if self.feed_forward is not None and self.feed_forward_norm is not None:
-            read_BTW = before_BTW if self.parallel else x_BTW
-            x_BTW = x_BTW + self.feed_forward(self.feed_forward_norm(read_BTW))
-        return x_BTW
-
-    def _post(self, x_BTW: Tensor, state: State | None, span: Span) -> Tensor:
-        x_BTW = self.mixer_norm(x_BTW + self.mixer(x_BTW, state, span))
-        if self.feed_forward is not None and self.feed_forward_norm is not None:
-            x_BTW = self.feed_forward_norm(x_BTW + self.feed_forward(x_BTW))
+            read_BTW = self.feed_forward_norm(before_BTW if self.parallel else x_BTW)
+            x_BTW = x_BTW + run(self.feed_forward, read_BTW, feed_forward_state, view)
         return x_BTW
 
 
 class Block(nn.Module):
     """Equal layers in a row, behind a projection where the width changes."""
 
-    def __init__(self, spec: BlockSpec, width_before: int, d_model: int, context_length: int) -> None:
+    def __init__(self, spec: BlockSpec, width_before: int, place: Place) -> None:
+        """`place`: of its first layer."""
         super().__init__()
-        self.width = spec.width or d_model
+        self.width = place.width
         changes = width_before != self.width
         self.project = Linear(width_before, self.width, bias=False) if changes else None
         sets_of_weights = 1 if spec.share_weights else spec.repeat
-        self.layers = nn.ModuleList(Layer(spec, self.width, context_length) for _ in range(sets_of_weights))
+        places = (replace(place, index=place.index + number) for number in range(sets_of_weights))
+        self.layers = nn.ModuleList(Layer(spec, place) for place in places)
         self.repeat = spec.repeat
 
-    def forward(self, x: Tensor, states: tuple[State | None, ...], span: Span) -> Tensor:
+    def forward(self, x: Tensor, states: Sequence[tuple[State | None, State | None]], view: View) -> Tensor:
         """`[B, T, width before] -> [B, T, W]`."""
         if self.project is not None:
             x = self.project(x)
-        for index, state in enumerate(states):
-            x = self.layer(index)(x, state, span)
+        for index, of_layer in enumerate(states):
+            x = self.layer(index)(x, of_layer, view)
         return x
 
     def layer(self, index: int) -> Layer:
@@ -117,9 +126,10 @@ class Decoder(nn.Module):
         self.spec = spec
         self.embedding = Embedding(spec.embedding, spec.vocab_size, spec.d_model, spec.context_length)
         widths = [spec.d_model, *(block.width or spec.d_model for block in spec.blocks)]
+        firsts = [sum(block.repeat for block in spec.blocks[:number]) for number in range(len(spec.blocks))]
         self.blocks = nn.ModuleList(
-            Block(block, width, spec.d_model, spec.context_length)
-            for block, width in zip(spec.blocks, widths[:-1], strict=True)
+            Block(block, before, Place(width, spec.context_length, first, spec.layers))
+            for block, before, width, first in zip(spec.blocks, widths[:-1], widths[1:], firsts, strict=True)
         )
         width = widths[-1]
         self.project = Linear(width, spec.d_model, bias=False) if width != spec.d_model else None
@@ -153,9 +163,14 @@ class Decoder(nn.Module):
         return [block.layer(i) for block in self.blocks_in_order() for i in range(block.repeat)]
 
     @property
+    def sublayers(self) -> Iterator[Sublayer]:
+        """Every mixer and feed-forward once, in the order in which they were built."""
+        return sublayers_of(self)
+
+    @property
     def causal(self) -> bool:
         """Whether the pass without a state is causal, all layers taken together."""
-        return all(mixer.traits.causal for mixer in self.mixers)
+        return all(sublayer.traits.causal for sublayer in self.sublayers)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """What `to`, `cuda` and `float` come down to; refused by converted weights before anything is changed."""
@@ -166,38 +181,96 @@ class Decoder(nn.Module):
         return self
 
     def initial_state(
-        self, batch: int, capacity: int, padding_B: Tensor | None = None, dtype: torch.dtype | None = None
+        self,
+        batch: int,
+        capacity: int,
+        retentions: Retention | Sequence[Retention] = FULL,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
     ) -> DecoderState:
-        """An empty state for `batch` streams of at most `capacity` tokens, `padding_B[b]` of row b being padding."""
-        dtype = dtype or self.dtype
-        layers = tuple(mixer.initial_state(batch, capacity, self.device, dtype) for mixer in self.mixers)
-        return DecoderState(layers, capacity, padding_B=padding_B)
+        """An empty state for `batch` streams of at most `capacity` tokens.
 
-    def forward(self, tokens_BT: Tensor, state: DecoderState | None = None) -> Tensor:
-        """`[B, T] -> logits [B, T, V]`. With a state: goes on where it stands and advances it.
-
-        `ValueError` where the state has no room for `T` more tokens.
+        retentions: how layers keep the past, one for all or one for each; each must know its own.
         """
-        return self.logits(self.hidden(tokens_BT, state))
+        each = list(retentions) if isinstance(retentions, Sequence) else [retentions] * self.spec.layers
+        form = (batch, capacity, device or self.device, dtype or self.dtype)
+        layers = tuple(mixer.initial_state(*form, kept) for mixer, kept in zip(self.mixers, each, strict=True))
+        feed_forwards = tuple(
+            NoState() if layer.feed_forward is None else layer.feed_forward.initial_state(*form)
+            for layer in self.layers
+        )
+        return DecoderState(layers, feed_forwards, capacity, (0,) * batch)
 
-    def hidden(self, tokens_BT: Tensor, state: DecoderState | None = None) -> Tensor:
+    @overload
+    def forward(self, tokens_BT: Tensor, state: DecoderState | None = ..., *, targets: None = ...) -> Tensor: ...
+
+    @overload
+    def forward(self, tokens_BT: Tensor, state: DecoderState | None = ..., *, targets: Tensor) -> TokenLoss: ...
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        state: DecoderState | None = None,
+        *,
+        targets: Tensor | None = None,
+        padding: Sequence[int] | Tensor | None = None,
+        documents: Sequence[Sequence[int]] | None = None,
+        record: Record | None = None,
+    ) -> Tensor | TokenLoss:
+        """`[B, T] -> logits [B, T, V]`; with targets `[B, T]` the summed loss, and no logits are held.
+
+        state: the pass goes on where it stands, and advances it. padding: tokens at the start of each row that are
+        none. documents: for each row, where in the chunk documents begin; none sees what is before it. record: what
+        layers leave. `ValueError` where the state has no room for `T` more tokens.
+        """
+        x_BTD = self.hidden(tokens_BT, state, padding=padding, documents=documents, record=record)
+        return self.logits(x_BTD) if targets is None else self.token_loss(x_BTD, targets)
+
+    def hidden(
+        self,
+        tokens_BT: Tensor,
+        state: DecoderState | None = None,
+        *,
+        padding: Sequence[int] | Tensor | None = None,
+        documents: Sequence[Sequence[int]] | None = None,
+        record: Record | None = None,
+    ) -> Tensor:
         """`[B, T] -> [B, T, D]`, all but the head's matrix, which is `[V, E]` where tied: then `[B, T, E]`.
 
-        Advances the state.
+        Arguments as for `forward`; advances the state.
         """
-        length = tokens_BT.shape[1]
-        if state is not None and state.position + length > state.capacity:
-            raise ValueError(f"{length} more tokens: the state has room for {state.capacity - state.position}")
-        span = Span() if state is None else state.span()
-        layer_states = (None,) * self.spec.layers if state is None else state.layers
-        x: Tensor = self.embedding(tokens_BT, span)
+        batch, length = tokens_BT.shape
+        view = self._view(state, batch, counts(padding), documents, record)
+        if state is not None and view.end(length) > state.capacity:
+            room = state.capacity - state.position
+            raise ValueError(f"{length} more tokens: the state has room for {room}")
+        x: Tensor = self.embedding(tokens_BT, view)
+        states = (
+            [(None, None)] * self.spec.layers
+            if state is None
+            else list(zip(state.layers, state.feed_forwards, strict=True))
+        )
         first = 0
         for block in self.blocks_in_order():
-            x = block(x, layer_states[first : first + block.repeat], span)
+            x = block(x, states[first : first + block.repeat], view)
             first += block.repeat
         if state is not None:
-            state.position += length
+            state.positions = positions_after(view, batch, length)
         return self.after_blocks(x)
+
+    def _view(
+        self,
+        state: DecoderState | None,
+        batch: int,
+        padding: Counts | None,
+        documents: Sequence[Sequence[int]] | None,
+        record: Record | None,
+    ) -> View:
+        record = Record() if record is None else record
+        view = View(0, padding, record=record) if state is None else at(state.positions, padding, record)
+        if documents is None or not any(documents):
+            return view
+        return replace(view, documents=tuple(tuple(sorted(begins)) for begins in documents))
 
     def after_blocks(self, x: Tensor) -> Tensor:
         """What lies between the last block and the head's matrix: `[B, T, W] -> [B, T, D]`, or E."""

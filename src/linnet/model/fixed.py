@@ -1,4 +1,4 @@
-"""A model whose operators are fixed: the net behind them is gone, what they were, or others, stands in their place.
+"""A model whose operators are given: the net behind them is gone, what they were, or others, stands in their place.
 
 With a model's own operators this is the paper's v51Gi (Gokden, arXiv 2502.13502); with the identity, random numbers or
 another model's operators, its negative tests.
@@ -12,34 +12,34 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.layers.mixers.plga.module import Plga, with_fixed_operator
+from linnet.layers.contract import Mixer
+from linnet.layers.registry import MIXERS, kinds_with_operators, operator_files
 from linnet.model.decoder import Decoder
-from linnet.model.initialise import fixed_operators
-from linnet.model.operators import Shape, check_fit, choose_operators
 from linnet.model.spec import ModelSpec
 
+Shape = tuple[int, ...]
 
-def plga_layers(decoder: Decoder) -> list[Plga]:
-    """The plga mixers in the order a token meets them (a shared one several times)."""
-    return [mixer for mixer in decoder.mixers if isinstance(mixer, Plga)]
+
+def operator_layers(decoder: Decoder) -> list[Mixer]:
+    """The mixers that have an operator, in the order a token meets them (a shared one several times)."""
+    return [mixer for mixer in decoder.mixers if mixer.operator_shape is not None]
 
 
 def operators_for(decoder: Decoder, source: str, origin: str) -> list[Tensor]:
-    """`choose_operators` for the model's plga layers; `UserError` where it has none."""
-    shapes = _plga_shapes(decoder)
+    """Operators `[H, K, K]` for the model: `identity`, `random`, or a file's; `UserError` where it takes none."""
+    shapes = _shapes(decoder)
     if not shapes:
-        raise UserError(f"{origin}: {source}: the model has no plga layer")
-    return choose_operators(source, shapes, origin)
+        raise UserError(f"{origin}: {source}: the model has no {kinds_with_operators()} layer")
+    return operator_files().choose(source, shapes, origin)
 
 
 def check_fixed_operators(spec: ModelSpec, origin: str) -> None:
-    """`UserError`, with `origin` in front, where the fixed operators of a model that is to be built cannot be had.
+    """`UserError`, with `origin` in front, where the given operators of a model that is to be built cannot be had.
 
     A file of operators is read and held against the model; nothing else is done.
     """
-    shapes = [g_HKK.shape for g_HKK in fixed_operators(_without_numbers(spec))]
     with torch.random.fork_rng(devices=[]):
-        choose_operators(spec.initialisation.operator, shapes, origin)
+        operator_files().choose(spec.initialisation.operator, _given_shapes(spec), origin)
 
 
 def without_operator_file(spec: ModelSpec) -> ModelSpec:
@@ -49,9 +49,8 @@ def without_operator_file(spec: ModelSpec) -> ModelSpec:
 
 
 def check_taught_operators(teacher: ModelSpec, spec: ModelSpec, where: str) -> None:
-    """`UserError`, with `where` in front, unless the operators of `teacher` fit `spec`, whose operators are fixed."""
-    shapes = [g_HKK.shape for g_HKK in fixed_operators(_without_numbers(spec))]
-    check_fit(shapes, _plga_shapes(_without_numbers(teacher)), where)
+    """`UserError`, with `where` in front, unless the operators of `teacher` fit `spec`, whose operators are given."""
+    operator_files().check_fit(_given_shapes(spec), _shapes(_without_numbers(teacher)), where)
 
 
 def _without_numbers(spec: ModelSpec) -> Decoder:
@@ -59,8 +58,13 @@ def _without_numbers(spec: ModelSpec) -> Decoder:
         return Decoder(spec)
 
 
-def _plga_shapes(decoder: Decoder) -> list[Shape]:
-    return [(mixer.heads, mixer.head_dim, mixer.head_dim) for mixer in plga_layers(decoder)]
+def _shapes(decoder: Decoder) -> list[Shape]:
+    return [mixer.operator_shape for mixer in decoder.mixers if mixer.operator_shape is not None]
+
+
+def _given_shapes(spec: ModelSpec) -> list[Shape]:
+    given = (sublayer.given for sublayer in _without_numbers(spec).sublayers)
+    return [tuple(g_HKK.shape) for g_HKK in given if g_HKK is not None]
 
 
 def with_chosen_operators(decoder: Decoder, source: str, seed: int, origin: str = "--operator") -> Decoder:
@@ -71,13 +75,14 @@ def with_chosen_operators(decoder: Decoder, source: str, seed: int, origin: str 
 
 
 def with_fixed_operators(decoder: Decoder, operators: Sequence[Tensor]) -> Decoder:
-    """The same model with one operator `[H, K, K]` for each plga layer; it shares all other weights with `decoder`.
+    """The same model with one operator `[H, K, K]` for each layer that has one; it shares all other weights.
 
     A block that repeats one set of weights gets a set for each layer, as the operators differ.
     """
     fixed = _without_numbers(fixed_spec(decoder.spec))
-    tensors = {name: _source(name, decoder) for name in fixed.state_dict() if not name.endswith(".operator.g")}
-    names = [name for name in fixed.state_dict() if name.endswith(".operator.g")]
+    given = {id(sublayer.given) for sublayer in fixed.sublayers}
+    names = [name for name, tensor in fixed.named_buffers() if id(tensor) in given]
+    tensors = {name: _source(name, decoder) for name in fixed.state_dict() if name not in names}
     for name, operator in zip(names, operators, strict=True):
         tensors[name] = operator.to(decoder.device, decoder.dtype).clone()
     fixed.load_state_dict(tensors, assign=True)
@@ -85,12 +90,12 @@ def with_fixed_operators(decoder: Decoder, operators: Sequence[Tensor]) -> Decod
 
 
 def fixed_spec(spec: ModelSpec) -> ModelSpec:
-    """The description with every plga operator fixed, and no plga block that shares weights."""
+    """The description with every operator given, and no block that has them shares weights."""
     plain = spec.model_dump()
     for block in plain["blocks"]:
-        if block["mixer"]["kind"] == "plga":
-            block["mixer"] = with_fixed_operator(block["mixer"])
-            block["share_weights"] = False
+        given = MIXERS[block["mixer"]["kind"]].with_operator(block["mixer"], "identity")
+        if given is not None:
+            block["mixer"], block["share_weights"] = given, False
     return ModelSpec.parse(plain, spec.name)
 
 

@@ -1,60 +1,58 @@
 """Starting values of a decoder's weights, by its description.
 
-Legend: `H` heads, `K` head width.
+A sublayer has set its own when it was built. The description says those of embeddings, of projections between widths,
+of the head, and of the weights of `nn.linear.Linear`, wherever they stand.
 """
 
+from collections.abc import Iterable
+
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from linnet.layers.mixers.plga.operator import FixedOperator
-from linnet.model.operators import choose_operators
+from linnet.layers.contract import Sublayer, sublayers_of
+from linnet.layers.registry import operator_files
 from linnet.model.spec import InitialisationSpec, ModelSpec
-from linnet.nn.linear import FusedLinear
-
-LAST_OF_BRANCH = ("mixer.out", "feed_forward.down")
-"""The maps whose output is added to the residual stream."""
+from linnet.nn.linear import FusedLinear, Linear
 
 IN_THE_STREAM = "project"
 """How the names of maps end that stand in the residual stream, where the width changes: nothing goes around them."""
 
 
 def initialise(decoder: nn.Module, spec: ModelSpec) -> None:
-    """Set linear layers, embeddings and fixed operators; what a mixer holds beside them it has set itself."""
+    """Set embeddings and linear maps, and fill in the operators that are given."""
     settings = spec.initialisation
+    sublayers = list(sublayers_of(decoder))
+    last = {id(sublayer.last_map()) for sublayer in sublayers} if settings.scale_residual else set()
+    own = {id(part) for sublayer in sublayers for part in sublayer.modules()}
     for name, module in decoder.named_modules():
-        if isinstance(module, nn.Embedding):
+        factor = (2 * spec.layers) ** -0.5 if id(module) in last else 1.0
+        if isinstance(module, nn.Embedding) and id(module) not in own:
             nn.init.normal_(module.weight, std=settings.embedding_std)
-        elif isinstance(module, nn.Linear) and name.endswith(IN_THE_STREAM):
-            nn.init.xavier_uniform_(
-                module.weight
-            )  # keeps the stream's size; smaller ones cost bits (experiments/LOG.md)
-        elif isinstance(module, nn.Linear):
-            scaled = settings.scale_residual and name.endswith(LAST_OF_BRANCH)
-            _linear(module, settings, (2 * spec.layers) ** -0.5 if scaled else 1.0)
-    _fill_fixed_operators(decoder, settings.operator)
+        elif isinstance(module, Linear) and id(module) not in own and name.endswith(IN_THE_STREAM):
+            nn.init.xavier_uniform_(module.weight)  # smaller ones cost bits (experiments/LOG.md)
+        elif isinstance(module, Linear):
+            _draw(module, settings, factor)
+        elif isinstance(module, nn.Linear) and factor != 1:
+            with torch.no_grad():
+                module.weight.mul_(factor)
+    _fill_operators(sublayers, settings.operator)
 
 
-def fixed_operators(decoder: nn.Module) -> list[Tensor]:
-    """The operators `[H, K, K]` that are given instead of learned, as a file holds them."""
-    return [module.g for module in decoder.modules() if isinstance(module, FixedOperator)]
-
-
-def _fill_fixed_operators(decoder: nn.Module, source: str) -> None:
-    """A model without numbers (on the device meta) needs none; what it is filled with holds them."""
-    fixed = fixed_operators(decoder)
-    if not fixed or fixed[0].is_meta:
-        return
-    operators = choose_operators(source, [g_HKK.shape for g_HKK in fixed], "initialisation.operator")
-    with torch.no_grad():
-        for g_HKK, operator in zip(fixed, operators, strict=True):
-            g_HKK.copy_(operator)
-
-
-def _linear(module: nn.Linear, settings: InitialisationSpec, factor: float) -> None:
+def _draw(module: Linear, settings: InitialisationSpec, factor: float) -> None:
     if settings.linear == "normal":
         nn.init.normal_(module.weight, std=settings.std * factor)
-    else:
-        for weight in module.part_weights() if isinstance(module, FusedLinear) else (module.weight,):
-            nn.init.xavier_uniform_(weight, gain=factor)
-    if module.bias is not None:
-        nn.init.zeros_(module.bias)
+        return
+    for weight in module.part_weights() if isinstance(module, FusedLinear) else (module.weight,):
+        nn.init.xavier_uniform_(weight, gain=factor)
+
+
+def _fill_operators(sublayers: Iterable[Sublayer], source: str) -> None:
+    """A model without numbers (on the device meta) needs none; what it is filled with holds them."""
+    given = [sublayer.given for sublayer in sublayers]
+    tensors = [g_HKK for g_HKK in given if g_HKK is not None and not g_HKK.is_meta]
+    if not tensors:
+        return
+    operators = operator_files().choose(source, [g_HKK.shape for g_HKK in tensors], "initialisation.operator")
+    with torch.no_grad():
+        for g_HKK, operator in zip(tensors, operators, strict=True):
+            g_HKK.copy_(operator)

@@ -9,9 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
 from linnet.core.spec import Spec, read_yaml
-from linnet.layers.mixers.plga.module import PlgaSpec, with_fixed_operator
-from linnet.layers.registry import AnyMixer
-from linnet.nn.feed_forward import AnyFeedForward
+from linnet.layers.registry import MIXERS, AnyFeedForward, AnyMixer, kinds_with_operators, operator_files
 from linnet.nn.norms import BlockNormSpec, NormSpec
 
 CONFIG = "config.json"
@@ -77,7 +75,7 @@ class InitialisationSpec(Spec):
         width changes are always the latter: they stand in the residual stream, whose size they keep.
     embedding_std: standard deviation of token and position embeddings.
     scale_residual: divide the std of each branch's last map by `sqrt(2 * layers)` (GPT-2).
-    operator: of plga layers with a fixed operator: identity, random (normal), or a file (`model.operator_file`).
+    operator: of layers whose operator is given (plga's fixed one): identity, random (normal), or a file.
     """
 
     linear: Literal["normal", "xavier_uniform"] = "normal"
@@ -86,11 +84,16 @@ class InitialisationSpec(Spec):
     scale_residual: bool = False
     operator: str = "identity"
 
+    @property
+    def operator_file(self) -> Path | None:
+        """The file that the operators come from; None where they come from none."""
+        return operator_file(self.operator)
+
 
 class ModelSpec(Spec):
     """A whole decoder.
 
-    In its place `operator: learned | identity | random | FILE` is accepted too: it is said once for all plga layers.
+    In its place `operator: learned | identity | random | FILE` is accepted too: said once for all layers that have one.
     """
 
     name: str = "model"
@@ -108,26 +111,35 @@ class ModelSpec(Spec):
         return _with_operator(data) if isinstance(data, dict) and data.get("operator") is not None else data
 
     @model_validator(mode="after")
-    def _mixers_fit_widths(self) -> Self:
+    def _sublayers_fit_widths(self) -> Self:
         for index, block in enumerate(self.blocks):
-            try:
-                block.mixer.check(block.width or self.d_model)
-            except ValueError as error:
-                raise ValueError(f"blocks[{index}].mixer.{error}") from None
+            for name, part in (("mixer", block.mixer), ("feed_forward", block.feed_forward)):
+                try:
+                    if part is not None:
+                        part.check(block.width or self.d_model)
+                except ValueError as error:
+                    raise ValueError(f"blocks[{index}].{name}.{error}") from None
         return self
 
     @model_validator(mode="after")
-    def _operators_for_fixed_ones(self) -> Self:
+    def _operators_for_layers_that_take_them(self) -> Self:
         source = self.initialisation.operator
-        fixed = any(isinstance(b.mixer, PlgaSpec) and b.mixer.operator == "fixed" for b in self.blocks)
-        if source != "identity" and not fixed:
-            raise ValueError(f"initialisation.operator: {source}: goes with operator: fixed, which no plga block has")
+        if source != "identity" and not any(block.mixer.takes_operator for block in self.blocks):
+            kinds = kinds_with_operators()
+            raise ValueError(
+                f"initialisation.operator: {source}: goes with operator: fixed, which no {kinds} block has"
+            )
         return self
 
     @property
     def layers(self) -> int:
         """How many layers a token passes."""
         return sum(block.repeat for block in self.blocks)
+
+    @property
+    def layer_kinds(self) -> list[str]:
+        """The mixer of each layer, by kind."""
+        return [block.mixer.kind for block in self.blocks for _ in range(block.repeat)]
 
     @classmethod
     def load(cls, source: str | Path) -> "ModelSpec":
@@ -140,26 +152,28 @@ class ModelSpec(Spec):
 
 
 def _with_operator(data: dict[str, Any]) -> dict[str, Any]:
-    """The plain description with its `operator` said where it belongs: in the plga mixers and the starting values."""
+    """The plain description with its `operator` said where it belongs: in the mixers and the starting values."""
     data = copy.deepcopy(data)
     operator = data.pop("operator")
     if not isinstance(operator, str):
         raise ValueError(f"operator: {operator!r}: must be learned, identity, random, or a file of operators")
     blocks = data.get("blocks")
-    found = [block for block in blocks if _is_plga(block)] if isinstance(blocks, list) else []
+    found = False
+    for block in blocks if isinstance(blocks, list) else []:
+        mixer = block.get("mixer") if isinstance(block, dict) else None
+        if isinstance(mixer, dict) and mixer.get("kind") in MIXERS:
+            changed = MIXERS[mixer["kind"]].with_operator(mixer, operator)
+            block["mixer"], found = changed or mixer, found or changed is not None
     if not found:
-        raise ValueError(f"operator: {operator}: goes with plga layers; the model has none")
-    for block in found:
-        block["mixer"] = block["mixer"] | {"operator": "learned"}
-        if operator != "learned":
-            block["mixer"] = with_fixed_operator(block["mixer"])
+        raise ValueError(f"operator: {operator}: goes with {kinds_with_operators()} layers; the model has none")
     start = "identity" if operator == "learned" else operator
     data["initialisation"] = {**(data.get("initialisation") or {}), "operator": start}
     return data
 
 
-def _is_plga(block: Any) -> bool:
-    return isinstance(block, dict) and isinstance(block.get("mixer"), dict) and block["mixer"].get("kind") == "plga"
+def operator_file(source: str) -> Path | None:
+    """The file that a source of operators names; None where it names none, as `identity` and `random` do."""
+    return Path(source) if source.endswith(operator_files().suffixes) else None
 
 
 def preset_names() -> list[str]:

@@ -1,71 +1,119 @@
-"""The decode state of a whole decoder: its layers' states and one position."""
+"""The decode state of a whole decoder: its sublayers' states and the position of each row."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from linnet.layers.contract import Span, State
+from linnet.layers.state import State
+from linnet.layers.view import Counts
+
+FEED_FORWARD = "feed_forward."
+"""In the name of a tensor: it is the feed-forward's, not the mixer's."""
 
 
 @dataclass
 class DecoderState:
-    """What a decoder keeps of a batch of streams. It belongs to the caller; only the decoder advances `position`.
+    """What a decoder keeps of a batch of streams. It belongs to the caller; only the decoder advances `positions`.
 
-    layers: the state of each layer, in order. position: tokens seen so far, padding included. capacity: tokens there is
-    room for. padding_B: left padding of each row, int64 `[B]`, or None.
+    layers: the state of each layer's mixer, in order; feed_forwards: of each layer's feed-forward. positions: tokens of
+    each row so far, of its document where rows have several. capacity: tokens that a row has room for.
     """
 
     layers: tuple[State, ...]
+    feed_forwards: tuple[State, ...]
     capacity: int
-    position: int = 0
-    padding_B: Tensor | None = None
+    positions: Counts
+
+    @property
+    def position(self) -> int:
+        """Tokens of the row that has seen most."""
+        return max(self.positions)
+
+    @property
+    def sublayers(self) -> tuple[State, ...]:
+        """All states."""
+        return self.layers + self.feed_forwards
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all layers' states, as allocated."""
-        return sum(layer.nbytes for layer in self.layers)
+        """Bytes of all states, as allocated."""
+        return sum(state.nbytes for state in self.sublayers)
 
-    def span(self) -> Span:
-        """Where the next chunk lies."""
-        return Span(self.position, self.padding_B)
+    def held_nbytes(self, tokens: int) -> int:
+        """Bytes that `tokens` tokens of one row take: no room that is yet to be filled."""
+        return sum(state.held_nbytes(tokens) for state in self.sublayers)
 
     def fork(self) -> "DecoderState":
         """An independent copy."""
-        layers = tuple(layer.fork() for layer in self.layers)
-        return DecoderState(layers, self.capacity, self.position, self.padding_B)
+        layers, feed_forwards = (tuple(state.fork() for state in part) for part in (self.layers, self.feed_forwards))
+        return replace(self, layers=layers, feed_forwards=feed_forwards)
+
+    def forget(self) -> "DecoderState":
+        """A copy that has seen no token, but keeps what was settled at the prompt."""
+        layers, feed_forwards = (tuple(state.forget() for state in part) for part in (self.layers, self.feed_forwards))
+        return DecoderState(layers, feed_forwards, self.capacity, (0,) * len(self.positions))
 
     def select(self, rows: Tensor) -> "DecoderState":
-        """A copy with the given rows of the batch (int64 `[B']`; a row may repeat)."""
-        layers = tuple(layer.select(rows) for layer in self.layers)
-        padding_B = None if self.padding_B is None else self.padding_B[rows]
-        return DecoderState(layers, self.capacity, self.position, padding_B)
+        """A copy with the given rows of the batch (int64 `[B']`; a row may repeat): how streams leave."""
+        layers, feed_forwards = (
+            tuple(state.select(rows) for state in part) for part in (self.layers, self.feed_forwards)
+        )
+        return DecoderState(layers, feed_forwards, self.capacity, tuple(self.positions[row] for row in rows.tolist()))
+
+    def join(self, *others: "DecoderState") -> "DecoderState":
+        """A copy with the streams of the others behind its own, and the room of the roomiest."""
+        together = [self, *others]
+        layers, feed_forwards = (
+            tuple(first.join(rest) for first, *rest in zip(*parts, strict=True))
+            for parts in ([state.layers for state in together], [state.feed_forwards for state in together])
+        )
+        positions = tuple(position for state in together for position in state.positions)
+        return DecoderState(layers, feed_forwards, max(state.capacity for state in together), positions)
 
     def crop(self, length: int) -> None:
-        """Go back to the first `length` tokens; `ValueError` if fewer were seen."""
-        if not 0 <= length <= self.position:
-            raise ValueError(f"cannot crop a state of {self.position} tokens to {length}")
-        for layer in self.layers:
-            layer.crop(length)
-        self.position = length
+        """Let every row go back to its first `length` tokens; `ValueError` if one has seen fewer."""
+        if not 0 <= length <= min(self.positions):
+            raise ValueError(f"cannot crop a state of {min(self.positions)} tokens to {length}")
+        for state in self.sublayers:
+            state.crop(length)
+        self.positions = (length,) * len(self.positions)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by name (`layer.3.keys`), with position, capacity and padding: all that saving needs."""
-        named = {
-            f"layer.{index}.{name}": tensor
-            for index, layer in enumerate(self.layers)
-            for name, tensor in layer.tensors().items()
-        }
-        named["position"], named["capacity"] = torch.tensor(self.position), torch.tensor(self.capacity)
-        if self.padding_B is not None:
-            named["padding"] = self.padding_B
+        """Every tensor by name (`layer.3.keys`), with positions and capacity: all that saving needs."""
+        named = {prefix + name: tensor for prefix, state in self._named() for name, tensor in state.tensors().items()}
+        named["positions"], named["capacity"] = torch.tensor(self.positions), torch.tensor(self.capacity)
         return named
 
     def with_tensors(self, named: dict[str, Tensor]) -> "DecoderState":
         """A state of the same kind that holds what `tensors` gave."""
-        layers = tuple(layer.with_tensors(_below(named, f"layer.{index}.")) for index, layer in enumerate(self.layers))
-        return DecoderState(layers, int(named["capacity"]), int(named["position"]), named.get("padding"))
+        filled = [state.with_tensors(_below(named, prefix)) for prefix, state in self._named()]
+        layers, feed_forwards = filled[: len(self.layers)], filled[len(self.layers) :]
+        positions = tuple(named["positions"].tolist())
+        return DecoderState(tuple(layers), tuple(feed_forwards), int(named["capacity"]), positions)
+
+    def _named(self) -> Iterator[tuple[str, State]]:
+        """Every state, and what stands before the names of its tensors."""
+        for index, state in enumerate(self.layers):
+            yield f"layer.{index}.", state
+        for index, state in enumerate(self.feed_forwards):
+            yield f"layer.{index}.{FEED_FORWARD}", state
 
 
 def _below(named: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in named.items() if name.startswith(prefix)}
+    below = {name.removeprefix(prefix): tensor for name, tensor in named.items() if name.startswith(prefix)}
+    return {name: tensor for name, tensor in below.items() if "." not in name}
+
+
+def rows_of(state_of_one: DecoderState, batch: int) -> DecoderState:
+    """A copy of a state of one stream for `batch` streams."""
+    return state_of_one.select(torch.zeros(batch, dtype=torch.int64))
+
+
+def counts(padding: Sequence[int] | Tensor | None) -> Counts | None:
+    """Tokens of padding of each row; None where there are none."""
+    if padding is None:
+        return None
+    found = tuple(padding.tolist() if isinstance(padding, Tensor) else padding)
+    return found if any(found) else None

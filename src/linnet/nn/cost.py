@@ -15,7 +15,8 @@ class Cost:
     element-wise work (norms, activations, softmax) is not counted. Query-key pairs are counted in full, not halved for
     causality. `flops_by_length`: functions of the number of tokens, for FLOPs that are no polynomial of it.
     untrained_flops_per_token: those among `flops_per_token` whose matrix is not trained.
-    state_*: elements of the decode state; `state_bytes_per_token` has a precision of its own, whatever the model's.
+    state_*: elements of the decode state, in the model's precision; `settled_elements` are those that a prompt settles
+    once. `state_fixed_bytes`, `state_bytes_per_token`: what has a precision of its own, whatever the model's.
     kept_*: float32 elements that the forward pass keeps for the backward pass. `kept_by_shape`: functions of the number
     of sequences and that of tokens, for what is no multiple of both.
     """
@@ -31,6 +32,8 @@ class Cost:
     state_elements: int = 0
     state_elements_per_token: int = 0
     state_bytes_per_token: int = 0
+    state_fixed_bytes: int = 0
+    settled_elements: int = 0
     kept_per_sequence: int = 0
     kept_per_token: int = 0
     kept_by_shape: tuple[Callable[[int, int], int], ...] = ()
@@ -61,10 +64,10 @@ class Cost:
     def state_bytes(self, tokens: int, element_bytes: int = 4) -> int:
         """Bytes of decode state of one sequence with room for `tokens` tokens, its elements of `element_bytes` each.
 
-        `state_bytes_per_token` is the part whose precision is fixed whatever the model's (decay rates).
+        The precision of `state_fixed_bytes` and `state_bytes_per_token` is fixed whatever the model's (decay rates).
         """
-        elements = self.state_elements + self.state_elements_per_token * tokens
-        return elements * element_bytes + self.state_bytes_per_token * tokens
+        elements = self.settled_elements + self.state_elements + self.state_elements_per_token * tokens
+        return elements * element_bytes + self.state_fixed_bytes + self.state_bytes_per_token * tokens
 
     def kept(self, sequences: int, tokens: int) -> int:
         """Elements kept for the backward pass of a batch of `sequences` of `tokens` tokens each."""

@@ -9,7 +9,17 @@ from linnet.ops.linear import linear
 
 
 class Linear(nn.Linear):
-    """An affine map that decodes one stream as fast as the memory allows (`ops.linear`)."""
+    """An affine map that decodes one stream as fast as the memory allows (`ops.linear`).
+
+    Its weight starts as the model's description says, its bias at 0 unless its owner sets it. A map with a start of its
+    own is a plain `torch.nn.Linear`.
+    """
+
+    def reset_parameters(self) -> None:
+        """The bias at 0."""
+        super().reset_parameters()
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., inputs] -> [..., outputs]`."""

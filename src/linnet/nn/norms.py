@@ -1,5 +1,6 @@
 """Normalisations over the last dimension."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -8,7 +9,10 @@ from torch import Tensor, nn
 
 from linnet.core.spec import Spec
 from linnet.nn.cost import Cost
-from linnet.ops.rms_norm import rms_norm
+from linnet.ops.rms_norm import rms_norm, rms_norm_row
+
+RowFunction = Callable[[Tensor], Tensor]
+"""Of a row `[1, D]`."""
 
 
 class NormSpec(Spec):
@@ -53,3 +57,14 @@ class BlockNormSpec(NormSpec):
     """
 
     placement: Literal["pre", "post"] = "pre"
+
+
+def norm_row(module: nn.Module | None) -> RowFunction | None:
+    """The norm of one row, in as few operations as can be; None where it is no norm that is known here."""
+    if isinstance(module, RmsNorm):
+        gain_D, eps = module.weight, module.eps
+        return lambda x_1D: rms_norm_row(x_1D, gain_D, eps)
+    if isinstance(module, nn.LayerNorm):
+        shape, weight_D, bias_D, tiny = list(module.normalized_shape), module.weight, module.bias, module.eps
+        return lambda x_1D: torch.layer_norm(x_1D, shape, weight_D, bias_D, tiny)
+    return None

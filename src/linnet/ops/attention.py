@@ -3,6 +3,7 @@
 Legend: `B` batch, `N` query heads, `M` key-value heads (`N` a multiple of `M`), `T` queries, `S` keys, `K` head width.
 The queries are the last `T` of the `S` positions; query `t` sees keys `0 .. S-T+t`. The first `padding_B[b]` keys of
 row `b` are padding: no real query sees them. (A padding query sees itself, so that its output is finite.)
+`last_BT`: where it is given, the last key that each query sees, in the place of `S-T+t`: rows at different positions.
 Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` where it is given. With a
 `window` of W a query sees the last W positions alone, its own included (Beltagy et al., arXiv 2004.05150).
 """
@@ -15,10 +16,18 @@ from linnet.ops.windowed_attention import in_blocks, windowed_attention
 
 
 def visible(
-    queries: int, keys: int, device: torch.device, padding_B: Tensor | None = None, window: int | None = None
+    queries: int,
+    keys: int,
+    device: torch.device,
+    padding_B: Tensor | None = None,
+    window: int | None = None,
+    last_BT: Tensor | None = None,
 ) -> Tensor:
-    """Which query sees which key: bool `[T, S]`, or `[B, 1, T, S]` with padding."""
-    query_T1 = torch.arange(keys - queries, keys, device=device)[:, None]
+    """Which query sees which key: bool `[T, S]`, or `[B, 1, T, S]` where rows differ."""
+    if last_BT is not None:
+        query_T1 = last_BT[:, None, :, None]
+    else:
+        query_T1 = torch.arange(keys - queries, keys, device=device)[:, None]
     key_S = torch.arange(keys, device=device)
     causal_TS: Tensor = key_S <= query_T1
     if window is not None:
@@ -36,6 +45,7 @@ def attention_reference(
     padding_B: Tensor | None = None,
     scale: float | None = None,
     window: int | None = None,
+    last_BT: Tensor | None = None,
 ) -> Tensor:
     """The definition, step by step, with every score in memory."""
     groups = q_BNTK.shape[1] // k_BMSK.shape[1]
@@ -43,7 +53,7 @@ def attention_reference(
     v_BNSK = v_BMSK.repeat_interleave(groups, dim=1)
     scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
     scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * scale
-    mask = visible(q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device, padding_B, window)
+    mask = visible(q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device, padding_B, window, last_BT)
     weights_BNTS: Tensor = scores_BNTS.masked_fill(~mask, float("-inf")).softmax(dim=-1)
     return weights_BNTS @ v_BNSK
 
@@ -55,6 +65,7 @@ def attention(
     padding_B: Tensor | None = None,
     scale: float | None = None,
     window: int | None = None,
+    last_BT: Tensor | None = None,
 ) -> Tensor:
     """The same by PyTorch's fused kernel, block by block where a window leaves most scores out: `[B, N, T, K]`."""
     queries, keys = q_BNTK.shape[2], k_BMSK.shape[2]
@@ -63,9 +74,9 @@ def attention(
     if window is not None and in_blocks(queries, window):
         return windowed_attention(q_BNTK, k_BMSK, v_BMSK, window, padding_B, scale)
     grouped = q_BNTK.shape[1] != k_BMSK.shape[1]
-    plain = padding_B is None and window is None
+    plain = padding_B is None and window is None and last_BT is None
     whole, single = queries == keys and plain, queries == 1 and plain
-    mask = None if whole or single else visible(queries, keys, q_BNTK.device, padding_B, window)
+    mask = None if whole or single else visible(queries, keys, q_BNTK.device, padding_B, window, last_BT)
     out_BNTK: Tensor = F.scaled_dot_product_attention(
         q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, is_causal=whole and queries > 1, scale=scale, enable_gqa=grouped
     )

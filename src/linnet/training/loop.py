@@ -13,6 +13,7 @@ import json
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import without_operator_file
 from linnet.model.folder import check_tensors, shapes_of
-from linnet.training.acyclicity import with_acyclicity
 from linnet.training.checkpoint import (
     checkpoint_path,
     checkpoint_steps,
@@ -40,7 +40,7 @@ from linnet.training.checkpoint import (
     save_checkpoint,
 )
 from linnet.training.machine import choose_precision, peak_flops_per_s, peak_memory_bytes, threads
-from linnet.training.objective import Objective, next_token_loss
+from linnet.training.objective import Objective, checked_penalties, next_token_loss
 from linnet.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
 from linnet.training.pace import Pace
 from linnet.training.record import RunFolder
@@ -138,8 +138,10 @@ class Trainer:
         first = run.model_copy(update={"model": without_operator_file(run.model)}) if begun else run
         self.decoder = _first_decoder(first).to(self.device)
         self.optimiser = build_optimiser(spec.optimiser, self.decoder)
-        if spec.dag is not None:
-            objective = with_acyclicity(objective, spec.dag, self.decoder)
+        settings: dict[str, Any] = {"penalties": checked_penalties(self.decoder, spec.penalties)}
+        if spec.documents == "apart":
+            settings["end_id"] = data.tokenizer.end_id
+        objective = partial(objective, **{name: value for name, value in settings.items() if value not in ({}, None)})
         objective = torch.compile(objective) if spec.compile else objective
         self.take_step = Stepper(self.decoder, objective, self.optimiser, spec.clip, self.precision, self.token_bytes_V)
         flops_per_token = 3 * model_cost(run.model).flops_per_token(self.context_length, with_head=True)

@@ -1,4 +1,4 @@
-"""What training minimises.
+"""What training minimises: the cross-entropy, what sublayers add to it, and the penalties that training asks of them.
 
 Legend: `B` batch, `T` tokens.
 """
@@ -7,9 +7,17 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from linnet.core.errors import UserError
+from linnet.layers.registry import kinds_with_operators
+from linnet.layers.view import AddedLoss, Record
 from linnet.model.decoder import Decoder
+from linnet.ops.cross_entropy import IGNORED
+
+Penalties = Mapping[str, Mapping[str, float]]
+"""Penalties that layers have, by name, with the coefficients of their terms."""
 
 
 class Loss(NamedTuple):
@@ -28,7 +36,52 @@ Objective = Callable[[Decoder, Tensor, Tensor], Loss]
 """`(decoder, inputs_BT, targets_BT) -> Loss`: whatever is trained for can stand in its place."""
 
 
-def next_token_loss(decoder: Decoder, inputs_BT: Tensor, targets_BT: Tensor) -> Loss:
-    """The cross-entropy of each target given the tokens before it, in nats; never holds all logits at once."""
-    total = decoder.token_loss(decoder.hidden(inputs_BT), targets_BT).nats
-    return Loss(total, total.detach())
+def next_token_loss(
+    decoder: Decoder,
+    inputs_BT: Tensor,
+    targets_BT: Tensor,
+    penalties: Penalties = MappingProxyType({}),
+    end_id: int | None = None,
+) -> Loss:
+    """The cross-entropy of each target given the tokens before it, in nats, and the losses of sublayers.
+
+    Never holds all logits at once. Each added loss counts once for each target, as the cross-entropy does. end_id: the
+    token that begins a document, which then does not see what is before it; None: all is one text.
+    """
+    record = Record(wanted=penalties)
+    documents = None if end_id is None else documents_of(inputs_BT, end_id)
+    nats = decoder(inputs_BT, targets=targets_BT, documents=documents, record=record).nats
+    if not record.losses:
+        return Loss(nats, nats.detach())
+    count = (targets_BT != IGNORED).sum()
+    terms = {name: count * value for name, value in _means(record.losses).items()}
+    coefficients = {loss.name: loss.coefficient for loss in record.losses}
+    total = nats + sum(coefficients[name] * term for name, term in terms.items())
+    return Loss(total, nats.detach(), {name: term.detach() for name, term in terms.items()})
+
+
+def documents_of(inputs_BT: Tensor, end_id: int) -> list[list[int]]:
+    """For each row the places of the token that begins a document."""
+    return [row_T.nonzero().flatten().tolist() for row_T in inputs_BT == end_id]
+
+
+def _means(losses: list[AddedLoss]) -> dict[str, Tensor]:
+    """The mean of each loss over the sublayers that added it."""
+    values: dict[str, list[Tensor]] = {}
+    for loss in losses:
+        values.setdefault(loss.name, []).append(loss.value)
+    return {name: torch.stack(each).mean() for name, each in values.items()}
+
+
+def checked_penalties(decoder: Decoder, wanted: Mapping[str, Mapping[str, float] | None]) -> Penalties:
+    """Those that are wanted, terms without a coefficient left out; `UserError` where no layer of the model has one."""
+    offered = {penalty for sublayer in decoder.sublayers for penalty in sublayer.penalties}
+    for name, terms in wanted.items():
+        if terms is not None and name not in offered:
+            kinds = kinds_with_operators()
+            raise UserError(f"training.{name}: the model has no {kinds} layer that deduces an operator; expected null")
+    return {
+        name: {term: value for term, value in terms.items() if value}
+        for name, terms in wanted.items()
+        if terms is not None
+    }

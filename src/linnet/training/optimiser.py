@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from linnet.layers.contract import linear_maps
 from linnet.model.decoder import Decoder
 from linnet.training.spec import OptimiserSpec
 
@@ -21,15 +22,18 @@ def build_optimiser(spec: OptimiserSpec, decoder: Decoder) -> torch.optim.AdamW:
 def split_by_decay(decoder: Decoder) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
     """Parameters by name: those that weight decay always acts on, and the others.
 
-    Always decayed are matrices, that is parameters of two or more dimensions, but neither embeddings (a tied head is
-    one) nor biases.
+    Always decayed are the weights of linear maps, the head's included, but where it is the embedding's, and what a
+    sublayer says beside (`Sublayer.undecayed`).
     """
-    embeddings = {module.weight for module in decoder.modules() if isinstance(module, nn.Embedding)}
+    sublayers = list(decoder.sublayers)
+    within = {id(parameter) for sublayer in sublayers for parameter in sublayer.parameters()}
+    of_sublayers = {id(parameter) for sublayer in sublayers for parameter in sublayer.undecayed()}
+    maps = {id(linear.weight) for linear in linear_maps(decoder)}
     decayed: dict[str, nn.Parameter] = {}
     free: dict[str, nn.Parameter] = {}
     for name, parameter in decoder.named_parameters():
-        matrix = parameter.dim() >= 2 and parameter not in embeddings and not name.endswith("bias")
-        (decayed if matrix else free)[name] = parameter
+        decays = id(parameter) not in of_sublayers if id(parameter) in within else id(parameter) in maps
+        (decayed if decays else free)[name] = parameter
     return decayed, free
 
 

@@ -22,7 +22,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.inference.model_folder import write_model_folder
 from linnet.model.decoder import Decoder
 from linnet.model.folder import RUN
-from linnet.model.operators import operator_file
+from linnet.model.spec import operator_file
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.spec import RunSpec
 

@@ -93,6 +93,7 @@ class TrainingSpec(Spec):
     windows: `stream` cuts the split into windows wherever they fall, anew in each epoch; with `documents` a window
     begins with a document, or goes on where one that is longer was cut (`data.windows`), and is filled with what
     follows. For many short documents: text from the middle of one teaches a model little about what to remember.
+    documents: those that share a window may see what is before them (`joined`), or not (`apart`).
     dag: the regulariser of a model with plga layers; null for none.
     precision: of the products; weights, moments and sums are float32. `auto` is bfloat16 on a CUDA device that has
     it, else float32 (`machine.choose_precision` says why). threads: null leaves the choice to PyTorch.
@@ -102,6 +103,7 @@ class TrainingSpec(Spec):
     accumulate: PositiveInt = 1
     context_length: PositiveInt | None = None
     windows: Literal["stream", "documents"] = "stream"
+    documents: Literal["joined", "apart"] = "joined"
     steps: PositiveInt | None = None
     tokens: PositiveInt | None = None
     optimiser: OptimiserSpec = OptimiserSpec()
@@ -125,6 +127,11 @@ class TrainingSpec(Spec):
                 " (--set training.steps=null clears that one)"
             )
         return self
+
+    @property
+    def penalties(self) -> dict[str, dict[str, float] | None]:
+        """The penalties that layers may have, by name, with the coefficients of their terms; None: not wanted."""
+        return {"dag": None if self.dag is None else self.dag.model_dump()}
 
 
 class RunSpec(Spec):

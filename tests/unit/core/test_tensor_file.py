@@ -11,9 +11,9 @@ from linnet.core import tensor_file
 from linnet.core.errors import UserError
 from linnet.core.tensor_file import read_tensors
 from linnet.inference.state import load_state
+from linnet.layers.mixers.plga.files import read_operators
 from linnet.model.decoder import Decoder
 from linnet.model.folder import load_decoder, save_decoder
-from linnet.model.operator_file import read_operators
 from linnet.model.spec import ModelSpec
 
 

@@ -9,10 +9,10 @@ from linnet.inference.caches import Caches
 from linnet.inference.engine import decode, new_state
 from linnet.inference.sampling import Sampling
 from linnet.layers.contract import MixerSpec
-from linnet.layers.mixers.plga.module import PlgaState
+from linnet.layers.mixers.plga import PlgaState
+from linnet.layers.mixers.plga.files import save_operators
 from linnet.layers.mixers.plga.operator import PowerLawOperator
 from linnet.model.decoder import Decoder
-from linnet.model.operator_file import save_operators
 
 GREEDY = Sampling(temperature=0)
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6, 5], [8]]

@@ -3,7 +3,7 @@
 One stream of two layers: the lower keeps a bank, the upper the eight most relevant tokens.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 import pytest
@@ -11,18 +11,19 @@ import torch
 from small_models import VOCABULARY
 from torch import Tensor, nn
 
-from linnet.inference import BankContext, ContextPolicy
-from linnet.inference.context import layer_sizes
+from linnet.inference import BankRetention, EvictionPolicy
 from linnet.inference.engine import decode, new_state
+from linnet.inference.retention import layer_sizes
 from linnet.inference.sampling import Sampling
-from linnet.layers.mixers.ted.module import Ted
+from linnet.layers.mixers.ted import Ted
 from linnet.layers.mixers.ted.state import TedState
+from linnet.layers.view import View
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 
 KEPT = 8
-CONTEXTS = [BankContext(), ContextPolicy(top_k=KEPT)]
+CONTEXTS = [BankRetention(), EvictionPolicy(top_k=KEPT)]
 LAST = 2_000
 """So many tokens decide what the upper layer holds: all before them are evicted."""
 
@@ -81,7 +82,7 @@ def check_the_bank_reads_all_tokens(decoder: Decoder, text: Text) -> None:
     x_1VD = decoder.layers[0].mixer_norm(decoder.embedding.tokens.weight)[None]
     v_1VD, _ = mixer.quantity_gate.split(mixer.quantity_gate(x_1VD))
     rates_1VN = mixer.rates(x_1VD)
-    found_D = state.read(rates_1VN[:, last], v_1VD[:, last], text.state.span(), mixer.decay)[0, 0]
+    found_D = state.read(rates_1VN[:, last], v_1VD[:, last], View(text.state.position), mixer.decay)[0, 0]
     exact_D = read_by_definition(mixer, x_1VD, text.tokens)
     assert float((found_D - exact_D).abs().max() / exact_D.abs().max()) < 1e-5
     assert float(rates_1VN.min()) < 1e-5, "no token lives long"
@@ -90,7 +91,7 @@ def check_the_bank_reads_all_tokens(decoder: Decoder, text: Text) -> None:
 def check_the_policy_has_forgotten_what_it_has_evicted(decoder: Decoder, text: Text) -> None:
     """An upper layer that was emptied `LAST` tokens ago, and has read those as one chunk, goes on in the same way."""
     lower, upper = text.earlier.layers
-    fresh = DecoderState((lower, upper.forget()), text.earlier.capacity, text.earlier.position)
+    fresh = replace(text.earlier, layers=(lower, upper.forget()))
     expected_V = decoder(text.tokens[None, fresh.position :], fresh)[0, -1]
     torch.testing.assert_close(decoder(text.tokens[None, -1:], text.state)[0, -1], expected_V, rtol=1e-4, atol=1e-5)
     assert [layer.size for layer in layer_sizes(text.state)[1:]] == [KEPT]

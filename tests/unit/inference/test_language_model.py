@@ -194,10 +194,10 @@ def test_import_linnet_does_not_import_torch():
 
 
 def test_the_contexts_are_where_one_looks_for_them_and_do_not_import_torch_before():
-    names = "FULL, BankContext, ContextPolicy"
+    names = "FULL, BankRetention, EvictionPolicy"
     code = (
         f"import sys, linnet.inference as i; assert 'torch' not in sys.modules; from linnet.inference import {names};"
     )
-    subprocess.run([sys.executable, "-c", code + "i.ContextPolicy(top_k=3); assert i.FULL is FULL"], check=True)
+    subprocess.run([sys.executable, "-c", code + "i.EvictionPolicy(top_k=3); assert i.FULL is FULL"], check=True)
     with pytest.raises(ImportError, match="cannot import name 'Context'"):
         from linnet.inference import Context  # noqa: F401

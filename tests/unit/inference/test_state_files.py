@@ -18,25 +18,25 @@ PLGA = next(mixer for mixer in EXAMPLES if mixer.kind == "plga")
 every_mixer = pytest.mark.parametrize("mixer", EXAMPLES, ids=EXAMPLE_IDS)
 
 
-def state_after(decoder: Decoder, padding_B: torch.Tensor | None = None, tokens: int = 5) -> DecoderState:
-    state = decoder.initial_state(2, 12, padding_B)
+def state_after(decoder: Decoder, padding: tuple[int, ...] | None = None, tokens: int = 5) -> DecoderState:
+    state = decoder.initial_state(2, 12)
     if tokens:
         with torch.no_grad():
-            decoder(torch.arange(2 * tokens).reshape(2, tokens), state)
+            decoder(torch.arange(2 * tokens).reshape(2, tokens), state, padding=padding)
     return state
 
 
 @every_mixer
-@pytest.mark.parametrize("padding_B", [None, torch.tensor([0, 3])], ids=["whole", "padded"])
+@pytest.mark.parametrize("padding", [None, (0, 3)], ids=["whole", "padded"])
 @torch.no_grad()
 def test_going_on_after_loading_gives_identical_logits(
-    mixer: MixerSpec, padding_B: torch.Tensor | None, tmp_path: Path
+    mixer: MixerSpec, padding: tuple[int, ...] | None, tmp_path: Path
 ):
     decoder, path = small_decoder(mixer), tmp_path / "state.safetensors"
-    state = state_after(decoder, padding_B)
+    state = state_after(decoder, padding)
     save_state(state, path)
     loaded = load_state(decoder, path)
-    assert (loaded.position, loaded.capacity, loaded.nbytes) == (5, 12, state.nbytes)
+    assert (loaded.positions, loaded.capacity, loaded.nbytes) == (state.positions, 12, state.nbytes)
     for tokens_BT in (torch.tensor([[1], [2]]), torch.tensor([[3, 4, 5], [6, 7, 8]])):
         expected = decoder(tokens_BT, state)
         torch.testing.assert_close(decoder(tokens_BT, loaded), expected, rtol=0, atol=0)
@@ -55,7 +55,7 @@ def test_a_state_that_has_seen_nothing_can_be_kept_too(mixer: MixerSpec, tmp_pat
 def test_a_frozen_operator_can_be_kept_without_tokens(tmp_path: Path):
     decoder, path = small_decoder(PLGA), tmp_path / "state.safetensors"
     state = state_after(decoder)
-    frozen = DecoderState(tuple(layer.forget() for layer in state.layers), state.capacity)
+    frozen = state.forget()
     save_state(frozen, path)
     loaded = load_state(decoder, path)
     tokens_BT = torch.tensor([[1, 2], [3, 4]])
@@ -94,8 +94,8 @@ def test_a_file_that_is_no_state_is_refused(tmp_path: Path):
     (tmp_path / "text").write_text("once upon a time")
     refused(decoder, tmp_path / "text", "not a safetensors file")
     save_file({"weight": torch.zeros(2)}, tmp_path / "weights")
-    refused(decoder, tmp_path / "weights", "not a decode state, it has no count 'position'")
-    save_file({"position": torch.tensor(0), "capacity": torch.tensor(4)}, tmp_path / "empty")
+    refused(decoder, tmp_path / "weights", "not a decode state, it has no tensors of layers")
+    save_file({"positions": torch.tensor([0]), "capacity": torch.tensor(4)}, tmp_path / "empty")
     refused(decoder, tmp_path / "empty", "no tensors of layers")
 
 
@@ -105,10 +105,11 @@ def test_what_does_not_fit_the_model_is_named(tmp_path: Path):
     refused(decoder, changed(tmp_path, decoder, layer__1__keys=None), "tensor layer.1.keys is missing")
     refused(decoder, changed(tmp_path, decoder, layer__2__keys=keys), "tensor layer.2.keys does not belong")
     refused(decoder, changed(tmp_path, decoder, layer__1__keys=keys[:1]), r"tensor layer.1.keys: shape \[1, ")
-    refused(
-        decoder, changed(tmp_path, decoder, padding=torch.zeros(3, dtype=torch.int64)), r"tensor padding: shape \[3\]"
-    )
-    refused(decoder, changed(tmp_path, decoder, position=torch.tensor(13)), "position 13: expected 0 to the capacity")
+    refused(decoder, changed(tmp_path, decoder, padding=torch.zeros(2)), "tensor padding does not belong")
+    refused(decoder, changed(tmp_path, decoder, positions=torch.tensor([5])), "it has no 'positions' of its 2 rows")
+    refused(decoder, changed(tmp_path, decoder, capacity=None), "it has no count 'capacity'")
+    positions = torch.tensor([5, 13])
+    refused(decoder, changed(tmp_path, decoder, positions=positions), "position 13: expected 0 to the capacity")
     refused(decoder, changed(tmp_path, decoder, capacity=torch.tensor(-1)), "position 5: expected 0 to the capacity")
     refused(decoder.float(), changed(tmp_path, small_decoder()), "float64: this model's has shape .* float32")
 
@@ -131,3 +132,11 @@ def test_an_operator_of_another_shape_or_none_after_tokens_is_refused(tmp_path: 
 def test_a_count_of_tokens_beyond_all_memory_is_refused_without_taking_it(tmp_path: Path):
     decoder = small_decoder()
     refused(decoder, changed(tmp_path, decoder, capacity=torch.tensor(2**50)), "this model's has shape")
+
+
+@torch.no_grad()
+def test_a_file_with_one_position_for_all_rows_is_read(tmp_path: Path):
+    """As they were written before rows had positions of their own."""
+    decoder = small_decoder()
+    path = changed(tmp_path, decoder, positions=None, position=torch.tensor(5))
+    assert load_state(decoder, path).positions == (5, 5)

@@ -12,8 +12,8 @@ from small_models import speaker
 from linnet.inference.sampling import Sampling
 from linnet.inspection.caches import CacheComparison, compare_caches, distances, first_difference
 from linnet.inspection.operator_figures import operator_figures
-from linnet.layers.mixers.plga.module import DensitySpec, PlgaSpec
-from linnet.model.deductive import operators
+from linnet.layers.mixers.plga import DensitySpec, PlgaSpec
+from linnet.model.watched import operators
 
 PLGA = PlgaSpec(heads=2, metric_hidden=12, residual_units=2)
 PROMPT, TOKENS = "a bird", 12

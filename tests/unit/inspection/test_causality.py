@@ -12,7 +12,7 @@ from linnet.core.errors import UserError
 from linnet.data.shards import TokenSequence
 from linnet.evaluation.likelihood import Evaluation, Likelihood
 from linnet.inspection.causality import Causality, CutMove, Moves, differing_windows, frozen_pass, moves, whole_pass
-from linnet.layers.mixers.plga.module import DensitySpec, PlgaSpec
+from linnet.layers.mixers.plga import DensitySpec, PlgaSpec
 
 PLGA = PlgaSpec(heads=2, metric_hidden=12, residual_units=2)
 

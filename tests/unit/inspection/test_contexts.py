@@ -11,21 +11,21 @@ from small_models import small_decoder, small_spec
 
 from linnet.core import numbers
 from linnet.evaluation.likelihood import likelihood
-from linnet.inference.context import context_state
+from linnet.inference.retention import retaining_state
 from linnet.inspection.contexts.grid import THRESHOLDS, TOP_K, contexts, name, series, varied
 from linnet.inspection.contexts.measure import Comparison, LayerContext, Outcome, compare, standard_error
 from linnet.inspection.contexts.reading import Batch, Reader
 from linnet.inspection.contexts.tables import conclusion, contexts_tables
 from linnet.layers.mixers.attention import AttentionSpec
-from linnet.layers.mixers.plga.module import PlgaSpec
-from linnet.layers.mixers.ted.module import Ted, TedSpec
-from linnet.layers.mixers.ted.state import FULL, BankContext
+from linnet.layers.mixers.plga import PlgaSpec
+from linnet.layers.mixers.ted import Ted, TedSpec
+from linnet.layers.retention import FULL, BankRetention
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORED
-from linnet.ops.decay.context import ContextPolicy
+from linnet.ops.decay.eviction import EvictionPolicy
 
 TED = TedSpec(heads=2, chunk=3, tolerance=1e-9)
-COMPARED = [FULL, BankContext(16), ContextPolicy(4, -1.0), ContextPolicy(0, 0.3), ContextPolicy(5, 0.1, 2)]
+COMPARED = [FULL, BankRetention(16), EvictionPolicy(4, -1.0), EvictionPolicy(0, 0.3), EvictionPolicy(5, 0.1, 2)]
 LENGTHS = [[12, 7], [9, 9], [3]]
 
 
@@ -85,7 +85,7 @@ def test_a_window_is_read_as_if_alone_and_token_by_token(decoder: Decoder, conte
     found = Reader.of(decoder, CALIBRATION, 12).read(Batch.ending_together(*windows()[0]), context)
     for row, (inputs_T, targets_T) in enumerate(zip(*windows()[0], strict=True)):
         length = int((targets_T != IGNORED).sum())
-        state, nats, sizes, nbytes = context_state(decoder, 1, length, context), 0.0, [], []
+        state, nats, sizes, nbytes = retaining_state(decoder, 1, length, context), 0.0, [], []
         held = ted_layers(decoder)
         for step in range(length):
             logits = decoder(inputs_T[None, step : step + 1], state)[0, 0]
@@ -105,7 +105,7 @@ def test_all_tokens_have_the_bits_per_byte_of_evaluation(decoder: Decoder):
     token_bytes_V = torch.arange(1, 24)
     expected = likelihood(decoder, windows(), token_bytes_V, CALIBRATION)
     bytes_N = torch.cat([(token_bytes_V[t.clamp(min=0)] * (t != IGNORED)).sum(1) for _, t in windows()])
-    compared = [FULL, ContextPolicy(0, -1.0), ContextPolicy(2, -1.0)]
+    compared = [FULL, EvictionPolicy(0, -1.0), EvictionPolicy(2, -1.0)]
     found = compare(Reader.of(decoder, CALIBRATION, 12), batches(), bytes_N, compared, ted_layers(decoder), 12, 0.1)
     assert (found.windows, found.tokens, found.bytes) == (5, expected.tokens, expected.bytes)
     assert found.full.bits_per_byte == pytest.approx(expected.bits_per_byte, rel=1e-9)
@@ -117,7 +117,13 @@ def test_all_tokens_have_the_bits_per_byte_of_evaluation(decoder: Decoder):
 
 def test_every_token_counts_the_same():
     found = compare(
-        Reader.of(DECODERS["ted"], CALIBRATION, 12), batches(), torch.ones(5), [FULL, BankContext(16)], [0, 1], 12, 0.1
+        Reader.of(DECODERS["ted"], CALIBRATION, 12),
+        batches(),
+        torch.ones(5),
+        [FULL, BankRetention(16)],
+        [0, 1],
+        12,
+        0.1,
     )
     lengths = [length for row in LENGTHS for length in row]
     expected = sum(length * (length + 1) / 2 for length in lengths) / sum(lengths)
@@ -125,7 +131,7 @@ def test_every_token_counts_the_same():
     assert found.full.average_context == pytest.approx(expected) and found.full.largest_context == 12
     assert [layer.layer for layer in found.full.layers] == [0, 1]
     assert found.full.state_bytes == pytest.approx(expected * 2 * (16 + 2) * 8)
-    assert found.outcomes[1].state_bytes == context_state(DECODERS["ted"], 1, 12, BankContext(16)).nbytes
+    assert found.outcomes[1].state_bytes == retaining_state(DECODERS["ted"], 1, 12, BankRetention(16)).nbytes
 
 
 def test_the_standard_error_of_equal_windows_is_that_of_a_mean():
@@ -150,18 +156,18 @@ def test_the_grid():
     ]
     assert contexts(top_k=[8, 4, 8], bank_length=64) == [
         FULL,
-        BankContext(64),
-        ContextPolicy(4, -1.0),
-        ContextPolicy(8, -1.0),
+        BankRetention(64),
+        EvictionPolicy(4, -1.0),
+        EvictionPolicy(8, -1.0),
     ]
-    assert contexts(thresholds=[0.1], min_tokens_to_keep=3)[2:] == [ContextPolicy(0, 0.1, 3)]
+    assert contexts(thresholds=[0.1], min_tokens_to_keep=3)[2:] == [EvictionPolicy(0, 0.1, 3)]
     crossed = contexts([1, 2], [0.1, 1e-4])[2:]
     assert [name(one) for one in crossed] == [
         "top_k 1, threshold 1e-4", "top_k 1, threshold 0.1", "top_k 2, threshold 1e-4", "top_k 2, threshold 0.1"
     ]  # fmt: skip
     assert {series(one) for one in crossed} == {"top_k 1 and threshold", "top_k 2 and threshold"}
-    assert varied(crossed[0]) == "1e-4" and varied(ContextPolicy(7, -1.0)) == "7"
-    assert (name(ContextPolicy(0, -1.0)), varied(ContextPolicy(0, -1.0))) == ("no eviction", "off")
+    assert varied(crossed[0]) == "1e-4" and varied(EvictionPolicy(7, -1.0)) == "7"
+    assert (name(EvictionPolicy(0, -1.0)), varied(EvictionPolicy(0, -1.0))) == ("no eviction", "off")
 
 
 def outcome(context, bits: float, state_bytes: float, error: float | None = 0.0) -> Outcome:
@@ -175,10 +181,10 @@ def comparison(*others: Outcome, within: float = 0.1) -> Comparison:
 
 def test_the_smallest_state_that_loses_nothing():
     tried = [
-        outcome(BankContext(), 2.0, 20_480),
-        outcome(ContextPolicy(8, -1.0), 2.1, 5_120),
-        outcome(ContextPolicy(16, -1.0), 2.0019, 10_240, 0.0012),
-        outcome(ContextPolicy(32, -1.0), 1.999, 30_720),
+        outcome(BankRetention(), 2.0, 20_480),
+        outcome(EvictionPolicy(8, -1.0), 2.1, 5_120),
+        outcome(EvictionPolicy(16, -1.0), 2.0019, 10_240, 0.0012),
+        outcome(EvictionPolicy(32, -1.0), 1.999, 30_720),
     ]
     found = comparison(*tried)
     assert found.smallest is tried[2]
@@ -197,20 +203,20 @@ def test_the_smallest_state_that_loses_nothing():
 
 def test_what_is_not_certain_is_said_so():
     for error in (0.0021, None):
-        found = comparison(outcome(ContextPolicy(8, -1.0), 2.001, 5_120, error), outcome(BankContext(), 2.0, 9_000))
+        found = comparison(outcome(EvictionPolicy(8, -1.0), 2.001, 5_120, error), outcome(BankRetention(), 2.0, 9_000))
         assert "Its error is larger than that limit: read more --windows." in conclusion(found)
-    sure = comparison(outcome(ContextPolicy(8, -1.0), 2.001, 5_120, 0.0019), outcome(BankContext(), 2.0, 9_000))
+    sure = comparison(outcome(EvictionPolicy(8, -1.0), 2.001, 5_120, 0.0019), outcome(BankRetention(), 2.0, 9_000))
     assert "read more" not in conclusion(sure)
-    none = comparison(outcome(BankContext(), 2.1, 9_000), outcome(ContextPolicy(8, -1.0), math.nan, 5_120, math.nan))
+    none = comparison(outcome(BankRetention(), 2.1, 9_000), outcome(EvictionPolicy(8, -1.0), math.nan, 5_120, math.nan))
     assert conclusion(none) == "No smaller state stays within 0.1 % of all tokens (full): 100 KiB."
     assert none.figures()["contexts"][2]["bits_per_byte"] is None
 
 
 def test_tables():
-    quality, layers = contexts_tables(comparison(outcome(ContextPolicy(16, 0.01), 2.002, 10_240, 0.0005)))
+    quality, layers = contexts_tables(comparison(outcome(EvictionPolicy(16, 0.01), 2.002, 10_240, 0.0005)))
     assert quality.rows[0] == ("full", "2.0000", "0.00000", "0.00000", "0.00 %", "623.1", "2,000", "100 KiB")
     assert quality.rows[1][:5] == ("top_k 16, threshold 0.01", "2.0020", "+0.00200", "0.00050", "+0.10 %")
     assert "1,000 tokens in 8 windows of at most 128" in quality.meaning
     assert layers.columns == ("", "layer 1", "layer 3") and layers.rows[1][1:] == ("12.2", "1,234.0")
-    alone, _ = contexts_tables(comparison(outcome(BankContext(), 2.0, 1, None)))
+    alone, _ = contexts_tables(comparison(outcome(BankRetention(), 2.0, 1, None)))
     assert alone.rows[1][3] == "one window"

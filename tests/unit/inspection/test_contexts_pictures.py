@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from linnet.inspection.contexts.grid import contexts
 from linnet.inspection.contexts.measure import Comparison, LayerContext, Outcome
 from linnet.inspection.contexts.pictures import apart, contexts_pictures, layers_picture, quality_picture
-from linnet.layers.mixers.ted.state import FULL, Context
+from linnet.layers.retention import FULL, Retention
 
 
 def size(png: bytes) -> tuple[int, int]:
@@ -19,7 +19,7 @@ def size(png: bytes) -> tuple[int, int]:
     return struct.unpack(">II", png[16:24])
 
 
-def comparison(compared: list[Context], layers: int = 2, worse: float = 0.01, error: float | None = 0.001):
+def comparison(compared: list[Retention], layers: int = 2, worse: float = 0.01, error: float | None = 0.001):
     outcomes = [
         Outcome(
             context,

@@ -11,8 +11,8 @@ from small_models import small_decoder
 from linnet.core.errors import UserError
 from linnet.data.shards import TokenSequence
 from linnet.inspection.invariance import Variation, document_prompts, invariance
-from linnet.layers.mixers.plga.module import DensitySpec, PlgaSpec
-from linnet.model.deductive import operators
+from linnet.layers.mixers.plga import DensitySpec, PlgaSpec
+from linnet.model.watched import operators
 
 PLGA = PlgaSpec(heads=2, metric_hidden=12, residual_units=2)
 

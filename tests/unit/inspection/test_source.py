@@ -8,14 +8,19 @@ from small_models import small_spec, speaker
 from linnet.core.errors import UserError
 from linnet.inspection.source import find_operators
 from linnet.layers.mixers.attention import AttentionSpec
-from linnet.layers.mixers.plga.module import PlgaSpec
+from linnet.layers.mixers.plga import PlgaSpec
+from linnet.layers.mixers.plga.files import save_operators
+from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.model.decoder import Decoder
-from linnet.model.deductive import deductive_outputs
 from linnet.model.fixed import with_fixed_operators
 from linnet.model.folder import save_decoder
-from linnet.model.operator_file import save_operators
+from linnet.model.watched import shown
 
 PLGA = PlgaSpec(heads=2, metric_hidden=12, residual_units=2)
+
+
+def deductive_outputs(decoder: Decoder, tokens_BT: torch.Tensor) -> list[DeductiveOutputs]:
+    return [DeductiveOutputs(*layer.values()) for layer in shown(decoder, tokens_BT) if len(layer) > 1]
 
 
 def _saved(model, folder):

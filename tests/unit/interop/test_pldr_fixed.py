@@ -17,10 +17,10 @@ from linnet.inference.language_model import load
 from linnet.interop.pldr import import_pldr
 from linnet.interop.pldr_layout import published_shapes
 from linnet.interop.pldr_transformers import OPERATORS, READ
-from linnet.layers.mixers.plga.module import with_fixed_operator
+from linnet.layers.mixers.plga import PlgaSpec
+from linnet.layers.mixers.plga.files import save_operators
 from linnet.model.cost import model_cost
 from linnet.model.folder import load_decoder
-from linnet.model.operator_file import save_operators
 from linnet.model.spec import ModelSpec
 from linnet.ops.rotary import rotary_range, rotate_reference
 
@@ -44,7 +44,7 @@ def operators(config: dict[str, Any]) -> list[Tensor]:
 @pytest.fixture
 def fixed_spec(spec: Path) -> Path:
     plain = yaml.safe_load(spec.read_text())
-    plain["blocks"][0]["mixer"] = with_fixed_operator(plain["blocks"][0]["mixer"])
+    plain["blocks"][0]["mixer"] = PlgaSpec.with_operator(plain["blocks"][0]["mixer"], "identity")
     plain["initialisation"]["operator"] = "operator.safetensors"
     spec.write_text(yaml.safe_dump(plain))
     return spec

@@ -6,17 +6,22 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.spec import override
+from linnet.layers.mixers.plga.files import save_operators
+from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
-from linnet.model.deductive import deductive_outputs
 from linnet.model.fixed import operators_for, with_fixed_operators
 from linnet.model.folder import load_decoder, save_decoder
-from linnet.model.operator_file import save_operators
 from linnet.model.spec import ModelSpec, read_description
+from linnet.model.watched import shown
 
 PLGA = {"kind": "plga", "heads": 2, "metric_hidden": 5, "residual_units": 1}
 ATTENTION = {"kind": "attention", "heads": 2}
 TOKENS = torch.arange(9)[None]
+
+
+def deductive_outputs(decoder: Decoder, tokens_BT: torch.Tensor) -> list[DeductiveOutputs]:
+    return [DeductiveOutputs(*layer.values()) for layer in shown(decoder, tokens_BT) if len(layer) > 1]
 
 
 def description(*blocks: dict, **changes) -> dict:

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import save_file
 
 from linnet.core.errors import UserError
-from linnet.model.operator_file import OUTPUTS, read_operators, save_operators
+from linnet.layers.mixers.plga.files import OUTPUTS, read_operators, save_operators
 
 LAYERS = [{name: torch.randn(2, 3, 3, dtype=torch.float64) for name in OUTPUTS} for _ in range(3)]
 

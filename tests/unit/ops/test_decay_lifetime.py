@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linnet.ops.decay.context import ContextPolicy, survivors
+from linnet.ops.decay.eviction import EvictionPolicy, survivors
 from linnet.ops.decay.lifetime import fading_ages, half_lives, lifetimes, lifetimes_definition, relevance
 
 SEEDS = st.integers(0, 2**31)
@@ -61,7 +61,7 @@ def test_the_fast_form_counts_the_steps_of_the_definition(seed, heads, threshold
 def test_a_context_that_evicts_below_the_threshold_holds_a_token_for_its_lifetime(seed, heads, threshold):
     """Step by step, as a decoder does it: relevance shrinks by a factor each step, what is below goes for ever."""
     norms_XN, rates_XN = tokens(seed, heads, slowest=0.1)
-    policy = ContextPolicy(threshold=threshold, min_tokens_to_keep=0)
+    policy = EvictionPolicy(threshold=threshold, min_tokens_to_keep=0)
     present_1X, held_X = torch.ones(1, len(norms_XN), dtype=torch.bool), torch.zeros(len(norms_XN))
     left_XN = norms_XN.clone()
     for _ in range(MOST):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from linnet.core.errors import UserError
-from linnet.model.operator_file import save_operators
+from linnet.layers.mixers.plga.files import save_operators
 from linnet.training.loop import train
 from linnet.training.record import Metrics, RunFolder
 

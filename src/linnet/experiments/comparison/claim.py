@@ -9,7 +9,7 @@ from linnet.core.files import read_json, sha256_of, write_json
 from linnet.experiments.comparison.layout import DESCRIPTION, OPERATORS
 from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.experiments.comparison.text import file_hashes
-from linnet.model.operators import operator_file
+from linnet.model.spec import operator_file
 
 
 def claim(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> None:

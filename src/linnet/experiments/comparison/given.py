@@ -6,7 +6,7 @@ from linnet.core.errors import UserError
 from linnet.experiments.comparison.layout import run_folder, taught_file
 from linnet.experiments.comparison.spec import ComparedSpec, ComparisonSpec
 from linnet.model.fixed import check_fixed_operators, check_taught_operators
-from linnet.model.operators import operator_file
+from linnet.model.spec import operator_file
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.record import RunFolder
 

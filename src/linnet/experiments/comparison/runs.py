@@ -14,9 +14,9 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.experiments.comparison.figures import Breakdown, CurvePoint
 from linnet.experiments.comparison.layout import run_folder, taught_file
 from linnet.experiments.comparison.spec import ComparedSpec, ComparisonSpec
-from linnet.model.deductive import operators
+from linnet.layers.registry import operator_files
 from linnet.model.folder import TOKENIZER, load_decoder
-from linnet.model.operator_file import save_operators
+from linnet.model.watched import operators
 from linnet.training.bar_watch import model_watch
 from linnet.training.loop import BrokenDownError, RunResult, fitted, train
 from linnet.training.record import DIVERGED, RunFolder
@@ -109,7 +109,7 @@ class Runs:
 def save_inferred(model: Path, path: Path) -> None:
     """Infer a model's operators from the empty prompt, the end token alone, and save them."""
     end = Tokenizer.load(model / TOKENIZER).end_id
-    save_operators(operators(load_decoder(model), torch.tensor([[end]])), path)
+    operator_files().save(operators(load_decoder(model), torch.tensor([[end]])), path)
 
 
 def validation_curve(folder: Path) -> list[CurvePoint]:

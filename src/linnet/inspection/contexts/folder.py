@@ -13,10 +13,10 @@ from linnet.data.windows import document_windows
 from linnet.evaluation.folder import TOKENS_AT_ONCE, ModelOnData, model_on_data
 from linnet.evaluation.frozen import OperatorFrom
 from linnet.evaluation.likelihood import text_bytes
+from linnet.inference.retention import chooses
 from linnet.inspection.contexts.grid import contexts
 from linnet.inspection.contexts.measure import Comparison, compare
 from linnet.inspection.contexts.reading import Batch, Reader
-from linnet.layers.mixers.ted.module import Ted
 
 WINDOWS, WITHIN_PERCENT = 32, 0.1
 
@@ -40,7 +40,7 @@ def inspect_contexts(
     are its bits per byte on them. `UserError` where the model has no ted layer, or model and data do not fit.
     """
     subject = model_on_data(model, data_folder, split, context_length, operator_from, device)
-    layers = [number for number, mixer in enumerate(subject.decoder.mixers) if isinstance(mixer, Ted)]
+    layers = [number for number, mixer in enumerate(subject.decoder.mixers) if chooses(mixer)]
     if not layers:
         kinds = ", ".join(dict.fromkeys(block.mixer.kind for block in subject.decoder.spec.blocks))
         raise UserError(f"{model}: has no context: its token mixer is {kinds}; expected a model with ted")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import product
 
 from linnet.core.numbers import plain
-from linnet.layers.mixers.ted.state import FULL, BankContext, Context, FullContext
-from linnet.ops.decay.context import ContextPolicy
+from linnet.layers.retention import FULL, BankRetention, FullRetention, Retention
+from linnet.ops.decay.eviction import EvictionPolicy
 
 TOP_K = (8, 16, 32, 64, 128, 256)
 THRESHOLDS = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
@@ -21,7 +21,7 @@ def contexts(
     thresholds: Sequence[float] = (),
     min_tokens_to_keep: int = 1,
     bank_length: int | None = None,
-) -> list[Context]:
+) -> list[Retention]:
     """All tokens, the bank, then policies: of each list given with the other off, of both their cross product.
 
     Without any, the lists above one after the other. Each once, in the order of its numbers.
@@ -30,32 +30,32 @@ def contexts(
         pairs = [*product(TOP_K, [OFF_THRESHOLD]), *product([OFF_TOP_K], THRESHOLDS)]
     else:
         pairs = list(product(sorted(top_k) or [OFF_TOP_K], sorted(thresholds) or [OFF_THRESHOLD]))
-    policies = [ContextPolicy(k, threshold, min_tokens_to_keep) for k, threshold in pairs]
-    return [FULL, BankContext(bank_length), *dict.fromkeys(policies)]
+    policies = [EvictionPolicy(k, threshold, min_tokens_to_keep) for k, threshold in pairs]
+    return [FULL, BankRetention(bank_length), *dict.fromkeys(policies)]
 
 
-def name(context: Context) -> str:
+def name(context: Retention) -> str:
     """`full`, `bank`, `top_k 8`, `threshold 1e-4`, `top_k 8, threshold 1e-4`."""
     match context:
-        case FullContext():
+        case FullRetention():
             return FULL_NAME
-        case BankContext():
+        case BankRetention():
             return BANK_NAME
-        case ContextPolicy():
+        case EvictionPolicy():
             limits = [f"top_k {context.top_k}"] if context.top_k else []
             if context.threshold >= 0:
                 limits.append(f"threshold {plain(context.threshold)}")
             return ", ".join(limits) or "no eviction"
 
 
-def series(context: ContextPolicy) -> str:
+def series(context: EvictionPolicy) -> str:
     """The policies among which one number alone differs: `threshold`, `top_k`, or `top_k 8 and threshold`."""
     if not context.top_k:
         return "threshold"
     return "top_k" if context.threshold < 0 else f"top_k {context.top_k} and threshold"
 
 
-def varied(context: ContextPolicy) -> str:
+def varied(context: EvictionPolicy) -> str:
     """The number that differs within its `series`."""
     if series(context) == "top_k":
         return str(context.top_k)

@@ -14,8 +14,8 @@ from torch import Tensor
 from linnet.inspection.contexts.grid import name, series
 from linnet.inspection.contexts.reading import Batch, Read, Reader
 from linnet.inspection.matrices import json_number
-from linnet.layers.mixers.ted.state import FULL, Context
-from linnet.ops.decay.context import ContextPolicy
+from linnet.layers.retention import FULL, Retention
+from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present.progress import progress
 
 
@@ -36,7 +36,7 @@ class Outcome:
     windows; None with a single one. state_bytes: of the TED layers of one stream, averaged over all tokens.
     """
 
-    context: Context
+    context: Retention
     bits_per_byte: float
     difference: float
     standard_error: float | None
@@ -65,7 +65,7 @@ class Outcome:
 
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON."""
-        policy = asdict(self.context) if isinstance(self.context, ContextPolicy) else {}
+        policy = asdict(self.context) if isinstance(self.context, EvictionPolicy) else {}
         return {
             "context": self.name,
             **policy,
@@ -107,7 +107,7 @@ class Comparison:
         """The policies, by the series in which one number alone differs."""
         found: dict[str, list[Outcome]] = {}
         for one in self.outcomes:
-            if isinstance(one.context, ContextPolicy):
+            if isinstance(one.context, EvictionPolicy):
                 found.setdefault(series(one.context), []).append(one)
         return found
 
@@ -128,7 +128,7 @@ def compare(
     reader: Reader,
     batches: Sequence[Batch],
     bytes_N: Tensor,
-    contexts: Sequence[Context],
+    contexts: Sequence[Retention],
     layers: Sequence[int],
     context_length: int,
     within_percent: float,
@@ -141,7 +141,7 @@ def compare(
     lengths_N = torch.cat([batch.lengths_B for batch in batches]).cpu()
     with progress("reading", len(contexts) * len(lengths_N), "windows") as advance:
 
-        def read(context: Context) -> Read:
+        def read(context: Retention) -> Read:
             found = []
             for batch in batches:
                 found.append(reader.read(batch, context))
@@ -159,7 +159,7 @@ def compare(
 
 
 def outcome(
-    context: Context, read: Read, full: Read, lengths_N: Tensor, bytes_N: Tensor, layers: Sequence[int]
+    context: Retention, read: Read, full: Read, lengths_N: Tensor, bytes_N: Tensor, layers: Sequence[int]
 ) -> Outcome:
     """The sums over all windows; every token counts the same."""
     difference_N = (read.nats_B - full.nats_B) / math.log(2)

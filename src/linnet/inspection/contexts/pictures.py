@@ -7,8 +7,8 @@ from typing import Any
 from linnet.core import numbers
 from linnet.inspection.contexts.grid import varied
 from linnet.inspection.contexts.measure import Comparison, Outcome
-from linnet.layers.mixers.ted.state import FULL
-from linnet.ops.decay.context import ContextPolicy
+from linnet.layers.retention import FULL
+from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present.drawing import new_figure, png_of
 from linnet.present.report import Picture
 
@@ -94,7 +94,7 @@ def _points(axes: Any, found: Comparison, value: Callable[[Outcome], float]) -> 
         axes.plot([one.state_bytes for one in line], values, marker="o", markersize=4, color=colour, label=name)
         _slanted_labels(axes, [(one, value(one)) for one in line], colour, above=number % 2 == 0)
     for one in found.outcomes:
-        if not isinstance(one.context, ContextPolicy):
+        if not isinstance(one.context, EvictionPolicy):
             marker = "*" if one.context == FULL else "D"
             hollow = {"markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.4, "linestyle": "none"}
             axes.plot([one.state_bytes], [value(one)], color="black", marker=marker, label=one.name, **hollow)
@@ -107,7 +107,7 @@ def _slanted_labels(axes: Any, points: Sequence[tuple[Outcome, float]], colour: 
     ordered = sorted(points, key=lambda point: point[0].state_bytes)
     places = [(math.log(one.state_bytes) - low) / (high - low) for one, _ in ordered]
     for (one, y), place in zip(ordered, apart(places, SLANTED_GAP), strict=True):
-        assert isinstance(one.context, ContextPolicy)
+        assert isinstance(one.context, EvictionPolicy)
         axes.annotate(
             varied(one.context),
             (math.exp(low + place * (high - low)), y),
@@ -156,10 +156,10 @@ def _layer_lines(axes: Any, found: Comparison, line: Sequence[Outcome]) -> None:
     from matplotlib import colormaps
 
     for one in found.outcomes:
-        if not isinstance(one.context, ContextPolicy):
+        if not isinstance(one.context, EvictionPolicy):
             _layer_line(axes, one, one.name, "black", ":" if one.context == FULL else "--")
     for number, one in enumerate(line):
-        assert isinstance(one.context, ContextPolicy)
+        assert isinstance(one.context, EvictionPolicy)
         colour = colormaps["viridis"](0.9 * number / max(1, len(line) - 1))
         _layer_line(axes, one, varied(one.context), colour, "-")
     layers = found.full.layers

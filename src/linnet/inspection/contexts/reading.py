@@ -10,11 +10,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from linnet.evaluation.frozen import frozen_state, rows_of
-from linnet.inference.context import context_state
-from linnet.layers.mixers.ted.state import Context, TedState
+from linnet.evaluation.frozen import frozen_state
+from linnet.inference.retention import retaining_state
+from linnet.layers.retention import Retention
+from linnet.layers.state import RetainingState
 from linnet.model.decoder import Decoder
-from linnet.model.state import DecoderState
+from linnet.model.state import DecoderState, rows_of
 from linnet.ops.cross_entropy import IGNORED
 
 
@@ -76,15 +77,15 @@ class Reader:
         return cls(decoder, None if decoder.causal else frozen_state(decoder, calibration_1T, 1, context_length))
 
     @torch.no_grad()
-    def read(self, batch: Batch, context: Context) -> Read:
+    def read(self, batch: Batch, context: Retention) -> Read:
         """One pass over every window, which is on the decoder's device, with a state that is empty before it."""
         state = self._state(batch, context)
-        hidden_BTD = self.decoder.hidden(batch.inputs_BT, state)
+        hidden_BTD = self.decoder.hidden(batch.inputs_BT, state, padding=batch.padding_B)
         nats = [
             self.decoder.token_loss(hidden_BTD[row : row + 1], batch.targets_BT[row : row + 1]).nats
             for row in range(len(batch.targets_BT))
         ]
-        held = [layer for layer in state.layers if isinstance(layer, TedState)]
+        held = [layer for layer in state.layers if isinstance(layer, RetainingState)]
         return Read(
             torch.stack(nats).double().cpu(),
             _columns(layer.mean_sizes(batch.lengths_B) for layer in held),
@@ -92,14 +93,13 @@ class Reader:
             _columns(layer.mean_nbytes(batch.lengths_B) for layer in held),
         )
 
-    def _state(self, batch: Batch, context: Context) -> DecoderState:
+    def _state(self, batch: Batch, context: Retention) -> DecoderState:
         rows, width = batch.inputs_BT.shape
-        state = context_state(self.decoder, rows, width, context, batch.padding_B)
-        if self.frozen is None:
-            return state
-        others = rows_of(self.frozen, rows).layers
-        layers = (own if isinstance(own, TedState) else other for own, other in zip(state.layers, others, strict=True))
-        return DecoderState(tuple(layers), width, padding_B=batch.padding_B)
+        state = retaining_state(self.decoder, rows, width, context)
+        if self.frozen is not None:
+            for own, settled in zip(state.layers, rows_of(self.frozen, rows).layers, strict=True):
+                own.settle_as(settled)
+        return state
 
 
 def _columns(of_layers: Iterable[Tensor]) -> Tensor:

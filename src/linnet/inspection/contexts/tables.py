@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from linnet.core import numbers
 from linnet.inspection.contexts.grid import series
 from linnet.inspection.contexts.measure import Comparison, Outcome
-from linnet.ops.decay.context import ContextPolicy
+from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present.report import Table
 
 
@@ -69,7 +69,7 @@ def conclusion(found: Comparison) -> str:
     )
     if best.standard_error is None or best.standard_error > full.bits_per_byte * found.within_percent / 100:
         line += " Its error is larger than that limit: read more --windows."
-    if isinstance(best.context, ContextPolicy) and best is min(found.lines[series(best.context)], key=_bytes):
+    if isinstance(best.context, EvictionPolicy) and best is min(found.lines[series(best.context)], key=_bytes):
         line += f" Nothing smaller was tried with {series(best.context)}."
     return line
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from linnet.core.errors import UserError
-from linnet.layers.mixers.ted.module import Ted
+from linnet.layers.contract import DecayingMixer
 from linnet.model.decoder import Decoder
 
 
 def ted_layers(decoder: Decoder, model: str) -> list[int]:
     """The numbers of the layers with trainable exponential decays; `UserError` naming the model if there is none."""
-    numbers = [number for number, mixer in enumerate(decoder.mixers) if isinstance(mixer, Ted)]
+    numbers = [number for number, mixer in enumerate(decoder.mixers) if isinstance(mixer, DecayingMixer)]
     if not numbers:
         kinds = dict.fromkeys(block.mixer.kind for block in decoder.spec.blocks)
         raise UserError(
@@ -26,7 +26,7 @@ def ted_layers(decoder: Decoder, model: str) -> list[int]:
     return numbers
 
 
-def norms_and_rates(mixer: Ted, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
+def norms_and_rates(mixer: DecayingMixer, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
     """The norms of each head's quantity and the rates, `[B, T, N]`, as the model computes them, then in float64.
 
     `FloatingPointError` where one of them is not finite: a model that has broken down.
@@ -48,15 +48,15 @@ def text_contributions(decoder: Decoder, tokens_T: Tensor) -> list[tuple[Tensor,
 
 
 @contextmanager
-def _catch_inputs(decoder: Decoder) -> Iterator[list[tuple[Ted, Tensor]]]:
+def _catch_inputs(decoder: Decoder) -> Iterator[list[tuple[DecayingMixer, Tensor]]]:
     """A list to which every ted mixer adds itself and what it reads meanwhile, in the order of the layers."""
-    caught: list[tuple[Ted, Tensor]] = []
+    caught: list[tuple[DecayingMixer, Tensor]] = []
 
     def catch(mixer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        assert isinstance(mixer, Ted)
+        assert isinstance(mixer, DecayingMixer)
         caught.append((mixer, inputs[0]))
 
-    mixers = [part for part in decoder.modules() if isinstance(part, Ted)]  # a shared one once
+    mixers = [part for part in decoder.modules() if isinstance(part, DecayingMixer)]  # a shared one once
     hooks = [mixer.register_forward_pre_hook(catch) for mixer in mixers]
     try:
         yield caught

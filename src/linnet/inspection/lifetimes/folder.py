@@ -25,9 +25,9 @@ from linnet.inspection.lifetimes.vocabulary import (
 )
 from linnet.inspection.windows import spread_windows
 from linnet.model.decoder import Decoder
-from linnet.ops.decay.context import ContextPolicy
+from linnet.ops.decay.eviction import EvictionPolicy
 
-THRESHOLD = ContextPolicy().threshold
+THRESHOLD = EvictionPolicy().threshold
 
 WINDOWS = 8
 

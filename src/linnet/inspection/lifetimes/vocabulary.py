@@ -18,8 +18,8 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.inspection.lifetimes.contributions import norms_and_rates
 from linnet.inspection.lifetimes.steps import json_steps
 from linnet.inspection.matrices import json_number
-from linnet.layers.contract import Span
-from linnet.layers.mixers.ted.module import Ted
+from linnet.layers.contract import DecayingMixer
+from linnet.layers.view import View
 from linnet.model.decoder import Block, Decoder
 from linnet.ops.decay.lifetime import half_lives, lifetimes, relevance
 
@@ -102,9 +102,8 @@ class Curves:
 
 def unknown_without_text(decoder: Decoder) -> str | None:
     """Why the lowest layer's lifetimes depend on more than the vocabulary entry; None where they do not."""
-    mixer = decoder.spec.blocks[0].mixer
-    if mixer.kind != "ted":
-        return f"the lowest layer is {mixer.kind}, not ted"
+    if not isinstance(decoder.mixers[0], DecayingMixer):
+        return f"the lowest layer is {decoder.spec.layer_kinds[0]}, not ted"
     return None if decoder.embedding.positions is None else "the model adds positions to its tokens"
 
 
@@ -131,9 +130,9 @@ def vocabulary_lifetimes(decoder: Decoder, tokenizer: Tokenizer, threshold: floa
 @torch.no_grad()
 def _contributions(decoder: Decoder, tokens_V: Tensor) -> tuple[Tensor, Tensor]:
     """The norms and rates `[V, N]` of entries in the lowest layer, on the CPU."""
-    x_1VD = decoder.embedding(tokens_V[None].to(decoder.device), Span())
+    x_1VD = decoder.embedding(tokens_V[None].to(decoder.device), View())
     block, layer = decoder.blocks[0], decoder.layers[0]
-    assert isinstance(block, Block) and isinstance(layer.mixer, Ted)
+    assert isinstance(block, Block) and isinstance(layer.mixer, DecayingMixer)
     if block.project is not None:
         x_1VD = block.project(x_1VD)
     norms_1VN, rates_1VN = norms_and_rates(layer.mixer, layer.mixer_norm(x_1VD) if layer.pre else x_1VD)

@@ -13,67 +13,19 @@ from functools import partial
 from typing import ClassVar, Literal, Self
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
-from linnet.core.spec import Spec
-from linnet.layers.contract import Mixer, MixerSpec, Span, State, Traits
-from linnet.layers.key_value import KeyValueState, WindowState, key_value_tensors
+from linnet.layers.contract import Mixer, MixerSpec, Place, RowStep, Traits
+from linnet.layers.key_value import KeyValueState, WindowState, key_value_row, key_value_tensors, seen_keys
+from linnet.layers.retention import FULL, Retention
+from linnet.layers.rotary import RotarySpec, check_heads, queries_keys_values
+from linnet.layers.state import State
+from linnet.layers.view import View
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.attention import attention, attention_reference
-from linnet.ops.rotary import Pairing, rotary_range, rotary_table, rotate_heads
 from linnet.ops.windowed_attention import in_blocks, windowed_pairs
-
-
-class RotarySpec(Spec):
-    """Rotary positions: `base` of the angles, which elements of a head form a pair, how much of a head is turned.
-
-    `fraction` of a head's elements, from the first, are turned (1 all of them; GPT-NeoX a quarter).
-    """
-
-    base: PositiveFloat = 10000.0
-    pairing: Pairing = "halves"
-    fraction: float = Field(default=1.0, gt=0, le=1)
-
-    def width(self, head_dim: int) -> int:
-        """How many elements of a head are turned."""
-        return int(head_dim * self.fraction)
-
-    def turned(self, joint_BTNK: Tensor, heads: tuple[int, int, int], span: Span) -> tuple[Tensor, ...]:
-        """Queries and keys, rotated by the positions of their tokens, and values, from one joint projection."""
-        length, width = joint_BTNK.shape[1], self.width(joint_BTNK.shape[-1])
-        end, device = span.start + length, joint_BTNK.device
-        if span.padding_B is None:
-            table = rotary_range(span.start, end, width, self.base, device)
-        else:
-            table = rotary_table(span.positions(length, device), width, self.base, end)
-        return rotate_heads(joint_BTNK, heads, table, self.pairing)
-
-
-def queries_keys_values(
-    joint_BTD: Tensor, heads: tuple[int, int, int], rotary: RotarySpec | None, span: Span
-) -> tuple[Tensor, ...]:
-    """`[B, T, (N + 2M) K]` -> queries `[B, N, T, K]`, keys and values `[B, M, T, K]`, rotated where asked for."""
-    joint_BTNK = joint_BTD.view(*joint_BTD.shape[:2], sum(heads), -1)
-    parts = torch.split(joint_BTNK, list(heads), dim=2) if rotary is None else rotary.turned(joint_BTNK, heads, span)
-    return tuple(part.transpose(1, 2) for part in parts)
-
-
-def check_heads(heads: int, head_dim: int | None, d_model: int, rotary: RotarySpec | None) -> None:
-    """Raise a `ValueError` that names the field where heads and width do not fit."""
-    if head_dim is None and d_model % heads:
-        raise ValueError(f"heads: {heads}: must divide the width {d_model}, or head_dim must be given")
-    width = head_dim or d_model // heads
-    if rotary is None:
-        return
-    if rotary.fraction == 1 and width % 2:
-        raise ValueError(f"heads: {heads}: gives heads of width {width}; rotary positions need an even width")
-    if rotary.width(width) % 2 or rotary.width(width) == 0:
-        raise ValueError(
-            f"rotary.fraction: {rotary.fraction}: of heads of width {width} it turns {rotary.width(width)} elements;"
-            " expected an even number above 0"
-        )
 
 
 class AttentionSpec(MixerSpec):
@@ -104,9 +56,9 @@ class AttentionSpec(MixerSpec):
             cls(heads=2, out_bias=True, scale=1.0, window=4, rotary=RotarySpec(fraction=0.5)),
         ]
 
-    def check(self, d_model: int) -> None:
+    def check(self, width: int) -> None:
         """Heads must divide the width, key-value heads must divide the heads."""
-        check_heads(self.heads, self.head_dim, d_model, self.rotary)
+        check_heads(self.heads, self.head_dim, width, self.rotary)
         if self.kv_heads is not None and self.heads % self.kv_heads:
             raise ValueError(f"kv_heads: {self.kv_heads}: must divide heads, which is {self.heads}")
 
@@ -119,16 +71,17 @@ class AttentionSpec(MixerSpec):
         """Whether the map behind the heads has a bias."""
         return self.bias if self.out_bias is None else self.out_bias
 
-    def build(self, d_model: int, context_length: int) -> "Attention":
+    def build(self, place: Place) -> "Attention":
         """Build the module."""
-        return Attention(self, d_model)
+        return Attention(self, place.width)
 
-    def cost(self, d_model: int, context_length: int) -> Cost:
+    def cost(self, place: Place) -> Cost:
         """Projections, scores and weighted sum; keys and values as state."""
-        heads, kv_heads, head_dim = self.widths(d_model)
-        query, key_value = (linear_cost(d_model, count * head_dim, self.bias) for count in (heads, kv_heads))
-        out = linear_cost(heads * head_dim, d_model, self.out_has_bias)
-        maps = query + key_value.repeated(2) + out + Cost(kept_per_token=d_model)
+        width = place.width
+        heads, kv_heads, head_dim = self.widths(width)
+        query, key_value = (linear_cost(width, count * head_dim, self.bias) for count in (heads, kv_heads))
+        out = linear_cost(heads * head_dim, width, self.out_has_bias)
+        maps = query + key_value.repeated(2) + out + Cost(kept_per_token=width)
         shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None)
         return maps + (shape.cost() if self.window is None else shape.windowed_cost(self.window))
 
@@ -187,23 +140,28 @@ class Attention(Mixer):
         self.out = Linear(self.heads * self.head_dim, d_model, bias=spec.out_has_bias)
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
     ) -> KeyValueState | WindowState:
         """Room for the keys and values of `capacity` tokens, or of a window."""
         kept = self.window or capacity
         tensors = key_value_tensors(batch, self.kv_heads, kept, self.head_dim, device, dtype)
         return KeyValueState(*tensors) if self.window is None else WindowState(*tensors)
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, span: Span = Span()) -> Tensor:
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """Anything, but for a chunk of several tokens behind a window: rows then take in different keys."""
+        return view.uniform or not isinstance(state, WindowState) or (length == 1 and view.padding is None)
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         heads = (self.heads, self.kv_heads, self.kv_heads)
-        q_BNTK, k_BMSK, v_BMSK = queries_keys_values(self.query_key_value(x_BTD), heads, self.rotary, span)
-        padding_B = span.padding_B
-        if isinstance(state, KeyValueState):
-            k_BMSK, v_BMSK = state.append(k_BMSK, v_BMSK, span.start)
-        elif isinstance(state, WindowState):
-            k_BMSK, v_BMSK, first = state.append(k_BMSK, v_BMSK, span.start, ordered=padding_B is not None)
-            padding_B = None if padding_B is None else (padding_B - first).clamp(min=0)
-        out_BNTK = self.attend(q_BNTK, k_BMSK, v_BMSK, padding_B, self.scale, self.window)
+        q_BNTK, k_BMTK, v_BMTK = queries_keys_values(self.query_key_value(x_BTD), heads, self.rotary, view)
+        seen = seen_keys(k_BMTK, v_BMTK, state, view)
+        out_BNTK = self.attend(q_BNTK, *seen[:3], self.scale, self.window, seen.last_BT)
         out_BTD: Tensor = self.out(out_BNTK.transpose(1, 2).flatten(2))
         return out_BTD
+
+    def row_step(self, state: State | None) -> RowStep | None:
+        """See `Sublayer`; not over a window."""
+        if not isinstance(state, KeyValueState):
+            return None
+        return key_value_row(self.query_key_value, self.out, state, self.heads, self.rotary, scale=self.scale)

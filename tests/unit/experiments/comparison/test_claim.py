@@ -10,7 +10,7 @@ import yaml
 from linnet.core.errors import UserError
 from linnet.experiments.comparison.claim import OPERATORS, claim
 from linnet.experiments.comparison.spec import ComparisonSpec
-from linnet.model.operator_file import save_operators
+from linnet.layers.mixers.plga.files import save_operators
 
 
 def save(path: Path, value: float = 1.0) -> str:

@@ -13,7 +13,7 @@ from linnet.core.files import write_json
 from linnet.experiments.comparison.given import check_operators
 from linnet.experiments.comparison.layout import run_folder, taught_file
 from linnet.experiments.comparison.spec import ComparisonSpec
-from linnet.model.operator_file import save_operators
+from linnet.layers.mixers.plga.files import save_operators
 
 ABLATION = Path(__file__).parents[4] / "ablations" / "pldr.yaml"
 FIT = torch.eye(32).expand(4, 32, 32)

@@ -14,8 +14,9 @@ from linnet.experiments.comparison.run import compare
 from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.experiments.comparison.text import prepare_parts
 from linnet.inference.language_model import load
-from linnet.model.deductive import deductive_outputs
+from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.model.folder import load_decoder
+from linnet.model.watched import shown
 
 SMALL = {
     "text": {"stories": 60, "parts": 2},
@@ -30,6 +31,10 @@ SMALL = {
         {"name": "random", "part": 2, "set": {"model.operator": "random"}},
     ],
 }
+
+
+def deductive_outputs(decoder, tokens_BT) -> list[DeductiveOutputs]:
+    return [DeductiveOutputs(*layer.values()) for layer in shown(decoder, tokens_BT) if len(layer) > 1]
 
 
 @pytest.fixture(scope="module")

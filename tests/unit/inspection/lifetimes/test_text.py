@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from small_models import small_decoder
 
 from linnet.core.errors import UserError
-from linnet.inference.context import context_state
+from linnet.inference.retention import retaining_state
 from linnet.inspection.lifetimes.contributions import ted_layers, text_contributions
 from linnet.inspection.lifetimes.text import LayerLifetimes, quantile, text_lifetimes
 from linnet.layers.mixers.attention import AttentionSpec
-from linnet.layers.mixers.ted.module import TedSpec
+from linnet.layers.mixers.ted import TedSpec
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.ops.decay.context import ContextPolicy
+from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.ops.decay.lifetime import half_lives, lifetimes
 
 TED = TedSpec(heads=2, rate_bias=True)
@@ -59,8 +59,8 @@ def test_the_average_context_is_what_a_decoder_holds_that_drops_what_is_below(mi
     found = text_lifetimes(decoder, windows, [0, 1], 1e-3)
     assert (found.windows, found.tokens, found.whole_context) == (3, 40, 20.5)
     held = torch.zeros(2)
-    policy = ContextPolicy(threshold=1e-3, min_tokens_to_keep=0)
-    state = context_state(decoder, 3, 40, policy)
+    policy = EvictionPolicy(threshold=1e-3, min_tokens_to_keep=0)
+    state = retaining_state(decoder, 3, 40, policy)
     for tokens in windows.split(1, dim=1):
         decoder.hidden(tokens, state)
         held += torch.tensor([float(layer.sizes(state.position).float().mean()) for layer in state.layers]) / 40

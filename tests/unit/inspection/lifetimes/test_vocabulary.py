@@ -19,7 +19,7 @@ from linnet.inspection.lifetimes.vocabulary import (
     vocabulary_lifetimes,
 )
 from linnet.layers.mixers.attention import AttentionSpec
-from linnet.layers.mixers.ted.module import TedSpec
+from linnet.layers.mixers.ted import TedSpec
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.lifetime import half_lives, lifetimes, relevance

@@ -1,109 +1,32 @@
 """Power-law graph attention: attention through an operator that a deep net deduces from the text.
 
-Gokden, "PLDR-LLMs learn a generalizable tensor operator that can replace its own deep neural net at inference"
-(arXiv 2502.13502). Scores are `q G k^T / sqrt(K)`, so a fused attention kernel serves once `q` is replaced by `q G`.
+Scores are `q G k^T / sqrt(K)`, so a fused attention kernel serves once `q` is replaced by `q G` (Gokden, arXiv
+2502.13502).
 
 Legend: `B` batch, `T` tokens of the chunk, `H` heads, `K` head width, `D` model width.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
-from pydantic import PositiveInt, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
-from linnet.layers.contract import Mixer, MixerSpec, Span, State, Traits
-from linnet.layers.key_value import KeyValueState, key_value_tensors
-from linnet.layers.mixers.attention import RotarySpec, check_heads, queries_keys_values
-from linnet.layers.mixers.plga.density import DensitySpec, density_cost
-from linnet.layers.mixers.plga.operator import FixedOperator, PowerLawOperator, Start, fixed_cost, operator_cost
-from linnet.nn.cost import Cost, linear_cost
+from linnet.layers.contract import Mixer, RowStep, Traits
+from linnet.layers.key_value import KeyValueState, key_value_row, key_value_tensors, seen_keys
+from linnet.layers.mixers.plga.acyclicity import PENALTY, add_penalties
+from linnet.layers.mixers.plga.operator import OUTPUTS, DeductiveOutputs, FixedOperator, PowerLawOperator
+from linnet.layers.retention import FULL, Retention
+from linnet.layers.rotary import queries_keys_values
+from linnet.layers.state import State
+from linnet.layers.view import View
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.attention import attention, attention_reference
 from linnet.ops.power_law import density
 
-
-class PlgaSpec(MixerSpec):
-    """Power-law graph attention; `metric_hidden` is the paper's `A_dff`.
-
-    operator: `learned`, deduced from the text by a net; or `fixed`, one matrix per head that is given and not trained
-    (the paper's v51G), without a net. The fields below `rotary` describe the net and go with `learned`.
-
-    density: the text that the operator is deduced from.
-
-    start: the operator's starting values, the paper's or near the identity (which short runs need).
-    """
-
-    kind: Literal["plga"] = "plga"
-    heads: PositiveInt
-    operator: Literal["learned", "fixed"] = "learned"
-    rotary: RotarySpec | None = RotarySpec(pairing="adjacent")
-    metric_hidden: PositiveInt = 170
-    residual_units: PositiveInt = 8
-    gated_units: PositiveInt = 2
-    density: DensitySpec = DensitySpec()
-    start: Start = "paper"
-
-    @model_validator(mode="after")
-    def _no_net_behind_a_fixed_operator(self) -> Self:
-        for name in NET_FIELDS if self.operator == "fixed" else ():
-            value = getattr(self, name)
-            if value != type(self).model_fields[name].default:
-                raise ValueError(f"{name}: {value}: goes with operator: learned; a fixed operator has no net")
-        return self
-
-    @classmethod
-    def examples(cls) -> list[Self]:
-        """One head and several; different depths of the net behind the operator; no positions; causal, nearly so."""
-        return [
-            cls(heads=2, metric_hidden=12, residual_units=2),
-            cls(heads=1, metric_hidden=5, residual_units=1, gated_units=1, rotary=None, start="identity"),
-            cls(heads=2, metric_hidden=6, residual_units=1, density=DensitySpec(scope="prefix")),
-            cls(
-                heads=2,
-                metric_hidden=6,
-                residual_units=1,
-                start="identity",
-                density=DensitySpec(scope="prefix", tokens=3),
-            ),
-            cls(heads=2, operator="fixed"),
-        ]
-
-    def check(self, d_model: int) -> None:
-        """Heads must divide the width."""
-        check_heads(self.heads, None, d_model, self.rotary)
-
-    def build(self, d_model: int, context_length: int) -> "Plga":
-        """Build the module."""
-        return Plga(self, d_model)
-
-    def cost(self, d_model: int, context_length: int) -> Cost:
-        """Attention's cost, `q G` for each token, and the net behind a learned operator once per sequence."""
-        head_dim = d_model // self.heads
-        projections = linear_cost(d_model, d_model, bias=True).repeated(4)
-        turned = 2 * d_model if self.rotary is not None else 0
-        pairs = Cost(
-            flops_per_token=2 * d_model * head_dim,
-            flops_per_pair=4 * d_model,
-            state_elements_per_token=2 * d_model,
-            kept_per_token=6 * d_model + turned + self.heads,
-        )
-        if self.operator == "fixed":
-            return projections + pairs + fixed_cost(self.heads, head_dim)
-        net = operator_cost(self.heads, head_dim, self.metric_hidden, self.residual_units, self.gated_units)
-        return projections + pairs + net + density_cost(self.heads, head_dim, self.density.prefix)
-
-
-NET_FIELDS = ("metric_hidden", "residual_units", "gated_units", "density", "start")
-"""The fields that describe the net behind a learned operator."""
-
-
-def with_fixed_operator(description: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain description of a plga mixer, its operator fixed, what describes the net left out."""
-    kept = {name: value for name, value in description.items() if name not in NET_FIELDS}
-    return {**kept, "operator": "fixed"}
+if TYPE_CHECKING:
+    from linnet.layers.mixers.plga.spec import PlgaSpec
 
 
 @dataclass
@@ -124,9 +47,18 @@ class PlgaState(KeyValueState):
 
     def crop(self, length: int) -> None:
         """Forget later tokens; without any token left the operator goes too, and the next chunk deduces its own."""
-        super().crop(length)
         if length == 0:
             self.operator = self.a = None
+
+    def settle_as(self, other: Self) -> None:
+        """Take over its operator."""
+        self.operator = other.operator
+
+    def keep_settled(self, ready: bool) -> None:
+        """See `State`; this is the paper's G-cache."""
+        if (self.a if ready else self.operator) is not None:
+            raise ValueError("the state was begun with the other setting of the G-cache")
+        self.keep_operator = ready
 
 
 class Plga(Mixer):
@@ -139,7 +71,7 @@ class Plga(Mixer):
 
     references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"attend": attention_reference}
 
-    def __init__(self, spec: PlgaSpec, d_model: int) -> None:
+    def __init__(self, spec: "PlgaSpec", d_model: int) -> None:
         super().__init__()
         self.heads, self.head_dim = spec.heads, d_model // spec.heads
         self.rotary, self.density = spec.rotary, spec.density
@@ -151,40 +83,91 @@ class Plga(Mixer):
             self.traits = Traits()
             self.operator = FixedOperator(spec.heads, self.head_dim)
         else:
-            self.traits = spec.density.traits
+            self.traits, self.penalties = spec.density.traits, frozenset({PENALTY})
             self.operator = PowerLawOperator(
                 spec.heads, self.head_dim, spec.metric_hidden, spec.residual_units, spec.gated_units, spec.start
             )
 
-    def initial_state(self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype) -> PlgaState:
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+    ) -> PlgaState:
         """Room for the keys and values of `capacity` tokens, and no operator yet."""
         return PlgaState(*key_value_tensors(batch, self.heads, capacity, self.head_dim, device, dtype))
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, span: Span = Span()) -> Tensor:
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """Anything."""
+        return True
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, PlgaState)
         heads = (self.heads, self.heads, self.heads)
-        q_BHTK, k_BHSK, v_BHSK = queries_keys_values(self.query_key_value(x_BTD), heads, self.rotary, span)
-        g_BHKK = self._operator(q_BHTK, state, span)
-        if state is not None:
-            k_BHSK, v_BHSK = state.append(k_BHSK, v_BHSK, span.start)
-        out_BHTK = self.attend(q_BHTK @ g_BHKK, k_BHSK, v_BHSK, span.padding_B)
+        q_BHTK, k_BHTK, v_BHTK = queries_keys_values(self.query_key_value(x_BTD), heads, self.rotary, view)
+        g_BHKK = self._operator(q_BHTK, state, view)
+        seen = seen_keys(k_BHTK, v_BHTK, state, view)
+        out_BHTK = self.attend(q_BHTK @ g_BHKK, *seen[:3], None, None, seen.last_BT)
         out_BTD: Tensor = self.out(out_BHTK.transpose(1, 2).flatten(2))
         return out_BTD
 
-    def _operator(self, q_BHTK: Tensor, state: PlgaState | None, span: Span) -> Tensor:
+    def _operator(self, q_BHTK: Tensor, state: PlgaState | None, view: View) -> Tensor:
         """The state's operator, or the one that this chunk deduces (and leaves in the state), or the fixed one."""
         if isinstance(self.operator, FixedOperator):
+            view.show(OUTPUTS[-1], self.operator.g[None])
             return self.operator.g.to(q_BHTK.dtype)
         if state is not None and state.operator is not None:
             return state.operator
         if state is not None and state.a is not None:
-            return self.operator.from_a(state.a).g.to(q_BHTK.dtype)
-        counted = self.density.part(q_BHTK, span.real(q_BHTK.shape[2], q_BHTK.device))
-        with torch.autocast(device_type=q_BHTK.device.type, enabled=False):
-            density_BHKK = density(*counted)
-        outputs = self.operator(density_BHKK)
+            outputs = self.operator.from_a(state.a)
+        else:
+            outputs = self._deduced(q_BHTK, view)
+        for name, x_BHKK in zip(OUTPUTS, outputs, strict=True):
+            view.show(name, x_BHKK)
         g_BHKK: Tensor = outputs.g.to(q_BHTK.dtype)
-        if state is not None:
+        if state is not None and state.a is None:
             state.operator, state.a = (g_BHKK, None) if state.keep_operator else (None, outputs.a)
         return g_BHKK
+
+    def _deduced(self, q_BHTK: Tensor, view: View) -> DeductiveOutputs:
+        """What the chunk's queries give; what training asks of it goes into the view."""
+        assert isinstance(self.operator, PowerLawOperator)
+        counted = self.density.part(q_BHTK, view.real(q_BHTK.shape[2], q_BHTK.device))
+        with torch.autocast(device_type=q_BHTK.device.type, enabled=False):
+            density_BHKK = density(*counted)
+        outputs: DeductiveOutputs = self.operator(density_BHKK)
+        add_penalties(outputs, view)
+        return outputs
+
+    def undecayed(self) -> Iterator[nn.Parameter]:
+        """Biases and norms: the matrices of the operator decay like those of linear maps (the paper)."""
+        return (p for name, p in self.named_parameters() if p.dim() < 2 or name.endswith("bias"))
+
+    def precise(self) -> Iterator[nn.Module]:
+        """The net behind the operator, whose powers multiply rounding."""
+        if isinstance(self.operator, PowerLawOperator):
+            yield self.operator
+
+    def last_map(self) -> nn.Linear:
+        """The map behind the heads; those of the operator's net are built after it."""
+        return self.out
+
+    @property
+    def given(self) -> Tensor | None:
+        """See `Sublayer`."""
+        return self.operator.g if isinstance(self.operator, FixedOperator) else None
+
+    @property
+    def operator_shape(self) -> tuple[int, int, int]:
+        """See `Sublayer`."""
+        return self.heads, self.head_dim, self.head_dim
+
+    def row_step(self, state: State | None) -> RowStep | None:
+        """See `Sublayer`; with the operator in the state, or a fixed one."""
+        assert isinstance(state, PlgaState)
+        operator_HKK = self.given
+        if operator_HKK is None and state.operator is not None:
+            operator_HKK = state.operator[0]
+        if operator_HKK is None:
+            return None
+        return key_value_row(
+            self.query_key_value, self.out, state, self.heads, self.rotary, operator_NKK=operator_HKK.detach()
+        )

@@ -3,16 +3,14 @@
 Legend: `B` batch, `H` heads, `K` head width, `M` metric hidden width, `R` residual units, `U` gated units in each.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from linnet.layers.feed_forwards.glu import GatedFeedForward
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.feed_forward import GatedFeedForward
 from linnet.ops.power_law import energy_curvature_tensor, metric_tensor, potential_tensor
 
 NORM_EPS = 1e-6
@@ -20,6 +18,10 @@ IDENTITY_START_SCALE = 0.1
 
 Start = Literal["paper", "identity"]
 """Which starting values the operator has; see `PowerLawOperator.reset_parameters`."""
+
+
+OUTPUTS = ("A", "A_LM", "A_P", "G")
+"""The deductive outputs, by the names that they have for people and in files."""
 
 
 class DeductiveOutputs(NamedTuple):
@@ -120,24 +122,6 @@ class FixedOperator(nn.Module):
         self.register_buffer("g", torch.eye(head_dim).repeat(heads, 1, 1))
 
 
-@contextmanager
-def catch_deductive_outputs(module: nn.Module) -> Iterator[list[DeductiveOutputs]]:
-    """A list to which every operator inside `module` adds what it deduces meanwhile, in the order of the layers."""
-    caught: list[DeductiveOutputs] = []
-
-    def catch(_: nn.Module, inputs: Any, outputs: DeductiveOutputs) -> None:
-        if not caught or caught[-1] is not outputs:  # in half precision a net calls itself, widened
-            caught.append(outputs)
-
-    nets = [part for part in module.modules() if isinstance(part, PowerLawOperator)]
-    hooks = [net.register_forward_hook(catch) for net in nets]
-    try:
-        yield caught
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 def operator_cost(heads: int, head_dim: int, hidden: int, residual_units: int, gated_units: int) -> Cost:
     """The net runs once per sequence on the `H * K` rows of the density matrices; `W A` and `a A_P` are per head."""
     gated = linear_cost(head_dim, hidden, bias=True).repeated(2) + linear_cost(hidden, head_dim, bias=True)
@@ -148,7 +132,7 @@ def operator_cost(heads: int, head_dim: int, hidden: int, residual_units: int, g
     return Cost(
         parameters=net.parameters + norms + 5 * heads * head_dim**2,
         flops_per_sequence=net.flops_per_token * heads * head_dim + 2 * 2 * heads * head_dim**3,
-        state_elements=heads * head_dim**2,
+        settled_elements=heads * head_dim**2,
         kept_per_sequence=matrices_kept * heads * head_dim**2 + 2 * heads * head_dim * (residual_units + 1),
         kept_per_token=copied * heads * head_dim,
     )

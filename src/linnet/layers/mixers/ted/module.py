@@ -7,7 +7,7 @@
 Legend: `B` batch, `T` tokens of the chunk, `N` heads, `C` channels of a head, `D` model width.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal, Self
@@ -17,24 +17,18 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from linnet.layers.contract import Mixer, MixerSpec, Span, State, Traits
+from linnet.layers.contract import DecayingMixer, MixerSpec, Place, RowStep, Traits
 from linnet.layers.mixers.ted.policy import PolicyState
-from linnet.layers.mixers.ted.state import (
-    FULL,
-    LONGEST,
-    BankContext,
-    BankState,
-    Context,
-    FullContext,
-    FullState,
-    Shape,
-    TedState,
-)
+from linnet.layers.mixers.ted.row import ted_row
+from linnet.layers.mixers.ted.state import BankState, FullState, Shape, TedState
+from linnet.layers.retention import FULL, LONGEST, RETENTIONS, BankRetention, FullRetention, Retention
+from linnet.layers.state import State
+from linnet.layers.view import View
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear, in_one_piece
 from linnet.ops.decay.auto import Form, chunked_runs, decay, decay_flops
 from linnet.ops.decay.chunked import CHUNK, TOLERANCE
-from linnet.ops.decay.context import ContextPolicy
+from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, rate_bank
 from linnet.ops.decay.reference import decay_definition, decay_rates
 from linnet.ops.gated_output import gated_output
@@ -47,6 +41,8 @@ class TedSpec(MixerSpec):
 
     `form`, `tolerance` and `chunk` say how the sums are computed, not what they are.
     """
+
+    chooses_retention: ClassVar[bool] = True
 
     kind: Literal["ted"] = "ted"
     heads: PositiveInt = 1
@@ -61,17 +57,18 @@ class TedSpec(MixerSpec):
         linear = cls(heads=2, form="chunked", tolerance=SMALLEST_TOLERANCE, chunk=2)
         return [cls(), cls(heads=4, rate_bias=True), linear]
 
-    def check(self, d_model: int) -> None:
+    def check(self, width: int) -> None:
         """Heads must divide the width."""
-        if d_model % self.heads:
-            raise ValueError(f"heads: {self.heads}: must divide the width {d_model}")
+        if width % self.heads:
+            raise ValueError(f"heads: {self.heads}: must divide the width {width}")
 
-    def build(self, d_model: int, context_length: int) -> "Ted":
+    def build(self, place: Place) -> "Ted":
         """Build the module."""
-        return Ted(self, d_model, context_length)
+        return Ted(self, place.width, place.context_length)
 
-    def cost(self, d_model: int, context_length: int) -> Cost:
+    def cost(self, place: Place) -> Cost:
         """Three projections, the rates, and a weighted sum over the past; quantities and rates as state."""
+        d_model = place.width
         projections = linear_cost(d_model, d_model, bias=False).repeated(3)
         rates = replace(linear_cost(d_model, self.heads, self.rate_bias), matrices=())  # too narrow for one
         rate_bytes = RATE_BYTES * self.heads
@@ -97,10 +94,11 @@ def _kept(width: int, heads: int, form: Form, sequences: int, tokens: int) -> in
     return sequences * (tokens * (5 * width + heads + copied) + 2 * heads * tokens * tokens) + ages_and_mask
 
 
-class Ted(Mixer):
+class Ted(DecayingMixer):
     """Trainable exponential decays with a rate per token and head."""
 
     traits = Traits()
+    retentions = frozenset(RETENTIONS.values())
     references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"decay": decay_definition}
 
     def __init__(self, spec: TedSpec, d_model: int, context_length: int) -> None:
@@ -133,18 +131,22 @@ class Ted(Mixer):
             self.rate_bias.copy_(-lifetimes_N.reciprocal().expm1().log())
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, context: Context = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
     ) -> TedState:
-        """An empty state that keeps the past as `context` says; with `FULL` there is room for `capacity` tokens."""
+        """An empty state; with `FULL` there is room for `capacity` tokens."""
         heads, width = self.rate_weight.shape
         shape = Shape(batch, heads, width // heads, device, dtype)
-        return empty_state(context, shape, capacity, self.tolerance, self.chunk)
+        return empty_state(retention, shape, capacity, self.tolerance, self.chunk)
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, span: Span = Span()) -> Tensor:
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """What the state can take in; without one anything."""
+        return not isinstance(state, TedState) or state.takes(view, length)
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         v_BTD, gate_BTD = self.quantity_gate.split(self.quantity_gate(x_BTD))
         rates_BTN = self.rates(x_BTD)
-        real_BT = span.real(x_BTD.shape[1], x_BTD.device)
+        real_BT = view.real(x_BTD.shape[1], x_BTD.device)
         if real_BT is not None:
             v_BTD = v_BTD.masked_fill(~real_BT[..., None], 0.0)
         if state is None:
@@ -152,7 +154,7 @@ class Ted(Mixer):
             o_BTD = self.decay(rates_BTN, v_BTNC, x_BTD.shape[1]).flatten(2)
         else:
             assert isinstance(state, TedState)
-            o_BTD = state.read(rates_BTN, v_BTD, span, self.decay)
+            o_BTD = state.read(rates_BTN, v_BTD, view, self.decay)
         return self._output(o_BTD, gate_BTD)
 
     def _output(self, o_BTD: Tensor, gate_BTD: Tensor) -> Tensor:
@@ -162,7 +164,7 @@ class Ted(Mixer):
         return out_BTD
 
     def contributions(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
-        """What each token leaves behind: its quantity, by head `[B, T, N, C]`, and its rates `[B, T, N]`."""
+        """See `DecayingMixer`."""
         quantity_BTD, _ = self.quantity_gate.split(self.quantity_gate(x_BTD))
         rates_BTN = self.rates(x_BTD)
         return quantity_BTD.view(*rates_BTN.shape, -1), rates_BTN
@@ -179,14 +181,23 @@ class Ted(Mixer):
         bias_N = None if self.rate_bias is None else self.rate_bias.to(wide)
         return decay_rates(F.linear(x_BTD.to(wide), self.rate_weight.to(wide), bias_N))
 
+    def undecayed(self) -> Iterator[nn.Parameter]:
+        """Biases alone: the weights of the rates decay like those of linear maps."""
+        return (parameter for parameter in self.parameters() if parameter.dim() < 2)
 
-def empty_state(context: Context, shape: Shape, capacity: int, tolerance: float, chunk: int) -> TedState:
-    """The state that keeps the past as `context` says. `tolerance` and `chunk` are the bank's."""
-    match context:
-        case ContextPolicy():
-            return PolicyState.empty(shape, context)
-        case BankContext():
-            length = min(capacity, LONGEST) if context.length is None else context.length
+    def row_step(self, state: State | None) -> RowStep | None:
+        """See `Sublayer`."""
+        assert isinstance(state, TedState)
+        return ted_row(self.quantity_gate, self.rate_weight, self.rate_bias, self.out, state)
+
+
+def empty_state(retention: Retention, shape: Shape, capacity: int, tolerance: float, chunk: int) -> TedState:
+    """The state that keeps the past as `retention` says. `tolerance` and `chunk` are the bank's."""
+    match retention:
+        case EvictionPolicy():
+            return PolicyState.empty(shape, retention)
+        case BankRetention():
+            length = min(capacity, LONGEST) if retention.length is None else retention.length
             return BankState.empty(shape, rate_bank(tolerance, chunk, 1 << (length - 1).bit_length()))
-        case FullContext():
+        case FullRetention():
             return FullState.empty(shape, capacity)

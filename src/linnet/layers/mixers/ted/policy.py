@@ -3,16 +3,18 @@
 Legend: `B` batch, `T` tokens of the chunk, `E` tokens that are held, `N` heads, `C` channels of a head, `D` width.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linnet.layers.contract import Span
 from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_head, of_rows, token_bytes
-from linnet.ops.decay.context import ContextPolicy, relevance, run_steps, survivors
+from linnet.layers.retention import Retention
+from linnet.layers.view import View
+from linnet.ops.decay.eviction import EvictionPolicy, relevance, run_steps, survivors
 
 STEPS_AT_ONCE = 256
 """Tokens of a prompt that an eviction policy takes at once; between them the context is made small again."""
@@ -31,7 +33,7 @@ class PolicyState(TedState):
 
     any_length: ClassVar[frozenset[str]] = frozenset({"entries", "ages"})
 
-    policy: ContextPolicy
+    policy: EvictionPolicy
     heads: int
     entries: Tensor
     ages: Tensor
@@ -39,11 +41,31 @@ class PolicyState(TedState):
     largest: Tensor
 
     @classmethod
-    def empty(cls, shape: Shape, policy: ContextPolicy) -> Self:
+    def empty(cls, shape: Shape, policy: EvictionPolicy) -> Self:
         """No token yet."""
         entries = torch.cat([shape.values(0).to(shape.wide), shape.rates(0), shape.rates(0)], dim=2)
         ages = torch.zeros(shape.batch, 0, dtype=torch.int64, device=shape.device)
         return cls(policy, shape.heads, entries, ages, ages.sum(1), ages.sum(1))
+
+    @property
+    def retention(self) -> Retention:
+        """The policy."""
+        return self.policy
+
+    def takes(self, view: View, length: int) -> bool:
+        """Ages count from the last token, wherever a row stands; with padding a fresh state alone."""
+        return view.padding is None or view.starts == 0
+
+    def join(self, others: Sequence[Self]) -> Self:
+        """See `State`; rows become as long as the longest."""
+        together = [self, *others]
+        longest = max(state.ages.shape[1] for state in together)
+        return super(PolicyState, together[0]._padded(longest)).join([state._padded(longest) for state in together[1:]])
+
+    def _padded(self, longest: int) -> Self:
+        missing = longest - self.ages.shape[1]
+        entries = self._no_entry().expand(len(self.ages), missing, -1)
+        return replace(self, entries=torch.cat([self.entries, entries], 1), ages=F.pad(self.ages, (0, missing)))
 
     @property
     def _fields(self) -> tuple[Tensor, ...]:
@@ -51,9 +73,9 @@ class PolicyState(TedState):
         width = self.entries.shape[2] - 2 * self.heads
         return torch.split(self.entries, [width, self.heads, self.heads], dim=2)
 
-    def read(self, rates_BTN: Tensor, v_BTD: Tensor, span: Span, sums: Sums) -> Tensor:
+    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums) -> Tensor:
         """See `TedState`; exact but for what was evicted."""
-        entries = _entries(rates_BTN, v_BTD, span.real(v_BTD.shape[1], v_BTD.device))
+        entries = _entries(rates_BTN, v_BTD, view.real(v_BTD.shape[1], v_BTD.device))
         if entries.shape[1] == 1:
             return self._read_token(entries).to(v_BTD.dtype)
         self.entries = self.entries.detach()  # gradients flow within a chunk
@@ -141,11 +163,11 @@ class PolicyState(TedState):
 
     def _no_entry(self) -> Tensor:
         """What stands in a place that is not taken, `[D + 2 N]`."""
-        entry = torch.zeros_like(self.entries[0, 0])
+        entry = self.entries.new_zeros(self.entries.shape[2])
         entry[-self.heads :] = -1
         return entry
 
-    def sizes(self, position: int) -> Tensor:
+    def sizes(self, position: int | Tensor) -> Tensor:
         """The tokens in the context."""
         return (self._fields[2][..., 0] >= 0).sum(1)
 
@@ -166,10 +188,6 @@ class PolicyState(TedState):
         """An empty copy."""
         counts = {name: torch.zeros_like(getattr(self, name)) for name in ("total", "largest")}
         return self.with_tensors({**{name: getattr(self, name)[:, :0].clone() for name in self.any_length}, **counts})
-
-    def crop(self, length: int) -> None:
-        """Cannot be done: what was evicted is lost."""
-        raise NotImplementedError("a context with evictions cannot go back to an earlier token")
 
 
 def _ages_of_steps(ages_BE: Tensor, length: int) -> tuple[Tensor, Tensor]:

@@ -9,16 +9,18 @@ Legend: `B` batch, `T` tokens of the chunk, `E` tokens that are held, `N` heads,
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from types import MappingProxyType
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from linnet.layers.contract import Span, State
+from linnet.layers.retention import FULL, BankRetention, Retention
+from linnet.layers.state import RetainingState, write_rows
+from linnet.layers.view import View
 from linnet.ops.decay.bank import BankRow, DecayBank
-from linnet.ops.decay.context import ContextPolicy
 from linnet.ops.decay.rates import RateBank
 from linnet.ops.decay.reference import decay_reference
 
@@ -27,37 +29,6 @@ Sums = Callable[[Tensor, Tensor, int], Tensor]
 
 RowReader = Callable[[Tensor, Tensor, int], Tensor]
 """What one token of one stream reads: `(rates_1N, v_1D, position) -> [1, D]`."""
-
-
-@dataclass(frozen=True)
-class FullContext:
-    """Keep every token."""
-
-
-LONGEST = 2**40
-"""Ages up to which the bound of a bank can be asked for."""
-
-
-@dataclass(frozen=True)
-class BankContext:
-    """Keep two chunks of tokens and one sum per fixed rate, for ever.
-
-    length: ages for which the bound of the bank holds; None: the stream's capacity. Older tokens fade as a mixture of
-    fixed rates. No gradients flow through it.
-    """
-
-    length: int | None = None
-
-    def __post_init__(self) -> None:
-        """`ValueError` for a value that cannot be."""
-        if self.length is not None and not (isinstance(self.length, int) and 1 <= self.length <= LONGEST):
-            raise ValueError(f"length: {self.length}: expected 1 to {LONGEST}")
-
-
-Context = FullContext | ContextPolicy | BankContext
-"""How a stream's past is kept."""
-
-FULL = FullContext()
 
 
 @dataclass(frozen=True)
@@ -86,65 +57,72 @@ class Shape:
 
 
 @dataclass
-class TedState(State):
+class TedState(RetainingState):
     """What all three have in common."""
 
     @abstractmethod
-    def read(self, rates_BTN: Tensor, v_BTD: Tensor, span: Span, sums: Sums) -> Tensor:
+    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums) -> Tensor:
         """Add tokens to the stream and give what each reads, `[B, T, D]`. Padding has quantities of zero."""
+
+    @abstractmethod
+    def takes(self, view: View, length: int) -> bool:
+        """Whether `read` can take in a chunk of `length` tokens at once."""
 
     def row_reader(self) -> RowReader:
         """`read` of the next tokens of one stream, one by one; where it can, in fewer operations."""
-        return lambda rates_1N, v_1D, position: self.read(rates_1N[None], v_1D[None], Span(position), decay_reference)[
+        return lambda rates_1N, v_1D, position: self.read(rates_1N[None], v_1D[None], View(position), decay_reference)[
             0
         ]
-
-    @abstractmethod
-    def sizes(self, position: int) -> Tensor:
-        """How many vectors of width D each row holds, int64 `[B]`, after `position` tokens."""
-
-    @abstractmethod
-    def mean_sizes(self, position: int | Tensor) -> Tensor:
-        """The sizes after each token so far, averaged, float64 `[B]`; 0 before the first.
-
-        position: tokens of each row, its padding left out; int64 `[B]` where rows differ.
-        """
-
-    @abstractmethod
-    def largest_sizes(self, position: int | Tensor) -> Tensor:
-        """The largest of these sizes, int64 `[B]`."""
-
-    @abstractmethod
-    def mean_nbytes(self, position: int | Tensor) -> Tensor:
-        """Bytes of what each row holds, averaged in the same way, float64 `[B]`: no room that is yet to be filled."""
-
-    def forget(self) -> Self:
-        """An empty copy."""
-        return self.with_tensors({name: torch.zeros_like(tensor) for name, tensor in self.tensors().items()})
 
 
 @dataclass
 class FullState(TedState):
-    """Every token so far: its quantity `[B, capacity, D]` and its rates `[B, capacity, N]`."""
+    """Every token so far: its quantity `[B, capacity, D]` and its rates `[B, capacity, N]`, at its row's position."""
+
+    room: ClassVar[Mapping[str, int]] = MappingProxyType({"values": 1, "rates": 1})
 
     values: Tensor
     rates: Tensor
+
+    @property
+    def retention(self) -> Retention:
+        """All."""
+        return FULL
+
+    def takes(self, view: View, length: int) -> bool:
+        """Anything."""
+        return True
 
     @classmethod
     def empty(cls, shape: Shape, capacity: int) -> Self:
         """Room for `capacity` tokens."""
         return cls(shape.values(capacity), shape.rates(capacity))
 
-    def read(self, rates_BTN: Tensor, v_BTD: Tensor, span: Span, sums: Sums) -> Tensor:
+    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums) -> Tensor:
         """See `TedState`; exact."""
         length = v_BTD.shape[1]
-        end = span.start + length
-        self.values[:, span.start : end], self.rates[:, span.start : end] = v_BTD, rates_BTN
-        return sums(self.rates[:, :end], by_head(self.values[:, :end], self.rates), length).flatten(2)
+        end = view.end(length)
+        if view.uniform:
+            self.values[:, view.start : end], self.rates[:, view.start : end] = v_BTD, rates_BTN
+            values_BSD, rates_BSN = self.values[:, :end], self.rates[:, :end]
+        else:
+            write_rows(self.values, v_BTD, view)
+            write_rows(self.rates, rates_BTN, view)
+            values_BSD, rates_BSN = self._ending_together(view, length, end)
+        return sums(rates_BSN, by_head(values_BSD, self.rates), length).flatten(2)
 
-    def sizes(self, position: int) -> Tensor:
-        """All tokens, padding included."""
-        return torch.full((len(self.values),), position)
+    def _ending_together(self, view: View, length: int, end: int) -> tuple[Tensor, Tensor]:
+        """Quantities and rates with each row's last token in the last place, nothing before the shorter rows."""
+        device = self.values.device
+        missing_B = end - length - view.offsets_B(device).expand(len(self.values))
+        places_BS = torch.arange(end, device=device) - missing_B[:, None]
+        none_BS1 = (places_BS < 0)[..., None]
+        rows_B1, places_BS = torch.arange(len(self.values), device=device)[:, None], places_BS.clamp(min=0)
+        return self.values[rows_B1, places_BS].masked_fill(none_BS1, 0.0), self.rates[rows_B1, places_BS]
+
+    def sizes(self, position: int | Tensor) -> Tensor:
+        """All tokens."""
+        return of_rows(position, self.values).long()
 
     def mean_sizes(self, position: int | Tensor) -> Tensor:
         """One more with every token."""
@@ -160,7 +138,7 @@ class FullState(TedState):
         return self.mean_sizes(position) * token_bytes(self.values, self.rates)
 
     def crop(self, length: int) -> None:
-        """Nothing to do: a token's age is the decoder's position less its own, and later tokens are overwritten."""
+        """Nothing to do: a token's age is the row's position less its own, and later tokens are overwritten."""
 
 
 @dataclass
@@ -178,9 +156,18 @@ class BankState(TedState):
         empty = DecayBank.empty((shape.batch, shape.heads, shape.channels), bank, shape.dtype, shape.device)
         return cls(bank, empty.entries_BNEH, empty.rates_BNE, empty.low_BNRH)
 
-    def read(self, rates_BTN: Tensor, v_BTD: Tensor, span: Span, sums: Sums) -> Tensor:
+    @property
+    def retention(self) -> Retention:
+        """A bank, and the ages for which its bound holds."""
+        return BankRetention(self.bank.length)
+
+    def takes(self, view: View, length: int) -> bool:
+        """Rows at one position: chunks begin together."""
+        return view.uniform
+
+    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums) -> Tensor:
         """See `TedState`; every weight is right to the bank's bound."""
-        stream = DecayBank(self.bank, self.entries, self.rates, self.low, span.start)
+        stream = DecayBank(self.bank, self.entries, self.rates, self.low, view.start)
         return stream.append(rates_BTN, by_head(v_BTD, rates_BTN)).flatten(2)
 
     def row_reader(self) -> RowReader:
@@ -199,11 +186,10 @@ class BankState(TedState):
         rates[:, :, len(self.bank.rates_R) :] = 0
         return self.with_tensors({**super().forget().tensors(), "rates": rates})
 
-    def sizes(self, position: int) -> Tensor:
+    def sizes(self, position: int | Tensor) -> Tensor:
         """The sums, and the tokens of the chunk before the current one and of the current one."""
-        chunk = self.bank.nearest
-        near = min(position, chunk + position % chunk)
-        return torch.full((len(self.low),), near + self.low.shape[2])
+        chunk, steps_B = self.bank.nearest, of_rows(position, self.low).long()
+        return torch.minimum(steps_B, chunk + steps_B % chunk) + self.low.shape[2]
 
     def mean_sizes(self, position: int | Tensor) -> Tensor:
         """As `sizes`: the tokens of the current chunk, the whole one before from the second on, and the sums."""
@@ -221,10 +207,6 @@ class BankState(TedState):
     def mean_nbytes(self, position: int | Tensor) -> Tensor:
         """Always the same."""
         return torch.full((len(self.low),), self.nbytes / len(self.low), dtype=torch.float64)
-
-    def crop(self, length: int) -> None:
-        """Cannot be done: what is in the sums cannot be told apart."""
-        raise NotImplementedError("a bank of decaying sums cannot go back to an earlier token")
 
 
 def of_rows(count: int | Tensor, like_B: Tensor) -> Tensor:

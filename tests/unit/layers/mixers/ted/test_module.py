@@ -4,14 +4,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from linnet.layers.mixers.ted.module import TedSpec
+from linnet.layers.contract import Place
+from linnet.layers.mixers.ted import TedSpec
 from linnet.ops.decay.reference import decay_definition
 
 
 @pytest.mark.parametrize("spec", [TedSpec(), TedSpec(heads=4, rate_bias=True)])
 def test_contributions_are_what_later_tokens_read(spec):
     torch.manual_seed(0)
-    mixer, x_BTD = spec.build(16, 64).double(), torch.randn(2, 7, 16, dtype=torch.float64)
+    mixer, x_BTD = spec.build(Place(16, 64)).double(), torch.randn(2, 7, 16, dtype=torch.float64)
     v_BTNC, rates_BTN = mixer.contributions(x_BTD)
     assert v_BTNC.shape == (2, 7, spec.heads, 16 // spec.heads) and rates_BTN.shape == (2, 7, spec.heads)
     _, gate_weight = mixer.quantity_gate.part_weights()

@@ -4,45 +4,48 @@ from itertools import pairwise
 
 import pytest
 import torch
+from examples import padded_view
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import small_decoder
 
-from linnet.inference.context import context_state
+from linnet.inference.retention import retaining_state
 from linnet.inference.state import load_state, save_state
-from linnet.layers.contract import Span
+from linnet.layers.contract import Place
+from linnet.layers.mixers.ted import Ted, TedSpec
 from linnet.layers.mixers.ted import policy as ted_policy
-from linnet.layers.mixers.ted.module import Ted, TedSpec
-from linnet.layers.mixers.ted.state import FULL, BankContext, Context, TedState
-from linnet.ops.decay.context import ContextPolicy
+from linnet.layers.mixers.ted.state import TedState
+from linnet.layers.passes import run
+from linnet.layers.retention import FULL, BankRetention, Retention
+from linnet.ops.decay.eviction import EvictionPolicy
 
 WIDTH, LENGTH = 8, 23
-CONTEXTS = [FULL, BankContext(), ContextPolicy(5, -1.0), ContextPolicy(0, 0.3), ContextPolicy(6, 0.1, 2)]
+CONTEXTS = [FULL, BankRetention(), EvictionPolicy(5, -1.0), EvictionPolicy(0, 0.3), EvictionPolicy(6, 0.1, 2)]
 every_context = pytest.mark.parametrize("context", CONTEXTS, ids=str)
 
 
 @pytest.fixture
 def ted() -> Ted:
     torch.manual_seed(0)
-    return TedSpec(heads=2, chunk=3).build(WIDTH, 64).double()
+    return TedSpec(heads=2, chunk=3).build(Place(WIDTH, 64)).double()
 
 
 def inputs(batch: int = 2) -> torch.Tensor:
     return torch.randn(batch, LENGTH, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def empty(ted: Ted, context: Context, batch: int = 2, capacity: int = LENGTH) -> TedState:
+def empty(ted: Ted, context: Retention, batch: int = 2, capacity: int = LENGTH) -> TedState:
     return ted.initial_state(batch, capacity, torch.device("cpu"), torch.float64, context)
 
 
 @torch.no_grad()
-def read(ted: Ted, x_BTD: torch.Tensor, state: TedState, bounds: list[int], padding_B: torch.Tensor | None = None):
+def read(ted: Ted, x_BTD: torch.Tensor, state: TedState, bounds: list[int], padding: tuple[int, ...] = (0,)):
     for start, end in pairwise(bounds):
-        ted(x_BTD[:, start:end], state, Span(start, padding_B))
+        run(ted, x_BTD[:, start:end], state, padded_view(start, end, padding))
     return state
 
 
-def each_size(ted: Ted, x_BTD: torch.Tensor, context: Context) -> torch.Tensor:
+def each_size(ted: Ted, x_BTD: torch.Tensor, context: Retention) -> torch.Tensor:
     """The sizes after every token, one token at a time, `[T, B]`."""
     state, sizes = empty(ted, context, len(x_BTD)), []
     for step in range(x_BTD.shape[1]):
@@ -63,26 +66,26 @@ def test_mean_and_largest_are_those_of_every_step_however_a_stream_is_cut(ted, c
     monkeypatch.setattr(ted_policy, "STEPS_AT_ONCE", at_once)
     sizes_TB = each_size(ted, inputs(), context)
     assert_sizes(read(ted, inputs(), empty(ted, context), bounds), LENGTH, sizes_TB)
-    if isinstance(context, ContextPolicy):
+    if isinstance(context, EvictionPolicy):
         assert len(set(sizes_TB.flatten().tolist())) > 2, "evictions to be counted"
 
 
 @settings(max_examples=40)
 @given(
-    st.builds(ContextPolicy, st.integers(0, 9), st.floats(-0.1, 2), st.integers(0, 4)),
+    st.builds(EvictionPolicy, st.integers(0, 9), st.floats(-0.1, 2), st.integers(0, 4)),
     st.lists(st.integers(1, LENGTH - 1), max_size=4, unique=True),
 )
-def test_any_policy_and_any_cut(policy: ContextPolicy, cuts: list[int]):
+def test_any_policy_and_any_cut(policy: EvictionPolicy, cuts: list[int]):
     torch.manual_seed(0)
-    ted = TedSpec().build(WIDTH, 64).double()
+    ted = TedSpec().build(Place(WIDTH, 64)).double()
     state = read(ted, inputs(), empty(ted, policy), [0, *sorted(cuts), LENGTH])
     assert_sizes(state, LENGTH, each_size(ted, inputs(), policy))
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 32])
-@pytest.mark.parametrize("context", [FULL, BankContext()], ids=str)
-def test_sizes_that_follow_from_the_position_alone(context: Context, chunk: int):
-    state = empty(TedSpec(chunk=chunk).build(WIDTH, 64), context, batch=1, capacity=200)
+@pytest.mark.parametrize("context", [FULL, BankRetention()], ids=str)
+def test_sizes_that_follow_from_the_position_alone(context: Retention, chunk: int):
+    state = empty(TedSpec(chunk=chunk).build(Place(WIDTH, 64)), context, batch=1, capacity=200)
     for position in range(1, 200):
         assert_sizes(state, position, torch.stack([state.sizes(step) for step in range(1, position + 1)]))
 
@@ -100,7 +103,7 @@ def test_before_the_first_token_there_is_nothing(ted, context):
 @every_context
 def test_padding_is_no_step(ted, context):
     padding_B = torch.tensor([0, 7])
-    state = read(ted, inputs(), empty(ted, context), [0, 5, LENGTH], padding_B)
+    state = read(ted, inputs(), empty(ted, context), [0, 5, LENGTH], tuple(padding_B.tolist()))
     for row, padding in enumerate(padding_B.tolist()):
         alone_TB = each_size(ted, inputs()[row : row + 1, padding:], context)
         found = state.select(torch.tensor([row]))
@@ -124,7 +127,7 @@ def test_copies_count_on(ted, context):
 def test_a_loaded_state_counts_on(context, tmp_path):
     decoder = small_decoder(TedSpec(heads=2))
     tokens_BT = torch.randint(23, (2, LENGTH), generator=torch.Generator().manual_seed(2))
-    state = context_state(decoder, 2, LENGTH, context)
+    state = retaining_state(decoder, 2, LENGTH, context)
     decoder(tokens_BT[:, :9], state)
     save_state(state, tmp_path / "state")
     loaded = load_state(decoder, tmp_path / "state")

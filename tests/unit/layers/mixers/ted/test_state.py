@@ -4,21 +4,25 @@ import itertools
 
 import pytest
 import torch
+from examples import padded_view
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import Tensor
 
-from linnet.layers.contract import Span
-from linnet.layers.mixers.ted.module import Ted, TedSpec
-from linnet.layers.mixers.ted.state import FULL, BankContext, BankState, Context, TedState
-from linnet.ops.decay.context import ContextPolicy
+from linnet.layers.contract import Place
+from linnet.layers.mixers.ted import Ted, TedSpec
+from linnet.layers.mixers.ted.state import BankState, TedState
+from linnet.layers.passes import run
+from linnet.layers.retention import FULL, BankRetention, Retention
+from linnet.layers.view import View
+from linnet.ops.decay.eviction import EvictionPolicy
 
 WIDTH, LENGTH, CPU = 16, 40, torch.device("cpu")
 CONTEXTS = {
     "full": FULL,
-    "policy": ContextPolicy(top_k=6, threshold=0.2, min_tokens_to_keep=2),
-    "bank": BankContext(),
+    "policy": EvictionPolicy(top_k=6, threshold=0.2, min_tokens_to_keep=2),
+    "bank": BankRetention(),
 }
 
 contexts = pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
@@ -26,10 +30,10 @@ contexts = pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
 
 def build(heads: int = 2, tolerance: float = 1e-9) -> Ted:
     torch.manual_seed(0)
-    return TedSpec(heads=heads, tolerance=tolerance, chunk=4).build(WIDTH, 64).double()
+    return TedSpec(heads=heads, tolerance=tolerance, chunk=4).build(Place(WIDTH, 64)).double()
 
 
-def empty(mixer: Ted, context: Context, batch: int = 2) -> TedState:
+def empty(mixer: Ted, context: Retention, batch: int = 2) -> TedState:
     return mixer.initial_state(batch, LENGTH, CPU, torch.float64, context)
 
 
@@ -38,9 +42,9 @@ def inputs(batch: int = 2) -> Tensor:
 
 
 @torch.no_grad()
-def feed(mixer: Ted, x: Tensor, state: TedState, bounds: list[int], padding_B: Tensor | None = None) -> Tensor:
+def feed(mixer: Ted, x: Tensor, state: TedState, bounds: list[int], padding: tuple[int, ...] = (0,)) -> Tensor:
     pairs = itertools.pairwise(bounds)
-    return torch.cat([mixer(x[:, a:b], state, Span(a, padding_B)) for a, b in pairs if a < b], dim=1)
+    return torch.cat([run(mixer, x[:, a:b], state, padded_view(a, b, padding)) for a, b in pairs if a < b], dim=1)
 
 
 @settings(max_examples=25, deadline=None)
@@ -54,16 +58,16 @@ def test_every_cut_gives_the_same(name, cuts, heads):
 @torch.no_grad()
 def test_full_and_bank_are_the_pass_without_a_state():
     mixer, x = build(), inputs()
-    for context in (FULL, BankContext(), ContextPolicy(0, -1.0)):
+    for context in (FULL, BankRetention(), EvictionPolicy(0, -1.0)):
         torch.testing.assert_close(feed(mixer, x, empty(mixer, context), [0, 3, LENGTH]), mixer(x))
 
 
 @contexts
 def test_left_padding_changes_nothing_for_the_real_tokens(context):
     mixer, x = build(), inputs(3)
-    padding_B = torch.tensor([5, 0, 2])
-    padded = feed(mixer, x, empty(mixer, context, 3), [0, 9, 17, LENGTH], padding_B)
-    for row, padding in enumerate(padding_B.tolist()):
+    paddings = (5, 0, 2)
+    padded = feed(mixer, x, empty(mixer, context, 3), [0, 9, 17, LENGTH], paddings)
+    for row, padding in enumerate(paddings):
         bounds = [0, *(bound - padding for bound in (9, 17, LENGTH))]
         alone = feed(mixer, x[row : row + 1, padding:], empty(mixer, context, 1), bounds)
         torch.testing.assert_close(padded[row : row + 1, padding:], alone)
@@ -103,7 +107,7 @@ def test_only_the_full_state_goes_back_to_an_earlier_token():
 
 def test_the_bank_has_the_same_bytes_for_any_number_of_tokens():
     mixer, x = build(), inputs()
-    state = empty(mixer, BankContext(), 2)
+    state = empty(mixer, BankRetention(), 2)
     assert isinstance(state, BankState)
     before, fixed = state.nbytes, len(state.bank.rates_R)
     feed(mixer, x, state, [0, LENGTH])
@@ -113,16 +117,16 @@ def test_the_bank_has_the_same_bytes_for_any_number_of_tokens():
 
 
 def test_a_bank_is_as_long_as_it_is_asked_to_be():
-    short, long = (empty(build(), BankContext(length)) for length in (64, 100_000))
+    short, long = (empty(build(), BankRetention(length)) for length in (64, 100_000))
     assert short.bank.length == 64 and long.bank.length == 131_072
     for length in (0, 2.5, 10**30):
         with pytest.raises(ValueError, match=f"length: {length}: expected 1 to".replace("+", ".")):
-            BankContext(length)
+            BankRetention(length)
 
 
 def test_gradients_flow_within_a_chunk_of_a_policy_and_not_into_the_next():
     mixer, x = build(), inputs()
-    state = empty(mixer, ContextPolicy(0, -1.0))
+    state = empty(mixer, EvictionPolicy(0, -1.0))
     for start, end in ((0, 5), (5, 9)):
-        mixer(x[:, start:end], state, Span(start)).square().sum().backward()
+        mixer(x[:, start:end], state, View(start)).square().sum().backward()
     assert mixer.rate_weight.grad is not None and mixer.rate_weight.grad.abs().max() > 0

@@ -16,7 +16,7 @@ MOST_TOKENS = 2**62
 
 
 @dataclass(frozen=True)
-class ContextPolicy:
+class EvictionPolicy:
     """What is evicted after each step; the defaults are those of the published demo.
 
     top_k: only the k most relevant stay; 0 for all. threshold: those below this relevance go; negative for none.
@@ -54,7 +54,7 @@ def relevance(norms_BEN: Tensor, weights_BNTE: Tensor) -> Tensor:
     return norms_BTE
 
 
-def survivors(relevance_BE: Tensor, present_BE: Tensor, policy: ContextPolicy) -> Tensor:
+def survivors(relevance_BE: Tensor, present_BE: Tensor, policy: EvictionPolicy) -> Tensor:
     """Which of the tokens that are present stay after one step: bool `[B, E]`."""
     above_BE = present_BE & (relevance_BE >= policy.threshold)
     if _undisputed(above_BE, present_BE, policy):
@@ -67,7 +67,7 @@ def survivors(relevance_BE: Tensor, present_BE: Tensor, policy: ContextPolicy) -
     return stay_BE | (present_BE & (ranks_BE < policy.min_tokens_to_keep))
 
 
-def _undisputed(above: Tensor, present: Tensor, policy: ContextPolicy) -> bool:
+def _undisputed(above: Tensor, present: Tensor, policy: EvictionPolicy) -> bool:
     """Whether the threshold alone decides: there are neither too many nor too few above it, in any row and step."""
     staying = above.sum(-1)
     if policy.top_k and int(staying.max()) > policy.top_k:
@@ -77,7 +77,7 @@ def _undisputed(above: Tensor, present: Tensor, policy: ContextPolicy) -> bool:
     return bool((staying >= present.sum(-1).clamp(max=policy.min_tokens_to_keep)).all())
 
 
-def run_steps(relevance_BTE: Tensor, present_BTE: Tensor, policy: ContextPolicy) -> tuple[Tensor, Tensor]:
+def run_steps(relevance_BTE: Tensor, present_BTE: Tensor, policy: EvictionPolicy) -> tuple[Tensor, Tensor]:
     """Several steps in a row: which tokens each of them reads, `[B, T, E]`, and which stay after it, `[B, T, E]`.
 
     present: which tokens there would be at each step if none were ever evicted. Where the threshold alone decides, all
@@ -96,7 +96,7 @@ def run_steps(relevance_BTE: Tensor, present_BTE: Tensor, policy: ContextPolicy)
     return read_BTE, stay_BTE
 
 
-def _one_after_another(relevance_BTE: Tensor, present_BTE: Tensor, policy: ContextPolicy) -> Tensor:
+def _one_after_another(relevance_BTE: Tensor, present_BTE: Tensor, policy: EvictionPolicy) -> Tensor:
     stay_BTE = torch.empty_like(present_BTE)
     before_BE = torch.ones_like(present_BTE[:, 0])
     for step in range(present_BTE.shape[1]):

@@ -5,20 +5,21 @@ import math
 
 import pytest
 import torch
+from examples import padded_view
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from linnet.layers.contract import Span
 from linnet.layers.mixers.ted.policy import PolicyState
 from linnet.layers.mixers.ted.state import Shape
-from linnet.ops.decay.context import ContextPolicy, survivors
+from linnet.layers.view import View
+from linnet.ops.decay.eviction import EvictionPolicy, survivors
 from linnet.ops.decay.reference import decay_reference
 
 HEADS, CHANNELS = 2, 3
 
 policies = st.builds(
-    ContextPolicy,
+    EvictionPolicy,
     top_k=st.sampled_from([0, 1, 2, 5]),
     threshold=st.sampled_from([-1.0, 1e-8, 0.3, 1.0, 5.0]),
     min_tokens_to_keep=st.sampled_from([0, 1, 3]),
@@ -29,7 +30,7 @@ def left(rates_N: Tensor, v_NC: Tensor, age: int) -> Tensor:
     return torch.exp(-rates_N * age)[:, None] * v_NC
 
 
-def simulate(rates_SN: Tensor, v_SNC: Tensor, policy: ContextPolicy) -> tuple[Tensor, list[int]]:
+def simulate(rates_SN: Tensor, v_SNC: Tensor, policy: EvictionPolicy) -> tuple[Tensor, list[int]]:
     """Token by token, one row: the sums, and the size of the context after each step."""
     context: list[list[int]] = []  # token, age
     sums, sizes = [], []
@@ -53,16 +54,17 @@ def stream(batch: int, length: int, seed: int) -> tuple[Tensor, Tensor]:
     return rates, torch.randn(batch, length, HEADS, CHANNELS, dtype=torch.float64, generator=generator)
 
 
-def empty(batch: int, policy: ContextPolicy) -> PolicyState:
+def empty(batch: int, policy: EvictionPolicy) -> PolicyState:
     return PolicyState.empty(Shape(batch, HEADS, CHANNELS, torch.device("cpu"), torch.float64), policy)
 
 
-def feed(state: PolicyState, rates: Tensor, v: Tensor, cuts: list[int], padding_B: Tensor | None = None) -> Tensor:
+def feed(state: PolicyState, rates: Tensor, v: Tensor, cuts: list[int], padding: tuple[int, ...] = (0, 0)) -> Tensor:
+    """All padding is in the first piece."""
     outputs, bounds = [], [0, *sorted(cuts), v.shape[1]]
     for start, end in itertools.pairwise(bounds):
         if start < end:
-            span = Span(start, padding_B)
-            outputs.append(state.read(rates[:, start:end], v[:, start:end].flatten(2), span, decay_reference))
+            view = padded_view(start, end, padding)
+            outputs.append(state.read(rates[:, start:end], v[:, start:end].flatten(2), view, decay_reference))
     return torch.cat(outputs, dim=1)
 
 
@@ -74,7 +76,8 @@ def test_any_prompt_in_any_pieces_gives_what_token_by_token_gives(policy, length
     if padding_B is not None:
         v = v.masked_fill((torch.arange(length) < padding_B[:, None])[..., None, None], 0.0)
     state = empty(2, policy)
-    actual = feed(state, rates, v, [min(cut, length) for cut in cuts], padding_B)
+    first = 0 if padding_B is None else length // 3
+    actual = feed(state, rates, v, [max(first, min(cut, length)) for cut in cuts], (0, first))
     for row in range(2):
         first = 0 if padding_B is None else int(padding_B[row])
         sums, sizes = simulate(rates[row, first:], v[row, first:], policy)
@@ -84,7 +87,7 @@ def test_any_prompt_in_any_pieces_gives_what_token_by_token_gives(policy, length
 
 def test_a_prompt_longer_than_one_piece_is_the_same():
     rates, v = stream(1, 700, 0)
-    policy = ContextPolicy(top_k=20, threshold=1e-3)
+    policy = EvictionPolicy(top_k=20, threshold=1e-3)
     sums, sizes = simulate(rates[0], v[0], policy)
     state = empty(1, policy)
     torch.testing.assert_close(feed(state, rates, v, [])[0], sums.flatten(1), rtol=1e-9, atol=1e-9)
@@ -94,13 +97,13 @@ def test_a_prompt_longer_than_one_piece_is_the_same():
 def test_what_a_threshold_drops_is_smaller_than_the_threshold():
     """So the error of a sum is at most the threshold times the number of tokens dropped."""
     rates, v = stream(1, 300, 3)
-    state = empty(1, ContextPolicy(threshold=1e-4))
+    state = empty(1, EvictionPolicy(threshold=1e-4))
     error = feed(state, rates, v, [100]) - decay_reference(rates, v, 300).flatten(2)
     assert 0 < error.norm(dim=-1).max() < 1e-4 * 300
 
 
 def test_memory_is_given_back_and_bounded():
-    policy = ContextPolicy(top_k=16, threshold=-1.0)
+    policy = EvictionPolicy(top_k=16, threshold=-1.0)
     rates, v = stream(1, 3000, 4)
     state = empty(1, policy)
     feed(state, rates, v, [])
@@ -110,12 +113,12 @@ def test_memory_is_given_back_and_bounded():
 
 def test_ages_of_ten_million_steps_are_exact():
     """In float32, where a count of steps kept as a number would stop at 16,777,216."""
-    state = PolicyState.empty(Shape(1, 1, 2, torch.device("cpu"), torch.float32), ContextPolicy(0, 1e-8))
+    state = PolicyState.empty(Shape(1, 1, 2, torch.device("cpu"), torch.float32), EvictionPolicy(0, 1e-8))
     rates = torch.tensor([[[1e-7], [1e-6], [3e-8]]])
     v = torch.eye(3, 2)[None] + 0.5
-    state.read(rates, v, Span(), decay_reference)
+    state.read(rates, v, View(), decay_reference)
     state.ages += 20_000_000
-    out = state.read(torch.ones(1, 1, 1), torch.zeros(1, 1, 2), Span(20_000_003), decay_reference)
+    out = state.read(torch.ones(1, 1, 1), torch.zeros(1, 1, 2), View(20_000_003), decay_reference)
     ages = torch.tensor([20_000_003, 20_000_002, 20_000_001], dtype=torch.float64)
     expected = (torch.exp(-rates[0, :, 0].double() * ages)[:, None] * v[0].double()).sum(0)
     torch.testing.assert_close(out[0, 0].double(), expected, rtol=2e-6, atol=0)
@@ -125,10 +128,10 @@ def test_ages_of_ten_million_steps_are_exact():
 def test_survivors_of_one_step():
     relevance = torch.tensor([[5.0, 1.0, 3.0, 0.1, 9.0]])
     present = torch.tensor([[True, True, True, True, False]])
-    assert survivors(relevance, present, ContextPolicy(0, 1.0)).tolist() == [[True, True, True, False, False]]
-    assert survivors(relevance, present, ContextPolicy(2, -1)).tolist() == [[True, False, True, False, False]]
-    assert survivors(relevance, present, ContextPolicy(0, 4.0, 2)).tolist() == [[True, False, True, False, False]]
-    assert survivors(relevance, present, ContextPolicy(1, -1, 3)).tolist() == [[True, True, True, False, False]]
+    assert survivors(relevance, present, EvictionPolicy(0, 1.0)).tolist() == [[True, True, True, False, False]]
+    assert survivors(relevance, present, EvictionPolicy(2, -1)).tolist() == [[True, False, True, False, False]]
+    assert survivors(relevance, present, EvictionPolicy(0, 4.0, 2)).tolist() == [[True, False, True, False, False]]
+    assert survivors(relevance, present, EvictionPolicy(1, -1, 3)).tolist() == [[True, True, True, False, False]]
 
 
 @pytest.mark.parametrize(
@@ -136,4 +139,4 @@ def test_survivors_of_one_step():
 )
 def test_a_setting_that_cannot_be_is_named(field, value):
     with pytest.raises(ValueError, match=f"{field}: {value}: expected"):
-        ContextPolicy(**{field: value})
+        EvictionPolicy(**{field: value})

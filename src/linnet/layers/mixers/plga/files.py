@@ -1,4 +1,4 @@
-"""Operators of power-law graph attention on disk, and what they were deduced through.
+"""Operators of power-law graph attention: on disk, with what they were deduced through, and by name.
 
 Legend: `H` heads, `K` head width.
 """
@@ -6,7 +6,7 @@ Legend: `H` heads, `K` head width.
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +17,17 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.core.files import atomic_path
 from linnet.core.tensor_file import read_tensors
-
-OUTPUTS = ("A", "A_LM", "A_P", "G")
-"""The deductive outputs, by the names that they have in a file."""
+from linnet.layers.contract import OperatorFiles
+from linnet.layers.mixers.plga.operator import OUTPUTS
 
 SUFFIXES = (".safetensors", ".npz")
+
+EXPECTED = "identity, random, or a file of operators (.safetensors, .npz)"
 
 LAYOUT = "layer{i}.G (and, with it, layer{i}.A, .A_LM, .A_P), or 0, 1, … for G alone"
 
 
-def save_operators(layers: Iterable[Mapping[str, Tensor]], path: str | Path) -> None:
+def save_operators(layers: Sequence[Mapping[str, Tensor]], path: str | Path) -> None:
     """Write the outputs of each plga layer, `[H, K, K]` by name (`OUTPUTS`), as safetensors."""
     named = {f"layer{i}.{name}": tensor for i, layer in enumerate(layers) for name, tensor in layer.items()}
     with atomic_path(path) as temporary:
@@ -89,3 +90,53 @@ def _check(layers: dict[int, dict[str, Tensor]], path: Path) -> None:
         for name, shape in shapes.items():
             if shape != shapes["G"]:
                 raise UserError(f"{path}: layer{index}.{name}: shape {shape}: expected that of G, {shapes['G']}")
+
+
+def choose_operators(source: str, shapes: Sequence[Sequence[int]], origin: str) -> list[Tensor]:
+    """An operator for each shape `[H, K, K]`: `identity`, `random` (normal, torch's generator), or those of a file.
+
+    `UserError`, with `origin` in front, where the file is none, or its operators have other shapes.
+    """
+    if source == "identity":
+        return [torch.eye(shape[-1]).expand(*shape) for shape in shapes]
+    if source == "random":
+        return [torch.randn(*shape) for shape in shapes]
+    if not source.endswith(SUFFIXES):
+        raise UserError(f"{origin}: {source}: expected {EXPECTED}")
+    try:
+        operators = [layer["G"] for layer in read_operators(source)]
+    except UserError as error:
+        raise UserError(f"{origin}: {error}") from None
+    check_fit(shapes, [operator.shape for operator in operators], f"{origin}: {source}")
+    return operators
+
+
+def check_fit(shapes: Sequence[Sequence[int]], found: Sequence[Sequence[int]], where: str) -> None:
+    """`UserError`, with `where` in front, unless operators of the shapes `found` are those that a model needs."""
+    if len(found) != len(shapes):
+        raise UserError(f"{where}: operators of {len(found)} layers: the model has {len(shapes)} plga layers")
+    for index, (needed, given) in enumerate(zip(shapes, found, strict=True)):
+        if tuple(given) != tuple(needed):
+            raise UserError(f"{where}: layer{index}.G: shape {list(given)}: the model's is {list(needed)}")
+
+
+class PlgaFiles(OperatorFiles):
+    """See `OperatorFiles`."""
+
+    names, suffixes = OUTPUTS, SUFFIXES
+
+    def read(self, path: str | Path) -> list[dict[str, Tensor]]:
+        """See `read_operators`."""
+        return read_operators(path)
+
+    def save(self, layers: Sequence[Mapping[str, Tensor]], path: str | Path) -> None:
+        """See `save_operators`."""
+        save_operators(layers, path)
+
+    def choose(self, source: str, shapes: Sequence[Sequence[int]], origin: str) -> list[Tensor]:
+        """See `choose_operators`."""
+        return choose_operators(source, shapes, origin)
+
+    def check_fit(self, shapes: Sequence[Sequence[int]], found: Sequence[Sequence[int]], where: str) -> None:
+        """See `check_fit`."""
+        check_fit(shapes, found, where)

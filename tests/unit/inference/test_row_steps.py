@@ -7,26 +7,26 @@ import torch
 from small_models import small_spec
 
 from linnet.inference.caches import CachedReader, Caches
-from linnet.inference.context import Contexts, context_state
-from linnet.inference.rows import maps
-from linnet.inference.rows.steps import RowSteps
+from linnet.inference.retention import Retentions, retaining_state
+from linnet.inference.row_steps import RowSteps
 from linnet.inference.weights import convert_weights
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.attention import AttentionSpec, RotarySpec
+from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.density import DensitySpec
-from linnet.layers.mixers.plga.module import PlgaSpec
-from linnet.layers.mixers.ted.module import TedSpec
-from linnet.layers.mixers.ted.state import FULL, BankContext
+from linnet.layers.mixers.ted import TedSpec
+from linnet.layers.retention import FULL, BankRetention
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
-from linnet.ops.decay.context import ContextPolicy
+from linnet.nn import row_maps as maps
+from linnet.ops.decay.eviction import EvictionPolicy
 
-CONTEXTS: dict[str, Contexts] = {
+CONTEXTS: dict[str, Retentions] = {
     "full": FULL,
-    "threshold": ContextPolicy(0, 0.05),
-    "top_k": ContextPolicy(4, 0.01, 2),
-    "fewest": ContextPolicy(0, 1e9, 3),
-    "bank": BankContext(),
+    "threshold": EvictionPolicy(0, 0.05),
+    "top_k": EvictionPolicy(4, 0.01, 2),
+    "fewest": EvictionPolicy(0, 1e9, 3),
+    "bank": BankRetention(),
 }
 MIXERS: list[MixerSpec] = [
     *AttentionSpec.examples(),
@@ -49,13 +49,13 @@ def decoder_of(mixer: MixerSpec, std: float = 0.4, **changes: Any) -> Decoder:
     return decoder
 
 
-def after_prompt(decoder: Decoder, context: Contexts = FULL, capacity: int = len(TOKENS)) -> DecoderState:
-    state = context_state(decoder, 1, capacity, context)
+def after_prompt(decoder: Decoder, context: Retentions = FULL, capacity: int = len(TOKENS)) -> DecoderState:
+    state = retaining_state(decoder, 1, capacity, context)
     decoder.hidden(TOKENS[None, :PROMPT], state)
     return state
 
 
-def assert_same_steps(decoder: Decoder, context: Contexts = FULL, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+def assert_same_steps(decoder: Decoder, context: Retentions = FULL, rtol: float = 1e-4, atol: float = 1e-5) -> None:
     expected, state = (after_prompt(decoder, context) for _ in range(2))
     steps = RowSteps.of(decoder, state)
     assert steps is not None
@@ -71,7 +71,7 @@ def assert_same_steps(decoder: Decoder, context: Contexts = FULL, rtol: float = 
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
 @torch.inference_mode()
-def test_every_context_of_ted(context: Contexts, heads: int, sliced: bool, monkeypatch: pytest.MonkeyPatch):
+def test_every_context_of_ted(context: Retentions, heads: int, sliced: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(maps, "SLICED", sliced)
     assert_same_steps(decoder_of(TedSpec(heads=heads, rate_bias=heads > 1, chunk=8)), context)
 
@@ -142,7 +142,7 @@ def test_generation_takes_it_after_the_prompt_and_a_full_state_ends_it():
     steps.read, read = taken.append, steps.read  # type: ignore[assignment, method-assign]
     reader.read(TOKENS[None, 1:3])
     assert not taken
-    state.position = 2
+    state.positions = (2,)
     reader.read(TOKENS[None, 2:3])
     assert len(taken) == 1
     read(TOKENS[None, 2:3])
@@ -154,13 +154,10 @@ def test_generation_takes_it_after_the_prompt_and_a_full_state_ends_it():
 def test_everything_else_takes_the_decoders_pass():
     ted = decoder_of(TedSpec())
     assert RowSteps.of(ted, after_prompt(ted)) is not None
-    assert RowSteps.of(ted, context_state(ted, 1, 8)) is None
-    several = context_state(ted, 2, 8)
+    assert RowSteps.of(ted, retaining_state(ted, 1, 8)) is None
+    several = retaining_state(ted, 2, 8)
     ted.hidden(TOKENS[:8].view(2, 4), several)
     assert RowSteps.of(ted, several) is None
-    padded = after_prompt(ted)
-    padded.padding_B = torch.tensor([1])
-    assert RowSteps.of(ted, padded) is None
     wide = decoder_of(TedSpec()).double()
     assert RowSteps.of(wide, after_prompt(wide)) is None
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,0 +1,1 @@
+"""Every feed-forward: one file each, found by its `kind`."""

@@ -1,0 +1,86 @@
+"""The gated feed-forward: `(activation(x W1 + b1) * (x W2 + b2)) W3 + b3`.
+
+Shazeer, "GLU variants improve transformer", 2020 (arXiv 2002.05202).
+
+Legend: `B` batch, `T` tokens, `D` width, `F` hidden width.
+"""
+
+from typing import Literal, Self
+
+from torch import Tensor
+
+from linnet.layers.contract import FeedForward, FeedForwardSpec, Place, RowStep, Traits
+from linnet.layers.state import State
+from linnet.layers.view import View
+from linnet.nn.activation import ACTIVATIONS, Activation
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.linear import FusedLinear, Linear, in_one_piece
+from linnet.nn.row_maps import row_map_of
+from linnet.ops.gated import gated_silu
+from linnet.ops.gated_feed_forward import gated_feed_forward
+
+
+class GatedSpec(FeedForwardSpec):
+    """`hidden`: the width between the maps; `activation`: of the gate."""
+
+    kind: Literal["glu"] = "glu"
+    bias: bool = False
+    activation: Activation = "silu"
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """The fused form, with biases too, and another activation."""
+        return [cls(hidden=24), cls(hidden=12, bias=True), cls(hidden=12, activation="gelu_tanh")]
+
+    def build(self, place: Place) -> "GatedFeedForward":
+        """Build the module."""
+        return GatedFeedForward(place.width, self.hidden, self.bias, self.activation)
+
+    def cost(self, place: Place) -> Cost:
+        """Two maps up, one down; kept are gate and value, and but for silu (`ops.gated_feed_forward`) two more."""
+        up = linear_cost(place.width, self.hidden, self.bias)
+        kept = Cost(kept_per_token=place.width + (2 if self.activation == "silu" else 4) * self.hidden)
+        return up.repeated(2) + linear_cost(self.hidden, place.width, self.bias) + kept
+
+
+class GatedFeedForward(FeedForward):
+    """Gate and value are one matrix product.
+
+    recompute: where the fused form serves, the backward pass makes gate and value again: less memory, more time.
+    """
+
+    traits = Traits(constant_state=True, window=1)
+
+    def __init__(
+        self, d_model: int, hidden: int, bias: bool, activation: Activation = "silu", recompute: bool = False
+    ) -> None:
+        super().__init__()
+        self.up = FusedLinear(d_model, (hidden, hidden), bias)
+        self.down = Linear(hidden, d_model, bias=bias)
+        self.activation, self.recompute = activation, recompute
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        """`[..., D] -> [..., D]`."""
+        if self.activation == "silu" and in_one_piece(x_BTD, self.up, self.down):
+            up, down = self.up, self.down
+            return gated_feed_forward(x_BTD, up.weight, up.bias, down.weight, down.bias, self.recompute)
+        out_BTD: Tensor = self.down(self._gate(self.up(x_BTD)))
+        return out_BTD
+
+    def _gate(self, joint: Tensor) -> Tensor:
+        if self.activation == "silu":
+            return gated_silu(joint)
+        gate, value = self.up.split(joint)
+        return ACTIVATIONS[self.activation](gate) * value
+
+    def row_step(self, state: State | None) -> RowStep | None:
+        """See `Sublayer`."""
+        up, down, activation = row_map_of(self.up), row_map_of(self.down), ACTIVATIONS[self.activation]
+        if up is None or down is None:
+            return None
+
+        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
+            gate_1F, value_1F = up(x_1D).chunk(2, dim=1)
+            return down.added(sum_1D, activation(gate_1F).mul_(value_1F))
+
+        return step

@@ -1,0 +1,62 @@
+"""The plain feed-forward, a perceptron of two layers: `activation(x W1 + b1) W2 + b2` (Vaswani et al., 2017).
+
+Legend: `B` batch, `T` tokens, `D` width.
+"""
+
+from typing import Literal, Self
+
+from torch import Tensor
+
+from linnet.layers.contract import FeedForward, FeedForwardSpec, Place, RowStep, Traits
+from linnet.layers.state import State
+from linnet.layers.view import View
+from linnet.nn.activation import ACTIVATIONS, Activation
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.linear import Linear
+from linnet.nn.row_maps import row_map_of
+
+
+class PlainSpec(FeedForwardSpec):
+    """`hidden`: the width between the maps."""
+
+    kind: Literal["mlp"] = "mlp"
+    bias: bool = False
+    activation: Activation = "gelu"
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """An activation that keeps its input and one that does not; biases."""
+        return [cls(hidden=24), cls(hidden=12, bias=True, activation="relu")]
+
+    def build(self, place: Place) -> "PlainFeedForward":
+        """Build the module."""
+        return PlainFeedForward(place.width, self.hidden, self.bias, self.activation)
+
+    def cost(self, place: Place) -> Cost:
+        """One map up, one down; kept is what the activation reads, but for relu, and what it gives."""
+        up, down = linear_cost(place.width, self.hidden, self.bias), linear_cost(self.hidden, place.width, self.bias)
+        return up + down + Cost(kept_per_token=place.width + (1 if self.activation == "relu" else 2) * self.hidden)
+
+
+class PlainFeedForward(FeedForward):
+    """A two-layer perceptron."""
+
+    traits = Traits(constant_state=True, window=1)
+
+    def __init__(self, d_model: int, hidden: int, bias: bool, activation: Activation) -> None:
+        super().__init__()
+        self.up = Linear(d_model, hidden, bias=bias)
+        self.down = Linear(hidden, d_model, bias=bias)
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`."""
+        out_BTD: Tensor = self.down(self.activation(self.up(x_BTD)))
+        return out_BTD
+
+    def row_step(self, state: State | None) -> RowStep | None:
+        """See `Sublayer`."""
+        up, down, activation = row_map_of(self.up), row_map_of(self.down), self.activation
+        if up is None or down is None:
+            return None
+        return lambda sum_1D, x_1D, _: down.added(sum_1D, activation(up(x_1D)))

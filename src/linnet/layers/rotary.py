@@ -1,0 +1,125 @@
+"""Heads with rotary positions: what attention of every kind has before its scores.
+
+Legend: `B` batch, `T` tokens of the chunk, `N` query heads, `M` key-value heads, `J` heads of a row, `K` head width,
+`C` capacity.
+"""
+
+from abc import ABC, abstractmethod
+from functools import lru_cache
+
+import torch
+from pydantic import Field, PositiveFloat
+from torch import Tensor
+
+from linnet.core.spec import Spec
+from linnet.layers.view import View
+from linnet.ops.rotary import Pairing, rotary_range, rotary_table, rotate_heads
+
+
+class RotarySpec(Spec):
+    """Rotary positions: `base` of the angles, which elements of a head form a pair, how much of a head is turned.
+
+    `fraction` of a head's elements, from the first, are turned (1 all of them; GPT-NeoX a quarter).
+    """
+
+    base: PositiveFloat = 10000.0
+    pairing: Pairing = "halves"
+    fraction: float = Field(default=1.0, gt=0, le=1)
+
+    def width(self, head_dim: int) -> int:
+        """How many elements of a head are turned."""
+        return int(head_dim * self.fraction)
+
+    def turned(self, joint_BTNK: Tensor, heads: tuple[int, int, int], view: View) -> tuple[Tensor, ...]:
+        """Queries and keys, rotated by the positions of their tokens, and values, from one joint projection."""
+        length, width, device = joint_BTNK.shape[1], self.width(joint_BTNK.shape[-1]), joint_BTNK.device
+        end = view.end(length)
+        if view.uniform:
+            table = rotary_range(view.start, end, width, self.base, device)
+        else:
+            table = rotary_table(view.positions(length, device), width, self.base, end)
+        return rotate_heads(joint_BTNK, heads, table, self.pairing)
+
+
+def queries_keys_values(
+    joint_BTD: Tensor, heads: tuple[int, int, int], rotary: RotarySpec | None, view: View
+) -> tuple[Tensor, ...]:
+    """`[B, T, (N + 2M) K]` -> queries `[B, N, T, K]`, keys and values `[B, M, T, K]`, rotated where asked for."""
+    joint_BTNK = joint_BTD.view(*joint_BTD.shape[:2], sum(heads), -1)
+    parts = torch.split(joint_BTNK, list(heads), dim=2) if rotary is None else rotary.turned(joint_BTNK, heads, view)
+    return tuple(part.transpose(1, 2) for part in parts)
+
+
+def check_heads(heads: int, head_dim: int | None, d_model: int, rotary: RotarySpec | None) -> None:
+    """Raise a `ValueError` that names the field where heads and width do not fit."""
+    if head_dim is None and d_model % heads:
+        raise ValueError(f"heads: {heads}: must divide the width {d_model}, or head_dim must be given")
+    width = head_dim or d_model // heads
+    if rotary is None:
+        return
+    if rotary.fraction == 1 and width % 2:
+        raise ValueError(f"heads: {heads}: gives heads of width {width}; rotary positions need an even width")
+    if rotary.width(width) % 2 or rotary.width(width) == 0:
+        raise ValueError(
+            f"rotary.fraction: {rotary.fraction}: of heads of width {width} it turns {rotary.width(width)} elements;"
+            " expected an even number above 0"
+        )
+
+
+class Turn(ABC):
+    """Turns heads by the angles of a position."""
+
+    @abstractmethod
+    def __call__(self, x_JK: Tensor, position: int) -> Tensor:
+        """`[J, K] -> [J, K]`; may be done in place."""
+
+    @staticmethod
+    def of(rotary: RotarySpec, head_dim: int, capacity: int) -> "Turn":
+        """Tables for `capacity` positions, made once for all layers alike."""
+        width = rotary.width(head_dim)
+        turn = _whole(rotary.pairing, width, rotary.base, capacity)
+        return turn if width == head_dim else Partial(turn, width)
+
+
+class Adjacent(Turn):
+    """Pairs as complex numbers, one multiplication, in place."""
+
+    def __init__(self, cos: Tensor, sin: Tensor) -> None:
+        self._table = torch.complex(cos, sin)
+
+    def __call__(self, x_JK: Tensor, position: int) -> Tensor:
+        """See `Turn`."""
+        torch.view_as_complex(x_JK.view(len(x_JK), -1, 2)).mul_(self._table[position])
+        return x_JK
+
+
+class Halves(Turn):
+    """The second half turned against the first, and the first against the second."""
+
+    def __init__(self, cos: Tensor, sin: Tensor) -> None:
+        self._cos_CK, self._sin_CK = torch.cat([cos, cos], dim=1), torch.cat([-sin, sin], dim=1)
+
+    def __call__(self, x_JK: Tensor, position: int) -> Tensor:
+        """See `Turn`."""
+        swapped_JK = x_JK.view(len(x_JK), 2, -1).flip(1).flatten(1)
+        return torch.addcmul(x_JK * self._cos_CK[position], swapped_JK, self._sin_CK[position])
+
+
+class Partial(Turn):
+    """Turns the first `width` elements of each head."""
+
+    def __init__(self, turn: Turn, width: int) -> None:
+        self._turn, self._width = turn, width
+
+    def __call__(self, x_JK: Tensor, position: int) -> Tensor:
+        """See `Turn`."""
+        return torch.cat([self._turn(x_JK[:, : self._width].contiguous(), position), x_JK[:, self._width :]], dim=1)
+
+
+@lru_cache(maxsize=8)
+def _whole(pairing: Pairing, width: int, base: float, capacity: int) -> Turn:
+    """Of all elements."""
+    with torch.inference_mode(False):
+        cos, sin = rotary_range(0, capacity, width, base, torch.device("cpu"))
+        kind = Adjacent if pairing == "adjacent" else Halves
+        return kind(cos[:, 0], sin[:, 0])

@@ -1,0 +1,160 @@
+"""What a sublayer keeps of a stream: a value that belongs to the caller.
+
+Legend: `B` batch, `T` tokens of the chunk, `C` capacity.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from linnet.layers.retention import Retention
+from linnet.layers.view import View
+
+
+@dataclass
+class State:
+    """A dataclass of tensors, batch first. It is advanced in place, so gradients flow within one chunk alone.
+
+    Each row has a position of its own, which the caller knows (`model.state`). A field may be None until the first
+    chunk fills it.
+    """
+
+    any_length: ClassVar[frozenset[str]] = frozenset()
+    """Fields whose second dimension is the number of tokens that happen to be held; none of them is ever None."""
+
+    room: ClassVar[Mapping[str, int]] = MappingProxyType({})
+    """Fields with a place for each token there is room for, and which dimension has the places."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by field name; fields that are None are left out."""
+        named = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, as allocated."""
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
+    def held_nbytes(self, tokens: int) -> int:
+        """Bytes that `tokens` tokens of one row take: no room that is yet to be filled."""
+        return sum(_row_bytes(tensor, self.room.get(name), tokens) for name, tensor in self.tensors().items())
+
+    def fork(self) -> Self:
+        """An independent copy: advancing one does not touch the other."""
+        return replace(self, **{name: tensor.clone() for name, tensor in self.tensors().items()})
+
+    def select(self, rows: Tensor) -> Self:
+        """A copy with the given rows of the batch (int64 `[B']`; a row may repeat)."""
+        return replace(self, **{name: tensor[rows] for name, tensor in self.tensors().items()})
+
+    def join(self, others: Sequence[Self]) -> Self:
+        """A copy with the rows of the others behind its own, with room for what any of them has room for."""
+        together = [self, *others]
+        assert len({frozenset(state.tensors()) for state in together}) == 1, "states at different stages"
+        joined = {
+            name: torch.cat(_with_room([state.tensors()[name] for state in together], self.room.get(name)))
+            for name in self.tensors()
+        }
+        return replace(self, **joined)
+
+    def take(self, other: Self) -> None:
+        """Become what `other` is; its tensors are not copied."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(other, field.name))
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
+        """A copy that holds `tensors` (by field name); tensors not named there become None."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        empty: dict[str, Any] = {name: None for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **{**empty, **tensors})
+
+    def forget(self) -> Self:
+        """A copy that has seen no token, but keeps what was settled at the prompt (PLGA's operator).
+
+        By default all zeros, as which most states begin.
+        """
+        return self.with_tensors({name: torch.zeros_like(tensor) for name, tensor in self.tensors().items()})
+
+    def crop(self, length: int) -> None:
+        """Forget all but the first `length` tokens; 0, which always can be, forgets what was settled too.
+
+        `NotImplementedError` where the architecture does not allow it: by default for all but 0.
+        """
+        if length:
+            raise NotImplementedError("the past is in sums, which cannot go back to an earlier token")
+        self.take(self.forget())
+
+    def settle_as(self, other: Self) -> None:
+        """Take over what the prompt settled in another state; nothing by default."""
+
+    def keep_settled(self, ready: bool) -> None:
+        """Whether what the prompt settles is kept ready, or worked out anew at each chunk; nothing by default.
+
+        `ValueError` where the state was begun with the other setting.
+        """
+
+
+@dataclass
+class NoState(State):
+    """Of a sublayer that keeps nothing."""
+
+
+@dataclass
+class RetainingState(State, ABC):
+    """A state that keeps the past as a `Retention` says, and tells how much of it it holds."""
+
+    @property
+    @abstractmethod
+    def retention(self) -> Retention:
+        """What it was made with."""
+
+    @abstractmethod
+    def sizes(self, position: int | Tensor) -> Tensor:
+        """How many vectors of the layer's width each row holds, int64 `[B]`.
+
+        position: tokens of each row so far; int64 `[B]` where rows differ.
+        """
+
+    @abstractmethod
+    def mean_sizes(self, position: int | Tensor) -> Tensor:
+        """The sizes after each token so far, averaged, float64 `[B]`; 0 before the first."""
+
+    @abstractmethod
+    def largest_sizes(self, position: int | Tensor) -> Tensor:
+        """The largest of these sizes, int64 `[B]`."""
+
+    @abstractmethod
+    def mean_nbytes(self, position: int | Tensor) -> Tensor:
+        """Bytes of what each row holds, averaged in the same way, float64 `[B]`: no room that is yet to be filled."""
+
+
+def _row_bytes(tensor: Tensor, room: int | None, tokens: int) -> int:
+    of_row = tensor.nbytes // len(tensor)
+    return of_row if room is None else of_row // tensor.shape[room] * tokens
+
+
+def _with_room(tensors: Sequence[Tensor], room: int | None) -> list[Tensor]:
+    """The tensors with the room of the roomiest, zeros behind."""
+    if room is None:
+        return list(tensors)
+    most = max(tensor.shape[room] for tensor in tensors)
+    behind = tensors[0].dim() - 1 - room
+    return [F.pad(tensor, (0, 0) * behind + (0, most - tensor.shape[room])) for tensor in tensors]
+
+
+def write_rows(kept_BC: Tensor, new_BT: Tensor, view: View) -> None:
+    """Write each row's real tokens at its own position, `[B, C, ...]` from `[B, T, ...]`."""
+    batch, length = new_BT.shape[:2]
+    if length == 1 and view.padding is None:
+        rows_B = torch.arange(batch, device=kept_BC.device)
+        kept_BC[rows_B, view.offsets_B(kept_BC.device)] = new_BT[:, 0].to(kept_BC.dtype)
+        return
+    starts, paddings = view.starts_of(batch), view.padding_of(batch)
+    for row, (start, padding) in enumerate(zip(starts, paddings, strict=True)):
+        kept_BC[row, start : start + length - padding] = new_BT[row, padding:]

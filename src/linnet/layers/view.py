@@ -1,0 +1,158 @@
+"""What one pass knows: where each row stands in its stream, what is padding, where documents begin, what layers leave.
+
+Legend: `B` batch, `T` tokens of the chunk.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+Counts = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AddedLoss:
+    """What a sublayer adds to the main loss: `coefficient` times the mean of `value` over the sublayers that say it.
+
+    value: a scalar that carries its graph, a mean over the batch; logged under `name` without its coefficient.
+    """
+
+    name: str
+    value: Tensor
+    coefficient: float
+
+
+@dataclass
+class Record:
+    """What sublayers leave during one pass: losses of their own, outputs to be watched, values for later layers.
+
+    wanted: penalties that training asks for, by name, with their coefficients; a sublayer that has one adds it.
+    outputs: what may be watched, by name, for each layer in the order a token meets them; None where nobody does.
+    values: tensors by name, of the last sublayer that left one under it (RWKV-7's first values).
+    """
+
+    wanted: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    outputs: list[dict[str, Tensor]] | None = None
+    losses: list[AddedLoss] = field(default_factory=list)
+    values: dict[str, Tensor] = field(default_factory=dict)
+
+    def begin_layer(self) -> None:
+        """What is watched from now on belongs to the next layer."""
+        if self.outputs is not None:
+            self.outputs.append({})
+
+
+@dataclass(frozen=True)
+class View:
+    """What one pass over a chunk `[B, T]` knows; made by the decoder, which alone advances positions.
+
+    starts: position in its stream of each row's first token that is no padding; one number where all rows agree.
+    padding: how many tokens at the start of each row of the chunk are padding; None for none.
+    documents: for each row, where in the chunk a document begins that must not see what is before it, ascending.
+    record: what sublayers leave; None where nobody asks.
+    """
+
+    starts: int | Counts = 0
+    padding: Counts | None = None
+    documents: tuple[Counts, ...] | None = None
+    record: Record | None = None
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether all rows stand at the same position and nothing is padding."""
+        return isinstance(self.starts, int) and self.padding is None
+
+    @property
+    def start(self) -> int:
+        """Where all rows begin."""
+        assert isinstance(self.starts, int), "rows stand at different positions"
+        return self.starts
+
+    def starts_of(self, batch: int) -> Counts:
+        """Where each row begins."""
+        return (self.starts,) * batch if isinstance(self.starts, int) else self.starts
+
+    def padding_of(self, batch: int) -> Counts:
+        """The padding of each row."""
+        return self.padding or (0,) * batch
+
+    def padding_B(self, device: torch.device) -> Tensor | None:
+        """The padding as a tensor, int64 `[B]`; None for none."""
+        return None if self.padding is None else torch.tensor(self.padding, device=device)
+
+    def end(self, length: int) -> int:
+        """The position behind the last token of the row that stands furthest."""
+        starts = (self.starts,) if isinstance(self.starts, int) else self.starts
+        padding = self.padding or (0,) * len(starts)
+        if len(starts) < len(padding):
+            starts = starts * len(padding)
+        return max(start + length - pad for start, pad in zip(starts, padding, strict=True))
+
+    def offsets_B(self, device: torch.device) -> Tensor:
+        """Position of a row's first place in the chunk, padding or not; int64 `[B]`, or `[1]` where rows agree."""
+        if self.padding is None:
+            return torch.tensor([self.starts] if isinstance(self.starts, int) else self.starts, device=device)
+        starts = self.starts_of(len(self.padding))
+        return torch.tensor([start - pad for start, pad in zip(starts, self.padding, strict=True)], device=device)
+
+    def positions(self, length: int, device: torch.device) -> Tensor:
+        """Positions of a chunk's tokens: `[T]` where rows agree, else `[B, T]`; at padding any that is seen already."""
+        if self.documents is not None:
+            return self._positions_in_documents(length, device)
+        if self.uniform:
+            return torch.arange(self.start, self.start + length, device=device)
+        index_T = torch.arange(length, device=device)
+        return (index_T + self.offsets_B(device)[:, None]).clamp(min=0)
+
+    def _positions_in_documents(self, length: int, device: torch.device) -> Tensor:
+        assert self.documents is not None
+        positions_BT = replace(self, documents=None).positions(length, device).expand(len(self.documents), -1).clone()
+        for position_T, begins in zip(positions_BT, self.documents, strict=True):
+            for begin, end in pairwise((*begins, length)):
+                position_T[begin:end] = torch.arange(end - begin, device=device)
+        return positions_BT
+
+    def real(self, length: int, device: torch.device) -> Tensor | None:
+        """`[B, T]` bool, False where a token of the chunk is padding; None where nothing is."""
+        padding_B = self.padding_B(device)
+        return None if padding_B is None else torch.arange(length, device=device) >= padding_B[:, None]
+
+    def of_rows(self, rows: Sequence[int]) -> "View":
+        """What the pass knows of some rows."""
+        pick = None if self.padding is None else tuple(self.padding[row] for row in rows)
+        starts = self.starts if isinstance(self.starts, int) else tuple(self.starts[row] for row in rows)
+        return replace(self, starts=starts, padding=pick, documents=None)
+
+    def leave(self, name: str, value: Tensor) -> None:
+        """Leave a value for later layers."""
+        if self.record is not None:
+            self.record.values[name] = value
+
+    def left(self, name: str) -> Tensor | None:
+        """What an earlier layer left; None where none did."""
+        return None if self.record is None else self.record.values.get(name)
+
+    def show(self, name: str, value: Tensor) -> None:
+        """An output to be watched."""
+        if self.record is not None and self.record.outputs is not None:
+            self.record.outputs[-1][name] = value
+
+    def wanted(self, penalty: str) -> Mapping[str, float]:
+        """The coefficients of a penalty that training asks for; empty where it does not."""
+        return {} if self.record is None else self.record.wanted.get(penalty, {})
+
+    def add_loss(self, name: str, value: Tensor, coefficient: float) -> None:
+        """Add to the main loss; see `AddedLoss`."""
+        if self.record is not None:
+            self.record.losses.append(AddedLoss(name, value, coefficient))
+
+
+def at(starts: Sequence[int], padding: Sequence[int] | None = None, record: Record | None = None) -> View:
+    """The view of rows at `starts`; one number, and no padding, where rows agree."""
+    same = len(set(starts)) == 1
+    padded = tuple(padding) if padding is not None and any(padding) else None
+    return View(starts[0] if same else tuple(starts), padded, record=record)

@@ -1,0 +1,16 @@
+"""Activations by the names that descriptions use."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+}

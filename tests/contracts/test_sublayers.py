@@ -1,0 +1,379 @@
+"""What every mixer and feed-forward promises. A new one is found through the registry; nothing is to be added here."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from examples import PLACE, first_of_its_kind, inputs, padded_view, randomised
+from safetensors.torch import load, save
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from linnet.layers.contract import Sublayer, SublayerSpec, linear_maps
+from linnet.layers.passes import run
+from linnet.layers.state import State
+from linnet.layers.view import View, at
+
+PROMPT = 5
+LENGTH = 14
+BF16_RELATIVE_ERROR = 0.05
+"""Root mean square of the error of a bfloat16 pass over that of the outputs."""
+CUTS = {
+    "ones": list(range(PROMPT, LENGTH + 1)),
+    "twos": [5, 7, 9, 11, 13, 14],
+    "threes": [5, 8, 11, 14],
+    "uneven": [5, 6, 10, 12, 14],
+    "rest": [5, 14],
+}
+
+
+def empty_state(sublayer: Sublayer, batch: int, capacity: int = LENGTH, dtype: torch.dtype = torch.float64) -> State:
+    return sublayer.initial_state(batch, capacity, torch.device("cpu"), dtype)
+
+
+def feed(sublayer: Sublayer, x_BTD: Tensor, state: State, bounds: list[int], padding: tuple[int, ...] = (0,)) -> Tensor:
+    """Outputs of the chunks between `bounds`, joined."""
+    return torch.cat(
+        [run(sublayer, x_BTD[:, a:b], state, padded_view(a, b, padding)) for a, b in pairwise(bounds)], dim=1
+    )
+
+
+def in_two(sublayer: Sublayer, x_BTD: Tensor) -> Tensor:
+    """The prompt, then the rest."""
+    return feed(sublayer, x_BTD, empty_state(sublayer, len(x_BTD), x_BTD.shape[1]), [0, PROMPT, x_BTD.shape[1]])
+
+
+def is_settled(sublayer: Sublayer, tokens: int) -> bool:
+    settled_after = sublayer.traits.settled_after
+    return settled_after is not None and tokens >= settled_after
+
+
+def test_predicted_parameters_are_the_built_ones(spec: SublayerSpec, sublayer: Sublayer):
+    assert spec.cost(PLACE).parameters == sum(p.numel() for p in sublayer.parameters())
+
+
+def test_predicted_buffers_are_the_stored_ones(spec: SublayerSpec, sublayer: Sublayer):
+    parameters = {name for name, _ in sublayer.named_parameters()}
+    stored = [tensor for name, tensor in sublayer.state_dict().items() if name not in parameters]
+    assert spec.cost(PLACE).buffers == sum(tensor.numel() for tensor in stored)
+
+
+@pytest.mark.parametrize(("dtype", "element_bytes"), [(torch.float32, 4), (torch.bfloat16, 2)])
+def test_predicted_state_bytes_are_the_allocated_ones(spec: SublayerSpec, sublayer: Sublayer, dtype, element_bytes):
+    sublayer.to(dtype)
+    for capacity in (LENGTH, 100):
+        state = empty_state(sublayer, 1, capacity, dtype)
+        sublayer(inputs(1, PROMPT, dtype), state)
+        assert state.nbytes == spec.cost(PLACE).state_bytes(capacity, element_bytes)
+        assert state.held_nbytes(capacity) == state.nbytes
+        assert state.held_nbytes(PROMPT) == spec.cost(PLACE).state_bytes(PROMPT, element_bytes)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 33])
+def test_predicted_flops_are_those_that_are_counted(spec: SublayerSpec, sublayer: Sublayer, tokens: int):
+    sublayer(inputs(1, tokens))  # tables are made
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        sublayer(inputs(1, tokens).requires_grad_())
+    assert spec.cost(PLACE).flops(tokens) == counter.get_total_flops()
+
+
+def test_predicted_matrices_are_the_linear_maps(spec: SublayerSpec, sublayer: Sublayer):
+    """Those that every token passes: what is kept precise need not be."""
+    precise = {id(linear) for part in sublayer.precise() for linear in linear_maps(part)}
+    built = sum(linear.weight.numel() for linear in linear_maps(sublayer) if id(linear) not in precise)
+    assert sum(inputs * outputs for inputs, outputs in spec.cost(PLACE).matrices) == built
+
+
+def test_only_a_constant_state_does_not_grow(sublayer: Sublayer):
+    sizes = {empty_state(sublayer, 1, capacity).nbytes for capacity in (LENGTH, 100)}
+    assert (len(sizes) == 1) == sublayer.traits.constant_state
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_after_the_prompt_every_cut_gives_the_same(sublayer: Sublayer, cut: str):
+    x_BTD = inputs(2, LENGTH)
+    expected = in_two(sublayer, x_BTD)
+    actual = feed(sublayer, x_BTD, empty_state(sublayer, 2), [0, *CUTS[cut]])
+    torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("bounds", [[0, 14], [0, 1, 2, 14], list(range(15)), [0, 3, 4, 9, 14]])
+def test_a_stream_in_chunks_equals_one_pass_exactly_where_the_traits_say_so(sublayer: Sublayer, bounds: list[int]):
+    x_BTD = inputs(2, LENGTH)
+    chunked = feed(sublayer, x_BTD, empty_state(sublayer, 2), bounds)
+    equal = torch.allclose(chunked, sublayer(x_BTD))
+    assert equal == (sublayer.traits.exact_when_split or is_settled(sublayer, bounds[1]) or bounds == [0, 14])
+
+
+def test_a_sublayer_that_is_not_exact_when_split_settles(sublayer: Sublayer):
+    assert sublayer.traits.exact_when_split or sublayer.traits.settles
+
+
+def test_left_padding_changes_nothing_for_the_real_tokens(sublayer: Sublayer):
+    padding = (3, 0, 1)
+    x_BTD = inputs(3, LENGTH)
+    padded = feed(sublayer, x_BTD, empty_state(sublayer, 3), [0, PROMPT + 2, 8, LENGTH], padding)
+    assert padded.isfinite().all()
+    for row, pad in enumerate(padding):
+        real = x_BTD[row : row + 1, pad:]
+        bounds = [0, *(bound - pad for bound in (PROMPT + 2, 8, LENGTH))]
+        alone = feed(sublayer, real, empty_state(sublayer, 1), bounds)
+        torch.testing.assert_close(padded[row : row + 1, pad:], alone)
+
+
+def test_left_padding_changes_nothing_without_a_state(sublayer: Sublayer):
+    padding, x_BTD = (3, 0, LENGTH - 1), inputs(3, LENGTH)
+    padded = run(sublayer, x_BTD, None, View(0, padding))
+    for row, pad in enumerate(padding):
+        torch.testing.assert_close(padded[row : row + 1, pad:], sublayer(x_BTD[row : row + 1, pad:]))
+
+
+def test_rows_at_different_positions_go_on_as_if_alone(sublayer: Sublayer):
+    """Streams that join a running batch, take chunks of different lengths with it, and leave it."""
+    x_BTD, lengths = inputs(3, LENGTH), (PROMPT, 9, 6)
+    states = [empty_state(sublayer, 1, LENGTH + 3 * row) for row in range(3)]
+    for row, length in enumerate(lengths):
+        sublayer(x_BTD[row : row + 1, :length], states[row])
+    joined = states[0].join(states[1:])
+    places = list(lengths)
+    outs: list[list[Tensor]] = [[], [], []]
+    for sizes in ((1, 1, 1), (2, 1, 3), (1, 1, 1)):
+        longest = max(sizes)
+        pieces = [x_BTD[row, places[row] : places[row] + size] for row, size in enumerate(sizes)]
+        chunk = torch.stack([nn.functional.pad(piece, (0, 0, longest - len(piece), 0)) for piece in pieces])
+        padding = [longest - size for size in sizes]
+        out = run(sublayer, chunk, joined, at(places, padding))
+        for row, pad in enumerate(padding):
+            outs[row].append(out[row : row + 1, pad:])
+            places[row] += sizes[row]
+    left = joined.select(torch.tensor([1]))
+    outs[1].append(sublayer(x_BTD[1:2, places[1] :], left, View(places[1])))
+    for row, length in enumerate(lengths):
+        alone = empty_state(sublayer, 1)
+        found = torch.cat(outs[row], dim=1)
+        expected = feed(sublayer, x_BTD[row : row + 1], alone, [0, length, length + found.shape[1]])[:, length:]
+        torch.testing.assert_close(found, expected)
+
+
+DOCUMENTS = ((3, 4), (), (0, 9))
+"""Where documents begin in three rows."""
+
+
+def apart(sublayer: Sublayer, x_BTD: Tensor) -> Tensor:
+    """Every document by itself."""
+    rows = []
+    for x_TD, begins in zip(x_BTD, DOCUMENTS, strict=True):
+        bounds = sorted({0, *begins, LENGTH})
+        rows.append(torch.cat([sublayer(x_TD[None, a:b]) for a, b in pairwise(bounds)], dim=1))
+    return torch.cat(rows)
+
+
+def test_documents_in_one_row_do_not_see_each_other(sublayer: Sublayer):
+    x_BTD = inputs(3, LENGTH).requires_grad_()
+    out = run(sublayer, x_BTD, None, View(documents=DOCUMENTS))
+    torch.testing.assert_close(out, apart(sublayer, x_BTD))
+    (gradient,) = torch.autograd.grad(out[0, 4:].square().sum(), x_BTD)
+    assert (gradient[0, :4] == 0).all()
+    assert (gradient[0, 4:] != 0).any()
+
+
+def test_a_state_begins_anew_with_a_document(sublayer: Sublayer):
+    """Its second chunk begins in the middle of the last document."""
+    x_BTD, later = inputs(3, LENGTH), inputs(3, 4)
+    state = empty_state(sublayer, 3, 2 * LENGTH)
+    run(sublayer, x_BTD, state, View(documents=DOCUMENTS))
+    places = [LENGTH - (begins[-1] if begins else 0) for begins in DOCUMENTS]
+    out = run(sublayer, later, state, at(places))
+    for row, place in enumerate(places):
+        alone = empty_state(sublayer, 1, 2 * LENGTH)
+        sublayer(x_BTD[row : row + 1, LENGTH - place :], alone)
+        expected = sublayer(later[row : row + 1], alone, View(place))
+        torch.testing.assert_close(out[row : row + 1], expected)
+
+
+def test_a_fork_goes_its_own_way(sublayer: Sublayer):
+    x_BTD, other = inputs(2, LENGTH), inputs(2, LENGTH)
+    state = empty_state(sublayer, 2)
+    sublayer(x_BTD[:, :PROMPT], state)
+    fork = state.fork()
+    sublayer(other[:, PROMPT:], fork, View(PROMPT))
+    actual = sublayer(x_BTD[:, PROMPT:], state, View(PROMPT))
+    torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
+
+
+def test_selected_rows_go_on_as_their_own(sublayer: Sublayer):
+    x_BTD = inputs(3, LENGTH)
+    state = empty_state(sublayer, 3)
+    sublayer(x_BTD[:, :PROMPT], state)
+    rows = torch.tensor([2, 0, 2])
+    actual = sublayer(x_BTD[rows, PROMPT:], state.select(rows), View(PROMPT))
+    torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[rows, PROMPT:])
+
+
+def test_a_state_survives_saving_and_loading(sublayer: Sublayer):
+    x_BTD = inputs(2, LENGTH)
+    state = empty_state(sublayer, 2)
+    sublayer(x_BTD[:, :PROMPT], state)
+    loaded = empty_state(sublayer, 2).with_tensors(load(save(state.tensors())))
+    actual = sublayer(x_BTD[:, PROMPT:], loaded, View(PROMPT))
+    torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
+
+
+def test_a_cropped_state_goes_on_from_there(sublayer: Sublayer):
+    x_BTD, wrong = inputs(2, LENGTH), inputs(2, 4)
+    state = empty_state(sublayer, 2)
+    sublayer(x_BTD[:, :PROMPT], state)
+    sublayer(wrong, state, View(PROMPT))
+    try:
+        state.crop(PROMPT)
+    except NotImplementedError:
+        pytest.skip("this architecture cannot go back")
+    actual = sublayer(x_BTD[:, PROMPT:], state, View(PROMPT))
+    torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
+
+
+def test_a_state_cropped_to_nothing_is_a_new_one(sublayer: Sublayer):
+    x_BTD, state = inputs(2, LENGTH), empty_state(sublayer, 2)
+    sublayer(inputs(2, LENGTH), state)
+    state.crop(0)
+    torch.testing.assert_close(sublayer(x_BTD, state), sublayer(x_BTD))
+
+
+def test_a_state_that_forgets_is_causal_from_the_first_token(sublayer: Sublayer):
+    x_BTD = inputs(2, LENGTH)
+    state = empty_state(sublayer, 2)
+    sublayer(inputs(2, LENGTH), state)
+    frozen = state.forget()
+    whole = sublayer(x_BTD, frozen.fork())
+    torch.testing.assert_close(feed(sublayer, x_BTD, frozen, [0, 1, 4, LENGTH]), whole)
+
+
+def test_what_one_state_settled_another_takes_over(sublayer: Sublayer):
+    x_BTD, settled, other = inputs(2, LENGTH), empty_state(sublayer, 2), empty_state(sublayer, 2)
+    sublayer(inputs(2, LENGTH), settled)
+    other.settle_as(settled)
+    torch.testing.assert_close(sublayer(x_BTD, other), sublayer(x_BTD, settled.forget()))
+
+
+def _gradient_of_step(sublayer: Sublayer, step: int, with_prompt: bool) -> Tensor:
+    x_BTD = inputs(1, LENGTH).requires_grad_()
+    state, start = None, 0
+    if with_prompt:
+        state, start = empty_state(sublayer, 1), PROMPT
+        with torch.no_grad():
+            sublayer(x_BTD[:, :PROMPT], state)
+    out = sublayer(x_BTD[:, start:], state, View(start))
+    (gradient,) = torch.autograd.grad(out[:, step - start].square().sum(), x_BTD)
+    return gradient
+
+
+@pytest.mark.parametrize("step", [PROMPT, 9, LENGTH - 2])
+def test_no_output_sees_a_later_token(sublayer: Sublayer, step: int):
+    assert (_gradient_of_step(sublayer, step, with_prompt=True)[:, step + 1 :] == 0).all()
+    blind = (_gradient_of_step(sublayer, step, with_prompt=False)[:, step + 1 :] == 0).all()
+    assert blind == (sublayer.traits.causal or is_settled(sublayer, step + 1))
+
+
+def test_every_output_sees_the_first_token_unless_its_window_ends_before(sublayer: Sublayer):
+    window = sublayer.traits.window or LENGTH
+    for step in range(LENGTH):
+        sees = (_gradient_of_step(sublayer, step, with_prompt=False)[:, 0] != 0).any()
+        assert sees == (step < window)
+
+
+def test_rows_do_not_touch_each_other(sublayer: Sublayer):
+    x_BTD = inputs(3, LENGTH).requires_grad_()
+    (gradient,) = torch.autograd.grad(sublayer(x_BTD)[1].square().sum(), x_BTD)
+    assert (gradient[[0, 2]] == 0).all()
+    assert (gradient[1] != 0).any()
+
+
+@pytest.mark.parametrize("length", [1, 63, 65])
+def test_fast_form_equals_reference_form_with_all_gradients(spec: SublayerSpec, sublayer: Sublayer, length: int):
+    if not sublayer.references:
+        pytest.skip("it has one form only")
+    slow = spec.build(PLACE).double()
+    slow.load_state_dict(sublayer.state_dict())
+    for attribute, reference in sublayer.references.items():
+        assert getattr(slow, attribute) is not reference
+        setattr(slow, attribute, reference)
+    x_BTD = inputs(2, length)
+    upstream = torch.randn_like(x_BTD)
+    outputs = []
+    for form in (sublayer, slow):
+        x = x_BTD.clone().requires_grad_()
+        out = form(x)
+        wanted = (x, *form.parameters())
+        outputs.append((out, *torch.autograd.grad(out, wanted, upstream)))
+    for fast, reference in zip(*outputs, strict=True):
+        torch.testing.assert_close(fast, reference)
+
+
+def test_gradients_are_those_of_finite_differences(sublayer: Sublayer):
+    x_BTD = inputs(1, 6).requires_grad_()
+    assert torch.autograd.gradcheck(sublayer, (x_BTD,), fast_mode=True)
+    names, parameters = zip(*sublayer.named_parameters(), strict=True)
+
+    def of_parameters(*values: Tensor) -> Tensor:
+        return torch.func.functional_call(sublayer, dict(zip(names, values, strict=True)), (x_BTD.detach(),))
+
+    assert torch.autograd.gradcheck(of_parameters, parameters, fast_mode=True)
+
+
+def relative_error(rough: Tensor, exact: Tensor) -> Tensor:
+    return (rough.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt()
+
+
+@pytest.mark.parametrize("way", ["weights", "autocast"])
+def test_bfloat16_stays_within_the_stated_error(spec: SublayerSpec, way: str):
+    """Of the pass, not of the weights; the median over random ones: PLGA's powers make much of a few roundings."""
+    errors = []
+    for _ in range(15):
+        sublayer, x_BTD = randomised(spec.build(PLACE).double()).bfloat16(), inputs(2, 64, torch.bfloat16)
+        if way == "weights":
+            rough = sublayer(x_BTD)
+        else:
+            with torch.autocast("cpu", torch.bfloat16):
+                rough = sublayer.float()(x_BTD.float())
+        errors.append(relative_error(rough, sublayer.double()(x_BTD.double())))
+    assert 0 < torch.stack(errors).median() < BF16_RELATIVE_ERROR
+
+
+def test_compiled_form_is_the_same(spec: SublayerSpec, sublayer: Sublayer):
+    if not first_of_its_kind(spec):
+        pytest.skip("one example of each kind: compiling takes seconds")
+    compiled = torch.compile(sublayer, dynamic=False)
+    upstream, results = torch.randn(2, LENGTH, PLACE.width, dtype=torch.float64), []
+    x_BTD = inputs(2, LENGTH).requires_grad_()
+    for form in (sublayer, compiled):
+        out = form(x_BTD)
+        results.append((out, *torch.autograd.grad(out, (x_BTD, *sublayer.parameters()), upstream)))
+    for eager, optimised in zip(*results, strict=True):
+        # The rotary table is float32 by definition, and PLGA's powers multiply the last bit of its angles.
+        torch.testing.assert_close(optimised, eager, rtol=1e-3, atol=1e-4)
+
+
+@torch.no_grad()
+def test_row_steps_are_the_steps(sublayer: Sublayer):
+    sublayer = sublayer.float()
+    x_BTD, state = inputs(1, LENGTH, torch.float32), empty_state(sublayer, 1, dtype=torch.float32)
+    sublayer(x_BTD[:, :PROMPT], state)
+    own = state.fork()
+    step = sublayer.row_step(own)
+    if step is None:
+        pytest.skip("it has no steps on rows")
+    added = torch.randn(LENGTH, PLACE.width)
+    for place in range(PROMPT, LENGTH):
+        expected = sublayer(x_BTD[:, place : place + 1], state, View(place))[0]
+        actual = step(added[place : place + 1], x_BTD[0, place : place + 1], place)
+        torch.testing.assert_close(actual - added[place : place + 1], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_undecayed_parameters_are_its_own(sublayer: Sublayer):
+    own = {id(parameter) for parameter in sublayer.parameters()}
+    undecayed = [id(parameter) for parameter in sublayer.undecayed()]
+    assert set(undecayed) <= own
+    assert len(set(undecayed)) == len(undecayed)
+    vectors = {id(parameter) for parameter in sublayer.parameters() if parameter.dim() < 2}
+    assert vectors <= set(undecayed)

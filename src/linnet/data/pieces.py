@@ -64,8 +64,7 @@ class Pieces:
         """The table with which `decode` gives what SentencePiece gives."""
         table = [piece.replace(SPACE, " ").encode() for piece in model.pieces]
         for token in model.reserved:
-            byte = BYTES.get(model.pieces[token]) if model.byte_fallback else None
-            table[token] = b"" if byte is None else bytes([byte])
+            table[token] = bytes([BYTES[model.pieces[token]]]) if model.is_byte(token) else b""
         opening = list(table)
         for token, piece in enumerate(model.pieces):
             if piece.startswith(SPACE) and (model.dummy_prefix or model.collapse):

@@ -191,7 +191,9 @@ def _given_tokenizer(name: str, vocab_size: int | None) -> Tokenizer | None:
         return None
     if not Path(name).exists():
         raise UserError(f"--tokenizer {name}: expected one of {', '.join(KINDS)}, or the path of a tokenizer.json")
-    return Tokenizer.load(name)
+    given = Tokenizer.load(name)
+    given.encode("")  # a package that it needs is missed now, not after a pass over the text
+    return given
 
 
 def _train(corpus: _Corpus, kind: str, vocab_size: int | None) -> Tokenizer:

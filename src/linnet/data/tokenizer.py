@@ -26,15 +26,15 @@ class Tokenizer:
     """A `tokenizers.Tokenizer` with one end token, whose text functions never produce or print special tokens.
 
     `kind` is bytes, char, bpe, unigram, or imported: a tokenizer.json from elsewhere, which may change the text
-    (normalise it, put a space before it). One that was made from a SentencePiece model is read as SentencePiece reads
-    the model.
+    (normalise it, put a space before it). One that was made from a SentencePiece model encodes by the `sentencepiece`
+    package, which is an extra.
     """
 
     def __init__(self, definition: dict[str, Any], origin: str) -> None:
         self._definition = _plain(definition)
         self._library = _library(self._definition, origin)
         model = _sentencepiece(self._definition, origin)
-        self._sentencepiece = SentencePiece(model) if model else None
+        self._sentencepiece = SentencePiece(model, origin) if model else None
         if model:
             self.end_id, self._pieces = model.end, Pieces.of_sentencepiece(model)
         else:
@@ -90,9 +90,9 @@ class Tokenizer:
         """`encode` for many texts at once, on all cores."""
         if self.kind == "bytes":
             return [list(_utf8(text)) for text in texts]
-        if self._sentencepiece:
-            return [self._sentencepiece.encode(self.cut(text)[0]) for text in texts]
         cut = [self.cut(text) for text in texts]
+        if self._sentencepiece:
+            return self._sentencepiece.encode_batch(texts)
         encodings = self._library.encode_batch_fast([part for parts in cut for part in parts], add_special_tokens=False)
         ids = iter([encoding.ids for encoding in encodings])
         return [list(chain.from_iterable(islice(ids, len(parts)))) for parts in cut]

@@ -1,7 +1,7 @@
 """`linnet generate` as a user meets it: what it prints where, and with which exit code."""
 
+import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -171,26 +171,32 @@ def test_help_shows_an_example_and_how_the_operator_is_fixed(capfdbinary):
     assert "deduces its operator from the prompt" in words
 
 
-def test_standard_input_is_the_prompt_less_one_newline(model: str):
-    child = process(model, "--prompt", "-", "--max-tokens", "5", "--json", stdin=subprocess.PIPE)
-    out, _ = child.communicate("Zwei é\n\n".encode())
-    assert child.returncode == 0
+def given_to(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    """Bytes on the standard input, as a terminal of Latin-1 hands them on."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="latin-1"))
+
+
+def test_standard_input_is_the_prompt_less_one_newline(model: str, monkeypatch: pytest.MonkeyPatch, capfdbinary):
+    given_to(monkeypatch, "Zwei é\n\n".encode())
+    code, out, _ = run(capfdbinary, model, "--prompt", "-", "--max-tokens", "5", "--json")
+    assert code == 0
     assert json.loads(out)["prompt"] == "Zwei é\n"
 
 
-def test_standard_input_that_is_no_text_is_one_line(model: str):
-    child = process(model, "--prompt", "-", stdin=subprocess.PIPE)
-    out, err = child.communicate(b"ab\xff")
-    assert (child.returncode, out) == (2, b"")
-    assert err == b"error: --prompt -: the standard input is not UTF-8 text (byte 2)\n"
+def test_standard_input_that_is_no_text_is_one_line(model: str, monkeypatch: pytest.MonkeyPatch, capfdbinary):
+    given_to(monkeypatch, b"ab\xff")
+    assert run(capfdbinary, model, "--prompt", "-") == (
+        2,
+        "",
+        "error: --prompt -: the standard input is not UTF-8 text (byte 2)\n",
+    )
 
 
-def test_the_output_is_utf_8_whatever_the_terminal(model: str):
-    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
-    child = process(model, "--prompt", "é", "--max-tokens", "5", "--seed", "1", env=environment)
-    out, _ = child.communicate()
-    assert child.returncode == 0
-    assert out.decode("utf-8").startswith("é")
+def test_the_output_is_utf_8_whatever_the_terminal(model: str, monkeypatch: pytest.MonkeyPatch):
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert main(["generate", model, "--prompt", "é", "--max-tokens", "5", "--seed", "1"]) == 0
+    assert terminal.buffer.getvalue().decode("utf-8").startswith("é")
 
 
 def test_an_interrupt_leaves_what_was_written(model: str):

@@ -22,6 +22,7 @@ from linnet.nn.norms import BlockNormSpec
 ROOT = Path(__file__).resolve().parents[2]
 DESCRIPTION_PAGE = ROOT / "docs" / "model-description.md"
 PAGES = sorted(path.relative_to(ROOT) for folder in ("*.md", "docs/**/*.md") for path in ROOT.glob(folder))
+TESTS = sorted((ROOT / "tests" / "unit").glob("*/**/test_*.py"))  # those beside this one are of the project itself
 
 
 def fields_told(page: Path) -> set[str]:
@@ -105,3 +106,12 @@ def test_the_makefile_and_the_verbs_agree():
     """`make demo` calls a verb that exists."""
     makefile = (ROOT / "Makefile").read_text()
     assert set(re.findall(r"linnet ([a-z]+)$", makefile, flags=re.MULTILINE)) <= VERBS.keys()
+
+
+@pytest.mark.parametrize("test", TESTS, ids=lambda path: path.relative_to(ROOT / "tests" / "unit").as_posix())
+def test_tests_mirror_the_sources(test: Path):
+    """`a/test_b.py` tests `a/b.py` or the package `a/b`; a module's tests may go on in `a/test_b_ASPECT.py`."""
+    room = ROOT / "src" / "linnet" / test.parent.relative_to(ROOT / "tests" / "unit")
+    words = test.stem.removeprefix("test_").split("_")
+    modules = [room / f"{'_'.join(words[:count])}.py" for count in range(1, len(words) + 1)]
+    assert modules[-1].with_suffix("").is_dir() or any(module.is_file() for module in modules)

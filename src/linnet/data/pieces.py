@@ -6,15 +6,12 @@ front of a text drops it again, so tokens can stand for other bytes at the start
 """
 
 import codecs
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from linnet.core.errors import UserError
 from linnet.data.sentencepiece import BYTES, SPACE, Description
-
-_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def _byte_level_alphabet() -> dict[str, int]:
@@ -64,8 +61,7 @@ class Pieces:
         """The table with which `decode` gives what SentencePiece gives."""
         table = [piece.replace(SPACE, " ").encode() for piece in model.pieces]
         for token in model.reserved:
-            byte = BYTES.get(model.pieces[token]) if model.byte_fallback else None
-            table[token] = b"" if byte is None else bytes([byte])
+            table[token] = bytes([BYTES[model.pieces[token]]]) if model.is_byte(token) else b""
         opening = list(table)
         for token, piece in enumerate(model.pieces):
             if piece.startswith(SPACE) and (model.dummy_prefix or model.collapse):
@@ -146,8 +142,8 @@ def _sentencepiece_bytes(steps: list[dict[str, Any]]) -> Callable[[str], bytes]:
     has_bytes = any(step["type"] == "ByteFallback" for step in steps)
 
     def spell(piece: str) -> bytes:
-        if has_bytes and (byte := _BYTE_PIECE.fullmatch(piece)):
-            return bytes([int(byte[1], 16)])
+        if has_bytes and piece in BYTES:
+            return bytes([BYTES[piece]])
         for mark, text in marks.items():
             piece = piece.replace(mark, text)
         return piece.encode()

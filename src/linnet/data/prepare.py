@@ -12,7 +12,6 @@ from linnet.core.errors import UserError
 from linnet.core.files import atomic_directory
 from linnet.data.shards import (
     SHARD_TOKENS,
-    TOKENIZER,
     Manifest,
     ShardWriter,
     SourceInfo,
@@ -22,11 +21,11 @@ from linnet.data.shards import (
     token_dtype,
     write_manifest,
 )
-from linnet.data.sources import STDIN, Advance, Source
+from linnet.data.sources import STDIN, Source
 from linnet.data.split import Split, Survey, below, check_fraction, content_hash
-from linnet.data.tokenizer import Tokenizer
+from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.data.tokenizer_training import KINDS, check_vocab_size, cut_before_words
-from linnet.present.progress import progress
+from linnet.present.progress import Advance, progress
 
 TOKENIZER_SAMPLE_BYTES = 50_000_000
 _BATCH_CHARACTERS = 1 << 21
@@ -191,7 +190,9 @@ def _given_tokenizer(name: str, vocab_size: int | None) -> Tokenizer | None:
         return None
     if not Path(name).exists():
         raise UserError(f"--tokenizer {name}: expected one of {', '.join(KINDS)}, or the path of a tokenizer.json")
-    return Tokenizer.load(name)
+    given = Tokenizer.load(name)
+    given.encode("")  # a package that it needs is missed now, not after a pass over the text
+    return given
 
 
 def _train(corpus: _Corpus, kind: str, vocab_size: int | None) -> Tokenizer:
@@ -290,5 +291,6 @@ def _batches(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[tuple[
 
 @contextmanager
 def _bar(description: str, size_bytes: int) -> Iterator[Advance]:
+    """A progress bar that is moved by bytes."""
     with progress(description, size_bytes / 1e6, "MB") as advance:
-        yield lambda count: advance(count / 1e6, "")
+        yield lambda count, note="": advance(count / 1e6, note)

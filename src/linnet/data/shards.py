@@ -19,11 +19,10 @@ from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
 from linnet.core.spec import Spec
 from linnet.data.split import Split
-from linnet.data.tokenizer import Tokenizer
+from linnet.data.tokenizer import TOKENIZER, Tokenizer
 
 VERSION = 1
 MANIFEST = "manifest.json"
-TOKENIZER = "tokenizer.json"
 SHARD_TOKENS = 100_000_000
 _OWN_FILE = re.compile(r"manifest\.json|tokenizer\.json|(train|validation)-\d{5,}\.bin")
 

@@ -5,12 +5,13 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from linnet.core.errors import UserError
+from linnet.present.progress import Advance
 
 DEFAULT_SEPARATOR = "<|endoftext|>"
 STDIN = "-"
@@ -22,8 +23,6 @@ _BLOCK_BYTES = 1 << 20
 _ROWS_PER_READ = 1024
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|[nrtf0\\])")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "0": "\0", "\\": "\\"}
-
-Advance = Callable[[int], None]
 
 
 class Source:
@@ -62,7 +61,7 @@ class Source:
         if self._kept:
             self._kept.close()
 
-    def documents(self, advance: Advance = lambda count: None) -> Iterator[str]:
+    def documents(self, advance: Advance = lambda *_: None) -> Iterator[str]:
         """Read the documents that are not empty once; `advance` is told how many bytes of the file were read."""
         found = False
         with self._reader() as handle:

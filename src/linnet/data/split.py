@@ -65,7 +65,6 @@ class Survey:
 
     def holdout(self, fraction: float | None) -> "Holdout":
         """The rule for these documents; a fraction of None is 0.05 of a small text and 0.01 of a large one."""
-        check_fraction(fraction)
         if fraction is None:
             fraction = 0.05 if self.text_bytes < SMALL_TEXT_BYTES else 0.01
         occupied = np.flatnonzero(self.bytes_of_cell)

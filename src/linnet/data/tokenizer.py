@@ -19,6 +19,7 @@ from linnet.data.pieces import Pieces, TextStream
 from linnet.data.sentencepiece import Description, SentencePiece
 from linnet.data.tokenizer_training import END, KINDS, TRAINERS, check_vocab_size, cut_before_words
 
+TOKENIZER = "tokenizer.json"
 _END_NAMES = (END, "<|endoftext|>", "</s>", "[END]")
 
 
@@ -26,19 +27,19 @@ class Tokenizer:
     """A `tokenizers.Tokenizer` with one end token, whose text functions never produce or print special tokens.
 
     `kind` is bytes, char, bpe, unigram, or imported: a tokenizer.json from elsewhere, which may change the text
-    (normalise it, put a space before it). One that was made from a SentencePiece model is read as SentencePiece reads
-    the model.
+    (normalise it, put a space before it). One that was made from a SentencePiece model encodes by the `sentencepiece`
+    package, which is an extra.
     """
 
     def __init__(self, definition: dict[str, Any], origin: str) -> None:
         self._definition = _plain(definition)
-        self._library = _library(self._definition, origin)
+        self._origin = origin
         model = _sentencepiece(self._definition, origin)
-        self._sentencepiece = SentencePiece(model) if model else None
+        self._sentencepiece = SentencePiece(model, origin) if model else None
         if model:
             self.end_id, self._pieces = model.end, Pieces.of_sentencepiece(model)
         else:
-            self.end_id = self._mark_end(origin)
+            self.end_id = self._mark_end()
             self._guard_special_tokens()
             self._pieces = Pieces.of(self._definition, self._library.get_vocab(with_added_tokens=True), origin)
         self.kind = _kind(self._definition, self._pieces)
@@ -61,7 +62,7 @@ class Tokenizer:
         """Read a tokenizer.json, or the one in a folder; `UserError` names the file and what is wrong with it."""
         path = Path(path)
         if path.is_dir():
-            path = path / "tokenizer.json"
+            path = path / TOKENIZER
         definition = read_json(path)
         if not isinstance(definition, dict) or not isinstance(definition.get("model"), dict):
             raise UserError(f"{path}: not a tokenizer.json (no field 'model')")
@@ -90,9 +91,9 @@ class Tokenizer:
         """`encode` for many texts at once, on all cores."""
         if self.kind == "bytes":
             return [list(_utf8(text)) for text in texts]
-        if self._sentencepiece:
-            return [self._sentencepiece.encode(self.cut(text)[0]) for text in texts]
         cut = [self.cut(text) for text in texts]
+        if self._sentencepiece:
+            return self._sentencepiece.encode_batch(texts)
         encodings = self._library.encode_batch_fast([part for parts in cut for part in parts], add_special_tokens=False)
         ids = iter([encoding.ids for encoding in encodings])
         return [list(chain.from_iterable(islice(ids, len(parts)))) for parts in cut]
@@ -131,7 +132,12 @@ class Tokenizer:
         lengths[[] if self._pieces.unknown is None else self._pieces.unknown] = 0
         return lengths
 
-    def _mark_end(self, origin: str) -> int:
+    @cached_property
+    def _library(self) -> tokenizers.Tokenizer:
+        """The `tokenizers` library's reading of the data; a SentencePiece model is at work without it."""
+        return _library(self._definition, self._origin)
+
+    def _mark_end(self) -> int:
         """Find the end token and see to it that the library treats it as special; return its id."""
         for name in _END_NAMES:
             token = self._library.token_to_id(name)
@@ -141,7 +147,7 @@ class Tokenizer:
                 self._library.add_special_tokens([AddedToken(name, special=True, normalized=False)])
                 self._definition["added_tokens"] = json.loads(self._library.to_str())["added_tokens"]
             return token
-        raise UserError(f"{origin}: no end token; expected one of {', '.join(_END_NAMES)}")
+        raise UserError(f"{self._origin}: no end token; expected one of {', '.join(_END_NAMES)}")
 
     def _guard_special_tokens(self) -> None:
         """Keep the names of special tokens, met in a text, from becoming those tokens.

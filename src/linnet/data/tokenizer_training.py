@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from linnet.core.errors import UserError
 from linnet.data.pieces import BYTE_LEVEL
+from linnet.data.sentencepiece import BYTES
 
 END = "<|end|>"
 DEFAULT_VOCAB_SIZE = 2048
@@ -50,7 +51,7 @@ def char_tokenizer(texts: Iterable[str], vocab_size: int | None) -> dict[str, An
             f"--vocab-size {vocab_size}: too few for the text's {len(characters)} different characters, "
             f"256 bytes and the end token; expected at least {size}"
         )
-    names = [f"<0x{byte:02X}>" for byte in range(256)] + [END] + sorted(characters)
+    names = [*BYTES, END, *sorted(characters)]
     model = models.BPE(vocab={name: n for n, name in enumerate(names)}, merges=[], byte_fallback=True)
     library = tokenizers.Tokenizer(model)
     library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])

@@ -7,34 +7,36 @@ import sys
 
 import pytest
 
+from linnet.core.allocator import keep_freed_memory
+
 PROGRAM = """
 import resource, torch
 from linnet.core.allocator import keep_freed_memory
-print(int({call}))
-for _ in range(20):  # glibc finds a place for aligned blocks that it can use again, in the end
-    torch.ones(16_000_000)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(5):
-    torch.ones(16_000_000)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+def touched():
+    for _ in range(20):  # glibc finds a place for aligned blocks that it can use again, in the end
+        torch.ones(16_000_000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        torch.ones(16_000_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+print(touched(), int(keep_freed_memory()), touched())
 """
-
-
-def run(call: str, **environment: str) -> tuple[int, int]:
-    """What the call returned, and how many pages five tensors of 64 MB then touched for the first time."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", PROGRAM.format(call=call)]
-    done = subprocess.run(command, env={**kept, **environment}, capture_output=True, text=True, check=True)
-    returned, faults = done.stdout.split()
-    return int(returned), int(faults)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has this setting")
 def test_pages_are_touched_once():
-    assert run("False")[1] > 10_000
-    returned, faults = run("keep_freed_memory()")
-    assert returned == 1 and faults < 1_000
+    """Those that five tensors of 64 MB touch for the first time, before and after."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    before, returned, after = map(int, done.stdout.split())
+    assert before > 10_000
+    assert returned == 1 and after < 1_000
 
 
-def test_what_the_user_has_set_up_stays():
-    assert run("keep_freed_memory()", MALLOC_ARENA_MAX="2")[0] == 0
+@pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "GLIBC_TUNABLES"])
+def test_what_the_user_has_set_up_stays(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(name, "2")
+    assert not keep_freed_memory()

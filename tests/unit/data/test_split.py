@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
-from linnet.data.split import Holdout, Survey, below, choose_cells, content_hash, cut_last_part
+from linnet.data.split import Holdout, Survey, below, check_fraction, choose_cells, content_hash, cut_last_part
 
 texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5), min_size=1, max_size=20)
 fractions = st.floats(0.01, 0.49)
@@ -100,7 +100,7 @@ def test_default_fraction_depends_on_the_size() -> None:
 @pytest.mark.parametrize("fraction", [0, 0.5, -1, 2, float("nan")])
 def test_fraction_out_of_range_is_refused(fraction: float) -> None:
     with pytest.raises(UserError, match=f"--validation {fraction}: expected a fraction above 0 and below 0.5"):
-        Survey().holdout(fraction)
+        check_fraction(fraction)
 
 
 def test_survey_counts_documents_and_bytes() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -39,6 +40,12 @@ def transformers() -> ModuleType:
     return pytest.importorskip("transformers")
 
 
+@pytest.fixture(scope="module")
+def gpt2(transformers: ModuleType) -> Any:
+    """A model of Transformers, for what its `generate` makes of a configuration."""
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=2, n_embd=2, n_layer=1, n_head=1))
+
+
 def same(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
@@ -59,12 +66,11 @@ def test_top_p_is_that_of_transformers(transformers: ModuleType, logits_BV: Tens
 @unhurried
 @given(logits_BV=LOGITS, temperature=TEMPERATURES, top_k=st.integers(0, 15), top_p=TOP_P)
 def test_all_together_are_what_generate_of_transformers_applies(
-    transformers: ModuleType, logits_BV: Tensor, temperature: float, top_k: int, top_p: float
+    transformers: ModuleType, gpt2: Any, logits_BV: Tensor, temperature: float, top_k: int, top_p: float
 ):
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=2, n_embd=2, n_layer=1, n_head=1))
     config = transformers.GenerationConfig(do_sample=True, temperature=temperature, top_k=top_k, top_p=top_p)
-    model._prepare_special_tokens(config, device="cpu")
-    theirs = model._get_logits_processor(config)
+    gpt2._prepare_special_tokens(config, device="cpu")
+    theirs = gpt2._get_logits_processor(config)
     same(warp(logits_BV, Sampling(temperature, top_k, top_p)), theirs(None, logits_BV))
 
 

@@ -15,9 +15,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from linnet.data.sentencepiece.normalizer import SPACE
-
 Json = dict[str, Any]
+
+SPACE = "▁"
+BYTES = {f"<0x{byte:02X}>": byte for byte in range(256)}
 
 _PREFIX = "sentencepiece:"
 _ONE_SPACE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
@@ -31,8 +32,7 @@ _SEQUENCES = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
 # How to cut a text where no piece reaches from one part into the next: for pieces with the space in front only, for
 # pieces that may have several spaces there, for pieces with spaces at the end.
 _WORDS = (f"{SPACE}?[^{SPACE}]+|{SPACE}", f"{SPACE}+[^{SPACE}]*|[^{SPACE}]+", f"[^{SPACE}]*{SPACE}+|[^{SPACE}]+")
-ANYTHING = r"[\s\S]+"
-BYTES = {f"<0x{byte:02X}>": byte for byte in range(256)}
+_ANYTHING = r"[\s\S]+"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,6 @@ class Description:
     charsmap: bytes | None
     dummy_prefix: bool
     collapse: bool
-    words: str
 
     @classmethod
     def of(cls, definition: Json) -> "Description | None":
@@ -64,7 +63,7 @@ class Description:
         groups = {name.removeprefix(_PREFIX): group for name, group in after.items() if name.startswith(_PREFIX)}
         if not groups:
             return None
-        model, before = definition["model"], definition["pre_tokenizer"]
+        model = definition["model"]
         steps = definition["normalizer"]["normalizers"]
         rules = [base64.b64decode(step["precompiled_charsmap"]) for step in steps if step["type"] == "Precompiled"]
         if model["type"] == "Unigram":
@@ -85,7 +84,6 @@ class Description:
             charsmap=rules[0] if rules else None,
             dummy_prefix=_DUMMY_PREFIX in steps,
             collapse=_ONE_SPACE in steps,
-            words=before["pattern"]["Regex"] if before else ANYTHING,
         )
 
     def written(self) -> Json:
@@ -94,7 +92,7 @@ class Description:
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            "added_tokens": [self._special(token) for token in self.reserved if not self._is_byte(token)],
+            "added_tokens": [self._special(token) for token in self.reserved if not self.is_byte(token)],
             "normalizer": {"type": "Sequence", "normalizers": self._normalizers()},
             "pre_tokenizer": self._pre_tokenizer(),
             "post_processor": self._groups(),
@@ -106,7 +104,8 @@ class Description:
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
         return {"id": token, "content": self.pieces[token], **flags}
 
-    def _is_byte(self, token: int) -> bool:
+    def is_byte(self, token: int) -> bool:
+        """Whether a token stands for one byte."""
         return self.byte_fallback and self.pieces[token] in BYTES
 
     def _normalizers(self) -> list[Json]:
@@ -117,9 +116,11 @@ class Description:
         return steps + [_NO_LAST_SPACE] * self.collapse
 
     def _pre_tokenizer(self) -> Json | None:
-        if self.words == ANYTHING:
+        spelled = set(range(len(self.pieces))) - set(self.reserved)
+        words = _word_pattern(self.pieces[token] for token in spelled)
+        if words == _ANYTHING:
             return None
-        return {"type": "Split", "pattern": {"Regex": self.words}, "behavior": "Isolated", "invert": False}
+        return {"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": False}
 
     def _groups(self) -> Json:
         groups = {
@@ -172,7 +173,7 @@ class Description:
         return [[left, right] for left, right in halves if left in known and right in known]
 
 
-def word_pattern(pieces: Iterable[str]) -> str:
+def _word_pattern(pieces: Iterable[str]) -> str:
     """The expression that cuts a text into parts, as small as can be, with no piece reaching from one into the next."""
     inside = {piece[at - 1 : at + 1] for piece in pieces if SPACE in piece for at in range(1, len(piece))}
     ends = {pair for pair in inside if pair.endswith(SPACE)}
@@ -180,4 +181,4 @@ def word_pattern(pieces: Iterable[str]) -> str:
         return _WORDS[0]
     if ends == {SPACE * 2}:
         return _WORDS[1]
-    return _WORDS[2] if all(pair in ends for pair in inside if pair.startswith(SPACE)) else ANYTHING
+    return _WORDS[2] if all(pair in ends for pair in inside if pair.startswith(SPACE)) else _ANYTHING

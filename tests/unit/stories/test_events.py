@@ -1,11 +1,8 @@
-"""The parts of the story generator: phrasings, references, and events that refuse what cannot happen."""
-
-from collections.abc import Callable
-from random import Random
+"""Events change the world, and refuse what cannot happen."""
 
 import pytest
+from small_cast import BALL, BEN, BERRIES, HAT, LILY, MIA, MOM
 
-from linnet.stories.entities import Character, Item, Thing, Verb
 from linnet.stories.events import (
     Befriend,
     Break,
@@ -50,21 +47,8 @@ from linnet.stories.events import (
     WeatherTurns,
     Win,
 )
-from linnet.stories.language import indefinite, listed
-from linnet.stories.narrator import Narrator
-from linnet.stories.phrases.speech import spoken
-from linnet.stories.setting import combine, split_of
-from linnet.stories.template import BREAK, Slot, compiled
 from linnet.stories.vocabulary.places import HOME, PARK, POND
 from linnet.stories.world import InconsistencyError, World
-
-LILY = Character("Lily", "f", "girl")
-BEN = Character("Ben", "m", "boy", relation="friend", anchor=LILY)
-MIA = Character("Mia", "f", "girl", relation="friend", anchor=LILY)
-MOM = Character("Mom", "f", "mom", "", "parent", LILY)
-BALL = Item(Thing("ball", ("red",), Verb("kick", "kicked")), "red")
-HAT = Item(Thing("hat", ("old",)), "old")
-BERRIES = Item(Thing("berries", ("sweet",), number="many"), "sweet")
 
 
 def world_after(*events: Event) -> World:
@@ -162,103 +146,3 @@ def test_events_change_the_world() -> None:
     NextDay().happen(world)
     Go((LILY,), HOME).happen(world)
     assert world.place_of == {LILY: HOME, BEN: PARK, MIA: PARK, MOM: HOME}
-
-
-def test_a_template_is_cut_into_text_slots_and_sentences() -> None:
-    assert compiled('{who} ran. {who.his} hat fell. "{item}!" said {who}.') == (
-        Slot("who", "", starts=False, spoken=False),
-        " ran. ",
-        BREAK,
-        Slot("who", "his", starts=True, spoken=False),
-        " hat fell. ",
-        BREAK,
-        '"',
-        Slot("item", "", starts=True, spoken=True),
-        '!" said ',
-        Slot("who", "", starts=False, spoken=False),
-        ".",
-    )
-    assert BREAK not in compiled('"Who is it? Is it {who}?" {who} asked.')
-    assert BREAK in compiled('"Go!" And off they ran.')
-
-
-def write(*phrasings: str, always_pronoun: bool = True) -> str:
-    """The text of phrasings about Lily, Ben, Mia, Mom and the things, with a pronoun wherever one is clear."""
-    rng = Random(0)
-    if always_pronoun:
-        rng.random = lambda: 0.49  # type: ignore[method-assign]
-    narrator = Narrator(rng)
-    roles = {"lily": LILY, "ben": BEN, "mia": MIA, "mom": MOM, "ball": BALL, "berries": BERRIES, "park": PARK}
-    for phrasing in phrasings:
-        narrator.write(phrasing, {"both": (LILY, BEN), "girls": (LILY, MIA)}, roles)
-    return narrator.text
-
-
-@pytest.mark.parametrize(
-    ("phrasings", "text"),
-    [
-        (["{lily} ran.", "{lily} hid."], "A little girl named Lily ran. She hid."),
-        (["{lily} saw {ben.him}.", "{ben} hid."], "A little girl named Lily saw her friend Ben. He hid."),
-        (["{lily.name} saw {mia.him}.", "{mia} hid."], "Lily saw her friend Mia. Mia hid."),
-        (["{lily.name} saw {mom.him}.", "{lily} hid."], "Lily saw her mom. Lily hid."),
-        (["{both} ran.", "{both} hid."], "A little girl named Lily and her friend Ben ran. They hid."),
-        (["{both} ran.", "{ben} hid."], "A little girl named Lily and her friend Ben ran. Ben hid."),
-        (["{both.title} saw {mia.him}.", "{both} hid."], "Lily and Ben saw Lily's friend Mia. Lily and Ben hid."),
-        (["{lily.name} had {ball}.", "{lily} {ball.used} {ball.it}."], "Lily had a red ball. She kicked it."),
-        (["{lily.name} ate {berries}.", "{berries} {berries.was} good."],
-         "Lily ate some sweet berries. The berries were good."),
-        (['"Hi, {ben.name}!" said {lily.np}.', "{ben} hid."], '"Hi, Ben!" said a little girl named Lily. Ben hid.'),
-        (["{lily.name} went {park.to}. {lily} was {park.at}."], "Lily went to the park. She was in the park."),
-        (["{lily.name} a.", "{lily} b.", "{lily} c.", "{lily} d."], "Lily a. She b. She c. Lily d."),
-    ],
-)  # fmt: skip
-def test_references(phrasings: list[str], text: str) -> None:
-    assert write(*phrasings) == text
-
-
-def test_a_new_paragraph_names_everybody_anew() -> None:
-    narrator = Narrator(Random(0))
-    narrator.write("{lily.name} ran.", {}, {"lily": LILY})
-    narrator.paragraph()
-    narrator.paragraph()
-    narrator.write("{lily} hid.", {}, {"lily": LILY})
-    assert narrator.text == "Lily ran.\nLily hid."
-
-
-def test_an_unknown_role_or_form_is_an_error() -> None:
-    for phrasing in ("{nobody} ran.", "{lily.nothing} ran."):
-        with pytest.raises(KeyError):
-            write(phrasing)
-
-
-def test_lines_are_set_into_sentences() -> None:
-    statements = spoken(("I see.",), "act", True)
-    assert '"I see," said {speaker.np}.' in statements
-    assert '{speaker} said, "I see."' in statements
-    assert '{speaker} said to {hearer.him}, "I see."' in statements
-    assert '{speaker} asked, "Who?"' in spoken(("Who?",), "act", False)
-    assert not any("{hearer.him}" in sentence for sentence in spoken(("Hi, {hearer.name}!",), "act", True))
-
-
-@pytest.mark.parametrize(
-    ("function", "argument", "text"),
-    [
-        (indefinite, HAT, "an old hat"),
-        (indefinite, BALL, "a red ball"),
-        (indefinite, BERRIES, "some sweet berries"),
-        (listed, ["Lily"], "Lily"),
-        (listed, ["Lily", "Ben", "Mom"], "Lily, Ben and Mom"),
-    ],
-)
-def test_english(function: Callable[[object], str], argument: object, text: str) -> None:
-    assert function(argument) == text
-
-
-def test_settings_hold_no_thing_twice_and_split_by_their_text_alone() -> None:
-    things = (BALL.thing, HAT.thing)
-    pairs = combine((PARK, POND), things, things, topics=("a", "b"))
-    assert len(pairs) == 2 * 2 * 2
-    assert all(setting.things[0] != setting.things[1] for setting in pairs)
-    shares = [split_of(("plot", str(number))) for number in range(2000)]
-    assert 0.07 < shares.count("validation") / 2000 < 0.13
-    assert split_of(("lost_and_found", "park", "ball", "")) == "train"

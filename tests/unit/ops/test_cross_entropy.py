@@ -1,0 +1,50 @@
+import pytest
+import torch
+from same_gradients import assert_same_with_gradients, double
+
+from linnet.ops import cross_entropy
+from linnet.ops.cross_entropy import IGNORED, linear_cross_entropy, linear_cross_entropy_reference
+
+
+@pytest.mark.parametrize("ignored", [[], [0, 4, 5], list(range(9))])
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("slice_elements", [1, 30, 10_000])
+def test_linear_cross_entropy(
+    with_bias: bool, slice_elements: int, ignored: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
+    x, weight, bias = double(9, 4), double(7, 4), double(7) if with_bias else None
+    targets = torch.randint(7, (9,))
+    targets[ignored] = IGNORED
+    fast, slow = (f(x, weight, bias, targets) for f in (linear_cross_entropy, linear_cross_entropy_reference))
+    assert fast.correct == slow.correct
+    inputs = tuple(tensor for tensor in (x, weight, bias) if tensor is not None)
+    assert_same_with_gradients(fast.nats, slow.nats, inputs)
+
+
+def test_linear_cross_entropy_of_huge_logits_is_finite():
+    x, weight = 1e4 * torch.randn(5, 4), torch.randn(7, 4)
+    assert linear_cross_entropy(x, weight, None, torch.randint(7, (5,))).nats.isfinite()
+
+
+def test_linear_cross_entropy_without_gradients():
+    with torch.no_grad():
+        x, weight, targets = torch.randn(5, 4), torch.randn(7, 4), torch.randint(7, (5,))
+        fast, slow = (f(x, weight, None, targets) for f in (linear_cross_entropy, linear_cross_entropy_reference))
+    torch.testing.assert_close(fast.nats.float(), slow.nats)
+
+
+@pytest.mark.parametrize("slice_elements", [30, 10_000])
+def test_linear_cross_entropy_under_autocast(slice_elements: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
+    x, weight = (torch.randn(*shape, requires_grad=True) for shape in ((40, 16), (7, 16)))
+    targets = torch.randint(7, (40,))
+    gradients = []
+    for dtype in (torch.bfloat16, torch.float32):
+        with torch.autocast("cpu", dtype, enabled=dtype == torch.bfloat16):
+            loss = linear_cross_entropy(x, weight, None, targets)
+        assert loss.nats.dtype == torch.float64
+        gradients.append(torch.autograd.grad(loss.nats, (x, weight)))
+    for rough, exact in zip(*gradients, strict=True):
+        assert rough.dtype == torch.float32
+        torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.05)

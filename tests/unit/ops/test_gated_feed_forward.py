@@ -1,0 +1,30 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from same_gradients import assert_same_with_gradients, double
+
+from linnet.ops.gated_feed_forward import gated_feed_forward, gated_feed_forward_reference
+
+
+@given(*[st.integers(1, 7)] * 4, *[st.booleans()] * 3)
+def test_gated_feed_forward(rows, inputs, hidden, outputs, up_bias, down_bias, recompute):
+    x, up, down = double(2, rows, inputs), double(2 * hidden, inputs), double(outputs, hidden)
+    biases = (double(2 * hidden) if up_bias else None, double(outputs) if down_bias else None)
+    arguments = (x, up, biases[0], down, biases[1])
+    fast, slow = gated_feed_forward(*arguments, recompute), gated_feed_forward_reference(*arguments)
+    assert_same_with_gradients(fast, slow, tuple(tensor for tensor in arguments if tensor is not None))
+
+
+def test_gated_feed_forward_of_an_input_that_needs_no_gradient_and_is_not_contiguous():
+    x, up, down = double(5, 3).detach().t()[None], double(8, 5), double(2, 4)
+    fast, slow = (form(x, up, None, down, None) for form in (gated_feed_forward, gated_feed_forward_reference))
+    assert_same_with_gradients(fast, slow, (up, down))
+
+
+def test_gated_feed_forward_backwards_inside_autocast_and_without_rows():
+    x, up, down = torch.randn(3, 5, requires_grad=True), torch.randn(8, 5), torch.randn(2, 4)
+    out = gated_feed_forward(x, up, None, down, None)
+    with torch.autocast("cpu", torch.bfloat16):
+        (inside,) = torch.autograd.grad(out.sum(), x, retain_graph=True)
+    assert torch.equal(inside, torch.autograd.grad(out.sum(), x)[0])
+    assert gated_feed_forward(x[:0], up, None, down, None).shape == (0, 2)

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from linnet.scaling.counts import Counting
 from linnet.scaling.frontier import Frontier, NotPossibleError
-from linnet.scaling.points import Run
-
-Array = NDArray[np.float64]
+from linnet.scaling.points import Array, Run
 
 BUDGETS = 1500
 """As many as in the paper, evenly spaced in the logarithm."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linnet.core.errors import UserError
 from linnet.present.progress import progress
@@ -17,13 +16,11 @@ from linnet.scaling.determined import Interval, doubts
 from linnet.scaling.envelope import envelope
 from linnet.scaling.frontier import Frontier, NotPossibleError
 from linnet.scaling.holdout import Prediction, predict, split_by_flops
+from linnet.scaling.huber import DELTA
 from linnet.scaling.isoflop import isoflop, isoflop_groups
 from linnet.scaling.law import ParametricLaw
-from linnet.scaling.objective import DELTA
 from linnet.scaling.parametric import BOOTSTRAP_STARTS, Fitted, bootstrap, check_points, fit, grid
-from linnet.scaling.points import Points, Run, check_counting, countings, without_highest
-
-Array = NDArray[np.float64]
+from linnet.scaling.points import Array, Points, Run, check_counting, countings, without_highest
 
 CONSTANTS = ("E", "A", "B", "alpha", "beta")
 COVERAGE = 0.95

@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linnet.core.errors import UserError
 from linnet.scaling.law import Law
 from linnet.scaling.parametric import LEAST_POINTS
-from linnet.scaling.points import Points
-
-Array = NDArray[np.float64]
+from linnet.scaling.points import Array, Points
 
 LEAST_SHARE = 1e-6
 """Of the runs, to hold out or to fit, for which it is said how many it takes."""

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linnet.scaling.frontier import Frontier, NotPossibleError
-from linnet.scaling.points import Points
-
-Array = NDArray[np.float64]
+from linnet.scaling.points import Array, Points
 
 TOLERANCE = 0.1
 """FLOPs count as equal when the most are so much more than the least."""

@@ -10,16 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from linnet.core.errors import UserError
 from linnet.scaling.counts import Counting
+from linnet.scaling.huber import DELTA, HuberSum
 from linnet.scaling.law import ParametricLaw
 from linnet.scaling.minimise import Minima, minimise
-from linnet.scaling.objective import DELTA, HuberSum
-from linnet.scaling.points import Points
+from linnet.scaling.points import Array, Points
 
-Array = NDArray[np.float64]
 Rested = Callable[[int], None]
 """Hears how many more starts have come to rest."""
 

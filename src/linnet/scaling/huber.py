@@ -14,9 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.scaling.points import Points
-
-Array = NDArray[np.float64]
+from linnet.scaling.points import Array, Points
 
 DELTA = 1e-3
 """Hoffmann et al., appendix D.3."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from linnet.cli.console import check_out_file, note, option_of, refuse_before, was_given
-from linnet.cli.design_show import Clock, show_checked, show_found, show_front
+from linnet.cli.design_show import LatencyOptions, show_checked, show_found, show_front
 from linnet.cli.design_study import study
 from linnet.cli.design_validate import validate
 from linnet.cli.report import show
@@ -153,7 +153,7 @@ def search(
     task = Task(found_space, budgets, score, _settings(settings, seed), method)
     if found_space.left_out[0]:
         note(f"{found_space.left_out[0]:,} combinations make no block; the first: {found_space.left_out[1]}")
-    clock = Clock(max_latency, latency_of, device, threads)
+    clock = LatencyOptions(max_latency, latency_of, device, threads)
     if pareto is not None:
         show_front(task, pareto, points, counting, clock, out, as_json)
     elif max_latency is not None:

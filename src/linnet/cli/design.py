@@ -63,7 +63,7 @@ def search(
     max_weights: Annotated[str | None, _optional("BYTES", "Bytes of the weights, as in 100MB.")] = None,
     max_state: Annotated[
         list[str] | None,
-        _optional("BYTES@TOKENS", "Decode state of one stream of so many tokens, as in 2MB@4096 (repeatable)."),
+        _optional("BYTES@TOKENS", "Decode state of one stream of so many tokens, as in 2MB@16k (repeatable)."),
     ] = None,
     max_training_memory: Annotated[
         str | None, _optional("BYTES", "What a training step holds in float32, as in 8GB.")

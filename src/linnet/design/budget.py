@@ -46,11 +46,13 @@ def read_seconds(text: str, option: str) -> float:
 
 
 def read_state(text: str, option: str) -> tuple[float, int]:
-    """`2MB@4096`: bytes, and the tokens of a stream that they are for."""
+    """`2MB@4096`, `2MB@16k`: bytes, and the tokens of a stream that they are for."""
     size, at, tokens = text.partition("@")
-    length = read_tokens(tokens.strip())
+    length = read_tokens(tokens)
     if not at or length is None:
-        raise UserError(f"{option} {text}: expected bytes@tokens, as in 2MB@4096, with at most {MOST_TOKENS:,} tokens")
+        raise UserError(
+            f"{option} {text}: expected bytes@tokens, as in 2MB@4096 or 2MB@16k, with at most {MOST_TOKENS:,} tokens"
+        )
     return read_bytes(size, option), length
 
 

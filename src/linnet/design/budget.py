@@ -8,11 +8,12 @@ from decimal import ROUND_CEILING, Context, Decimal
 import numpy as np
 
 from linnet.core import numbers
+from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.design.chain import any_within, frugal, smallest
 from linnet.design.metrics import MOST_TOKENS, Metric, read_tokens
 from linnet.design.space import Candidate
-from linnet.design.tables import Numbers, Tables
+from linnet.design.tables import Tables
 
 BYTES = {"B": 1.0} | {
     f"{prefix}{unit}": base**power

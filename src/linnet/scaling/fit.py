@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.present.progress import progress
 from linnet.scaling.counts import Counting
@@ -20,7 +21,7 @@ from linnet.scaling.huber import DELTA
 from linnet.scaling.isoflop import isoflop, isoflop_groups
 from linnet.scaling.law import ParametricLaw
 from linnet.scaling.parametric import BOOTSTRAP_STARTS, Fitted, bootstrap, check_points, fit, grid
-from linnet.scaling.points import Array, Points, Run, check_counting, countings, without_highest
+from linnet.scaling.points import Points, Run, check_counting, countings, without_highest
 
 CONSTANTS = ("E", "A", "B", "alpha", "beta")
 COVERAGE = 0.95
@@ -63,7 +64,7 @@ class CountedFit:
     points: Points
     fitted: Fitted
     law: ParametricLaw
-    samples_R5: Array
+    samples_R5: Numbers
     envelope: Exponents | str
     isoflop: Exponents | str
     parametric: Exponents
@@ -150,16 +151,16 @@ def _fit_counted(runs: list[Run], counted: Counting, settings: FitSettings, name
     return CountedFit(points, fitted, law, samples_R5, by_curves, by_groups, by_law, groups)
 
 
-def _intervals(samples_R5: Array) -> dict[str, Interval]:
+def _intervals(samples_R5: Numbers) -> dict[str, Interval]:
     return {name: _interval(column) for name, column in zip(CONSTANTS, samples_R5.T, strict=True)}
 
 
-def _interval(values: Array) -> Interval:
+def _interval(values: Numbers) -> Interval:
     low, high = np.quantile(values, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
     return float(low), float(high)
 
 
-def _parametric_exponents(law: ParametricLaw, samples_R5: Array) -> Exponents:
+def _parametric_exponents(law: ParametricLaw, samples_R5: Numbers) -> Exponents:
     alpha, beta = samples_R5[:, 3], samples_R5[:, 4]
     exponent = law.optimum[1]
     shares = beta / (alpha + beta)

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.scaling.law import Law
 from linnet.scaling.parametric import LEAST_POINTS
-from linnet.scaling.points import Array, Points
+from linnet.scaling.points import Points
 
 LEAST_SHARE = 1e-6
 """Of the runs, to hold out or to fit, for which it is said how many it takes."""
@@ -27,16 +28,16 @@ class HeldOutPrediction:
     """
 
     held: Points
-    predicted_P: Array
-    low_P: Array
-    high_P: Array
+    predicted_P: Numbers
+    low_P: Numbers
+    high_P: Numbers
     best_known: float
     flops_known: float
 
     @property
-    def errors(self) -> Array:
+    def errors(self) -> Numbers:
         """Predicted minus measured, as shares of the measured loss, `[P]`."""
-        shares: Array = self.predicted_P / self.held.loss - 1
+        shares: Numbers = self.predicted_P / self.held.loss - 1
         return shares
 
     @property
@@ -110,7 +111,7 @@ def _accepted(runs: int, share: float) -> str:
     return " or ".join(ways) or f"at least {LEAST_POINTS + 1} runs"
 
 
-def predict(law: Law, samples_R5: Array, fitted: Points, held: Points, coverage: float) -> HeldOutPrediction:
+def predict(law: Law, samples_R5: Numbers, fitted: Points, held: Points, coverage: float) -> HeldOutPrediction:
     """What the law says of the runs that it was not fitted to; `samples_R5` are constants of resamples."""
     e, a, b, alpha, beta = (column[:, None] for column in samples_R5.T)
     of_size_RP = np.exp(np.log(a) - alpha * np.log(held.parameters))  # of a resample both may be huge
@@ -120,5 +121,5 @@ def predict(law: Law, samples_R5: Array, fitted: Points, held: Points, coverage:
     return HeldOutPrediction(held, predicted_P, low_P, high_P, float(fitted.loss.min()), float(fitted.flops.max()))
 
 
-def _rms(errors: Array) -> float:
+def _rms(errors: Numbers) -> float:
     return float(np.sqrt(np.mean(errors**2)))

@@ -15,7 +15,7 @@ import torch
 from harness import contest, elapsed_s, gate, report, threads_from_command_line
 from linnet.design import metrics
 from linnet.design.chain import any_within
-from linnet.design.evolution import EvolutionSettings, Judge, evolve
+from linnet.design.evolution import EvolutionSettings, evolve
 from linnet.design.optimum import optimum
 from linnet.design.scores import SCORES, ScoreSettings, score
 from linnet.design.shape import parts_of
@@ -59,12 +59,6 @@ def by_tables(tables: Tables, candidates: np.ndarray) -> np.ndarray:
     return np.column_stack([judged.score_C, judged.metrics_CM])
 
 
-def one_by_one(judge: Judge, candidates: list[tuple[int, ...]]) -> None:
-    for candidate in candidates:
-        judge.within(candidate)
-        judge.score(candidate)
-
-
 def optimum_times(space: Space) -> dict[str, float]:
     """The dynamic programme for several scores and budgets, its tables made anew each time."""
     times = {}
@@ -98,9 +92,7 @@ def main() -> None:
     against = contest(
         lambda: by_tables(tables, draws[:COMPARED]), lambda: by_description(space, draws[:COMPARED]), runs
     )
-    plain = [tuple(row) for row in draws.tolist()]
     whole = [elapsed_s(lambda: by_tables(tables_of(space), draws)) for _ in range(runs)]
-    single = [elapsed_s(lambda: one_by_one(Judge(tables_of(space), limits), plain)) for _ in range(runs)]
     searched = [
         elapsed_s(lambda: evolve(tables, limits, start, EvolutionSettings(), lambda *_: None)) for _ in range(runs)
     ]
@@ -112,7 +104,6 @@ def main() -> None:
             "shape": "space merino; FLOPs, parameters and state limited; one core",
             f"{COMPARED}_candidates_by_tables_against_descriptions": against.summary(),
             f"{CANDIDATES}_candidates_at_once_s": round(statistics.median(whole), 3),
-            f"{CANDIDATES}_candidates_one_by_one_s": round(statistics.median(single), 3),
             "evolution_s": round(statistics.median(searched), 3),
             "evolution_candidates": evolved.drawn,
             "optimum_median_s": round(statistics.median(medians.values()), 3),

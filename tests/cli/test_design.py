@@ -47,7 +47,7 @@ def test_it_writes_a_description_that_trains(space: str, tmp_path: Path, capsys)
     assert main(["design", "--space", space, *limits, "--out", str(best), *QUICK]) == 0
     shown, said = capsys.readouterr()
     assert said == f"description: {best}\n"
-    assert shown.splitlines()[0] == "Design by entropy: space tiny"
+    assert shown.splitlines()[0] == "Design by penalised_parameters: space tiny"
     for part in ("flops ", "parameters ", "evolution ", "true optimum "):
         assert any(line.startswith(part) for line in shown.splitlines())
     cost = model_cost(ModelSpec.load(best))
@@ -166,7 +166,7 @@ def test_combinations_that_make_no_block_are_said(tmp_path: Path, capsys):
     path.write_text(yaml.safe_dump({**SPACE, "block": {**SPACE["block"], "width": [8, 10]}}))
     assert main(["design", "--space", str(path), *QUICK]) == 0
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "4 combinations make no block; the first: head_width: 4: must divide the width 10"
+    assert said[0] == "8 combinations make no block; the first: head_width: 4: must divide the width 10"
 
 
 def test_the_scores_are_listed(capsys):

@@ -67,6 +67,16 @@ def test_a_budget_of_flops_as_tables(capsys: pytest.CaptureFixture[str]):
     assert any(line.startswith("train found linnet train --model designed.yaml --data DIR ") for line in lines)
 
 
+def test_without_data_the_vocabulary_suits_the_size_and_is_said(capsys: pytest.CaptureFixture[str]):
+    assert main(["plan", "--flops", "1e15", *GIVEN, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["model"]["vocab_size"] == 2048
+    assert "vocabulary: 2,048 tokens suit this size (Tao et al. 2024" in err
+    assert main(["plan", "--flops", "1e15", *GIVEN, "--vocab-size", "32000"]) == 0
+    err = capsys.readouterr().err
+    assert "tokens suit" not in err and "warning: this budget buys nothing useful: 1 layer of width 64, and 98%" in err
+
+
 def test_amounts_are_read_with_letters(capsys: pytest.CaptureFixture[str]):
     found = figures(capsys, "--parameters", "50M", "--tokens", "2B", *GIVEN)
     assert found["parameters"]["by_law"] == 5e7 and found["tokens"] == 2_000_000_000

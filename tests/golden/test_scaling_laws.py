@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from linnet.scaling.determined import doubts
+from linnet.scaling.huber import HuberSum
 from linnet.scaling.isoflop import isoflop, isoflop_groups
 from linnet.scaling.law import ParametricLaw
 from linnet.scaling.law_file import read_law
-from linnet.scaling.objective import HuberSum
 from linnet.scaling.parametric import Fitted, bootstrap, fit, grid
 from linnet.scaling.points import Points, without_highest
 from linnet.scaling.run_table import read_run_table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from linnet.cli.console import check_out_file, note, option_of, refuse_before, was_given
-from linnet.cli.design_show import Clock, show_checked, show_found, show_front
+from linnet.cli.design_show import LatencyOptions, show_checked, show_found, show_front
 from linnet.cli.design_study import study
 from linnet.cli.design_validate import validate
 from linnet.cli.report import show
@@ -63,7 +63,7 @@ def search(
     max_weights: Annotated[str | None, _optional("BYTES", "Bytes of the weights, as in 100MB.")] = None,
     max_state: Annotated[
         list[str] | None,
-        _optional("BYTES@TOKENS", "Decode state of one stream of so many tokens, as in 2MB@4096 (repeatable)."),
+        _optional("BYTES@TOKENS", "Decode state of one stream of so many tokens, as in 2MB@16k (repeatable)."),
     ] = None,
     max_training_memory: Annotated[
         str | None, _optional("BYTES", "What a training step holds in float32, as in 8GB.")
@@ -77,7 +77,9 @@ def search(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Processor threads for it; PyTorch's if not given.", show_default=False)
     ] = None,
-    score: Annotated[str, typer.Option(metavar="NAME", help="What is maximised: linnet design scores.")] = "entropy",
+    score: Annotated[
+        str, typer.Option(metavar="NAME", help="What is maximised: linnet design scores. MeRino's is entropy.")
+    ] = "penalised_parameters",
     method: Annotated[
         Literal["auto", "evolution", "exact"],
         typer.Option(help="Evolution, the true optimum, or both where that can be."),
@@ -120,18 +122,19 @@ def search(
     """Find the shape of a model under a budget.
 
     The model of the highest score among all of a search space that keep within every budget: by MeRino's evolutionary
-    search and, where it can be known, the true optimum. FILE is for `linnet train --model`. What a small model costs
-    depends on its vocabulary: --data gives that of the text that it is for.
+    search and, where it can be known, the true optimum. The score is the one that orders trained models best, unless
+    another is named. FILE is for `linnet train --model`. What a small model costs depends on its vocabulary: --data
+    gives that of the text that it is for.
 
-    Example: linnet design --space merino --max-flops 60G --max-parameters 60M --out best.yaml
+    Example: linnet design --space merino --max-flops 60G --max-parameters 60M --score entropy --out best.yaml
 
     Example: linnet design --space mixed --data data/my --max-parameters 3M --out best.yaml
 
-    Example: linnet design --space space.yaml --max-flops 2G --max-state 2MB@4096 --score penalised_parameters --json
+    Example: linnet design --space space.yaml --max-flops 2G --max-state 2MB@16k --json
 
     Example: linnet design --space mixed --max-latency 5ms --threads 2 --out fast.yaml
 
-    Example: linnet design --space merino --max-parameters 60M --pareto flops,score --out front
+    Example: linnet design --space merino --max-parameters 60M --pareto flops,score --score entropy --out front
     """
     if context.invoked_subcommand is not None:
         refuse_before(context)
@@ -153,7 +156,7 @@ def search(
     task = Task(found_space, budgets, score, _settings(settings, seed), method)
     if found_space.left_out[0]:
         note(f"{found_space.left_out[0]:,} combinations make no block; the first: {found_space.left_out[1]}")
-    clock = Clock(max_latency, latency_of, device, threads)
+    clock = LatencyOptions(max_latency, latency_of, device, threads)
     if pareto is not None:
         show_front(task, pareto, points, counting, clock, out, as_json)
     elif max_latency is not None:

@@ -15,7 +15,7 @@ POINTS = {1: 16, 2: 6}
 """Limits on each goal, by how many goals there are beside the score."""
 
 
-class Clock(NamedTuple):
+class LatencyOptions(NamedTuple):
     """What was said of latency."""
 
     limit: str | None
@@ -35,7 +35,7 @@ def show_found(task: "Task", tokens: int, out: Path | None, as_json: bool) -> No
     show(_title(task), _facts(task), figures, tables, list, None, as_json)
 
 
-def show_checked(task: "Task", tokens: int, clock: Clock, out: Path | None, as_json: bool) -> None:
+def show_checked(task: "Task", tokens: int, clock: LatencyOptions, out: Path | None, as_json: bool) -> None:
     """One model within its budgets and a limit of time, which is measured."""
     from linnet.design.budget import Budget, first_within, read_seconds
     from linnet.design.checked import search_checked
@@ -62,7 +62,13 @@ def show_checked(task: "Task", tokens: int, clock: Clock, out: Path | None, as_j
 
 
 def show_front(
-    task: "Task", pareto: str, points: int | None, counting: "Counting", clock: Clock, out: Path | None, as_json: bool
+    task: "Task",
+    pareto: str,
+    points: int | None,
+    counting: "Counting",
+    clock: LatencyOptions,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Several goals at once; `out` is a folder."""
     from linnet.design.pareto import front

@@ -61,7 +61,9 @@ def plan_budget(
     context_length: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 1024,
     vocab_size: Annotated[
         int | None,
-        typer.Option(min=2, help="Of the model; that of --data, else 32000, if not given.", show_default=False),
+        typer.Option(
+            min=2, help="Of the model; that of --data, else one that suits its size, if not given.", show_default=False
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -92,25 +94,26 @@ def plan_budget(
 
     from linnet.core.files import write_text
     from linnet.inference.device import resolve_device
-    from linnet.scaling.budget import Budget
+    from linnet.scaling.allocate import TrainingBudget
     from linnet.scaling.commands import commands, space_file
     from linnet.scaling.data_at_hand import read_data_at_hand
-    from linnet.scaling.plan import Setting, make_plan
+    from linnet.scaling.plan import PlanSetting, make_plan
     from linnet.scaling.plan_pictures import plan_pictures
     from linnet.scaling.plan_tables import plan_figures, plan_tables, warnings
     from linnet.scaling.search_space import search_space
     from linnet.scaling.throughput import Throughput
+    from linnet.scaling.vocabulary import SOURCE
 
     check_out_file(out)
     if out is not None:
         check_out_file(space_file(out), f"--out {out}: the search space beside it,")
     check_out_folder(report, "--report")
     amounts = {name: _amount(text, name) for name, text in given.items() if text is not None}
-    budget, (chosen, laws) = Budget(**amounts), _laws(law)
+    budget, (chosen, laws) = TrainingBudget(**amounts), _laws(law)
     at_hand = None if data is None else read_data_at_hand(data)
     speed = None if throughput is None else Throughput(_amount(throughput, "throughput"))
-    vocabulary = vocab_size or (at_hand.vocab_size if at_hand else 32_000)
-    setting = Setting(vocabulary, context_length, batch_size, resolve_device(device, "--device"), speed)
+    vocabulary = vocab_size or (at_hand.vocab_size if at_hand else None)
+    setting = PlanSetting(vocabulary, context_length, batch_size, resolve_device(device, "--device"), speed)
     made = make_plan(budget, chosen, laws, setting, at_hand)
     if out is not None:
         plain = {out: made.model.model_dump(mode="json"), space_file(out): search_space(made.model)}
@@ -119,6 +122,9 @@ def plan_budget(
         note(f"description: {out}, search space around it: {space_file(out)}")
     for line in warnings(made):
         note(f"warning: {line}")
+    if vocabulary is None:
+        size = made.model.vocab_size
+        note(f"vocabulary: {size:,} tokens suit this size ({SOURCE}); linnet prepare --vocab-size {size} makes one")
     facts = {"law": f"{chosen.name}, {chosen.source or 'source not told'}"}
     follow = commands(made, out)
     show(
@@ -179,7 +185,7 @@ def fit(
     Example: linnet plan fit runs/* --hold-out 0.5 --out half.json --report predicted
     """
     from linnet.core.files import write_json
-    from linnet.scaling.fit import Settings, fit_runs
+    from linnet.scaling.fit import FitSettings, fit_runs
     from linnet.scaling.fit_pictures import fit_pictures
     from linnet.scaling.fit_tables import fit_tables, fitted_law
     from linnet.scaling.law_file import published_laws
@@ -190,7 +196,7 @@ def fit(
     study = read_study(sources)
     for line in study.left_out:
         note(f"left out: {line}")
-    settings = Settings(counted, drop_highest, delta, flops_tolerance, resamples, seed, hold_out)
+    settings = FitSettings(counted, drop_highest, delta, flops_tolerance, resamples, seed, hold_out)
     found = fit_runs(study.runs, settings, out.stem)
     law = fitted_law(found, study.bytes_per_token, invocation())
     plain = law.model_dump(mode="json")

@@ -8,11 +8,12 @@ from decimal import ROUND_CEILING, Context, Decimal
 import numpy as np
 
 from linnet.core import numbers
+from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.design.chain import any_within, frugal, smallest
 from linnet.design.metrics import MOST_TOKENS, Metric, read_tokens
 from linnet.design.space import Candidate
-from linnet.design.tables import Numbers, Tables
+from linnet.design.tables import Tables
 
 BYTES = {"B": 1.0} | {
     f"{prefix}{unit}": base**power
@@ -46,11 +47,13 @@ def read_seconds(text: str, option: str) -> float:
 
 
 def read_state(text: str, option: str) -> tuple[float, int]:
-    """`2MB@4096`: bytes, and the tokens of a stream that they are for."""
+    """`2MB@4096`, `2MB@16k`: bytes, and the tokens of a stream that they are for."""
     size, at, tokens = text.partition("@")
-    length = read_tokens(tokens.strip())
+    length = read_tokens(tokens)
     if not at or length is None:
-        raise UserError(f"{option} {text}: expected bytes@tokens, as in 2MB@4096, with at most {MOST_TOKENS:,} tokens")
+        raise UserError(
+            f"{option} {text}: expected bytes@tokens, as in 2MB@4096 or 2MB@16k, with at most {MOST_TOKENS:,} tokens"
+        )
     return read_bytes(size, option), length
 
 

@@ -7,9 +7,10 @@ Legend: `B` blocks of the space, `W` widths, `M` metrics, `N` blocks of a model,
 
 import numpy as np
 
+from linnet.core.arrays import Indices, Numbers
 from linnet.design.dominance import non_dominated, non_dominated_by_width
 from linnet.design.space import Candidate
-from linnet.design.tables import Indices, Numbers, Tables
+from linnet.design.tables import Tables
 
 
 def least_remaining(tables: Tables) -> list[Numbers]:

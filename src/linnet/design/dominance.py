@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from linnet.design.tables import Indices, Numbers
+from linnet.core.arrays import Indices, Numbers
 
 MOST_COMPARISONS = 30_000_000
 """For each width; beyond it beginnings are kept without a comparison."""

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from linnet.core.arrays import Indices, Numbers
 from linnet.design.joint import Single, joint_metric
-from linnet.design.tables import Indices, Numbers, Tables
+from linnet.design.tables import Tables
 
 MOST_STEPS = 4096
 """Of a table; a finer one is made coarser, so that it promises more than there is, never less."""

@@ -1,20 +1,21 @@
 """MeRino's search (arXiv 2403.07921, Algorithms 1 and 2): a population of models that mutate within the budgets.
 
-Candidates are judged one after another from plain lists: for single ones that is faster than arrays.
+Legend: `N` blocks of a model, `C` candidates, `K` choices of a block.
 """
 
-import random
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
+import numpy as np
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
+from linnet.core.arrays import Indices, Numbers
 from linnet.core.spec import Spec
-from linnet.design.scores import penalty
-from linnet.design.space import Candidate, Coordinates, Space
-from linnet.design.tables import Numbers, Tables
+from linnet.design.space import Candidate, Space
+from linnet.design.tables import Tables
 from linnet.present.progress import Advance
+
+BROOD = 32
+"""Children drawn at once; the next ones may be theirs."""
 
 
 class EvolutionSettings(Spec):
@@ -36,74 +37,37 @@ class EvolutionSettings(Spec):
         return self
 
 
-class Judge:
-    """Score and metrics of one candidate at a time: `Tables.judge` in plain numbers."""
-
-    def __init__(self, tables: Tables, limits_M: Numbers) -> None:
-        self.beta, self.definition, self.outer = tables.beta, tables.settings.width, tables.outer
-        self.put_terms_together = min if self.definition == "minimum" else sum
-        limited = [index for index, most in enumerate(limits_M) if most < float("inf")]
-        self.limits = [float(limits_M[index]) for index in limited]
-        self.fixed = [float(tables.fixed_metrics_M[index]) for index in limited]
-        self.metrics = [tables.metrics_BM[:, index].tolist() for index in limited]
-        self.joins = [tables.join_metrics_WWM[:, :, index].tolist() for index in limited]
-        self.widths, self.depths = tables.width_B.tolist(), tables.depth_B.tolist()
-        self.terms, self.scores = tables.term_B.tolist(), tables.score_B.tolist()
-        self.join_scores, self.fixed_score = tables.join_score_WW.tolist(), tables.fixed_score
-
-    def within(self, candidate: Candidate) -> bool:
-        """Whether every budget holds."""
-        pairs = self._pairs(candidate)
-        for most, total, of_block, of_join in zip(self.limits, self.fixed, self.metrics, self.joins, strict=True):
-            for block in candidate:
-                total += of_block[block]  # noqa: PLW2901
-            for before, after in pairs:
-                total += of_join[before][after]  # noqa: PLW2901
-            if total > most:
-                return False
-        return True
-
-    def score(self, candidate: Candidate) -> float:
-        """What the search maximises."""
-        total = self.fixed_score + sum(self.scores[block] for block in candidate)
-        total += sum(self.join_scores[before][after] for before, after in self._pairs(candidate))
-        depth = sum(self.depths[block] for block in candidate)
-        term = self.put_terms_together(self.terms[block] for block in candidate)
-        value: float = total * penalty(depth, term, self.beta, self.definition)
-        return value
-
-    def _pairs(self, candidate: Candidate) -> list[tuple[int, int]]:
-        return list(pairwise([self.outer, *(self.widths[block] for block in candidate), self.outer]))
-
-
 class Mutation:
     """Algorithm 2: a random block's fields are moved to values near by."""
 
-    def __init__(self, space: Space, reach: int, draw: random.Random) -> None:
-        self.coordinates, self.numbers, self.choices = space.coordinates, space.numbers, space.choices
+    def __init__(self, space: Space, reach: int, draw: np.random.Generator) -> None:
         self.reach, self.draw = reach, draw
+        self.options_K = np.array([choice.options for choice in space.choices], dtype=np.int64)
+        self.ordered_K = np.array([choice.ordered for choice in space.choices], dtype=bool)
+        self.strides_K = np.append(1, np.cumprod(self.options_K))[:-1]
+        self.coordinates_BK = np.array(space.coordinates, dtype=np.int64)
+        self.number = np.full(self.options_K.prod(), -1)
+        for where, number in space.numbers.items():
+            self.number[np.array(where, dtype=np.int64) @ self.strides_K] = number
 
-    def __call__(self, parent: Candidate) -> Candidate:
-        """A child: numbers move by at most `reach` choices, other fields become any of theirs.
+    def __call__(self, parents_CN: Indices) -> Indices:
+        """A child of each: numbers move by at most `reach` choices, other fields become any of theirs.
 
         Coordinates that make no block are drawn again.
         """
-        place = self.draw.randrange(len(parent))
-        here = self.coordinates[parent[place]]
-        block = None
-        while block is None:
-            block = self.numbers.get(self._moved(here))
-        return (*parent[:place], block, *parent[place + 1 :])
+        rows, places = np.arange(len(parents_CN)), self.draw.integers(parents_CN.shape[1], size=len(parents_CN))
+        here_CK = self.coordinates_BK[parents_CN[rows, places]]
+        block_C = np.full(len(parents_CN), -1)
+        while (left := np.flatnonzero(block_C < 0)).size:
+            block_C[left] = self.number[self._moved(here_CK[left]) @ self.strides_K]
+        children_CN = parents_CN.copy()
+        children_CN[rows, places] = block_C
+        return children_CN
 
-    def _moved(self, here: Coordinates) -> Coordinates:
-        moved = []
-        for at, choice in zip(here, self.choices, strict=True):
-            if choice.ordered:
-                step = self.draw.randint(-self.reach, self.reach)
-                moved.append(min(max(at + step, 0), choice.options - 1))
-            else:
-                moved.append(self.draw.randrange(choice.options))
-        return tuple(moved)
+    def _moved(self, here_CK: Indices) -> Indices:
+        steps_CK = self.draw.integers(-self.reach, self.reach, here_CK.shape, endpoint=True)
+        near_CK = np.clip(here_CK + steps_CK, 0, self.options_K - 1)
+        return np.where(self.ordered_K, near_CK, self.draw.integers(self.options_K, size=here_CK.shape))
 
 
 @dataclass(frozen=True)
@@ -120,23 +84,20 @@ def evolve(
     tables: Tables, limits_M: Numbers, start: Candidate, settings: EvolutionSettings, advance: Advance
 ) -> Evolved:
     """Algorithm 1 from a population of `start` alone, which is within the limits; `advance` hears of each iteration."""
-    judge, draw = Judge(tables, limits_M), random.Random(settings.seed)
+    draw = np.random.default_rng(settings.seed)
     mutate = Mutation(tables.space, settings.reach, draw)
-    assert judge.within(start)
-    population, drawn, kept = [(judge.score(start), start)], 0, 0
+    models_CN, drawn, kept = np.array([start]), 0, 0
+    score_C = tables.judge(models_CN).score_C
     for _ in range(settings.iterations):
-        while len(population) < settings.population:
-            _, parent = draw.choice(population)
-            child = mutate(parent)
-            drawn += 1
-            if judge.within(child):
-                population.append((judge.score(child), child))
-                kept += 1
-        population = best(population, settings.parents)
-        advance(1, f"{population[0][0]:,.6g}")
-    return Evolved(population[0][1], population[0][0], drawn, kept)
-
-
-def best(population: Sequence[tuple[float, Candidate]], count: int) -> list[tuple[float, Candidate]]:
-    """The `count` of highest score, from the highest; of equal ones those that came first."""
-    return sorted(population, key=lambda member: -member[0])[:count]
+        while (missing := settings.population - len(models_CN)) > 0:
+            brood = min(missing, BROOD)
+            children_CN = mutate(models_CN[draw.integers(len(models_CN), size=brood)])
+            judged = tables.judge(children_CN)
+            within = np.flatnonzero((judged.metrics_CM <= limits_M).all(1))
+            models_CN = np.concatenate([models_CN, children_CN[within]])
+            score_C = np.concatenate([score_C, judged.score_C[within]])
+            drawn, kept = drawn + brood, kept + len(within)
+        best = np.argsort(-score_C, kind="stable")[: settings.parents]  # of equal ones those that came first
+        models_CN, score_C = models_CN[best], score_C[best]
+        advance(1, f"{score_C[0]:,.6g}")
+    return Evolved(tuple(map(int, models_CN[0])), float(score_C[0]), drawn, kept)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linnet.design.tables import Numbers, Tables
+from linnet.core.arrays import Numbers
+from linnet.design.tables import Tables
 
 STEPS = 200
 FIRST_STEP, SHRINKS = 0.3, 0.97

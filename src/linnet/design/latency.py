@@ -76,7 +76,7 @@ class Times:
     def __init__(self, space: Space, timing: Timing) -> None:
         self.space, self.timing = space, timing
         self.model = space.model([0] * space.spec.blocks)
-        self.clock = Clock(timing.device, _bytes_between(space, self.model))
+        self.clock = Stopwatch(timing.device, _bytes_between(space, self.model))
         self.blocks: dict[str, list[float]] = {}
         self.joins: dict[tuple[int, int], list[float]] = {}
         self.outside: list[float] = []
@@ -134,7 +134,10 @@ class Times:
 def measured(model: ModelSpec, timing: Timing) -> float:
     """Seconds of a whole model, run as it is: the median."""
     decoder, position = Decoder(model).to(timing.device).eval(), timing.position(model)
-    clock, tokens_BT = Clock(timing.device, 0), torch.zeros(1, timing.length, dtype=torch.long, device=timing.device)
+    clock, tokens_BT = (
+        Stopwatch(timing.device, 0),
+        torch.zeros(1, timing.length, dtype=torch.long, device=timing.device),
+    )
     if timing.kind == "sequence":
         return clock.seconds(lambda: decoder.logits(decoder.hidden(tokens_BT)[:, -1:]), CHECK_RUNS)
     state = decoder.initial_state(1, position + 1)
@@ -148,7 +151,7 @@ def measured(model: ModelSpec, timing: Timing) -> float:
     return clock.seconds(step, CHECK_RUNS)
 
 
-class Clock:
+class Stopwatch:
     """Times something several times over, other memory being read in between."""
 
     def __init__(self, device: torch.device, bytes_between: int) -> None:

@@ -16,6 +16,10 @@ MOST_TOKENS = 10**12
 """In a stream or a sequence: squared, and times any model's width, it is still far from the largest float."""
 
 
+TOKENS = {"": 1.0, "k": 1024.0, "K": 1024.0, "M": 1024.0**2}
+"""As lengths of context are said: 64k are 65,536 (`numbers.tokens`)."""
+
+
 @dataclass(frozen=True)
 class Metric:
     """`of_block` without the projection before it, `of_join` for a projection between two widths (0 for equal ones),
@@ -116,10 +120,9 @@ def training_memory(sequences: int, tokens: int) -> Metric:
 
 
 def read_tokens(text: str) -> int | None:
-    """A number of tokens in digits, from 1 to `MOST_TOKENS`; None for anything else."""
-    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_TOKENS))):
-        return None
-    return int(text) if 1 <= int(text) <= MOST_TOKENS else None
+    """A whole number of tokens from 1 to `MOST_TOKENS`: `4096`, `16k`; None for anything else."""
+    tokens = numbers.amount(text, TOKENS) or 0.0
+    return int(tokens) if tokens == int(tokens) and 1 <= tokens <= MOST_TOKENS else None
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from linnet.core.arrays import Indices, Numbers
 from linnet.design.dominance import margins, needed
 from linnet.design.endings import ROUNDING, Promise
 from linnet.design.space import Candidate
-from linnet.design.tables import Indices, Numbers, Tables
+from linnet.design.tables import Tables
 from linnet.present.progress import Advance
 
 MOST_LABELS = 2_000_000

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from linnet.core.arrays import Numbers
 from linnet.design.budget import first_within, limits
 from linnet.design.chain import any_within, smallest
 from linnet.design.dominance import non_dominated
@@ -20,7 +21,7 @@ from linnet.design.optimum import TooLargeError, optimum
 from linnet.design.scores import find_score
 from linnet.design.search import Task
 from linnet.design.space import Candidate
-from linnet.design.tables import Numbers, Tables, build_tables
+from linnet.design.tables import Tables, build_tables
 from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
 

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from linnet.core.arrays import Indices, Numbers
 from linnet.core.errors import UserError
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.space import Candidate, Space
-from linnet.design.tables import Indices, Numbers, build_tables
+from linnet.design.tables import build_tables
 
 DRAWN = 50_000
 OUTER_SHARE = 0.1

@@ -6,11 +6,13 @@ A score is a plain function of a part; those of all parts are added, and multipl
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import exp, inf, log
+from math import inf, log
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import AfterValidator, NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec
 from linnet.design.entropy import entropy, sampled_entropy
@@ -125,19 +127,19 @@ def width_term(depth: int, width: int, definition: Width) -> float:
     return depth * (width if definition == "mean" else log(width))
 
 
-def penalty(depth: float, term: float, beta: float, definition: Width) -> float:
-    """`1 - beta * depth / width` of a model of `depth` layers, its width terms put together; never below 0."""
-    if not depth or not beta:
-        return 1.0
-    width = term if definition == "minimum" else term / depth if definition == "mean" else exp(term / depth)
-    return max(0.0, 1 - beta * depth / width)
+def penalty(depth: Numbers, term: Numbers, beta: float, definition: Width) -> Numbers:
+    """`1 - beta * depth / width` of models of `depth` layers, their width terms put together; never below 0."""
+    if not beta:
+        return np.ones_like(depth)
+    width = term if definition == "minimum" else term / depth if definition == "mean" else np.exp(term / depth)
+    return np.maximum(0.0, 1 - beta * depth / width)
 
 
 def score(parts: Iterable[Part], name: str, settings: ScoreSettings = DEFAULTS) -> float:
     """The score of a model by its parts; the slow and obvious form of `design.tables`."""
     parts, chosen = list(parts), SCORES[name]
-    depth = sum(part.depth for part in parts)
+    depth = float(sum(part.depth for part in parts))
     terms = [width_term(part.depth, part.width, settings.width) for part in parts]
     term = min(terms) if settings.width == "minimum" else sum(terms)
     total = sum(chosen.of_part(part, settings) for part in parts)
-    return total * penalty(depth, term, chosen.strength(settings), settings.width)
+    return float(total * penalty(np.array(depth), np.array(term), chosen.strength(settings), settings.width))

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import yaml
 
+from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.core.files import write_text
 from linnet.core.spec import Spec
@@ -17,7 +18,7 @@ from linnet.design.evolution import EvolutionSettings, Evolved, evolve
 from linnet.design.optimum import Optimum, TooLargeError, optimum
 from linnet.design.scores import ScoreSettings, find_score
 from linnet.design.space import Candidate, Space
-from linnet.design.tables import Numbers, Tables, build_tables
+from linnet.design.tables import Tables, build_tables
 from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
 

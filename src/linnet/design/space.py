@@ -2,7 +2,8 @@
 
 In YAML, `block` is the description of a block in which any value may be a list: its choices, in the order in which
 they are neighbours. A choice may be a mapping with choices of its own (a mixer). Beside a block's fields it may have
-`ratio`, the feed-forward's hidden width over the block's, and `head_width`, which gives a mixer its `heads`.
+`ratio`, the feed-forward's hidden width over the block's, and `head_width`, which gives every mixer that has a field
+`heads` so many as fill the width, where the mixer does not say itself.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ MOST_PLACES, MOST_REPEATS, MOST_RATIO = 64, 1000, 1000
 take all memory or hours, and the number of models would be beyond a float.
 """
 
-Place = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 Coordinates = tuple[int, ...]
 Candidate = tuple[int, ...]
 """A model of a space: the number of the block that stands at each place."""
@@ -47,7 +48,7 @@ class SpaceSpec(Spec):
 class Choice:
     """A place in a block's description where one of several values stands; numbers are `ordered`."""
 
-    place: Place
+    place: KeyPath
     options: int
     ordered: bool
 
@@ -123,29 +124,55 @@ def build_space(spec: SpaceSpec, origin: str, assigned: Sequence[str] = ()) -> S
     count = prod(choice.options for choice in choices)
     if count > MOST_BLOCKS:
         raise UserError(f"{origin}: block: has {count:,} combinations; expected at most {MOST_BLOCKS:,}")
-    plain: dict[str, tuple[int, dict[str, Any]]] = {}
-    described: list[BlockSpec] = []
-    coordinates: list[Coordinates] = []
-    numbers: dict[Coordinates, int] = {}
-    refused: list[str] = []
+    found = _Blocks(spec.block, d_model, origin)
     for chosen in product(*(range(choice.options) for choice in choices)):
-        picks = {choice.place: number for choice, number in zip(choices, chosen, strict=True)}
+        found.add(chosen, {choice.place: number for choice, number in zip(choices, chosen, strict=True)})
+    found.check()
+    refused = found.refused
+    plain, described, coordinates = tuple(found.plain), tuple(found.described), tuple(found.coordinates)
+    return Space(spec, choices, plain, described, coordinates, found.numbers, (len(refused), next(iter(refused), "")))
+
+
+class _Blocks:
+    """The blocks of a description with choices: each distinct one once, and why others do not fit."""
+
+    def __init__(self, description: dict[str, Any], d_model: int, origin: str) -> None:
+        self.description, self.d_model, self.origin = description, d_model, origin
+        self.plain: list[dict[str, Any]] = []
+        self.number_of: dict[str, int] = {}
+        self.described: list[BlockSpec] = []
+        self.coordinates: list[Coordinates] = []
+        self.numbers: dict[Coordinates, int] = {}
+        self.refused: list[str] = []
+        self.refused_kinds: dict[str, str] = {}
+
+    def add(self, chosen: Coordinates, picks: Mapping[KeyPath, int]) -> None:
+        """One combination of choices."""
+        resolved = _resolved(self.description, (), picks)
         try:
-            block = _completed(_resolved(spec.block, (), picks), d_model, origin)
-            if repr(block) not in plain:
-                described.append(_read(block, d_model, origin))
-                coordinates.append(chosen)
-                plain[repr(block)] = len(plain), block
-            numbers[chosen] = plain[repr(block)][0]
+            block = _completed(resolved, self.d_model, self.origin)
+            key = repr(block)
+            if key not in self.number_of:
+                self.described.append(_read(block, self.d_model, self.origin))
+                self.number_of[key] = len(self.plain)
+                self.plain.append(block)
+                self.coordinates.append(chosen)
         except UnfitBlockError as error:
-            refused.append(str(error))
-    if not numbers:
-        raise UserError(f"{origin}: block: no combination fits; the first: {refused[0]}")
-    if "ratio" in spec.block and all(block.feed_forward is None for block in described):
-        raise UserError(f"{origin}: block.ratio: is that of a feed_forward, which no block has; give one, or no ratio")
-    blocks = tuple(block for _, block in plain.values())
-    left_out = len(refused), refused[0] if refused else ""
-    return Space(spec, choices, blocks, tuple(described), tuple(coordinates), numbers, left_out)
+            self.refused.append(str(error))
+            self.refused_kinds.setdefault(resolved["mixer"]["kind"], str(error))
+            return
+        self.numbers[chosen] = self.number_of[key]
+
+    def check(self) -> None:
+        """`UserError` where nothing fits, a mixer never does, or `ratio` is that of nothing."""
+        if not self.numbers:
+            raise UserError(f"{self.origin}: block: no combination fits; the first: {self.refused[0]}")
+        for kind in self.refused_kinds.keys() - {block.mixer.kind for block in self.described}:
+            raise UserError(f"{self.origin}: block.mixer: {kind}: fits no block; the first: {self.refused_kinds[kind]}")
+        if "ratio" in self.description and all(block.feed_forward is None for block in self.described):
+            raise UserError(
+                f"{self.origin}: block.ratio: is that of a feed_forward, which no block has; give one, or no ratio"
+            )
 
 
 def _check_fields(spec: SpaceSpec, origin: str) -> None:
@@ -165,7 +192,7 @@ def _common_width(spec: SpaceSpec, origin: str, assigned: Sequence[str]) -> int:
     return ModelSpec.parse(plain, f"{origin}: model", of_model, "--set model.").d_model
 
 
-def _choices(node: Any, place: Place, origin: str) -> Iterator[Choice]:
+def _choices(node: Any, place: KeyPath, origin: str) -> Iterator[Choice]:
     if isinstance(node, list):
         if not node:
             raise UserError(f"{origin}: block.{_said(place)}: []: expected at least one choice")
@@ -176,11 +203,11 @@ def _choices(node: Any, place: Place, origin: str) -> Iterator[Choice]:
         yield from _choices(value, (*place, key), origin)
 
 
-def _said(place: Place) -> str:
+def _said(place: KeyPath) -> str:
     return ".".join(str(part) for part in place)
 
 
-def _resolved(node: Any, place: Place, picks: Mapping[Place, int]) -> Any:
+def _resolved(node: Any, place: KeyPath, picks: Mapping[KeyPath, int]) -> Any:
     """The description with an option in the place of each list."""
     if isinstance(node, list):
         return _resolved(node[picks[place]], (*place, picks[place]), picks)
@@ -203,7 +230,7 @@ def _completed(block: dict[str, Any], d_model: int, origin: str) -> dict[str, An
         if "hidden" in feed_forward:
             raise UserError(f"{origin}: block.feed_forward.hidden: is decided by ratio; leave one of both out")
         block["feed_forward"] = {**feed_forward, "hidden": max(1, round(ratio * width))}
-    if head_width is not None and isinstance(mixer, dict) and _wants_heads(mixer) and isinstance(width, int):
+    if head_width is not None and isinstance(width, int) and isinstance(mixer, dict) and _lacks_heads(mixer):
         if not isinstance(head_width, int) or head_width <= 0:
             raise UserError(f"{origin}: block.head_width: {head_width!r}: must be a whole number greater than 0")
         if width % head_width:
@@ -212,12 +239,10 @@ def _completed(block: dict[str, Any], d_model: int, origin: str) -> dict[str, An
     return block
 
 
-def _wants_heads(mixer: dict[str, Any]) -> bool:
-    """Whether the mixer has heads that must be given and are not."""
+def _lacks_heads(mixer: dict[str, Any]) -> bool:
+    """Whether the mixer may have heads and does not say how many."""
     kind = MIXERS.get(str(mixer.get("kind")))
-    if kind is None or "heads" in mixer or "heads" not in kind.model_fields:
-        return False
-    return kind.model_fields["heads"].is_required()
+    return kind is not None and "heads" in kind.model_fields and "heads" not in mixer
 
 
 def _read(block: dict[str, Any], d_model: int, origin: str) -> BlockSpec:

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from linnet.core.arrays import Indices, Numbers
 from linnet.design.metrics import Metric
-from linnet.design.scores import Score, ScoreSettings, width_term
+from linnet.design.scores import Score, ScoreSettings, penalty, width_term
 from linnet.design.shape import Part, block_part, parts_of, projection_part
 from linnet.design.space import Space
-
-Numbers = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 
 
 class Judged(NamedTuple):
@@ -67,12 +64,8 @@ class Tables:
         return Judged(total_C * self.penalty(depth_C, term_C), metrics_CM)
 
     def penalty(self, depth: Numbers, term: Numbers) -> Numbers:
-        """`scores.penalty` of arrays."""
-        if not self.beta:
-            return np.ones_like(depth)
-        definition = self.settings.width
-        width = term if definition == "minimum" else term / depth if definition == "mean" else np.exp(term / depth)
-        return np.maximum(0.0, 1 - self.beta * depth / width)
+        """`scores.penalty` by these settings."""
+        return penalty(depth, term, self.beta, self.settings.width)
 
 
 def build_tables(space: Space, metrics: Sequence[Metric], score: Score, settings: ScoreSettings) -> Tables:

@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_left
 from functools import lru_cache
+from typing import Any
 
 from linnet.core.errors import UserError
 from linnet.model.spec import ModelSpec
@@ -18,6 +19,13 @@ PROPORTIONS_COUNT = 0.05
 HEAD_WIDTHS = (64, 32, 16)
 HIDDEN_RATIO = 8 / 3
 """Of a gated feed-forward, which then has as many parameters as an ungated one of ratio 4."""
+
+PLAIN_BLOCK: dict[str, dict[str, Any]] = {
+    "mixer": {"kind": "attention"},
+    "feed_forward": {"kind": "glu"},
+    "norm": {"kind": "rms"},
+}
+"""A layer of every plain shape, but for its sizes."""
 
 
 def candidate(parameters: float, counted: Counting, vocab_size: int, context_length: int) -> ModelSpec:
@@ -69,13 +77,17 @@ def _counts(width: int, layers: int, vocab_size: int) -> ParameterCounts:
     return parameter_counts(_shape(width, layers, vocab_size, 1))
 
 
+def heads_of(width: int) -> int:
+    """Of the plain shape of a width."""
+    return width // next(size for size in HEAD_WIDTHS if width % size == 0)
+
+
 def _shape(width: int, layers: int, vocab_size: int, context_length: int) -> ModelSpec:
-    head_width = next(size for size in HEAD_WIDTHS if width % size == 0)
     block = {
+        **PLAIN_BLOCK,
         "repeat": layers,
-        "mixer": {"kind": "attention", "heads": width // head_width},
-        "feed_forward": {"kind": "glu", "hidden": round(HIDDEN_RATIO * width / 16) * 16},
-        "norm": {"kind": "rms"},
+        "mixer": {**PLAIN_BLOCK["mixer"], "heads": heads_of(width)},
+        "feed_forward": {**PLAIN_BLOCK["feed_forward"], "hidden": round(HIDDEN_RATIO * width / 16) * 16},
     }
     plain = {
         "name": f"planned-{layers}x{width}",

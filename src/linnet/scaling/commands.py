@@ -7,12 +7,6 @@ from linnet.core import numbers
 from linnet.model.cost import model_cost
 from linnet.scaling.plan import Plan
 
-DESIGN_TOKENS = 1024
-"""Over which `linnet design` counts FLOPs, forward and without the head."""
-
-SCORE = "penalised_parameters"
-"""Among models of equal size the best of those that there are (`linnet design scores`)."""
-
 DESCRIBED, DESIGNED, ANY_DATA = Path("planned.yaml"), Path("designed.yaml"), "DIR"
 
 
@@ -32,7 +26,7 @@ def describe_command(plan: Plan) -> str:
         "parameters": round(plan.allocation.parameters),
         "tokens": plan.tokens,
         "law": plan.law.name,
-        "vocab-size": plan.setting.vocab_size,
+        "vocab-size": plan.model.vocab_size,
         "context-length": plan.setting.context_length,
         "batch-size": plan.setting.batch_size,
         "throughput": numbers.scientific(plan.throughput.flops_per_s),
@@ -50,11 +44,10 @@ def space_file(out: Path) -> Path:
 
 def design_command(plan: Plan, described: Path) -> str:
     """The search for a better shape that has no more parameters and takes no more FLOPs than the plan's plain one."""
-    cost, tokens = model_cost(plan.model), min(DESIGN_TOKENS, plan.model.context_length)
-    flops = cost.flops(tokens, with_head=False)
-    limits = ["--max-flops", str(flops), "--max-parameters", str(cost.parameters)]
-    space = str(space_file(described))
-    return shlex.join(["linnet", "design", "--space", space, *limits, "--score", SCORE, "--out", str(DESIGNED)])
+    cost, tokens, space = model_cost(plan.model), plan.model.context_length, str(space_file(described))
+    limits = {"max-flops": cost.flops(tokens, with_head=False), "tokens": tokens, "max-parameters": cost.parameters}
+    options = [part for name, value in limits.items() for part in (f"--{name}", str(value))]
+    return shlex.join(["linnet", "design", "--space", space, *options, "--out", str(DESIGNED)])
 
 
 def train_command(plan: Plan, model: Path) -> str:

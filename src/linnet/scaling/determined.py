@@ -8,7 +8,8 @@ import math
 from collections.abc import Mapping
 
 from linnet.core import numbers
-from linnet.scaling.points import Array, Points
+from linnet.core.arrays import Numbers
+from linnet.scaling.points import Points
 
 Interval = tuple[float, float]
 
@@ -54,7 +55,7 @@ def doubts(points: Points, intervals: Mapping[str, Interval], coverage: float) -
     return found
 
 
-def _narrow(what: str, values: Array) -> list[str]:
+def _narrow(what: str, values: Numbers) -> list[str]:
     low, high = float(values.min()), float(values.max())
     if high >= LEAST_RANGE * low:
         return []

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from linnet.core.arrays import Numbers
 from linnet.scaling.counts import Counting
 from linnet.scaling.frontier import Frontier, NotPossibleError
 from linnet.scaling.points import Run
-
-Array = NDArray[np.float64]
 
 BUDGETS = 1500
 """As many as in the paper, evenly spaced in the logarithm."""
@@ -47,12 +46,12 @@ def envelope(runs: Sequence[Run], counted: Counting, budgets: int = BUDGETS) -> 
     return Frontier(flops_M[inner_M], sizes[at[0]], tokens_RM[at], loss_RM[at])
 
 
-def _along(run: Run, values_T: Array, flops_M: Array) -> Array:
+def _along(run: Run, values_T: Numbers, flops_M: Numbers) -> Numbers:
     """Values along a run's curve, between its points in the logarithm of the FLOPs; infinite beyond its ends."""
     return np.interp(np.log(flops_M), np.log(run.flops_T), values_T, left=np.inf, right=np.inf)
 
 
-def _between(loss_RM: Array, sizes: Array, best_M: NDArray[np.intp]) -> NDArray[np.bool_]:
+def _between(loss_RM: Numbers, sizes: Numbers, best_M: NDArray[np.intp]) -> NDArray[np.bool_]:
     known_RM = np.isfinite(loss_RM)
     largest_M = np.where(known_RM, sizes[:, None], -np.inf).max(axis=0)
     smallest_M = np.where(known_RM, sizes[:, None], np.inf).min(axis=0)

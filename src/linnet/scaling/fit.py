@@ -8,22 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.present.progress import progress
 from linnet.scaling.counts import Counting
 from linnet.scaling.determined import Interval, doubts
 from linnet.scaling.envelope import envelope
 from linnet.scaling.frontier import Frontier, NotPossibleError
-from linnet.scaling.holdout import Prediction, predict, split_by_flops
+from linnet.scaling.holdout import HeldOutPrediction, predict, split_by_flops
+from linnet.scaling.huber import DELTA
 from linnet.scaling.isoflop import isoflop, isoflop_groups
 from linnet.scaling.law import ParametricLaw
-from linnet.scaling.objective import DELTA
 from linnet.scaling.parametric import BOOTSTRAP_STARTS, Fitted, bootstrap, check_points, fit, grid
 from linnet.scaling.points import Points, Run, check_counting, countings, without_highest
-
-Array = NDArray[np.float64]
 
 CONSTANTS = ("E", "A", "B", "alpha", "beta")
 COVERAGE = 0.95
@@ -32,7 +30,7 @@ ENVELOPE_BUDGETS_RESAMPLED = 150
 
 
 @dataclass(frozen=True)
-class Settings:
+class FitSettings:
     """What a user can choose of a fit; `share_held` is of the runs, those with the most FLOPs (0: none)."""
 
     counted: Counting = "total"
@@ -66,7 +64,7 @@ class CountedFit:
     points: Points
     fitted: Fitted
     law: ParametricLaw
-    samples_R5: Array
+    samples_R5: Numbers
     envelope: Exponents | str
     isoflop: Exponents | str
     parametric: Exponents
@@ -81,11 +79,11 @@ class CountedFit:
 class Fit:
     """All of it: `runs` are those that were fitted, `failed` the ways of counting that came to no law, and why."""
 
-    settings: Settings
+    settings: FitSettings
     runs: list[Run]
     by_counting: dict[Counting, CountedFit]
     failed: dict[Counting, str]
-    prediction: Prediction | None
+    prediction: HeldOutPrediction | None
 
     @property
     def chosen(self) -> CountedFit:
@@ -93,7 +91,7 @@ class Fit:
         return self.by_counting[self.settings.counted]
 
 
-def fit_runs(runs: Sequence[Run], settings: Settings, name: str = "law") -> Fit:
+def fit_runs(runs: Sequence[Run], settings: FitSettings, name: str = "law") -> Fit:
     """Fit a law to runs; `UserError` where they do not allow approach 3."""
     check_counting(runs, settings.counted)
     kept = without_highest(runs, settings.drop_highest)
@@ -109,7 +107,7 @@ def fit_runs(runs: Sequence[Run], settings: Settings, name: str = "law") -> Fit:
     return Fit(settings, kept, fits, failed, prediction)
 
 
-def _split(runs: list[Run], settings: Settings) -> tuple[list[Run], Points]:
+def _split(runs: list[Run], settings: FitSettings) -> tuple[list[Run], Points]:
     ends = Points.of(runs, settings.counted)
     _, held = split_by_flops(ends, settings.share_held)
     order = np.argsort(ends.flops, kind="stable")
@@ -117,7 +115,7 @@ def _split(runs: list[Run], settings: Settings) -> tuple[list[Run], Points]:
 
 
 def _fit_each_counting(
-    runs: list[Run], settings: Settings, name: str
+    runs: list[Run], settings: FitSettings, name: str
 ) -> tuple[dict[Counting, CountedFit], dict[Counting, str]]:
     """Only the chosen way of counting has to come to a law."""
     fits: dict[Counting, CountedFit] = {}
@@ -132,7 +130,7 @@ def _fit_each_counting(
     return fits, failed
 
 
-def _fit_counted(runs: list[Run], counted: Counting, settings: Settings, name: str) -> CountedFit:
+def _fit_counted(runs: list[Run], counted: Counting, settings: FitSettings, name: str) -> CountedFit:
     points = Points.of(runs, counted)
     starts = grid()
     with progress(f"fit, {counted.replace('_', ' ')}", len(starts), "starts") as advance:
@@ -153,16 +151,16 @@ def _fit_counted(runs: list[Run], counted: Counting, settings: Settings, name: s
     return CountedFit(points, fitted, law, samples_R5, by_curves, by_groups, by_law, groups)
 
 
-def _intervals(samples_R5: Array) -> dict[str, Interval]:
+def _intervals(samples_R5: Numbers) -> dict[str, Interval]:
     return {name: _interval(column) for name, column in zip(CONSTANTS, samples_R5.T, strict=True)}
 
 
-def _interval(values: Array) -> Interval:
+def _interval(values: Numbers) -> Interval:
     low, high = np.quantile(values, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
     return float(low), float(high)
 
 
-def _parametric_exponents(law: ParametricLaw, samples_R5: Array) -> Exponents:
+def _parametric_exponents(law: ParametricLaw, samples_R5: Numbers) -> Exponents:
     alpha, beta = samples_R5[:, 3], samples_R5[:, 4]
     exponent = law.optimum[1]
     shares = beta / (alpha + beta)
@@ -170,7 +168,7 @@ def _parametric_exponents(law: ParametricLaw, samples_R5: Array) -> Exponents:
 
 
 def _exponents(
-    once: Callable[[], Frontier], again: Callable[[np.random.Generator], Frontier], settings: Settings
+    once: Callable[[], Frontier], again: Callable[[np.random.Generator], Frontier], settings: FitSettings
 ) -> Exponents | str:
     """An approach with its intervals; the line that says why not where the runs do not allow it."""
     try:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from linnet.core.arrays import Numbers
 
 
 @dataclass(frozen=True)
@@ -20,12 +19,12 @@ class PowerLaw:
     exponent: float
 
     @classmethod
-    def through(cls, x: Array, y: Array) -> Self:
+    def through(cls, x: Numbers, y: Numbers) -> Self:
         """By least squares of the logarithms."""
         exponent, intercept = np.polyfit(np.log(x), np.log(y), 1)
         return cls(float(np.exp(intercept)), float(exponent))
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Numbers) -> Numbers:
         """Its values."""
         return self.scale * x**self.exponent
 
@@ -34,10 +33,10 @@ class PowerLaw:
 class Frontier:
     """At each of `flops_M` training FLOPs, ascending, the best size, its tokens, and the loss there."""
 
-    flops_M: Array
-    parameters_M: Array
-    tokens_M: Array
-    loss_M: Array
+    flops_M: Numbers
+    parameters_M: Numbers
+    tokens_M: Numbers
+    loss_M: Numbers
 
     @property
     def parameters(self) -> PowerLaw:

@@ -9,37 +9,35 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.scaling.law import Law
 from linnet.scaling.parametric import LEAST_POINTS
 from linnet.scaling.points import Points
-
-Array = NDArray[np.float64]
 
 LEAST_SHARE = 1e-6
 """Of the runs, to hold out or to fit, for which it is said how many it takes."""
 
 
 @dataclass(frozen=True)
-class Prediction:
+class HeldOutPrediction:
     """`held` runs by ascending FLOPs, the loss predicted for each, and the interval that the bootstrap gives it.
 
     `best_known`: the lowest loss of the runs that the law was fitted to, the prediction of who expects no progress.
     """
 
     held: Points
-    predicted_P: Array
-    low_P: Array
-    high_P: Array
+    predicted_P: Numbers
+    low_P: Numbers
+    high_P: Numbers
     best_known: float
     flops_known: float
 
     @property
-    def errors(self) -> Array:
+    def errors(self) -> Numbers:
         """Predicted minus measured, as shares of the measured loss, `[P]`."""
-        shares: Array = self.predicted_P / self.held.loss - 1
+        shares: Numbers = self.predicted_P / self.held.loss - 1
         return shares
 
     @property
@@ -113,15 +111,15 @@ def _accepted(runs: int, share: float) -> str:
     return " or ".join(ways) or f"at least {LEAST_POINTS + 1} runs"
 
 
-def predict(law: Law, samples_R5: Array, fitted: Points, held: Points, coverage: float) -> Prediction:
+def predict(law: Law, samples_R5: Numbers, fitted: Points, held: Points, coverage: float) -> HeldOutPrediction:
     """What the law says of the runs that it was not fitted to; `samples_R5` are constants of resamples."""
     e, a, b, alpha, beta = (column[:, None] for column in samples_R5.T)
     of_size_RP = np.exp(np.log(a) - alpha * np.log(held.parameters))  # of a resample both may be huge
     losses_RP = e + of_size_RP + np.exp(np.log(b) - beta * np.log(held.tokens))
     low_P, high_P = np.quantile(losses_RP, [(1 - coverage) / 2, (1 + coverage) / 2], axis=0)
     predicted_P = law.loss(held.parameters, held.tokens)
-    return Prediction(held, predicted_P, low_P, high_P, float(fitted.loss.min()), float(fitted.flops.max()))
+    return HeldOutPrediction(held, predicted_P, low_P, high_P, float(fitted.loss.min()), float(fitted.flops.max()))
 
 
-def _rms(errors: Array) -> float:
+def _rms(errors: Numbers) -> float:
     return float(np.sqrt(np.mean(errors**2)))

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from linnet.core.arrays import Numbers
 from linnet.scaling.frontier import Frontier, NotPossibleError
 from linnet.scaling.points import Points
-
-Array = NDArray[np.float64]
 
 TOLERANCE = 0.1
 """FLOPs count as equal when the most are so much more than the least."""
@@ -31,9 +29,9 @@ class Parabola:
     least: float
     curvature: float
 
-    def __call__(self, parameters: Array) -> Array:
+    def __call__(self, parameters: Numbers) -> Numbers:
         """The loss at a size."""
-        distance: Array = np.log(parameters / self.parameters)
+        distance: Numbers = np.log(parameters / self.parameters)
         return self.curvature * distance**2 + self.least
 
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from linnet.core.arrays import Numbers
+
 Rows = NDArray[np.intp]
-Function = Callable[[Array, Rows], tuple[Array, Array]]
+Function = Callable[[Numbers, Rows], tuple[Numbers, Numbers]]
 """Points `[R, K]` and the numbers of their starts `[R]` to values `[R]` and gradients `[R, K]`."""
 
 ENOUGH_DECREASE, ENOUGH_CURVATURE = 1e-4, 0.9
@@ -29,14 +30,14 @@ PATIENCE = 10
 class Minima:
     """Where each start has come to: points `[S, K]`, values `[S]`, and whether it came to rest `[S]`."""
 
-    x_SK: Array
-    value_S: Array
+    x_SK: Numbers
+    value_S: Numbers
     rested_S: NDArray[np.bool_]
 
 
 def minimise(
     function: Function,
-    start_SK: Array,
+    start_SK: Numbers,
     evaluations: int = 5000,
     tolerance: float = 1e-9,
     rested: Callable[[int], None] = lambda count: None,
@@ -68,7 +69,7 @@ def _minimise(descents: "_Descents", evaluations: int, tolerance: float, rested:
 class _Descents:
     """Where every start stands, and its line search: the step, the lengths known to be too short and too long."""
 
-    def __init__(self, function: Function, start_SK: Array) -> None:
+    def __init__(self, function: Function, start_SK: Numbers) -> None:
         starts, unknowns = start_SK.shape
         self.function = function
         self.x_SK = start_SK.copy()

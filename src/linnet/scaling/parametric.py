@@ -10,16 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.scaling.counts import Counting
+from linnet.scaling.huber import DELTA, HuberSum
 from linnet.scaling.law import ParametricLaw
 from linnet.scaling.minimise import Minima, minimise
-from linnet.scaling.objective import DELTA, HuberSum
 from linnet.scaling.points import Points
 
-Array = NDArray[np.float64]
 Rested = Callable[[int], None]
 """Hears how many more starts have come to rest."""
 
@@ -41,11 +40,11 @@ TINY, HUGE = 1e-6, 1e300
 class Fitted:
     """The lowest of all minima `x_5`, its value, how many of the `starts` led there, and the lowest of the others."""
 
-    x_5: Array
+    x_5: Numbers
     objective: float
     starts: int
     reached: int
-    others_S5: Array
+    others_S5: Numbers
 
     def law(self, name: str, counted: Counting) -> ParametricLaw:
         """As a law; `UserError` where the loss does not fall with size and text."""
@@ -60,7 +59,7 @@ class Fitted:
         return ParametricLaw(name=name, counted=counted, objective=self.objective, **named)
 
 
-def grid() -> Array:
+def grid() -> Numbers:
     """The paper's 4,500 starts `[S, 5]`: a and b 0 to 25 by 5, e -1 to 1 by 0.5, alpha and beta 0 to 2 by 0.5."""
     scales, rests, exponents = np.arange(0, 26, 5.0), np.arange(-1, 1.1, 0.5), np.arange(0, 2.1, 0.5)
     return np.array(list(itertools.product(scales, scales, rests, exponents, exponents)))
@@ -78,7 +77,7 @@ def check_points(points: Points) -> None:
 
 
 def fit(
-    points: Points, delta: float = DELTA, starts_S5: Array | None = None, rested: Rested = lambda count: None
+    points: Points, delta: float = DELTA, starts_S5: Numbers | None = None, rested: Rested = lambda count: None
 ) -> Fitted:
     """The global optimum over the starts (None: the paper's grid)."""
     check_points(points)
@@ -100,7 +99,7 @@ def fit(
 
 def bootstrap(
     points: Points, fitted: Fitted, resamples: int, seed: int, delta: float = DELTA, rested: Rested = lambda count: None
-) -> Array:
+) -> Numbers:
     """Constants `[R, 5]` (E, A, B, alpha, beta) of fits to as many points drawn with replacement.
 
     Each starts at the optimum of all points and at the lowest of the other minima, which are near those of a resample.
@@ -115,14 +114,14 @@ def bootstrap(
     return constants(objective.uncentred(minima.x_SK[best_R]))
 
 
-def constants(x_S5: Array) -> Array:
+def constants(x_S5: Numbers) -> Numbers:
     """E, A, B, alpha, beta for a, b, e, alpha, beta; what would overflow is as large as can be."""
     a, b, e, alpha, beta = x_S5.T
     scales = (np.exp(np.minimum(log, np.log(HUGE))) for log in (e, a, b))
     return np.stack((*scales, alpha, beta), axis=1)
 
 
-def _others(minima: Minima, best: float) -> Array:
+def _others(minima: Minima, best: float) -> Numbers:
     """The lowest points of other minima `[S, 5]`, one of each value, ascending."""
     found: list[int] = []
     last = best

@@ -8,24 +8,35 @@ from typing import Any
 import torch
 
 from linnet.model.spec import ModelSpec
-from linnet.scaling.budget import Budget, allocate, allocate_exact
+from linnet.scaling.allocate import TrainingBudget, allocate, allocate_exact
 from linnet.scaling.candidate import candidate, least_parameters
 from linnet.scaling.counts import ParameterCounts, parameter_counts
 from linnet.scaling.data_at_hand import MOST_EPOCHS, DataAtHand
 from linnet.scaling.law import Allocation, Law, ParametricLaw
 from linnet.scaling.run_folders import training_flops_per_token
 from linnet.scaling.throughput import Throughput, guessed_flops_per_s, measure, most_parameters
+from linnet.scaling.vocabulary import fitted_vocabulary
 
 HOUR_S = 3600.0
 ROUNDS, NEAR = 3, 1.5
 """A speed counts for models of up to so many times the size that was timed; else it is measured again."""
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a plan takes for granted. `throughput`: given instead of measured."""
+LEAST_LAYERS = 2
+"""With one, what came before a token's last occurrence cannot be found again (Olsson et al. 2022, arXiv 2209.11895)."""
 
-    vocab_size: int
+MOST_TABLE = 0.5
+"""Of the parameters in the table of tokens; beyond it, little but how frequent each token is can be learned."""
+
+LARGER = 1.1
+"""Steps in which the smallest useful size is looked for."""
+
+
+@dataclass(frozen=True)
+class PlanSetting:
+    """What a plan takes for granted. vocab_size: None for one that suits the size. throughput: given, not measured."""
+
+    vocab_size: int | None
     context_length: int
     batch_size: int
     device: torch.device
@@ -75,7 +86,7 @@ class Plan:
     allocation: Allocation
     model: ModelSpec
     counts: ParameterCounts
-    setting: Setting
+    setting: PlanSetting
     data: DataAtHand | None
     throughput: Throughput
     predictions: list[Prediction]
@@ -111,12 +122,31 @@ class Plan:
         return None if self.data is None else self.data.epochs(self.tokens)
 
     @property
+    def useful_from(self) -> Allocation | None:
+        """The smallest that the law asks for whose plain shape is useful; None where this one is."""
+        if is_useful(self.model):
+            return None
+        parameters, model = self.allocation.parameters, self.model
+        while not is_useful(model):
+            parameters *= LARGER
+            model = _model(Allocation(parameters, 1), self.law, self.setting)
+        return self.law.of_parameters(parameters)
+
+    @property
     def repeats_too_much(self) -> bool:
         """Whether the data at hand is seen more often than is nearly as good as new text."""
         return self.epochs is not None and self.epochs > MOST_EPOCHS
 
 
-def make_plan(budget: Budget, law: Law, laws: Sequence[Law], setting: Setting, data: DataAtHand | None) -> Plan:
+def is_useful(model: ModelSpec) -> bool:
+    """Whether a plain shape has layers enough, and parameters beside its table of tokens."""
+    counts = parameter_counts(model)
+    return model.layers >= LEAST_LAYERS and 1 - counts.without_embedding / counts.total <= MOST_TABLE
+
+
+def make_plan(
+    budget: TrainingBudget, law: Law, laws: Sequence[Law], setting: PlanSetting, data: DataAtHand | None
+) -> Plan:
     """Plan with `law`; all `laws` say what they expect. Measures the device unless its throughput is given."""
     if budget.hours is not None:
         allocation, throughput = _for_hours(budget.hours * HOUR_S, budget, law, setting)
@@ -131,11 +161,13 @@ def make_plan(budget: Budget, law: Law, laws: Sequence[Law], setting: Setting, d
     return Plan(law, allocation, model, counts, setting, data, throughput, predictions)
 
 
-def _model(allocation: Allocation, law: Law, setting: Setting) -> ModelSpec:
-    return candidate(allocation.parameters, law.counted, setting.vocab_size, setting.context_length)
+def _model(allocation: Allocation, law: Law, setting: PlanSetting) -> ModelSpec:
+    size, length = allocation.parameters, setting.context_length
+    vocabulary = setting.vocab_size or fitted_vocabulary(size, law.counted, length)
+    return candidate(size, law.counted, vocabulary, length)
 
 
-def _for_hours(wall_s: float, budget: Budget, law: Law, setting: Setting) -> tuple[Allocation, Throughput]:
+def _for_hours(wall_s: float, budget: TrainingBudget, law: Law, setting: PlanSetting) -> tuple[Allocation, Throughput]:
     """Speed depends on the size, and the size on the speed: from a guess, until the size stays."""
 
     def flops_of(allocation: Allocation) -> float:
@@ -154,11 +186,11 @@ def _for_hours(wall_s: float, budget: Budget, law: Law, setting: Setting) -> tup
     return allocation, throughput
 
 
-def _measured(model: ModelSpec, setting: Setting) -> Throughput:
+def _measured(model: ModelSpec, setting: PlanSetting) -> Throughput:
     """The speed with this model, or with the largest that can be timed here in seconds."""
-    most = max(most_parameters(setting.device, setting.context_length), least_parameters(setting.vocab_size))
+    most = max(most_parameters(setting.device, setting.context_length), least_parameters(model.vocab_size))
     size = min(parameter_counts(model).total, most)
-    timed = candidate(size, "total", setting.vocab_size, setting.context_length)
+    timed = candidate(size, "total", model.vocab_size, setting.context_length)
     return measure(timed, setting.batch_size, setting.device)
 
 

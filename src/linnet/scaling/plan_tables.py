@@ -8,6 +8,7 @@ from linnet.core import numbers
 from linnet.present.report import Table
 from linnet.scaling.counts import COUNTED
 from linnet.scaling.data_at_hand import MOST_EPOCHS, WARNING_SOURCE
+from linnet.scaling.law import Allocation
 from linnet.scaling.plan import Plan, Prediction
 from linnet.scaling.throughput import Throughput
 
@@ -37,6 +38,8 @@ SAME_SIZE = 1.2
 def warnings(plan: Plan) -> list[str]:
     """What to think about before training, a line each; first what is known against the law."""
     found = [f"{plan.law.name}: {line}" for line in plan.law.warnings]
+    if (useful := plan.useful_from) is not None:
+        found.append(_useless(plan, useful))
     if plan.repeats_too_much:
         found.append(
             f"the text is seen {plan.epochs:.1f} times; above {MOST_EPOCHS} epochs repeated text is worth less and less"
@@ -62,6 +65,16 @@ def warnings(plan: Plan) -> list[str]:
             " says only that the law does not reach down to this size"
         )
     return found
+
+
+def _useless(plan: Plan, useful: Allocation) -> str:
+    model, in_tokens = plan.model, 1 - plan.counts.without_embedding / plan.counts.total
+    layers = "1 layer" if model.layers == 1 else f"{model.layers} layers"
+    return (
+        f"this budget buys nothing useful: {layers} of width {model.d_model}, and {in_tokens:.0%} of the parameters in"
+        f" the {model.vocab_size:,} tokens of the vocabulary; two layers that have more than the tokens take about"
+        f" {numbers.scientific(useful.flops)} FLOPs by {plan.law.name}, {numbers.metric(useful.parameters)} parameters"
+    )
 
 
 def plan_figures(plan: Plan, follow: Mapping[str, str]) -> dict[str, Any]:

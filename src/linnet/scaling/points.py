@@ -10,10 +10,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.scaling.counts import COUNTED, COUNTINGS, Counting
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -25,19 +24,19 @@ class Run:
 
     name: str
     parameters: dict[Counting, float]
-    tokens_T: Array
-    flops_T: Array
-    loss_T: Array
+    tokens_T: Numbers
+    flops_T: Numbers
+    loss_T: Numbers
 
 
 @dataclass(frozen=True)
 class Points:
     """Size, training tokens, training FLOPs and loss at the end of each run, `[P]` each."""
 
-    parameters: Array
-    tokens: Array
-    flops: Array
-    loss: Array
+    parameters: Numbers
+    tokens: Numbers
+    flops: Numbers
+    loss: Numbers
 
     @classmethod
     def of(cls, runs: Sequence[Run], counted: Counting) -> Self:
@@ -75,5 +74,5 @@ def without_highest(runs: Sequence[Run], count: int) -> list[Run]:
     return [run for index, run in enumerate(runs) if index not in dropped]
 
 
-def _curve(run: Run) -> tuple[Array, Array, Array]:
+def _curve(run: Run) -> tuple[Numbers, Numbers, Numbers]:
     return run.tokens_T, run.flops_T, run.loss_T

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from linnet.core import numbers
 from linnet.core.csv_table import Row, read_rows
 from linnet.core.errors import UserError
 from linnet.scaling.counts import Counting
@@ -36,10 +35,8 @@ def read_run_table(path: Path) -> list[Run]:
 
 def _figures(row: Row) -> dict[str, float]:
     """The numbers of a row; size, FLOPs and tokens complete."""
-    read = {}
-    for column in (*PARAMETERS.values(), FLOPS, TOKENS, LOSS):
-        if column in row.cells:
-            read[column] = numbers.parse(row.cells[column], f"{row.origin}: {column}:")
+    columns = (*PARAMETERS.values(), FLOPS, TOKENS, LOSS)
+    read = {column: row.number(column) for column in columns if column in row.cells}
     size = FLOPS_FACTOR * read[PARAMETERS["total"]]
     if TOKENS not in read:
         read[TOKENS] = read[FLOPS] / size

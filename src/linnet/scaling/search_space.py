@@ -5,8 +5,8 @@ Vocabulary, context length and token width are the plan's, so that what is found
 
 from typing import Any
 
-from linnet.layers.mixers.attention import AttentionSpec
 from linnet.model.spec import ModelSpec
+from linnet.scaling.candidate import PLAIN_BLOCK, heads_of
 
 WIDTH_FACTORS = (0.5, 0.625, 0.75, 0.875, 1.0, 1.125, 1.25, 1.5, 2.0)
 DEPTH_FACTORS = (0.75, 1.0, 1.25, 1.5, 2.0)
@@ -24,16 +24,11 @@ FEW_HEADS, NARROW = 4, 16
 
 def search_space(plain: ModelSpec) -> dict[str, Any]:
     """The description of the space, ready for YAML: half to twice the width, 0.7 times to twice the depth."""
-    (block,) = plain.blocks
-    assert isinstance(block.mixer, AttentionSpec)
-    head_width = _head_width(plain.d_model, block.mixer.heads)
+    head_width = _head_width(plain.d_model, heads_of(plain.d_model))
     blocks = next(count for count in range(MOST_BLOCKS, 0, -1) if _fewest(plain.layers, count))
     heads = {max(1, round(plain.d_model / head_width * factor)) for factor in WIDTH_FACTORS}
     fewest = _fewest(plain.layers, blocks)
     repeats = {max(fewest, round(plain.layers / blocks * factor)) for factor in DEPTH_FACTORS}
-    described = block.model_dump(mode="json", exclude={"repeat", "width", "share_weights"})
-    described["mixer"].pop("heads")
-    described["feed_forward"].pop("hidden")
     return {
         "name": f"around-{plain.name}",
         "model": plain.model_dump(mode="json", exclude={"name", "blocks"}),
@@ -43,7 +38,7 @@ def search_space(plain: ModelSpec) -> dict[str, Any]:
             "ratio": list(RATIOS),
             "repeat": sorted(repeats),
             "head_width": head_width,
-            **described,
+            **PLAIN_BLOCK,
         },
     }
 

@@ -37,12 +37,15 @@ def test_bytes_that_cannot_be_read(text: str):
 
 def test_state_has_a_length():
     assert read_state("2MB@4096", "--max-state") == (2e6, 4096)
-    for text in ("2MB", "2MB@", "2MB@many", "2MB@0", "2MB@²", "2MB@٣", "2MB@" + "9" * 400):
-        with pytest.raises(UserError, match="expected bytes@tokens, as in 2MB@4096"):
+    assert read_state("2MB@16k", "--max-state") == (2e6, 16_384)
+    assert read_state("2MB@ 4,096 ", "--max-state") == (2e6, 4096)
+    for text in ("2MB", "2MB@", "2MB@many", "2MB@4.5", "2MB@2G", "2MB@0", "2MB@²", "2MB@٣", "2MB@" + "9" * 400):
+        with pytest.raises(UserError, match="expected bytes@tokens, as in 2MB@4096 or 2MB@16k, with"):
             read_state(text, "--max-state")
 
 
 def test_a_state_of_no_number_of_tokens_is_no_goal():
+    assert metrics.Counting(8).metric("state@2k").name == "state@2048"
     assert [metrics.Counting(8).metric(f"state@{length}") for length in ("²", "٣", "0", "", "9" * 400)] == [None] * 5
 
 

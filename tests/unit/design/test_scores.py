@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from linnet.core.errors import UserError
@@ -69,8 +70,8 @@ def test_the_width_of_a_model_of_several(definition: str, width: float):
 
 
 def test_a_penalty_never_turns_a_score_around():
-    assert penalty(10, 10 * 4.0, 1.0, "mean") == 0.0
-    assert penalty(0, math.inf, 2.0, "minimum") == 1.0
+    assert penalty(np.array([10.0, 1.0]), np.array([40.0, 4.0]), 1.0, "mean").tolist() == [0.0, 0.75]
+    assert penalty(np.zeros(1), np.full(1, np.inf), 2.0, "minimum") == 1.0
     assert width_term(0, 64, "minimum") == math.inf
 
 

@@ -72,6 +72,23 @@ def test_combinations_that_make_no_block_are_left_out_and_counted(small_space):
     assert space.left_out[1].startswith("mixer.heads: 4: gives heads of width 3")
 
 
+def test_a_head_width_gives_heads_to_every_mixer_that_may_have_some(small_space):
+    mixers = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "ted", "heads": 1}]
+    space: Space = small_space(block={"mixer": mixers, "width": [8, 16], "repeat": 1, "ratio": 1})
+    heads = {(block.mixer.kind, block.width, block.mixer.heads) for block in space.described}
+    given = {("attention", 8, 2), ("attention", 16, 4), ("ted", 8, 2), ("ted", 16, 4), ("ted", 8, 1), ("ted", 16, 1)}
+    assert heads == given
+
+
+def test_a_mixer_that_fits_no_width_is_said_whatever_else_fits(small_space):
+    mixers = [{"kind": "ted", "heads": 1}, {"kind": "attention"}]
+    with pytest.raises(UserError) as error:
+        small_space(block={"mixer": mixers, "head_width": 5})
+    assert str(error.value) == (
+        "small: block.mixer: attention: fits no block; the first: head_width: 5: must divide the width 8"
+    )
+
+
 @given(st.data())
 def test_a_described_model_is_the_one_that_was_chosen(small_space, data):
     space: Space = small_space()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from linnet.scaling.determined import doubts
-from linnet.scaling.fit import Settings, fit_runs
+from linnet.scaling.fit import FitSettings, fit_runs
 from linnet.scaling.fit_tables import fit_tables, fitted_law
 from linnet.scaling.law_file import read_law
 from linnet.scaling.points import Points
@@ -50,7 +50,7 @@ def test_each_rule_says_a_line_of_its_own(points: Points, changed: dict[str, tup
 
 def test_the_runs_of_a_known_law_determine_it(few_starts, noisy_runs):
     runs = [replace(run, parameters={"total": run.parameters["total"]}) for run in noisy_runs]
-    found = fit_runs(runs, Settings(resamples=50))
+    found = fit_runs(runs, FitSettings(resamples=50))
     assert found.chosen.law.warnings == ()
 
 
@@ -58,7 +58,7 @@ def test_six_unlike_runs_are_said_to_determine_nothing_and_their_intervals_are_r
     rows = ["56480,153600,4.92", "12e4,2e6,3.1", "6e4,8e5,3.9", "9e5,7e5,3.3", "25e4,3e5,4.2", "2e6,24e5,2.4"]
     (tmp_path / "six.csv").write_text("\n".join(["parameters,tokens,loss", *rows]))
     with np.errstate(all="raise", under="ignore"):
-        found = fit_runs(read_run_table(tmp_path / "six.csv"), Settings(resamples=200))
+        found = fit_runs(read_run_table(tmp_path / "six.csv"), FitSettings(resamples=200))
     begins = [line.split()[0] for line in found.chosen.law.warnings]
     assert begins == ["6", "alpha", "E"]
     table = fit_tables(found)[0]
@@ -72,7 +72,7 @@ def test_six_unlike_runs_are_said_to_determine_nothing_and_their_intervals_are_r
 
 def test_the_ladder_does_not_determine_e(few_starts):
     """As experiments/LOG.md says."""
-    found = fit_runs(read_run_table(LADDER), Settings(resamples=100))
+    found = fit_runs(read_run_table(LADDER), FitSettings(resamples=100))
     assert "E is not determined" in " ".join(found.chosen.law.warnings)
 
 

@@ -8,13 +8,13 @@ import pytest
 from known_laws import TRUTH, known_runs
 
 from linnet.core.errors import UserError
-from linnet.scaling.fit import Exponents, Settings, fit_runs
+from linnet.scaling.fit import Exponents, FitSettings, fit_runs
 from linnet.scaling.fit_pictures import fit_pictures
 from linnet.scaling.fit_tables import _digits, _interval, fit_tables, fitted_law
 from linnet.scaling.law_file import published_laws, read_law
 from linnet.scaling.points import Run
 
-SETTINGS = Settings(resamples=20, flops_tolerance=0.3)
+SETTINGS = FitSettings(resamples=20, flops_tolerance=0.3)
 
 
 def ends(runs) -> list[Run]:
@@ -74,11 +74,11 @@ def test_a_way_of_counting_that_comes_to_no_law_is_told_and_the_others_stay(few_
     shown = next(table for table in fit_tables(found) if table.title == "Ways of counting")
     assert "matrices and head: the fit has" in shown.meaning
     with pytest.raises(UserError, match="do not show how the loss falls"):
-        fit_runs(runs, Settings(counted="matrices_and_head", resamples=20))
+        fit_runs(runs, FitSettings(counted="matrices_and_head", resamples=20))
 
 
 def test_larger_runs_are_predicted_from_smaller_ones(few_starts, noisy_runs):
-    runs, settings = ends(noisy_runs), Settings(resamples=20, share_held=0.5)
+    runs, settings = ends(noisy_runs), FitSettings(resamples=20, share_held=0.5)
     found = fit_runs(runs, settings)
     prediction = found.prediction
     assert prediction is not None
@@ -97,7 +97,7 @@ def test_the_highest_losses_are_left_out(few_starts):
     runs = ends(known_runs())
     for index in (3, 20):
         runs[index].loss_T[-1] = 50.0
-    found = fit_runs(runs, Settings(resamples=20, drop_highest=2))
+    found = fit_runs(runs, FitSettings(resamples=20, drop_highest=2))
     assert len(found.runs) == 26
     assert found.chosen.law.alpha == pytest.approx(TRUTH.alpha, rel=0.01)
 
@@ -150,7 +150,7 @@ def test_an_interval_of_which_no_digit_counts_is_said_in_words(interval, said: s
 
 
 def test_there_is_a_picture_of_everything_that_was_found(few_starts, noisy_runs):
-    found = fit_runs(counted_once(noisy_runs), Settings(resamples=20, flops_tolerance=0.3, share_held=0.3))
+    found = fit_runs(counted_once(noisy_runs), FitSettings(resamples=20, flops_tolerance=0.3, share_held=0.3))
     pictures = fit_pictures(found, published_laws())
     names = [picture.name for picture in pictures]
     assert names[:3] == ["held_out", "law", "frontier"]

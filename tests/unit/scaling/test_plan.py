@@ -8,26 +8,27 @@ from pathlib import Path
 import pytest
 import torch
 
+from linnet.core import numbers
 from linnet.core.errors import UserError
 from linnet.scaling import plan as plan_module
-from linnet.scaling.budget import Budget
+from linnet.scaling.allocate import TrainingBudget
 from linnet.scaling.commands import commands, describe_command, design_command, train_command
 from linnet.scaling.data_at_hand import DataAtHand
 from linnet.scaling.law import ParametricLaw
 from linnet.scaling.law_file import published_laws, read_law
-from linnet.scaling.plan import Setting, make_plan
+from linnet.scaling.plan import PlanSetting, make_plan
 from linnet.scaling.plan_pictures import plan_pictures
 from linnet.scaling.plan_tables import plan_figures, plan_tables, warnings
 from linnet.scaling.run_folders import training_flops_per_token
 from linnet.scaling.throughput import Throughput
 
-SETTING = Setting(4096, 256, 8, torch.device("cpu"), Throughput(1e12))
+SETTING = PlanSetting(4096, 256, 8, torch.device("cpu"), Throughput(1e12))
 DATA = DataAtHand(Path("data/my text"), 10_000_000, 3.0, 4096)
 LAW = read_law("replication")
 
 
-def planned(data: DataAtHand | None = None, law=LAW, setting: Setting = SETTING, **amounts):
-    return make_plan(Budget(**amounts), law, published_laws(), setting, data)
+def planned(data: DataAtHand | None = None, law=LAW, setting: PlanSetting = SETTING, **amounts):
+    return make_plan(TrainingBudget(**amounts), law, published_laws(), setting, data)
 
 
 def test_everything_follows_from_size_and_tokens():
@@ -58,7 +59,7 @@ def test_the_speed_is_measured_with_the_size_that_comes_out(monkeypatch: pytest.
     monkeypatch.setattr(plan_module, "measure", measured)
     monkeypatch.setattr(plan_module, "guessed_flops_per_s", lambda device: 1e9)
     monkeypatch.setattr(plan_module, "most_parameters", lambda device, length: 1e12)
-    plan = planned(setting=Setting(4096, 256, 8, torch.device("cpu")), hours=24)
+    plan = planned(setting=PlanSetting(4096, 256, 8, torch.device("cpu")), hours=24)
     assert len(timed) >= 2
     assert timed[-1] == pytest.approx(plan.counts.total, rel=0.5)
     assert plan.wall_s == pytest.approx(24 * 3600, rel=1e-6)
@@ -71,7 +72,7 @@ def test_no_more_is_timed_than_the_device_takes_in_seconds(monkeypatch: pytest.M
 
     monkeypatch.setattr(plan_module, "measure", measured)
     monkeypatch.setattr(plan_module, "most_parameters", lambda device, length: 3e6)
-    setting = Setting(4096, 256, 8, torch.device("cpu"))
+    setting = PlanSetting(4096, 256, 8, torch.device("cpu"))
     assert planned(setting=setting, parameters=1e9).throughput.parameters == pytest.approx(3e6, rel=0.1)
     monkeypatch.setattr(plan_module, "most_parameters", lambda device, length: 1.0)
     assert planned(setting=setting, parameters=1e9).throughput.parameters == pytest.approx(70_000, rel=0.1)
@@ -93,7 +94,7 @@ def test_bits_per_byte_use_the_laws_own_tokens_where_they_are_known():
     from_data = planned(DATA, flops=1e16).predictions[0]
     assert from_data.bits_per_byte == pytest.approx(from_data.loss / math.log(2) / 3.0)
     own = ParametricLaw(E=1, A=100, B=100, alpha=0.3, beta=0.3, bytes_per_token=4.0)
-    one = make_plan(Budget(flops=1e16), own, [own], SETTING, DATA).predictions[0]
+    one = make_plan(TrainingBudget(flops=1e16), own, [own], SETTING, DATA).predictions[0]
     assert one.bits_per_byte == pytest.approx(one.loss / math.log(2) / 4.0)
 
 
@@ -141,6 +142,28 @@ def test_a_budget_that_buys_nothing_is_refused_with_what_would_be_accepted(amoun
         assert planned(setting=slow, **{**amounts, name: float(enough)}).tokens == 1
 
 
+@pytest.mark.parametrize("vocab_size", [None, 32_000])
+def test_a_budget_that_buys_nothing_useful_is_told_what_would(vocab_size: int | None):
+    setting = replace(SETTING, vocab_size=vocab_size)
+    small = planned(setting=setting, flops=1e15 if vocab_size else 1e13)
+    (line,) = (line for line in warnings(small) if "nothing useful" in line)
+    assert line.startswith(f"this budget buys nothing useful: 1 layer of width {small.model.d_model}, and ")
+    useful = small.useful_from
+    assert useful is not None and f"take about {numbers.scientific(useful.flops)} FLOPs by replication" in line
+    enough = planned(setting=setting, flops=1.05 * useful.flops)
+    assert enough.model.layers >= 2 and enough.counts.without_embedding >= enough.counts.total / 2
+    assert not any("nothing useful" in line for line in warnings(enough))
+
+
+@pytest.mark.parametrize(("amounts", "layers"), [({"flops": 1e15}, 3), ({"hours": 24}, 5)])
+def test_a_budget_that_left_a_model_no_layers_beside_32_000_tokens_buys_some(amounts: dict[str, float], layers: int):
+    setting = PlanSetting(None, 1024, 8, torch.device("cpu"), Throughput(1e11))
+    plan = planned(setting=setting, **amounts)
+    assert plan.model.layers >= layers and plan.model.vocab_size == 2048
+    assert planned(setting=replace(setting, vocab_size=32_000), **amounts).model.layers < layers
+    assert f"--vocab-size {plan.model.vocab_size} " in describe_command(plan)
+
+
 def test_a_loss_that_guessing_would_beat_is_warned_of():
     assert any("guessing among 4,096 tokens" in line for line in warnings(planned(flops=1e13)))
     assert not any("guessing" in line for line in warnings(planned(flops=1e18)))
@@ -183,7 +206,8 @@ def test_commands_can_be_pasted_into_a_shell():
     assert f"training.tokens={plan.tokens}" in words
     words = shlex.split(design_command(plan, Path("my shape.yaml")))
     assert words[:4] == ["linnet", "design", "--space", "my shape-space.yaml"]
-    assert words[-4:] == ["--score", "penalised_parameters", "--out", "designed.yaml"]
+    assert words[-2:] == ["--out", "designed.yaml"]
+    assert words[words.index("--tokens") + 1] == str(plan.model.context_length)
     assert "--max-flops" in words and "--max-parameters" in words
 
 

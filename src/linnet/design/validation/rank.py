@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linnet.design.tables import Indices, Numbers
+from linnet.core.arrays import Indices, Numbers
 
 INTERVAL = (2.5, 97.5)
 """Percentiles of the resampled values."""

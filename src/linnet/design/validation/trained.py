@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from linnet.core.csv_table import read_rows
+from linnet.core import numbers
+from linnet.core.csv_table import Row, read_rows
 from linnet.core.errors import UserError
 from linnet.design.shape import Part, parts_of
 from linnet.model.folder import RUN
@@ -79,38 +80,29 @@ def read_trained(source: Path) -> TrainedSet:
 
 
 def _from_table(path: Path) -> list[TrainedModel]:
-    return [_from_row(row.cells, row.origin) for row in read_rows(path, [(column,) for column in NEEDED])]
+    return [_from_row(row) for row in read_rows(path, [(column,) for column in NEEDED])]
 
 
-def _from_row(row: Mapping[str, str], origin: str) -> TrainedModel:
-    layers, width = (_count(row[column], f"{origin}: {column}") for column in COUNTS)
-    attention, feed_forward, total, perplexity = (_number(row[column], f"{origin}: {column}") for column in AMOUNTS)
-    hidden = [_count(text, f"{origin}: d_inner") for text in row["d_inner"].split("|")]
+def _from_row(row: Row) -> TrainedModel:
+    layers, width = (_count(row.cells[column], f"{row.origin}: {column}") for column in COUNTS)
+    attention, feed_forward, total, perplexity = map(row.number, AMOUNTS)
+    field, text = f"{row.origin}: d_inner", row.cells["d_inner"]
+    hidden = [_count(each, field) for each in text.split("|")]
     if len(hidden) != layers:
-        raise UserError(f"{origin}: d_inner: {row['d_inner']}: expected {layers} numbers, as n_layer says")
+        raise UserError(f"{field}: {text}: expected {layers} numbers, as n_layer says")
     inside = round(attention + feed_forward)
     maps = tuple(shape for inner in hidden for shape in ((width, inner), (inner, width)))
     parts = (
         Part(0, width, (), (), round(total) - inside, outside=True),
         Part(layers, width, ((width, width),) * 4 * layers, maps, inside),
     )
-    return TrainedModel(row.get("id") or origin, parts, (math.log(perplexity),))
-
-
-def _number(text: str, field: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise UserError(f"{field}: {text!r}: expected a positive number")
-    return value
+    return TrainedModel(row.cells.get("id") or row.origin, parts, (math.log(perplexity),))
 
 
 def _count(text: str, field: str) -> int:
-    value = _number(text, field)
+    value = numbers.parse(text, f"{field}:")
     if value != int(value) or value > MOST:
-        raise UserError(f"{field}: {text!r}: expected a whole number from 1 to {MOST:,}")
+        raise UserError(f"{field}: {text}: expected a whole number from 1 to {MOST:,}")
     return int(value)
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from linnet.core.arrays import Indices, Numbers
 from linnet.design.scores import SCORES, ScoreSettings, score
-from linnet.design.tables import Indices, Numbers
 from linnet.design.validation.rank import correlations, interval, regret, signs, windows
 from linnet.design.validation.trained import TrainedSet
 from linnet.present.progress import progress

@@ -17,7 +17,7 @@ OPTIONS = "--flops, --hours, --parameters, --tokens"
 
 
 @dataclass(frozen=True)
-class Budget:
+class TrainingBudget:
     """One of the four, or two that fix size and tokens: then no law divides anything."""
 
     flops: float | None = None
@@ -70,7 +70,7 @@ def _short(value: float) -> str:
     return f"{value:.3g}" if 1e-3 <= value < 1e3 else numbers.scientific(value)
 
 
-def allocate(budget: Budget, law: Law) -> Allocation:
+def allocate(budget: TrainingBudget, law: Law) -> Allocation:
     """Size and tokens of a budget without `hours`: those given, and where they leave a choice the law's best."""
     flops, parameters, tokens = budget.flops, budget.parameters, budget.tokens
     if parameters is not None and tokens is not None:
@@ -87,31 +87,30 @@ def allocate(budget: Budget, law: Law) -> Allocation:
     return law.of_flops(flops)
 
 
-def allocate_exact(budget: Budget, law: Law, exact_flops: float, flops_of: Callable[[Allocation], float]) -> Allocation:
+def allocate_exact(
+    budget: TrainingBudget, law: Law, exact_flops: float, flops_of: Callable[[Allocation], float]
+) -> Allocation:
     """Size and tokens for which the model's own FLOPs, not `6 N D`, come to `exact_flops`.
 
     `flops_of` counts them. `budget` may fix the size or the tokens; its hours do not matter here. Where the tokens are
     fixed, it is the largest size that does not need more: models come in steps of size.
     """
-    flops = exact_flops
+    flops, tokens = exact_flops, budget.tokens
+    if tokens is not None:
+        near = exact_flops / (FLOPS_FACTOR * tokens)
+        return Allocation(_largest(near, lambda size: flops_of(Allocation(size, tokens)) <= exact_flops), tokens)
     for _ in range(ROUNDS):
         found = allocate(replace(budget, hours=None, flops=flops), law)
         ratio = exact_flops / flops_of(found)
         if abs(ratio - 1) < CLOSE:
             break
         flops *= ratio
-    if budget.tokens is not None:
-        return _largest(found, exact_flops, flops_of)
-    return Allocation(found.parameters, found.tokens * exact_flops / flops_of(found))
+    return Allocation(found.parameters, found.tokens * ratio)
 
 
-def _largest(near: Allocation, exact_flops: float, flops_of: Callable[[Allocation], float]) -> Allocation:
-    """A size near this one that needs no more FLOPs, of which hardly a larger one needs no more."""
-
-    def fits(parameters: float) -> bool:
-        return flops_of(Allocation(parameters, near.tokens)) <= exact_flops
-
-    low = high = near.parameters
+def _largest(near: float, fits: Callable[[float], bool]) -> float:
+    """A size that fits, of which hardly a larger one does."""
+    low = high = near
     while not fits(low):
         low /= 1.5
     while fits(high):
@@ -119,4 +118,4 @@ def _largest(near: Allocation, exact_flops: float, flops_of: Callable[[Allocatio
     while high / low > 1 + CLOSE:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if fits(middle) else (low, middle)
-    return Allocation(low, near.tokens)
+    return low

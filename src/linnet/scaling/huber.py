@@ -14,9 +14,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from linnet.core.arrays import Numbers
 from linnet.scaling.points import Points
-
-Array = NDArray[np.float64]
 
 DELTA = 1e-3
 """Hoffmann et al., appendix D.3."""
@@ -25,7 +24,7 @@ ROWS_AT_ONCE = 64
 """Starts whose `[S, P]` arrays lie in the processor's cache together."""
 
 
-def huber_sum_reference(x_5: Array, points: Points, delta: float = DELTA) -> float:
+def huber_sum_reference(x_5: Numbers, points: Points, delta: float = DELTA) -> float:
     """The objective as it is written, point by point."""
     a, b, e, alpha, beta = (float(value) for value in x_5)
     total = 0.0
@@ -44,29 +43,29 @@ class HuberSum:
     `uncentred` lead there and back. `weights_SP`: how often each start counts each point; None for once.
     """
 
-    u_P: Array
-    v_P: Array
-    log_loss_P: Array
+    u_P: Numbers
+    v_P: Numbers
+    log_loss_P: Numbers
     means: tuple[float, float]
     delta: float = DELTA
-    weights_SP: Array | None = None
+    weights_SP: Numbers | None = None
 
     @classmethod
-    def of(cls, points: Points, delta: float = DELTA, weights_SP: Array | None = None) -> Self:
+    def of(cls, points: Points, delta: float = DELTA, weights_SP: Numbers | None = None) -> Self:
         """The objective of these points."""
         log_parameters_P, log_tokens_P = np.log(points.parameters), np.log(points.tokens)
         means = float(log_parameters_P.mean()), float(log_tokens_P.mean())
         return cls(log_parameters_P - means[0], log_tokens_P - means[1], np.log(points.loss), means, delta, weights_SP)
 
-    def centred(self, x_S5: Array) -> Array:
+    def centred(self, x_S5: Numbers) -> Numbers:
         """The unknowns of this objective for a, b, e, alpha, beta."""
         return self._shifted(x_S5, -1)
 
-    def uncentred(self, x_S5: Array) -> Array:
+    def uncentred(self, x_S5: Numbers) -> Numbers:
         """And back."""
         return self._shifted(x_S5, 1)
 
-    def __call__(self, x_S5: Array, rows_S: NDArray[np.intp]) -> tuple[Array, Array]:
+    def __call__(self, x_S5: Numbers, rows_S: NDArray[np.intp]) -> tuple[Numbers, Numbers]:
         """Values `[S]` and gradients `[S, 5]`; `rows_S` are the starts' rows of `weights_SP`."""
         value_S, gradient_S5 = np.empty(len(x_S5)), np.empty_like(x_S5)
         for begin in range(0, len(x_S5), ROWS_AT_ONCE):
@@ -74,7 +73,7 @@ class HuberSum:
             value_S[part], gradient_S5[part] = self._some(x_S5[part], rows_S[part])
         return value_S, gradient_S5
 
-    def _some(self, x_S5: Array, rows_S: NDArray[np.intp]) -> tuple[Array, Array]:
+    def _some(self, x_S5: Numbers, rows_S: NDArray[np.intp]) -> tuple[Numbers, Numbers]:
         a, b, e, alpha, beta = (column[:, None] for column in x_S5.T)
         of_size_SP, of_text_SP = a - alpha * self.u_P, b - beta * self.v_P
         top_SP = np.maximum(np.maximum(of_size_SP, of_text_SP), e)
@@ -91,7 +90,7 @@ class HuberSum:
         )  # fmt: skip
         return value_S, np.stack(gradient, axis=1)
 
-    def _shifted(self, x_S5: Array, sign: int) -> Array:
+    def _shifted(self, x_S5: Numbers, sign: int) -> Numbers:
         shifted = x_S5.copy()
         shifted[:, :2] += sign * x_S5[:, 3:] * np.array(self.means)
         return shifted

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
-from linnet.scaling.budget import Budget, allocate, allocate_exact
+from linnet.scaling.allocate import TrainingBudget, allocate, allocate_exact
 from linnet.scaling.law import Allocation
 from linnet.scaling.law_file import read_law
 
@@ -15,18 +15,18 @@ LAW = read_law("replication")
 
 
 def test_one_amount_is_divided_by_the_law():
-    for budget in (Budget(flops=1e18), Budget(parameters=3e7), Budget(tokens=1e9)):
+    for budget in (TrainingBudget(flops=1e18), TrainingBudget(parameters=3e7), TrainingBudget(tokens=1e9)):
         found = allocate(budget, LAW)
         assert found.parameters == pytest.approx(LAW.of_flops(found.flops).parameters)
-    assert allocate(Budget(flops=1e18), LAW).flops == pytest.approx(1e18)
-    assert allocate(Budget(parameters=3e7), LAW).parameters == 3e7
-    assert allocate(Budget(tokens=1e9), LAW).tokens == 1e9
+    assert allocate(TrainingBudget(flops=1e18), LAW).flops == pytest.approx(1e18)
+    assert allocate(TrainingBudget(parameters=3e7), LAW).parameters == 3e7
+    assert allocate(TrainingBudget(tokens=1e9), LAW).tokens == 1e9
 
 
 def test_two_amounts_leave_no_choice():
-    assert allocate(Budget(parameters=10, tokens=20), LAW) == Allocation(10, 20)
-    assert allocate(Budget(flops=1200, parameters=10), LAW) == Allocation(10, 20)
-    assert allocate(Budget(flops=1200, tokens=20), LAW) == Allocation(10, 20)
+    assert allocate(TrainingBudget(parameters=10, tokens=20), LAW) == Allocation(10, 20)
+    assert allocate(TrainingBudget(flops=1200, parameters=10), LAW) == Allocation(10, 20)
+    assert allocate(TrainingBudget(flops=1200, tokens=20), LAW) == Allocation(10, 20)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_two_amounts_leave_no_choice():
 )
 def test_too_little_and_too_much_is_refused(amounts, message: str):
     with pytest.raises(UserError, match=message):
-        Budget(**amounts)
+        TrainingBudget(**amounts)
 
 
 def flops_of(found: Allocation) -> float:
@@ -49,16 +49,16 @@ def flops_of(found: Allocation) -> float:
 
 @given(st.floats(1e13, 1e20))
 def test_exact_flops_are_spent_to_the_last(exact: float):
-    found = allocate_exact(Budget(hours=1), LAW, exact, flops_of)
+    found = allocate_exact(TrainingBudget(hours=1), LAW, exact, flops_of)
     assert flops_of(found) == pytest.approx(exact, rel=1e-9)
     best = LAW.of_flops(found.flops)
     assert found.parameters == pytest.approx(best.parameters, rel=0.01)
 
 
 def test_exact_flops_with_a_fixed_size_or_fixed_tokens():
-    found = allocate_exact(Budget(hours=1, parameters=2e6), LAW, 1e16, flops_of)
+    found = allocate_exact(TrainingBudget(hours=1, parameters=2e6), LAW, 1e16, flops_of)
     assert found.parameters == 2e6 and flops_of(found) == pytest.approx(1e16)
-    found = allocate_exact(Budget(hours=1, tokens=1e8), LAW, 1e16, flops_of)
+    found = allocate_exact(TrainingBudget(hours=1, tokens=1e8), LAW, 1e16, flops_of)
     assert found.tokens == 1e8 and flops_of(found) == pytest.approx(1e16, rel=2e-3)
 
 
@@ -67,6 +67,6 @@ def test_of_sizes_in_steps_the_largest_is_taken_that_needs_no_more(exact_flops: 
     def in_steps(allocation: Allocation) -> float:
         return 6 * allocation.tokens * step ** math.ceil(math.log(allocation.parameters, step))
 
-    found = allocate_exact(Budget(hours=1, tokens=1e8), LAW, exact_flops, in_steps)
+    found = allocate_exact(TrainingBudget(hours=1, tokens=1e8), LAW, exact_flops, in_steps)
     assert found.tokens == 1e8
     assert exact_flops / step / 1.01 < in_steps(found) <= exact_flops

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from linnet.cli.console import invocation, note
+from linnet.cli.console import invocation, note, stopped_in_a_line
 from linnet.core import numbers
 
 if TYPE_CHECKING:
@@ -57,17 +57,13 @@ def compare(
     from linnet.core.allocator import keep_freed_memory
     from linnet.experiments.comparison.layout import CURVES
     from linnet.experiments.comparison.run import compare as run_comparison
-    from linnet.experiments.comparison.runs import ComparisonStopped
     from linnet.experiments.comparison.spec import ComparisonSpec
 
     folder = out or Path("runs") / comparison.stem
     spec = ComparisonSpec.load(comparison, changes or [])
     keep_freed_memory()
-    try:
+    with stopped_in_a_line():
         findings = run_comparison(spec, folder, note, invocation(), str(comparison))
-    except ComparisonStopped as stop:
-        note(f"{stop}; the same command goes on")
-        raise typer.Exit(1) from None
     if as_json:
         import json
 

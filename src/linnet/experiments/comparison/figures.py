@@ -6,9 +6,11 @@ A seed that came to nothing is told apart, and has no part in means.
 import math
 import statistics
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from linnet.evaluation.likelihood import Evaluation
+from linnet.training.record import RunFolder
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,14 @@ class CurvePoint:
     step: int
     nats_per_token: float
     accuracy: float
+
+
+def validation_curve(folder: Path) -> list[CurvePoint]:
+    """The evaluations of a run while it was trained."""
+    lines = [line for line in RunFolder(folder).metrics.read() if "validation" in line]
+    return [
+        CurvePoint(line["step"], line["validation"]["nats_per_token"], line["validation"]["accuracy"]) for line in lines
+    ]
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,20 @@ from pathlib import Path
 from linnet.core.files import write_json
 from linnet.evaluation.folder import evaluate_folder
 from linnet.experiments.comparison.claim import claim
-from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, Outcome
+from linnet.experiments.comparison.figures import (
+    Breakdown,
+    ComparedFigures,
+    Findings,
+    Outcome,
+    validation_curve,
+)
 from linnet.experiments.comparison.given import check_operators
 from linnet.experiments.comparison.layout import CURVES, DATA, FIGURES
+from linnet.experiments.comparison.parts import prepare_parts
 from linnet.experiments.comparison.plot import draw
-from linnet.experiments.comparison.runs import Runs, Say, validation_curve
+from linnet.experiments.comparison.runs import Runs
 from linnet.experiments.comparison.spec import ComparedSpec, ComparisonSpec
-from linnet.experiments.comparison.text import prepare_parts
+from linnet.experiments.runner import Runner, Say
 from linnet.training.loop import RunResult
 
 
@@ -20,18 +27,15 @@ def compare(
 ) -> Findings:
     """Train and evaluate; write `comparison.json` and `curves.png` into `out`. What is there already is not made again.
 
-    Seeds are the outer loop: an interrupted comparison has whole seeds. A run that diverges is part of what is found.
-    `say` hears of what begins. Raises `UserError` (where it is of the description, with `origin` in front) and
-    `ComparisonStopped`.
+    A run that diverges is part of what is found. `say` hears of what begins. Raises `UserError` (where it is of the
+    description, with `origin` in front) and `ExperimentStopped`.
     """
     folder = Path(out)
     check_operators(spec, folder, origin)
     claim(spec, folder, origin)
     say("preparing the text")
-    runs = Runs(spec, prepare_parts(spec, folder / DATA, origin), folder, say, command)
-    for seed in spec.seeds:
-        for run in spec.runs:
-            runs.train(run, seed)
+    runs = Runs(spec, prepare_parts(spec, folder / DATA, origin), folder, Runner(say, command))
+    runs.train_all()
     say("evaluating all on the whole validation split")
     findings = Findings(
         spec.name,

@@ -1,7 +1,6 @@
 """The demo's text: stories written by `linnet.stories`, prepared once and reused."""
 
 import lzma
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +8,8 @@ from linnet.data.prepare import prepare_texts
 from linnet.data.shards import Manifest, TokenData
 from linnet.data.split import Split
 from linnet.data.tokenizer import Tokenizer
-from linnet.experiments.demo.recipes import CORPUS_SEED, NAMES, STORIES_PER_VALIDATION_STORY, VOCAB_SIZE
-from linnet.present.progress import progress
-from linnet.stories import texts
+from linnet.experiments.demo.recipes import NAMES, VOCAB_SIZE
+from linnet.experiments.text import STORIES_SEED, built_in_stories, is_prepared
 
 
 @dataclass(frozen=True)
@@ -39,26 +37,12 @@ class Corpus:
 
 def build_corpus(folder: Path, stories: int) -> Corpus:
     """Write and prepare `stories` training stories and a share of validation stories, unless they are there."""
-    name = f"linnet.stories, seed {CORPUS_SEED}, {stories} stories, {3 * NAMES} names"
-    reused = folder.is_dir() and TokenData.open(folder).manifest.sources[0].file == name
+    name = f"linnet.stories, seed {STORIES_SEED}, {stories} stories, {3 * NAMES} names"
+    reused = is_prepared(folder, name)
     if not reused:
-        held_out = validation_stories(stories)
-        with progress("writing stories", stories + held_out, "stories") as advance:
-
-            def written(count: int, split: Split) -> Iterator[str]:
-                for text in texts(count, CORPUS_SEED, split, NAMES):
-                    advance(1)
-                    yield text
-
-            train, validation = list(written(stories, "train")), list(written(held_out, "validation"))
-        prepare_texts(train, validation, folder, "bpe", VOCAB_SIZE, name, overwrite=True)
+        prepare_texts(*built_in_stories(stories, NAMES), folder, "bpe", VOCAB_SIZE, name, overwrite=True)
     data = TokenData.open(folder)
     return Corpus(folder, data.manifest, data.tokenizer, _xz_bits_per_byte(data), reused)
-
-
-def validation_stories(stories: int) -> int:
-    """How many stories are held out beside `stories` to train on."""
-    return max(2, stories // STORIES_PER_VALIDATION_STORY)
 
 
 def _xz_bits_per_byte(data: TokenData) -> float:

@@ -20,8 +20,6 @@ from linnet.training.spec import (
 
 STORIES = 6000
 NAMES = 3
-STORIES_PER_VALIDATION_STORY = 20
-CORPUS_SEED = 0
 VOCAB_SIZE = 1024
 
 STEPS = 2700

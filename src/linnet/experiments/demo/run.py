@@ -1,7 +1,7 @@
 """The demo from beginning to end: corpus, three trainings, measurements, the page."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,20 +29,15 @@ from linnet.experiments.demo.machine import describe_machine
 from linnet.experiments.demo.measure import DECODE_RUNS, DECODE_TOKENS, check_prompt, decode_speeds, write_story
 from linnet.experiments.demo.page import write_page
 from linnet.experiments.demo.recipes import Recipe
+from linnet.experiments.runner import Planned, Runner, Say
 from linnet.inference.device import resolve_device
 from linnet.inference.language_model import LanguageModel, load
 from linnet.model.cost import model_cost
-from linnet.training.bar_watch import model_watch
-from linnet.training.loop import RunResult, train
+from linnet.training.loop import RunResult
 from linnet.training.record import RunFolder
 from linnet.training.spec import RunSpec
 
 STATE_CURVE_TOKENS = tuple(2**power for power in range(17))
-Say = Callable[[str], None]
-
-
-class DemoStopped(Exception):  # noqa: N818 - not an error: somebody asked for it
-    """Training was asked to stop, and saved."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +81,8 @@ class Trained:
 def run_demo(options: Options, say: Say) -> DemoFigures:
     """Build, train, measure; write `report.html` into the folder. What is there already is not made again.
 
-    `say` hears of what begins. Raises `UserError`, `DemoStopped`, and `BrokenDownError` where a loss is not finite.
+    `say` hears of what begins. Raises `UserError`, `ExperimentStopped`, and `BrokenDownError` where a loss is not
+    finite.
     """
     device = resolve_device(options.device, "--device")
     plan = recipes.planned(options.steps, options.seed, options.device)
@@ -98,7 +94,8 @@ def run_demo(options: Options, say: Say) -> DemoFigures:
         corpus = build_corpus(options.out / DATA, stories)
     check_prompt(options.prompt, corpus.tokenizer, plan[0].model.context_length)
     _introduce(corpus, say)
-    runs = [_train(recipe, corpus, options, say) for recipe in plan]
+    runner = Runner(say, options.invocation)
+    runs = [_train(recipe, corpus, options.out, runner) for recipe in plan]
     say("evaluating on the whole validation split, measuring decode speed, writing stories")
     with clock.part("evaluation"):
         trained = [_evaluate(*pair, corpus, device) for pair in zip(plan, runs, strict=True)]
@@ -116,16 +113,11 @@ def _introduce(corpus: Corpus, say: Say) -> None:
     )
 
 
-def _train(recipe: Recipe, corpus: Corpus, options: Options, say: Say) -> RunResult:
+def _train(recipe: Recipe, corpus: Corpus, out: Path, runner: Runner) -> RunResult:
     run = RunSpec(model=recipe.model, data=corpus.folder, training=recipe.training)
-    steps = run.steps
-    parameters = numbers.metric(model_cost(recipe.model).parameters)
-    say(f"{recipe.title}: {parameters} parameters, {steps} steps of {numbers.grouped(recipe.tokens_per_step)} tokens")
-    with model_watch(recipe.title, steps) as watch:
-        result = train(run, options.out / recipe.key, watch, command=options.invocation)
-    if not result.finished:
-        raise DemoStopped(f"stopped at step {result.summary['step']} of {steps} of {recipe.title}")
-    return result
+    parameters, tokens = numbers.metric(model_cost(recipe.model).parameters), numbers.grouped(recipe.tokens_per_step)
+    runner.say(f"{recipe.title}: {parameters} parameters, {run.steps} steps of {tokens} tokens")
+    return runner.train(Planned(recipe.title, out / recipe.key, run))
 
 
 def _evaluate(recipe: Recipe, run: RunResult, corpus: Corpus, device: torch.device) -> Trained:

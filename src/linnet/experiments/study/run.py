@@ -17,8 +17,8 @@ from linnet.design.validation.trained import FEWEST, TrainedModel, TrainedSet
 from linnet.design.validation.validate import Worth, validate
 from linnet.experiments.comparison.figures import ComparedFigures
 from linnet.experiments.comparison.run import compare
-from linnet.experiments.comparison.runs import Say
 from linnet.experiments.comparison.spec import ComparisonSpec
+from linnet.experiments.runner import Say
 
 TRAINING = {
     "batch_size": 8,
@@ -63,7 +63,7 @@ def study(
 ) -> list[Studied]:
     """Sample, train, compare; `training` changes fields of the runs. What is in `out` already is not made again.
 
-    The groups are all models, those that share weights, and those that do not. `UserError`, `ComparisonStopped`.
+    The groups are all models, those that share weights, and those that do not. `UserError`, `ExperimentStopped`.
     """
     if settings.shapes < settings.bands * FEWEST:
         raise UserError(

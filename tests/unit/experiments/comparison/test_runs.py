@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from linnet.cli.main import main
-from linnet.experiments.comparison import runs
+from linnet.experiments import runner
 from linnet.training.loop import train
 from linnet.training.objective import Loss, next_token_loss
 
@@ -61,7 +61,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("diverging")
     (folder / "c.yaml").write_text(yaml.safe_dump(PLAIN))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(runs, "train", unlucky)
+        patched.setattr(runner, "train", unlucky)
         assert main(["compare", str(folder / "c.yaml"), "--out", str(folder / "out")]) == 1
     return folder
 

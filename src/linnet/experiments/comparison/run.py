@@ -2,23 +2,17 @@
 
 from pathlib import Path
 
-from linnet.core.files import write_json
 from linnet.evaluation.folder import evaluate_folder
 from linnet.experiments.comparison.claim import claim
-from linnet.experiments.comparison.figures import (
-    Breakdown,
-    ComparedFigures,
-    Findings,
-    Outcome,
-    validation_curve,
-)
+from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings
 from linnet.experiments.comparison.given import check_operators
-from linnet.experiments.comparison.layout import CURVES, DATA, FIGURES
+from linnet.experiments.comparison.layout import DATA
+from linnet.experiments.comparison.output import write_findings
 from linnet.experiments.comparison.parts import prepare_parts
-from linnet.experiments.comparison.plot import draw
 from linnet.experiments.comparison.runs import Runs
 from linnet.experiments.comparison.spec import ComparedSpec, ComparisonSpec
 from linnet.experiments.runner import Runner, Say
+from linnet.scaling.run_folders import read_run_folder
 from linnet.training.loop import RunResult
 
 
@@ -42,22 +36,13 @@ def compare(
         [_figures(run, runs) for run in spec.runs if run.shown],
         [result for result in runs.results.values() if isinstance(result, Breakdown)],
     )
-    write_json(folder / FIGURES, findings.plain())
-    draw(findings.runs, folder / CURVES, spec.name)
+    write_findings(findings, folder)
     return findings
 
 
 def _figures(run: ComparedSpec, runs: Runs) -> ComparedFigures:
     results = [runs.results[run.name, seed] for seed in runs.spec.seeds]
-    trained = [result for result in results if isinstance(result, RunResult)]
-    outcomes = [
-        Outcome(
-            result.summary["seed"],
-            evaluate_folder(result.folder, runs.parts[run.part - 1]),
-            validation_curve(result.folder),
-        )
-        for result in trained
-    ]
-    parameters, tokens = (trained[0].summary[name] if trained else None for name in ("parameters", "tokens"))
+    trained = [read_run_folder(result.folder) for result in results if isinstance(result, RunResult)]
+    evaluations = [evaluate_folder(one.path, runs.parts[run.part - 1]).figures() for one in trained]
     lost = [result for result in results if isinstance(result, Breakdown)]
-    return ComparedFigures(run.name, parameters, tokens, outcomes, lost)
+    return ComparedFigures.of(run.name, trained, evaluations, lost)

@@ -9,6 +9,7 @@ from linnet.experiments.comparison.layout import run_folder
 from linnet.experiments.comparison.spec import ComparedSpec, ComparisonSpec
 from linnet.experiments.runner import Diverged, Planned, Runner
 from linnet.training.loop import RunResult
+from linnet.training.record import RunFolder
 
 
 @dataclass(frozen=True)
@@ -45,5 +46,6 @@ class Runs:
         described = self.spec.run_of(run, seed, self.parts[run.part - 1], taught)
         result = self.runner.attempt(Planned(f"{run.name}, seed {seed}", folder, described))
         if isinstance(result, Diverged):
-            return Breakdown(run.name, seed, result.step, result.reason, validation_curve(folder))
+            curve = validation_curve(RunFolder(folder).metrics.read())
+            return Breakdown(run.name, seed, result.step, result.reason, curve)
         return result

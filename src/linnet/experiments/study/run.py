@@ -106,7 +106,7 @@ def comparison(
 
 
 def _trained(space: Space, candidate: Candidate, found: ComparedFigures) -> TrainedModel:
-    losses = tuple(outcome.evaluation.causal.bits_per_byte for outcome in found.outcomes)
+    losses = tuple(outcome.bits_per_byte for outcome in found.outcomes)
     return TrainedModel(found.name, parts_of(space.model(candidate)), losses)
 
 

@@ -8,7 +8,6 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.design.sample import shares_weights, stratified
 from linnet.design.space import load_space
-from linnet.evaluation.likelihood import Evaluation
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, Outcome
 from linnet.experiments.study import run as study_module
 from linnet.experiments.study.output import study_figures, study_pictures, study_tables
@@ -23,18 +22,6 @@ def space():
     return load_space("study")
 
 
-class _Causal:
-    def __init__(self, bits_per_byte: float) -> None:
-        self.bits_per_byte = bits_per_byte
-
-
-class _Evaluation(Evaluation):
-    """Only its bits per byte matter here."""
-
-    def __init__(self, bits_per_byte: float) -> None:
-        object.__setattr__(self, "causal", _Causal(bits_per_byte))
-
-
 @pytest.fixture
 def pretended(space, monkeypatch):
     """Training in no time: larger models are better, but for a little noise; the last one diverges."""
@@ -47,7 +34,8 @@ def pretended(space, monkeypatch):
             blocks = run.set["model.blocks"]
             model = space.model([space.plain.index(block) for block in blocks])
             loss = 20 - np.log(model_cost(model).blocks.parameters)
-            outcomes = [Outcome(seed, _Evaluation(loss + 1e-3 * draws.standard_normal()), []) for seed in spec.seeds]
+            losses = [loss + 1e-3 * draws.standard_normal() for _ in spec.seeds]
+            outcomes = [Outcome(s, {"bits_per_byte": each}, []) for s, each in zip(spec.seeds, losses, strict=True)]
             runs.append(ComparedFigures(run.name, 1, 1, outcomes))
         lost = [Breakdown(runs[-1].name, seed, 3, "too fast") for seed in spec.seeds]
         runs[-1] = ComparedFigures(runs[-1].name, None, None, [], lost)

@@ -85,3 +85,12 @@ def test_a_mistake_is_one_line(
     assert main(["compare", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(f"error: {message}") and err.count("\n") == 1
+
+
+def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("linnet.experiments.comparison.run.prepare_parts", interrupt)
+    assert main(["compare", str(REPOSITORY / "ablations" / "pldr.yaml"), "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr() == ("", "preparing the text\ninterrupted; the same command goes on\n")

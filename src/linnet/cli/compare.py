@@ -74,12 +74,13 @@ def _train_and_compare(comparison: Path, out: Path | None, changes: list[str], a
     from linnet.core.allocator import keep_freed_memory
     from linnet.experiments.comparison.run import compare as run_comparison
     from linnet.experiments.comparison.spec import ComparisonSpec
+    from linnet.experiments.runner import Runner
 
     folder = out or Path("runs") / comparison.stem
     spec = ComparisonSpec.load(comparison, changes)
     keep_freed_memory()
     with stopped_in_a_line():
-        findings = run_comparison(spec, folder, note, invocation(), str(comparison))
+        findings = run_comparison(spec, folder, Runner(note, invocation()), str(comparison))
     _print(findings, folder, as_json)
     if findings.broken_down:
         note(f"error: {_said_lost(findings, len(spec.runs) * len(spec.seeds))}")

@@ -11,26 +11,24 @@ from linnet.experiments.comparison.output import write_findings
 from linnet.experiments.comparison.parts import prepare_parts
 from linnet.experiments.comparison.runs import Runs
 from linnet.experiments.comparison.spec import ComparedSpec, ComparisonSpec
-from linnet.experiments.runner import Runner, Say
+from linnet.experiments.runner import Runner
 from linnet.scaling.run_folders import read_run_folder
 from linnet.training.loop import RunResult
 
 
-def compare(
-    spec: ComparisonSpec, out: str | Path, say: Say, command: str | None = None, origin: str = "comparison"
-) -> Findings:
+def compare(spec: ComparisonSpec, out: str | Path, runner: Runner, origin: str = "comparison") -> Findings:
     """Train and evaluate; write `comparison.json` and `curves.png` into `out`. What is there already is not made again.
 
-    A run that diverges is part of what is found. `say` hears of what begins. Raises `UserError` (where it is of the
-    description, with `origin` in front) and `ExperimentStopped`.
+    A run that diverges is part of what is found. Raises `UserError` (where it is of the description, with `origin` in
+    front) and `ExperimentStopped`.
     """
     folder = Path(out)
     check_operators(spec, folder, origin)
     claim(spec, folder, origin)
-    say("preparing the text")
-    runs = Runs(spec, prepare_parts(spec, folder / DATA, origin), folder, Runner(say, command))
+    runner.say("preparing the text")
+    runs = Runs(spec, prepare_parts(spec, folder / DATA, origin), folder, runner)
     runs.train_all()
-    say("evaluating all on the whole validation split")
+    runner.say("evaluating all on the whole validation split")
     findings = Findings(
         spec.name,
         [_figures(run, runs) for run in spec.runs if run.shown],

@@ -55,7 +55,7 @@ class Options:
 
 
 @dataclass
-class Clock:
+class Stopwatch:
     """Seconds of each part, by its name."""
 
     parts_s: dict[str, float] = field(default_factory=dict)
@@ -89,17 +89,17 @@ def run_demo(options: Options, say: Say) -> DemoFigures:
     stories = options.stories or recipes.STORIES
     assert plan[0].training.steps is not None
     claim(options.out, Settings(stories, plan[0].training.steps, options.seed))
-    clock = Clock()
-    with clock.part("corpus"):
+    stopwatch = Stopwatch()
+    with stopwatch.part("corpus"):
         corpus = build_corpus(options.out / DATA, stories)
     check_prompt(options.prompt, corpus.tokenizer, plan[0].model.context_length)
     _introduce(corpus, say)
     runner = Runner(say, options.invocation)
     runs = [_train(recipe, corpus, options.out, runner) for recipe in plan]
     say("evaluating on the whole validation split, measuring decode speed, writing stories")
-    with clock.part("evaluation"):
+    with stopwatch.part("evaluation"):
         trained = [_evaluate(*pair, corpus, device) for pair in zip(plan, runs, strict=True)]
-    figures = _measure(trained, corpus, options, clock, device)
+    figures = _measure(trained, corpus, options, stopwatch, device)
     write_page(figures, options.out / REPORT)
     return figures
 
@@ -126,13 +126,13 @@ def _evaluate(recipe: Recipe, run: RunResult, corpus: Corpus, device: torch.devi
 
 
 def _measure(
-    trained: Sequence[Trained], corpus: Corpus, options: Options, clock: Clock, device: torch.device
+    trained: Sequence[Trained], corpus: Corpus, options: Options, stopwatch: Stopwatch, device: torch.device
 ) -> DemoFigures:
     models = [one.model for one in trained]
     sampling = recipes.sampling(options.seed)
-    with clock.part("decode speed"):
+    with stopwatch.part("decode speed"):
         speeds = decode_speeds(models, options.prompt, sampling)
-    with clock.part("stories"):
+    with stopwatch.part("stories"):
         samples = [write_story(model, options.prompt, sampling) for model in models]
     return DemoFigures(
         models=[_model_figures(*each) for each in zip(trained, speeds, samples, strict=True)],
@@ -144,7 +144,7 @@ def _measure(
         top_p=sampling.top_p,
         decode_tokens=DECODE_TOKENS,
         decode_runs=DECODE_RUNS,
-        parts_s=clock.parts_s,
+        parts_s=stopwatch.parts_s,
         machine=describe_machine(device, trained[0].run.summary["machine"]["precision"]),
         command=options.command,
         invocation=options.invocation,

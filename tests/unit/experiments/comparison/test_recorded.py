@@ -14,6 +14,7 @@ from linnet.experiments.comparison.figures import Findings
 from linnet.experiments.comparison.recorded import recorded
 from linnet.experiments.comparison.run import compare
 from linnet.experiments.comparison.spec import ComparisonSpec
+from linnet.experiments.runner import Runner
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 from linnet.training.loop import train
@@ -68,7 +69,7 @@ def runs(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Findings]:
     folder = tmp_path_factory.mktemp("compared") / "out"
-    return folder, compare(ComparisonSpec.parse(COMPARED, "test"), folder, lambda line: None)
+    return folder, compare(ComparisonSpec.parse(COMPARED, "test"), folder, Runner(lambda line: None))
 
 
 def refusal(*sources: Path) -> str:

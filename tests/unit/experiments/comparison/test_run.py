@@ -11,6 +11,7 @@ from linnet.cli.main import main
 from linnet.core.errors import UserError
 from linnet.experiments.comparison.run import compare
 from linnet.experiments.comparison.spec import ComparisonSpec
+from linnet.experiments.runner import Runner
 from linnet.inference.language_model import load
 from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.model.folder import load_decoder
@@ -104,7 +105,7 @@ def test_what_is_set_for_all_runs_is_trained_recorded_and_refused_elsewhere(comp
 def test_a_text_that_is_missing_is_told_with_the_file_that_names_it(tmp_path: Path):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"text": {"files": ["mine.txt"], "parts": 2}}))
     with pytest.raises(UserError, match=r"^c\.yaml: text\.files: mine\.txt: no such file"):
-        compare(ComparisonSpec.load(tmp_path / "c.yaml"), tmp_path / "out", print, origin="c.yaml")
+        compare(ComparisonSpec.load(tmp_path / "c.yaml"), tmp_path / "out", Runner(print), origin="c.yaml")
 
 
 @pytest.mark.parametrize(

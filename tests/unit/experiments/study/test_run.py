@@ -9,6 +9,7 @@ from linnet.core.errors import UserError
 from linnet.design.sample import shares_weights, stratified
 from linnet.design.space import load_space
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, Outcome
+from linnet.experiments.runner import Runner
 from linnet.experiments.study import run as study_module
 from linnet.experiments.study.output import study_figures, study_pictures, study_tables
 from linnet.experiments.study.run import StudySettings, comparison, study
@@ -27,7 +28,7 @@ def pretended(space, monkeypatch):
     """Training in no time: larger models are better, but for a little noise; the last one diverges."""
     asked = []
 
-    def compare(spec, out, say, command=None):
+    def compare(spec, out, runner):
         asked.append(spec)
         draws, runs = np.random.default_rng(0), []
         for run in spec.runs:
@@ -62,7 +63,7 @@ def test_every_shape_is_a_run_that_can_be_compared(space):
 
 
 def test_scores_are_compared_with_what_came_out(space, pretended, tmp_path):
-    groups = study(space, SETTINGS, {}, tmp_path, print)
+    groups = study(space, SETTINGS, {}, tmp_path, Runner(print))
     assert [group.name for group in groups] == ["all", "no shared weights"]  # of the others five are left
     everything, own = groups
     assert len(everything.trained.models) == 11
@@ -77,7 +78,7 @@ def test_scores_are_compared_with_what_came_out(space, pretended, tmp_path):
 
 
 def test_what_is_shown(space, pretended, tmp_path):
-    groups = study(space, SETTINGS, {}, tmp_path, print)
+    groups = study(space, SETTINGS, {}, tmp_path, Runner(print))
     figures = json.loads(json.dumps(study_figures(groups)))
     assert len(figures["shapes"]) == 11
     assert figures["groups"].keys() == {"all", "no shared weights"}
@@ -93,4 +94,4 @@ def test_what_is_shown(space, pretended, tmp_path):
 
 def test_too_few_shapes_for_the_bands(space, tmp_path):
     with pytest.raises(UserError, match="--shapes 12: expected at least 15, 3 for each band"):
-        study(space, SETTINGS.model_copy(update={"bands": 5}), {}, tmp_path, print)
+        study(space, SETTINGS.model_copy(update={"bands": 5}), {}, tmp_path, Runner(print))

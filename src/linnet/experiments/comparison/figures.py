@@ -174,11 +174,13 @@ class ComparedFigures:
 
     @property
     def curve(self) -> list[tuple[int, Spread, Spread]]:
-        """Step, nats per token and accuracy of the validation set, over the seeds."""
-        points = zip(*(outcome.curve for outcome in self.outcomes), strict=True)
+        """Step, nats per token and accuracy of the validation set, at the steps that all seeds tell of."""
+        by_step = [{point.step: point for point in outcome.curve} for outcome in self.outcomes]
+        common = [step for step in by_step[0] if all(step in points for points in by_step)]
+        at_step = [(step, [points[step] for points in by_step]) for step in common]
         return [
-            (at[0].step, Spread.of([p.nats_per_token for p in at]), Spread.of([p.accuracy for p in at]))
-            for at in points
+            (step, Spread.of([p.nats_per_token for p in at]), Spread.of([p.accuracy for p in at]))
+            for step, at in at_step
         ]
 
     def plain(self) -> dict[str, Any]:

@@ -53,6 +53,8 @@ def recorded(sources: Sequence[Path]) -> Findings:
             raise UserError(f"{source}: no such folder; expected the folder of a run or of a comparison")
     comparisons = {source: _comparison(source) for source in sources if (source / DESCRIPTION).is_file()}
     alone = _alone([path for source in sources if source not in comparisons for path in runs_of(source)])
+    if not comparisons and not alone:
+        raise UserError(f"{sources[0]}: no run in it")
     _check_comparable(list(comparisons.values()), alone)
     groups = [group for one in comparisons.values() for group in one.groups] + alone
     name = comparisons[sources[0]].name if len(sources) == len(comparisons) == 1 else "runs compared"

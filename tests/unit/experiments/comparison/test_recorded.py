@@ -127,6 +127,14 @@ def test_a_model_that_began_with_another_file_is_another(runs: Path, tmp_path: P
     assert [(run.name, run.seeds) for run in found.runs] == [("narrow-seed-0", "1"), ("narrow-seed-1", "1")]
 
 
+def test_where_a_seed_has_lost_its_lines_the_curve_is_of_what_is_left(runs: Path, tmp_path: Path):
+    for seed in (0, 1):
+        shutil.copytree(runs / f"narrow-seed-{seed}", tmp_path / f"narrow-seed-{seed}")
+    (tmp_path / "narrow-seed-1" / "metrics.jsonl").unlink()
+    narrow = recorded(sorted(tmp_path.iterdir())).runs[0]
+    assert [(step, nats.deviation > 0) for step, nats, _ in narrow.curve] == [(4, True)]
+
+
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
@@ -148,6 +156,8 @@ def test_what_cannot_be_compared_is_refused(runs: Path, data: Path, tmp_path: Pa
         f"{tmp_path / 'no'}: no such folder; expected the folder of a run or of a comparison"
     )
     assert refusal(wide, data).startswith(f"{data}: not the folder of a run")
+    (tmp_path / "empty" / "runs").mkdir(parents=True)
+    assert refusal(tmp_path / "empty") == f"{tmp_path / 'empty'}: no run in it"
     half = tmp_path / "half"
     shutil.copytree(wide, half)
     (half / "model" / "run.json").write_text(json.dumps(summary(wide) | {"finished": False}))

@@ -18,7 +18,6 @@ from linnet.experiments.demo.corpus import Corpus, build_corpus
 from linnet.experiments.demo.figures import (
     LONG_TOKENS,
     SHORT_TOKENS,
-    CorpusFigures,
     DemoFigures,
     ModelFigures,
     Point,
@@ -105,11 +104,11 @@ def run_demo(options: Options, say: Say) -> DemoFigures:
 
 
 def _introduce(corpus: Corpus, say: Say) -> None:
-    made = "reused" if corpus.reused else "written"
+    made, figures = "reused" if corpus.reused else "written", corpus.figures
     say(
-        f"corpus: {numbers.grouped(corpus.stories('train'))} short stories to train on,"
-        f" {numbers.grouped(corpus.stories('validation'))} held out, {made} ({corpus.folder});"
-        f" {numbers.metric(corpus.bytes('train'))}B of text as {numbers.metric(corpus.tokens('train'))} tokens"
+        f"corpus: {numbers.grouped(figures.train_stories)} short stories to train on,"
+        f" {numbers.grouped(figures.validation_stories)} held out, {made} ({corpus.folder});"
+        f" {numbers.metric(figures.train_bytes)}B of text as {numbers.metric(figures.train_tokens)} tokens"
     )
 
 
@@ -136,7 +135,7 @@ def _measure(
         samples = [write_story(model, options.prompt, sampling) for model in models]
     return DemoFigures(
         models=[_model_figures(*each) for each in zip(trained, speeds, samples, strict=True)],
-        corpus=_corpus_figures(corpus),
+        corpus=corpus.figures,
         context_length=models[0].spec.context_length,
         tokens_per_step=trained[0].recipe.tokens_per_step,
         seed=options.seed,
@@ -182,17 +181,3 @@ def curves(lines: list[dict[str, Any]]) -> tuple[list[Point], list[Point]]:
     training = [(line["tokens"], line["bits_per_byte"]) for line in lines]
     evaluated = [line for line in lines if "validation" in line]
     return training, [(line["tokens"], line["validation"]["bits_per_byte"]) for line in evaluated]
-
-
-def _corpus_figures(corpus: Corpus) -> CorpusFigures:
-    return CorpusFigures(
-        folder=str(corpus.folder),
-        vocab_size=corpus.manifest.tokenizer.vocab_size,
-        train_stories=corpus.stories("train"),
-        train_tokens=corpus.tokens("train"),
-        train_bytes=corpus.bytes("train"),
-        validation_stories=corpus.stories("validation"),
-        validation_tokens=corpus.tokens("validation"),
-        validation_bytes=corpus.bytes("validation"),
-        xz_bits_per_byte=corpus.xz_bits_per_byte,
-    )

@@ -24,14 +24,15 @@ def test_it_holds_the_stories_of_its_split(corpus: Corpus):
         sequence = data.split(split)
         text = data.tokenizer.decode(sequence.read(0, len(sequence)).tolist())
         stories = list(texts(count, STORIES_SEED, split, NAMES))
-        assert corpus.stories(split) == len(stories)
-        assert corpus.tokens(split) == len(sequence)
-        assert corpus.bytes(split) == len(text.encode()) == sum(len(story.encode()) for story in stories)
+        counted = vars(corpus.figures)
+        assert counted[f"{split}_stories"] == len(stories)
+        assert counted[f"{split}_tokens"] == len(sequence)
+        assert counted[f"{split}_bytes"] == len(text.encode()) == sum(len(story.encode()) for story in stories)
         assert all(story in text for story in stories)
 
 
 def test_xz_finds_some_order_in_the_text_but_not_much(corpus: Corpus):
-    assert 1.5 < corpus.xz_bits_per_byte < 5
+    assert 1.5 < corpus.figures.xz_bits_per_byte < 5
 
 
 def test_it_is_reused_as_it_is(corpus: Corpus):
@@ -39,11 +40,11 @@ def test_it_is_reused_as_it_is(corpus: Corpus):
     again = build_corpus(corpus.folder, STORIES)
     assert (corpus.reused, again.reused) == (False, True)
     assert {path: path.stat().st_mtime_ns for path in corpus.folder.iterdir()} == written
-    assert again.manifest == corpus.manifest and again.xz_bits_per_byte == corpus.xz_bits_per_byte
+    assert again.figures == corpus.figures and again.tokenizer.hash == corpus.tokenizer.hash
 
 
 def test_another_number_of_stories_is_another_corpus(tmp_path: Path):
     build_corpus(tmp_path / "data", 45)
     larger = build_corpus(tmp_path / "data", 50)
     assert not larger.reused
-    assert larger.stories("train") == 50
+    assert larger.figures.train_stories == 50

@@ -13,8 +13,8 @@ import pytest
 
 from linnet.cli.main import main
 from linnet.experiments.demo import measure, recipes
-from linnet.experiments.demo.corpus import validation_stories
 from linnet.experiments.demo.folder import Settings, claim
+from linnet.experiments.text import validation_stories
 
 STEPS, STORIES = 3, 60
 OPTIONS = ["--steps", str(STEPS), "--stories", str(STORIES)]
@@ -158,7 +158,7 @@ def test_a_broken_down_training_is_one_line(tmp_path: Path, monkeypatch: pytest.
     def break_down(*_: object, **__: object) -> None:
         raise BrokenDownError(3, "loss nan", None)
 
-    monkeypatch.setattr("linnet.experiments.demo.run.train", break_down)
+    monkeypatch.setattr("linnet.experiments.runner.train", break_down)
     assert main(["demo", *OPTIONS, "--out", str(tmp_path / "demo")]) == 1
     last = capfd.readouterr().err.splitlines()[-1]
     assert last == "error: not finite, stopped at step 3: loss nan; last good checkpoint: none yet"

@@ -1,22 +1,24 @@
-"""`linnet compare`: several models trained on the same text, with the spread between seeds."""
+"""`linnet compare`: several models trained on the same text, or runs that exist, with the spread between seeds."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from linnet.cli.console import invocation, note
-from linnet.core import numbers
+from linnet.cli.console import check_out_folder, invocation, note, stopped_in_a_line
+from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
-    from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
-
-NOTHING = "–"
+    from linnet.experiments.comparison.figures import Findings
 
 
 def compare(
-    comparison: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A YAML file: text, tokenizer, model, training, seeds, runs.")
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE|DIR...",
+            help="A YAML file: text, tokenizer, model, training, seeds, runs. Or folders of runs that exist already.",
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -34,93 +36,87 @@ def compare(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Train several models on the same text, each with several seeds, and compare them.
+    """Train several models on the same text, each with several seeds, and compare them; or compare runs that exist.
 
     FILE says what the models have in common and in what each run differs; docs/comparison.md has every field, and
     ablations/pldr.yaml is an example. All models are evaluated on the same held-out documents, and causally: no
     prediction depends on the text after it. A PLDR-LLM, whose training pass sees the future, is read with a frozen
     operator; leak is what its own pass would have claimed beyond that.
 
-    Prints a table: bits per byte (lower is better) and accuracy, the mean over the seeds ± the standard deviation. DIR
-    gets the same as comparison.json, the curves of all runs as curves.png, the prepared text (data), and every run
-    (runs). Ctrl-C saves and stops; the same command goes on, and trains nothing twice.
+    Prints a table: bits per byte (lower is better) and accuracy, the mean over the seeds ± the standard deviation, and
+    what training cost. DIR gets the same as comparison.json, the curves of all runs as curves.png, the prepared text
+    (data), and every run (runs). Ctrl-C saves and stops; the same command goes on, and trains nothing twice.
 
     A run that diverges with a seed is left out of the means; the table, the curves and the exit code (1) say so, and
     the other runs go on. The same command does not train it again; remove its folder in DIR/runs to have it tried anew.
+
+    With the folders of runs, or of comparisons, nothing is trained: the same table of what they recorded, runs that
+    differ in their seed alone as one. They have to be finished, and on one data folder. --out DIR gets comparison.json
+    and curves.png, and has to be a new folder.
 
     Example: linnet compare ablations/pldr.yaml
 
     Example: linnet compare ablations/pldr.yaml --out runs/ablation --json
 
     Example: linnet compare ablations/pldr.yaml --out runs/short --set training.steps=100 --set training.threads=1
+
+    Example: linnet compare demo/attention demo/pldr demo/ted --out runs/demo
     """
+    if not sources[0].exists():
+        raise UserError(f"{sources[0]}: no such file or folder; expected a comparison's YAML file, or folders of runs")
+    if len(sources) > 1 or sources[0].is_dir():
+        _set_side_by_side(sources, out, changes or [], as_json)
+    else:
+        _train_and_compare(sources[0], out, changes or [], as_json)
+
+
+def _train_and_compare(comparison: Path, out: Path | None, changes: list[str], as_json: bool) -> None:
     from linnet.core.allocator import keep_freed_memory
-    from linnet.experiments.comparison.layout import CURVES
     from linnet.experiments.comparison.run import compare as run_comparison
-    from linnet.experiments.comparison.runs import ComparisonStopped
     from linnet.experiments.comparison.spec import ComparisonSpec
+    from linnet.experiments.runner import Runner
 
     folder = out or Path("runs") / comparison.stem
-    spec = ComparisonSpec.load(comparison, changes or [])
+    spec = ComparisonSpec.load(comparison, changes)
     keep_freed_memory()
-    try:
-        findings = run_comparison(spec, folder, note, invocation(), str(comparison))
-    except ComparisonStopped as stop:
-        note(f"{stop}; the same command goes on")
-        raise typer.Exit(1) from None
-    if as_json:
-        import json
-
-        typer.echo(json.dumps({"folder": str(folder), **findings.plain()}, indent=2, allow_nan=False))
-    else:
-        _print_table(findings, len(spec.seeds))
-        typer.echo(f"curves: {folder / CURVES}")
+    with stopped_in_a_line():
+        findings = run_comparison(spec, folder, Runner(note, invocation()), str(comparison))
+    _print(findings, folder, as_json)
     if findings.broken_down:
         note(f"error: {_said_lost(findings, len(spec.runs) * len(spec.seeds))}")
         raise typer.Exit(1)
 
 
-def _print_table(findings: "Findings", seeds: int) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _set_side_by_side(sources: list[Path], out: Path | None, changes: list[str], as_json: bool) -> None:
+    from linnet.experiments.comparison.output import write_findings
+    from linnet.experiments.comparison.recorded import recorded
+    from linnet.inference.model_folder import check_new_folder
 
-    table = Table(box=None)
-    table.add_column("run", no_wrap=True)
-    for heading in ("parameters", "tokens", "seeds", "bits per byte", "accuracy, %", "leak"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for one in findings.runs:
-        table.add_row(one.name, *_cells(one))
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print(table)
-    for each in findings.broken_down:
-        console.print(str(each))
-    console.print(_spread_said(seeds, bool(findings.broken_down)))
-
-
-def _cells(one: "ComparedFigures") -> list[str]:
-    bits, accuracy, leak = one.bits_per_byte, one.accuracy, one.leak
-    if one.parameters is None or one.tokens is None or bits is None or accuracy is None:
-        return [NOTHING, NOTHING, one.seeds, one.fate, NOTHING, NOTHING]
-    return [
-        numbers.grouped(one.parameters),
-        numbers.grouped(one.tokens),
-        one.seeds,
-        _with_spread(bits, 4, 1),
-        _with_spread(accuracy, 2, 100),
-        "none" if leak is None else numbers.signed(leak.mean, 4),
-    ]
+    files = [source for source in sources if source.is_file()]
+    if files:
+        raise UserError(f"{files[0]}: one FILE, or folders of runs; not several and not both")
+    if changes:
+        raise UserError(f"--set {changes[0]}: these runs are trained already; expected a FILE to train from")
+    check_out_folder(out, "--out")
+    if out is not None:
+        check_new_folder(out)
+    findings = recorded(sources)
+    if out is not None:
+        write_findings(findings, out)
+    _print(findings, out, as_json)
 
 
-def _with_spread(spread: "Spread", decimals: int, scale: float) -> str:
-    mean = f"{scale * spread.mean:.{decimals}f}"
-    return mean if spread.deviation is None else f"{mean} ± {scale * spread.deviation:.{decimals}f}"
+def _print(findings: "Findings", folder: Path | None, as_json: bool) -> None:
+    from linnet.cli.report import show
+    from linnet.experiments.comparison.layout import CURVES
+    from linnet.experiments.comparison.output import findings_table
 
-
-def _spread_said(seeds: int, some_lost: bool) -> str:
-    if seeds == 1:
-        return "one seed: nothing is known of the spread"
-    over = "the seeds that were trained to the end" if some_lost else f"{seeds} seeds"
-    return f"mean ± standard deviation over {over}; causal, on the same held-out documents"
+    figures = {} if folder is None else {"folder": str(folder)}
+    lost = [str(each) for each in findings.broken_down]
+    curves = [] if folder is None else [f"curves: {folder / CURVES}"]
+    table = findings_table(findings)
+    conclusion = "\n".join([*lost, *curves])
+    show("Comparison", {"of": findings.name}, figures | findings.plain(), [table], list, None, as_json, conclusion)
 
 
 def _said_lost(findings: "Findings", trained: int) -> str:

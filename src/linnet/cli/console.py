@@ -30,6 +30,18 @@ def as_options(*fields: str) -> Iterator[None]:
         raise UserError(re.sub(rf"(^|\()({'|'.join(fields)})(:|\))", option, str(error))) from None
 
 
+@contextmanager
+def stopped_in_a_line() -> Iterator[None]:
+    """Several trainings that were asked to stop end in one line and the exit code 1."""
+    from linnet.experiments.runner import ExperimentStopped
+
+    try:
+        yield
+    except (ExperimentStopped, KeyboardInterrupt) as stop:
+        note(f"{str(stop) or 'interrupted'}; the same command goes on")
+        raise typer.Exit(1) from None
+
+
 def invocation() -> str:
     """The command as it was typed, ready for a shell; runs and model folders keep it."""
     return shlex.join(["linnet", *sys.argv[1:]])

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from linnet.cli.console import invocation, note
+from linnet.cli.console import invocation, note, stopped_in_a_line
 
 if TYPE_CHECKING:
     from linnet.experiments.demo.figures import DemoFigures
@@ -42,7 +42,7 @@ def demo(
     """
     from linnet.core.allocator import keep_freed_memory
     from linnet.experiments.demo.recipes import PROMPT
-    from linnet.experiments.demo.run import DemoStopped, Options, run_demo
+    from linnet.experiments.demo.run import Options, run_demo
     from linnet.training.loop import BrokenDownError
 
     options = Options(
@@ -57,12 +57,10 @@ def demo(
     )
     keep_freed_memory()
     try:
-        figures = run_demo(options, note)
+        with stopped_in_a_line():
+            figures = run_demo(options, note)
     except BrokenDownError as error:
         note(f"error: {error}")
-        raise typer.Exit(1) from None
-    except (DemoStopped, KeyboardInterrupt) as stop:
-        note(f"{str(stop) or 'interrupted'}; the same command goes on")
         raise typer.Exit(1) from None
     if as_json:
         _print_json(figures, out)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from linnet.cli.console import invocation, note
+from linnet.cli.console import invocation, note, stopped_in_a_line
 from linnet.cli.report import show
 from linnet.core.errors import UserError
 
@@ -51,7 +51,7 @@ def study(
     Example: linnet design study --text my.txt --shapes 12 --bands 2 --steps 300 --seeds 3 --out runs/small-study --json
     """
     from linnet.design.space import load_space
-    from linnet.experiments.comparison.runs import ComparisonStopped
+    from linnet.experiments.runner import Runner
     from linnet.experiments.study.output import study_figures, study_pictures, study_tables
     from linnet.experiments.study.run import StudySettings
     from linnet.experiments.study.run import study as run_study
@@ -67,11 +67,8 @@ def study(
         seed=seed,
         resamples=resamples,
     )
-    try:
-        groups = run_study(load_space(space), settings, fields, out, note, invocation())
-    except ComparisonStopped as stop:
-        note(f"{stop}; the same command goes on")
-        raise typer.Exit(1) from None
+    with stopped_in_a_line():
+        groups = run_study(load_space(space), settings, fields, out, Runner(note, invocation()))
     title, facts = "Study of shapes", {"space": f"{shapes} shapes of space {space}, {seeds} seeds"}
     figures, tables = study_figures(groups), study_tables(groups)
     show(title, facts, figures, tables, lambda: study_pictures(groups), out, as_json)

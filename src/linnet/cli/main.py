@@ -25,7 +25,7 @@ VERBS = {
     "train": "Train a model, or go on with an interrupted run.",
     "generate": "Let a model write.",
     "evaluate": "Measure a model on text: bits per byte, accuracy.",
-    "compare": "Train several models on the same text, with several seeds.",
+    "compare": "Train several models on one text, or compare runs.",
     "import": "Turn a published checkpoint into a model folder.",
     "export": "Write a model in another form.",
     "inspect": "Look inside a model: operators, causality, caches.",

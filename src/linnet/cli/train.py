@@ -48,10 +48,10 @@ def train(
     training.accumulate, training.context_length, training.windows (stream, documents), training.seed,
     training.precision (auto, float32, bfloat16), training.device, training.threads, training.compile;
     training.optimiser.lr, .betas, .eps, .weight_decay, .weight_decay_on (matrices, all); training.schedule.kind
-    (cosine, cosine_squared, linear, constant), .warmup_steps, .start_fraction, .final_fraction; training.clip.by (norm,
-    value, none), .at; training.dag.a_lm, .a_p, .g; training.evaluate.every, .tokens, .operator_from (train, empty);
-    training.checkpoint.every, .keep; training.log.every; and every field of the model. A PLDR-LLM trains with operators
-    that are given instead of learned by --set model.operator=FILE|identity|random.
+    (cosine, cosine_squared, linear, constant), .warmup_steps or .warmup_share, .start_fraction, .final_fraction;
+    training.clip.by (norm, value, none), .at; training.dag.a_lm, .a_p, .g; training.evaluate.every, .tokens,
+    .operator_from (train, empty); training.checkpoint.every, .keep; training.log.every; and every field of the model. A
+    PLDR-LLM trains with operators that are given instead of learned by --set model.operator=FILE|identity|random.
 
     Example: linnet train --model ted-tinystories --recipe ted-tinystories --data data/stories --out runs/ted
 

@@ -13,16 +13,55 @@ from linnet.model.spec import ModelSpec
 from linnet.scaling.counts import parameter_counts
 from linnet.scaling.points import Run
 from linnet.training.record import CONFIG, DIVERGED, RunFolder
+from linnet.training.spec import RunSpec
 
 
 @dataclass(frozen=True)
 class FolderRun:
-    """A run, and what its loss was measured on: text that another run did not see is no common measure."""
+    """A finished run, as its folder tells it: `summary` is `run.json`, `lines` its evaluations, the last at its end."""
 
-    run: Run
-    tokenizer: str
-    data: str
-    bytes_per_token: float
+    path: Path
+    spec: RunSpec
+    summary: dict[str, Any]
+    lines: list[dict[str, Any]]
+
+    @property
+    def seed(self) -> int:
+        """That of first weights and of the order of the text."""
+        return self.spec.training.seed
+
+    @property
+    def tokenizer(self) -> str:
+        """The hash of the tokenizer whose tokens it was measured on."""
+        return str(self.summary["data"]["tokenizer_hash"])
+
+    @property
+    def data(self) -> str:
+        """The hash of the data folder's manifest."""
+        return str(self.summary["data"]["manifest_sha256"])
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of the text that it was measured on."""
+        validation = self.summary["validation"]
+        return float(validation["bytes"] / validation["tokens"])
+
+    @property
+    def training_flops(self) -> float:
+        """Exact, of the whole training."""
+        return float(self.summary["tokens"] * self._flops_per_token)
+
+    @property
+    def run(self) -> Run:
+        """Its size and its curve, for a law."""
+        tokens = np.array([line["tokens"] for line in self.lines], dtype=float)
+        loss = np.array([line["validation"]["nats_per_token"] for line in self.lines], dtype=float)
+        parameters = parameter_counts(self.spec.model).by_name()
+        return Run(str(self.path), parameters, tokens, tokens * self._flops_per_token, loss)
+
+    @property
+    def _flops_per_token(self) -> float:
+        return training_flops_per_token(self.spec.model, self.spec.training.context_length)
 
 
 class NoRunError(UserError):
@@ -41,20 +80,13 @@ def read_run_folder(path: Path) -> FolderRun:
         raise NoRunError(f"{path}: the run is not finished; go on with it by the same command that began it")
     if not summary.get("validation"):
         raise NoRunError(f"{path}: the run was never evaluated; it has no loss of held-out text")
-    spec = folder.configuration().resolved()
-    end = {"tokens": summary["tokens"], "validation": summary["validation"]}
+    end = {name: summary[name] for name in ("step", "tokens", "validation")}
     before = [line for line in folder.metrics.read() if "validation" in line and line["tokens"] < end["tokens"]]
-    flops_per_token = training_flops_per_token(spec.model, spec.training.context_length)
-    return FolderRun(
-        _run(str(path), spec.model, [*before, end], flops_per_token),
-        summary["data"]["tokenizer_hash"],
-        summary["data"]["manifest_sha256"],
-        end["validation"]["bytes"] / end["validation"]["tokens"],
-    )
+    return FolderRun(path, folder.configuration().resolved(), summary, [*before, end])
 
 
 def check_comparable(runs: Sequence[FolderRun]) -> None:
-    """`UserError` where the losses of two runs are not of the same tokens of the same text."""
+    """`UserError` naming two runs whose losses are not of the same tokens of the same text."""
     for run in runs[1:]:
         for what, first, other in (
             ("tokenizer", runs[0].tokenizer, run.tokenizer),
@@ -62,7 +94,7 @@ def check_comparable(runs: Sequence[FolderRun]) -> None:
         ):
             if first != other:
                 raise UserError(
-                    f"{run.run.name}: another {what} than {runs[0].run.name}: losses per token are not comparable;"
+                    f"{run.path}: another {what} than {runs[0].path}: their losses are not comparable;"
                     f" expected runs on one {what}; leave out the others"
                 )
 
@@ -71,9 +103,3 @@ def training_flops_per_token(model: ModelSpec, context_length: int | None) -> fl
     """Exact, with the head, over windows of `context_length` tokens (None: the model's)."""
     tokens = context_length or model.context_length
     return model_cost(model).training_flops(tokens, with_head=True) / tokens
-
-
-def _run(name: str, model: ModelSpec, lines: list[dict[str, Any]], flops_per_token: float) -> Run:
-    tokens = np.array([line["tokens"] for line in lines], dtype=float)
-    loss = np.array([line["validation"]["nats_per_token"] for line in lines], dtype=float)
-    return Run(name, parameter_counts(model).by_name(), tokens, tokens * flops_per_token, loss)

@@ -43,7 +43,7 @@ def read_study(sources: Sequence[Path]) -> Study:
 
 
 def _read_folders(sources: Sequence[Path]) -> Study:
-    paths = {path.resolve(): path for source in sources for path in _runs_of(source)}  # each run once
+    paths = {path.resolve(): path for source in sources for path in runs_of(source)}  # each run once
     found: list[FolderRun] = []
     left_out = []
     with progress("read runs", len(paths)) as advance:
@@ -59,12 +59,12 @@ def _read_folders(sources: Sequence[Path]) -> Study:
     return Study([one.run for one in found], found[0].bytes_per_token, left_out)
 
 
-def _runs_of(source: Path) -> list[Path]:
+def runs_of(source: Path) -> list[Path]:
     """A path as it is; of a folder that is no run but holds `runs/`, the folders in there, by name."""
     if (source / CONFIG).is_file() or not (source / RUNS).is_dir():
         return [source]
     members = sorted(member for member in (source / RUNS).iterdir() if member.is_dir())
-    return [path for member in members for path in _runs_of(member)]
+    return [path for member in members for path in runs_of(member)]
 
 
 def _nothing(sources: Sequence[Path], left_out: Sequence[str]) -> str:

@@ -35,13 +35,24 @@ class OptimiserSpec(Spec):
 class ScheduleSpec(Spec):
     """The learning rate over the steps: a linear warm-up, then `kind` down to the end. Fractions are of the peak.
 
-    warmup_steps: null is a tenth of the steps. See `schedule.learning_rate` for the curves.
+    The warm-up is so many `warmup_steps`, or a `warmup_share` of all steps, whatever their number (neither: a tenth).
+    See `schedule.learning_rate` for the curves.
     """
 
     kind: Literal["cosine", "cosine_squared", "linear", "constant"] = "cosine"
     warmup_steps: NonNegativeInt | None = None
+    warmup_share: Fraction | None = None
     start_fraction: Fraction = 0.0
     final_fraction: Fraction = 0.1
+
+    @model_validator(mode="after")
+    def _one_warm_up(self) -> Self:
+        if self.warmup_steps is not None and self.warmup_share is not None:
+            raise ValueError(
+                f"warmup_steps: {self.warmup_steps} and warmup_share: {self.warmup_share}: give one of the two"
+                " (--set training.schedule.warmup_steps=null clears that one)"
+            )
+        return self
 
 
 class ClipSpec(Spec):
@@ -158,11 +169,15 @@ class RunSpec(Spec):
             steps = -(-training.tokens // (training.batch_size * training.accumulate * context))
         warmup = training.schedule.warmup_steps
         if warmup is None:
-            warmup = round(WARMUP_SHARE * steps)
+            share = training.schedule.warmup_share
+            warmup = round((WARMUP_SHARE if share is None else share) * steps)
         if warmup > steps:
-            raise UserError(f"training.schedule.warmup_steps: {warmup}: must be at most the {steps} steps of the run")
+            raise UserError(
+                f"training.schedule.warmup_steps: {warmup}: must be at most the {steps} steps of the run"
+                " (warmup_share: 0.1 follows their number)"
+            )
         lengths: dict[str, Any] = {"context_length": context, "steps": steps, "tokens": None}
-        lengths["schedule"] = training.schedule.model_copy(update={"warmup_steps": warmup})
+        lengths["schedule"] = training.schedule.model_copy(update={"warmup_steps": warmup, "warmup_share": None})
         return self.model_copy(update={"training": training.model_copy(update=lengths)})
 
     @property

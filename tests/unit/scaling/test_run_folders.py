@@ -112,7 +112,7 @@ def test_runs_on_other_text_are_not_comparable(tmp_path: Path, field: str, what:
     data = {"path": "data", "manifest_sha256": "d" * 64, "tokenizer_hash": "t" * 64}
     first = write_run_folder(tmp_path / "first", small_model(8), [100])
     other = write_run_folder(tmp_path / "other", small_model(8), [100], data={**data, field: "x"})
-    with pytest.raises(UserError, match=f"other: another {what} than .*first: losses per token are not comparable"):
+    with pytest.raises(UserError, match=f"other: another {what} than .*first: their losses are not comparable"):
         read_study([first, other])
     (tmp_path / "pldr" / "runs").mkdir(parents=True)
     other.rename(tmp_path / "pldr" / "runs" / "x-seed-0")

@@ -90,6 +90,19 @@ def test_steps_and_tokens_exclude_each_other():
         _read("training.steps=5", "training.tokens=10")
 
 
+@pytest.mark.parametrize(("share", "warmup_steps"), [("0.3", 72), ("0", 0), ("1", 240)])
+def test_a_share_of_the_steps_is_the_same_share_of_any_number(share, warmup_steps):
+    run = _read("training.steps=240", f"training.schedule.warmup_share={share}").resolved()
+    assert (run.training.schedule.warmup_steps, run.training.schedule.warmup_share) == (warmup_steps, None)
+    written = _read("training.steps=240", f"training.schedule.warmup_steps={warmup_steps}").resolved()
+    assert written == run, "the same run, however its warm-up is said"
+
+
+def test_warm_up_in_steps_and_as_a_share_exclude_each_other():
+    with pytest.raises(UserError, match=r"warmup_steps: 5 and warmup_share: 0.1: give one of the two"):
+        _read("training.schedule.warmup_steps=5", "training.schedule.warmup_share=0.1")
+
+
 def test_what_is_missing_is_named():
     with pytest.raises(UserError, match="model: missing; give --model"):
         read_run(data=DATA)

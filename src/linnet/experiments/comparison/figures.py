@@ -5,10 +5,11 @@ A seed that came to nothing is told apart, and has no part in means.
 
 import math
 import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from linnet.evaluation.likelihood import Evaluation
+from linnet.scaling.run_folders import FolderRun
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,40 @@ class CurvePoint:
     accuracy: float
 
 
+def validation_curve(lines: Iterable[dict[str, Any]]) -> list[CurvePoint]:
+    """The evaluations among the lines of figures of a run."""
+    evaluated = [(line["step"], line["validation"]) for line in lines if "validation" in line]
+    return [CurvePoint(step, found["nats_per_token"], found["accuracy"]) for step, found in evaluated]
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """One run with one seed: its evaluation on the whole validation split and its curve."""
+    """One run with one seed: the figures of its evaluation (`Evaluation.figures`), its curve, its speed in training."""
 
     seed: int
-    evaluation: Evaluation
+    evaluation: dict[str, Any]
     curve: list[CurvePoint]
+    tokens_per_s: float | None = None
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Of the causal evaluation."""
+        return self._finite("bits_per_byte")
+
+    @property
+    def accuracy(self) -> float:
+        """The share of tokens guessed first."""
+        return self._finite("accuracy")
+
+    @property
+    def leak(self) -> float | None:
+        """None for a model that is causal by itself."""
+        return self._finite("leak") if "leak" in self.evaluation else None
+
+    def _finite(self, name: str) -> float:
+        """What is not finite is null in JSON."""
+        value = self.evaluation[name]
+        return math.nan if value is None else float(value)
 
 
 @dataclass(frozen=True)
@@ -84,7 +112,8 @@ def _spread(values: list[float]) -> Spread | None:
 class ComparedFigures:
     """One run, all seeds: `outcomes` of those that were trained to the end, and those that came to nothing.
 
-    Without an outcome every figure is None. `leak` is None, too, for a model that is causal by itself.
+    Without an outcome every figure is None. `leak` is None, too, for a model that is causal by itself. training_flops:
+    exact, of one training.
     """
 
     name: str
@@ -92,6 +121,24 @@ class ComparedFigures:
     tokens: int | None
     outcomes: list[Outcome]
     broken_down: list[Breakdown] = field(default_factory=list)
+    training_flops: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        runs: Sequence[FolderRun],
+        evaluations: Sequence[dict[str, Any]],
+        broken_down: Sequence[Breakdown] = (),
+    ) -> "ComparedFigures":
+        """From the folders of finished runs that differ in their seeds alone, and what each was found to be worth."""
+        outcomes = [
+            Outcome(run.seed, evaluation, validation_curve(run.lines), run.summary["tokens_per_s"])
+            for run, evaluation in zip(runs, evaluations, strict=True)
+        ]
+        parameters, tokens = (runs[0].summary[name] if runs else None for name in ("parameters", "tokens"))
+        training_flops = runs[0].training_flops if runs else None
+        return cls(name, parameters, tokens, outcomes, list(broken_down), training_flops)
 
     @property
     def seeds(self) -> str:
@@ -107,37 +154,50 @@ class ComparedFigures:
     @property
     def bits_per_byte(self) -> Spread | None:
         """Of the causal evaluation."""
-        return _spread([outcome.evaluation.causal.bits_per_byte for outcome in self.outcomes])
+        return _spread([outcome.bits_per_byte for outcome in self.outcomes])
 
     @property
     def accuracy(self) -> Spread | None:
         """The share of tokens guessed first."""
-        return _spread([outcome.evaluation.causal.accuracy for outcome in self.outcomes])
+        return _spread([outcome.accuracy for outcome in self.outcomes])
 
     @property
     def leak(self) -> Spread | None:
         """Bits per byte by which the whole-sequence pass looks better."""
-        leaks = [outcome.evaluation.leak for outcome in self.outcomes]
+        leaks = [outcome.leak for outcome in self.outcomes]
         return _spread([leak for leak in leaks if leak is not None]) if None not in leaks else None
 
     @property
+    def tokens_per_s(self) -> Spread | None:
+        """The speed of the steps of training."""
+        return _spread([outcome.tokens_per_s for outcome in self.outcomes if outcome.tokens_per_s is not None])
+
+    @property
     def curve(self) -> list[tuple[int, Spread, Spread]]:
-        """Step, nats per token and accuracy of the validation set, over the seeds."""
-        points = zip(*(outcome.curve for outcome in self.outcomes), strict=True)
+        """Step, nats per token and accuracy of the validation set, at the steps that all seeds tell of."""
+        by_step = [{point.step: point for point in outcome.curve} for outcome in self.outcomes]
+        common = [step for step in by_step[0] if all(step in points for points in by_step)]
+        at_step = [(step, [points[step] for points in by_step]) for step in common]
         return [
-            (at[0].step, Spread.of([p.nats_per_token for p in at]), Spread.of([p.accuracy for p in at]))
-            for at in points
+            (step, Spread.of([p.nats_per_token for p in at]), Spread.of([p.accuracy for p in at]))
+            for step, at in at_step
         ]
 
     def plain(self) -> dict[str, Any]:
         """Ready for JSON."""
-        spreads = {"bits_per_byte": self.bits_per_byte, "accuracy": self.accuracy, "leak": self.leak}
+        spreads = {
+            "bits_per_byte": self.bits_per_byte,
+            "accuracy": self.accuracy,
+            "leak": self.leak,
+            "tokens_per_s": self.tokens_per_s,
+        }
         return {
             "name": self.name,
             "parameters": self.parameters,
             "tokens": self.tokens,
+            "training_flops": self.training_flops,
             **{name: None if spread is None else spread.plain() for name, spread in spreads.items()},
-            "seeds": [{"seed": o.seed, **o.evaluation.figures()} for o in self.outcomes],
+            "seeds": [{"seed": o.seed, **o.evaluation} for o in self.outcomes],
         }
 
 

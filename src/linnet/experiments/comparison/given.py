@@ -1,12 +1,24 @@
-"""The operators that runs are given: whether they can be read and fit is known before anything is trained."""
+"""The operators that runs are given, by files or by other runs; all that a comparison knows of such layers.
 
+Whether they can be read and fit is known before anything is trained.
+"""
+
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from linnet.core.errors import UserError
-from linnet.experiments.comparison.layout import run_folder, taught_file
+from linnet.core.files import sha256_of
+from linnet.data.tokenizer import Tokenizer
+from linnet.experiments.comparison.layout import OPERATORS, run_folder, taught_file
 from linnet.experiments.comparison.spec import ComparedSpec, ComparisonSpec
+from linnet.layers.registry import operator_files
 from linnet.model.fixed import check_fixed_operators, check_taught_operators
+from linnet.model.folder import TOKENIZER, load_decoder
 from linnet.model.spec import operator_file
+from linnet.model.watched import operators
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.record import RunFolder
 
@@ -54,3 +66,50 @@ def _begun(spec: ComparisonSpec, run: ComparedSpec, out: Path) -> bool:
     """Whether the run has steps, which keep its operators, with every seed."""
     folders = [RunFolder(run_folder(out, run, seed)) for seed in spec.seeds]
     return all(checkpoint_steps(folder.checkpoints) or folder.finished() is not None for folder in folders)
+
+
+def taught_operators(spec: ComparisonSpec, run: ComparedSpec, seed: int, out: Path) -> Path | None:
+    """The file of the operators that a run takes from another, which has been trained; None where it takes none.
+
+    They are inferred from the empty prompt, the end token alone.
+    """
+    if run.operator_of is None:
+        return None
+    teacher = spec.run(run.operator_of)
+    path = taught_file(out, teacher, seed)
+    if not path.exists():
+        model = RunFolder(run_folder(out, teacher, seed)).model
+        end = Tokenizer.load(model / TOKENIZER).end_id
+        operator_files().save(operators(load_decoder(model), torch.tensor([[end]])), path)
+    return path
+
+
+def operator_hashes(described: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """SHA-256 of each file of operators that is named, by its name; but of those that the comparison itself makes."""
+    found = [described["model"], *(run["set"] for run in described["runs"])]
+    names = {name for part in found for name in _strings(part)}
+    files = {name: file for name in sorted(names) if (file := operator_file(name)) is not None and file.is_file()}
+    own = (folder / OPERATORS).resolve()
+    return {name: sha256_of(file) for name, file in files.items() if file.resolve().parent != own}
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _strings(part)
+
+
+def by_content(described: Mapping[str, Any], hashes: Mapping[str, str]) -> dict[str, Any]:
+    """The description with the hash of each file of operators in the place of its name."""
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: replaced(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [replaced(part) for part in value]
+        return hashes.get(value, value) if isinstance(value, str) else value
+
+    runs = [{**run, "set": replaced(run["set"])} for run in described["runs"]]
+    return {**described, "model": replaced(described["model"]), "runs": runs}

@@ -20,8 +20,6 @@ from linnet.training.spec import (
 
 STORIES = 6000
 NAMES = 3
-STORIES_PER_VALIDATION_STORY = 20
-CORPUS_SEED = 0
 VOCAB_SIZE = 1024
 
 STEPS = 2700
@@ -40,6 +38,7 @@ _TRAINING = TrainingSpec(
     steps=STEPS,
     windows="documents",
     optimiser=OptimiserSpec(lr=2e-3, betas=(0.9, 0.99)),
+    schedule=ScheduleSpec(kind="cosine", warmup_share=WARMUP_SHARE),
     clip=ClipSpec(by="norm", at=1.0),
 )
 
@@ -108,7 +107,6 @@ def _planned(training: TrainingSpec, steps: int | None, seed: int, device: str) 
     return training.model_copy(
         update={
             "steps": steps,
-            "schedule": ScheduleSpec(kind="cosine", warmup_steps=round(WARMUP_SHARE * steps)),
             "seed": seed,
             "device": device,
             "evaluate": EvaluateSpec(every=max(1, steps // EVALUATIONS), tokens=VALIDATION_TOKENS),

@@ -1,7 +1,7 @@
 """The demo from beginning to end: corpus, three trainings, measurements, the page."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,7 +18,6 @@ from linnet.experiments.demo.corpus import Corpus, build_corpus
 from linnet.experiments.demo.figures import (
     LONG_TOKENS,
     SHORT_TOKENS,
-    CorpusFigures,
     DemoFigures,
     ModelFigures,
     Point,
@@ -29,20 +28,15 @@ from linnet.experiments.demo.machine import describe_machine
 from linnet.experiments.demo.measure import DECODE_RUNS, DECODE_TOKENS, check_prompt, decode_speeds, write_story
 from linnet.experiments.demo.page import write_page
 from linnet.experiments.demo.recipes import Recipe
+from linnet.experiments.runner import Planned, Runner, Say
 from linnet.inference.device import resolve_device
 from linnet.inference.language_model import LanguageModel, load
 from linnet.model.cost import model_cost
-from linnet.training.bar_watch import model_watch
-from linnet.training.loop import RunResult, train
+from linnet.training.loop import RunResult
 from linnet.training.record import RunFolder
 from linnet.training.spec import RunSpec
 
 STATE_CURVE_TOKENS = tuple(2**power for power in range(17))
-Say = Callable[[str], None]
-
-
-class DemoStopped(Exception):  # noqa: N818 - not an error: somebody asked for it
-    """Training was asked to stop, and saved."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +54,7 @@ class Options:
 
 
 @dataclass
-class Clock:
+class Stopwatch:
     """Seconds of each part, by its name."""
 
     parts_s: dict[str, float] = field(default_factory=dict)
@@ -86,46 +80,43 @@ class Trained:
 def run_demo(options: Options, say: Say) -> DemoFigures:
     """Build, train, measure; write `report.html` into the folder. What is there already is not made again.
 
-    `say` hears of what begins. Raises `UserError`, `DemoStopped`, and `BrokenDownError` where a loss is not finite.
+    `say` hears of what begins. Raises `UserError`, `ExperimentStopped`, and `BrokenDownError` where a loss is not
+    finite.
     """
     device = resolve_device(options.device, "--device")
     plan = recipes.planned(options.steps, options.seed, options.device)
     stories = options.stories or recipes.STORIES
     assert plan[0].training.steps is not None
     claim(options.out, Settings(stories, plan[0].training.steps, options.seed))
-    clock = Clock()
-    with clock.part("corpus"):
+    stopwatch = Stopwatch()
+    with stopwatch.part("corpus"):
         corpus = build_corpus(options.out / DATA, stories)
     check_prompt(options.prompt, corpus.tokenizer, plan[0].model.context_length)
     _introduce(corpus, say)
-    runs = [_train(recipe, corpus, options, say) for recipe in plan]
+    runner = Runner(say, options.invocation)
+    runs = [_train(recipe, corpus, options.out, runner) for recipe in plan]
     say("evaluating on the whole validation split, measuring decode speed, writing stories")
-    with clock.part("evaluation"):
+    with stopwatch.part("evaluation"):
         trained = [_evaluate(*pair, corpus, device) for pair in zip(plan, runs, strict=True)]
-    figures = _measure(trained, corpus, options, clock, device)
+    figures = _measure(trained, corpus, options, stopwatch, device)
     write_page(figures, options.out / REPORT)
     return figures
 
 
 def _introduce(corpus: Corpus, say: Say) -> None:
-    made = "reused" if corpus.reused else "written"
+    made, figures = "reused" if corpus.reused else "written", corpus.figures
     say(
-        f"corpus: {numbers.grouped(corpus.stories('train'))} short stories to train on,"
-        f" {numbers.grouped(corpus.stories('validation'))} held out, {made} ({corpus.folder});"
-        f" {numbers.metric(corpus.bytes('train'))}B of text as {numbers.metric(corpus.tokens('train'))} tokens"
+        f"corpus: {numbers.grouped(figures.train_stories)} short stories to train on,"
+        f" {numbers.grouped(figures.validation_stories)} held out, {made} ({corpus.folder});"
+        f" {numbers.metric(figures.train_bytes)}B of text as {numbers.metric(figures.train_tokens)} tokens"
     )
 
 
-def _train(recipe: Recipe, corpus: Corpus, options: Options, say: Say) -> RunResult:
+def _train(recipe: Recipe, corpus: Corpus, out: Path, runner: Runner) -> RunResult:
     run = RunSpec(model=recipe.model, data=corpus.folder, training=recipe.training)
-    steps = run.steps
-    parameters = numbers.metric(model_cost(recipe.model).parameters)
-    say(f"{recipe.title}: {parameters} parameters, {steps} steps of {numbers.grouped(recipe.tokens_per_step)} tokens")
-    with model_watch(recipe.title, steps) as watch:
-        result = train(run, options.out / recipe.key, watch, command=options.invocation)
-    if not result.finished:
-        raise DemoStopped(f"stopped at step {result.summary['step']} of {steps} of {recipe.title}")
-    return result
+    parameters, tokens = numbers.metric(model_cost(recipe.model).parameters), numbers.grouped(recipe.tokens_per_step)
+    runner.say(f"{recipe.title}: {parameters} parameters, {run.steps} steps of {tokens} tokens")
+    return runner.train(Planned(recipe.title, out / recipe.key, run))
 
 
 def _evaluate(recipe: Recipe, run: RunResult, corpus: Corpus, device: torch.device) -> Trained:
@@ -134,17 +125,17 @@ def _evaluate(recipe: Recipe, run: RunResult, corpus: Corpus, device: torch.devi
 
 
 def _measure(
-    trained: Sequence[Trained], corpus: Corpus, options: Options, clock: Clock, device: torch.device
+    trained: Sequence[Trained], corpus: Corpus, options: Options, stopwatch: Stopwatch, device: torch.device
 ) -> DemoFigures:
     models = [one.model for one in trained]
     sampling = recipes.sampling(options.seed)
-    with clock.part("decode speed"):
+    with stopwatch.part("decode speed"):
         speeds = decode_speeds(models, options.prompt, sampling)
-    with clock.part("stories"):
+    with stopwatch.part("stories"):
         samples = [write_story(model, options.prompt, sampling) for model in models]
     return DemoFigures(
         models=[_model_figures(*each) for each in zip(trained, speeds, samples, strict=True)],
-        corpus=_corpus_figures(corpus),
+        corpus=corpus.figures,
         context_length=models[0].spec.context_length,
         tokens_per_step=trained[0].recipe.tokens_per_step,
         seed=options.seed,
@@ -152,7 +143,7 @@ def _measure(
         top_p=sampling.top_p,
         decode_tokens=DECODE_TOKENS,
         decode_runs=DECODE_RUNS,
-        parts_s=clock.parts_s,
+        parts_s=stopwatch.parts_s,
         machine=describe_machine(device, trained[0].run.summary["machine"]["precision"]),
         command=options.command,
         invocation=options.invocation,
@@ -190,17 +181,3 @@ def curves(lines: list[dict[str, Any]]) -> tuple[list[Point], list[Point]]:
     training = [(line["tokens"], line["bits_per_byte"]) for line in lines]
     evaluated = [line for line in lines if "validation" in line]
     return training, [(line["tokens"], line["validation"]["bits_per_byte"]) for line in evaluated]
-
-
-def _corpus_figures(corpus: Corpus) -> CorpusFigures:
-    return CorpusFigures(
-        folder=str(corpus.folder),
-        vocab_size=corpus.manifest.tokenizer.vocab_size,
-        train_stories=corpus.stories("train"),
-        train_tokens=corpus.tokens("train"),
-        train_bytes=corpus.bytes("train"),
-        validation_stories=corpus.stories("validation"),
-        validation_tokens=corpus.tokens("validation"),
-        validation_bytes=corpus.bytes("validation"),
-        xz_bits_per_byte=corpus.xz_bits_per_byte,
-    )

@@ -17,8 +17,8 @@ from linnet.design.validation.trained import FEWEST, TrainedModel, TrainedSet
 from linnet.design.validation.validate import Worth, validate
 from linnet.experiments.comparison.figures import ComparedFigures
 from linnet.experiments.comparison.run import compare
-from linnet.experiments.comparison.runs import Say
 from linnet.experiments.comparison.spec import ComparisonSpec
+from linnet.experiments.runner import Runner
 
 TRAINING = {
     "batch_size": 8,
@@ -58,19 +58,17 @@ class Studied:
     worth: dict[str, Worth]
 
 
-def study(
-    space: Space, settings: StudySettings, training: dict[str, Any], out: Path, say: Say, command: str | None = None
-) -> list[Studied]:
+def study(space: Space, settings: StudySettings, training: dict[str, Any], out: Path, runner: Runner) -> list[Studied]:
     """Sample, train, compare; `training` changes fields of the runs. What is in `out` already is not made again.
 
-    The groups are all models, those that share weights, and those that do not. `UserError`, `ComparisonStopped`.
+    The groups are all models, those that share weights, and those that do not. `UserError`, `ExperimentStopped`.
     """
     if settings.shapes < settings.bands * FEWEST:
         raise UserError(
             f"--shapes {settings.shapes}: expected at least {settings.bands * FEWEST}, {FEWEST} for each band"
         )
     candidates = stratified(space, settings.shapes, settings.bands, settings.seed)
-    findings = compare(comparison(space, candidates, settings, training), out, say, command)
+    findings = compare(comparison(space, candidates, settings, training), out, runner)
     models = [
         (_trained(space, candidate, found), shares_weights(space, candidate))
         for candidate, found in zip(candidates, findings.runs, strict=True)
@@ -106,7 +104,7 @@ def comparison(
 
 
 def _trained(space: Space, candidate: Candidate, found: ComparedFigures) -> TrainedModel:
-    losses = tuple(outcome.evaluation.causal.bits_per_byte for outcome in found.outcomes)
+    losses = tuple(outcome.bits_per_byte for outcome in found.outcomes)
     return TrainedModel(found.name, parts_of(space.model(candidate)), losses)
 
 

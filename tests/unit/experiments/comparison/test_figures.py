@@ -15,7 +15,7 @@ from linnet.experiments.comparison.plot import draw, picture
 def outcome(seed: int, nats: float, whole: float | None = None) -> Outcome:
     causal = Likelihood(nats, tokens=100, bytes=400, correct=10 * seed)
     evaluation = Evaluation(causal, None if whole is None else Likelihood(whole, 100, 400, 50))
-    return Outcome(seed, evaluation, [CurvePoint(5, nats, 0.1 * seed), CurvePoint(10, nats / 2, 0.2 * seed)])
+    return Outcome(seed, evaluation.figures(), [CurvePoint(5, nats, 0.1 * seed), CurvePoint(10, nats / 2, 0.2 * seed)])
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9))
@@ -109,9 +109,11 @@ def test_without_any_seed_there_are_no_figures():
         "name": "a",
         "parameters": None,
         "tokens": None,
+        "training_flops": None,
         "bits_per_byte": None,
         "accuracy": None,
         "leak": None,
+        "tokens_per_s": None,
         "seeds": [],
     }
 

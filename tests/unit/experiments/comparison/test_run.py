@@ -9,10 +9,9 @@ import yaml
 
 from linnet.cli.main import main
 from linnet.core.errors import UserError
-from linnet.data.shards import TokenData
 from linnet.experiments.comparison.run import compare
 from linnet.experiments.comparison.spec import ComparisonSpec
-from linnet.experiments.comparison.text import prepare_parts
+from linnet.experiments.runner import Runner
 from linnet.inference.language_model import load
 from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.model.folder import load_decoder
@@ -103,47 +102,10 @@ def test_what_is_set_for_all_runs_is_trained_recorded_and_refused_elsewhere(comp
     assert "holds a comparison with another training; choose another --out" in capsys.readouterr().err
 
 
-def test_parts_share_tokenizer_and_validation_and_no_training_document(compared):
-    spec = ComparisonSpec.load(compared[0])
-    first, second = (TokenData.open(part) for part in prepare_parts(spec, compared[1] / "data"))
-    assert first.tokenizer.hash == second.tokenizer.hash
-
-    def text(data: TokenData, split: str) -> str:
-        sequence = data.split(split)
-        return data.tokenizer.decode(sequence.read(0, len(sequence)).tolist())
-
-    assert text(first, "validation") == text(second, "validation")
-    whole = TokenData.open(compared[1] / "data" / "whole")
-    assert text(first, "train") + text(second, "train") == text(whole, "train")
-    assert first.manifest.splits["train"].documents == second.manifest.splits["train"].documents == 30
-
-
-def test_the_text_may_be_files(tmp_path: Path):
-    (tmp_path / "a.txt").write_text("<|endoftext|>".join(f"document {i} of the first file" for i in range(30)))
-    (tmp_path / "b.jsonl").write_text(
-        "".join(json.dumps({"text": f"document {i} of the second"}) + "\n" for i in range(30))
-    )
-    plain = SMALL | {"text": {"files": [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], "parts": 3}}
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(plain))
-    parts = [
-        TokenData.open(part) for part in prepare_parts(ComparisonSpec.load(tmp_path / "c.yaml"), tmp_path / "data")
-    ]
-    trained = sum(part.manifest.splits["train"].documents for part in parts)
-    assert trained + parts[0].manifest.splits["validation"].documents == 60
-
-
-def test_fewer_documents_than_parts_are_refused(tmp_path: Path):
-    (tmp_path / "a.txt").write_text("one<|endoftext|>two")
-    plain = SMALL | {"text": {"files": [str(tmp_path / "a.txt")], "parts": 2}}
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(plain))
-    with pytest.raises(UserError, match=r"text\.parts: 2: the text has only 1 documents to train on"):
-        prepare_parts(ComparisonSpec.load(tmp_path / "c.yaml"), tmp_path / "data")
-
-
 def test_a_text_that_is_missing_is_told_with_the_file_that_names_it(tmp_path: Path):
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"text": {"files": ["mine.txt"], "parts": 2}}))
     with pytest.raises(UserError, match=r"^c\.yaml: text\.files: mine\.txt: no such file"):
-        compare(ComparisonSpec.load(tmp_path / "c.yaml"), tmp_path / "out", print, origin="c.yaml")
+        compare(ComparisonSpec.load(tmp_path / "c.yaml"), tmp_path / "out", Runner(print), origin="c.yaml")
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """The recipes are fair: equal tokens, and models of about one size."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from linnet.experiments.demo import recipes
 from linnet.experiments.demo.recipes import RECIPES, planned
 from linnet.model.cost import model_cost
+from linnet.training.spec import RunSpec
 
 
 def test_every_model_sees_the_same_batches_for_the_same_number_of_steps():
@@ -29,8 +31,8 @@ def test_what_a_model_is_trained_with_stays_its_own():
 @pytest.mark.parametrize("steps", [1, 5, 400, None])
 def test_the_warm_up_is_the_same_share_of_any_length(steps: int | None):
     for recipe in planned(steps, seed=0, device="auto"):
-        schedule = recipe.training.schedule
-        assert schedule.warmup_steps == round(recipes.WARMUP_SHARE * (steps or recipes.STEPS))
+        run = RunSpec(model=recipe.model, data=Path("data"), training=recipe.training).resolved()
+        assert run.training.schedule.warmup_steps == round(recipes.WARMUP_SHARE * (steps or recipes.STEPS))
 
 
 @pytest.mark.parametrize("steps", [1, 5, 400])

@@ -4,7 +4,7 @@ import torch
 
 from linnet.experiments.demo.figures import LONG_TOKENS, SHORT_TOKENS
 from linnet.experiments.demo.machine import describe_machine
-from linnet.experiments.demo.run import STATE_CURVE_TOKENS, Clock, curves
+from linnet.experiments.demo.run import STATE_CURVE_TOKENS, Stopwatch, curves
 
 
 def test_curves_are_the_points_of_the_lines():
@@ -19,14 +19,14 @@ def test_the_chart_of_the_state_reaches_what_the_table_gives():
     assert {SHORT_TOKENS, LONG_TOKENS} <= set(STATE_CURVE_TOKENS)
 
 
-def test_a_clock_times_each_part():
-    clock = Clock()
-    with clock.part("one"):
+def test_a_stopwatch_times_each_part():
+    stopwatch = Stopwatch()
+    with stopwatch.part("one"):
         pass
-    with clock.part("two"):
+    with stopwatch.part("two"):
         pass
-    assert list(clock.parts_s) == ["one", "two"]
-    assert all(0 <= seconds < 1 for seconds in clock.parts_s.values())
+    assert list(stopwatch.parts_s) == ["one", "two"]
+    assert all(0 <= seconds < 1 for seconds in stopwatch.parts_s.values())
 
 
 def test_the_machine_is_told_with_the_programs():

@@ -8,8 +8,8 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.design.sample import shares_weights, stratified
 from linnet.design.space import load_space
-from linnet.evaluation.likelihood import Evaluation
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, Outcome
+from linnet.experiments.runner import Runner
 from linnet.experiments.study import run as study_module
 from linnet.experiments.study.output import study_figures, study_pictures, study_tables
 from linnet.experiments.study.run import StudySettings, comparison, study
@@ -23,31 +23,20 @@ def space():
     return load_space("study")
 
 
-class _Causal:
-    def __init__(self, bits_per_byte: float) -> None:
-        self.bits_per_byte = bits_per_byte
-
-
-class _Evaluation(Evaluation):
-    """Only its bits per byte matter here."""
-
-    def __init__(self, bits_per_byte: float) -> None:
-        object.__setattr__(self, "causal", _Causal(bits_per_byte))
-
-
 @pytest.fixture
 def pretended(space, monkeypatch):
     """Training in no time: larger models are better, but for a little noise; the last one diverges."""
     asked = []
 
-    def compare(spec, out, say, command=None):
+    def compare(spec, out, runner):
         asked.append(spec)
         draws, runs = np.random.default_rng(0), []
         for run in spec.runs:
             blocks = run.set["model.blocks"]
             model = space.model([space.plain.index(block) for block in blocks])
             loss = 20 - np.log(model_cost(model).blocks.parameters)
-            outcomes = [Outcome(seed, _Evaluation(loss + 1e-3 * draws.standard_normal()), []) for seed in spec.seeds]
+            losses = [loss + 1e-3 * draws.standard_normal() for _ in spec.seeds]
+            outcomes = [Outcome(s, {"bits_per_byte": each}, []) for s, each in zip(spec.seeds, losses, strict=True)]
             runs.append(ComparedFigures(run.name, 1, 1, outcomes))
         lost = [Breakdown(runs[-1].name, seed, 3, "too fast") for seed in spec.seeds]
         runs[-1] = ComparedFigures(runs[-1].name, None, None, [], lost)
@@ -74,7 +63,7 @@ def test_every_shape_is_a_run_that_can_be_compared(space):
 
 
 def test_scores_are_compared_with_what_came_out(space, pretended, tmp_path):
-    groups = study(space, SETTINGS, {}, tmp_path, print)
+    groups = study(space, SETTINGS, {}, tmp_path, Runner(print))
     assert [group.name for group in groups] == ["all", "no shared weights"]  # of the others five are left
     everything, own = groups
     assert len(everything.trained.models) == 11
@@ -89,7 +78,7 @@ def test_scores_are_compared_with_what_came_out(space, pretended, tmp_path):
 
 
 def test_what_is_shown(space, pretended, tmp_path):
-    groups = study(space, SETTINGS, {}, tmp_path, print)
+    groups = study(space, SETTINGS, {}, tmp_path, Runner(print))
     figures = json.loads(json.dumps(study_figures(groups)))
     assert len(figures["shapes"]) == 11
     assert figures["groups"].keys() == {"all", "no shared weights"}
@@ -105,4 +94,4 @@ def test_what_is_shown(space, pretended, tmp_path):
 
 def test_too_few_shapes_for_the_bands(space, tmp_path):
     with pytest.raises(UserError, match="--shapes 12: expected at least 15, 3 for each band"):
-        study(space, SETTINGS.model_copy(update={"bands": 5}), {}, tmp_path, print)
+        study(space, SETTINGS.model_copy(update={"bands": 5}), {}, tmp_path, Runner(print))

@@ -5,12 +5,9 @@ from pathlib import Path
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.data.prepare import prepare_texts, read_split
-from linnet.data.shards import TokenData
 from linnet.experiments.comparison.spec import ComparisonSpec, TextSpec
-from linnet.stories import texts
+from linnet.experiments.text import built_in_stories, is_prepared
 
-STORIES_SEED = 0
-STORIES_PER_VALIDATION_STORY = 20
 WHOLE = "whole"
 
 
@@ -22,7 +19,7 @@ def prepare_parts(spec: ComparisonSpec, folder: Path, origin: str = "comparison"
     """
     parts = [folder / f"part-{index + 1}" for index in range(spec.text.parts)]
     name = f"{spec.text.model_dump_json()} {spec.tokenizer.model_dump_json()}"
-    if all(_is_made(part, name) for part in parts):
+    if all(is_prepared(part, name) for part in parts):
         return parts
     train, validation = _documents(spec.text)
     if len(train) < len(parts):
@@ -47,15 +44,9 @@ def file_hashes(text: TextSpec, origin: str) -> list[str]:
     return hashes
 
 
-def _is_made(part: Path, name: str) -> bool:
-    return part.is_dir() and TokenData.open(part).manifest.sources[0].file == name
-
-
 def _documents(text: TextSpec) -> tuple[list[str], list[str]]:
     """Documents to train on, and those held out."""
     if text.stories is not None:
-        held_out = max(2, text.stories // STORIES_PER_VALIDATION_STORY)
-        train = texts(text.stories, STORIES_SEED, "train", text.names)
-        return list(train), list(texts(held_out, STORIES_SEED, "validation", text.names))
+        return built_in_stories(text.stories, text.names)
     sides = read_split(text.files or [])
     return sides["train"], sides["validation"]

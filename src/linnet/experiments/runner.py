@@ -1,0 +1,99 @@
+"""The one runner of trainings: each in a folder of its own, gone on with where it stopped, never made twice."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import PositiveInt
+
+from linnet.core.files import read_json, write_json
+from linnet.core.spec import Spec
+from linnet.data.shards import TokenData
+from linnet.training.bar_watch import model_watch
+from linnet.training.loop import BrokenDownError, RunResult, fitted, train
+from linnet.training.record import DIVERGED, RunFolder
+from linnet.training.spec import RunSpec
+from linnet.training.watch import Watch
+
+Say = Callable[[str], None]
+
+Watching = Callable[[str, int], AbstractContextManager[Watch]]
+"""Makes what watches one training, from its title and its number of steps."""
+
+
+class ExperimentStopped(Exception):  # noqa: N818 - not an error: somebody asked for it
+    """Training was asked to stop, by Ctrl-C or SIGTERM, and saved; the trainings that follow did not begin."""
+
+
+class Diverged(Spec):
+    """What `diverged.json` holds: the step at which training stopped, and what was measured there."""
+
+    step: PositiveInt
+    reason: str
+
+    def __str__(self) -> str:
+        return f"diverged at step {self.step}: {self.reason}"
+
+    @classmethod
+    def of(cls, folder: Path) -> "Diverged | None":
+        """What the folder of a run says; None for one that came to its end, or never diverged."""
+        path = folder / DIVERGED
+        if not path.is_file() or RunFolder(folder).finished() is not None:
+            return None
+        return cls.parse(read_json(path), str(path))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A training that is to be: its `title` for people, the folder where it lies, and all that decides it."""
+
+    title: str
+    folder: Path
+    run: RunSpec
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Carries trainings out one after another.
+
+    `say` hears of what becomes of them, `command` is kept with each, `watching` shows the one that goes on.
+    """
+
+    say: Say
+    command: str | None = None
+    watching: Watching = model_watch
+
+    def train(self, planned: Planned) -> RunResult:
+        """Train to the end, from where an earlier call stopped; a finished run is left as it is.
+
+        `UserError`; `BrokenDownError` where it diverges; `ExperimentStopped` where it was asked to stop.
+        """
+        steps = planned.run.steps
+        with self.watching(planned.title, steps) as watch:
+            result = train(planned.run, planned.folder, watch, command=self.command)
+        if not result.finished:
+            raise ExperimentStopped(f"stopped at step {result.summary['step']} of {steps} of {planned.title}")
+        return result
+
+    def attempt(self, planned: Planned) -> RunResult | Diverged:
+        """`train`, for one of several: that it diverges is recorded in its folder, and not tried again by itself."""
+        before = self._diverged_before(planned)
+        if before is not None:
+            return before
+        try:
+            return self.train(planned)
+        except BrokenDownError as error:
+            diverged = Diverged(step=error.step, reason=error.reason)
+        write_json(planned.folder / DIVERGED, diverged.model_dump())
+        self.say(f"{planned.title}: {diverged}")
+        return diverged
+
+    def _diverged_before(self, planned: Planned) -> Diverged | None:
+        diverged = Diverged.of(planned.folder)
+        if diverged is not None:
+            data = TokenData.open(planned.run.data)
+            RunFolder(planned.folder).check(fitted(planned.run, data, Watch()))
+            again = f"not trained again (remove {planned.folder} to train it anew)"
+            self.say(f"{planned.title}: {diverged}; {again}")
+        return diverged

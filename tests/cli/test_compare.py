@@ -1,0 +1,96 @@
+"""`linnet compare` as its help and its documentation say it."""
+
+import itertools
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from linnet.cli.compare import compare
+from linnet.cli.main import main
+from linnet.data.prepare import prepare_texts
+from linnet.experiments.comparison.spec import ComparisonSpec
+from linnet.training.loop import train
+from linnet.training.spec import RunSpec
+
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLES = re.findall(r"Example: linnet compare (.+)", compare.__doc__ or "")
+MODEL = {
+    "vocab_size": 257,
+    "d_model": 8,
+    "context_length": 16,
+    "blocks": [{"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 8}}],
+}
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("example", [example for example in EXAMPLES if ".yaml" in example])
+def test_the_examples_of_its_help_describe_comparisons(example: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(REPOSITORY)
+    file, *options = shlex.split(example)
+    changes = [value for option, value in itertools.pairwise(options) if option == "--set"]
+    spec = ComparisonSpec.load(file, changes)
+    steps = {spec.run_of(run, 0, Path("data")).steps for run in spec.runs}
+    assert steps == {100 if changes else 2400}
+
+
+def test_its_help_has_examples():
+    assert [".yaml" in example for example in EXAMPLES] == [True, True, True, False]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    prepare_texts(["the bird sang. " * 8] * 20, ["the tree was glad. "] * 9, folder / "data", tokenizer="bytes")
+    for seed in (0, 1):
+        training = {"steps": 2, "batch_size": 2, "threads": 1, "evaluate": {"tokens": 64}, "seed": seed}
+        plain = {"model": MODEL, "data": str(folder / "data"), "training": training}
+        train(RunSpec.parse(plain, "test"), folder / f"one-{seed}")
+    return folder
+
+
+def test_runs_that_exist_are_set_side_by_side(runs: Path, tmp_path: Path, capsys: Capture):
+    folders = [str(runs / "one-0"), str(runs / "one-1")]
+    before = sorted(path for path in runs.rglob("*"))
+    assert main(["compare", *folders, "--out", str(tmp_path / "out")]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and f"curves: {tmp_path / 'out' / 'curves.png'}" in out
+    cells = next(line for line in out.splitlines() if line.startswith("one ")).split()
+    assert (cells[1], cells[3]) == ("2", "±")
+    assert main(["compare", *folders, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert sorted(path for path in runs.rglob("*")) == before, "nothing is written without --out"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no.yaml"], "no.yaml: no such file or folder; expected a comparison's YAML file, or folders of runs"),
+        (["one-0", "none"], "none: no such folder; expected the folder of a run or of a comparison"),
+        (["one-0", "data"], "data: not the folder of a run (no config.yaml), nor one with runs/ in it"),
+        (["one-0", "data/manifest.json"], "data/manifest.json: one FILE, or folders of runs; not several and not both"),
+        (["one-0", "--set", "training.steps=3"], "--set training.steps=3: these runs are trained already"),
+        (["one-0", "--out", "one-1"], "--out one-1: exists already; expected a new folder"),
+        (["one-0", "--out", "data/manifest.json/x"], "--out data/manifest.json/x: data/manifest.json is a file"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, arguments: list[str], message: str
+):
+    monkeypatch.chdir(runs)
+    assert main(["compare", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"error: {message}") and err.count("\n") == 1
+
+
+def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("linnet.experiments.comparison.run.prepare_parts", interrupt)
+    assert main(["compare", str(REPOSITORY / "ablations" / "pldr.yaml"), "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr() == ("", "preparing the text\ninterrupted; the same command goes on\n")

@@ -1,0 +1,109 @@
+"""One training after another: gone on with, stopped, recorded where it diverges."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from linnet.core.errors import UserError
+from linnet.data.prepare import prepare_texts
+from linnet.experiments.runner import Diverged, ExperimentStopped, Planned, Runner
+from linnet.training.loop import BrokenDownError, RunResult
+from linnet.training.spec import RunSpec
+from linnet.training.watch import Progress, Watch
+
+MODEL = {
+    "vocab_size": 257,
+    "d_model": 8,
+    "context_length": 16,
+    "blocks": [{"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 8}}],
+}
+TRAINING = {"steps": 3, "batch_size": 2, "threads": 1, "evaluate": {"tokens": 64}}
+TOO_FAST = {"optimiser": {"lr": 1e38}, "schedule": {"warmup_steps": 0}}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runner") / "data"
+    prepare_texts(["the bird sang to the tree. " * 4] * 20, ["the tree was glad. "] * 6, folder, tokenizer="bytes")
+    return folder
+
+
+def planned(data: Path, folder: Path, **training: object) -> Planned:
+    run = RunSpec.parse({"model": MODEL, "data": str(data), "training": TRAINING | training}, "test")
+    return Planned("one, seed 0", folder, run)
+
+
+class Steps(Watch):
+    """Remembers the steps; a signal is sent after step `until`."""
+
+    def __init__(self, until: int | None = None, number: signal.Signals = signal.SIGINT) -> None:
+        self.made: list[int] = []
+        self._until, self._number = until, number
+
+    def step(self, progress: Progress) -> None:
+        self.made.append(progress.step)
+        if progress.step == self._until:
+            os.kill(os.getpid(), self._number)
+
+
+def runner(watch: Watch, said: list[str], titles: list[tuple[str, int]] | None = None) -> Runner:
+    @contextmanager
+    def watching(title: str, steps: int) -> Iterator[Watch]:
+        if titles is not None:
+            titles.append((title, steps))
+        yield watch
+
+    return Runner(said.append, "linnet test", watching)
+
+
+def test_what_watches_is_handed_on_and_a_finished_run_is_left_alone(data: Path, tmp_path: Path):
+    watch, titles = Steps(), []
+    first = runner(watch, [], titles).train(planned(data, tmp_path / "run"))
+    assert (watch.made, titles, first.summary["command"]) == ([1, 2, 3], [("one, seed 0", 3)], "linnet test")
+    again = runner(watch, []).train(planned(data, tmp_path / "run"))
+    assert watch.made == [1, 2, 3] and again.summary == first.summary
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_ends_the_experiment_and_the_next_call_goes_on(data: Path, tmp_path: Path, number: signal.Signals):
+    with pytest.raises(ExperimentStopped, match=r"^stopped at step 2 of 3 of one, seed 0$"):
+        runner(Steps(2, number), []).attempt(planned(data, tmp_path / "run"))
+    watch = Steps()
+    result = runner(watch, []).attempt(planned(data, tmp_path / "run"))
+    assert watch.made == [3] and isinstance(result, RunResult) and result.finished
+
+
+def test_a_run_that_diverges_is_recorded_and_not_tried_again(data: Path, tmp_path: Path):
+    said: list[str] = []
+    watch = Steps()
+    found = runner(watch, said).attempt(planned(data, tmp_path / "run", **TOO_FAST))
+    assert isinstance(found, Diverged) and found == Diverged.of(tmp_path / "run")
+    assert said == [f"one, seed 0: diverged at step {found.step}: {found.reason}"]
+    steps = list(watch.made)
+    assert runner(watch, said).attempt(planned(data, tmp_path / "run", **TOO_FAST)) == found
+    assert watch.made == steps
+    assert said[1] == f"{said[0]}; not trained again (remove {tmp_path / 'run'} to train it anew)"
+    with pytest.raises(UserError, match="holds a run with training"):
+        runner(watch, said).attempt(planned(data, tmp_path / "run", **TOO_FAST, batch_size=3))
+
+
+def test_alone_it_is_an_error(data: Path, tmp_path: Path):
+    with pytest.raises(BrokenDownError, match="not finite, stopped at step"):
+        runner(Steps(), []).train(planned(data, tmp_path / "run", **TOO_FAST))
+    assert Diverged.of(tmp_path / "run") is None
+
+
+def test_what_was_finished_after_all_did_not_diverge(data: Path, tmp_path: Path):
+    one = planned(data, tmp_path / "run")
+    runner(Steps(), []).train(one)
+    (one.folder / "diverged.json").write_text('{"step": 3, "reason": "loss nan"}')
+    assert Diverged.of(one.folder) is None
+    other = replace(one, folder=tmp_path / "other")
+    other.folder.mkdir()
+    (other.folder / "diverged.json").write_text('{"step": 3, "reason": "loss nan"}')
+    assert Diverged.of(other.folder) == Diverged(step=3, reason="loss nan")

@@ -7,7 +7,6 @@ its tokenizer a SentencePiece model beside it.
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
@@ -21,10 +20,10 @@ from linnet.interop.pth import check_one_precision, read_pth
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 from linnet.layers.mixers.plga.module import PlgaSpec
 from linnet.model.decoder import Decoder
-from linnet.model.fixed import without_operator_file
 from linnet.model.folder import check_tensors
 from linnet.model.operators import choose_operators
 from linnet.model.spec import ModelSpec
+from linnet.model.undrawn import decoder_of, without_operator_file
 
 STATE = "model_state_dict"
 
@@ -114,10 +113,7 @@ def _decoder(published: Published) -> Decoder:
     precision = next(iter(tensors.values())).dtype
     for layer, operator_HKK in enumerate(published.operators or ()):
         tensors[f"blocks.0.layers.{layer}.mixer.operator.g"] = operator_HKK.to(precision).clone()
-    with torch.device("meta"):
-        decoder = Decoder(without_operator_file(model))
-    decoder.load_state_dict(tensors, assign=True)
-    return decoder
+    return decoder_of(without_operator_file(model), tensors)
 
 
 def _tokenizer(pieces: Path, published: Published) -> Tokenizer:

@@ -24,6 +24,7 @@ from linnet.interop.pth import check_one_precision, read_pth
 from linnet.model.decoder import Decoder
 from linnet.model.folder import check_tensors
 from linnet.model.spec import ModelSpec, read_description
+from linnet.model.undrawn import decoder_of
 from linnet.nn.feed_forward import GatedSpec
 
 SIZES, VOCABULARY, JSON_WEIGHTS, PICKLED_WEIGHTS = "model.json", "vocab.json", "weights.json", "weights.pth"
@@ -71,9 +72,7 @@ def import_ted(
     named = read_json_weights(weights) if weights.name == JSON_WEIGHTS else read_pth(weights)
     check_tensors(named, published_shapes(model), weights, f"the model in {SIZES}")
     check_one_precision(named, weights)
-    with torch.device("meta"):
-        decoder = Decoder(model)
-    decoder.load_state_dict(from_ted(named, model.layers), assign=True)
+    decoder = decoder_of(model, from_ted(named, model.layers))
     made = {"imported_from": str(weights), "sha256": sha256_of(weights), "end_character": end, "command": command}
     write_model_folder(out, decoder, tokenizer, made)
     return decoder

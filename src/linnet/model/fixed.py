@@ -17,6 +17,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.initialise import fixed_operators
 from linnet.model.operators import Shape, check_fit, choose_operators
 from linnet.model.spec import ModelSpec
+from linnet.model.undrawn import decoder_of, shapes_only
 
 
 def plga_layers(decoder: Decoder) -> list[Plga]:
@@ -37,26 +38,15 @@ def check_fixed_operators(spec: ModelSpec, origin: str) -> None:
 
     A file of operators is read and held against the model; nothing else is done.
     """
-    shapes = [g_HKK.shape for g_HKK in fixed_operators(_without_numbers(spec))]
+    shapes = [g_HKK.shape for g_HKK in fixed_operators(shapes_only(spec))]
     with torch.random.fork_rng(devices=[]):
         choose_operators(spec.initialisation.operator, shapes, origin)
 
 
-def without_operator_file(spec: ModelSpec) -> ModelSpec:
-    """A model of the same shapes that reads no file of operators: they lie in its weights."""
-    start = spec.initialisation.model_copy(update={"operator": "identity"})
-    return spec.model_copy(update={"initialisation": start})
-
-
 def check_taught_operators(teacher: ModelSpec, spec: ModelSpec, where: str) -> None:
     """`UserError`, with `where` in front, unless the operators of `teacher` fit `spec`, whose operators are fixed."""
-    shapes = [g_HKK.shape for g_HKK in fixed_operators(_without_numbers(spec))]
-    check_fit(shapes, _plga_shapes(_without_numbers(teacher)), where)
-
-
-def _without_numbers(spec: ModelSpec) -> Decoder:
-    with torch.device("meta"):
-        return Decoder(spec)
+    shapes = [g_HKK.shape for g_HKK in fixed_operators(shapes_only(spec))]
+    check_fit(shapes, _plga_shapes(shapes_only(teacher)), where)
 
 
 def _plga_shapes(decoder: Decoder) -> list[Shape]:
@@ -75,13 +65,13 @@ def with_fixed_operators(decoder: Decoder, operators: Sequence[Tensor]) -> Decod
 
     A block that repeats one set of weights gets a set for each layer, as the operators differ.
     """
-    fixed = _without_numbers(fixed_spec(decoder.spec))
-    tensors = {name: _source(name, decoder) for name in fixed.state_dict() if not name.endswith(".operator.g")}
-    names = [name for name in fixed.state_dict() if name.endswith(".operator.g")]
+    spec = fixed_spec(decoder.spec)
+    needed = shapes_only(spec).state_dict()
+    tensors = {name: _source(name, decoder) for name in needed if not name.endswith(".operator.g")}
+    names = [name for name in needed if name.endswith(".operator.g")]
     for name, operator in zip(names, operators, strict=True):
         tensors[name] = operator.to(decoder.device, decoder.dtype).clone()
-    fixed.load_state_dict(tensors, assign=True)
-    return fixed.train(decoder.training)
+    return decoder_of(spec, tensors).train(decoder.training)
 
 
 def fixed_spec(spec: ModelSpec) -> ModelSpec:

@@ -12,6 +12,7 @@ from linnet.core.files import atomic_path, write_json
 from linnet.core.tensor_file import read_tensors
 from linnet.model.decoder import Decoder
 from linnet.model.spec import CONFIG, ModelSpec
+from linnet.model.undrawn import decoder_of, shapes_only
 
 WEIGHTS, TOKENIZER, RUN = "model.safetensors", "tokenizer.json", "run.json"
 
@@ -30,15 +31,12 @@ def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Deco
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise UserError(f"{folder}: is not a model folder, it has no {name}")
-    with torch.device("meta"):  # shapes without numbers: all of them are read
-        decoder = Decoder(ModelSpec.load(folder / CONFIG))
-    path = folder / WEIGHTS
+    spec, path = ModelSpec.load(folder / CONFIG), folder / WEIGHTS
     tensors = read_tensors(path)
-    check_tensors(tensors, shapes_of(decoder), path, f"the model in {CONFIG}")
+    check_tensors(tensors, shapes_of(shapes_only(spec)), path, f"the model in {CONFIG}")
     dtype = next(iter(tensors.values())).dtype
     # Copied, so that they lie in memory as PyTorch aligns them, not as the file does.
-    decoder.load_state_dict({name: t.to(device, dtype, copy=True) for name, t in tensors.items()}, assign=True)
-    return decoder
+    return decoder_of(spec, {name: t.to(device, dtype, copy=True) for name, t in tensors.items()})
 
 
 def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Sequence[int]], path: Path, of: str) -> None:

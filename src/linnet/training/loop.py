@@ -28,8 +28,8 @@ from linnet.evaluation.likelihood import Evaluation, evaluate
 from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
-from linnet.model.fixed import without_operator_file
 from linnet.model.folder import check_tensors, shapes_of
+from linnet.model.undrawn import without_operator_file
 from linnet.training.acyclicity import with_acyclicity
 from linnet.training.checkpoint import (
     checkpoint_path,

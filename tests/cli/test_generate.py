@@ -15,8 +15,8 @@ from linnet.cli.main import main
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.weights import Weights
 from linnet.model.decoder import Decoder
-from linnet.model.folder import save_decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import save_decoder
 
 
 @pytest.fixture(scope="module")

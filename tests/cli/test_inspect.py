@@ -14,9 +14,9 @@ from linnet.cli.main import main
 from linnet.data.prepare import prepare_texts
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_fixed_operators
-from linnet.model.folder import load_decoder, save_decoder
 from linnet.model.operator_file import read_operators
 from linnet.model.spec import ModelSpec
+from linnet.model.store import load_decoder, save_decoder
 
 TRAIN = ["the bird sang to the tree and the tree was glad. " * 3] * 8
 VALIDATION = [f"tree {n} was glad of the bird in its {n} branches. " for n in range(9)]

@@ -17,9 +17,9 @@ from linnet.inference.weights import convert_weights
 from linnet.layers.mixers.ted.state import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_chosen_operators
-from linnet.model.folder import TOKENIZER, load_decoder
-from linnet.model.spec import ModelSpec, find_model_folder, no_model
+from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
+from linnet.model.store import TOKENIZER, load_decoder, model_folder
 
 
 class LanguageModel:
@@ -199,9 +199,7 @@ def load(folder: str | Path, device: str = "auto", weights: str | None = None) -
     `device`: auto (cuda where there is one), cpu, cuda, cuda:1. `weights`: float32, bfloat16 or int8
     (`inference.weights`); None: as stored. Raises `UserError` that names what is missing, or a value that cannot be.
     """
-    path = find_model_folder(Path(folder))
-    if path is None:
-        raise no_model(folder)
+    path = model_folder(folder)
     decoder = load_decoder(path, resolve_device(device))
     if weights is not None:
         convert_weights(decoder, weights)

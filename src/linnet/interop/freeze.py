@@ -4,11 +4,11 @@ from pathlib import Path
 
 from linnet.core.errors import UserError
 from linnet.inference.language_model import LanguageModel, load
-from linnet.inference.model_folder import check_new_folder, write_model_folder
 from linnet.inspection.source import deduced
 from linnet.layers.mixers.plga.operator import PowerLawOperator
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_fixed_operators
+from linnet.model.store import check_new_folder, write_model
 
 
 def frozen(model: LanguageModel, prompt: str = "") -> Decoder:
@@ -27,5 +27,5 @@ def export_frozen(folder: str | Path, out: str | Path, prompt: str = "", command
     model = load(folder, device="cpu")
     decoder = frozen(model, prompt)
     made = {"frozen_from": str(folder), "operator_prompt": prompt, "command": command}
-    write_model_folder(out, decoder, model.tokenizer, made)
+    write_model(out, decoder, model.tokenizer, made)
     return decoder

@@ -12,7 +12,6 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.model_folder import check_new_folder, write_model_folder
 from linnet.interop.names import from_pldr
 from linnet.interop.pldr_layout import published_mixer, published_shapes
 from linnet.interop.pldr_transformers import CONFIG, WEIGHTS, is_transformers_folder, read_config, read_weights
@@ -20,9 +19,9 @@ from linnet.interop.pth import check_one_precision, read_pth
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 from linnet.layers.mixers.plga.module import PlgaSpec
 from linnet.model.decoder import Decoder
-from linnet.model.folder import check_tensors
 from linnet.model.operators import choose_operators
 from linnet.model.spec import ModelSpec
+from linnet.model.store import check_new_folder, check_tensors, write_model
 from linnet.model.undrawn import decoder_of, without_operator_file
 
 STATE = "model_state_dict"
@@ -63,7 +62,7 @@ def import_pldr(
     decoder = _decoder(published)
     made = {"imported_from": str(published.weights), "sha256": sha256_of(published.weights), "tokenizer": str(pieces)}
     given = {} if operator is None else {"operator": operator}
-    write_model_folder(out, decoder, speech, {**made, **given, "command": command})
+    write_model(out, decoder, speech, {**made, **given, "command": command})
     return decoder
 
 

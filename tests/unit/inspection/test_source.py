@@ -12,8 +12,8 @@ from linnet.layers.mixers.plga.module import PlgaSpec
 from linnet.model.decoder import Decoder
 from linnet.model.deductive import deductive_outputs
 from linnet.model.fixed import with_fixed_operators
-from linnet.model.folder import save_decoder
 from linnet.model.operator_file import save_operators
+from linnet.model.store import save_decoder
 
 PLGA = PlgaSpec(heads=2, metric_hidden=12, residual_units=2)
 

@@ -9,10 +9,10 @@ from safetensors.torch import load_file
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import load
-from linnet.inference.model_folder import write_model_folder
 from linnet.interop.freeze import export_frozen
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import write_model
 
 LEARNED = {"kind": "plga", "heads": 2, "metric_hidden": 6, "residual_units": 1}
 FIXED = {"kind": "plga", "heads": 4, "operator": "fixed"}
@@ -27,7 +27,7 @@ def folder(path: Path, *mixers: dict, positions: str = "none") -> Path:
     decoder.double()
     for parameter in decoder.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    write_model_folder(path, decoder, tokenizer, {})
+    write_model(path, decoder, tokenizer, {})
     return path
 
 

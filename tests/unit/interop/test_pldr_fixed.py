@@ -19,9 +19,9 @@ from linnet.interop.pldr_layout import published_shapes
 from linnet.interop.pldr_transformers import OPERATORS, READ
 from linnet.layers.mixers.plga.module import with_fixed_operator
 from linnet.model.cost import model_cost
-from linnet.model.folder import load_decoder
 from linnet.model.operator_file import save_operators
 from linnet.model.spec import ModelSpec
+from linnet.model.store import load_decoder
 from linnet.ops.rotary import rotary_range, rotate_reference
 
 EPS = 1e-6

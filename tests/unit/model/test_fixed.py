@@ -10,9 +10,9 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.deductive import deductive_outputs
 from linnet.model.fixed import operators_for, with_fixed_operators
-from linnet.model.folder import load_decoder, save_decoder
 from linnet.model.operator_file import save_operators
-from linnet.model.spec import ModelSpec, read_description
+from linnet.model.spec import ModelSpec
+from linnet.model.store import load_decoder, read_description, save_decoder
 
 PLGA = {"kind": "plga", "heads": 2, "metric_hidden": 5, "residual_units": 1}
 ATTENTION = {"kind": "attention", "heads": 2}

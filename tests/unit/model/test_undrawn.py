@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from linnet.model.decoder import Decoder, Embedding
-from linnet.model.folder import load_decoder, save_decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import load_decoder, save_decoder
 from linnet.model.undrawn import decoder_of, shapes_only
 
 DESCRIPTION = {

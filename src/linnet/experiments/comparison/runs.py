@@ -15,8 +15,8 @@ from linnet.experiments.comparison.figures import Breakdown, CurvePoint
 from linnet.experiments.comparison.layout import run_folder, taught_file
 from linnet.experiments.comparison.spec import ComparedSpec, ComparisonSpec
 from linnet.model.deductive import operators
-from linnet.model.folder import TOKENIZER, load_decoder
 from linnet.model.operator_file import save_operators
+from linnet.model.store import TOKENIZER, load_decoder
 from linnet.training.bar_watch import model_watch
 from linnet.training.loop import BrokenDownError, RunResult, fitted, train
 from linnet.training.record import DIVERGED, RunFolder

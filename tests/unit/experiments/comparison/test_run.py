@@ -15,7 +15,7 @@ from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.experiments.comparison.text import prepare_parts
 from linnet.inference.language_model import load
 from linnet.model.deductive import deductive_outputs
-from linnet.model.folder import load_decoder
+from linnet.model.store import load_decoder
 
 SMALL = {
     "text": {"stories": 60, "parts": 2},

@@ -4,10 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from linnet.inference.language_model import load
+    from linnet.inference.session import Session
 
     __version__: str
 
-__all__ = ["__version__", "load"]
+__all__ = ["Session", "__version__", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,6 +17,10 @@ def __getattr__(name: str) -> Any:
         from linnet.inference.language_model import load
 
         return load
+    if name == "Session":
+        from linnet.inference.session import Session
+
+        return Session
     if name == "__version__":
         from importlib.metadata import version
 

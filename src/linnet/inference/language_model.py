@@ -141,7 +141,7 @@ class LanguageModel:
         steps = decode(
             self.decoder, [tokens], max_tokens, sampling, stop_ids, state=state, vocab_size=known, caches=caches
         )
-        bytes_of_state = self._bytes_of_state(state, caches)
+        bytes_of_state = self.bytes_of_state(state, caches)
         return Continuation(steps, self.tokenizer.stream(), len(tokens), bytes_of_state, state)
 
     def complete(
@@ -181,7 +181,7 @@ class LanguageModel:
             raise UserError(f"--no-kv-cache: nothing is kept of the text, so there is no context {context}; use one")
         return None
 
-    def _bytes_of_state(self, state: DecoderState | None, caches: Caches) -> Callable[[int], int]:
+    def bytes_of_state(self, state: DecoderState | None, caches: Caches) -> Callable[[int], int]:
         """Of a state that holds so many tokens; measured, where it does not follow from their number."""
         if state is not None and any(context != FULL for context in contexts_of(state)):
             return lambda _: state.nbytes

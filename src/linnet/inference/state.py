@@ -1,6 +1,8 @@
 """The decode state of a decoder on disk, as safetensors: go on later, elsewhere, where a stream was left."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from safetensors import safe_open
@@ -11,7 +13,7 @@ from linnet.core.errors import UserError
 from linnet.core.files import atomic_path
 from linnet.core.tensor_file import read_tensors
 from linnet.inference.context import Contexts, context_state, contexts_of, from_json, to_json
-from linnet.layers.mixers.ted.state import FULL, Context, FullContext
+from linnet.layers.mixers.ted.state import FULL, BankContext, Context, FullContext
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -24,11 +26,11 @@ CONTEXTS = "contexts"
 """Key of the file's metadata: how each layer keeps the past, as JSON."""
 
 
-def save_state(state: DecoderState, path: str | Path) -> None:
-    """Write a state; the file appears whole or not at all."""
+def save_state(state: DecoderState, path: str | Path, notes: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Write a state, and with it `notes` by name; the file appears whole or not at all."""
     tensors = {name: tensor.detach().contiguous() for name, tensor in state.tensors().items()}
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, {CONTEXTS: to_json(contexts_of(state))})
+        save_file(tensors, temporary, {**notes, CONTEXTS: to_json(contexts_of(state))})
 
 
 def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
@@ -63,10 +65,37 @@ def _count(tensors: dict[str, Tensor], name: str, path: Path) -> int:
     return int(value)
 
 
+def read_notes(path: str | Path) -> dict[str, str]:
+    """What was written with a state that has been read."""
+    with safe_open(path, "pt") as file:
+        return dict(file.metadata() or {})
+
+
+def grown(decoder: Decoder, state: DecoderState, capacity: int) -> DecoderState:
+    """A copy with room for `capacity` tokens, at least as many as there was room for."""
+    for choice in contexts_of(state):
+        if isinstance(choice, BankContext) and choice.length is not None and capacity > choice.length:
+            raise UserError(
+                f"context: a bank for {choice.length} tokens: the stream has to hold {capacity}; begin it with a bank"
+                " for as many, BankContext(length)"
+            )
+    known = state.tensors()
+    batch = len(next(iter(_layer_tensors(state).values())))
+    larger = context_state(decoder, batch, capacity, contexts_of(state))
+    tensors = larger.tensors()
+    for name, tensor in known.items():
+        room = tensors.get(name)
+        fits = room is not None and all(have <= there for have, there in zip(tensor.shape, room.shape, strict=True))
+        if room is None or not fits or room.shape == tensor.shape:
+            tensors[name] = tensor.clone()
+        else:
+            room[tuple(slice(length) for length in tensor.shape)] = tensor
+    return larger.with_tensors({**tensors, "capacity": torch.tensor(capacity)})
+
+
 def _contexts(path: Path) -> list[Context] | FullContext:
     """How the layers of the saved state keep the past; files of old do not say it, there all is kept."""
-    with safe_open(path, "pt") as file:
-        text = (file.metadata() or {}).get(CONTEXTS)
+    text = read_notes(path).get(CONTEXTS)
     try:
         return FULL if text is None else from_json(text)
     except ValueError as error:

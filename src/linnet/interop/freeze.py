@@ -21,11 +21,24 @@ def frozen(model: LanguageModel, prompt: str = "") -> Decoder:
     return with_fixed_operators(model.decoder, [layer["G"] for layer in deduced(model, prompt).layers])
 
 
-def export_frozen(folder: str | Path, out: str | Path, prompt: str = "", command: str | None = None) -> Decoder:
-    """Write the frozen model of a model folder, or a run's, as the model folder `out`."""
+def export(
+    model: str | Path,
+    out: str | Path,
+    *,
+    freeze_operator: bool = False,
+    prompt: str = "",
+    command: str | None = None,
+) -> Decoder:
+    """Write a model folder, or a run's, in another form: the model folder `out`, whose decoder is returned.
+
+    freeze_operator: a PLDR-LLM keeps the operator that it infers from `prompt` in the place of the net that infers it
+    (`frozen`). command: kept in `run.json`. Raises `UserError` where no form is asked for, or the model has none such.
+    """
+    if not freeze_operator:
+        raise UserError("export: no form was asked for; expected --freeze-operator")
     check_new_folder(out)
-    model = load(folder, device="cpu")
-    decoder = frozen(model, prompt)
-    made = {"frozen_from": str(folder), "operator_prompt": prompt, "command": command}
-    write_model(out, decoder, model.tokenizer, made)
+    source = load(model, device="cpu")
+    decoder = frozen(source, prompt)
+    made = {"frozen_from": str(model), "operator_prompt": prompt, "command": command}
+    write_model(out, decoder, source.tokenizer, made)
     return decoder

@@ -1,5 +1,6 @@
 """The typed description of a training run, from YAML and `section.key=value` overrides."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -177,18 +178,19 @@ class RunSpec(Spec):
 
 def read_run(
     config: str | Path | None = None,
-    model: str | Path | None = None,
+    model: str | Path | ModelSpec | None = None,
     data: str | Path | None = None,
     assignments: list[str] | None = None,
     recipe: str | Path | None = None,
     start_from: str | Path | None = None,
+    training: Mapping[str, Any] | None = None,
 ) -> RunSpec:
     """A run from a YAML file with the sections `model`, `data`, `training`, and what is given beside it.
 
-    `model` (a preset's name, a YAML file or a model folder), `data` and `start_from` (a model folder, whose description
-    is taken where no model is given) replace the file's; `recipe` (`read_recipe`)
-    lies under its `training`; `assignments` (`training.steps=200`, `model.context_length=256`) come last. `UserError`
-    names the field that is wrong.
+    `model` (a preset's name, a YAML file, a model folder, a description), `data` and `start_from` (a model folder,
+    whose description is taken where no model is given) replace the file's; `recipe` (`read_recipe`) lies under its
+    `training`, the fields `training` over it; `assignments` (`training.steps=200`, `model.context_length=256`) come
+    last. `UserError` names the field that is wrong.
     """
     plain = _mapping(config)
     if recipe is not None:
@@ -196,8 +198,10 @@ def read_run(
         if "tokens" in own or any(given.startswith("training.tokens=") for given in assignments or []):
             fields.pop("steps", None)  # the other way to say how long
         plain["training"] = merged(fields, own)
+    if training is not None:
+        plain["training"] = merged(plain.get("training") or {}, dict(training))
     if model is not None:
-        plain["model"] = str(model)
+        plain["model"] = model.model_dump() if isinstance(model, ModelSpec) else str(model)
     if data is not None:
         plain["data"] = str(data)
     if start_from is not None:

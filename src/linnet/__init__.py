@@ -1,23 +1,68 @@
-"""Workshop for small language models."""
+"""Workshop for small language models.
 
+Whatever a verb of the command line does, Python does with these names; each is imported when it is first used.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from linnet.core.errors import UserError
+    from linnet.data.prepare import prepare
+    from linnet.design.interface import design
+    from linnet.evaluation.folder import evaluate_folder as evaluate
+    from linnet.experiments.comparison.interface import compare
     from linnet.inference.language_model import load
+    from linnet.inference.session import Session
+    from linnet.interop.freeze import export
+    from linnet.model.spec import ModelSpec
+    from linnet.scaling.interface import plan
+    from linnet.training.interface import train
 
     __version__: str
 
-__all__ = ["__version__", "load"]
+PLACES = {
+    "ModelSpec": "linnet.model.spec",
+    "Session": "linnet.inference.session",
+    "UserError": "linnet.core.errors",
+    "compare": "linnet.experiments.comparison.interface",
+    "design": "linnet.design.interface",
+    "evaluate": "linnet.evaluation.folder:evaluate_folder",
+    "export": "linnet.interop.freeze",
+    "load": "linnet.inference.language_model",
+    "plan": "linnet.scaling.interface",
+    "prepare": "linnet.data.prepare",
+    "train": "linnet.training.interface",
+}
+"""Where each name is defined, and under which name where that is another."""
+
+__all__ = [
+    "ModelSpec",
+    "Session",
+    "UserError",
+    "__version__",
+    "compare",
+    "design",
+    "evaluate",
+    "export",
+    "load",
+    "plan",
+    "prepare",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: `import linnet` alone stays fast."""
-    if name == "load":
-        from linnet.inference.language_model import load
-
-        return load
+    if name in PLACES:
+        module, _, defined = PLACES[name].partition(":")
+        return getattr(import_module(module), defined or name)
     if name == "__version__":
         from importlib.metadata import version
 
         return version("linnet")
     raise AttributeError(f"module 'linnet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

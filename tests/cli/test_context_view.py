@@ -23,8 +23,8 @@ from linnet.cli import context_view
 from linnet.cli.main import main
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
-from linnet.model.folder import save_decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import save_decoder
 
 COLUMNS, LINES = 40, 12
 ERASED = re.compile(r"\r\x1b\[2K(\x1b\[1A\x1b\[2K)*")

@@ -11,8 +11,8 @@ from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData
 from linnet.inference.weights import Weights
 from linnet.model.decoder import Decoder
-from linnet.model.folder import save_decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import save_decoder
 
 TRAIN = ["the bird sang to the tree and the tree was glad. " * 3] * 8
 VALIDATION = [f"tree {n} was glad of the bird. " for n in range(9)]

@@ -5,9 +5,9 @@ import pytest
 
 from linnet.cli.main import main
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.model_folder import write_model_folder
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import write_model
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +15,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "pldr"
     tokenizer = Tokenizer.train("bytes", [])
     spec = ModelSpec.load("tiny-pldr").replace(vocab_size=tokenizer.vocab_size, d_model=16)
-    write_model_folder(path, Decoder(spec), tokenizer, {})
+    write_model(path, Decoder(spec), tokenizer, {})
     return path
 
 

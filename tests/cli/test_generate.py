@@ -15,8 +15,8 @@ from linnet.cli.main import main
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.weights import Weights
 from linnet.model.decoder import Decoder
-from linnet.model.folder import save_decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import save_decoder
 
 
 @pytest.fixture(scope="module")
@@ -286,3 +286,41 @@ def test_a_model_without_operators_has_none_to_change(model: str, capfdbinary):
         code, _, err = run(capfdbinary, model, *arguments)
         assert (code, err.count("\n")) == (2, 1)
         assert "the model has no plga layer" in err
+
+
+@pytest.mark.parametrize("choice", [["--temperature", "0"], ["--temperature", "1", "--seed", "5"]])
+def test_a_stream_that_was_kept_goes_on_as_if_it_had_not_stopped(model: str, tmp_path: Path, capfdbinary, choice):
+    def said(*arguments: str) -> str:
+        code, out, err = run(capfdbinary, model, *choice[:2], "--ignore-eos", *arguments)
+        assert code == 0, err
+        return out.removesuffix("\n")
+
+    first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
+    whole = said("--prompt", "Once", "--max-tokens", "24", *choice[2:], "--save-state", third)
+    parts = [said("--prompt", "Once", "--max-tokens", "9", *choice[2:], "--save-state", first)]
+    parts.append(said("--load-state", first, "--max-tokens", "6", "--save-state", second))
+    parts.append(said("--load-state", second, "--max-tokens", "9", "--save-state", second))
+    assert "".join(parts) == whole
+
+
+def test_a_stream_goes_on_behind_another_prompt_and_says_its_seed(model: str, tmp_path: Path, capfdbinary):
+    path = str(tmp_path / "stream")
+    code, out, err = run(capfdbinary, model, "--prompt", "On", "--seed", "7", "--max-tokens", "3", "--save-state", path)
+    assert code == 0 and f"stream: {path}" in err
+    code, out, _ = run(capfdbinary, model, "--load-state", path, "--prompt", "ce", "--max-tokens", "3", "--json")
+    report = json.loads(out)
+    assert (code, report["seed"], report["prompt"], report["prompt_tokens"]) == (0, 7, "ce", 3)
+
+
+def test_a_stream_that_cannot_be_kept_or_gone_on_with_is_refused_in_one_line(model: str, tmp_path: Path, capfdbinary):
+    path = tmp_path / "stream"
+    assert run(capfdbinary, model, "--max-tokens", "2", "--save-state", str(path))[0] == 0
+    for arguments, message in (
+        (["--save-state", str(tmp_path)], f"--save-state {tmp_path}: is a folder"),
+        (["--save-state", "s", "--no-kv-cache"], "--save-state s: a stream is kept with both caches"),
+        (["--load-state", "nowhere"], "nowhere: no such file"),
+        (["--load-state", str(path), "--context", "bank"], "--context bank: --load-state"),
+    ):
+        code, out, err = run(capfdbinary, model, *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert message in err

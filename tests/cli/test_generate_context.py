@@ -12,8 +12,8 @@ from linnet.inference.language_model import load
 from linnet.inference.retention import Contexts, layer_sizes
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder
-from linnet.model.folder import save_decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import save_decoder
 
 TED, ATTENTION = {"kind": "ted"}, {"kind": "attention", "heads": 2}
 DEFAULTS = {"top_k": 0, "threshold": 1e-8, "min_tokens_to_keep": 1}

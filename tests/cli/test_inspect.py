@@ -15,8 +15,8 @@ from linnet.data.prepare import prepare_texts
 from linnet.layers.mixers.plga.files import read_operators
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_fixed_operators
-from linnet.model.folder import load_decoder, save_decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import load_decoder, save_decoder
 
 TRAIN = ["the bird sang to the tree and the tree was glad. " * 3] * 8
 VALIDATION = [f"tree {n} was glad of the bird in its {n} branches. " for n in range(9)]

@@ -228,3 +228,16 @@ def test_a_start_that_is_refused_leaves_no_run_behind(data, tmp_path, capsys):
     assert main([*refused, "--set", "training.dag={}"]) == 2
     assert "training.dag" in capsys.readouterr().err
     assert not (out / "config.yaml").exists()
+
+
+def test_a_model_folder_as_model_is_a_description_and_as_from_its_weights(tmp_path, command, data, capsys):
+    assert main(command(tmp_path / "first")) == 0
+    first, short = str(tmp_path / "first"), ["--set", "training.steps=1", "--set", "training.batch_size=1"]
+    capsys.readouterr()
+    assert main(["train", "--model", first, "--data", str(data), "--out", str(tmp_path / "drawn"), *short]) == 0
+    note = f"note: --model {first}: its description alone, with fresh weights; --from {first} begins with its own"
+    assert note in capsys.readouterr().err
+    assert main(["train", "--from", first, "--data", str(data), "--out", str(tmp_path / "on"), *short]) == 0
+    assert "its description alone" not in capsys.readouterr().err
+    made = json.loads((tmp_path / "on" / "model" / "run.json").read_text())
+    assert made["started_from"]["model"] == first

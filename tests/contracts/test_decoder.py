@@ -12,8 +12,8 @@ from linnet.inference.weights import convert_weights
 from linnet.layers.contract import MixerSpec, Place, Sublayer, SublayerSpec, linear_maps
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
-from linnet.model.folder import load_decoder, save_decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import load_decoder, save_decoder
 from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear
 from linnet.ops import bfloat16_linear

@@ -211,6 +211,14 @@ def test_selected_rows_go_on_as_their_own(sublayer: Sublayer):
     torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[rows, PROMPT:])
 
 
+def test_a_state_with_more_room_goes_on(sublayer: Sublayer):
+    x_BTD = inputs(2, LENGTH)
+    state = empty_state(sublayer, 2, PROMPT)
+    sublayer(x_BTD[:, :PROMPT], state)
+    actual = sublayer(x_BTD[:, PROMPT:], state.grown(LENGTH), View(PROMPT))
+    torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
+
+
 def test_a_state_survives_saving_and_loading(sublayer: Sublayer):
     x_BTD = inputs(2, LENGTH)
     state = empty_state(sublayer, 2)

@@ -90,7 +90,7 @@ def _train_and_compare(comparison: Path, out: Path | None, changes: list[str], a
 def _set_side_by_side(sources: list[Path], out: Path | None, changes: list[str], as_json: bool) -> None:
     from linnet.experiments.comparison.output import write_findings
     from linnet.experiments.comparison.recorded import recorded
-    from linnet.inference.model_folder import check_new_folder
+    from linnet.model.store import check_new_folder
 
     files = [source for source in sources if source.is_file()]
     if files:

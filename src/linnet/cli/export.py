@@ -7,7 +7,6 @@ import typer
 
 from linnet.cli.console import invocation
 from linnet.cli.model_made import print_model_made
-from linnet.core.errors import UserError
 
 
 def export(
@@ -29,9 +28,7 @@ def export(
 
     Example: linnet export runs/pldr --freeze-operator --out models/pldr-frozen
     """
-    from linnet.interop.freeze import export_frozen
+    from linnet.interop.freeze import export as export_model
 
-    if not freeze_operator:
-        raise UserError("export: no form was asked for; expected --freeze-operator")
-    decoder = export_frozen(model, out, prompt, invocation())
+    decoder = export_model(model, out, freeze_operator=freeze_operator, prompt=prompt, command=invocation())
     print_model_made(decoder, out, as_json)

@@ -2,12 +2,13 @@
 
 import sys
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from linnet.cli import context_options
-from linnet.cli.console import as_options, note
+from linnet.cli.console import as_options, check_out_file, note
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Weights
 from linnet.core.errors import UserError
@@ -61,6 +62,18 @@ def generate(
     context_threshold: context_options.Threshold = None,
     context_min_tokens: context_options.MinTokens = None,
     show_context: context_options.Show = False,
+    save_state: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep the stream here, to go on later where it ends.", show_default=False),
+    ] = None,
+    load_state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Go on where --save-state ended, behind it with --prompt; the seed's random numbers go on too.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print text and figures as JSON, all at the end.")] = False,
 ) -> None:
     """Continue a prompt. Without one, begin a new text.
@@ -84,19 +97,25 @@ def generate(
 
     Example: linnet generate runs/ted --prompt "Once upon a time" --context-top-k 16,32,64,128 --show-context
 
+    Example: linnet generate runs/stories --prompt "Once upon a time" --max-tokens 50 --save-state story.safetensors
+
+    Example: linnet generate runs/stories --load-state story.safetensors --max-tokens 50
+
     Example: linnet generate runs/ted --context bank --max-tokens 1000000 --ignore-eos
     """
     from linnet.inference.caches import Caches
     from linnet.inference.language_model import load
     from linnet.inference.sampling import Sampling, fresh_seed
+    from linnet.inference.session import Session
     from linnet.inference.weights import convert_weights
 
     options = context_options.ContextOptions(
         context, context_top_k, context_threshold, context_min_tokens, show_context
     )
     options.check_kept(kv_cache)
+    _check_files(save_state, load_state, kv_cache and g_cache, options.typed)
     with as_options("temperature", "top_k", "top_p", "seed"):
-        sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None else seed)
+        sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None and load_state is None else seed)
     _set_threads(threads)
     prompt = _text(prompt)
     with as_options("device"):
@@ -106,21 +125,44 @@ def generate(
     if weights is not None:
         convert_weights(speaker.decoder, weights)
     contexts = options.contexts(speaker.decoder)
+    session = None
     with as_options("max_tokens", "prompt"):
-        continuation = speaker.stream(prompt, max_tokens, sampling, Caches(kv_cache, g_cache), contexts, ignore_eos)
+        if save_state is None and load_state is None:
+            caches = Caches(kv_cache, g_cache)
+            continuation = speaker.stream(prompt, max_tokens, sampling, caches, contexts, ignore_eos)
+        else:
+            session = Session(speaker, contexts) if load_state is None else Session.load(speaker, load_state)
+            session.feed(prompt)
+            continuation = session.stream(max_tokens, sampling, ignore_eos)
     view = ContextView(continuation.state if show_context else None, prompt, stream and not as_json)
     if as_json:
-        settings = {"seed": sampling.seed, "ignore_eos": ignore_eos, "operator": operator}
+        seed = sampling.seed if session is None else session.seed
+        settings = {"seed": seed, "ignore_eos": ignore_eos, "operator": operator}
         settings |= {"kv_cache": kv_cache, "g_cache": g_cache}
         _print_json(prompt, continuation, view, settings)
         view.print_table()
-        return
-    try:
-        _print_text(prompt, continuation, view, stream)
-    except KeyboardInterrupt:
+    else:
+        try:
+            _print_text(prompt, continuation, view, stream)
+        except KeyboardInterrupt:
+            _print_end(continuation, view, speaker.spec.context_length)
+            raise
         _print_end(continuation, view, speaker.spec.context_length)
-        raise
-    _print_end(continuation, view, speaker.spec.context_length)
+    if session is not None and save_state is not None:
+        session.save(save_state)
+        note(f"stream: {save_state}")
+
+
+def _check_files(save_state: Path | None, load_state: Path | None, cached: bool, context: str) -> None:
+    """`UserError` where a stream cannot be kept, or cannot go on as it is asked to."""
+    check_out_file(save_state, "--save-state")
+    for option, path in (("--save-state", save_state), ("--load-state", load_state)):
+        if path is not None and not cached:
+            off = "--no-kv-cache, --no-g-cache"
+            raise UserError(f"{option} {path}: a stream is kept with both caches; leave out {off}")
+    chosen = context.removesuffix("--show-context").strip()
+    if load_state is not None and chosen:
+        raise UserError(f"{chosen}: --load-state {load_state} has the context that it began with; leave it out")
 
 
 def _set_threads(threads: int | None) -> None:

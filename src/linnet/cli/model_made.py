@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def print_model_made(decoder: "Decoder", out: Path, as_json: bool) -> None:
     """The folder, the parameters and the bytes of its weights, in a line or as JSON."""
-    from linnet.model.folder import WEIGHTS
+    from linnet.model.store import WEIGHTS
 
     parameters = sum(parameter.numel() for parameter in decoder.parameters())
     weights_bytes = (out / WEIGHTS).stat().st_size

@@ -1,7 +1,7 @@
 """`linnet plan`: what a budget buys, by published scaling laws or by one fitted to your own runs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -9,9 +9,6 @@ from linnet.cli.console import check_out_file, check_out_folder, invocation, not
 from linnet.cli.report import show
 from linnet.core import numbers
 from linnet.core.errors import UserError
-
-if TYPE_CHECKING:
-    from linnet.scaling.law import Law
 
 BOUNDS = {
     "flops": ("FLOPs", "1e6", "1e30", "1e18"),
@@ -97,6 +94,7 @@ def plan_budget(
     from linnet.scaling.allocate import TrainingBudget
     from linnet.scaling.commands import commands, space_file
     from linnet.scaling.data_at_hand import read_data_at_hand
+    from linnet.scaling.law_file import laws_to_plan_with
     from linnet.scaling.plan import PlanSetting, make_plan
     from linnet.scaling.plan_pictures import plan_pictures
     from linnet.scaling.plan_tables import plan_figures, plan_tables, warnings
@@ -109,7 +107,7 @@ def plan_budget(
         check_out_file(space_file(out), f"--out {out}: the search space beside it,")
     check_out_folder(report, "--report")
     amounts = {name: _amount(text, name) for name, text in given.items() if text is not None}
-    budget, (chosen, laws) = TrainingBudget(**amounts), _laws(law)
+    budget, (chosen, laws) = TrainingBudget(**amounts), laws_to_plan_with(law)
     at_hand = None if data is None else read_data_at_hand(data)
     speed = None if throughput is None else Throughput(_amount(throughput, "throughput"))
     vocabulary = vocab_size or (at_hand.vocab_size if at_hand else None)
@@ -206,17 +204,6 @@ def fit(
         note(f"warning: {line}")
     facts = {"runs": f"{len(found.runs)} of {len(study.runs)} runs"}
     show("Scaling law", facts, plain, fit_tables(found), lambda: fit_pictures(found, published_laws()), report, as_json)
-
-
-def _laws(source: str) -> "tuple[Law, list[Law]]":
-    """The law to plan with, and all that are asked: the published ones, and a user's own first."""
-    from linnet.scaling.law_file import law_names, published_laws, read_law
-
-    published = published_laws()
-    if source in law_names():
-        return next(one for one in published if one.name == source), published
-    own = read_law(source).model_copy(update={"name": source})
-    return own, [own, *published]
 
 
 def _amount(text: str, name: str) -> float:

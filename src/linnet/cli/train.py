@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from linnet.cli.console import invocation
+from linnet.cli.console import invocation, note
 from linnet.core import numbers
 
 if TYPE_CHECKING:
@@ -16,7 +16,20 @@ def train(
     out: Annotated[Path, typer.Option(metavar="RUN", help="The run folder: new, or one to go on with.")],
     model: Annotated[
         str | None,
-        typer.Option(metavar="PRESET|FILE", help="A preset, or the file of a description.", show_default=False),
+        typer.Option(
+            metavar="PRESET|FILE|MODEL",
+            help="A preset, the file of a description, or a model folder, of which only the description is taken.",
+            show_default=False,
+        ),
+    ] = None,
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="MODEL",
+            help="A model folder, or that of a run, to begin with the weights of; the data's tokenizer has to be its.",
+            show_default=False,
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`.", show_default=False)
@@ -55,6 +68,8 @@ def train(
 
     Example: linnet train --model ted-tinystories --recipe ted-tinystories --data data/stories --out runs/ted
 
+    Example: linnet train --from runs/ted --data data/letters --out runs/ted-letters --set training.optimiser.lr=1e-4
+
     Example: linnet train --config run.yaml --out runs/small --set model.context_length=256
 
     Example: linnet train --model pldr-v51-110m-1 --recipe pldr-v51-110m-1 --data data/web --out runs/pldr
@@ -66,7 +81,9 @@ def train(
     from linnet.training.watch import terminal_watch
 
     keep_freed_memory()
-    run = read_run(config, model, data, changes, recipe)
+    run = read_run(config, model, data, changes, recipe, start_from)
+    if model is not None and Path(model).is_dir() and run.start_from is None:
+        note(f"note: --model {model}: its description alone, with fresh weights; --from {model} begins with its own")
     command = invocation()
     try:
         with terminal_watch(run.steps) as watch:

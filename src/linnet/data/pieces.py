@@ -80,13 +80,13 @@ class _Speech:
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
-        self._is_opening = True
+        self.is_opening = True
 
     def bytes_of(self, token: int) -> bytes:
         piece = self._pieces.table[token]
-        if self._is_opening:
+        if self.is_opening:
             begun = self._pieces.opening[token]
-            self._is_opening = not begun and (not piece or not self._pieces.opens_once)
+            self.is_opening = not begun and (not piece or not self._pieces.opens_once)
             return begun
         return piece
 
@@ -101,6 +101,16 @@ class TextStream:
     def push(self, token: int) -> str:
         """The text that this token completes, perhaps none."""
         return self._decoder.decode(self._speech.bytes_of(token))
+
+    def standing(self) -> dict[str, Any]:
+        """Where it stands, as plain data: the bytes that are held back, and whether nothing has been said yet."""
+        held, _ = self._decoder.getstate()
+        return {"held": held.hex(), "opening": self._speech.is_opening}
+
+    def go_on(self, standing: dict[str, Any]) -> None:
+        """Stand where another stream stood (`standing`)."""
+        self._decoder.setstate((bytes.fromhex(standing["held"]), 0))
+        self._speech.is_opening = bool(standing["opening"])
 
     def finish(self) -> str:
         """What is left at the end: U+FFFD for a character that never got its last byte."""

@@ -182,6 +182,15 @@ class TokenData:
                 _check_size(folder / shard.file, shard.tokens * np.dtype(manifest.dtype).itemsize)
         return cls(folder, manifest, tokenizer)
 
+    def check_tokenizer(self, path: Path) -> None:
+        """`UserError` unless the tokenizer of a model, `path`, is the one that the tokens were made with."""
+        own = Tokenizer.load(path).hash
+        if own != self.tokenizer.hash:
+            raise UserError(
+                f"{self.folder}: its tokens were made with another tokenizer (hash {self.tokenizer.hash[:12]}) than"
+                f" {path.parent}'s ({own[:12]}); prepare the text with --tokenizer {path}"
+            )
+
     def split(self, name: Split) -> TokenSequence:
         """The tokens of `train` or `validation`."""
         info = self.manifest.splits[name]

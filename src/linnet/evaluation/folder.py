@@ -11,7 +11,6 @@ from linnet.core.errors import UserError
 from linnet.data.loader import validation_windows
 from linnet.data.shards import TokenData, TokenSequence
 from linnet.data.split import Split
-from linnet.data.tokenizer import Tokenizer
 from linnet.data.windows import document_windows
 from linnet.evaluation.frozen import OperatorFrom, calibration_tokens
 from linnet.evaluation.likelihood import Evaluation, evaluate
@@ -19,8 +18,7 @@ from linnet.inference.device import resolve_device
 from linnet.inference.weights import convert_weights
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_chosen_operators
-from linnet.model.folder import TOKENIZER, load_decoder
-from linnet.model.spec import find_model_folder, no_model
+from linnet.model.store import TOKENIZER, load_decoder, model_folder
 from linnet.ops.cross_entropy import IGNORED
 from linnet.present.progress import progress
 
@@ -104,7 +102,7 @@ def model_on_data(
     """
     folder = model_folder(model)
     data = TokenData.open(data_folder)
-    check_tokenizer(folder, data)
+    data.check_tokenizer(folder / TOKENIZER)
     decoder = load_decoder(folder, resolve_device(device, "--device"))
     if operator is not None:
         decoder = with_chosen_operators(decoder, operator, seed)
@@ -116,24 +114,6 @@ def model_on_data(
             "--operator-from train: the operator would come from the evaluated text; with --split train use empty"
         )
     return ModelOnData(decoder, data, split, context, operator_from)
-
-
-def model_folder(path: str | Path) -> Path:
-    """The model folder itself, or the one in a run folder; `UserError` where there is none."""
-    folder = find_model_folder(Path(path))
-    if folder is None:
-        raise no_model(path)
-    return folder
-
-
-def check_tokenizer(folder: Path, data: TokenData) -> None:
-    """`UserError` unless the model's tokenizer is the data's."""
-    own = Tokenizer.load(folder / TOKENIZER).hash
-    if own != data.tokenizer.hash:
-        raise UserError(
-            f"{data.folder}: its tokens were made with another tokenizer (hash {data.tokenizer.hash[:12]}) than"
-            f" {folder}'s ({own[:12]}); prepare the text with --tokenizer {folder / TOKENIZER}"
-        )
 
 
 def _checked_context(decoder: Decoder, context_length: int | None) -> int:

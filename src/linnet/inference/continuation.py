@@ -45,11 +45,15 @@ class Continuation(Iterator[str]):
         prompt_tokens: int,
         bytes_of_state: Callable[[int], int],
         state: DecoderState | None = None,
+        ends: bool = True,
     ) -> None:
-        """`bytes_of_state`: of a state that holds so many tokens. `state`: the one that the steps advance."""
+        """`bytes_of_state`: of a state that holds so many tokens. `state`: the one that the steps advance.
+
+        `ends`: nothing follows, so that what is left of a character is said as U+FFFD.
+        """
         self.state = state
         self.figures = Figures(prompt_tokens, bytes_of_state)
-        self._steps, self._text = steps, text
+        self._steps, self._text, self._ends = steps, text, ends
         self._pieces = self._run()
 
     def __next__(self) -> str:
@@ -60,7 +64,7 @@ class Continuation(Iterator[str]):
         while (token := self._next_token()) is not None:
             if piece := self._text.push(token):
                 yield piece
-        if piece := self._text.finish():
+        if self._ends and (piece := self._text.finish()):
             yield piece
 
     def _next_token(self) -> int | None:

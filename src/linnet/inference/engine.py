@@ -121,7 +121,7 @@ def left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Te
 def _uniforms(sampling: Sampling, rows: int) -> Iterator[Tensor | None]:
     if sampling.greedy:
         return repeat(None)
-    return row_uniforms(fresh_seed() if sampling.seed is None else sampling.seed, rows)
+    return row_uniforms(fresh_seed() if sampling.seed is None else sampling.seed, rows, sampling.drawn)
 
 
 def _longest(prompts: Sequence[Sequence[int]]) -> int:

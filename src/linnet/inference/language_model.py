@@ -17,9 +17,9 @@ from linnet.inference.weights import convert_weights
 from linnet.layers.retention import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_chosen_operators
-from linnet.model.folder import TOKENIZER, load_decoder
-from linnet.model.spec import ModelSpec, find_model_folder, no_model
+from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
+from linnet.model.store import TOKENIZER, load_decoder, model_folder
 
 
 class LanguageModel:
@@ -141,7 +141,7 @@ class LanguageModel:
         steps = decode(
             self.decoder, [tokens], max_tokens, sampling, stop_ids, state=state, vocab_size=known, caches=caches
         )
-        bytes_of_state = self._bytes_of_state(state, caches)
+        bytes_of_state = self.bytes_of_state(state, caches)
         return Continuation(steps, self.tokenizer.stream(), len(tokens), bytes_of_state, state)
 
     def complete(
@@ -181,7 +181,7 @@ class LanguageModel:
             raise UserError(f"--no-kv-cache: nothing is kept of the text, so there is no context {retention}; use one")
         return None
 
-    def _bytes_of_state(self, state: DecoderState | None, caches: Caches) -> Callable[[int], int]:
+    def bytes_of_state(self, state: DecoderState | None, caches: Caches) -> Callable[[int], int]:
         """Of a state that holds so many tokens; measured, where it does not follow from their number."""
         if state is not None and any(retention != FULL for retention in retentions_of(state)):
             return lambda _: state.nbytes
@@ -199,9 +199,7 @@ def load(folder: str | Path, device: str = "auto", weights: str | None = None) -
     `device`: auto (cuda where there is one), cpu, cuda, cuda:1. `weights`: float32, bfloat16 or int8
     (`inference.weights`); None: as stored. Raises `UserError` that names what is missing, or a value that cannot be.
     """
-    path = find_model_folder(Path(folder))
-    if path is None:
-        raise no_model(folder)
+    path = model_folder(folder)
     decoder = load_decoder(path, resolve_device(device))
     if weights is not None:
         convert_weights(decoder, weights)

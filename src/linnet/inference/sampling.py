@@ -30,12 +30,14 @@ class Sampling:
     top_p: only the fewest most likely tokens whose probabilities together reach it; 1 for all.
     seed: the same seed gives the same tokens; None draws a fresh one. Row `b` of a batch draws from `seed + b`, so
         its tokens are those that it would get alone with that seed.
+    drawn: the first so many random numbers of a seed have been used before.
     """
 
     temperature: float = 0.8
     top_k: int = 0
     top_p: float = 1.0
     seed: int | None = None
+    drawn: int = 0
 
     def __post_init__(self) -> None:
         _check("temperature", self.temperature, self._temperature_fits(), f"0 (greedy) or from {LOWEST_TEMPERATURE} on")
@@ -58,9 +60,14 @@ def fresh_seed() -> int:
     return torch.Generator().seed() % 2**63
 
 
-def row_uniforms(seed: int, rows: int) -> Iterator[Tensor]:
-    """Random numbers in `(0, 1]` without end, float64 `[B]` on the CPU; each row has a stream of its own."""
+def row_uniforms(seed: int, rows: int, drawn: int = 0) -> Iterator[Tensor]:
+    """Random numbers in `(0, 1]` without end, float64 `[B]` on the CPU; each row has a stream of its own.
+
+    It begins behind the first `drawn` ones.
+    """
     generators = [torch.Generator().manual_seed(seed + row) for row in range(rows)]
+    for generator in generators:
+        torch.rand(drawn, dtype=torch.float64, generator=generator)
     while True:
         yield 1.0 - torch.cat([torch.rand(1, dtype=torch.float64, generator=generator) for generator in generators])
 

@@ -1,6 +1,8 @@
 """The decode state of a decoder on disk, as safetensors: go on later, elsewhere, where a stream was left."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from safetensors import safe_open
@@ -11,7 +13,7 @@ from linnet.core.errors import UserError
 from linnet.core.files import atomic_path
 from linnet.core.tensor_file import read_tensors
 from linnet.inference.retention import Retentions, from_json, retaining_state, retentions_of, to_json
-from linnet.layers.retention import FULL, FullRetention, Retention
+from linnet.layers.retention import FULL, BankRetention, FullRetention, Retention
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -24,11 +26,11 @@ CONTEXTS = "contexts"
 """Key of the file's metadata: how each layer keeps the past, as JSON."""
 
 
-def save_state(state: DecoderState, path: str | Path) -> None:
-    """Write a state; the file appears whole or not at all."""
+def save_state(state: DecoderState, path: str | Path, notes: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Write a state, and with it `notes` by name; the file appears whole or not at all."""
     tensors = {name: tensor.detach().contiguous() for name, tensor in state.tensors().items()}
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, {CONTEXTS: to_json(retentions_of(state))})
+        save_file(tensors, temporary, {**notes, CONTEXTS: to_json(retentions_of(state))})
 
 
 def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
@@ -71,10 +73,26 @@ def _positions(tensors: dict[str, Tensor], batch: int, path: Path) -> Tensor:
     return value
 
 
+def read_notes(path: str | Path) -> dict[str, str]:
+    """What was written with a state that has been read."""
+    with safe_open(path, "pt") as file:
+        return dict(file.metadata() or {})
+
+
+def grown(state: DecoderState, capacity: int) -> DecoderState:
+    """A copy with room for `capacity` tokens, at least as many as there was room for."""
+    for choice in retentions_of(state):
+        if isinstance(choice, BankRetention) and choice.length is not None and capacity > choice.length:
+            raise UserError(
+                f"retention: a bank for {choice.length} tokens: the stream has to hold {capacity}; begin it with a bank"
+                " for as many, BankRetention(length)"
+            )
+    return state.grown(capacity)
+
+
 def _retentions(path: Path) -> list[Retention] | FullRetention:
     """How the layers of the saved state keep the past; files of old do not say it, there all is kept."""
-    with safe_open(path, "pt") as file:
-        text = (file.metadata() or {}).get(CONTEXTS)
+    text = read_notes(path).get(CONTEXTS)
     try:
         return FULL if text is None else from_json(text)
     except ValueError as error:

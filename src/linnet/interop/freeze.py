@@ -4,10 +4,10 @@ from pathlib import Path
 
 from linnet.core.errors import UserError
 from linnet.inference.language_model import LanguageModel, load
-from linnet.inference.model_folder import check_new_folder, write_model_folder
 from linnet.inspection.source import deduced
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_fixed_operators
+from linnet.model.store import check_new_folder, write_model
 
 
 def frozen(model: LanguageModel, prompt: str = "") -> Decoder:
@@ -20,11 +20,24 @@ def frozen(model: LanguageModel, prompt: str = "") -> Decoder:
     return with_fixed_operators(model.decoder, [layer["G"] for layer in deduced(model, prompt).layers])
 
 
-def export_frozen(folder: str | Path, out: str | Path, prompt: str = "", command: str | None = None) -> Decoder:
-    """Write the frozen model of a model folder, or a run's, as the model folder `out`."""
+def export(
+    model: str | Path,
+    out: str | Path,
+    *,
+    freeze_operator: bool = False,
+    prompt: str = "",
+    command: str | None = None,
+) -> Decoder:
+    """Write a model folder, or a run's, in another form: the model folder `out`, whose decoder is returned.
+
+    freeze_operator: a PLDR-LLM keeps the operator that it infers from `prompt` in the place of the net that infers it
+    (`frozen`). command: kept in `run.json`. Raises `UserError` where no form is asked for, or the model has none such.
+    """
+    if not freeze_operator:
+        raise UserError("export: no form was asked for; expected --freeze-operator")
     check_new_folder(out)
-    model = load(folder, device="cpu")
-    decoder = frozen(model, prompt)
-    made = {"frozen_from": str(folder), "operator_prompt": prompt, "command": command}
-    write_model_folder(out, decoder, model.tokenizer, made)
+    source = load(model, device="cpu")
+    decoder = frozen(source, prompt)
+    made = {"frozen_from": str(model), "operator_prompt": prompt, "command": command}
+    write_model(out, decoder, source.tokenizer, made)
     return decoder

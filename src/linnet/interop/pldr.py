@@ -7,13 +7,11 @@ its tokenizer a SentencePiece model beside it.
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.model_folder import check_new_folder, write_model_folder
 from linnet.interop.names import from_pldr
 from linnet.interop.pldr_layout import published_mixer, published_shapes
 from linnet.interop.pldr_transformers import CONFIG, WEIGHTS, is_transformers_folder, read_config, read_weights
@@ -22,9 +20,9 @@ from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.files import choose_operators
 from linnet.model.decoder import Decoder
-from linnet.model.fixed import without_operator_file
-from linnet.model.folder import check_tensors
 from linnet.model.spec import ModelSpec
+from linnet.model.store import check_new_folder, check_tensors, write_model
+from linnet.model.undrawn import decoder_of, without_operator_file
 
 STATE = "model_state_dict"
 
@@ -64,7 +62,7 @@ def import_pldr(
     decoder = _decoder(published)
     made = {"imported_from": str(published.weights), "sha256": sha256_of(published.weights), "tokenizer": str(pieces)}
     given = {} if operator is None else {"operator": operator}
-    write_model_folder(out, decoder, speech, {**made, **given, "command": command})
+    write_model(out, decoder, speech, {**made, **given, "command": command})
     return decoder
 
 
@@ -114,10 +112,7 @@ def _decoder(published: Published) -> Decoder:
     precision = next(iter(tensors.values())).dtype
     for layer, operator_HKK in enumerate(published.operators or ()):
         tensors[f"blocks.0.layers.{layer}.mixer.operator.g"] = operator_HKK.to(precision).clone()
-    with torch.device("meta"):
-        decoder = Decoder(without_operator_file(model))
-    decoder.load_state_dict(tensors, assign=True)
-    return decoder
+    return decoder_of(without_operator_file(model), tensors)
 
 
 def _tokenizer(pieces: Path, published: Published) -> Tokenizer:

@@ -17,7 +17,8 @@ from linnet.core.tensor_file import read_tensors
 from linnet.interop.pldr_layout import FIXED, LEARNED
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.operator import NORM_EPS
-from linnet.model.spec import ModelSpec, read_description
+from linnet.model.spec import ModelSpec
+from linnet.model.store import read_description
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 OPERATORS, READ = "decoder.past_G_values", "decoder.past_G_values_status"

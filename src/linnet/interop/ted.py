@@ -17,14 +17,14 @@ from linnet.core.errors import UserError
 from linnet.core.files import read_json, sha256_of
 from linnet.core.spec import Spec
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.model_folder import check_new_folder, write_model_folder
 from linnet.interop.characters import tokenizer_from_characters
 from linnet.interop.names import from_ted
 from linnet.interop.pth import check_one_precision, read_pth
 from linnet.layers.feed_forwards.glu import GatedSpec
 from linnet.model.decoder import Decoder
-from linnet.model.folder import check_tensors
-from linnet.model.spec import ModelSpec, read_description
+from linnet.model.spec import ModelSpec
+from linnet.model.store import check_new_folder, check_tensors, read_description, write_model
+from linnet.model.undrawn import decoder_of
 
 SIZES, VOCABULARY, JSON_WEIGHTS, PICKLED_WEIGHTS = "model.json", "vocab.json", "weights.json", "weights.pth"
 PRESET = "ted-tinystories"
@@ -71,11 +71,9 @@ def import_ted(
     named = read_json_weights(weights) if weights.name == JSON_WEIGHTS else read_pth(weights)
     check_tensors(named, published_shapes(model), weights, f"the model in {SIZES}")
     check_one_precision(named, weights)
-    with torch.device("meta"):
-        decoder = Decoder(model)
-    decoder.load_state_dict(from_ted(named, model.layers), assign=True)
+    decoder = decoder_of(model, from_ted(named, model.layers))
     made = {"imported_from": str(weights), "sha256": sha256_of(weights), "end_character": end, "command": command}
-    write_model_folder(out, decoder, tokenizer, made)
+    write_model(out, decoder, tokenizer, made)
     return decoder
 
 

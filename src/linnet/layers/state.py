@@ -63,6 +63,11 @@ class State:
         }
         return replace(self, **joined)
 
+    def grown(self, capacity: int) -> Self:
+        """A copy with room for `capacity` tokens, at least as many as there was room for."""
+        tensors = self.tensors().items()
+        return replace(self, **{name: _padded(tensor, self.room.get(name), capacity) for name, tensor in tensors})
+
     def take(self, other: Self) -> None:
         """Become what `other` is; its tensors are not copied."""
         for field in fields(self):
@@ -140,12 +145,17 @@ def _row_bytes(tensor: Tensor, room: int | None, tokens: int) -> int:
 
 
 def _with_room(tensors: Sequence[Tensor], room: int | None) -> list[Tensor]:
-    """The tensors with the room of the roomiest, zeros behind."""
+    """The tensors with the room of the roomiest."""
+    most = 0 if room is None else max(tensor.shape[room] for tensor in tensors)
+    return [_padded(tensor, room, most) for tensor in tensors]
+
+
+def _padded(tensor: Tensor, room: int | None, places: int) -> Tensor:
+    """A copy with so many places, zeros in those that are new."""
     if room is None:
-        return list(tensors)
-    most = max(tensor.shape[room] for tensor in tensors)
-    behind = tensors[0].dim() - 1 - room
-    return [F.pad(tensor, (0, 0) * behind + (0, most - tensor.shape[room])) for tensor in tensors]
+        return tensor.clone()
+    behind = tensor.dim() - 1 - room
+    return F.pad(tensor, (0, 0) * behind + (0, places - tensor.shape[room]))
 
 
 def write_rows(kept_BC: Tensor, new_BT: Tensor, view: View) -> None:

@@ -16,6 +16,7 @@ from linnet.layers.contract import Mixer
 from linnet.layers.registry import MIXERS, kinds_with_operators, operator_files
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.undrawn import decoder_of, shapes_only
 
 Shape = tuple[int, ...]
 
@@ -42,20 +43,9 @@ def check_fixed_operators(spec: ModelSpec, origin: str) -> None:
         operator_files().choose(spec.initialisation.operator, _given_shapes(spec), origin)
 
 
-def without_operator_file(spec: ModelSpec) -> ModelSpec:
-    """A model of the same shapes that reads no file of operators: they lie in its weights."""
-    start = spec.initialisation.model_copy(update={"operator": "identity"})
-    return spec.model_copy(update={"initialisation": start})
-
-
 def check_taught_operators(teacher: ModelSpec, spec: ModelSpec, where: str) -> None:
     """`UserError`, with `where` in front, unless the operators of `teacher` fit `spec`, whose operators are given."""
-    operator_files().check_fit(_given_shapes(spec), _shapes(_without_numbers(teacher)), where)
-
-
-def _without_numbers(spec: ModelSpec) -> Decoder:
-    with torch.device("meta"):
-        return Decoder(spec)
+    operator_files().check_fit(_given_shapes(spec), _shapes(shapes_only(teacher)), where)
 
 
 def _shapes(decoder: Decoder) -> list[Shape]:
@@ -63,7 +53,7 @@ def _shapes(decoder: Decoder) -> list[Shape]:
 
 
 def _given_shapes(spec: ModelSpec) -> list[Shape]:
-    given = (sublayer.given for sublayer in _without_numbers(spec).sublayers)
+    given = (sublayer.given for sublayer in shapes_only(spec).sublayers)
     return [tuple(g_HKK.shape) for g_HKK in given if g_HKK is not None]
 
 
@@ -79,14 +69,14 @@ def with_fixed_operators(decoder: Decoder, operators: Sequence[Tensor]) -> Decod
 
     A block that repeats one set of weights gets a set for each layer, as the operators differ.
     """
-    fixed = _without_numbers(fixed_spec(decoder.spec))
+    spec = fixed_spec(decoder.spec)
+    fixed = shapes_only(spec)
     given = {id(sublayer.given) for sublayer in fixed.sublayers}
     names = [name for name, tensor in fixed.named_buffers() if id(tensor) in given]
     tensors = {name: _source(name, decoder) for name in fixed.state_dict() if name not in names}
     for name, operator in zip(names, operators, strict=True):
         tensors[name] = operator.to(decoder.device, decoder.dtype).clone()
-    fixed.load_state_dict(tensors, assign=True)
-    return fixed.train(decoder.training)
+    return decoder_of(spec, tensors).train(decoder.training)
 
 
 def fixed_spec(spec: ModelSpec) -> ModelSpec:

@@ -6,14 +6,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from linnet.core.errors import UserError
-from linnet.core.files import read_json
-from linnet.core.spec import Spec, read_yaml
+from linnet.core.spec import Spec
 from linnet.layers.registry import MIXERS, AnyFeedForward, AnyMixer, kinds_with_operators, operator_files
 from linnet.nn.norms import BlockNormSpec, NormSpec
-
-CONFIG = "config.json"
-"""The description in a model folder."""
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -144,6 +139,8 @@ class ModelSpec(Spec):
     @classmethod
     def load(cls, source: str | Path) -> "ModelSpec":
         """A model's description from a preset's name, a YAML file, or a model folder."""
+        from linnet.model.store import read_description  # on use: what is stored are models of this description
+
         return cls.parse(read_description(source), str(source))
 
     def replace(self, **changes: Any) -> "ModelSpec":
@@ -179,43 +176,3 @@ def operator_file(source: str) -> Path | None:
 def preset_names() -> list[str]:
     """The names of the presets that come with linnet."""
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
-
-
-def find_model_folder(path: Path) -> Path | None:
-    """The model folder that `path` is, or that the run folder `path` has; None where there is neither."""
-    return next((folder for folder in (path, path / "model") if (folder / CONFIG).is_file()), None)
-
-
-def no_model(source: str | Path) -> UserError:
-    """What is said of a path that holds no model's weights: where they may be, or how they are made."""
-    path = Path(source)
-    if not path.exists() and str(source) in preset_names():
-        making = f"linnet train --model {source} --data DIR --out runs/{source}"
-        return UserError(f"{source}: a preset, a description without weights; `{making}` trains it")
-    if not path.is_dir():
-        return UserError(f"{source}: no such folder; expected a model folder or the folder of a training run")
-    runs = sorted(str(run) for run in path.glob("runs/*") if find_model_folder(run))
-    if runs:
-        return UserError(f"{source}: the folder of a comparison; expected one of its runs, as {runs[0]}")
-    return UserError(f"{source}: neither a model folder nor a run folder with one (no {CONFIG})")
-
-
-def read_description(source: str | Path) -> dict[str, Any]:
-    """The plain data behind a preset's name, a YAML or JSON file, a model folder, or a run folder with one.
-
-    Raises `UserError` where there is no such thing, or it holds no mapping.
-    """
-    preset = PRESETS / f"{source}.yaml"
-    path = preset if preset.parent == PRESETS and preset.is_file() else Path(source)
-    if path.is_dir():
-        folder = find_model_folder(path)
-        if folder is None:
-            raise no_model(source)
-        path = folder / CONFIG
-    if not path.exists():
-        raise UserError(f"{source}: no such file, and no preset of that name; presets: {', '.join(preset_names())}")
-    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
-    if not isinstance(data, dict):
-        kind = "nothing" if data is None else type(data).__name__
-        raise UserError(f"{source}: expected a mapping (name, vocab_size, d_model, …), found {kind}")
-    return data

@@ -72,6 +72,13 @@ class DecoderState:
         positions = tuple(position for state in together for position in state.positions)
         return DecoderState(layers, feed_forwards, max(state.capacity for state in together), positions)
 
+    def grown(self, capacity: int) -> "DecoderState":
+        """A copy with room for `capacity` tokens, at least as many as there was room for."""
+        layers, feed_forwards = (
+            tuple(state.grown(capacity) for state in part) for part in (self.layers, self.feed_forwards)
+        )
+        return DecoderState(layers, feed_forwards, capacity, self.positions)
+
     def crop(self, length: int) -> None:
         """Let every row go back to its first `length` tokens; `ValueError` if one has seen fewer."""
         if not 0 <= length <= min(self.positions):

@@ -4,11 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import torch
-
 from linnet.model.cost import model_cost
-from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.undrawn import shapes_only
 from linnet.training.optimiser import split_by_decay
 
 Counting = Literal["total", "without_embedding", "matrices_and_head"]
@@ -44,8 +42,7 @@ def parameter_counts(spec: ModelSpec) -> ParameterCounts:
     """Count them from the description; no weight is made."""
     cost = model_cost(spec)
     head = math.prod(cost.head_matrix)
-    with torch.device("meta"):
-        decoder = Decoder(spec)
+    decoder = shapes_only(spec)
     decayed, _ = split_by_decay(decoder)
     matrices = sum(parameter.numel() for parameter in decayed.values())
     own_head = 0 if spec.head.tied else head

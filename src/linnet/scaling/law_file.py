@@ -36,6 +36,15 @@ def published_laws() -> list[Law]:
     return [read_law(name) for name in law_names()]
 
 
+def laws_to_plan_with(source: str) -> tuple[Law, list[Law]]:
+    """The law to plan with, and all that are asked: the published ones, and a user's own first."""
+    published = published_laws()
+    if source in law_names():
+        return next(one for one in published if one.name == source), published
+    own = read_law(source).model_copy(update={"name": source})
+    return own, [own, *published]
+
+
 def _form(plain: dict[str, Any], path: Path) -> type[Law]:
     form = plain.get("form", "parametric")
     if form not in FORMS:

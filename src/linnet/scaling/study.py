@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from linnet.core.errors import UserError
+from linnet.model.store import RUNS
 from linnet.present.progress import progress
 from linnet.scaling.points import Run
 from linnet.scaling.run_folders import FolderRun, NoRunError, check_comparable, read_run_folder
 from linnet.scaling.run_table import read_run_table
-from linnet.training.record import CONFIG, RUNS
+from linnet.training.record import CONFIG
 
 TABLE_SUFFIX = ".csv"
 

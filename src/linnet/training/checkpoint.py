@@ -18,7 +18,7 @@ from linnet.core.files import atomic_directory, read_json, sha256_of, write_json
 from linnet.core.tensor_file import read_tensors
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
-from linnet.model.folder import TOKENIZER, WEIGHTS, save_decoder
+from linnet.model.store import TOKENIZER, WEIGHTS, save_decoder
 
 VERSION = 1
 MOMENTS = "optimiser.safetensors"

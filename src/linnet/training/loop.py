@@ -28,9 +28,7 @@ from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.likelihood import Evaluation, evaluate
 from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
-from linnet.model.decoder import Decoder
-from linnet.model.fixed import without_operator_file
-from linnet.model.folder import check_tensors, shapes_of
+from linnet.model.store import check_tensors, shapes_of
 from linnet.training.checkpoint import (
     checkpoint_path,
     checkpoint_steps,
@@ -47,6 +45,7 @@ from linnet.training.record import RunFolder
 from linnet.training.schedule import learning_rate
 from linnet.training.spec import RunSpec, TrainingSpec
 from linnet.training.standing import Meter, Standing
+from linnet.training.start import first_decoder, unfilled_decoder
 from linnet.training.step import NonFiniteError, Stepper
 from linnet.training.stop import Stopped, StopRequest
 from linnet.training.summary import summarise
@@ -133,10 +132,8 @@ class Trainer:
         self.validation_windows = document_windows(self.validation, data.tokenizer.end_id, self.context_length)
         self.calibration_1T = calibration_tokens(data, spec.evaluate.operator_from, self.context_length)
         self.token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(self.device)
-        # A checkpoint holds the operators that a file gave: the file may be gone.
         begun = bool(checkpoint_steps(folder.checkpoints))
-        first = run.model_copy(update={"model": without_operator_file(run.model)}) if begun else run
-        self.decoder = _first_decoder(first).to(self.device)
+        self.decoder = (unfilled_decoder(run) if begun else first_decoder(run, data)).to(self.device)
         self.optimiser = build_optimiser(spec.optimiser, self.decoder)
         settings: dict[str, Any] = {"penalties": checked_penalties(self.decoder, spec.penalties)}
         if spec.documents == "apart":
@@ -167,7 +164,7 @@ class Trainer:
             self.standing, self.saved = standing, (standing.step, standing.closed)
             self.watch.note(f"going on from step {standing.step} ({checkpoint.path})")
         elif checkpoint_steps(self.folder.checkpoints):  # none of them is whole
-            self.decoder.load_state_dict(_first_decoder(self.run).state_dict())
+            self.decoder.load_state_dict(first_decoder(self.run, self.data).state_dict())
         step = self.standing.step
         discard_after(self.folder.checkpoints, step)
         self.folder.metrics.cut(step if self.standing.closed else step - 1)
@@ -327,17 +324,13 @@ def manifest_hash(data: TokenData) -> str:
     return hashlib.sha256(json.dumps(data.manifest.model_dump(), sort_keys=True).encode()).hexdigest()
 
 
-def _first_decoder(run: RunSpec) -> Decoder:
-    """A decoder with the weights that the seed gives; the caller's random numbers are left as they were."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.training.seed)
-        return Decoder(run.model)
-
-
 def fitted(run: RunSpec, data: TokenData, watch: Watch) -> RunSpec:
-    """The run as it is trained: resolved, with a model for the data's tokenizer."""
+    """The run as it is trained: resolved, with a model for the data's tokenizer.
+
+    A model that begins with another's weights has a vocabulary already, in which the tokenizer has room.
+    """
     found, wanted = run.model.vocab_size, data.tokenizer.vocab_size
-    if found != wanted:
+    if found != wanted and run.start_from is None:
         model = run.model.replace(vocab_size=wanted)
         before, after = (numbers.metric(model_cost(spec).parameters) for spec in (run.model, model))
         watch.note(

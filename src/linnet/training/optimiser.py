@@ -1,22 +1,20 @@
 """AdamW with decay on matrices or on all parameters, and its moments as named tensors."""
 
-import torch
 from torch import Tensor, nn
 
 from linnet.layers.contract import linear_maps
 from linnet.model.decoder import Decoder
+from linnet.training.adamw import AdamW, Group
 from linnet.training.spec import OptimiserSpec
 
 
-def build_optimiser(spec: OptimiserSpec, decoder: Decoder) -> torch.optim.AdamW:
+def build_optimiser(spec: OptimiserSpec, decoder: Decoder) -> AdamW:
     """AdamW over all parameters, in the fused form of PyTorch (CPU and CUDA)."""
     decayed, free = split_by_decay(decoder)
     of_free = spec.weight_decay if spec.weight_decay_on == "all" else 0.0
-    groups = [
-        {"params": list(decayed.values()), "weight_decay": spec.weight_decay},
-        {"params": list(free.values()), "weight_decay": of_free},
-    ]
-    return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=True)
+    parts = ((decayed, spec.weight_decay), (free, of_free))
+    groups = [Group(params=list(named.values()), lr=spec.lr, weight_decay=decay) for named, decay in parts]
+    return AdamW(groups, spec.betas, spec.eps)
 
 
 def split_by_decay(decoder: Decoder) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
@@ -37,13 +35,13 @@ def split_by_decay(decoder: Decoder) -> tuple[dict[str, nn.Parameter], dict[str,
     return decayed, free
 
 
-def set_learning_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
+def set_learning_rate(optimiser: AdamW, lr: float) -> None:
     """The learning rate of the next update."""
     for group in optimiser.param_groups:
         group["lr"] = lr
 
 
-def optimiser_tensors(optimiser: torch.optim.Optimizer, decoder: Decoder) -> dict[str, Tensor]:
+def optimiser_tensors(optimiser: AdamW, decoder: Decoder) -> dict[str, Tensor]:
     """Moments and step counts as `parameter/key`; empty before the first update."""
     return {
         f"{name}/{key}": tensor
@@ -52,7 +50,7 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer, decoder: Decoder) -> dic
     }
 
 
-def load_optimiser_tensors(optimiser: torch.optim.Optimizer, decoder: Decoder, tensors: dict[str, Tensor]) -> None:
+def load_optimiser_tensors(optimiser: AdamW, decoder: Decoder, tensors: dict[str, Tensor]) -> None:
     """Put back what `optimiser_tensors` gave. Tensors are copied, so that they lie in memory as PyTorch aligns them."""
     parameters = dict(decoder.named_parameters())
     for path, tensor in tensors.items():

@@ -19,25 +19,18 @@ from linnet.core.errors import UserError
 from linnet.core.files import read_json, sha256_of, write_json, write_text
 from linnet.core.spec import read_yaml
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.model_folder import write_model_folder
 from linnet.model.decoder import Decoder
-from linnet.model.folder import RUN
-from linnet.model.spec import operator_file
+from linnet.model.store import MODEL, RUN, write_model
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.spec import RunSpec
+from linnet.training.start import OPERATOR, START_FROM, begun_with
 
-CONFIG, FILES, METRICS, CURVES, CHECKPOINTS, MODEL, LOCK = (
-    "config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", "model", ".lock",
+CONFIG, FILES, METRICS, CURVES, CHECKPOINTS, LOCK = (
+    "config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", ".lock",
 )  # fmt: skip
 
 DIVERGED = "diverged.json"
 """In the folder of a run that diverged: where and why. Such a run is not trained again."""
-
-RUNS = "runs"
-"""In the folder of an experiment: the folders of its runs."""
-
-OPERATOR = "model.initialisation.operator"
-"""The field that may name a file, which is compared by its content."""
 
 
 class RunFolder:
@@ -52,7 +45,7 @@ class RunFolder:
     def check(self, run: RunSpec) -> None:
         """`UserError` unless the folder is new, empty, or that of the same run.
 
-        Its data may have moved; a file of operators is its content, however it is named.
+        Its data may have moved; a file that it began with is its content, however it is named.
         """
         if (self.path / CONFIG).is_file():
             before = _leaves(self.configuration().plain())
@@ -96,28 +89,34 @@ class RunFolder:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
         if not (self.path / CONFIG).is_file():
             write_text(self.path / CONFIG, yaml.safe_dump(run.plain(), sort_keys=False, allow_unicode=True))
-        file = operator_file(run.model.initialisation.operator)
-        if file is not None and not (self.path / FILES).is_file() and not checkpoint_steps(self.checkpoints):
-            write_json(self.path / FILES, {OPERATOR: sha256_of(file)})
+        files = begun_with(run.model.initialisation.operator, run.start_from)
+        if files and not (self.path / FILES).is_file() and not checkpoint_steps(self.checkpoints):
+            write_json(self.path / FILES, {field: sha256_of(file) for field, file in files.items()})
+
+    def hashes(self) -> dict[str, str]:
+        """By field, the SHA-256 of the files that the run began with."""
+        known = read_json(self.path / FILES) if (self.path / FILES).is_file() else {}
+        return dict(known)
 
     def _compare_by_content(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         """Let the same file under another name be the same value; tell different files of one name apart.
 
-        A run that has begun needs its file no more. Where it is gone the name alone decides.
+        A run that has begun needs its files no more. Where one is gone the name alone decides.
         """
-        file = operator_file(now[OPERATOR])
-        if file is None or not file.is_file() or not (self.path / FILES).is_file():
-            return
-        known, found = read_json(self.path / FILES)[OPERATOR], sha256_of(file)
-        if known == found:
-            now[OPERATOR] = before[OPERATOR]
-        else:
-            before[OPERATOR] += f" (SHA-256 {known[:12]})"
-            now[OPERATOR] += f" (SHA-256 {found[:12]})"
+        known = self.hashes()
+        for field, file in begun_with(now[OPERATOR], now[START_FROM]).items():
+            if field not in known:
+                continue
+            found = sha256_of(file)
+            if known[field] == found:
+                now[field] = before[field]
+            else:
+                before[field] = f"{before[field]} (SHA-256 {known[field][:12]})"
+                now[field] = f"{now[field]} (SHA-256 {found[:12]})"
 
     def write_model(self, decoder: Decoder, tokenizer: Tokenizer, summary: dict[str, Any]) -> None:
         """Write `model/`: description, weights, tokenizer, and how it was made."""
-        write_model_folder(self.model, decoder, tokenizer, summary)
+        write_model(self.model, decoder, tokenizer, summary)
 
     def draw_curves(self, title: str, causal: bool) -> None:
         """Draw `curves.png` from the metrics."""

@@ -1,5 +1,6 @@
 """The typed description of a training run, from YAML and `section.key=value` overrides."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -8,7 +9,8 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec, override, read_assignment, read_yaml
 from linnet.evaluation.frozen import OperatorFrom
-from linnet.model.spec import ModelSpec, read_description
+from linnet.model.spec import ModelSpec
+from linnet.model.store import read_description
 from linnet.training.recipe import merged, read_recipe
 
 DEFAULT_STEPS = 1000
@@ -146,9 +148,13 @@ class TrainingSpec(Spec):
 
 
 class RunSpec(Spec):
-    """A whole run: which model, which data folder, how it is trained."""
+    """A whole run: which model, which data folder, how it is trained.
+
+    start_from: a model folder, or a run's, whose weights the model begins with; null for what the seed draws.
+    """
 
     model: ModelSpec
+    start_from: Path | None = None
     data: Path
     training: TrainingSpec = TrainingSpec()
 
@@ -194,16 +200,19 @@ class RunSpec(Spec):
 
 def read_run(
     config: str | Path | None = None,
-    model: str | Path | None = None,
+    model: str | Path | ModelSpec | None = None,
     data: str | Path | None = None,
     assignments: list[str] | None = None,
     recipe: str | Path | None = None,
+    start_from: str | Path | None = None,
+    training: Mapping[str, Any] | None = None,
 ) -> RunSpec:
     """A run from a YAML file with the sections `model`, `data`, `training`, and what is given beside it.
 
-    `model` (a preset's name, a YAML file or a model folder) and `data` replace the file's; `recipe` (`read_recipe`)
-    lies under its `training`; `assignments` (`training.steps=200`, `model.context_length=256`) come last. `UserError`
-    names the field that is wrong.
+    `model` (a preset's name, a YAML file, a model folder, a description), `data` and `start_from` (a model folder,
+    whose description is taken where no model is given) replace the file's; `recipe` (`read_recipe`) lies under its
+    `training`, the fields `training` over it; `assignments` (`training.steps=200`, `model.context_length=256`) come
+    last. `UserError` names the field that is wrong.
     """
     plain = _mapping(config)
     if recipe is not None:
@@ -211,10 +220,14 @@ def read_run(
         if "tokens" in own or any(given.startswith("training.tokens=") for given in assignments or []):
             fields.pop("steps", None)  # the other way to say how long
         plain["training"] = merged(fields, own)
+    if training is not None:
+        plain["training"] = merged(plain.get("training") or {}, dict(training))
     if model is not None:
-        plain["model"] = str(model)
+        plain["model"] = model.model_dump() if isinstance(model, ModelSpec) else str(model)
     if data is not None:
         plain["data"] = str(data)
+    if start_from is not None:
+        plain["start_from"] = str(start_from)
     return run_of(plain, assignments or [], str(config) if config is not None else "run")
 
 
@@ -224,6 +237,8 @@ def run_of(plain: dict[str, Any], assignments: list[str], origin: str, assigned_
     `UserError` names the field at fault, after `origin`, or after `assigned_by` where an assignment gave its value.
     """
     plain = dict(plain)
+    if plain.get("model") is None and plain.get("start_from") is not None:
+        plain["model"] = str(plain["start_from"])
     described = plain.get("model")
     if isinstance(described, str):
         plain["model"] = read_description(described)

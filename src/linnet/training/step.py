@@ -13,6 +13,7 @@ from torch import Tensor
 from linnet.evaluation.likelihood import text_bytes
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORED
+from linnet.training.adamw import AdamW
 from linnet.training.objective import Objective
 from linnet.training.optimiser import set_learning_rate
 from linnet.training.spec import ClipSpec
@@ -47,7 +48,7 @@ class Stepper:
 
     decoder: Decoder
     objective: Objective
-    optimiser: torch.optim.Optimizer
+    optimiser: AdamW
     clip: ClipSpec
     precision: torch.dtype
     token_bytes_V: Tensor

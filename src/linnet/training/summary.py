@@ -8,6 +8,7 @@ import torch
 from linnet import __version__
 from linnet.training.checkpoint import checkpoint_path
 from linnet.training.machine import peak_memory_bytes
+from linnet.training.start import START_FROM
 
 if TYPE_CHECKING:
     from linnet.training.loop import Trainer
@@ -34,6 +35,7 @@ def summarise(trainer: "Trainer", command: str | None) -> dict[str, Any]:
         "validation": standing.validation and {"step": standing.evaluation_step, **standing.validation},
         "best": _best(trainer),
         "command": command,
+        "started_from": _start(trainer),
         "seed": trainer.spec.seed,
         "data": {
             "path": str(trainer.run.data),
@@ -50,6 +52,12 @@ def _best(trainer: "Trainer") -> dict[str, Any] | None:
         return None
     path = checkpoint_path(folder.checkpoints, standing.best_step).relative_to(folder.path)
     return {"step": standing.best_step, "bits_per_byte": standing.best_bits_per_byte, "checkpoint": str(path)}
+
+
+def _start(trainer: "Trainer") -> dict[str, Any] | None:
+    """The model whose weights the run began with, and their hash."""
+    source = trainer.run.start_from
+    return None if source is None else {"model": str(source), "sha256": trainer.folder.hashes().get(START_FROM)}
 
 
 def _machine(trainer: "Trainer") -> dict[str, Any]:

@@ -13,8 +13,8 @@ from linnet.core.tensor_file import read_tensors
 from linnet.inference.state import load_state
 from linnet.layers.mixers.plga.files import read_operators
 from linnet.model.decoder import Decoder
-from linnet.model.folder import load_decoder, save_decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import load_decoder, save_decoder
 
 
 def refusal(read: Callable[[Path], object], path: Path) -> str:

@@ -16,7 +16,7 @@ from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.layers.contract import MixerSpec
-from linnet.model.folder import save_decoder
+from linnet.model.store import save_decoder
 
 PROMPTS = ["Once", "", "a longer prompt, é"]
 

@@ -17,7 +17,7 @@ from linnet.inference.weights import Weights, convert_weights
 from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.plga.operator import PowerLawOperator
 from linnet.model.decoder import Decoder
-from linnet.model.folder import save_decoder
+from linnet.model.store import save_decoder
 from linnet.nn import packed_linear
 from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear

@@ -13,7 +13,7 @@ from linnet.layers.mixers.plga.files import save_operators
 from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_fixed_operators
-from linnet.model.folder import save_decoder
+from linnet.model.store import save_decoder
 from linnet.model.watched import shown
 
 PLGA = PlgaSpec(heads=2, metric_hidden=12, residual_units=2)

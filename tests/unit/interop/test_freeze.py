@@ -9,10 +9,10 @@ from safetensors.torch import load_file
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import load
-from linnet.inference.model_folder import write_model_folder
-from linnet.interop.freeze import export_frozen
+from linnet.interop.freeze import export
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import write_model
 
 LEARNED = {"kind": "plga", "heads": 2, "metric_hidden": 6, "residual_units": 1}
 FIXED = {"kind": "plga", "heads": 4, "operator": "fixed"}
@@ -27,7 +27,7 @@ def folder(path: Path, *mixers: dict, positions: str = "none") -> Path:
     decoder.double()
     for parameter in decoder.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    write_model_folder(path, decoder, tokenizer, {})
+    write_model(path, decoder, tokenizer, {})
     return path
 
 
@@ -36,7 +36,7 @@ def folder(path: Path, *mixers: dict, positions: str = "none") -> Path:
 @pytest.mark.parametrize("prompt", ["", "Once upon a time"])
 def test_the_frozen_models_outputs_are_those_of_the_g_cache(tmp_path: Path, mixers, prompt: str):
     source = folder(tmp_path / "model", *mixers)
-    export_frozen(source, tmp_path / "frozen", prompt)
+    export(source, tmp_path / "frozen", freeze_operator=True, prompt=prompt)
     model, frozen = load(source), load(tmp_path / "frozen")
     prompt_ids = torch.tensor([model.prompt_tokens(prompt)])
     state = model.decoder.initial_state(1, 80)
@@ -51,17 +51,17 @@ def test_the_frozen_models_outputs_are_those_of_the_g_cache(tmp_path: Path, mixe
 @pytest.mark.parametrize("mixer", [FIXED, {"kind": "attention", "heads": 2}], ids=["fixed", "attention"])
 def test_where_nothing_is_inferred_nothing_is_frozen(tmp_path: Path, mixer):
     with pytest.raises(UserError, match="--freeze-operator: the model has no plga layer that infers an operator"):
-        export_frozen(folder(tmp_path / "model", mixer), tmp_path / "frozen")
+        export(folder(tmp_path / "model", mixer), tmp_path / "frozen", freeze_operator=True)
     assert not (tmp_path / "frozen").exists()
 
 
 def test_a_prompt_beyond_the_learned_positions_is_refused(tmp_path: Path):
     source = folder(tmp_path / "model", LEARNED, positions="learned")
     with pytest.raises(UserError, match="--prompt: 101 tokens: the model's learned positions end at 64"):
-        export_frozen(source, tmp_path / "frozen", "x" * 100)
+        export(source, tmp_path / "frozen", freeze_operator=True, prompt="x" * 100)
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path):
     source = folder(tmp_path / "model", LEARNED)
     with pytest.raises(UserError, match=f"--out {source}: exists already"):
-        export_frozen(source, source)
+        export(source, source, freeze_operator=True)

@@ -13,8 +13,8 @@ from linnet.core.errors import UserError
 from linnet.inference.language_model import load
 from linnet.interop.pldr import import_pldr
 from linnet.interop.pldr_layout import published_shapes
-from linnet.model.folder import load_decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import load_decoder
 
 BIAS = "decoder.dec_layers.1.mha1.plgatt_layer.balst"
 

@@ -20,8 +20,8 @@ from linnet.interop.pldr_transformers import OPERATORS, READ
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.files import save_operators
 from linnet.model.cost import model_cost
-from linnet.model.folder import load_decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import load_decoder
 from linnet.ops.rotary import rotary_range, rotate_reference
 
 EPS = 1e-6

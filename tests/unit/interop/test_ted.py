@@ -17,8 +17,8 @@ from linnet.data.prepare import prepare
 from linnet.evaluation.folder import evaluate_folder
 from linnet.inference.language_model import load
 from linnet.interop.ted import END, import_ted, published_shapes, read_json_weights
-from linnet.model.folder import load_decoder
 from linnet.model.spec import ModelSpec
+from linnet.model.store import load_decoder
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ted_small.safetensors"
 GATE = "layers.1.decay.gate_matrix.weight"

@@ -11,8 +11,8 @@ from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import operators_for, with_fixed_operators
-from linnet.model.folder import load_decoder, save_decoder
-from linnet.model.spec import ModelSpec, read_description
+from linnet.model.spec import ModelSpec
+from linnet.model.store import load_decoder, read_description, save_decoder
 from linnet.model.watched import shown
 
 PLGA = {"kind": "plga", "heads": 2, "metric_hidden": 5, "residual_units": 1}

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.model.spec import ModelSpec, preset_names, read_description
+from linnet.model.spec import ModelSpec, preset_names
+from linnet.model.store import read_description
 
 GOOD = """\
 name: small

@@ -5,7 +5,7 @@ import torch
 
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
-from linnet.model.folder import load_decoder
+from linnet.model.store import load_decoder
 from linnet.training.checkpoint import (
     MOMENTS,
     SUMMARY,

@@ -15,7 +15,7 @@ from linnet.data.windows import document_windows
 from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.likelihood import evaluate
 from linnet.model.cost import model_cost
-from linnet.model.folder import load_decoder
+from linnet.model.store import load_decoder
 from linnet.training import curves, loop, machine
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.loop import BrokenDownError, train, training_batches

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from linnet.model.decoder import Decoder
+from linnet.training.adamw import AdamW
 from linnet.training.optimiser import (
     build_optimiser,
     load_optimiser_tensors,
@@ -79,3 +80,26 @@ def test_moments_put_into_another_optimiser_go_on_bit_for_bit(mixer, decoder_of)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     moments = optimiser_tensors(second, two)
     assert moments.keys() == {f"{n}/{k}" for n, _ in two.named_parameters() for k in ("step", "exp_avg", "exp_avg_sq")}
+
+
+def test_it_is_pytorchs_fused_form_bit_for_bit():
+    ours = [torch.nn.Parameter(torch.randn(shape)) for shape in ((7, 5), (3,), (4, 4))]
+    theirs = [torch.nn.Parameter(parameter.detach().clone()) for parameter in ours]
+    settings = {"betas": (0.8, 0.9), "eps": 1e-6}
+
+    def groups(parameters):
+        return [
+            {"params": parameters[:1], "lr": 0.1, "weight_decay": 0.5},
+            {"params": parameters[1:], "lr": 0.1, "weight_decay": 0.0},
+        ]
+
+    optimisers = AdamW(groups(ours), **settings), torch.optim.AdamW(groups(theirs), **settings, fused=True)
+    for step in range(3):
+        for mine, other in zip(ours[: 2 + step], theirs, strict=False):  # the last one has no gradient at first
+            mine.grad = torch.randn(mine.shape)
+            other.grad = mine.grad.clone()
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
+    assert all(torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))
+    assert all(parameter.grad is None for parameter in ours)

@@ -16,9 +16,9 @@ from linnet.core import numbers
 from linnet.core.csv_table import Row, read_rows
 from linnet.core.errors import UserError
 from linnet.design.shape import Part, parts_of
-from linnet.model.folder import RUN
 from linnet.model.spec import ModelSpec
-from linnet.training.record import MODEL, RunFolder
+from linnet.model.store import MODEL, RUN
+from linnet.training.record import RunFolder
 
 FEWEST = 3
 MOST = 1_000_000

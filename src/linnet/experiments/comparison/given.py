@@ -16,8 +16,8 @@ from linnet.experiments.comparison.layout import OPERATORS, run_folder, taught_f
 from linnet.experiments.comparison.spec import ComparedSpec, ComparisonSpec
 from linnet.layers.registry import operator_files
 from linnet.model.fixed import check_fixed_operators, check_taught_operators
-from linnet.model.folder import TOKENIZER, load_decoder
 from linnet.model.spec import operator_file
+from linnet.model.store import TOKENIZER, load_decoder
 from linnet.model.watched import operators
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.record import RunFolder

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from linnet.experiments.comparison.spec import ComparedSpec
-from linnet.training.record import RUNS
+from linnet.model.store import RUNS
 
 FIGURES, CURVES, DESCRIPTION = "comparison.json", "curves.png", "description.json"
 DATA, OPERATORS = "data", "operators"

@@ -13,9 +13,10 @@ from linnet.core.files import read_json
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, validation_curve
 from linnet.experiments.comparison.layout import DESCRIPTION, FIGURES, run_folder
 from linnet.experiments.comparison.spec import ComparedSpec, ComparisonSpec
+from linnet.model.store import MODEL
 from linnet.scaling.run_folders import FolderRun, check_comparable, read_run_folder
 from linnet.scaling.study import runs_of
-from linnet.training.record import CONFIG, FILES, MODEL, RunFolder
+from linnet.training.record import CONFIG, FILES, RunFolder
 
 SEED_AT_THE_END = re.compile(r"([-_. ]*seed)?[-_. ]*\d+$")
 

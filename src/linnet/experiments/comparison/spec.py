@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec, override, read_assignment, read_yaml
-from linnet.model.spec import read_description
+from linnet.model.store import read_description
 from linnet.training.spec import RunSpec, run_of
 
 

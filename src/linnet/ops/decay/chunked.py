@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.decay.rates import RateBank, coefficients, coefficients_and_slopes, rate_bank
@@ -51,7 +52,7 @@ def decay_chunked(
     return out
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@_disable_dynamo  # `torch.compiler.disable` imports the whole compiler, a second, wherever this file is read
 def _as_it_is(rates_BSN: Tensor, v_BSNH: Tensor, tolerance: float, chunk: int) -> Any:
     """Also in a compiled model: its loop over chunks would be another graph for every length."""
     bank = bank_for(rates_BSN.shape[1], tolerance, chunk)

@@ -14,7 +14,7 @@ from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.experiments.runner import Runner
 from linnet.inference.language_model import load
 from linnet.layers.mixers.plga.operator import DeductiveOutputs
-from linnet.model.folder import load_decoder
+from linnet.model.store import load_decoder
 from linnet.model.watched import shown
 
 SMALL = {

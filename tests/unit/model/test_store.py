@@ -6,8 +6,8 @@ from safetensors.torch import load_file, save_file
 
 from linnet.core.errors import UserError
 from linnet.model.decoder import Decoder
-from linnet.model.folder import WEIGHTS, load_decoder, save_decoder
-from linnet.model.spec import CONFIG, ModelSpec
+from linnet.model.spec import ModelSpec
+from linnet.model.store import CONFIG, WEIGHTS, load_decoder, save_decoder
 
 DESCRIPTION = {
     "vocab_size": 9,

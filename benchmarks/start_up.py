@@ -1,0 +1,78 @@
+"""What a command costs before it works: `generate` of two tokens and `train` of one step against `import torch` alone.
+
+`ted-tinystories` over the built-in stories, every process started anew. `python benchmarks/start_up.py`
+"""
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from harness import contest, gate, report, threads_from_command_line
+from linnet.data.prepare import prepare_texts
+from linnet.inference.language_model import load
+from linnet.stories import texts
+
+LIMITS_S = {"generate": 0.4, "train": 1.5}
+"""Over torch's import; the processor's speed decides it too."""
+
+SETTINGS = (
+    "steps=1", "batch_size=1", "context_length=64", "evaluate.tokens=64", f"threads={torch.get_num_threads()}",
+)  # fmt: skip
+
+
+def python(*arguments: str) -> str:
+    """The standard output of a fresh process."""
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(arguments)}: {done.stderr}")
+    return done.stdout
+
+
+def train(folder: Path, run: Path) -> dict[str, Any]:
+    """One step; what `--json` says of it."""
+    shutil.rmtree(run, ignore_errors=True)
+    settings = [part for setting in SETTINGS for part in ("--set", f"training.{setting}")]
+    named = ["--model", "ted-tinystories", "--data", str(folder / "data"), "--out", str(run)]
+    summary: dict[str, Any] = json.loads(python("-m", "linnet", "train", *named, *settings, "--json"))
+    return summary
+
+
+def generate(run: Path) -> str:
+    """Two greedy tokens behind a prompt."""
+    return python("-m", "linnet", "generate", str(run), "--prompt", "Once", "--max-tokens", "2", "--temperature", "0")
+
+
+def main() -> None:
+    """Check, then time."""
+    runs = threads_from_command_line(__doc__)
+    results: dict[str, Any] = {"shape": "ted-tinystories; two greedy tokens; one step of 64", "against": "import torch"}
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        stories = (list(texts(100, 0, split)) for split in ("train", "validation"))
+        prepare_texts(*stories, folder / "data", "char")
+        summary = train(folder, folder / "run")
+        gate("train", summary["finished"] and summary["step"] == 1, f"step {summary['step']} of {summary['steps']}")
+        said = load(folder / "run").generate("Once", 2, temperature=0.0)
+        gate("generate", generate(folder / "run") == f"Once{said}\n", f"goes on with {said!r} in this process too")
+        commands = {"generate": lambda: generate(folder / "run"), "train": lambda: train(folder, folder / "again")}
+        for verb, run in commands.items():
+            found = contest(run, lambda: python("-c", "import torch"), runs)
+            over_s = statistics.median(s - o for s, o in zip(found.ours_s, found.other_s, strict=True))
+            results[verb] = {
+                "seconds_over_import": round(over_s, 3),
+                "limit_s": LIMITS_S[verb],
+                "within_limit": over_s <= LIMITS_S[verb],
+                **found.summary(),
+            }
+    report("start_up", results)
+
+
+if __name__ == "__main__":
+    main()

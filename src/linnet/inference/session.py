@@ -1,0 +1,182 @@
+"""A stream of text that goes on: fed, continued, forked, saved and loaded."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from linnet.core.errors import UserError
+from linnet.inference.caches import Caches
+from linnet.inference.continuation import Continuation
+from linnet.inference.engine import Step, decode, new_state
+from linnet.inference.language_model import LanguageModel
+from linnet.inference.retention import Retentions
+from linnet.inference.sampling import Sampling, fresh_seed
+from linnet.inference.state import grown, load_state, read_notes, save_state
+from linnet.layers.retention import FULL
+from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState
+
+STREAM = "stream"
+"""Key of a state file's notes: all that going on needs beside the state, as JSON."""
+
+ROOM_FACTOR = 1.5
+"""A state that has to grow gets so many times its room at least, so that it seldom has to."""
+
+
+class Session:
+    """One stream of a model, from the beginning of a document on.
+
+        session = linnet.Session(linnet.load("runs/stories"))
+        session.feed("Once upon a time")
+        print(session.generate(50, seed=1), session.generate(50))
+
+    What is generated in several calls is what one call would have given: nothing is read twice, and the random numbers
+    of a seed go on. A character whose bytes have not all come is held back until they have.
+    """
+
+    def __init__(self, model: LanguageModel, retention: Retentions = FULL) -> None:
+        """`retention`: how TED layers keep the past (`LanguageModel.generate`)."""
+        self.model = model
+        self._retention = retention
+        self._state: DecoderState | None = None
+        self._pending = model.prompt_tokens("")
+        self._text = model.tokenizer.stream()
+        self._seed: int | None = None
+        self._drawn = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the stream so far, the end token that begins it and those yet to be read included."""
+        return len(self._pending) + (0 if self._state is None else self._state.position)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed whose random numbers were used last; None before the first."""
+        return self._seed
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the decode state, as allocated."""
+        return 0 if self._state is None else self._state.nbytes
+
+    def feed(self, text: str) -> None:
+        """Let the stream go on with `text`; it is read when something is generated, all of it in one pass."""
+        tokens = self.model.tokenizer.encode(text)
+        if tokens:
+            self._pending += tokens
+            self._text = self.model.tokenizer.stream()
+
+    def generate(
+        self,
+        max_tokens: int = 200,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        ignore_eos: bool = False,
+    ) -> str:
+        """The text that follows, up to `max_tokens` tokens or the end of the document; the stream goes on behind it.
+
+        Settings as those of `LanguageModel.generate`. `seed` None: go on with the random numbers of the seed before.
+        Raises `UserError` for a value that cannot be, and for more tokens than learned positions.
+        """
+        return "".join(self.stream(max_tokens, Sampling(temperature, top_k, top_p, seed), ignore_eos))
+
+    def stream(self, max_tokens: int, sampling: Sampling, ignore_eos: bool = False) -> Continuation:
+        """`generate`, piece by piece, with its figures and its state; the session stands where the pieces stand."""
+        state, sampling, before = self._room_for(max_tokens), self._drawing(sampling), self.tokens - len(self._pending)
+        tokenizer, prompt_tokens = self.model.tokenizer, len(self._pending)
+        steps = decode(
+            self.model.decoder,
+            [self._pending],
+            max_tokens,
+            sampling,
+            set() if ignore_eos else {tokenizer.end_id},
+            state=state,
+            vocab_size=tokenizer.vocab_size,
+        )
+        of_state = self.model.bytes_of_state(state, Caches())
+        followed = self._follow(steps, draws=not sampling.greedy)
+        return Continuation(followed, self._text, prompt_tokens, lambda n: of_state(before + n), state, ends=False)
+
+    def fork(self) -> Self:
+        """An independent session that stands where this one stands."""
+        twin = copy.copy(self)
+        twin._state = None if self._state is None else self._state.fork()
+        twin._pending = list(self._pending)
+        twin._text = self.model.tokenizer.stream()
+        twin._text.go_on(self._text.standing())
+        return twin
+
+    def save(self, path: str | Path) -> None:
+        """Write the stream; the file, safetensors with all that going on needs, appears whole or not at all."""
+        standing = {
+            "model": fingerprint(self.model.decoder),
+            "tokenizer": self.model.tokenizer.hash,
+            "pending": self._pending,
+            "text": self._text.standing(),
+            "seed": self._seed,
+            "drawn": self._drawn,
+        }
+        save_state(self._room_for(1), path, {STREAM: json.dumps(standing)})
+
+    @classmethod
+    def load(cls, model: LanguageModel, path: str | Path) -> Self:
+        """Go on where a stream of this model was saved; `UserError` names the file and why it is no such one."""
+        state = load_state(model.decoder, path)
+        standing = _read_standing(path)
+        for field, own in (("model", fingerprint(model.decoder)), ("tokenizer", model.tokenizer.hash)):
+            if standing[field] != own:
+                raise UserError(f"{path}: a stream of another {field}; expected one that this model has written")
+        session = cls(model)
+        session._state, session._pending = state, standing["pending"]
+        session._text.go_on(standing["text"])
+        session._seed, session._drawn = standing["seed"], standing["drawn"]
+        return session
+
+    def _room_for(self, max_tokens: int) -> DecoderState:
+        """The state, with room for what is pending and `max_tokens` more."""
+        decoder = self.model.decoder
+        if self._state is None:
+            self._state = new_state(decoder, [self._pending], max_tokens, self._retention)
+        needed, room = self.tokens + max_tokens, self._state.capacity
+        if needed > room:
+            self._state = grown(self._state, max(needed, round(ROOM_FACTOR * room)))
+        return self._state
+
+    def _drawing(self, sampling: Sampling) -> Sampling:
+        """The sampling, behind the random numbers that were used."""
+        if sampling.seed is not None:
+            self._seed, self._drawn = sampling.seed, 0
+        elif self._seed is None:
+            self._seed = fresh_seed()
+        return Sampling(sampling.temperature, sampling.top_k, sampling.top_p, self._seed, self._drawn)
+
+    def _follow(self, steps: Iterator[Step], draws: bool) -> Iterator[Step]:
+        """The steps; what is pending after each of them is the token that it chose."""
+        for step in steps:
+            (token,) = step
+            self._pending = [self.model.tokenizer.end_id if token is None else token]
+            self._drawn += draws
+            yield step
+
+
+def fingerprint(decoder: Decoder) -> str:
+    """A hash of the first layer's and the embedding's numbers: tells models of one shape apart."""
+    digest = hashlib.sha256()
+    for parameter in (decoder.embedding.tokens.weight, *decoder.layers[0].mixer.parameters()):
+        digest.update(parameter.detach().flatten()[:1024].to("cpu", torch.float32).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _read_standing(path: str | Path) -> dict[str, Any]:
+    text = read_notes(path).get(STREAM)
+    if text is None:
+        raise UserError(f"{path}: a decode state alone, without its stream; expected what a session has saved")
+    standing: dict[str, Any] = json.loads(text)
+    return standing

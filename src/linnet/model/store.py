@@ -1,0 +1,139 @@
+"""Models on disk: where they lie, what is in their folders, how they are read and written.
+
+A model folder is `config.json` (the description), `model.safetensors` (the weights), `tokenizer.json` and `run.json`
+(how it was made). The folder of a training run has one in `model/`.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from linnet.core.errors import UserError
+from linnet.core.files import atomic_directory, atomic_path, read_json, write_json
+from linnet.core.spec import read_yaml
+from linnet.core.tensor_file import read_tensors
+from linnet.model.decoder import Decoder
+from linnet.model.spec import PRESETS, ModelSpec, preset_names
+from linnet.model.undrawn import decoder_of, shapes_only
+
+CONFIG, WEIGHTS, TOKENIZER, RUN = "config.json", "model.safetensors", "tokenizer.json", "run.json"
+
+MODEL, RUNS = "model", "runs"
+"""The model folder in that of a run; the runs in the folder of a comparison."""
+
+
+class Tokenizing(Protocol):
+    """A tokenizer, as far as it is stored."""
+
+    def save(self, path: str | Path) -> None:
+        """Write it."""
+
+
+def find_model_folder(path: Path) -> Path | None:
+    """The model folder that `path` is, or that the run folder `path` has; None where there is neither."""
+    return next((folder for folder in (path, path / MODEL) if (folder / CONFIG).is_file()), None)
+
+
+def model_folder(source: str | Path) -> Path:
+    """The model folder itself, or the one in a run folder; `UserError` where there is none, with where it may be."""
+    path = Path(source)
+    folder = find_model_folder(path)
+    if folder is not None:
+        return folder
+    if not path.exists() and str(source) in preset_names():
+        making = f"linnet train --model {source} --data DIR --out runs/{source}"
+        raise UserError(f"{source}: a preset, a description without weights; `{making}` trains it")
+    if not path.is_dir():
+        raise UserError(f"{source}: no such folder; expected a model folder or the folder of a training run")
+    runs = sorted(str(run) for run in path.glob(f"{RUNS}/*") if find_model_folder(run))
+    if runs:
+        raise UserError(f"{source}: the folder of a comparison; expected one of its runs, as {runs[0]}")
+    raise UserError(f"{source}: neither a model folder nor a run folder with one (no {CONFIG})")
+
+
+def read_description(source: str | Path) -> dict[str, Any]:
+    """The plain data behind a preset's name, a YAML or JSON file, a model folder, or a run folder with one.
+
+    Raises `UserError` where there is no such thing, or it holds no mapping.
+    """
+    preset = PRESETS / f"{source}.yaml"
+    path = preset if preset.parent == PRESETS and preset.is_file() else Path(source)
+    if path.is_dir():
+        path = model_folder(source) / CONFIG
+    if not path.exists():
+        raise UserError(f"{source}: no such file, and no preset of that name; presets: {', '.join(preset_names())}")
+    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
+    if not isinstance(data, dict):
+        kind = "nothing" if data is None else type(data).__name__
+        raise UserError(f"{source}: expected a mapping (name, vocab_size, d_model, …), found {kind}")
+    return data
+
+
+def write_model(folder: str | Path, decoder: Decoder, tokenizer: Tokenizing, made: Mapping[str, Any]) -> None:
+    """Write a whole model folder or nothing, in the place of one that is there; `made` becomes `run.json`."""
+    with atomic_directory(folder) as temporary:
+        save_decoder(decoder, temporary)
+        tokenizer.save(temporary / TOKENIZER)
+        write_json(temporary / RUN, made)
+
+
+def check_new_folder(out: str | Path) -> None:
+    """`UserError` where something is in the place of a folder that is to be made."""
+    path = Path(out)
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise UserError(f"--out {out}: exists already; expected a new folder")
+
+
+def save_decoder(decoder: Decoder, folder: str | Path) -> None:
+    """Write description and weights; each file appears whole or not at all."""
+    folder = Path(folder)
+    write_json(folder / CONFIG, decoder.spec.model_dump())
+    with atomic_path(folder / WEIGHTS) as temporary:
+        save_file({name: t.contiguous() for name, t in decoder.state_dict().items()}, temporary)
+
+
+def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Decoder:
+    """Read a model folder. A missing file, a missing, extra or misshapen tensor is a `UserError` that names it."""
+    folder = Path(folder)
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise UserError(f"{folder}: is not a model folder, it has no {name}")
+    spec = ModelSpec.load(folder / CONFIG)
+    tensors = read_weights(folder, shapes_of(shapes_only(spec)), f"the model in {CONFIG}")
+    dtype = next(iter(tensors.values())).dtype
+    # Copied, so that they lie in memory as PyTorch aligns them, not as the file does.
+    return decoder_of(spec, {name: t.to(device, dtype, copy=True) for name, t in tensors.items()})
+
+
+def read_weights(folder: Path, expected: Mapping[str, Sequence[int]], of: str) -> dict[str, Tensor]:
+    """The weights of a model folder, which are to have the shapes `expected`: those of the model that `of` names."""
+    path = folder / WEIGHTS
+    tensors = read_tensors(path)
+    check_tensors(tensors, expected, path, of)
+    return tensors
+
+
+def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Sequence[int]], path: Path, of: str) -> None:
+    """`UserError` naming the first tensor that is missing, extra, misshapen or of whole numbers.
+
+    expected: the shapes by name; `of` says in the message whose they are.
+    """
+    for name in sorted(expected.keys() - tensors.keys()):
+        raise UserError(f"{path}: tensor {name} is missing; {of} has it, of shape {list(expected[name])}")
+    for name, tensor in tensors.items():
+        if name not in expected:
+            raise UserError(f"{path}: tensor {name}, of shape {list(tensor.shape)}: {of} has none of that name")
+        if list(tensor.shape) != list(expected[name]):
+            raise UserError(f"{path}: tensor {name} has shape {list(tensor.shape)}, {of} has {list(expected[name])}")
+        if not tensor.is_floating_point():
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise UserError(f"{path}: tensor {name} is of {dtype}, expected floating point")
+
+
+def shapes_of(decoder: Decoder) -> dict[str, Sequence[int]]:
+    """The shapes of a decoder's tensors by name."""
+    return {name: tensor.shape for name, tensor in decoder.state_dict().items()}

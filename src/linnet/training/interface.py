@@ -1,0 +1,38 @@
+"""`linnet.train`: a model and a data folder to a run folder, from Python."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from linnet.core.allocator import keep_freed_memory
+from linnet.model.spec import ModelSpec
+from linnet.training.loop import RunResult
+from linnet.training.loop import train as carry_out
+from linnet.training.spec import read_run
+from linnet.training.watch import Watch
+
+
+def train(
+    out: str | Path,
+    *,
+    model: str | Path | ModelSpec | None = None,
+    data: str | Path | None = None,
+    training: Mapping[str, Any] | None = None,
+    start_from: str | Path | None = None,
+    config: str | Path | None = None,
+    recipe: str | Path | None = None,
+    watch: Watch | None = None,
+) -> RunResult:
+    """Train a model into the run folder `out`, or go on where an earlier call with the same settings stopped.
+
+    model: a preset's name, a YAML file, a model folder (its description alone), or a description. data: a folder made
+    by `prepare`. training: fields, `{"steps": 200, "optimiser": {"lr": 1e-3}}` (docs/training.md). start_from: a model
+    folder, or a run's, to begin with the weights of. config: a YAML file with the sections model, data, training, which
+    the other arguments change. recipe: how a published model was trained. watch: hears of the progress.
+
+    `.model` of the result is the model folder, `.summary` what `run.json` says. Ctrl-C and SIGTERM save and return. The
+    process keeps the memory that it frees (`core.allocator`). Raises `UserError` that names the field that is wrong,
+    and `BrokenDownError` where a loss is not finite.
+    """
+    keep_freed_memory()
+    return carry_out(read_run(config, model, data, None, recipe, start_from, training), out, watch)

@@ -1,0 +1,66 @@
+"""What a command imports is felt at its start; `benchmarks/start_up.py` measures it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from linnet.data.prepare import prepare_texts
+from linnet.stories import texts
+
+COMPILER = {"torch._dynamo", "torch._inductor", "sympy"}
+LIBRARIES = {"scipy", "transformers", "pyarrow", "sentencepiece"}
+DRAWING = {"matplotlib"}
+
+CODE = """
+import sys
+from linnet.cli.main import main
+code = main()
+print(*sys.modules, file=open(sys.argv.pop(), "w"))
+sys.exit(code)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder and a run of one step."""
+    folder = tmp_path_factory.mktemp("start-up")
+    prepare_texts(*(list(texts(30, 0, split)) for split in ("train", "validation")), folder / "data", "char")
+    imported(folder, *training(folder, "run"))
+    return folder
+
+
+def training(folder: Path, run: str) -> list[str]:
+    settings = ["batch_size=1", "context_length=32", "steps=1", "evaluate.tokens=32"]
+    return [
+        *("train", "--model", "ted-tinystories", "--data", str(folder / "data"), "--out", str(folder / run)),
+        *(part for setting in settings for part in ("--set", f"training.{setting}")),
+        *("--set", "model.d_model=16", "--set", "model.blocks.0.repeat=1"),
+    ]
+
+
+def imported(folder: Path, *arguments: str) -> set[str]:
+    """The modules that a process of this command has imported at its end."""
+    code = CODE.replace("main()", f"main({list(arguments)!r})")
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder / "modules")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set((folder / "modules").read_text().split())
+
+
+def test_generate_imports_no_compiler_and_nothing_that_draws(folder: Path):
+    found = imported(folder, "generate", str(folder / "run"), "--max-tokens", "2")
+    assert "torch" in found
+    assert not found & (COMPILER | LIBRARIES | DRAWING)
+
+
+def test_evaluate_imports_no_compiler_and_nothing_that_draws(folder: Path):
+    found = imported(folder, "evaluate", str(folder / "run"), "--data", str(folder / "data"), "--context-length", "32")
+    assert not found & (COMPILER | LIBRARIES | DRAWING)
+
+
+def test_train_imports_no_compiler(folder: Path):
+    found = imported(folder, *training(folder, "another"))
+    assert not found & (COMPILER | LIBRARIES)

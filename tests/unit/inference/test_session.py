@@ -1,0 +1,133 @@
+"""A stream that goes on says what one uninterrupted generation says."""
+
+from pathlib import Path
+
+import pytest
+from small_models import EXAMPLE_IDS, EXAMPLES, speaker
+
+from linnet.core.errors import UserError
+from linnet.inference import BankRetention, EvictionPolicy
+from linnet.inference.language_model import LanguageModel
+from linnet.inference.session import Session
+from linnet.inference.state import save_state
+from linnet.layers.contract import MixerSpec
+
+every_mixer = pytest.mark.parametrize("mixer", EXAMPLES, ids=EXAMPLE_IDS)
+TED = next(mixer for mixer in EXAMPLES if mixer.kind == "ted")
+CHOICES = [{"temperature": 0.0}, {"temperature": 1.0, "top_k": 50}]
+
+
+def _session(model: LanguageModel, text: str = "Once", **settings: object) -> Session:
+    session = Session(model, **settings)
+    session.feed(text)
+    return session
+
+
+def _whole(model: LanguageModel, tokens: int, **choice: float) -> str:
+    return model.generate("Once", tokens, seed=3, ignore_eos=True, **choice)
+
+
+def _ended(said: str, session: Session) -> str:
+    """With U+FFFD for what is held back of a character, as where a text ends."""
+    return said + session._text.finish()
+
+
+@every_mixer
+@pytest.mark.parametrize("choice", CHOICES, ids=["greedy", "seeded"])
+def test_several_calls_say_what_one_says(mixer: MixerSpec, choice: dict[str, float]):
+    model, session = speaker(mixer), _session(speaker(mixer))
+    parts = [session.generate(5, seed=3, ignore_eos=True, **choice)]
+    parts += [session.generate(count, ignore_eos=True, **choice) for count in (1, 7, 3)]
+    assert session.tokens == 1 + 4 + 16
+    assert _whole(model, 16, **choice) == _ended("".join(parts), session)
+
+
+@every_mixer
+@pytest.mark.parametrize("choice", CHOICES, ids=["greedy", "seeded"])
+def test_saved_and_loaded_it_goes_on_as_if_nothing_had_been(mixer: MixerSpec, choice: dict[str, float], tmp_path: Path):
+    model, path = speaker(mixer), tmp_path / "stream.safetensors"
+    session = _session(model)
+    said = session.generate(6, seed=3, ignore_eos=True, **choice)
+    for _ in range(3):
+        session.save(path)
+        session = Session.load(speaker(mixer), path)
+        said += session.generate(4, ignore_eos=True, **choice)
+    assert _ended(said, session) == _whole(model, 18, **choice)
+
+
+def test_before_anything_is_generated_it_can_be_saved_too(tmp_path: Path):
+    model, path = speaker(), tmp_path / "stream.safetensors"
+    _session(model).save(path)
+    assert Session.load(model, path).generate(9, temperature=0) == _session(model).generate(9, temperature=0)
+
+
+@every_mixer
+def test_a_fork_goes_its_own_way(mixer: MixerSpec):
+    session = _session(speaker(mixer))
+    session.generate(4, temperature=0, ignore_eos=True)
+    session._room_for(64)  # no fork has to grow, which would make a copy
+    twin, third = session.fork(), session.fork()
+    expected = third.generate(8, temperature=0, ignore_eos=True)
+    twin.feed(" and something else")
+    other = twin.generate(8, temperature=0, ignore_eos=True)
+    assert session.generate(8, temperature=0, ignore_eos=True) == expected != other
+
+
+def test_a_character_is_held_back_until_it_is_whole(tmp_path: Path):
+    model, path = speaker(), tmp_path / "stream.safetensors"
+    session = _session(model)
+    session._text.push("é".encode()[0])
+    session.save(path)
+    for one in (session.fork(), Session.load(model, path)):
+        assert one._text.push("é".encode()[1]) == "é"
+
+
+def test_behind_the_end_of_a_document_the_next_one_begins():
+    model, session = speaker(), _session(speaker())
+    for one in (model, session.model):
+        one.decoder.head.weight.data[model.tokenizer.end_id] *= 3  # it comes soon
+    whole = [_session(model).generate(40, seed=3, ignore_eos=True)]
+    parts = [session.generate(40, seed=3)]
+    assert session.tokens < 45 and session._pending == [model.tokenizer.end_id]
+    parts.append(session.generate(45 - session.tokens, ignore_eos=True))
+    assert parts[0] and "".join(parts) == "".join(whole)
+
+
+@pytest.mark.parametrize("context", [EvictionPolicy(top_k=3), BankRetention(64)], ids=["policy", "bank"])
+def test_it_keeps_the_past_as_it_was_told(context: EvictionPolicy | BankRetention, tmp_path: Path):
+    model, path = speaker(TED), tmp_path / "stream.safetensors"
+    whole = model.generate("Once", 30, temperature=0, retention=context, ignore_eos=True)
+    session = _session(model, retention=context)
+    said = session.generate(11, temperature=0, ignore_eos=True)
+    session.save(path)
+    session = Session.load(model, path)
+    said += session.generate(19, temperature=0, ignore_eos=True)
+    assert _ended(said, session) == whole
+
+
+def test_a_bank_is_not_read_beyond_its_bound():
+    session = _session(speaker(TED), retention=BankRetention(16))
+    with pytest.raises(UserError, match="a bank for 16 tokens: the stream has to hold"):
+        for _ in range(9):
+            session.generate(20, temperature=0, ignore_eos=True)
+
+
+def test_a_stream_of_another_model_is_refused(tmp_path: Path):
+    path = tmp_path / "stream.safetensors"
+    _session(speaker(seed=1)).save(path)
+    with pytest.raises(UserError, match="a stream of another model"):
+        Session.load(speaker(seed=0), path)
+
+
+def test_a_state_without_its_stream_is_refused(tmp_path: Path):
+    model, path = speaker(), tmp_path / "state.safetensors"
+    save_state(model.decoder.initial_state(1, 4), path)
+    with pytest.raises(UserError, match="a decode state alone"):
+        Session.load(model, path)
+
+
+def test_more_tokens_than_learned_positions_are_refused():
+    session = _session(speaker(positions="learned"))
+    session.generate(40, temperature=0, ignore_eos=True)
+    with pytest.raises(UserError, match="learned positions end at 64"):
+        session.generate(40, temperature=0, ignore_eos=True)

@@ -1,0 +1,107 @@
+"""The dozen names of the package: typed, imported on first use, and good for a whole walk."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import linnet
+from linnet.data.tokenizer import Tokenizer
+from linnet.model.decoder import Decoder
+from linnet.model.store import write_model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+NAMES = {"ModelSpec", "Session", "UserError", "compare", "design", "evaluate"} | {
+    "export", "load", "plan", "prepare", "train",
+}  # fmt: skip
+
+SCRIPT = """
+import linnet
+
+manifest = linnet.prepare(["text.txt"], "data", tokenizer="char")
+print(manifest.tokenizer.vocab_size + 1)
+run = linnet.train("run", model="tiny-ted", data="data", training={"steps": 2, "batch_size": 1})
+print(run.summary["step"] + 1, run.model.name)
+found = linnet.evaluate(run.model, "data", context_length=32, limit_tokens=200)
+print(found.causal.bits_per_byte > 0)
+session = linnet.Session(linnet.load(run.model))
+session.feed("the")
+print(len(session.generate(4, temperature=0.0)) <= 4)
+shape = linnet.design("mixed", max_parameters=4e6, method="evolution", settings={"search": {"iterations": 3}})
+print(shape.model.d_model > 0)
+planned = linnet.plan(parameters=1e6, throughput=1e12, vocab_size=300)
+print(planned.tokens > 0, isinstance(planned.model, linnet.ModelSpec))
+comparison = {"text": {"files": ["text.txt"]}, "model": "tiny-ted", "training": {"steps": 1}, "seeds": [0],
+              "runs": [{"name": "one"}]}
+print(linnet.compare(comparison, "compared").runs[0].name)
+try:
+    linnet.export(run.model, "out")
+except linnet.UserError as error:
+    print(error)
+"""
+
+
+def test_the_names_are_there_and_documented():
+    assert set(linnet.__all__) == NAMES | {"__version__"} <= set(dir(linnet))
+    for name in NAMES:
+        assert inspect.getdoc(getattr(linnet, name)), name
+
+
+def test_import_brings_nothing_in_until_a_name_is_used():
+    code = """
+import sys, linnet
+heavy = {"torch", "numpy", "pydantic", "linnet.design", "linnet.training"}
+assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
+linnet.UserError
+assert not heavy & sys.modules.keys()
+linnet.ModelSpec
+assert not {"linnet.training", "linnet.design"} & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_name_that_is_none_is_told():
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        linnet.trian  # noqa: B018
+
+
+def test_design_can_be_called_whether_its_room_is_imported_or_not():
+    import linnet.design.space  # makes the room an attribute of the package
+
+    with pytest.raises(linnet.UserError, match="spaces: "):
+        linnet.design("nowhere")
+
+
+def test_a_walk_with_every_name(tmp_path: Path):
+    text = "".join(f"the bird {n} sang to the tree {n % 7} and the tree was glad.\n\n" for n in range(300))
+    (tmp_path / "text.txt").write_text(text)
+    (tmp_path / "walk.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "walk.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[1:8] == ["3 model", "True", "True", "True", "True True", "one", lines[7]]
+    assert lines[7].startswith("export: ")
+
+
+def test_an_export_is_a_model_folder_like_any_other(tmp_path: Path):
+    tokenizer = Tokenizer.train("bytes", [])
+    spec = linnet.ModelSpec.load("tiny-pldr").replace(vocab_size=tokenizer.vocab_size)
+    write_model(tmp_path / "model", Decoder(spec), tokenizer, {})
+    linnet.export(tmp_path / "model", tmp_path / "frozen", freeze_operator=True)
+    blocks = linnet.load(tmp_path / "frozen").spec.blocks
+    assert {block.mixer.operator for block in blocks} == {"fixed"}
+
+
+def test_a_script_that_uses_them_passes_strict_type_checks(tmp_path: Path):
+    (tmp_path / "walk.py").write_text(SCRIPT)
+    (tmp_path / "wrong.py").write_text('import linnet\nlinnet.train(3.5, steps=2)\nlinnet.design(max_flops="60G")\n')
+    command = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", "--strict"]
+    files = [str(tmp_path / name) for name in ("walk.py", "wrong.py")]
+    checked = subprocess.run([*command, *files], cwd=ROOT, capture_output=True, text=True, check=False)
+    errors = [line for line in checked.stdout.splitlines() if ": error: " in line]
+    assert len(errors) >= 3 and all("wrong.py" in error for error in errors), checked.stdout + checked.stderr

@@ -11,7 +11,7 @@ from linnet.inference.caches import Caches
 from linnet.inference.continuation import Continuation
 from linnet.inference.device import resolve_device
 from linnet.inference.engine import decode, new_state
-from linnet.inference.retention import Retentions, layer_retentions, retentions_of
+from linnet.inference.retention import Retentions, layer_retentions
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.inference.weights import convert_weights
 from linnet.layers.retention import FULL
@@ -182,11 +182,10 @@ class LanguageModel:
         return None
 
     def bytes_of_state(self, state: DecoderState | None, caches: Caches) -> Callable[[int], int]:
-        """Of a state that holds so many tokens; measured, where it does not follow from their number."""
-        if state is not None and any(retention != FULL for retention in retentions_of(state)):
-            return lambda _: state.nbytes
-        element_bytes = next(self.decoder.parameters()).element_size()
-        return partial(caches.state_bytes, self.spec, element_bytes)
+        """Of what is kept of one stream of so many tokens: the state's own, or without one what the G-cache keeps."""
+        if state is not None:
+            return state.held_nbytes
+        return partial(caches.state_bytes, self.spec, self.decoder.dtype.itemsize)
 
     def prompt_tokens(self, prompt: str) -> list[int]:
         """The end token (a document begins), then the prompt's tokens."""

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from linnet.core.errors import UserError
+from linnet.layers.registry import MIXERS
 from linnet.model.spec import ModelSpec, preset_names
 from linnet.model.store import read_description
 
@@ -50,8 +51,8 @@ WRONG = {
     "a missing kind": ("kind: attention, ", "", "blocks[0].mixer.kind: missing, a value is required"),
     "an unknown kind": (
         "attention",
-        "mamba",
-        "blocks[0].mixer.kind: 'mamba': must be one of 'attention', 'plga', 'ted'",
+        "convolution",
+        "blocks[0].mixer.kind: 'convolution': must be one of " + ", ".join(map(repr, MIXERS)),
     ),
     "a negative width": ("d_model: 64", "d_model: -64", "d_model: -64: must be greater than 0"),
     "a width in words": ("d_model: 64", "d_model: wide", "d_model: 'wide': must be a whole number"),

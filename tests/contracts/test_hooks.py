@@ -1,0 +1,170 @@
+"""What a sublayer may say beside its outputs reaches whoever asks: a feed-forward with a state and a loss of its own, a
+mixer that leaves values for later layers, one that sees the future and never settles.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+import torch
+from examples import WIDTH, inputs
+from torch import Tensor, nn
+
+from linnet.core.errors import UserError
+from linnet.evaluation.frozen import frozen_state
+from linnet.inference.weights import convert_weights
+from linnet.layers.contract import FeedForward, Mixer, Place, Traits
+from linnet.layers.feed_forwards.mlp import PlainSpec
+from linnet.layers.mixers.attention import AttentionSpec
+from linnet.layers.retention import FULL
+from linnet.layers.state import NoState, State
+from linnet.layers.view import View
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.training.objective import next_token_loss
+from linnet.training.optimiser import split_by_decay
+
+VOCABULARY, LENGTH = 11, 9
+
+
+@dataclass
+class LastToken(State):
+    """The last token that was read, `[B, D]`."""
+
+    last: Tensor
+
+
+class ShiftedFeedForward(FeedForward):
+    """Reads its token and the one before, as RWKV's channel mixing does; would rather say nothing."""
+
+    traits = Traits(constant_state=True, window=2)
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.place = place
+        self.up = nn.Linear(2 * place.width, place.width)
+        nn.init.constant_(self.up.bias, -4.6)
+        self.decay = nn.Parameter(torch.ones(place.width, 2))
+
+    def initial_state(self, batch, capacity, device, dtype, retention=FULL) -> LastToken:
+        return LastToken(torch.zeros(batch, self.place.width, device=device, dtype=dtype))
+
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        return view.uniform
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        before_BD = torch.zeros_like(x_BTD[:, 0]) if state is None else state.last
+        shifted_BTD = torch.cat([before_BD[:, None], x_BTD[:, :-1]], dim=1)
+        if state is not None:
+            state.last = x_BTD[:, -1]
+        out_BTD = self.up(torch.cat([x_BTD, shifted_BTD], dim=-1)) * self.decay.sum(1)
+        view.add_loss("quiet", out_BTD.square().mean(), 0.5)
+        return out_BTD
+
+
+class FirstValues(Mixer):
+    """The first layer leaves its values, later ones add them to their own (RWKV-7)."""
+
+    traits = Traits(constant_state=True, window=1)
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.place, self.value = place, nn.Linear(place.width, place.width)
+
+    def initial_state(self, batch, capacity, device, dtype, retention=FULL) -> NoState:
+        return NoState()
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        v_BTD = self.value(x_BTD)
+        first_BTD = view.left("first values")
+        if first_BTD is None:
+            view.leave("first values", v_BTD)
+            return v_BTD
+        return v_BTD + first_BTD
+
+
+class EverythingSeen(FirstValues):
+    """The mean over the whole sequence, later tokens included, in every pass."""
+
+    traits = Traits(causal=False, exact_when_split=False)
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        return self.value(x_BTD.mean(dim=1, keepdim=True).expand_as(x_BTD))
+
+
+def decoder_with(monkeypatch: pytest.MonkeyPatch, mixer: type[Mixer] | None, feed_forward: type[FeedForward] | None):
+    """Three layers."""
+    if mixer is not None:
+        monkeypatch.setattr(AttentionSpec, "build", lambda self, place: mixer(place))
+    if feed_forward is not None:
+        monkeypatch.setattr(PlainSpec, "build", lambda self, place: feed_forward(place))
+    block = {"repeat": 3, "mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "mlp", "hidden": 8}}
+    description = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": 32, "blocks": [block]}
+    return Decoder(ModelSpec.parse(description, "test"))
+
+
+def tokens() -> Tensor:
+    return torch.randint(VOCABULARY, (2, LENGTH))
+
+
+def test_a_feed_forward_has_a_state_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    decoder, tokens_BT = decoder_with(monkeypatch, None, ShiftedFeedForward).double(), tokens()
+    state = decoder.initial_state(2, LENGTH)
+    bounds = [0, 2, 3, LENGTH]
+    out = torch.cat([decoder(tokens_BT[:, a:b], state) for a, b in pairwise(bounds)], dim=1)
+    torch.testing.assert_close(out, decoder(tokens_BT))
+    named = state.tensors()
+    assert named["layer.1.feed_forward.last"].shape == (2, WIDTH)
+    loaded = decoder.initial_state(2, LENGTH).with_tensors(named)
+    assert torch.equal(loaded.feed_forwards[1].last, state.feed_forwards[1].last)
+
+
+def test_documents_reset_the_state_of_a_feed_forward(monkeypatch: pytest.MonkeyPatch):
+    decoder, tokens_BT = decoder_with(monkeypatch, None, ShiftedFeedForward).double(), tokens()
+    apart = decoder(tokens_BT, documents=[[4], []])
+    torch.testing.assert_close(apart[:1, 4:], decoder(tokens_BT[:1, 4:]))
+    assert not torch.allclose(apart[:1, 4:], decoder(tokens_BT)[:1, 4:])
+
+
+def test_a_loss_of_its_own_is_added_and_logged(monkeypatch: pytest.MonkeyPatch):
+    decoder, tokens_BT = decoder_with(monkeypatch, None, ShiftedFeedForward), tokens()
+    loss = next_token_loss(decoder, tokens_BT, tokens_BT)
+    assert loss.terms.keys() == {"quiet"}
+    torch.testing.assert_close(loss.total, loss.nats + 0.5 * loss.terms["quiet"])
+    assert loss.total.requires_grad and not loss.nats.requires_grad
+
+
+def test_its_starting_values_its_decay_and_its_maps_are_its_own(monkeypatch: pytest.MonkeyPatch):
+    decoder = decoder_with(monkeypatch, None, ShiftedFeedForward)
+    feed_forward = decoder.layers[0].feed_forward
+    assert (feed_forward.up.bias == -4.6).all()
+    decayed, free = split_by_decay(decoder)
+    name = "blocks.0.layers.0.feed_forward"
+    assert f"{name}.up.weight" in decayed
+    assert {f"{name}.up.bias", f"{name}.decay"} <= free.keys()
+    convert_weights(decoder, "int8")
+    assert not isinstance(feed_forward.up, nn.Linear)
+
+
+def test_values_are_left_for_later_layers_of_the_same_pass(monkeypatch: pytest.MonkeyPatch):
+    decoder = decoder_with(monkeypatch, FirstValues, None).double()
+    read: list[Tensor] = []
+    for layer in decoder.layers:
+        layer.mixer.register_forward_hook(lambda module, given, out: read.append(out - module.value(given[0])))
+    decoder(tokens())
+    assert not read[0].any()
+    torch.testing.assert_close(read[1], read[2])
+    assert read[1].any()
+
+
+def test_what_sees_the_future_always_is_no_causal_evaluation(monkeypatch: pytest.MonkeyPatch):
+    decoder = decoder_with(monkeypatch, EverythingSeen, None)
+    assert not decoder.causal
+    with pytest.raises(UserError, match="layer 0: attention: sees later tokens always"):
+        frozen_state(decoder, tokens()[:1], 1, LENGTH)
+
+
+def test_a_sublayer_alone_has_nobody_to_tell():
+    toy = FirstValues(Place(WIDTH, 32)).double()
+    x_BTD = inputs(1, 3)
+    assert torch.equal(toy(x_BTD), toy.value(x_BTD))

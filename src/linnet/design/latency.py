@@ -80,7 +80,7 @@ class Times:
     def __init__(self, space: Space, timing: Timing) -> None:
         self.space, self.timing = space, timing
         self.model = space.model([0] * space.spec.blocks)
-        self.clock = Stopwatch(timing.device, _bytes_between(space, self.model))
+        self.clock = ColdClock(timing.device, _bytes_between(space, self.model))
         self.taken: dict[PartKey, list[float]] = {}
 
     def take_all(self) -> None:
@@ -126,7 +126,7 @@ def measured(model: ModelSpec, timing: Timing) -> float:
     """Seconds of a whole model, run as it is: the median."""
     decoder, position = Decoder(model).to(timing.device).eval(), timing.position(model)
     clock, tokens_BT = (
-        Stopwatch(timing.device, 0),
+        ColdClock(timing.device, 0),
         torch.zeros(1, timing.length, dtype=torch.long, device=timing.device),
     )
     if timing.kind == "sequence":
@@ -142,7 +142,7 @@ def measured(model: ModelSpec, timing: Timing) -> float:
     return clock.seconds(step, CHECK_RUNS)
 
 
-class Stopwatch:
+class ColdClock:
     """Times something several times over, other memory being read in between."""
 
     def __init__(self, device: torch.device, bytes_between: int) -> None:

@@ -11,7 +11,7 @@ from linnet.design.budget import Budget
 from linnet.design.checked import ATTEMPTS, MARGIN, ROUNDS, search_checked
 from linnet.design.evolution import EvolutionSettings
 from linnet.design.found_tables import latency_table
-from linnet.design.latency import OUTSIDE, PASSES, Stopwatch, Times, Timing, measured
+from linnet.design.latency import OUTSIDE, PASSES, ColdClock, Times, Timing, measured
 from linnet.design.search import DesignSettings, Task, search
 
 CPU = torch.device("cpu")
@@ -29,11 +29,11 @@ def counted(monkeypatch):
     """A clock that runs everything once and says 1, 2, 3, ... seconds."""
     ran: list[object] = []
 
-    def seconds(self: Stopwatch, run, runs: int = 5) -> float:
+    def seconds(self: ColdClock, run, runs: int = 5) -> float:
         ran.append(run())
         return float(len(ran))
 
-    monkeypatch.setattr(Stopwatch, "seconds", seconds)
+    monkeypatch.setattr(ColdClock, "seconds", seconds)
     return ran
 
 
@@ -78,7 +78,7 @@ def test_a_clock_takes_the_median_and_reads_other_memory_between(monkeypatch):
     instants = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0])
     monkeypatch.setattr(latency.time, "perf_counter", lambda: next(instants))
     ran = []
-    clock = Stopwatch(CPU, 4096)
+    clock = ColdClock(CPU, 4096)
     assert clock.between.numel() == 1024
     assert clock.seconds(lambda: ran.append(1), runs=3) == 2.0
     assert len(ran) == 4  # the first does not count

@@ -35,7 +35,7 @@ check: $(STAMP) ## lint, format, types, and which room may import which
 	$(VENV)/bin/lint-imports
 
 bench: $(STAMP) ## every benchmark, alone on the machine (minutes)
-	for script in training_step greedy_decode decode_state decode_bandwidth pldr_decode pldr_training_step ted_training_step ted_attention ted_decode plan_fit design start_up; do $(VENV)/bin/python benchmarks/$$script.py || exit 1; done
+	for script in training_step greedy_decode decode_state decode_bandwidth pldr_decode pldr_training_step ted_training_step ted_attention ted_decode plan_fit design design_milp start_up; do $(VENV)/bin/python benchmarks/$$script.py || exit 1; done
 
 format: $(STAMP) ## rewrite the sources as `check` wants them
 	$(RUN) ruff check --fix .

@@ -5,10 +5,10 @@ Legend: `B` batch (one stream), `T` tokens, `W` width.
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import reduce
-from itertools import pairwise
+from functools import partial, reduce
+from itertools import pairwise, permutations
 from typing import Literal
 
 import torch
@@ -24,9 +24,14 @@ from linnet.model.cost import block_cost, model_cost
 from linnet.model.decoder import Block, Decoder, Layer
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.linear import Linear
-from linnet.present.progress import progress
+from linnet.present.progress import Advance, progress
 
 Kind = Literal["token", "sequence"]
+PartKey = str | tuple[int, int]
+Make = Callable[[], Callable[[], object]]
+"""Makes a part, ready to be run."""
+
+OUTSIDE = "embedding and head"
 
 RUNS = 3
 """Of a part, after one that does not count; the median is what it took."""
@@ -68,66 +73,52 @@ def _key(block: BlockSpec) -> str:
 class Times:
     """Seconds of every part that a model of a space can have, all that were taken; the lowest count.
 
-    blocks: by their descriptions; joins: of projections, by their widths; outside: of embedding and head together.
-    Between two runs as many other bytes are read as one token reads of a model, so that caches are as cold as they
-    are in one.
+    taken: of a block by its description, of a projection by its widths, and of `OUTSIDE`. Between two runs as many
+    other bytes are read as one token reads of a model, so that caches are as cold as they are in one.
     """
 
     def __init__(self, space: Space, timing: Timing) -> None:
         self.space, self.timing = space, timing
         self.model = space.model([0] * space.spec.blocks)
-        self.clock = Stopwatch(timing.device, _bytes_between(space, self.model))
-        self.blocks: dict[str, list[float]] = {}
-        self.joins: dict[tuple[int, int], list[float]] = {}
-        self.outside: list[float] = []
+        self.clock = ColdClock(timing.device, _bytes_between(space, self.model))
+        self.taken: dict[PartKey, list[float]] = {}
 
     def take_all(self) -> None:
         """Time every part, in several passes."""
         widths = sorted({self.model.d_model, *(block.width or self.model.d_model for block in self.space.described)})
-        pairs = [(before, after) for before in widths for after in widths if before != after]
-        with progress("timing blocks", PASSES * (len(self.space.described) + len(pairs)), "parts") as advance:
+        parts = self._parts(self.space.described, permutations(widths, 2))
+        with progress("timing blocks", PASSES * len(parts), "parts") as advance:
             for _ in range(PASSES):
-                for pair in pairs:
-                    self._take_join(pair)
-                    advance(1)
-                for block in self.space.described:
-                    self._take_block(block)
-                    advance(1)
-                self._take_outside()
+                self._take(parts, advance)
 
     def take_again(self, model: ModelSpec) -> None:
         """Time the parts of one model once more."""
         widths = [model.d_model, *(block.width or model.d_model for block in model.blocks), model.d_model]
-        for before, after in set(pairwise(widths)):
-            if before != after:
-                self._take_join((before, after))
-        for block in {_key(block): block for block in model.blocks}.values():
-            self._take_block(block)
-        self._take_outside()
+        self._take(self._parts(model.blocks, pairwise(widths)))
 
     def metric(self) -> Metric:
         """The sum over a model's parts."""
         return Metric(
             "latency",
             "seconds",
-            lambda block, _: min(self.blocks[_key(block)]),
-            lambda inputs, outputs: min(self.joins.get((inputs, outputs), [0.0])),
-            lambda _: min(self.outside),
+            lambda block, _: min(self.taken[_key(block)]),
+            lambda inputs, outputs: min(self.taken.get((inputs, outputs), [0.0])),
+            lambda _: min(self.taken[OUTSIDE]),
         )
 
-    def _take_join(self, widths: tuple[int, int]) -> None:
-        with torch.inference_mode():
-            taken = self.clock.seconds(_projection(*widths, self.timing))
-        self.joins.setdefault(widths, []).append(taken)
+    def _parts(self, blocks: Iterable[BlockSpec], widths: Iterable[tuple[int, int]]) -> dict[PartKey, Make]:
+        """These blocks, the projections between different widths, and what lies outside, each once."""
+        joins: dict[PartKey, Make] = {
+            pair: partial(_projection, *pair, self.timing) for pair in widths if len({*pair}) > 1
+        }
+        own: dict[PartKey, Make] = {_key(block): partial(_block, block, self.model, self.timing) for block in blocks}
+        return {**joins, **own, OUTSIDE: partial(_outside, self.model, self.timing)}
 
-    def _take_block(self, block: BlockSpec) -> None:
-        with torch.inference_mode():
-            taken = self.clock.seconds(_block(block, self.model, self.timing))
-        self.blocks.setdefault(_key(block), []).append(taken)
-
-    def _take_outside(self) -> None:
-        with torch.inference_mode():
-            self.outside.append(self.clock.seconds(_outside(self.model, self.timing)))
+    def _take(self, parts: dict[PartKey, Make], advance: Advance = lambda *_: None) -> None:
+        for key, make in parts.items():
+            with torch.inference_mode():
+                self.taken.setdefault(key, []).append(self.clock.seconds(make()))
+            advance(1)
 
 
 @torch.inference_mode()
@@ -135,7 +126,7 @@ def measured(model: ModelSpec, timing: Timing) -> float:
     """Seconds of a whole model, run as it is: the median."""
     decoder, position = Decoder(model).to(timing.device).eval(), timing.position(model)
     clock, tokens_BT = (
-        Stopwatch(timing.device, 0),
+        ColdClock(timing.device, 0),
         torch.zeros(1, timing.length, dtype=torch.long, device=timing.device),
     )
     if timing.kind == "sequence":
@@ -151,7 +142,7 @@ def measured(model: ModelSpec, timing: Timing) -> float:
     return clock.seconds(step, CHECK_RUNS)
 
 
-class Stopwatch:
+class ColdClock:
     """Times something several times over, other memory being read in between."""
 
     def __init__(self, device: torch.device, bytes_between: int) -> None:

@@ -11,7 +11,7 @@ from linnet.design.budget import Budget
 from linnet.design.checked import ATTEMPTS, MARGIN, ROUNDS, search_checked
 from linnet.design.evolution import EvolutionSettings
 from linnet.design.found_tables import latency_table
-from linnet.design.latency import PASSES, Stopwatch, Times, Timing, measured
+from linnet.design.latency import OUTSIDE, PASSES, ColdClock, Times, Timing, measured
 from linnet.design.search import DesignSettings, Task, search
 
 CPU = torch.device("cpu")
@@ -29,11 +29,11 @@ def counted(monkeypatch):
     """A clock that runs everything once and says 1, 2, 3, ... seconds."""
     ran: list[object] = []
 
-    def seconds(self: Stopwatch, run, runs: int = 5) -> float:
+    def seconds(self: ColdClock, run, runs: int = 5) -> float:
         ran.append(run())
         return float(len(ran))
 
-    monkeypatch.setattr(Stopwatch, "seconds", seconds)
+    monkeypatch.setattr(ColdClock, "seconds", seconds)
     return ran
 
 
@@ -45,12 +45,9 @@ def test_every_part_of_every_mixer_is_run_in_each_pass(small_space, counted, kin
     times = Times(space, Timing(kind, 64, CPU))
     times.take_all()
     widths = {8, 16, 24}
-    assert len(times.joins) == len(widths) * (len(widths) - 1)
-    assert len(times.blocks) == len(space.described)
-    parts = len(times.joins) + len(times.blocks) + 1
+    parts = len(widths) * (len(widths) - 1) + len(space.described) + 1
     assert len(counted) == PASSES * parts
-    seconds = [*times.joins.values(), *times.blocks.values(), times.outside]
-    assert sorted(seconds) == [[float(n), float(n + parts)] for n in range(1, parts + 1)]
+    assert sorted(times.taken.values()) == [[float(n), float(n + parts)] for n in range(1, parts + 1)]
     tokens = 1 if kind == "token" else 64
     assert all(out.shape[:2] == (1, tokens) for out in counted[: parts - 1])
     assert counted[-1].shape == (1, 1, 31)
@@ -59,8 +56,8 @@ def test_every_part_of_every_mixer_is_run_in_each_pass(small_space, counted, kin
 def test_a_models_latency_is_the_sum_of_its_parts(small_space):
     space = small_space()
     times = Times(space, Timing("token", 64, CPU))
-    times.blocks = {block.model_dump_json(): [1e9, 10.0 + n, 20.0 + n] for n, block in enumerate(space.described)}
-    times.joins, times.outside = {(16, 8): [1.0], (8, 24): [2.0], (24, 16): [4.0]}, [100.0]
+    blocks = {block.model_dump_json(): [1e9, 10.0 + n, 20.0 + n] for n, block in enumerate(space.described)}
+    times.taken = {**blocks, (16, 8): [1.0], (8, 24): [2.0], (24, 16): [4.0], OUTSIDE: [100.0]}
     metric = times.metric()
     narrow = next(n for n, block in enumerate(space.described) if block.width == 8)
     wide = next(n for n, block in enumerate(space.described) if block.width == 24)
@@ -81,7 +78,7 @@ def test_a_clock_takes_the_median_and_reads_other_memory_between(monkeypatch):
     instants = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0])
     monkeypatch.setattr(latency.time, "perf_counter", lambda: next(instants))
     ran = []
-    clock = Stopwatch(CPU, 4096)
+    clock = ColdClock(CPU, 4096)
     assert clock.between.numel() == 1024
     assert clock.seconds(lambda: ran.append(1), runs=3) == 2.0
     assert len(ran) == 4  # the first does not count
@@ -105,12 +102,10 @@ def test_only_the_parts_of_one_model_are_timed_again(small_space, counted):
     times.take_again(model)
     pairs = {(a, b) for a, b in pairwise(widths) if a != b}
     assert len(counted) == before + len(pairs) + 2 + 1
-    assert {pair for pair, taken in times.joins.items() if len(taken) == PASSES + 1} == pairs
-    twice = {key for key, taken in times.blocks.items() if len(taken) == PASSES + 1}
-    assert twice == {block.model_dump_json() for block in model.blocks}
-    assert len(times.outside) == PASSES + 1
+    again = {key for key, taken in times.taken.items() if len(taken) == PASSES + 1}
+    assert again == {OUTSIDE, *pairs, *(block.model_dump_json() for block in model.blocks)}
     times.take_again(space.model([0, 0]))
-    assert len(times.blocks[space.described[0].model_dump_json()]) == PASSES + 2
+    assert len(times.taken[space.described[0].model_dump_json()]) == PASSES + 2
 
 
 class Machine:
@@ -119,8 +114,8 @@ class Machine:
     def __init__(self, space, runs, limit_s: float = 5.5e-3) -> None:
         self.runs, self.ran = runs, []
         self.times = Times(space, Timing("token", 64, CPU))
-        self.times.blocks = {block.model_dump_json(): [block.repeat * 1e-3] for block in space.described}
-        self.times.outside = [0.5e-3]
+        blocks = {block.model_dump_json(): [block.repeat * 1e-3] for block in space.described}
+        self.times.taken = {**blocks, OUTSIDE: [0.5e-3]}
         option = f"--max-latency {limit_s * 1e3:g}ms"
         self.limit = Budget(self.times.metric(), limit_s, option)
         self.task = Task(space, [], "entropy", QUICK)
@@ -183,11 +178,11 @@ def test_parts_that_were_timed_too_high_are_corrected(small_space):
     """Blocks of three layers were timed at twice what they take: the winner is predicted by what they take."""
     machine = Machine(small_space(), lambda model: 2.4e-3)
     slow = [block.model_dump_json() for block in machine.task.space.described if block.repeat == 3]
-    machine.times.blocks.update({key: [4.9e-3] for key in slow})
+    machine.times.taken.update({key: [4.9e-3] for key in slow})
 
     def again(model) -> None:
         for block in model.blocks:
-            machine.times.blocks[block.model_dump_json()].append(0.9e-3)
+            machine.times.taken[block.model_dump_json()].append(0.9e-3)
 
     machine.again = again
     kept = machine.search()

@@ -12,7 +12,7 @@ RUN := $(VENV)/bin/python -m
 STAMP := $(VENV)/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow check format bench
+.PHONY: help venv demo test test-slow check docs format bench
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -33,6 +33,9 @@ check: $(STAMP) ## lint, format, types, and which room may import which
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 	$(VENV)/bin/lint-imports
+
+docs: $(STAMP) ## the documentation as a site: build/site/index.html
+	$(RUN) sphinx -W --keep-going -q -c docs . build/site
 
 bench: $(STAMP) ## every benchmark, alone on the machine (minutes)
 	for script in training_step greedy_decode decode_state decode_bandwidth pldr_decode pldr_training_step ted_training_step ted_attention ted_decode plan_fit design design_milp start_up; do $(VENV)/bin/python benchmarks/$$script.py || exit 1; done

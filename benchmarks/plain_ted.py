@@ -1,7 +1,7 @@
 """TED's decoder as the published Python steps it (github.com/biuq/ted): the contestant of `ted_decode.py`.
 
 Every map is a product of its own, ages and rates are rows of their own, relevance is computed anew after the token has
-joined, and what stays is taken out of four tensors. Written from docs/mixers/ted.md, with linnet's weights.
+joined, and what stays is taken out of four tensors. Written from docs/layers/ted.md, with linnet's weights.
 
 Legend: `V` vocabulary, `D` width, `F` hidden width, `S` tokens in the context; a batch of one stands before them.
 """

@@ -15,11 +15,12 @@ from linnet.core.spec import Spec
 from linnet.design.space import SpaceSpec, build_space
 from linnet.layers.feed_forwards.glu import GatedSpec
 from linnet.layers.mixers.attention import RotarySpec
-from linnet.layers.registry import MIXERS
+from linnet.layers.registry import FEED_FORWARDS, MIXERS
 from linnet.model.spec import BlockSpec, EmbeddingSpec, HeadSpec, InitialisationSpec, ModelSpec
 from linnet.nn.norms import BlockNormSpec
 
 ROOT = Path(__file__).resolve().parents[2]
+LAYERS = {**MIXERS, **FEED_FORWARDS}
 DESCRIPTION_PAGE = ROOT / "docs" / "model-description.md"
 PAGES = sorted(path.relative_to(ROOT) for folder in ("*.md", "docs/**/*.md") for path in ROOT.glob(folder))
 TESTS = sorted((ROOT / "tests" / "unit").glob("*/**/test_*.py"))  # those beside this one are of the project itself
@@ -62,11 +63,10 @@ def test_the_pins_are_within_the_ranges_of_the_project():
             assert requirement.specifier.contains(pinned()[canonicalize_name(requirement.name)]), requirement
 
 
-@pytest.mark.parametrize("kind", MIXERS)
-def test_every_mixer_has_a_page_with_every_field(kind: str):
-    page = ROOT / "docs" / "mixers" / f"{kind}.md"
-    assert MIXERS[kind].model_fields.keys() - {"kind"} <= fields_told(page)
-    assert f"mixers/{kind}.md" in (ROOT / "docs" / "README.md").read_text()
+@pytest.mark.parametrize("kind", LAYERS)
+def test_every_layer_has_a_page_with_every_field(kind: str):
+    assert LAYERS[kind].model_fields.keys() - {"kind"} <= fields_told(ROOT / "docs" / "layers" / f"{kind}.md")
+    assert f"layers/{kind}.md" in (ROOT / "docs" / "index.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -79,15 +79,17 @@ def test_the_page_of_the_description_has_every_field(spec: type[Spec]):
 def test_no_page_tells_of_a_field_that_is_not_there():
     described = [ModelSpec, EmbeddingSpec, BlockSpec, HeadSpec, InitialisationSpec, BlockNormSpec, GatedSpec]
     assert fields_told(DESCRIPTION_PAGE) <= {name for spec in described for name in spec.model_fields}
-    for kind, spec in MIXERS.items():
+    for kind, spec in LAYERS.items():
         known = spec.model_fields.keys() | RotarySpec.model_fields.keys()
-        assert fields_told(ROOT / "docs" / "mixers" / f"{kind}.md") <= known
+        assert fields_told(ROOT / "docs" / "layers" / f"{kind}.md") <= known
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_models_on_a_page_are_valid(page: Path):
     for text in re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL):
         data = yaml.safe_load(text)
+        if "feed_forward" in data and "mixer" not in data:
+            data["mixer"] = {"kind": "ted"}
         if "mixer" in data:
             data = {"vocab_size": 9, "d_model": 9 * 12 * 14, "context_length": 8, "blocks": [data]}
         if "block" in data:

@@ -130,7 +130,7 @@ def search(
 
     Example: linnet design --space mixed --data data/my --max-parameters 3M --out best.yaml
 
-    Example: linnet design --space space.yaml --max-flops 2G --max-state 2MB@16k --json
+    Example: linnet design --space space.yaml --max-flops 2G --max-state 4MB@4k --json
 
     Example: linnet design --space mixed --max-latency 5ms --threads 2 --out fast.yaml
 

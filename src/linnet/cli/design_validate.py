@@ -39,7 +39,7 @@ def validate(
 
     Example: linnet design validate --runs trained.csv
 
-    Example: linnet design validate --runs runs --band 10 --report validated
+    Example: linnet design validate --runs runs/study --band 10 --report validated
     """
     from linnet.core.spec import override
     from linnet.design.scores import SCORES, ScoreSettings, find_score

@@ -95,7 +95,7 @@ def generate(
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --weights int8
 
-    Example: linnet generate runs/ted --prompt "Once upon a time" --context-top-k 16,32,64,128 --show-context
+    Example: linnet generate runs/ted --prompt "Once upon a time" --context-top-k 32,64 --show-context
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --max-tokens 50 --save-state story.safetensors
 

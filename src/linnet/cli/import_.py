@@ -57,7 +57,7 @@ def pldr(
 
     Example: linnet import pldr PLDR-LLM-v51G-106M-1 --out models/pldr-v51g
 
-    Example: linnet import pldr v51g.pth --spec pldr-v51g-106m-2 --operator identity --tokenizer p.model --out models/g2
+    Example: linnet import pldr v51g --spec pldr-v51g-106m-2 --operator identity --out models/v51g-2
     """
     from linnet.interop.pldr import import_pldr
 

@@ -4,7 +4,7 @@ The `mu` are Chebyshev points and the `phi` the polynomials that are 1 at one of
 variable `y`, which is linear in `log(rate + offset)`: so the sum interpolates between the fixed rates, the
 coefficients stay below 1.3, and nothing is lost to cancellation. A source comes into the bank at an age of more than
 `nearest`, so that its error is multiplied by `w = exp(-rate nearest)`; rates above `largest` count as `largest`,
-because w leaves nothing of them. `docs/mixers/ted.md` derives the bound.
+because w leaves nothing of them. `docs/layers/ted.md` derives the bound.
 
 Legend: `R` fixed rates.
 """

@@ -35,7 +35,7 @@ def test_the_bounds_hold_and_are_within_the_tolerance(tolerance: float, nearest:
 
 
 def test_the_number_of_rates_grows_with_the_logarithm_of_length_and_tolerance():
-    """The numbers in docs/mixers/ted.md."""
+    """The numbers in docs/layers/ted.md."""
     counts = [len(rate_bank(1e-5, 32, length).rates_R) for length in (2048, 8192, 65_536, 2**20, 2**24)]
     assert counts == [27, 31, 38, 49, 61]
     assert [len(rate_bank(t, 32, 65_536).rates_R) for t in (1e-3, 1e-5, 1e-7, 1e-9)] == [24, 38, 52, 67]

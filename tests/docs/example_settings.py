@@ -1,0 +1,52 @@
+"""How the examples are made small, and which are not run."""
+
+from linnet.cli.main import load_verb
+
+TRAINING = """
+    --set training.steps=2 --set training.batch_size=2 --set training.accumulate=1 --set training.context_length=16
+    --set training.schedule.warmup_steps=1 --set training.evaluate.every=1 --set training.evaluate.tokens=64
+    --set training.checkpoint.every=2 --set training.threads=1
+"""
+SEARCH = "--set search.population=16 --set search.parents=8 --set search.iterations=2 --tokens 16"
+
+SMALL = {
+    "train": TRAINING,
+    "compare": TRAINING,
+    "compare experiments/scaling/ladder.yaml": "--set training.batch_size=1 --set training.evaluate.tokens=64",
+    "demo": "--steps 2 --stories 60",
+    "design": SEARCH,
+    "design --max-latency": f"{SEARCH} --set block.width=[192,256] --set block.repeat=[1,2]",
+    "design study": "--shapes 6 --bands 2 --seeds 1 --steps 2",
+    "design validate": "--bootstrap 20",
+    "plan fit": "--bootstrap 20",
+    "generate": "--max-tokens 8",
+    "inspect caches": "--tokens 8",
+    "inspect contexts": "--windows 2",
+}
+"""By command, or command and one of its words, what is put behind an example. It stands last, so it counts."""
+
+TRAINS = ("train", "compare", "design study")
+"""Their examples are also started as they stand, and stopped before the first step: what is written has to be right."""
+
+SLOW = ("train", "compare", "demo", "design", "design study", "plan", "plan fit")
+"""Commands whose examples take seconds: run by `make test-slow`."""
+
+PARSED_ONLY = {
+    "make ": "runs pip, the whole demo, or these tests; the targets are checked",
+    "linnet plan fit runs/ladder": "runs of few steps determine no law, and the ladder takes half an hour",
+    "source .venv/bin/activate": "the tests run in an environment",
+}
+"""Commands that are not run, by how they begin, and why."""
+
+
+def small(words: list[str]) -> list[str]:
+    """What makes this command line small."""
+    name = name_of(words)
+    found = [SMALL[key] for key in (*(f"{name} {word}" for word in words), name) if key in SMALL]
+    return found[0].split() if found else []
+
+
+def name_of(words: list[str]) -> str:
+    """The name of the command that a command line calls: `train`, `inspect caches`."""
+    inner = getattr(load_verb(words[0]), "commands", {})
+    return " ".join(words[:2] if len(words) > 1 and words[1] in inner else words[:1])

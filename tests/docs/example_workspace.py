@@ -1,0 +1,309 @@
+"""The files and folders that the examples speak of, tiny, under the names that the documentation gives them.
+
+Each is made when the first example mentions it. A new name needs one line in `MAKERS`.
+"""
+
+import base64
+import csv
+import json
+import re
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import save_file
+
+from linnet.cli.main import main
+from linnet.core.errors import UserError
+from linnet.interop.pldr_layout import published_shapes as pldr_shapes
+from linnet.interop.ted import END
+from linnet.interop.ted import published_shapes as ted_shapes
+from linnet.model.spec import ModelSpec
+from linnet.stories import texts
+
+ROOT = Path(__file__).resolve().parents[2]
+STORIES, VOCABULARY, PIECES = 60, 300, 20
+
+
+def small(preset: str, context_length: int = 64) -> dict[str, Any]:
+    """A preset's architecture with one layer of width 16 in each block."""
+    plain = ModelSpec.load(preset).model_dump(mode="json", exclude_unset=True)
+    plain |= {"vocab_size": PIECES, "d_model": 16, "context_length": context_length, "name": f"small-{preset}"}
+    for block in plain["blocks"]:
+        block["repeat"], block["feed_forward"]["hidden"] = 1, 24
+        if "heads" in block["mixer"]:
+            block["mixer"]["heads"] = 2
+        if "metric_hidden" in block["mixer"]:
+            block["mixer"]["metric_hidden"] = 8
+    return plain
+
+
+def is_preset(name: str) -> bool:
+    """Whether `--model NAME` and `--spec NAME` name one."""
+    try:
+        return bool(ModelSpec.load(name)) and not Path(name).suffix
+    except UserError:
+        return False
+
+
+class Workspace:
+    """A folder that fills as examples need it; what has the name `runs/ted` lies in `runs%ted`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def needed(self, example: str) -> list[str]:
+        """The names that an example mentions, the longest first."""
+        return [name for name in sorted(MAKERS, key=len, reverse=True) if re.search(_mentioned(name), example)]
+
+    def path(self, name: str) -> Path:
+        """Where it lies; made if it is not there."""
+        path = self.folder / name.replace("/", "%")
+        if not path.exists():
+            MAKERS[name](self, path)
+            assert path.exists(), name
+        return path
+
+    def small_preset(self, preset: str) -> str:
+        """A file that describes its small version; the preset itself where that is tiny."""
+        if preset.startswith("tiny-"):
+            return preset
+        path = self.folder / f"small-{preset}.yaml"
+        path.write_text(yaml.safe_dump(small(preset)))
+        return str(path)
+
+
+def _mentioned(name: str) -> str:
+    return rf"(?<![\w./-]){re.escape(name)}(?![\w-]|\.\w|/\w)"
+
+
+def linnet(*words: object) -> None:
+    """One command, which has to work."""
+    assert main([str(word) for word in words]) == 0, words
+
+
+def stories(workspace: Workspace, path: Path) -> None:
+    """Short stories, as text or as JSON lines."""
+    found = list(texts(STORIES, seed=0, split="train"))
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in found)
+    path.write_text(lines if path.suffix == ".jsonl" else "<|endoftext|>".join(found))
+
+
+def data(workspace: Workspace, path: Path) -> None:
+    """Prepared text."""
+    linnet("prepare", workspace.path("stories.txt"), "--out", path, "--vocab-size", VOCABULARY)
+
+
+def run_of(preset: str) -> "Maker":
+    """A run of a model that is tiny by itself."""
+    return lambda workspace, path: train(workspace, path, preset)
+
+
+def train(workspace: Workspace, path: Path, model: str | dict[str, Any], steps: int = 2) -> None:
+    """A run of few steps, with two evaluations."""
+    training = {"steps": steps, "batch_size": 1, "threads": 1, "evaluate": {"every": 1, "tokens": 256}}
+    config = path.with_suffix(".yaml")
+    config.write_text(yaml.safe_dump({"model": model, "training": training}))
+    linnet("train", "--config", config, "--data", workspace.path("data/stories"), "--out", path)
+    config.unlink()
+
+
+def runs_of(layers: tuple[int, ...], steps: tuple[int, ...]) -> "Maker":
+    """A folder of runs, of several sizes and lengths. So short a run learns nothing: the losses are those of a law."""
+
+    def make(workspace: Workspace, path: Path) -> None:
+        path.mkdir()
+        for depth, length in product(layers, steps):
+            plain = small("tiny-attention", 32)
+            plain["blocks"][0]["repeat"] = depth
+            folder = path / f"{depth}-{length}"
+            train(workspace, folder, plain, length)
+            record = folder / "model" / "run.json"
+            told = json.loads(record.read_text())
+            loss = 1.5 + 50 / told["parameters"] ** 0.5 + 5 / told["tokens"] ** 0.4
+            told["validation"] |= {"nats_per_token": loss, "bits_per_byte": loss}
+            record.write_text(json.dumps(told))
+            (folder / "metrics.jsonl").write_text("")
+
+    return make
+
+
+def run_configuration(workspace: Workspace, path: Path) -> None:
+    """`linnet train --config`."""
+    workspace.path("data/stories")
+    path.write_text("model: tiny-ted\ndata: data/stories\ntraining: {steps: 100}\n")
+
+
+def comparison(workspace: Workspace, path: Path) -> None:
+    """The project's own file of that name; its text and what its runs set are no fields that --set changes."""
+    plain = yaml.safe_load((ROOT / path.name.replace("%", "/")).read_text())
+    if "stories" in plain["text"]:
+        plain["text"]["stories"] = 2 * STORIES
+    plain["tokenizer"]["vocab_size"], plain["seeds"] = VOCABULARY, [0]
+    for run in plain["runs"]:
+        changed = run.get("set", {})
+        changed |= {"training.steps": changed["training.steps"] // 100} if "training.steps" in changed else {}
+    path.write_text(yaml.safe_dump(plain))
+
+
+def points(workspace: Workspace, path: Path) -> None:
+    """Ends of training runs, by a law."""
+    sizes, tokens = [2**n * 10**6 for n in range(6)], [2**n * 10**8 for n in range(6)]
+    rows = [(n, 6 * n * t, 1.8 + 480 / n**0.35 + 2000 / t**0.37) for n in sizes for t in tokens]
+    _write_csv(path, ("parameters", "training_flops", "loss"), rows)
+
+
+def own_file(workspace: Workspace, path: Path) -> None:
+    """The project's file of that name."""
+    path.write_bytes((ROOT / path.name.replace("%", "/")).read_bytes())
+
+
+def trained(workspace: Workspace, path: Path) -> None:
+    """Trained decoders, as `linnet design validate` reads them."""
+    columns = ("n_layer", "d_model", "d_inner", "params_attention", "params_ffn", "params_total", "valid_ppl")
+    rows = []
+    for layers in range(2, 8):
+        for width in range(64, 384, 64):
+            attention, hidden = layers * 4 * width**2, layers * 4 * width**2
+            inner = "|".join([str(2 * width)] * layers)
+            total = attention + hidden + 1000 * width
+            rows.append((layers, width, inner, attention, hidden, total, 60 - layers - width / 16))
+    _write_csv(path, columns, rows)
+
+
+def space(workspace: Workspace, path: Path) -> None:
+    """The space that the page on design describes."""
+    page = (ROOT / "docs" / "design.md").read_text()
+    path.write_text(re.findall(r"```yaml\n(name: my-space\n.*?)```", page, flags=re.DOTALL)[0])
+
+
+def pieces(workspace: Workspace, path: Path) -> None:
+    """A SentencePiece model with the control pieces of a PLDR-LLM."""
+    from sentencepiece import SentencePieceTrainer
+
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(["a bird sang to a bee in a tree"] * 20), model_prefix=str(path.with_suffix("")),
+        vocab_size=PIECES, pad_id=0, unk_id=1, bos_id=2, eos_id=3, pad_piece="[PAD]", unk_piece="[UNK]",
+        bos_piece="[START]", eos_piece="[END]", minloglevel=2,
+    )  # fmt: skip
+
+
+def pldr_tensors(preset: str) -> dict[str, torch.Tensor]:
+    """A checkpoint of a small version of a preset, with `PIECES` tokens, under its published names."""
+    spec = ModelSpec.parse(small(preset), preset)
+    return {name: 0.1 * torch.randn(shape) for name, shape in pldr_shapes(spec).items()}
+
+
+def pth(preset: str) -> "Maker":
+    """A published `.pth` file."""
+    return lambda workspace, path: torch.save({"model_state_dict": pldr_tensors(preset)}, path)
+
+
+def pth_folder(preset: str) -> "Maker":
+    """A folder with one .pth file and one SentencePiece model."""
+
+    def make(workspace: Workspace, path: Path) -> None:
+        path.mkdir()
+        pth(preset)(workspace, path / "checkpoint.pth")
+        pieces(workspace, path / "pieces.model")
+
+    return make
+
+
+def transformers_folder(operators: str | None) -> "Maker":
+    """A PLDR-LLM as Transformers keeps it."""
+
+    def make(workspace: Workspace, path: Path) -> None:
+        path.mkdir()
+        preset = "pldr-v51-110m-1" if operators is None else "pldr-v51g-106m-1"
+        plain, named = small(preset), pldr_tensors(preset)
+        config = {
+            "model_type": "pldrllm", "vocab_size": PIECES, "hidden_size": 16, "intermediate_size": 24,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8, "A_dff": 8,
+            "max_position_embeddings": plain["context_length"], "custom_G_type": operators,
+        }  # fmt: skip
+        if operators:
+            named["decoder.past_G_values"] = torch.randn(1, 3, 1, 2, 8, 8)
+        (path / "config.json").write_text(json.dumps(config))
+        save_file(named, path / "model.safetensors")
+        pieces(workspace, path / "tokenizer.model")
+
+    return make
+
+
+def published_ted(end: str) -> "Maker":
+    """A TED model in the published layout."""
+
+    def make(workspace: Workspace, path: Path) -> None:
+        path.mkdir()
+        characters = [*sorted(set("".join(texts(STORIES, seed=0, split="train"))) | {"\n"}), end]
+        spec = ModelSpec.parse(small("ted-tinystories") | {"vocab_size": len(characters)}, "ted")
+        sizes = {"num_layers": 1, "dim": 16, "hidden_dim": 24, "norm_eps": 1e-6, "vocab_size": len(characters)}
+        vocabulary = {"int_to_char": characters, "char_to_int": {c: n for n, c in enumerate(characters)}}
+        weights = {
+            name: {"size": shape, "data": base64.b64encode((torch.randn(shape) / 4).numpy().tobytes()).decode()}
+            for name, shape in ted_shapes(spec).items()
+        }
+        for name, content in (("model", sizes), ("vocab", vocabulary), ("weights", weights)):
+            (path / f"{name}.json").write_text(json.dumps(content))
+
+    return make
+
+
+def operators(workspace: Workspace, path: Path) -> None:
+    """Those of `runs/pldr`."""
+    saved = path.with_suffix(".safetensors")
+    linnet("inspect", "operator", workspace.path("runs/pldr"), "--save", saved)
+    if path.suffix == ".npz":
+        import numpy as np
+        from safetensors.numpy import load_file
+
+        np.savez(path, **load_file(saved))
+
+
+def state(workspace: Workspace, path: Path) -> None:
+    """Where a story of `runs/stories` stopped."""
+    linnet("generate", workspace.path("runs/stories"), "--prompt", "Once", "--max-tokens", 4, "--save-state", path)
+
+
+def _write_csv(path: Path, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+
+
+Maker = Callable[[Workspace, Path], None]
+
+MAKERS: dict[str, Maker] = {
+    **dict.fromkeys(("my.txt", "stories.txt", "web.jsonl", "tinystories_train.txt"), stories),
+    **dict.fromkeys(("data/my", "data/stories", "data/tinystories", "data/web"), data),
+    "runs/ted": run_of("tiny-ted"),
+    "runs/pldr": run_of("tiny-pldr"),
+    "runs/other": run_of("tiny-pldr"),
+    **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),
+    "demo/attention": run_of("tiny-attention"),
+    "demo/pldr": run_of("tiny-pldr"),
+    "demo/ted": run_of("tiny-ted"),
+    "runs": runs_of((1, 2, 4), (2, 3, 4, 6)),
+    "runs/study": runs_of((1, 2, 4), (2,)),
+    "run.yaml": run_configuration,
+    "ablations/pldr.yaml": comparison,
+    "experiments/scaling/ladder.yaml": comparison,
+    "experiments/scaling/ladder.csv": own_file,
+    **dict.fromkeys(("points.csv", "chinchilla_points.csv"), points),
+    "trained.csv": trained,
+    "story.safetensors": state,
+    "space.yaml": space,
+    "pieces.model": pieces,
+    "checkpoint.pth": pth("pldr-v51-110m-1"),
+    "v51g.pth": pth("pldr-v51g-106m-1"),
+    "downloaded": pth_folder("pldr-v51-110m-1"),
+    "v51g": pth_folder("pldr-v51g-106m-1"),
+    "PLDR-LLM-v51-110M-3": transformers_folder(None),
+    "PLDR-LLM-v51G-106M-1": transformers_folder("external"),
+    "tiny_stories": published_ted(END),
+    "my_ted": published_ted("|"),
+    **dict.fromkeys(("operator.safetensors", "operator.npz", "G.safetensors"), operators),
+}

@@ -129,7 +129,7 @@ def test_mistakes_are_one_line(capsys, ted, data, tmp_path):
     assert "learned positions end at 16" in _fails(capsys, ted, "--data", data, "--context-length", 17)
     assert "--limit-tokens" in _fails(capsys, ted, "--data", data, "--limit-tokens", 0)
     if not torch.cuda.is_available():
-        assert "--device: 'cuda'" in _fails(capsys, ted, "--data", data, "--device", "cuda")
+        assert "--device 'cuda'" in _fails(capsys, ted, "--data", data, "--device", "cuda")
 
 
 def test_what_lies_deeper_is_named(capsys, ted, data, tmp_path):

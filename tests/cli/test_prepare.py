@@ -75,7 +75,7 @@ def test_too_little_held_out_is_warned_of_and_json_stays_json(tmp_path: Path) ->
         ("a.jsonl", b'{"text": "a"}\n{"text"\n', [], "a.jsonl, line 2: not valid JSON (Expecting ':' delimiter)"),
         ("a.txt", b"a b", ["--validation", "0.9"], "--validation 0.9: expected a fraction above 0 and below 0.5"),
         ("a.txt", b"a b", ["missing.txt"], "missing.txt: no such file"),
-        ("a.txt", b"a b", ["--out", "a.txt"], "--out a.txt: is a file, expected a folder"),
+        ("a.txt", b"a b", ["--out", "a.txt"], "--out a.txt: is a file; expected a folder"),
     ],
 )
 def test_mistake_is_one_line_and_leaves_nothing(

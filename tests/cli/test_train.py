@@ -163,13 +163,14 @@ def test_mistakes_are_one_line(tmp_path, command, capsys):
     assert "training.steps: 0" in _fails(capsys, command(run, "ted", "training.steps=0"))
     assert "model: missing" in _fails(capsys, ["train", "--data", str(tmp_path), "--out", str(run)])
     assert "data: missing" in _fails(capsys, ["train", "--model", "ted-tinystories", "--out", str(run)])
-    assert "presets: " in _fails(capsys, ["train", "--model", "ted-tiny", "--data", "x", "--out", str(run)])
+    for model, meant in (("tiny-tde", "did you mean tiny-ted?"), ("nothing-of-the-kind", "presets: ")):
+        assert meant in _fails(capsys, ["train", "--model", model, "--data", "x", "--out", str(run)])
     (tmp_path / "typo.yaml").write_text("modle: tiny-ted\ndata: d\n")
     typo = _fails(capsys, ["train", "--config", str(tmp_path / "typo.yaml"), "--out", str(run)])
     assert f"{tmp_path / 'typo.yaml'}: modle: unknown key (value 'tiny-ted'); did you mean model?" in typo
     (tmp_path / "half.yaml").write_text("model: tiny-ted\n")
     half = _fails(capsys, ["train", "--config", str(tmp_path / "half.yaml"), "--out", str(run)])
-    assert f"data: missing; give --data DIR, or a section 'data' in {tmp_path / 'half.yaml'}" in half
+    assert f"data: missing; give --data, or a section 'data' in {tmp_path / 'half.yaml'}" in half
     twice = _fails(capsys, command(run, "ted", "training.tokens=9"))
     assert "give one of the two (--set training.steps=null clears that one" in twice
     nowhere = ["train", "--model", "ted-tinystories", "--data", str(tmp_path), "--out", str(run)]

@@ -1,6 +1,5 @@
 """What every verb says beside its figures, and how it was called."""
 
-import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -15,19 +14,6 @@ from linnet.core.errors import UserError
 def note(line: str) -> None:
     """A line on the standard error: the standard output is for figures and text."""
     typer.echo(line, err=True)
-
-
-@contextmanager
-def as_options(*fields: str) -> Iterator[None]:
-    """Fields of Python's interface that an error is about are named as they are typed: `top_p` as `--top-p`."""
-
-    def option(found: re.Match[str]) -> str:
-        return f"{found[1]}--{found[2].replace('_', '-')}{found[3]}"
-
-    try:
-        yield
-    except UserError as error:
-        raise UserError(re.sub(rf"(^|\()({'|'.join(fields)})(:|\))", option, str(error))) from None
 
 
 @contextmanager

@@ -46,8 +46,8 @@ def show_checked(task: "Task", tokens: int, clock: LatencyOptions, out: Path | N
 
     assert clock.limit is not None
     limit_s = read_seconds(clock.limit, "--max-latency")
-    timing = Timing(clock.kind, tokens, resolve_device(clock.device, "--device"))
-    with threads(clock.threads, "--threads"):
+    timing = Timing(clock.kind, tokens, resolve_device(clock.device))
+    with threads(clock.threads, "threads"):
         first_within(task.budgets, task.tables())  # what nothing meets is said before anything is timed
         times = Times(task.space, timing)
         times.take_all()

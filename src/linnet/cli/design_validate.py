@@ -49,7 +49,7 @@ def validate(
 
     names = score or list(SCORES)
     for name in names:
-        find_score(name, "--score")
+        find_score(name)
     settings = ScoreSettings.parse(override({}, changes or []), "--set")
     trained = read_trained(runs)
     for folder in trained.left_out:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli import context_options
-from linnet.cli.console import as_options, check_out_file, note
+from linnet.cli.console import check_out_file, note
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Weights
 from linnet.core.errors import UserError
@@ -114,26 +114,23 @@ def generate(
     )
     options.check_kept(kv_cache)
     _check_files(save_state, load_state, kv_cache and g_cache, options.typed)
-    with as_options("temperature", "top_k", "top_p", "seed"):
-        sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None and load_state is None else seed)
+    sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None and load_state is None else seed)
     _set_threads(threads)
     prompt = _text(prompt)
-    with as_options("device"):
-        speaker = load(model, device)
+    speaker = load(model, device)
     if operator is not None:
         speaker = speaker.with_operators(operator, sampling.seed)
     if weights is not None:
         convert_weights(speaker.decoder, weights)
     contexts = options.contexts(speaker.decoder)
     session = None
-    with as_options("max_tokens", "prompt"):
-        if save_state is None and load_state is None:
-            caches = Caches(kv_cache, g_cache)
-            continuation = speaker.stream(prompt, max_tokens, sampling, caches, contexts, ignore_eos)
-        else:
-            session = Session(speaker, contexts) if load_state is None else Session.load(speaker, load_state)
-            session.feed(prompt)
-            continuation = session.stream(max_tokens, sampling, ignore_eos)
+    if save_state is None and load_state is None:
+        caches = Caches(kv_cache, g_cache)
+        continuation = speaker.stream(prompt, max_tokens, sampling, caches, contexts, ignore_eos)
+    else:
+        session = Session(speaker, contexts) if load_state is None else Session.load(speaker, load_state)
+        session.feed(prompt)
+        continuation = session.stream(max_tokens, sampling, ignore_eos)
     view = ContextView(continuation.state if show_context else None, prompt, stream and not as_json)
     if as_json:
         seed = sampling.seed if session is None else session.seed
@@ -172,7 +169,7 @@ def _set_threads(threads: int | None) -> None:
 
     from linnet.training.machine import check_threads
 
-    check_threads(threads, "--threads")
+    check_threads(threads, "threads")
     torch.set_num_threads(threads)
 
 

@@ -3,6 +3,7 @@
 Exit codes: 0, 1 (the run failed), 2 (the user's input is wrong; one line says what and where).
 """
 
+import functools
 import importlib
 import keyword
 import os
@@ -67,7 +68,29 @@ def load_verb(verb: str) -> Any:
     inner = built.commands.values() if isinstance(built, TyperGroup) else ()
     for part in (built, *inner):
         part.help = _examples_unwrapped(part.help or "")
+        if part.callback is not None:
+            part.callback = _saying_options(part)
     return built
+
+
+def _saying_options(command: Any) -> Any:
+    """The command's function, in whose errors the fields that it has options for are named as they are typed."""
+    options = {_as_field(name): name for parameter in command.params for name in parameter.opts if "--" in name}
+    options |= {parameter.name: parameter.opts[0] for parameter in command.params if "--" in parameter.opts[0]}
+
+    @functools.wraps(command.callback)
+    def run(*arguments: Any, **named: Any) -> Any:
+        try:
+            return command_itself(*arguments, **named)
+        except UserError as error:
+            raise UserError(error.said(options)) from error
+
+    command_itself = command.callback
+    return run
+
+
+def _as_field(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
 
 
 def _examples_unwrapped(text: str) -> str:

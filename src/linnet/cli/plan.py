@@ -111,7 +111,7 @@ def plan_budget(
     at_hand = None if data is None else read_data_at_hand(data)
     speed = None if throughput is None else Throughput(_amount(throughput, "throughput"))
     vocabulary = vocab_size or (at_hand.vocab_size if at_hand else None)
-    setting = PlanSetting(vocabulary, context_length, batch_size, resolve_device(device, "--device"), speed)
+    setting = PlanSetting(vocabulary, context_length, batch_size, resolve_device(device), speed)
     made = make_plan(budget, chosen, laws, setting, at_hand)
     if out is not None:
         plain = {out: made.model.model_dump(mode="json"), space_file(out): search_space(made.model)}

@@ -29,9 +29,10 @@ def prepare(
     field: Annotated[
         str | None, typer.Option(help="Field or column with the text; `text` if not given.", show_default=False)
     ] = None,
-    document_separator: Annotated[
+    separator: Annotated[
         str | None,
         typer.Option(
+            "--document-separator",
             help=r"What stands between documents in a text file, e.g. '\n\n'; <|endoftext|> if not given. "
             "A file without any is one document.",
             show_default=False,
@@ -61,7 +62,7 @@ def prepare(
         tokenizer=tokenizer,
         vocab_size=vocab_size,
         field=field,
-        separator=document_separator,
+        separator=separator,
         validation=validation,
         overwrite=overwrite,
     )

@@ -18,16 +18,17 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `target`; it takes the target's name only if the block ends without error."""
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o666 & ~_umask())
-        _flush(temporary)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _naming(target):
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            temporary.chmod(0o666 & ~_umask())
+            _flush(temporary)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -35,16 +36,28 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
     """Yield a temporary directory beside `target`; it replaces the target only if the block ends without error."""
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+    with _naming(target):
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+        try:
+            yield temporary
+            temporary.chmod(0o777 & ~_umask())
+            for path in temporary.rglob("*"):
+                if path.is_file():
+                    _flush(path)
+            _swap(temporary, target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _naming(target: Path) -> Iterator[None]:
+    """What the system says of a temporary name, or of a file below one, is said of the target: nobody else knows it."""
     try:
-        yield temporary
-        temporary.chmod(0o777 & ~_umask())
-        for path in temporary.rglob("*"):
-            if path.is_file():
-                _flush(path)
-        _swap(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        yield
+    except OSError as error:
+        if error.filename is None or f"/.{target.name}." not in str(error.filename):
+            raise
+        raise OSError(error.errno, error.strerror, str(target)) from error
 
 
 def write_text(target: str | Path, text: str) -> None:

@@ -1,7 +1,6 @@
 """The base of every description in linnet: frozen, typed, unknown keys refused, errors in one line."""
 
 import copy
-import difflib
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from linnet.core.errors import UserError
 from linnet.core.files import read_text
+from linnet.core.guess import meant
 
 
 class Spec(BaseModel):
@@ -42,7 +42,7 @@ class Spec(BaseModel):
         return data
 
     @classmethod
-    def parse(cls, value: Any, origin: str, assigned: Collection[str] = (), assigned_by: str = "--set ") -> Self:
+    def parse(cls, value: Any, origin: str, assigned: Collection[str] = (), assigned_by: str = "`set` ") -> Self:
         """Validate plain data; a mistake becomes one line: `origin: field: value: what would be accepted`.
 
         assigned: the fields (`blocks.0.mixer.heads`) with values of another origin; `assigned_by` stands before those.
@@ -62,8 +62,7 @@ class Spec(BaseModel):
 
 def unknown_key(key: Any, value: Any, fields: Collection[str]) -> str:
     """What is said of a key that is none of `fields`: what was probably meant, or what would be accepted."""
-    close = difflib.get_close_matches(str(key), fields, n=1)
-    instead = f"did you mean {close[0]}?" if close else f"accepted: {', '.join(fields)}"
+    instead = meant(str(key), fields, f"accepted: {', '.join(fields)}")
     return f"{key}: unknown key (value {_short(value)}); {instead}"
 
 
@@ -99,8 +98,9 @@ def describe(error: ValidationError, data: Any) -> str:
     if kind == "union_tag_not_found":
         return f"{field}.kind: missing, a value is required"
     if kind == "union_tag_invalid":
-        context = first["ctx"]
-        return f"{field}.kind: {context['tag']!r}: must be one of {context['expected_tags']}"
+        tag, tags = first["ctx"]["tag"], first["ctx"]["expected_tags"]
+        guess = meant(str(tag), tags.replace("'", "").split(", "), "")
+        return f"{field}.kind: {tag!r}: must be one of {tags}{guess and f'; {guess}'}"
     message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if kind == "value_error" and isinstance(value, dict):
         return f"{field}.{message}" if field else message
@@ -173,11 +173,11 @@ def read_assignment(assignment: str) -> tuple[str, Any]:
     """The path and the value of `section.key=value`; `UserError` for a malformed one."""
     path, equals, text = assignment.partition("=")
     if not equals or not path.strip():
-        raise UserError(f"--set {assignment}: expected section.key=value")
+        raise UserError(field="set", value=assignment, accepted="section.key=value")
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
-        raise UserError(f"--set {assignment}: {text!r} is not a valid YAML value") from None
+        raise UserError(f"{text!r} is not a valid YAML value", field="set", value=assignment) from None
     return path.strip(), _number(value)
 
 
@@ -186,14 +186,14 @@ def _assign(node: Any, keys: list[str], value: Any, assignment: str) -> None:
         last = depth == len(keys) - 1
         if isinstance(node, list):
             if not key.isdigit() or int(key) >= len(node):
-                raise UserError(f"--set {assignment}: {key!r} is not an index below {len(node)}")
+                raise UserError(f"{key!r} is not an index below {len(node)}", field="set", value=assignment)
             index: Any = int(key)
         elif isinstance(node, dict):
             index = key
             if not last and node.get(key) is None:
                 node[key] = {}
         else:
-            raise UserError(f"--set {assignment}: {'.'.join(keys[:depth])} has no field {key!r}")
+            raise UserError(f"{'.'.join(keys[:depth])} has no field {key!r}", field="set", value=assignment)
         if last:
             node[index] = value
         else:

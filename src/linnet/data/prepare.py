@@ -120,15 +120,17 @@ def _checked_target(out: str | Path, overwrite: bool) -> Path:
     """The absolute path of the folder to write, or a `UserError` before any work is done."""
     target = Path(out).resolve()
     if target.exists() and not target.is_dir():
-        raise UserError(f"--out {out}: is a file, expected a folder")
+        raise UserError("is a file", field="out", value=out, accepted="a folder")
     if target.is_dir() and any(target.iterdir()):
         if not holds_only_data(target):
-            raise UserError(f"--out {out}: holds other files, expected a new folder or one with prepared data only")
+            raise UserError(
+                "holds other files", field="out", value=out, accepted="a new folder or one with prepared data only"
+            )
         if not overwrite:
-            raise UserError(f"--out {out}: holds prepared data already; --overwrite replaces it")
+            raise UserError("holds prepared data already; `overwrite` replaces it", field="out", value=out)
     parent = next(folder for folder in target.parents if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UserError(f"--out {out}: {parent} is not a folder that can be written to")
+        raise UserError(f"{parent} is not a folder that can be written to", field="out", value=out)
     return target
 
 
@@ -151,9 +153,9 @@ def _open_sources(stack: ExitStack, inputs: list[str], field: str | None, separa
     sources = [Source(path, "text" if field is None else field, separator) for path in inputs]
     kinds = {source.kind for source in sources}
     if separator is not None and "text" not in kinds:
-        raise UserError(f"--document-separator {separator!r}: only text files are split, {inputs[0]} has rows")
+        raise UserError(f"only text files are split, {inputs[0]} has rows", field="separator", value=repr(separator))
     if field is not None and kinds == {"text"}:
-        raise UserError(f"--field {field}: only .jsonl and .parquet have fields, {inputs[0]} is text")
+        raise UserError(f"only .jsonl and .parquet have fields, {inputs[0]} is text", field="field", value=field)
     return [stack.enter_context(source) for source in sources]
 
 
@@ -189,7 +191,9 @@ def _given_tokenizer(name: str, vocab_size: int | None) -> Tokenizer | None:
     if name in KINDS:
         return None
     if not Path(name).exists():
-        raise UserError(f"--tokenizer {name}: expected one of {', '.join(KINDS)}, or the path of a tokenizer.json")
+        raise UserError(
+            field="tokenizer", value=name, accepted=f"one of {', '.join(KINDS)}, or the path of a tokenizer.json"
+        )
     given = Tokenizer.load(name)
     given.encode("")  # a package that it needs is missed now, not after a pass over the text
     return given

@@ -188,7 +188,7 @@ class TokenData:
         if own != self.tokenizer.hash:
             raise UserError(
                 f"{self.folder}: its tokens were made with another tokenizer (hash {self.tokenizer.hash[:12]}) than"
-                f" {path.parent}'s ({own[:12]}); prepare the text with --tokenizer {path}"
+                f" {path.parent}'s ({own[:12]}); `linnet prepare --tokenizer {path}` takes it"
             )
 
     def split(self, name: Split) -> TokenSequence:

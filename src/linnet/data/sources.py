@@ -43,7 +43,7 @@ class Source:
         self._field = field
         self._separator = DEFAULT_SEPARATOR if separator is None else unescape(separator)
         if not self._separator:
-            raise UserError("--document-separator: empty; expected the text between two documents")
+            raise UserError("empty", field="separator", accepted="the text between two documents")
         self._kept: BinaryIO | None = None
 
     def __enter__(self) -> "Source":

@@ -36,7 +36,7 @@ def below(identity: bytes, fraction: float) -> bool:
 def check_fraction(fraction: float | None) -> None:
     """`UserError` unless the fraction to hold out is None or between 0 and one half."""
     if fraction is not None and not 0 < fraction < 0.5:
-        raise UserError(f"--validation {fraction}: expected a fraction above 0 and below 0.5")
+        raise UserError(field="validation", value=fraction, accepted="a fraction above 0 and below 0.5")
 
 
 def cell(identity: bytes) -> int:

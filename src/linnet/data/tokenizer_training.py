@@ -48,8 +48,10 @@ def char_tokenizer(texts: Iterable[str], vocab_size: int | None) -> dict[str, An
     size = _BYTES_AND_END + len(characters)
     if vocab_size is not None and size > vocab_size:
         raise UserError(
-            f"--vocab-size {vocab_size}: too few for the text's {len(characters)} different characters, "
-            f"256 bytes and the end token; expected at least {size}"
+            f"too few for the text's {len(characters)} different characters, 256 bytes and the end token",
+            field="vocab_size",
+            value=vocab_size,
+            accepted=f"at least {size}",
         )
     names = [*BYTES, END, *sorted(characters)]
     model = models.BPE(vocab={name: n for n, name in enumerate(names)}, merges=[], byte_fallback=True)
@@ -116,11 +118,13 @@ def check_vocab_size(kind: str, vocab_size: int | None) -> None:
     if vocab_size is None:
         return
     if kind not in KINDS:
-        raise UserError(f"--vocab-size {vocab_size}: the tokenizer {kind} has its own; expected none")
+        raise UserError(f"the tokenizer {kind} has its own", field="vocab_size", value=vocab_size, accepted="none")
     if kind == "bytes" and vocab_size != _BYTES_AND_END:
-        raise UserError(f"--vocab-size {vocab_size}: the bytes tokenizer always has {_BYTES_AND_END} tokens")
+        raise UserError(f"the bytes tokenizer always has {_BYTES_AND_END} tokens", field="vocab_size", value=vocab_size)
     if vocab_size < _BYTES_AND_END + (kind != "bytes"):
-        raise UserError(f"--vocab-size {vocab_size}: expected more than {_BYTES_AND_END} (256 bytes and the end token)")
+        raise UserError(
+            field="vocab_size", value=vocab_size, accepted=f"more than {_BYTES_AND_END} (256 bytes and the end token)"
+        )
 
 
 def cut_before_words(text: str) -> list[str]:

@@ -43,7 +43,7 @@ def front(task: Task, goals: Sequence[Metric], points: int, name: str) -> list[P
     All keep within the task's budgets. Sorted by the first goal; `name` begins their names.
     """
     metrics = [*goals, *(b.metric for b in task.budgets if b.metric.name not in {goal.name for goal in goals})]
-    tables = build_tables(task.space, metrics, find_score(task.score, "--score"), task.settings.score)
+    tables = build_tables(task.space, metrics, find_score(task.score), task.settings.score)
     first_within(task.budgets, tables)  # a budget that nothing meets is said at once
     most_M = limits(task.budgets, tables)
     found: dict[Candidate, bool] = {}

@@ -57,8 +57,9 @@ def _spread(rows: Indices, stretch_C: Numbers, count: int, draws: np.random.Gene
     """One row from each of `count` equal parts, sorted by depth over width."""
     if len(rows) < count:
         raise UserError(
-            f"--shapes: {count} models of about {level:,.0f} decoder parameters: the space has only {len(rows)};"
-            " expected fewer shapes, more bands, or a larger space"
+            f"{count} models of about {level:,.0f} decoder parameters: the space has only {len(rows)}",
+            field="shapes",
+            accepted="fewer shapes, more bands, or a larger space",
         )
     parts = np.array_split(rows[np.argsort(stretch_C[rows], kind="stable")], count) if count else []
     return np.array([draws.choice(part) for part in parts], dtype=np.int64)

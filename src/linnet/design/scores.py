@@ -14,6 +14,7 @@ from pydantic import AfterValidator, NonNegativeFloat, NonNegativeInt, PositiveI
 
 from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
+from linnet.core.guess import meant
 from linnet.core.spec import Spec
 from linnet.design.entropy import entropy, sampled_entropy
 from linnet.design.shape import Matrix, Part
@@ -113,10 +114,11 @@ SCORES: dict[str, Score] = {
 """`linnet design validate` measures them; a test holds these figures to the data that they come from."""
 
 
-def find_score(name: str, field: str) -> Score:
+def find_score(name: str) -> Score:
     """The score of that name; `UserError` where there is none."""
     if name not in SCORES:
-        raise UserError(f"{field}: {name!r}: must be one of {', '.join(SCORES)}")
+        instead = meant(name, SCORES, f"must be one of {', '.join(SCORES)}")
+        raise UserError(instead, field="score", value=repr(name))
     return SCORES[name]
 
 

@@ -45,7 +45,7 @@ class Task:
     def tables(self) -> Tables:
         """Costs and scores of every block; `UserError` where there is no such score."""
         metrics = [budget.metric for budget in self.budgets]
-        return build_tables(self.space, metrics, find_score(self.score, "--score"), self.settings.score)
+        return build_tables(self.space, metrics, find_score(self.score), self.settings.score)
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,11 @@ def search(task: Task, name: str | None = None) -> Found:
             too_large = True
             if evolved is None:
                 raise UserError(
-                    f"--method exact: of the {task.space.size:.2g} models of the space {task.space.spec.name} too many"
-                    " could be the optimum, so its proof was given up; expected auto or evolution"
+                    f"of the {task.space.size:.2g} models of the space {task.space.spec.name} too many"
+                    " could be the optimum, so its proof was given up",
+                    field="method",
+                    value="exact",
+                    accepted="auto or evolution",
                 ) from None
     best = proven or evolved
     candidate = best.candidate if best is not None else start

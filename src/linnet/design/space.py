@@ -189,7 +189,7 @@ def _common_width(spec: SpaceSpec, origin: str, assigned: Sequence[str]) -> int:
         raise UserError(f"{origin}: model.blocks: is decided by blocks and block; leave it out")
     of_model = [field.removeprefix("model.") for field in assigned if field.startswith("model.")]
     plain = {**spec.model, "blocks": [{"mixer": {"kind": "ted"}}]}
-    return ModelSpec.parse(plain, f"{origin}: model", of_model, "--set model.").d_model
+    return ModelSpec.parse(plain, f"{origin}: model", of_model, "`set` model.").d_model
 
 
 def _choices(node: Any, place: KeyPath, origin: str) -> Iterator[Choice]:

@@ -103,15 +103,17 @@ def model_on_data(
     folder = model_folder(model)
     data = TokenData.open(data_folder)
     data.check_tokenizer(folder / TOKENIZER)
-    decoder = load_decoder(folder, resolve_device(device, "--device"))
+    decoder = load_decoder(folder, resolve_device(device))
     if operator is not None:
         decoder = with_chosen_operators(decoder, operator, seed)
     if weights is not None:
-        convert_weights(decoder, weights, "--weights")
+        convert_weights(decoder, weights)
     context = _checked_context(decoder, context_length)
     if not decoder.causal and split == "train" and operator_from == "train":
         raise UserError(
-            "--operator-from train: the operator would come from the evaluated text; with --split train use empty"
+            "the operator would come from the evaluated text; with `split` train use empty",
+            field="operator_from",
+            value="train",
         )
     return ModelOnData(decoder, data, split, context, operator_from)
 
@@ -121,7 +123,7 @@ def _checked_context(decoder: Decoder, context_length: int | None) -> int:
     if context_length is None:
         return known
     if context_length < 1:
-        raise UserError(f"--context-length {context_length}: expected at least 1")
+        raise UserError(field="context_length", value=context_length, accepted="at least 1")
     if context_length > known and decoder.spec.embedding.positions == "learned":
-        raise UserError(f"--context-length {context_length}: the model's learned positions end at {known}")
+        raise UserError(f"the model's learned positions end at {known}", field="context_length", value=context_length)
     return context_length

@@ -38,7 +38,9 @@ class Caches:
         """`UserError` where there is no operator to infer anew."""
         if not self.g and not any(mixer.traits.settles for mixer in decoder.mixers):
             kinds = kinds_with_operators()
-            raise UserError(f"--no-g-cache: the model has no {kinds} layer that infers an operator; leave it out")
+            raise UserError(
+                f"the model has no {kinds} layer that infers an operator; leave it out", field="g_cache", value=False
+            )
 
     def state_bytes(self, spec: ModelSpec, element_bytes: int, tokens: int) -> int:
         """Bytes that are kept of one stream of so many tokens, its token ids left out."""

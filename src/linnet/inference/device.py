@@ -20,9 +20,9 @@ def resolve_device(name: str, field: str = "device") -> torch.device:
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError):  # the second where PyTorch was built without CUDA
-        raise UserError(f"{field}: {name!r}: not available here; try auto or cpu") from None
+        raise UserError("not available here; try auto or cpu", field=field, value=repr(name)) from None
     return device
 
 
 def _unknown(name: str, field: str) -> UserError:
-    return UserError(f"{field}: {name!r}: expected auto, cpu, cuda, or cuda with a number (cuda:1)")
+    return UserError(field=field, value=repr(name), accepted="auto, cpu, cuda, or cuda with a number (cuda:1)")

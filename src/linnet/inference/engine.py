@@ -37,7 +37,8 @@ def new_state(
         return retaining_state(decoder, len(prompts), capacity, retention)
     except (RuntimeError, MemoryError, TypeError, OverflowError):  # the last two: more than a tensor can have
         rows = f"{len(prompts)} times " if len(prompts) > 1 else ""
-        raise UserError(f"max_tokens: {max_tokens}: no memory for the state of {rows}{capacity} tokens") from None
+        problem = f"no memory for the state of {rows}{capacity} tokens"
+        raise UserError(problem, field="max_tokens", value=max_tokens) from None
 
 
 def decode(
@@ -130,13 +131,14 @@ def _longest(prompts: Sequence[Sequence[int]]) -> int:
 
 def _check_prompts(decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int) -> None:
     if max_tokens < 1:
-        raise UserError(f"max_tokens: {max_tokens}: expected at least 1")
+        raise UserError(field="max_tokens", value=max_tokens, accepted="at least 1")
     if not prompts or not all(prompts):
-        raise UserError("prompt: empty: expected at least one token in every prompt")
+        raise UserError("empty", field="prompt", accepted="at least one token in every prompt")
     vocab_size = decoder.spec.vocab_size
     for token in (token for prompt in prompts for token in prompt):
         if not 0 <= token < vocab_size:
-            raise UserError(f"prompt: token id {token}: expected 0 to {vocab_size - 1}, the model's vocabulary")
+            accepted = f"0 to {vocab_size - 1}, the model's vocabulary"
+            raise UserError(field="prompt", value=f"token id {token}", accepted=accepted)
 
 
 def _check_positions(decoder: Decoder, position: int, longest: int, max_tokens: int) -> None:
@@ -144,6 +146,6 @@ def _check_positions(decoder: Decoder, position: int, longest: int, max_tokens: 
     if decoder.embedding.positions is not None and end > known:
         seen = f"{position} tokens so far, " if position else ""
         raise UserError(
-            f"{seen}{longest} tokens of prompt and {max_tokens} new ones (max_tokens) are {end}: "
+            f"{seen}{longest} tokens of prompt and {max_tokens} new ones (`max_tokens`) are {end}: "
             f"the model's learned positions end at {known}"
         )

@@ -178,7 +178,11 @@ class LanguageModel:
         if caches.kv:
             return new_state(self.decoder, rows, max_tokens, retention)
         if any(choice != FULL for choice in layer_retentions(self.decoder, retention)):
-            raise UserError(f"--no-kv-cache: nothing is kept of the text, so there is no context {retention}; use one")
+            raise UserError(
+                f"nothing is kept of the text, so there is no context {retention}; use one",
+                field="kv_cache",
+                value=False,
+            )
         return None
 
     def bytes_of_state(self, state: DecoderState | None, caches: Caches) -> Callable[[int], int]:

@@ -128,4 +128,4 @@ def keep_top_p(logits_BV: Tensor, top_p: float) -> Tensor:
 
 def _check(field: str, value: float | None, fits: bool, accepted: str) -> None:
     if not fits:
-        raise UserError(f"{field}: {value}: expected {accepted}")
+        raise UserError(field=field, value=value, accepted=accepted)

@@ -26,7 +26,7 @@ Form = Callable[[Tensor, Tensor | None, Sequence[int]], PackedLinear]
 """Makes a map of a matrix `[O, I]`, a bias `[O]` and the widths of its parts."""
 
 
-def convert_weights(decoder: Decoder, weights: str, field: str = "weights") -> None:
+def convert_weights(decoder: Decoder, weights: str) -> None:
     """Bring a decoder, where it is, to the precision `weights`, in place; it is for inference alone from then on.
 
     It moves to another device as a whole (`to`), and keeps its precision. A tied head gets a matrix of its own where
@@ -34,7 +34,7 @@ def convert_weights(decoder: Decoder, weights: str, field: str = "weights") -> N
     matrices have been converted before.
     """
     if weights not in get_args(Weights):
-        raise UserError(f"{field}: {weights!r}: expected {', '.join(get_args(Weights))}")
+        raise UserError(field="weights", value=repr(weights), accepted=", ".join(get_args(Weights)))
     if any(isinstance(module, PackedLinear) for module in decoder.modules()):
         raise ValueError("the decoder's weights have been converted before")
     decoder.requires_grad_(False).to(torch.bfloat16 if weights == "bfloat16" else torch.float32)

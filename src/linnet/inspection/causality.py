@@ -146,7 +146,7 @@ def differing_windows(sequence: TokenSequence, end_id: int, count: int, context_
             return windows_NT
     raise UserError(
         f"{sequence.name}: {len(sequence)} tokens: expected two different windows of {context_length} to compare;"
-        " prepare more text or choose a shorter --context-length"
+        " prepare more text or choose a shorter `context_length`"
     )
 
 
@@ -192,10 +192,10 @@ def moves(read: Pass, windows_NT: Tensor, cuts: Sequence[int], advance: Advance)
 
 def _checked_cuts(cuts: Sequence[int] | None, context_length: int) -> list[int]:
     if context_length < 2:
-        raise UserError(f"--context-length {context_length}: expected at least 2, to cut in between")
+        raise UserError(field="context_length", value=context_length, accepted="at least 2, to cut in between")
     if cuts is None:
         return sorted({max(1, int(share * context_length)) for share in CUT_SHARES})
     for cut in cuts:
         if not 0 < cut < context_length:
-            raise UserError(f"--cut {cut}: expected 1 to {context_length - 1}, inside a window")
+            raise UserError(field="cut", value=cut, accepted=f"1 to {context_length - 1}, inside a window")
     return sorted(set(cuts))

@@ -83,7 +83,7 @@ def inspect_invariance(
         raise UserError(f"{model}: its operators are fixed, they do not vary; expected a model that deduces them")
     known = subject.decoder.spec.context_length
     if tokens > known and subject.decoder.spec.embedding.positions == "learned":
-        raise UserError(f"--tokens {tokens}: the model's learned positions end at {known}")
+        raise UserError(f"the model's learned positions end at {known}", field="tokens", value=tokens)
     return invariance(
         subject.decoder, document_prompts(subject.sequence, subject.data.tokenizer.end_id, prompts, tokens, seed)
     )
@@ -101,8 +101,10 @@ def document_prompts(sequence: TokenSequence, end_id: int, count: int, tokens: i
     if len(long_enough) < 2:
         longest = int(lengths.max(initial=0))
         raise UserError(
-            f"--tokens {tokens}: {len(long_enough)} documents of {sequence.name} have as many (the longest has"
-            f" {longest}, its end token counted): expected at least two"
+            f"{len(long_enough)} documents of {sequence.name} have as many (the longest has {longest}, its end token"
+            " counted): expected at least two",
+            field="tokens",
+            value=tokens,
         )
     random = np.random.Generator(np.random.PCG64(seed))
     chosen = random.permutation(long_enough)[:count]

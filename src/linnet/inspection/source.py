@@ -38,13 +38,17 @@ def find_operators(source: str | Path, prompt: str | None = None, device: str = 
     source = Path(source)
     if source.is_file() or source.suffix in operator_files().suffixes:
         if prompt is not None:
-            raise UserError(f"--prompt {prompt!r}: {source} is a file, its operators are not deduced from a text")
+            raise UserError(
+                f"{source} is a file, its operators are not deduced from a text", field="prompt", value=repr(prompt)
+            )
         return FoundOperators(operator_files().read(source), "as the file has them", in_file=True)
     model = load(source, device)
     if deduces_operators(model.decoder, str(source)):
         return deduced(model, prompt or "")
     if prompt is not None:
-        raise UserError(f"--prompt {prompt!r}: the operators of {source} are fixed, not deduced from a text")
+        raise UserError(
+            f"the operators of {source} are fixed, not deduced from a text", field="prompt", value=repr(prompt)
+        )
     return FoundOperators(operators(model.decoder, torch.tensor([model.prompt_tokens("")])), "fixed in the model")
 
 
@@ -53,7 +57,7 @@ def deduced(model: LanguageModel, prompt: str) -> FoundOperators:
     tokens = model.prompt_tokens(prompt)
     known = model.spec.context_length
     if len(tokens) > known and model.spec.embedding.positions == "learned":
-        raise UserError(f"--prompt: {len(tokens)} tokens: the model's learned positions end at {known}")
+        raise UserError(f"{len(tokens)} tokens: the model's learned positions end at {known}", field="prompt")
     origin = f"deduced from {prompt!r}" if prompt else "deduced from the empty prompt, the end token alone"
     found = operators(model.decoder, torch.tensor([tokens]))
     return FoundOperators(found, origin, prompt=prompt, prompt_tokens=len(tokens))

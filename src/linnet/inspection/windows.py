@@ -17,7 +17,7 @@ def spread_windows(sequence: TokenSequence, end_id: int, count: int, context_len
     if len(sequence) <= context_length:
         raise UserError(
             f"{sequence.name}: {len(sequence)} tokens: expected more than a window of {context_length};"
-            " prepare more text or choose a shorter --context-length"
+            " prepare more text or choose a shorter `context_length`"
         )
     starts = document_windows(sequence, end_id, context_length).whole(sequence, context_length)
     chosen = np.unique(np.linspace(0, len(starts) - 1, count).astype(int))

@@ -38,7 +38,9 @@ def tokenizer_from_characters(path: str | Path, end: str) -> Tokenizer:
         raise UserError(f"{path}: {fault}")
     if end == UNKNOWN or end not in vocabulary.int_to_char:
         raise UserError(
-            f"--end {end!r}: expected one of the characters in {path}, no space: the one that stands between documents"
+            field="end",
+            value=repr(end),
+            accepted=f"one of the characters in {path}, no space: the one that stands between documents",
         )
     return Tokenizer(_definition(vocabulary.int_to_char, end), str(path))
 

@@ -16,7 +16,7 @@ def frozen(model: LanguageModel, prompt: str = "") -> Decoder:
     What it says is what the model says whose G-cache holds that operator. `UserError` where nothing is inferred.
     """
     if not any(mixer.traits.settles for mixer in model.decoder.mixers):
-        raise UserError("--freeze-operator: the model has no plga layer that infers an operator")
+        raise UserError("the model has no plga layer that infers an operator", field="freeze_operator")
     return with_fixed_operators(model.decoder, [layer["G"] for layer in deduced(model, prompt).layers])
 
 
@@ -34,7 +34,7 @@ def export(
     (`frozen`). command: kept in `run.json`. Raises `UserError` where no form is asked for, or the model has none such.
     """
     if not freeze_operator:
-        raise UserError("export: no form was asked for; expected --freeze-operator")
+        raise UserError("export: no form was asked for", accepted="`freeze_operator`")
     check_new_folder(out)
     source = load(model, device="cpu")
     decoder = frozen(source, prompt)

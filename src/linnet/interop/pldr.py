@@ -68,7 +68,9 @@ def import_pldr(
 
 def _from_pth(source: Path, spec: str | Path | None, operator: str | None) -> Published:
     if spec is None:
-        raise UserError(f"--spec: missing; expected what {source} is a model of: a preset, or a description's file")
+        raise UserError(
+            "missing", field="spec", accepted=f"what {source} is a model of: a preset, or a description's file"
+        )
     checkpoint, model = _one(source, ".pth", "a checkpoint"), ModelSpec.load(spec)
     mixer = published_mixer(model, spec)
     operators = _given_operators(model, mixer, spec, operator)
@@ -76,9 +78,10 @@ def _from_pth(source: Path, spec: str | Path | None, operator: str | None) -> Pu
 
 
 def _from_transformers(source: Path, spec: str | Path | None, operator: str | None) -> Published:
-    for option, value, holder in (("--spec", spec, CONFIG), ("--operator", operator, WEIGHTS)):
+    for field, value, holder in (("spec", spec, CONFIG), ("operator", operator, WEIGHTS)):
         if value is not None:
-            raise UserError(f"{option} {value}: {source} has a {CONFIG}, so its {holder} decides that; leave it out")
+            problem = f"{source} has a {CONFIG}, so its {holder} decides that; leave it out"
+            raise UserError(problem, field=field, value=value)
     model = read_config(source)
     (block,) = model.blocks
     assert isinstance(block.mixer, PlgaSpec)
@@ -90,17 +93,19 @@ def _given_operators(model: ModelSpec, mixer: PlgaSpec, spec: str | Path, operat
     """The published files of models with fixed operators do not hold these."""
     if mixer.operator == "learned":
         if operator is not None:
-            raise UserError(f"--operator {operator}: goes with fixed operators; those of {spec} are learned")
+            raise UserError(f"goes with fixed operators; those of {spec} are learned", field="operator", value=operator)
         return None
     source = operator or model.initialisation.operator
     if operator == "random" or (operator is None and source != "identity"):
-        said = "--operator: missing" if operator is None else "--operator random: draws others"
         raise UserError(
-            f"{said}; expected those that {spec} was trained with, which its checkpoint does not hold: identity, or a"
-            " file (.safetensors, .npz)"
+            "missing" if operator is None else "draws others",
+            field="operator",
+            value=operator,
+            accepted=f"those that {spec} was trained with, which its checkpoint does not hold: identity, or a file"
+            " (.safetensors, .npz)",
         )
     head_dim = model.d_model // mixer.heads
-    return choose_operators(source, [(mixer.heads, head_dim, head_dim)] * model.layers, "--operator")
+    return choose_operators(source, [(mixer.heads, head_dim, head_dim)] * model.layers, "`operator`")
 
 
 def _decoder(published: Published) -> Decoder:
@@ -125,7 +130,9 @@ def _tokenizer(pieces: Path, published: Published) -> Tokenizer:
 
 def _beside(source: Path) -> Path:
     if not source.is_dir():
-        raise UserError("--tokenizer: missing; expected the SentencePiece .model that the checkpoint was trained with")
+        raise UserError(
+            "missing", field="tokenizer", accepted="the SentencePiece .model that the checkpoint was trained with"
+        )
     return _one(source, ".model", "a SentencePiece model")
 
 

@@ -68,7 +68,9 @@ def published_mixer(model: ModelSpec, spec: str | Path) -> PlgaSpec:
     block, mixer = model.blocks[0], model.blocks[0].mixer
     if isinstance(mixer, PlgaSpec) and _same_but_sizes(model, block, mixer):
         return mixer
-    raise UserError(f"--spec {spec}: not the architecture of a published PLDR-LLM, as presets {LEARNED} and {FIXED}")
+    raise UserError(
+        f"not the architecture of a published PLDR-LLM, as presets {LEARNED} and {FIXED}", field="spec", value=spec
+    )
 
 
 def _same_but_sizes(model: ModelSpec, block: BlockSpec, mixer: PlgaSpec) -> bool:

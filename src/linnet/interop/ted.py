@@ -142,7 +142,7 @@ def _weights_file(source: Path) -> Path:
 def _description(path: Path, context_length: int) -> ModelSpec:
     """The preset's, with the sizes of a `model.json` and the name of its folder."""
     if context_length < 1:
-        raise UserError(f"--context-length {context_length}: expected at least 1")
+        raise UserError(field="context_length", value=context_length, accepted="at least 1")
     sizes = PublishedSizes.parse(read_json(path), str(path))
     plain = read_description(PRESET)
     (block,) = plain["blocks"]

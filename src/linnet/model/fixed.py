@@ -57,7 +57,7 @@ def _given_shapes(spec: ModelSpec) -> list[Shape]:
     return [tuple(g_HKK.shape) for g_HKK in given if g_HKK is not None]
 
 
-def with_chosen_operators(decoder: Decoder, source: str, seed: int, origin: str = "--operator") -> Decoder:
+def with_chosen_operators(decoder: Decoder, source: str, seed: int, origin: str = "`operator`") -> Decoder:
     """`with_fixed_operators` of `operators_for`; random ones follow the seed, and the caller's random numbers stay."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.files import atomic_directory, atomic_path, read_json, write_json
+from linnet.core.guess import meant
 from linnet.core.spec import read_yaml
 from linnet.core.tensor_file import read_tensors
 from linnet.model.decoder import Decoder
@@ -65,7 +66,8 @@ def read_description(source: str | Path) -> dict[str, Any]:
     if path.is_dir():
         path = model_folder(source) / CONFIG
     if not path.exists():
-        raise UserError(f"{source}: no such file, and no preset of that name; presets: {', '.join(preset_names())}")
+        instead = meant(str(source), preset_names(), f"presets: {', '.join(preset_names())}")
+        raise UserError(f"{source}: no such file, and no preset of that name; {instead}")
     data = read_json(path) if path.suffix == ".json" else read_yaml(path)
     if not isinstance(data, dict):
         kind = "nothing" if data is None else type(data).__name__
@@ -85,7 +87,7 @@ def check_new_folder(out: str | Path) -> None:
     """`UserError` where something is in the place of a folder that is to be made."""
     path = Path(out)
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise UserError(f"--out {out}: exists already; expected a new folder")
+        raise UserError("exists already", field="out", value=out, accepted="a new folder")
 
 
 def save_decoder(decoder: Decoder, folder: str | Path) -> None:

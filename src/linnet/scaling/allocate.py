@@ -13,7 +13,7 @@ ROUNDS, CLOSE = 20, 1e-3
 ONE = 1 - 1e-9
 """One parameter or one token, but for rounding."""
 
-OPTIONS = "--flops, --hours, --parameters, --tokens"
+OPTIONS = "`flops`, `hours`, `parameters`, `tokens`"
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class TrainingBudget:
     tokens: float | None = None
 
     def __post_init__(self) -> None:
-        given = [f"--{name}" for name, value in vars(self).items() if value is not None]
+        given = [f"`{name}`" for name, value in vars(self).items() if value is not None]
         if not given:
             raise UserError(f"nothing to plan with; give one of {OPTIONS}")
         if len(given) > 2 or (self.flops and self.hours):
@@ -44,18 +44,18 @@ class TrainingBudget:
         """The same of the parameters alone, which a shape can be asked for then."""
         if bought.parameters < ONE:
             bounded = self.flops is not None or self.hours is not None
-            other = "more --tokens" if not bounded else "a larger budget" + ", or fewer --tokens" * bool(self.tokens)
+            other = "more `tokens`" if not bounded else "a larger budget" + ", or fewer `tokens`" * bool(self.tokens)
             raise UserError(f"{self._said()}: comes to {_short(bought.parameters)} parameters; expected {other}")
 
     def _said(self) -> str:
         given = {name: value for name, value in vars(self).items() if value is not None}
-        return " ".join(f"--{name} {_short(value)}" for name, value in given.items())
+        return " ".join(f"`{name}` {_short(value)}" for name, value in given.items())
 
     def _enough(self, tokens: float) -> str:
         """What buys one token where this buys so few: in proportion where the size is fixed."""
         for name, value in (("flops", self.flops), ("hours", self.hours)):
             if value is not None and self.parameters is not None:
-                return f"at least --{name} {_rounded_up(value / tokens)}"
+                return f"at least `{name}` {_rounded_up(value / tokens)}"
         return "a larger budget"
 
 

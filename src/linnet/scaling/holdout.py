@@ -77,13 +77,16 @@ class HeldOutPrediction:
 def split_by_flops(points: Points, share: float) -> tuple[Points, Points]:
     """The points but the `share` of them with the most training FLOPs, and those; both by ascending FLOPs."""
     if not 0 < share < 1:
-        raise UserError(f"--hold-out {share}: expected a share between 0 and 1, as in 0.5")
+        raise UserError(field="hold_out", value=share, accepted="a share between 0 and 1, as in 0.5")
     order = np.argsort(points.flops, kind="stable")
     held = round(share * len(order))
     if not _divides(len(order), share):
         raise UserError(
-            f"--hold-out {share}: of {len(order)} runs {len(order) - held} are left to fit and {held} to predict, at"
-            f" least {LEAST_POINTS} and 1 are needed; expected {_accepted(len(order), share)}"
+            f"of {len(order)} runs {len(order) - held} are left to fit and {held} to predict, at least {LEAST_POINTS}"
+            " and 1 are needed",
+            field="hold_out",
+            value=share,
+            accepted=_accepted(len(order), share),
         )
     return points[order[: len(order) - held]], points[order[len(order) - held :]]
 

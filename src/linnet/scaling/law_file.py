@@ -24,7 +24,9 @@ def read_law(source: str | Path) -> Law:
     known = LAWS / f"{source}.json"
     path = known if known.parent == LAWS and known.is_file() else Path(source)
     if not path.is_file():
-        raise UserError(f"--law {source}: no such file, and no law of that name; laws: {', '.join(law_names())}")
+        raise UserError(
+            f"no such file, and no law of that name; laws: {', '.join(law_names())}", field="law", value=source
+        )
     plain = read_json(path)
     if not isinstance(plain, dict):
         raise UserError(f"{path}: expected a mapping with E, A, B, alpha, beta, found {type(plain).__name__}")

@@ -62,14 +62,16 @@ def check_counting(runs: Sequence[Run], counted: Counting) -> None:
     if missing is not None:
         known = ", ".join(countings(runs))
         raise UserError(
-            f"--counted {counted}: {missing} does not tell its parameters {COUNTED[counted]}; known of all: {known}"
+            f"{missing} does not tell its parameters {COUNTED[counted]}; known of all: {known}",
+            field="counted",
+            value=counted,
         )
 
 
 def without_highest(runs: Sequence[Run], count: int) -> list[Run]:
     """All but the `count` runs that ended with the highest losses, in the order they had."""
     if not 0 <= count < len(runs):
-        raise UserError(f"--drop-highest {count}: must be less than the number of runs, {len(runs)}")
+        raise UserError(f"must be less than the number of runs, {len(runs)}", field="drop_highest", value=count)
     dropped = sorted(range(len(runs)), key=lambda index: runs[index].loss_T[-1])[len(runs) - count :]
     return [run for index, run in enumerate(runs) if index not in dropped]
 

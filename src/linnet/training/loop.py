@@ -155,8 +155,10 @@ class Trainer:
             standing = Standing.from_plain(checkpoint.standing)
             if standing.data_hash != self.standing.data_hash:
                 raise UserError(
-                    f"--data {self.run.data}: not the data that {self.folder.path} was trained on (manifest"
-                    f" {self.standing.data_hash[:12]}, not {standing.data_hash[:12]}); choose another --out"
+                    f"not the data that {self.folder.path} was trained on (manifest {self.standing.data_hash[:12]},"
+                    f" not {standing.data_hash[:12]}); choose another `out`",
+                    field="data",
+                    value=self.run.data,
                 )
             check_tensors(checkpoint.weights, shapes_of(self.decoder), checkpoint.path, "the run's model")
             self.decoder.load_state_dict(checkpoint.weights)

@@ -35,7 +35,8 @@ def check_threads(count: int, field: str) -> None:
     processors = os.cpu_count() or 1
     most = MOST_THREADS_PER_PROCESSOR * processors
     if not 1 <= count <= most:
-        raise UserError(f"{field}: {count}: expected at least 1 and, on {processors} processors, at most {most:,}")
+        accepted = f"at least 1 and, on {processors} processors, at most {most:,}"
+        raise UserError(field=field, value=count, accepted=accepted)
 
 
 @contextmanager

@@ -20,11 +20,15 @@ def read_recipe(source: str | Path) -> dict[str, Any]:
     path = known if known.parent == RECIPES and known.is_file() else Path(source)
     if not path.is_file():
         raise UserError(
-            f"--recipe {source}: no such file, and no recipe of that name; recipes: {', '.join(recipe_names())}"
+            f"no such file, and no recipe of that name; recipes: {', '.join(recipe_names())}",
+            field="recipe",
+            value=source,
         )
     fields = read_yaml(path)
     if not isinstance(fields, dict):
-        raise UserError(f"--recipe {source}: expected a mapping of training's fields, found {type(fields).__name__}")
+        raise UserError(
+            field="recipe", value=source, accepted=f"a mapping of training's fields, found {type(fields).__name__}"
+        )
     return fields
 
 

@@ -53,7 +53,7 @@ class RunFolder:
             self._compare_by_content(before, now)
             _check_same(before, now, self.path)
         elif self.path.exists() and (not self.path.is_dir() or any(p.name != LOCK for p in self.path.iterdir())):
-            raise UserError(f"--out {self.path}: exists and is not the folder of a run; choose another --out")
+            raise UserError("exists and is not the folder of a run; choose another `out`", field="out", value=self.path)
 
     def configuration(self) -> RunSpec:
         """What `config.yaml` says; `UserError` where it is missing or wrong."""
@@ -166,7 +166,7 @@ def _check_same(old: dict[str, Any], new: dict[str, Any], path: Path) -> None:
         if field != "data" and old.get(field) != new.get(field):
             raise UserError(
                 f"{path}: holds a run with {field}: {old.get(field)!r}, not {new.get(field)!r};"
-                " choose another --out, or the same configuration to go on"
+                " choose another `out`, or the same configuration to go on"
             )
 
 

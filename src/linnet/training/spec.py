@@ -52,7 +52,7 @@ class ScheduleSpec(Spec):
         if self.warmup_steps is not None and self.warmup_share is not None:
             raise ValueError(
                 f"warmup_steps: {self.warmup_steps} and warmup_share: {self.warmup_share}: give one of the two"
-                " (--set training.schedule.warmup_steps=null clears that one)"
+                " (`set` training.schedule.warmup_steps=null clears that one)"
             )
         return self
 
@@ -137,7 +137,7 @@ class TrainingSpec(Spec):
         if self.steps is not None and self.tokens is not None:
             raise ValueError(
                 f"steps: {self.steps} and tokens: {self.tokens}: give one of the two"
-                " (--set training.steps=null clears that one)"
+                " (`set` training.steps=null clears that one)"
             )
         return self
 
@@ -168,7 +168,7 @@ class RunSpec(Spec):
         if context > self.model.context_length:
             raise UserError(
                 f"training.context_length: {context}: must be at most the model's, {self.model.context_length}"
-                f" (--set model.context_length={context} makes a model for more)"
+                f" (`set` model.context_length={context} makes a model for more)"
             )
         steps = training.steps or DEFAULT_STEPS
         if training.tokens is not None:
@@ -231,7 +231,7 @@ def read_run(
     return run_of(plain, assignments or [], str(config) if config is not None else "run")
 
 
-def run_of(plain: dict[str, Any], assignments: list[str], origin: str, assigned_by: str = "--set ") -> RunSpec:
+def run_of(plain: dict[str, Any], assignments: list[str], origin: str, assigned_by: str = "`set` ") -> RunSpec:
     """A run from plain data, changed by assignments (`training.steps=200`).
 
     `UserError` names the field at fault, after `origin`, or after `assigned_by` where an assignment gave its value.
@@ -258,10 +258,10 @@ def _check_sections(plain: dict[str, Any], origin: str, assigned: list[str], ass
     model = plain.get("model")
     if "model" in assigned and not isinstance(model, dict):
         raise UserError(f"{assigned_by}model: {model!r}: expected its fields one by one, as in model.d_model: 128")
-    for section, option in (("model", "--model PRESET|FILE"), ("data", "--data DIR")):
+    for section in ("model", "data"):
         if plain.get(section) is None:
-            file = "a --config file" if origin == "run" else origin
-            raise UserError(f"{section}: missing; give {option}, or a section {section!r} in {file}")
+            file = "a `config` file" if origin == "run" else origin
+            raise UserError(f"{section}: missing; give `{section}`, or a section {section!r} in {file}")
 
 
 def _mapping(config: str | Path | None) -> dict[str, Any]:

@@ -179,3 +179,14 @@ def test_a_file_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Path, "read_text", forbid)
     with pytest.raises(UserError, match="no permission to read it"):
         read_text(tmp_path / "file.txt")
+
+
+@pytest.mark.parametrize("write", [atomic_path, atomic_directory])
+def test_what_the_system_says_of_a_temporary_name_is_said_of_the_target(write, tmp_path: Path):
+    target = tmp_path / "target"
+    with pytest.raises(OSError) as failed, write(target) as temporary:
+        (temporary / "missing" / "file").write_text("x")
+    assert failed.value.filename == str(target)
+    with pytest.raises(FileNotFoundError) as failed, write(target):
+        (tmp_path / "elsewhere").read_text()
+    assert failed.value.filename == str(tmp_path / "elsewhere")

@@ -57,6 +57,7 @@ TALL = {"height": 1}
             {**TALL, "parts": [{"kind": "leaf"}, {"kind": "root"}]},
             "parts[1].kind: 'root': must be one of 'leaf', 'twig'",
         ),
+        ({**TALL, "parts": [{"kind": "leef"}]}, "must be one of 'leaf', 'twig'; did you mean leaf?"),
         ({**TALL, "parts": [{"kind": "twig", "leaves": [{"size": 0}]}]}, "parts[0].leaves[0].size: 0: must be greater"),
         ({**TALL, "parts": [{"size": 3}]}, "parts[0].kind: missing, a value is required"),
         ({**TALL, "by_name": {"leaf": {"kind": "leaf", "size": -1}}}, "by_name.leaf.size: -1: must be greater than 0"),
@@ -125,13 +126,13 @@ def test_later_assignments_win():
 @pytest.mark.parametrize(
     ("assignment", "expected"),
     [
-        ("seed", "--set seed: expected section.key=value"),
-        ("=3", "--set =3: expected section.key=value"),
-        ("seed=[1", "--set seed=[1: '[1' is not a valid YAML value"),
-        ("day=2020-02-30", "--set day=2020-02-30: '2020-02-30' is not a valid YAML value"),
-        ("seed.x=1", "--set seed.x=1: seed has no field 'x'"),
-        ("model.blocks.2.heads=1", "--set model.blocks.2.heads=1: '2' is not an index below 2"),
-        ("model.blocks.first.heads=1", "--set model.blocks.first.heads=1: 'first' is not an index below 2"),
+        ("seed", "set: seed: expected section.key=value"),
+        ("=3", "set: =3: expected section.key=value"),
+        ("seed=[1", "set: seed=[1: '[1' is not a valid YAML value"),
+        ("day=2020-02-30", "set: day=2020-02-30: '2020-02-30' is not a valid YAML value"),
+        ("seed.x=1", "set: seed.x=1: seed has no field 'x'"),
+        ("model.blocks.2.heads=1", "set: model.blocks.2.heads=1: '2' is not an index below 2"),
+        ("model.blocks.first.heads=1", "set: model.blocks.first.heads=1: 'first' is not an index below 2"),
     ],
 )
 def test_a_wrong_assignment_is_refused_as_typed(assignment: str, expected: str):

@@ -195,7 +195,7 @@ def test_ready_tokenizer_from_a_file_or_folder(tmp_path: Path) -> None:
         again = prepare([name], tmp_path / "two", tokenizer=str(path), overwrite=True)
         assert again.tokenizer == first.tokenizer
     message = refusal([name], tmp_path / "three", tokenizer=str(tmp_path / "one"), vocab_size=500)
-    assert message == f"--vocab-size 500: the tokenizer {tmp_path / 'one'} has its own; expected none"
+    assert message == f"vocab_size: 500: the tokenizer {tmp_path / 'one'} has its own; expected none"
 
 
 def test_standard_input_is_read_once_and_used_thrice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,12 +213,12 @@ def test_standard_input_is_read_once_and_used_thrice(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tokenizer": "words"}, "--tokenizer words: expected one of bytes, char, bpe, unigram, or the path"),
-        ({"vocab_size": 10}, "--vocab-size 10: expected more than 257"),
-        ({"tokenizer": "bytes", "vocab_size": 300}, "--vocab-size 300: the bytes tokenizer always has 257"),
-        ({"tokenizer": "char", "vocab_size": 258}, "--vocab-size 258: too few for the text's"),
-        ({"validation": 0.5}, "--validation 0.5: expected a fraction above 0 and below 0.5"),
-        ({"separator": "|"}, "--document-separator '|': only text files are split"),
+        ({"tokenizer": "words"}, "tokenizer: words: expected one of bytes, char, bpe, unigram, or the path"),
+        ({"vocab_size": 10}, "vocab_size: 10: expected more than 257"),
+        ({"tokenizer": "bytes", "vocab_size": 300}, "vocab_size: 300: the bytes tokenizer always has 257"),
+        ({"tokenizer": "char", "vocab_size": 258}, "vocab_size: 258: too few for the text's"),
+        ({"validation": 0.5}, "validation: 0.5: expected a fraction above 0 and below 0.5"),
+        ({"separator": "|"}, "separator: '|': only text files are split"),
         ({"field": "body"}, "line 1: no field 'body'; this line has 'text'"),
     ],
 )
@@ -234,7 +234,7 @@ def test_no_files_and_a_field_of_text(tmp_path: Path) -> None:
     assert refusal([], tmp_path / "data").startswith("no files given")
     name = text_file(tmp_path / "a.txt", ["a", "b"])
     assert refusal([name], tmp_path / "data", field="text") == (
-        f"--field text: only .jsonl and .parquet have fields, {name} is text"
+        f"field: text: only .jsonl and .parquet have fields, {name} is text"
     )
 
 
@@ -253,8 +253,8 @@ def test_other_folders_and_files_are_never_replaced(tmp_path: Path) -> None:
     (mine / "thesis.txt").write_text("years of work")
     for overwrite in (False, True):
         message = refusal([name], mine, overwrite=overwrite)
-        assert message == f"--out {mine}: holds other files, expected a new folder or one with prepared data only"
-        assert "is a file, expected a folder" in refusal([name], name, overwrite=overwrite)
+        assert message == f"out: {mine}: holds other files; expected a new folder or one with prepared data only"
+        assert "is a file; expected a folder" in refusal([name], name, overwrite=overwrite)
         assert "is not a folder that can be written to" in refusal([name], f"{name}/data", overwrite=overwrite)
     assert (mine / "thesis.txt").read_text() == "years of work"
 
@@ -265,7 +265,7 @@ def test_prepared_data_is_replaced_only_when_asked(tmp_path: Path) -> None:
     out.mkdir()
     prepare([name], out, tokenizer="bytes", shard_tokens=100)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert refusal([name], out) == f"--out {out}: holds prepared data already; --overwrite replaces it"
+    assert refusal([name], out) == f"out: {out}: holds prepared data already; `overwrite` replaces it"
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     prepare([name], out, tokenizer="char", overwrite=True)
     assert TokenData.open(out).manifest.tokenizer.kind == "char"
@@ -317,7 +317,7 @@ def test_texts_with_a_given_split(tmp_path: Path) -> None:
     assert [source.file for source in manifest.sources] == ["stories"]
     with pytest.raises(UserError, match="texts: no validation documents"):
         prepare_texts(STORIES, [""], tmp_path / "more")
-    with pytest.raises(UserError, match="--overwrite replaces it"):
+    with pytest.raises(UserError, match="`overwrite` replaces it"):
         prepare_texts(STORIES, ["a"], tmp_path / "data")
 
 

@@ -224,7 +224,7 @@ def test_missing_file_and_folder_are_named(tmp_path: Path) -> None:
 
 
 def test_empty_separator_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--document-separator: empty"):
+    with pytest.raises(UserError, match="separator: empty"):
         documents(write(tmp_path / "a.txt", "x"), separator="")
 
 

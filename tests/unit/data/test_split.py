@@ -99,7 +99,7 @@ def test_default_fraction_depends_on_the_size() -> None:
 
 @pytest.mark.parametrize("fraction", [0, 0.5, -1, 2, float("nan")])
 def test_fraction_out_of_range_is_refused(fraction: float) -> None:
-    with pytest.raises(UserError, match=f"--validation {fraction}: expected a fraction above 0 and below 0.5"):
+    with pytest.raises(UserError, match=f"validation: {fraction}: expected a fraction above 0 and below 0.5"):
         check_fraction(fraction)
 
 

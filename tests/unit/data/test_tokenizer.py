@@ -135,7 +135,7 @@ def test_char_has_one_token_per_character_seen_and_bytes_for_others() -> None:
 
 
 def test_char_names_the_size_it_needs() -> None:
-    with pytest.raises(UserError, match=r"--vocab-size 258: .* 2 different characters.*at least 259"):
+    with pytest.raises(UserError, match=r"vocab_size: 258: .* 2 different characters.*at least 259"):
         Tokenizer.train("char", ["ab"], 258)
     assert Tokenizer.train("char", ["ab"], 259).vocab_size == 259
 
@@ -220,9 +220,9 @@ def test_half_a_surrogate_pair_is_refused(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "vocab_size", "message"),
     [
-        ("bpe", 257, "--vocab-size 257: expected more than 257"),
-        ("unigram", -1, "--vocab-size -1: expected more than 257"),
-        ("bytes", 300, "--vocab-size 300: the bytes tokenizer always has 257"),
+        ("bpe", 257, "vocab_size: 257: expected more than 257"),
+        ("unigram", -1, "vocab_size: -1: expected more than 257"),
+        ("bytes", 300, "vocab_size: 300: the bytes tokenizer always has 257"),
         ("words", None, "tokenizer: 'words': expected one of bytes, char, bpe, unigram"),
     ],
 )

@@ -76,6 +76,6 @@ def test_a_penalty_never_turns_a_score_around():
 
 
 def test_an_unknown_score_is_one_line_with_those_that_there_are():
-    assert find_score("entropy", "--score") is SCORES["entropy"]
+    assert find_score("entropy") is SCORES["entropy"]
     with pytest.raises(UserError, match="--score: 'entrpy': must be one of parameters, decoder_parameters"):
-        find_score("entrpy", "--score")
+        find_score("entrpy")

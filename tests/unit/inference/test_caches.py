@@ -88,7 +88,7 @@ def test_a_state_is_refused_where_none_is_kept():
 
 @pytest.mark.parametrize("mixer", [m for m in EXAMPLES if getattr(m, "operator", None) != "learned"], ids=str)
 def test_the_g_cache_cannot_be_switched_off_where_there_is_none(mixer: MixerSpec):
-    with pytest.raises(UserError, match="--no-g-cache: the model has no plga layer that infers an operator"):
+    with pytest.raises(UserError, match="g_cache: False: the model has no plga layer that infers an operator"):
         decode(small_decoder(mixer), PROMPTS, 4, GREEDY, caches=Caches(g=False))
 
 

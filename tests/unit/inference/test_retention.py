@@ -109,7 +109,7 @@ def test_the_figures_tell_the_bytes_that_are_really_held():
 
 
 def test_without_a_kv_cache_there_is_nothing_to_choose():
-    with pytest.raises(UserError, match="--no-kv-cache: nothing is kept"):
+    with pytest.raises(UserError, match="kv_cache: False: nothing is kept"):
         speaker(TED).stream("Once", 4, GREEDY, Caches(kv=False), POLICY)
 
 

@@ -75,7 +75,7 @@ def test_prompts_are_beginnings_of_different_documents():
 
 
 def test_documents_that_are_too_short_are_refused():
-    with pytest.raises(UserError, match=r"--tokens 5: 1 documents of text .* longest has 5.*at least two"):
+    with pytest.raises(UserError, match=r"tokens: 5: 1 documents of text .* longest has 5.*at least two"):
         document_prompts(SEQUENCE, 0, 2, 5, seed=0)
-    with pytest.raises(UserError, match="--tokens 2: 0 documents"):
+    with pytest.raises(UserError, match="tokens: 2: 0 documents"):
         document_prompts(TokenSequence("text", [np.array([0])]), 0, 2, 2, seed=0)

@@ -64,7 +64,7 @@ def test_a_model_with_fixed_operators_has_them_alone(tmp_path):
     assert [layer.keys() for layer in found.layers] == [{"G"}, {"G"}]
     assert all(torch.equal(layer["G"], g) for layer, g in zip(found.layers, fixed, strict=True))
     assert found.origin == "fixed in the model"
-    with pytest.raises(UserError, match=r"--prompt 'a': the operators of .* are fixed"):
+    with pytest.raises(UserError, match=r"prompt: 'a': the operators of .* are fixed"):
         find_operators(tmp_path / "fixed", "a")
 
 
@@ -81,7 +81,7 @@ def test_what_has_no_operators_is_refused(tmp_path):
 def test_a_prompt_goes_with_a_model(tmp_path):
     np.savez(tmp_path / "g.npz", **{"0": np.zeros((1, 2, 3, 3))})
     assert find_operators(tmp_path / "g.npz").shape == "1 layer, 2 heads of 3 x 3"
-    with pytest.raises(UserError, match=r"--prompt 'a': .*g\.npz is a file"):
+    with pytest.raises(UserError, match=r"prompt: 'a': .*g\.npz is a file"):
         find_operators(tmp_path / "g.npz", "a")
 
 
@@ -91,5 +91,5 @@ def test_a_prompt_longer_than_learned_positions_is_refused(tmp_path):
     model.decoder = Decoder(small_spec(PLGA, vocab_size=257, positions="learned"))
     folder = _saved(model, tmp_path / "learned")
     assert find_operators(folder, "a" * 63).prompt_tokens == 64
-    with pytest.raises(UserError, match="--prompt: 65 tokens: the model's learned positions end at 64"):
+    with pytest.raises(UserError, match="prompt: 65 tokens: the model's learned positions end at 64"):
         find_operators(folder, "a" * 64)

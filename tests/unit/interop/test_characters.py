@@ -98,4 +98,4 @@ def test_an_end_that_is_no_character_of_it_is_refused(tmp_path: Path, end: str):
     with pytest.raises(UserError) as refused:
         tokenizer_from_characters(path, end)
     wanted = f"expected one of the characters in {path}, no space: the one that stands between documents"
-    assert str(refused.value) == f"--end {end!r}: {wanted}"
+    assert str(refused.value) == f"end: {end!r}: {wanted}"

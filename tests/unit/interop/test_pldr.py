@@ -109,7 +109,7 @@ def test_a_file_of_something_else_is_refused(spec: Path, pieces: Path, tmp_path:
 @pytest.mark.parametrize("name", ["tiny-ted", "llama-110m", "tiny-attention"])
 def test_a_description_of_another_architecture_is_refused(weights, pieces: Path, tmp_path: Path, name: str):
     checkpoint = saved(tmp_path, {"model_state_dict": weights})
-    with pytest.raises(UserError, match=f"--spec {name}: not the architecture of a published PLDR-LLM"):
+    with pytest.raises(UserError, match=f"spec: {name}: not the architecture of a published PLDR-LLM"):
         import_pldr(checkpoint, name, pieces, tmp_path / "model")
 
 

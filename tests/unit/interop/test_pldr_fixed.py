@@ -222,13 +222,13 @@ def test_what_does_not_go_together_is_refused(
         assert not (tmp_path / "model").exists()
         return str(error.value)
 
-    assert refused(learned, None, None).startswith(f"--spec: missing; expected what {learned} is a model of")
-    assert refused(learned, spec, "identity").startswith("--operator identity: goes with fixed operators")
-    assert refused(folder, spec, None).startswith(f"--spec {spec}: {folder} has a config.json, so its config.json dec")
-    assert refused(folder, None, "identity").startswith(f"--operator identity: {folder} has a config.json, so its mod")
+    assert refused(learned, None, None).startswith(f"spec: missing; expected what {learned} is a model of")
+    assert refused(learned, spec, "identity").startswith("operator: identity: goes with fixed operators")
+    assert refused(folder, spec, None).startswith(f"spec: {spec}: {folder} has a config.json, so its config.json dec")
+    assert refused(folder, None, "identity").startswith(f"operator: identity: {folder} has a config.json, so its mod")
     for preset in ("pldr-v51g-106m-1", "pldr-v51g-106m-3"):
-        assert refused(fixed, preset, None).startswith(f"--operator: missing; expected those that {preset} was trained")
-        assert refused(fixed, preset, "random").startswith("--operator random: draws others; expected those that")
+        assert refused(fixed, preset, None).startswith(f"operator: missing; expected those that {preset} was trained")
+        assert refused(fixed, preset, "random").startswith("operator: random: draws others; expected those that")
     assert "expected identity, random, or a file" in refused(fixed, "pldr-v51g-106m-1", "learned")
 
 

@@ -235,9 +235,9 @@ def test_the_epsilon_is_that_of_every_norm(published: Path, tmp_path: Path):
 
 def test_options_that_are_wrong_are_named(published: Path, tmp_path: Path):
     out = tmp_path / "model"
-    assert refusal(published, out, context_length=0) == "--context-length 0: expected at least 1"
+    assert refusal(published, out, context_length=0) == "context_length: 0: expected at least 1"
     assert refusal(published, out, end="Z").startswith(
-        f"--end 'Z': expected one of the characters in {published / 'vocab.json'}, no space"
+        f"end: 'Z': expected one of the characters in {published / 'vocab.json'}, no space"
     )
     out.mkdir()
     (out / "mine").write_text("x")

@@ -90,7 +90,7 @@ def test_what_is_no_recipe_is_refused(tmp_path: Path, content: str | None, messa
     path = tmp_path / "mine.yaml"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(UserError, match=f"^--recipe {path}: {message}"):
+    with pytest.raises(UserError, match=f"^recipe: {path}: {message}"):
         recipe(str(path))
 
 

@@ -38,7 +38,7 @@ def test_another_configuration_is_refused_by_its_first_field(tmp_path, tiny_run,
     folder = _started(tmp_path / "run", tiny_run())
     with pytest.raises(UserError, match=message) as error:
         folder.check(tiny_run(**changes).resolved())
-    assert "choose another --out" in str(error.value)
+    assert "choose another `out`" in str(error.value)
 
 
 def test_another_model_is_refused(tmp_path, tiny_run):

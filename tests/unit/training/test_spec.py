@@ -58,10 +58,10 @@ def test_the_resolved_configuration_reads_back_as_itself():
         ("training.seed=-1", ["training.seed", "-1"]),
         ("trainng.steps=5", ["trainng", "unknown key"]),
         ("model.d_modell=5", ["d_modell", "unknown key"]),
-        ("training.steps", ["--set training.steps", "section.key=value"]),
-        ("training.steps=abc", ["--set training.steps: 'abc': must be a whole number"]),
-        ("model.blocks.0.repeat=1.5", ["--set model.blocks[0].repeat: 1.5: must be a whole number"]),
-        ("model=tiny-ted", ["--set model: 'tiny-ted': expected its fields one by one"]),
+        ("training.steps", ["set: training.steps", "section.key=value"]),
+        ("training.steps=abc", ["`set` training.steps: 'abc': must be a whole number"]),
+        ("model.blocks.0.repeat=1.5", ["`set` model.blocks[0].repeat: 1.5: must be a whole number"]),
+        ("model=tiny-ted", ["`set` model: 'tiny-ted': expected its fields one by one"]),
     ],
 )
 def test_a_wrong_field_is_one_line_with_field_value_and_what_is_accepted(assignment, parts):
@@ -104,9 +104,9 @@ def test_warm_up_in_steps_and_as_a_share_exclude_each_other():
 
 
 def test_what_is_missing_is_named():
-    with pytest.raises(UserError, match="model: missing; give --model"):
+    with pytest.raises(UserError, match="model: missing; give `model`"):
         read_run(data=DATA)
-    with pytest.raises(UserError, match="data: missing; give --data"):
+    with pytest.raises(UserError, match="data: missing; give `data`"):
         read_run(model=MODEL)
 
 

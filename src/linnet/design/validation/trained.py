@@ -73,9 +73,11 @@ def read_trained(source: Path) -> TrainedSet:
     elif source.is_file():
         found = TrainedSet(_from_table(source), "nats per token", [])
     else:
-        raise UserError(f"--runs {source}: no such file or folder")
+        raise UserError("no such file or folder", field="runs", value=source)
     if len(found.models) < FEWEST:
-        raise UserError(f"--runs {source}: {len(found.models)} trained models; expected at least {FEWEST}")
+        raise UserError(
+            f"{len(found.models)} trained models", field="runs", value=source, accepted=f"at least {FEWEST}"
+        )
     return found
 
 
@@ -157,4 +159,4 @@ class _Common:
         for what, value in own.items():
             first, known = self._known.setdefault(what, (run, value))
             if value != known:
-                raise UserError(f"--runs: {run}: trained on other {what}, {value}, than {first}: {known}")
+                raise UserError(f"{run}: trained on other {what}, {value}, than {first}: {known}", field="runs")

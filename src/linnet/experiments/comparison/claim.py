@@ -33,8 +33,8 @@ def _check_same(before: dict[str, Any], now: dict[str, Any], folder: Path) -> No
     for field in ("text", "tokenizer", "model", "training", "files"):
         if before.get(field) != now[field]:
             what = "content of the files" if field == "files" else field
-            raise UserError(f"{folder}: holds a comparison with another {what}; choose another --out")
+            raise UserError(f"{folder}: holds a comparison with another {what}; choose another `out`")
     runs = {run["name"]: run for run in now["runs"]}
     for run in before["runs"]:
         if runs.get(run["name"], run) != run:
-            raise UserError(f"{folder}: holds another run {run['name']!r}; rename it, or choose another --out")
+            raise UserError(f"{folder}: holds another run {run['name']!r}; rename it, or choose another `out`")

@@ -139,15 +139,17 @@ class ComparisonSpec(Spec):
     def _check_is_for_all(self, assignment: str) -> None:
         field, _ = read_assignment(assignment)
         if not field.startswith(("model.", "training.")):
-            raise UserError(f"--set {assignment}: expected a field of all runs, model.* or training.*")
+            raise UserError(field="set", value=assignment, accepted="a field of all runs, model.* or training.*")
         if field == "training.seed":
-            raise UserError(f"--set {assignment}: is decided by seeds; leave it out")
+            raise UserError("is decided by seeds; leave it out", field="set", value=assignment)
         for run in self.runs:
             if field == "model.operator" and run.operator_of is not None:
-                raise UserError(f"--set {assignment}: run {run.name!r} has operator_of; change it there")
+                raise UserError(f"run {run.name!r} has operator_of; change it there", field="set", value=assignment)
             for own in run.set:
                 if f"{own}.".startswith(f"{field}.") or f"{field}.".startswith(f"{own}."):
-                    raise UserError(f"--set {assignment}: run {run.name!r} sets {own} itself; change it there")
+                    raise UserError(
+                        f"run {run.name!r} sets {own} itself; change it there", field="set", value=assignment
+                    )
 
     def run(self, name: str) -> ComparedSpec:
         """The run of that name."""

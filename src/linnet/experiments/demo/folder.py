@@ -21,12 +21,14 @@ class Settings:
 def claim(out: Path, settings: Settings) -> None:
     """Make `out` this demo's folder; `UserError` where it is a file, another demo's, or holds anything else."""
     if out.exists() and not out.is_dir():
-        raise UserError(f"--out {out}: is a file, expected a new folder or that of a demo")
+        raise UserError("is a file", field="out", value=out, accepted="a new folder or that of a demo")
     if (out / SETTINGS).is_file():
         _check_same(out, settings)
         return
     if out.is_dir() and any(not _left_half_written(path) for path in out.iterdir()):
-        raise UserError(f"--out {out}: holds other files (no {SETTINGS}), expected a new folder or that of a demo")
+        raise UserError(
+            f"holds other files (no {SETTINGS})", field="out", value=out, accepted="a new folder or that of a demo"
+        )
     write_json(out / SETTINGS, asdict(settings))
 
 
@@ -36,8 +38,10 @@ def _check_same(out: Path, settings: Settings) -> None:
         value = found.get(field) if isinstance(found, dict) else None
         if value != wanted:
             raise UserError(
-                f"--out {out}: holds a demo with {field}: {value!r}, not {wanted!r};"
-                " choose another --out, the same settings to go on, or remove the folder"
+                f"holds a demo with {field}: {value!r}, not {wanted!r}; choose another `out`, the same settings to go"
+                " on, or remove the folder",
+                field="out",
+                value=out,
             )
 
 

@@ -48,7 +48,7 @@ def check_prompt(prompt: str, tokenizer: Tokenizer, context_length: int) -> None
     tokens, limit = len(tokenizer.encode(prompt)), context_length // 2
     if tokens > limit:
         shown = prompt if len(prompt) <= 40 else f"{prompt[:40]}…"
-        raise UserError(f"--prompt {shown!r}: {tokens} tokens, expected at most {limit}")
+        raise UserError(f"{tokens} tokens", field="prompt", value=repr(shown), accepted=f"at most {limit}")
 
 
 def write_story(model: LanguageModel, prompt: str, sampling: Sampling) -> Sample:

@@ -83,7 +83,7 @@ def run_demo(options: Options, say: Say) -> DemoFigures:
     `say` hears of what begins. Raises `UserError`, `ExperimentStopped`, and `BrokenDownError` where a loss is not
     finite.
     """
-    device = resolve_device(options.device, "--device")
+    device = resolve_device(options.device)
     plan = recipes.planned(options.steps, options.seed, options.device)
     stories = options.stories or recipes.STORIES
     assert plan[0].training.steps is not None

@@ -65,7 +65,9 @@ def study(space: Space, settings: StudySettings, training: dict[str, Any], out: 
     """
     if settings.shapes < settings.bands * FEWEST:
         raise UserError(
-            f"--shapes {settings.shapes}: expected at least {settings.bands * FEWEST}, {FEWEST} for each band"
+            field="shapes",
+            value=settings.shapes,
+            accepted=f"at least {settings.bands * FEWEST}, {FEWEST} for each band",
         )
     candidates = stratified(space, settings.shapes, settings.bands, settings.seed)
     findings = compare(comparison(space, candidates, settings, training), out, runner)

@@ -50,7 +50,7 @@ def inspect_contexts(
     reader = Reader.of(subject.decoder, subject.calibration(), subject.context_length)
     bytes_N = torch.cat([_bytes_of_rows(batch, token_bytes_V) for batch in batches])
     if not bytes_N.any():
-        raise UserError(f"the {len(bytes_N)} windows hold no text; read more --windows")
+        raise UserError(f"the {len(bytes_N)} windows hold no text; read more `windows`")
     return compare(reader, batches, bytes_N, compared, layers, subject.context_length, within_percent)
 
 

@@ -70,14 +70,14 @@ def inspect_lifetimes(
     nothing about it is known without a text, or model and data do not fit.
     """
     if not 0 < threshold < inf:
-        raise UserError(f"--threshold {plain(threshold)}: expected a number above 0")
+        raise UserError(field="threshold", value=plain(threshold), accepted="a number above 0")
     subject = None if data_folder is None else _on_data(model, data_folder, split, context_length, device)
     decoder, tokenizer = _loaded(model, device) if subject is None else (subject.decoder, subject.data.tokenizer)
     layers = ted_layers(decoder, str(model))
     unknown = unknown_without_text(decoder)
     if unknown is not None and (subject is None or texts):
-        asked = f"--token {texts[0]!r}: " if texts else ""
-        raise UserError(f"{asked}{model}: {unknown}, so lifetimes depend on the text; expected --data DIR alone")
+        asked = f"`token` {texts[0]!r}: " if texts else ""
+        raise UserError(f"{asked}{model}: {unknown}, so lifetimes depend on the text; expected `data` alone")
     try:
         vocabulary = None if unknown else vocabulary_lifetimes(decoder, tokenizer, threshold)
         text = None if subject is None else _over_text(subject, windows, layers, threshold)

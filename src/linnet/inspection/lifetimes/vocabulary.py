@@ -174,6 +174,6 @@ def tokens_of(texts: Sequence[str], tokenizer: Tokenizer) -> list[int]:
     for text in texts:
         tokens = tokenizer.encode(text)
         if not tokens:
-            raise UserError(f"--token {text!r}: has no token; expected some text")
+            raise UserError("has no token", field="token", value=repr(text), accepted="some text")
         found += tokens
     return list(dict.fromkeys(found))

@@ -123,5 +123,5 @@ def test_entries_are_spread_from_the_longest_life_to_the_shortest():
 def test_tokens_of_texts_are_distinct():
     assert tokens_of(["abca", "xb"], BYTES) == [*b"abcx"]
     assert tokens_of([], BYTES) == []
-    with pytest.raises(UserError, match="--token '': has no token; expected some text"):
+    with pytest.raises(UserError, match="token: '': has no token; expected some text"):
         tokens_of(["a", ""], BYTES)

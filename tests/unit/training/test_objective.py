@@ -3,7 +3,8 @@ import torch
 import torch.nn.functional as F
 
 from linnet.model.decoder import Decoder
-from linnet.training.objective import next_token_loss
+from linnet.training.loop import train
+from linnet.training.objective import documents_of, next_token_loss
 
 
 @pytest.fixture
@@ -29,3 +30,24 @@ def test_logits_of_low_precision_are_summed_in_float64(setup):
     with torch.autocast("cpu", torch.bfloat16):
         assert decoder(inputs).dtype == torch.bfloat16
         assert next_token_loss(decoder, inputs, targets).total.dtype == torch.float64
+
+
+@pytest.mark.parametrize("mixer", ["attention", "ted", "plga"])
+def test_documents_apart_are_read_as_if_each_stood_alone(mixer, setup):
+    decoder, inputs, targets = setup(mixer)
+    inputs[inputs == 7] = 8
+    inputs[0, 5] = inputs[2, 0] = inputs[2, 9] = 7
+    assert documents_of(inputs, 7) == [[5], [], [0, 9]]
+    apart = next_token_loss(decoder, inputs, targets, end_id=7)
+    pieces = [(0, 0, 5), (0, 5, 16), (1, 0, 16), (2, 0, 9), (2, 9, 16)]
+    alone = sum(next_token_loss(decoder, inputs[b : b + 1, i:j], targets[b : b + 1, i:j]).total for b, i, j in pieces)
+    torch.testing.assert_close(apart.total, alone, rtol=1e-5, atol=1e-5)
+    assert abs(apart.nats - next_token_loss(decoder, inputs, targets).nats) > 1e-3
+
+
+def test_a_run_keeps_documents_apart_where_it_is_told_to(tmp_path, tiny_run):
+    nats = {}
+    for documents in ("joined", "apart"):
+        run = tiny_run("ted", documents=documents, context_length=16, windows="stream")
+        nats[documents] = train(run, tmp_path / documents).summary["validation"]["nats_per_token"]
+    assert nats["joined"] != nats["apart"]

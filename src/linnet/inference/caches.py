@@ -50,7 +50,7 @@ class Caches:
         return element_bytes * cost.blocks.settled_elements if self.g else 0
 
 
-class Reader(ABC):
+class StreamReader(ABC):
     """Reads a batch of streams chunk by chunk; the first chunk is the prompt."""
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Reader(ABC):
         """What the head makes logits of, `[B, 1, D]`, at the chunk's last token."""
 
 
-class CachedReader(Reader):
+class CachedReader(StreamReader):
     """Reads each token once, with the state."""
 
     def __init__(
@@ -80,7 +80,7 @@ class CachedReader(Reader):
             layer.keep_settled(caches.g)
 
     def read(self, tokens_BT: Tensor) -> Tensor:
-        """See `Reader`."""
+        """See `StreamReader`."""
         if self._steps is not None and tokens_BT.numel() == 1:
             return self._steps.read(tokens_BT)
         hidden_B1D = self._decoder.hidden(tokens_BT, self._state, padding=self._padding, record=self._record)[:, -1:]
@@ -90,7 +90,7 @@ class CachedReader(Reader):
         return hidden_B1D
 
 
-class RecomputingReader(Reader):
+class RecomputingReader(StreamReader):
     """Reads the whole text again at each chunk; keeps its tokens and, with the G-cache, the prompt's operators."""
 
     def __init__(self, decoder: Decoder, padding: Counts | None, caches: Caches, record: Record | None = None) -> None:
@@ -99,7 +99,7 @@ class RecomputingReader(Reader):
         self._frozen: DecoderState | None = None
 
     def read(self, tokens_BT: Tensor) -> Tensor:
-        """See `Reader`."""
+        """See `StreamReader`."""
         text_BT = tokens_BT if self._text_BT is None else torch.cat([self._text_BT, tokens_BT], dim=1)
         state = self._decoder.initial_state(*text_BT.shape)
         if self._frozen is not None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.inference.caches import CachedReader, Caches, Reader, RecomputingReader
+from linnet.inference.caches import CachedReader, Caches, RecomputingReader, StreamReader
 from linnet.inference.retention import Retentions, retaining_state
 from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
 from linnet.layers.retention import FULL
@@ -98,7 +98,7 @@ def _check_room(decoder: Decoder, state: DecoderState, longest: int, max_tokens:
 
 
 @torch.inference_mode()
-def _steps(decoder: Decoder, tokens_BT: Tensor, reader: Reader, choice: _Choice) -> Iterator[Step]:
+def _steps(decoder: Decoder, tokens_BT: Tensor, reader: StreamReader, choice: _Choice) -> Iterator[Step]:
     rows = len(tokens_BT)
     running = [True] * rows
     for count, uniform_B in enumerate(_uniforms(choice.sampling, rows), start=1):

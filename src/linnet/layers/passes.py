@@ -62,7 +62,7 @@ def _groups(view: View, batch: int) -> dict[tuple[int, int], list[int]]:
 
 
 @dataclass(frozen=True)
-class Segment:
+class DocumentPart:
     """A part of a row's chunk in which no document begins but at its first token, if it is `fresh`."""
 
     row: int
@@ -71,19 +71,19 @@ class Segment:
     fresh: bool
 
 
-def segments(view: View, batch: int, length: int) -> Iterator[Segment]:
+def document_parts(view: View, batch: int, length: int) -> Iterator[DocumentPart]:
     """The parts of all rows, in order."""
     documents = view.documents or ((),) * batch
     for row, (begins, padding) in enumerate(zip(documents, view.padding_of(batch), strict=True)):
         bounds = sorted({padding, *(begin for begin in begins if begin > padding), length})
         for begin, end in pairwise(bounds):
-            yield Segment(row, begin, end, begin in begins)
+            yield DocumentPart(row, begin, end, begin in begins)
 
 
 def _documents_alone(sublayer: Sublayer, x_BTD: Tensor, _: State | None, view: View) -> Tensor:
     """Every document as a row of its own, those of like lengths together: at most half of such a batch is padding."""
-    by_size: dict[int, list[Segment]] = {}
-    for segment in segments(view, *x_BTD.shape[:2]):
+    by_size: dict[int, list[DocumentPart]] = {}
+    for segment in document_parts(view, *x_BTD.shape[:2]):
         by_size.setdefault((segment.end - segment.begin).bit_length(), []).append(segment)
     out_BTD = torch.zeros_like(x_BTD)
     for group in by_size.values():
@@ -95,7 +95,7 @@ def _documents_alone(sublayer: Sublayer, x_BTD: Tensor, _: State | None, view: V
     return out_BTD
 
 
-def _places(group: Sequence[Segment], device: torch.device) -> tuple[Tensor, Tensor, list[int]]:
+def _places(group: Sequence[DocumentPart], device: torch.device) -> tuple[Tensor, Tensor, list[int]]:
     """Row and place of each token of each segment, int64 `[N, L]`, and the padding before the shorter ones."""
     longest = max(segment.end - segment.begin for segment in group)
     ends_N1 = torch.tensor([segment.end for segment in group], device=device)[:, None]
@@ -112,7 +112,7 @@ def _rows_by_documents(sublayer: Sublayer, x_BTD: Tensor, state: State | None, v
     starts = list(view.starts_of(batch))
     rows = [state.select(torch.tensor([row], device=x_BTD.device)) for row in range(batch)]
     outs: list[list[Tensor]] = [[x_BTD.new_zeros(1, padding, x_BTD.shape[2])] for padding in view.padding_of(batch)]
-    for segment in segments(view, batch, length):
+    for segment in document_parts(view, batch, length):
         own = rows[segment.row]
         if segment.fresh:
             own.crop(0)
@@ -128,6 +128,6 @@ def _rows_by_documents(sublayer: Sublayer, x_BTD: Tensor, state: State | None, v
 def positions_after(view: View, batch: int, length: int) -> tuple[int, ...]:
     """Where each row stands behind a chunk; a document begins at 0."""
     after = list(view.starts_of(batch))
-    for segment in segments(view, batch, length):
+    for segment in document_parts(view, batch, length):
         after[segment.row] = (0 if segment.fresh else after[segment.row]) + segment.end - segment.begin
     return tuple(after)

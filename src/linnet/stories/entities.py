@@ -95,7 +95,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A place: `the` ("the park"), `at` ("in the park"), `to` ("to the park"), its hiding spots and activities."""
 
     noun: str

@@ -15,7 +15,7 @@ Forms of a place: (none) or the "the park"; at; to; noun. Texts stand as they ar
 from collections.abc import Callable
 from random import Random
 
-from linnet.stories.entities import PRONOUNS, Character, Characters, Item, Place
+from linnet.stories.entities import PRONOUNS, Character, Characters, Item, Location
 from linnet.stories.language import indefinite, listed, possessive, with_article
 from linnet.stories.mentions import Mentions, number_gender
 
@@ -75,7 +75,7 @@ class Referrer:
             return self._character_forms[form](value[0]) if len(value) == 1 else self._group_forms[form](value)
         if isinstance(value, Item):
             return self._item_forms[form](value)
-        if isinstance(value, Place):
+        if isinstance(value, Location):
             return str(getattr(value, form or "the"))
         return str(getattr(value, form))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
-from linnet.stories.entities import Place, Thing
+from linnet.stories.entities import Location, Thing
 
 if TYPE_CHECKING:
     from linnet.stories.stage import Stage
@@ -20,7 +20,7 @@ VALIDATION_SHARE = 0.1
 class Setting:
     """What a plot is about: where it happens, with which things, and its topic (a skill, a fear, a mishap)."""
 
-    place: Place
+    place: Location
     things: tuple[Thing, ...] = ()
     topic: str = ""
 
@@ -48,7 +48,7 @@ def plot(settings: Iterable[Setting]) -> "Callable[[Callable[[Stage], None]], Pl
 
 
 def combine(
-    places: Iterable[Place],
+    places: Iterable[Location],
     *things: Iterable[Thing],
     topics: Iterable[str] = ("",),
 ) -> tuple[Setting, ...]:

@@ -5,7 +5,7 @@ from random import Random
 from typing import TypeVar
 
 from linnet.stories.casting import ALL_NAMES, cast_friend, cast_hero, cast_parent
-from linnet.stories.entities import Character, Characters, Item, Place
+from linnet.stories.entities import Character, Characters, Item, Location
 from linnet.stories.events import Do, Event, Say
 from linnet.stories.narrator import Narrator
 from linnet.stories.phrases import phrasings_for
@@ -23,7 +23,7 @@ class Stage:
         self.rng = rng
         self.names = names
         self.setting = setting
-        self.place: Place = setting.place
+        self.place: Location = setting.place
         self.world = World()
         self.events: list[Event] = []
         self.cast: list[Character] = []

@@ -4,7 +4,7 @@ The world knows no English. Events (`events`) check their preconditions with the
 an event that cannot happen raises `InconsistencyError`, so a plot with an impossible story fails instead of telling it.
 """
 
-from linnet.stories.entities import Character, Item, Place
+from linnet.stories.entities import Character, Item, Location
 
 DAY = ("morning", "afternoon", "evening", "night")
 
@@ -17,10 +17,10 @@ class World:
     """The mutable state of one story; empty at first."""
 
     def __init__(self) -> None:
-        self.place_of: dict[Character, Place] = {}
+        self.place_of: dict[Character, Location] = {}
         self.holder_of: dict[Item, Character] = {}
         self.owner_of: dict[Item, Character] = {}
-        self.spot_of: dict[Item, tuple[Place, str]] = {}
+        self.spot_of: dict[Item, tuple[Location, str]] = {}
         self.feeling_of: dict[Character, str] = {}
         self.trouble_of: dict[Character, str] = {}
         self.rivals_of: dict[Character, Character] = {}
@@ -61,7 +61,7 @@ class World:
         if item in self.holder_of or item in self.spot_of or item in self.gone:
             raise InconsistencyError(f"there is already a {item.noun}")
 
-    def must_lie_at(self, item: Item, place: Place, spot: str) -> None:
+    def must_lie_at(self, item: Item, place: Location, spot: str) -> None:
         """The item lies at that spot of that place."""
         if self.spot_of.get(item) != (place, spot):
             raise InconsistencyError(f"the {item.noun} is not {spot} {place.at}")
@@ -71,7 +71,7 @@ class World:
         if item in self.broken:
             raise InconsistencyError(f"the {item.noun} is broken")
 
-    def lay_down(self, item: Item, place: Place, spot: str) -> None:
+    def lay_down(self, item: Item, place: Location, spot: str) -> None:
         """The item leaves its holder and lies at the spot."""
         self.holder_of.pop(item, None)
         self.spot_of[item] = (place, spot)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.stories import Split, Story, stories, story
-from linnet.stories.entities import Character, Item, Place
+from linnet.stories.entities import Character, Item, Location
 from linnet.stories.events import Event
 
 WITHOUT_RULE = {"Do", "Meet", "Comfort", "Want", "Learn", "TimePasses", "WeatherTurns"}
@@ -32,7 +32,7 @@ def flat(value: object) -> object:
     """A field of an event as plain text."""
     if isinstance(value, Character):
         return value.name or value.species
-    if isinstance(value, Item | Place):
+    if isinstance(value, Item | Location):
         return value.noun
     return tuple(flat(one) for one in value) if isinstance(value, tuple) else value
 

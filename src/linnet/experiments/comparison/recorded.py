@@ -22,7 +22,7 @@ SEED_AT_THE_END = re.compile(r"([-_. ]*seed)?[-_. ]*\d+$")
 
 
 @dataclass
-class Group:
+class SeedGroup:
     """Runs that differ in their seeds alone. `origin` tells it from another of the same name.
 
     evaluations: of the whole held-out text, where a comparison made them.
@@ -40,7 +40,7 @@ class Comparison:
     """What the folder of a comparison holds; `broken_down`: among runs that are not shown as well."""
 
     name: str
-    groups: list[Group]
+    groups: list[SeedGroup]
     broken_down: list[Breakdown]
 
 
@@ -63,13 +63,13 @@ def recorded(sources: Sequence[Path]) -> Findings:
     return Findings(name, _figures(groups), broken_down)
 
 
-def _check_comparable(comparisons: Sequence[Comparison], alone: Sequence[Group]) -> None:
+def _check_comparable(comparisons: Sequence[Comparison], alone: Sequence[SeedGroup]) -> None:
     """One run for each comparison: its own are measured on the same documents, whatever part they learned from."""
     of_each = [[run for group in one.groups for run in group.runs][:1] for one in comparisons]
     check_comparable([run for runs in [*of_each, *(group.runs for group in alone)] for run in runs])
 
 
-def _figures(groups: Sequence[Group]) -> list[ComparedFigures]:
+def _figures(groups: Sequence[SeedGroup]) -> list[ComparedFigures]:
     """By the whole held-out text where that is known of all, else by what all were measured on while they trained."""
     whole = all(len(group.evaluations) == len(group.runs) for group in groups)
     named_so = Counter(group.name for group in groups)
@@ -117,9 +117,9 @@ def _group(
     seeds: Sequence[int],
     evaluations: dict[tuple[str, int], dict[str, Any]],
     broken_down: Sequence[Breakdown],
-) -> Group:
+) -> SeedGroup:
     lost = {each.seed: each for each in broken_down if each.run == run.name}
-    group = Group(run.name, f"{folder}: {run.name}", broken_down=list(lost.values()))
+    group = SeedGroup(run.name, f"{folder}: {run.name}", broken_down=list(lost.values()))
     for seed in seeds:
         if (run.name, seed) in evaluations:
             group.runs.append(read_run_folder(run_folder(folder, run, seed)))
@@ -132,7 +132,7 @@ def _group(
     return group
 
 
-def _alone(paths: Sequence[Path]) -> list[Group]:
+def _alone(paths: Sequence[Path]) -> list[SeedGroup]:
     """Runs that differ in their seeds alone together, in the order of their first; each run once."""
     found: dict[str, list[FolderRun]] = {}
     for path in {folder.resolve(): folder for folder in map(_run_folder, paths)}.values():
@@ -154,10 +154,10 @@ def _but_the_seed(run: FolderRun) -> str:
     return json.dumps([plain, files], sort_keys=True)
 
 
-def _by_seed(runs: Sequence[FolderRun]) -> Iterator[Group]:
+def _by_seed(runs: Sequence[FolderRun]) -> Iterator[SeedGroup]:
     """One group; one for each where two runs share a seed as well: other programs or machines made them."""
     for members in [runs] if len({run.seed for run in runs}) == len(runs) else [[run] for run in runs]:
         names = [run.path.resolve().name for run in members]
         common = {SEED_AT_THE_END.sub("", name) for name in names} if len(members) > 1 else set()
         name = common.pop() if len(common) == 1 else names[0]
-        yield Group(name or names[0], str(members[0].path), list(members))
+        yield SeedGroup(name or names[0], str(members[0].path), list(members))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from linnet.stories.entities import Character, Characters, Item, Place
+from linnet.stories.entities import Character, Characters, Item, Location
 from linnet.stories.events.base import Event
 from linnet.stories.world import InconsistencyError, World
 
@@ -25,7 +25,7 @@ class Lie(Event):
     """The item is at a spot before anybody knows of it."""
 
     item: Item
-    place: Place
+    place: Location
     spot: str
 
     def _happen(self, world: World) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from linnet.stories.entities import Character, Characters, Place
+from linnet.stories.entities import Character, Characters, Location
 from linnet.stories.events.base import Event
 from linnet.stories.world import DAY, InconsistencyError, World
 
@@ -12,7 +12,7 @@ class Enter(Event):
     """`who` comes into the story, at `place`."""
 
     who: Characters
-    place: Place
+    place: Location
 
     def _happen(self, world: World) -> None:
         for character in self.who:
@@ -26,7 +26,7 @@ class Go(Event):
     """`who` go together to another place, with whatever they hold."""
 
     who: Characters
-    place: Place
+    place: Location
 
     def _happen(self, world: World) -> None:
         world.must_be_together(*self.who)

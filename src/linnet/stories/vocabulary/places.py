@@ -1,12 +1,12 @@
 """Places: where they are said to be, where a thing can hide in them, and what one does there."""
 
-from linnet.stories.entities import Place, Verb
+from linnet.stories.entities import Location, Verb
 
 
-def _place(noun: str, preposition: str, spots: tuple[str, ...], *activities: tuple[str, str]) -> Place:
+def _place(noun: str, preposition: str, spots: tuple[str, ...], *activities: tuple[str, str]) -> Location:
     the = f"the {noun}"
     verbs = tuple(Verb(base, past) for base, past in activities)
-    return Place(noun, the, f"{preposition} {the}", f"to {the}", spots, verbs)
+    return Location(noun, the, f"{preposition} {the}", f"to {the}", spots, verbs)
 
 
 PARK = _place(
@@ -94,7 +94,7 @@ OUTDOORS = (PARK, GARDEN, BEACH, FOREST, POND, PLAYGROUND, FARM, HILL, RIVER, YA
 PUBLIC = tuple(place for place in OUTDOORS if place not in (GARDEN, YARD))
 """Places away from home, where one can meet a stranger."""
 
-HOME = Place(
+HOME = Location(
     "home",
     "the house",
     "at home",
@@ -104,6 +104,6 @@ HOME = Place(
 )
 
 
-def house_of(name: str) -> Place:
+def house_of(name: str) -> Location:
     """The home of a character other than the hero."""
-    return Place(f"{name}'s house", f"{name}'s house", f"at {name}'s house", f"to {name}'s house")
+    return Location(f"{name}'s house", f"{name}'s house", f"at {name}'s house", f"to {name}'s house")

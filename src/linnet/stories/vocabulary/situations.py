@@ -5,7 +5,7 @@ Texts are phrasings (see `template`): `{who}` is the one who learns, builds or p
 
 from dataclasses import dataclass
 
-from linnet.stories.entities import Place, Thing, Verb
+from linnet.stories.entities import Location, Thing, Verb
 from linnet.stories.vocabulary.places import (
     BEACH,
     FARM,
@@ -25,7 +25,7 @@ class Skill:
     """Something to learn: where, how one fails, what the teacher says, how it looks when one can do it."""
 
     verb: Verb
-    places: tuple[Place, ...]
+    places: tuple[Location, ...]
     fails: tuple[str, ...]
     tips: tuple[str, ...]
     success: tuple[str, ...]
@@ -130,7 +130,7 @@ NOISES: dict[str, tuple[str, str]] = {
 class Structure:
     """Something to build together: where, of what, what may happen to it, and how it is enjoyed."""
 
-    places: tuple[Place, ...]
+    places: tuple[Location, ...]
     work: tuple[str, ...]
     mishaps: tuple[str, ...]
     joy: tuple[str, ...]
@@ -203,7 +203,7 @@ CRAFTS: dict[str, Craft] = {
     )
 }
 
-TREASURE_PLACES: dict[str, tuple[Place, ...]] = {
+TREASURE_PLACES: dict[str, tuple[Location, ...]] = {
     "shell": (BEACH,),
     "stone": (RIVER, HILL, BEACH),
     "feather": (POND, FOREST, PARK, FARM),

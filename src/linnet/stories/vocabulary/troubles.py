@@ -5,7 +5,7 @@ Texts are phrasings (see `template`): `{who}` is the one in trouble, `{helpers}`
 
 from dataclasses import dataclass
 
-from linnet.stories.entities import Place
+from linnet.stories.entities import Location
 from linnet.stories.vocabulary.places import (
     BEACH,
     FARM,
@@ -27,7 +27,7 @@ class Predicament:
 
     species: str
     look: str
-    places: tuple[Place, ...]
+    places: tuple[Location, ...]
     seen: tuple[str, ...]
     helped: tuple[str, ...]
 
@@ -103,7 +103,7 @@ class Fear:
     """A scary spot, the way into it, and what turns out to be there."""
 
     where: str
-    places: tuple[Place, ...]
+    places: tuple[Location, ...]
     inside: tuple[str, ...]
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from linnet.cli.options import ContextLength, OperatorSource, Weights
-from linnet.core import numbers
 from linnet.core.errors import UserError
+from linnet.present import numbers
 
 if TYPE_CHECKING:
     from linnet.evaluation.likelihood import Evaluation

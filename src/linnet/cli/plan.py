@@ -7,7 +7,7 @@ import typer
 
 from linnet.cli.console import check_out_file, check_out_folder, invocation, note, refuse_before
 from linnet.cli.report import show
-from linnet.core import numbers
+from linnet.core import amounts
 from linnet.core.errors import UserError
 
 BOUNDS = {
@@ -208,7 +208,7 @@ def fit(
 
 def _amount(text: str, name: str) -> float:
     """An amount within its bounds; `UserError` names the option and what is accepted."""
-    value, (what, least, most, example) = numbers.amount(text, numbers.FACTORS), BOUNDS[name]
-    if value is None or not numbers.parse(least, name) <= value <= numbers.parse(most, name):
+    value, (what, least, most, example) = amounts.amount(text, amounts.FACTORS), BOUNDS[name]
+    if value is None or not amounts.parse(least, name) <= value <= amounts.parse(most, name):
         raise UserError(f"--{name} {text}: expected {what} from {least} to {most}, as in {example}")
     return value

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet.core import numbers
 from linnet.core.errors import UserError
+from linnet.present import numbers
 
 if TYPE_CHECKING:
     from linnet.model.cost import ModelCost, WeightType

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli.console import invocation, note
-from linnet.core import numbers
+from linnet.present import numbers
 
 if TYPE_CHECKING:
     from linnet.training.loop import RunResult
@@ -86,7 +86,7 @@ def train(
         note(f"note: --model {model}: its description alone, with fresh weights; --from {model} begins with its own")
     command = invocation()
     try:
-        with terminal_watch(run.steps) as watch:
+        with terminal_watch() as watch:
             result = train_run(run, out, watch, command=command)
     except BrokenDownError as error:
         typer.echo(f"error: {error}", err=True)
@@ -121,17 +121,15 @@ def _print_table(result: "RunResult") -> None:
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Names and figures of the final table; what was not measured is left out."""
-    from linnet.training.watch import duration
-
     rows = [
         ("steps", f"{summary['step']:,} of {summary['steps']:,}"),
         ("tokens", f"{summary['tokens']:,}"),
         ("parameters", f"{summary['parameters']:,}"),
-        ("time in steps", duration(summary["seconds"])),
+        ("time in steps", numbers.duration(summary["seconds"])),
     ]
     if summary["tokens_per_s"]:
         rows.append(("speed", f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['share_of_peak']:.1%} of peak"))
-    rows.append(("memory", f"{summary['memory_bytes'] / 1e6:,.0f} MB"))
+    rows.append(("memory", numbers.decimal(summary["memory_bytes"])))
     if summary["validation"]:
         found = summary["validation"]
         rows.append(("validation", f"{found['bits_per_byte']:.4f} bits/byte, causal"))

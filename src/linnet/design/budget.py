@@ -7,13 +7,14 @@ from decimal import ROUND_CEILING, Context, Decimal
 
 import numpy as np
 
-from linnet.core import numbers
+from linnet.core import amounts
 from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.design.chain import any_within, frugal, smallest
 from linnet.design.metrics import MOST_TOKENS, Metric, read_tokens
 from linnet.design.space import Candidate
 from linnet.design.tables import Tables
+from linnet.present import numbers
 
 BYTES = {"B": 1.0} | {
     f"{prefix}{unit}": base**power
@@ -34,6 +35,14 @@ class Budget:
     metric: Metric
     limit: float
     option: str
+
+    def said(self, value: float) -> str:
+        """A value of the metric, in the units in which the limit was given: 1 MB stays 1 MB."""
+        return (
+            numbers.decimal(value)
+            if self.metric.unit == "bytes" and "iB" not in self.option
+            else self.metric.said(value)
+        )
 
 
 def read_bytes(text: str, option: str) -> float:
@@ -58,7 +67,7 @@ def read_state(text: str, option: str) -> tuple[float, int]:
 
 
 def _read(text: str, units: Mapping[str, float], option: str, example: str) -> float:
-    value = numbers.amount(text, units)
+    value = amounts.amount(text, units)
     if value is None:
         raise UserError(
             f"{option} {text}: expected a number above 0 with {', '.join(units)} behind it, as in {example}"

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from linnet.core import numbers
 from linnet.inspection.caches import CacheComparison, CacheRun
 from linnet.inspection.causality import Causality, Moves
 from linnet.inspection.invariance import Invariance, Variation
 from linnet.inspection.matrices import largest, power_of_ten
 from linnet.inspection.operator_figures import LayerFigures, OperatorFigures, OutputFigures
+from linnet.present import numbers
 from linnet.present.report import Table
 
 DIGITS, ALL_DIGITS = 6, 15

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from linnet.core import numbers
+from linnet.present import numbers
 from linnet.present.report import Table
 from linnet.scaling.counts import COUNTED
 from linnet.scaling.determined import Interval

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linnet.core import numbers
+from linnet.present import numbers
 from linnet.present.report import Table
 from linnet.scaling.counts import COUNTED
 from linnet.scaling.data_at_hand import MOST_EPOCHS, WARNING_SOURCE

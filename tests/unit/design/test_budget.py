@@ -152,3 +152,12 @@ def test_of_two_budgets_on_one_metric_the_lower_holds(traded):
     assert limits(budgets, tables).tolist() == [np.inf, 1e2, np.inf]
     with pytest.raises(UserError, match="--max-parameters 100: nothing in the space"):
         first_within(budgets, tables)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "said"), [("1MB", 1e6, "1 MB"), ("1500kB", 1.5e6, "1.50 MB"), ("1MiB", 2.0**20, "1 MiB")]
+)
+def test_a_budget_in_bytes_comes_back_in_the_units_in_which_it_was_given(text: str, limit: float, said: str):
+    budget = Budget(metrics.weights("float32"), read_bytes(text, "--max-weights"), f"--max-weights {text}")
+    assert budget.limit == limit and budget.said(limit) == said
+    assert Budget(metrics.parameters(), 2e6, "--max-parameters 2M").said(2e6) == "2 M"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from linnet.core import numbers
 from linnet.core.errors import UserError
+from linnet.present import numbers
 from linnet.scaling import plan as plan_module
 from linnet.scaling.allocate import TrainingBudget
 from linnet.scaling.commands import commands, describe_command, design_command, train_command

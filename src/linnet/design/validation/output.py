@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from linnet.core import numbers
 from linnet.design.scores import ScoreSettings, score
 from linnet.design.validation.trained import TrainedSet
 from linnet.design.validation.validate import NAMES, Figure, Worth
+from linnet.present import numbers
 from linnet.present.drawing import new_figure, png_of
 from linnet.present.report import Picture, Table
 

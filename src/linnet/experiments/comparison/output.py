@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from linnet.core import numbers
 from linnet.core.files import write_json
 from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
 from linnet.experiments.comparison.layout import CURVES, FIGURES
 from linnet.experiments.comparison.plot import draw
+from linnet.present import numbers
 from linnet.present.report import Table
 
 NOTHING = "–"

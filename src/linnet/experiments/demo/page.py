@@ -4,12 +4,12 @@ import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from linnet.core import numbers
 from linnet.core.files import write_text
 from linnet.experiments.demo.charts import Axis, Series, line_chart, linear_ticks, log_ticks, power_ticks, smooth
 from linnet.experiments.demo.figures import DemoFigures, ModelFigures
 from linnet.experiments.demo.style import CSS
 from linnet.experiments.demo.table import MEASURES, Measure
+from linnet.present import numbers
 from linnet.present.page import escaped, fact_table, html_page
 
 SMOOTHED_SHARE = 0.05
@@ -52,7 +52,7 @@ def _introduction(figures: DemoFigures) -> Iterator[str]:
     yield "</ul>"
     yield (
         f'<p class="soft">The stories are built by linnet itself: {numbers.grouped(corpus.train_stories)} to train on'
-        f" ({numbers.metric(corpus.train_bytes)}B, {numbers.metric(corpus.train_tokens)} tokens of a vocabulary of"
+        f" ({numbers.decimal(corpus.train_bytes)}, {numbers.metric(corpus.train_tokens)} tokens of a vocabulary of"
         f" {numbers.grouped(corpus.vocab_size)}), {numbers.grouped(corpus.validation_stories)} others to test with,"
         " whose plots and settings do not occur in training. Each model was trained once, from one seed"
         f" ({figures.seed}): a small difference may turn round with another.</p>"

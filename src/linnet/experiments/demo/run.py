@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from linnet.core import numbers
 from linnet.evaluation.folder import evaluate_folder
 from linnet.evaluation.likelihood import Evaluation
 from linnet.experiments.demo import recipes
@@ -32,6 +31,7 @@ from linnet.experiments.runner import Planned, Runner, Say
 from linnet.inference.device import resolve_device
 from linnet.inference.language_model import LanguageModel, load
 from linnet.model.cost import model_cost
+from linnet.present import numbers
 from linnet.training.loop import RunResult
 from linnet.training.record import RunFolder
 from linnet.training.spec import RunSpec

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from linnet.core import numbers
 from linnet.experiments.demo.figures import LONG_TOKENS, SHORT_TOKENS, DemoFigures, ModelFigures
+from linnet.present import numbers
 from linnet.present.page import printable
 
 if TYPE_CHECKING:

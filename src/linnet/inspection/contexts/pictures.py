@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from linnet.core import numbers
 from linnet.inspection.contexts.grid import varied
 from linnet.inspection.contexts.measure import Comparison, Outcome
 from linnet.layers.retention import FULL
 from linnet.ops.decay.eviction import EvictionPolicy
+from linnet.present import numbers
 from linnet.present.drawing import new_figure, png_of
 from linnet.present.report import Picture
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from linnet.core import numbers
 from linnet.inspection.contexts.grid import series
 from linnet.inspection.contexts.measure import Comparison, Outcome
 from linnet.ops.decay.eviction import EvictionPolicy
+from linnet.present import numbers
 from linnet.present.report import Table
 
 

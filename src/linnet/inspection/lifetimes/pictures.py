@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linnet.core import numbers
-from linnet.core.numbers import plain
 from linnet.inspection.lifetimes.folder import Lifetimes
 from linnet.inspection.lifetimes.text import TextLifetimes
 from linnet.inspection.lifetimes.vocabulary import Curves
+from linnet.present import numbers
 from linnet.present.drawing import new_figure, png_of
+from linnet.present.numbers import plain
 from linnet.present.report import Picture
 
 BARS = 40

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from linnet.core import numbers
-from linnet.core.numbers import plain
 from linnet.inspection.lifetimes.folder import Lifetimes
 from linnet.inspection.lifetimes.steps import steps, whole_steps
 from linnet.inspection.lifetimes.text import UPPER, TextLifetimes, quantile
 from linnet.inspection.lifetimes.vocabulary import Curves, Vocabulary
+from linnet.present import numbers
+from linnet.present.numbers import plain
 from linnet.present.report import Table
 
 ENTRIES = 20

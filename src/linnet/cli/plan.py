@@ -97,7 +97,7 @@ def plan_budget(
     from linnet.scaling.law_file import laws_to_plan_with
     from linnet.scaling.plan import PlanSetting, make_plan
     from linnet.scaling.plan_pictures import plan_pictures
-    from linnet.scaling.plan_tables import plan_figures, plan_tables, warnings
+    from linnet.scaling.plan_tables import plan_figures, plan_parts, warnings
     from linnet.scaling.search_space import search_space
     from linnet.scaling.throughput import Throughput
     from linnet.scaling.vocabulary import SOURCE
@@ -129,7 +129,7 @@ def plan_budget(
         "Plan by the law",
         facts,
         plan_figures(made, follow),
-        plan_tables(made, follow),
+        plan_parts(made, follow),
         lambda: plan_pictures(made),
         report,
         as_json,

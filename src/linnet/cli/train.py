@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli.console import invocation, note
+from linnet.cli.report import echo_json, echo_parts
 from linnet.present import numbers
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def train(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     if as_json:
-        _print_json(result)
+        echo_json({"run": str(result.folder), "model": str(result.model), **result.summary})
     else:
         _print_table(result)
     if not result.finished:
@@ -101,22 +102,11 @@ def train(
         raise typer.Exit(1)
 
 
-def _print_json(result: "RunResult") -> None:
-    import json
-
-    typer.echo(json.dumps({"run": str(result.folder), "model": str(result.model), **result.summary}, indent=2))
-
-
 def _print_table(result: "RunResult") -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from linnet.present.table import Table
 
-    table = Table(box=None, show_header=False)
-    for name, value in _rows(result.summary):
-        table.add_row(name, value)
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print(table)
-    console.print(f"model: {result.model} (the weights of step {result.summary['step']})")
+    echo_parts(Table("", ("", ""), _rows(result.summary), text=True))
+    typer.echo(f"model: {result.model} (the weights of step {result.summary['step']})")
 
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from linnet.design.search import Found, Task
 from linnet.model.cost import model_cost
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.present import numbers
-from linnet.present.report import Table
+from linnet.present.table import Table
 
 EXACTLY_SAID = 10**12
 

@@ -7,7 +7,7 @@ from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spr
 from linnet.experiments.comparison.layout import CURVES, FIGURES
 from linnet.experiments.comparison.plot import draw
 from linnet.present import numbers
-from linnet.present.report import Table
+from linnet.present.table import Table
 
 NOTHING = "–"
 COLUMNS = (

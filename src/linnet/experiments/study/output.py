@@ -9,7 +9,8 @@ from linnet.design.validation.output import worth_figures, worth_pictures, worth
 from linnet.design.validation.trained import TrainedModel
 from linnet.experiments.study.run import Studied
 from linnet.present import numbers
-from linnet.present.report import Picture, Table
+from linnet.present.report import Picture
+from linnet.present.table import Table
 
 
 def study_figures(groups: Sequence[Studied]) -> dict[str, Any]:

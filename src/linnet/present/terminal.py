@@ -38,8 +38,8 @@ def parts_lines(parts: Sequence[Part], width: int, styled: bool = False) -> Iter
 
 
 def _table(table: Table, width: int, styled: bool) -> Iterator[str]:
-    if table.title:
-        yield _marked(table.title, BOLD, styled)
+    for line in _prose(table.title, width):
+        yield _marked(line, BOLD, styled)
     yield from table_lines(table, width)
     for line in _prose(table.meaning, width):
         yield _marked(line, DIM, styled)

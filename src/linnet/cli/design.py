@@ -237,7 +237,7 @@ def scores(as_json: AsJson = False) -> None:
 
     Example: linnet design scores
     """
-    from linnet.design.found_tables import score_table
+    from linnet.design.output import score_table
     from linnet.design.scores import SCORES
 
     figures = {

@@ -34,7 +34,7 @@ class Metric:
     fixed: Callable[[ModelSpec], float]
 
     def of_model(self, model: ModelSpec) -> float:
-        """The whole sum, part by part; the slow and obvious form of `tables`."""
+        """The whole sum, part by part; the slow and obvious form of `cost_tables`."""
         widths = [model.d_model, *(block.width or model.d_model for block in model.blocks), model.d_model]
         joins = sum(self.of_join(before, after) for before, after in pairwise(widths))
         return self.fixed(model) + sum(self.of_block(block, model) for block in model.blocks) + joins

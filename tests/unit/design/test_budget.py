@@ -11,9 +11,9 @@ from linnet.core.errors import UserError
 from linnet.design import metrics
 from linnet.design.budget import Budget, first_within, limits, ms_rounded_up, read_bytes, read_seconds, read_state
 from linnet.design.chain import cheapest, frugal
+from linnet.design.cost_tables import build_cost_tables
 from linnet.design.dominance import non_dominated
 from linnet.design.scores import SCORES, ScoreSettings
-from linnet.design.tables import build_tables
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def traded(small_space):
     """A space in which what is small in one metric is large in another, all its models, and their tables."""
     space = small_space(block={"mixer": MIXERS, "width": [8, 16], "repeat": [1, 2], "share_weights": [True, False]})
     chosen = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64, 4)]
-    tables = build_tables(space, chosen, SCORES["entropy"], ScoreSettings())
+    tables = build_cost_tables(space, chosen, SCORES["entropy"], ScoreSettings())
     return tables, np.array(list(product(range(len(space.plain)), repeat=2)))
 
 

@@ -63,12 +63,12 @@ def shape_said(model: ModelSpec) -> str:
 
 def front_pictures(points: Sequence[Point], goals: Sequence[Metric], score: str) -> list[Picture]:
     """The score over the first goal; a second one as colour."""
-    first, *others = zip(*(point.values for point in points), strict=True)
-    scores = [point.score for point in points]
-    drawn = Series(first, scores, style="o", values=others[0]) if others else Series(first, scores, style="o-")
+    values = list(zip(*(point.values for point in points), strict=True))
+    second = values[1] if len(goals) > 1 else None
+    drawn = Series(values[0], [point.score for point in points], style="o" if second else "o-", values=second)
     x = Axis(goals[0].name, "log", goals[0].said)  # the limits are in equal ratios
     caption = "Each dot a model: the highest score for what it costs."
-    plot = Plot([Panel(x, Axis(score), [drawn])], values=_axis(goals[1]) if others else "")
+    plot = Plot([Panel(x, Axis(score), [drawn])], values=_axis(goals[1]) if second else "")
     return [Picture("front", f"{score} over {goals[0].name}", plot, caption)]
 
 

@@ -19,6 +19,7 @@ from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.search import DesignSettings, Task
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
+from linnet.present.style import png_of
 
 QUICK = DesignSettings(search=EvolutionSettings(population=24, parents=8, iterations=12))
 FLOPS, PARAMETERS = metrics.flops(64, with_head=False), metrics.parameters()
@@ -120,4 +121,6 @@ def test_what_is_written_and_shown(small_space, tmp_path):
     assert len(table.rows) == len(points)
     for count in (1, 2):
         (picture,) = front_pictures(points, goals[:count], "entropy_beta_2")
-        assert picture.png.startswith(b"\x89PNG")
+        (series,) = picture.drawn.panels[0].series
+        assert list(series.y) == [point.score for point in points] and (series.values is not None) == (count == 2)
+        assert png_of(picture.drawn.figure()).startswith(b"\x89PNG")

@@ -37,7 +37,7 @@ h3 { font-size: 1rem; margin: 0 0 6px; }
 p { margin: 6px 0 12px; max-width: 74ch; }
 .soft, figcaption, .note td { color: var(--soft); font-size: .88rem; line-height: 1.45; }
 code, pre { font: .86rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
-pre { margin: 4px 0 14px; padding: 10px 12px; background: var(--code); border-radius: 6px; overflow-x: auto; }
+pre { margin: 4px 0 14px; padding: 10px 12px; background: var(--code); border-radius: 6px; white-space: pre-wrap; }
 .cards { display: flex; flex-wrap: wrap; gap: 18px; margin: 18px 0; align-items: flex-start; }
 .passages { display: grid; align-items: stretch; }
 .passages { grid-template-columns: repeat(auto-fit, minmax(min(100%, 290px), 1fr)); }
@@ -64,7 +64,7 @@ table { border-collapse: collapse; }
 .note td { padding-top: 0; max-width: 0; }
 .facts { font-size: .93rem; }
 .facts th, .facts td { text-align: left; padding: 3px 18px 3px 0; vertical-align: baseline; }
-.facts th { font-weight: 400; color: var(--soft); }
+.facts th { font-weight: 400; color: var(--soft); overflow-wrap: normal; }
 @media (max-width: 560px) {
   main { padding: 20px 12px 40px; }
   .figures { font-size: .86rem; }

@@ -30,9 +30,9 @@ def plan_pictures(plan: Plan) -> list[Picture]:
     drawn += [Series([], [], "the plan", "o", INK), Series([], [], "the law's own best size", "x", INK, large=True)]
     x = Axis("parameters, as the law counts them", "log", numbers.metric)
     caption = (
-        f"The loss that each law gives for {flops:.3g} training FLOPs, spent on models of other sizes. The flatter the"
-        " valley, the less the size matters. Heights are not comparable between laws: their tokenizers differ."
-        " kaplan's best size is not the lowest point of its curve: the two are separate fits."
+        f"The loss that each law gives for {numbers.scientific(flops)} training FLOPs, spent on models of other sizes."
+        " The flatter the valley, the less the size matters. Heights are not comparable between laws: their tokenizers"
+        " differ. kaplan's best size is not the lowest point of its curve: the two are separate fits."
     )
     plot = Plot([Panel(x, Axis("loss, nats per token of the law's text"), drawn)])
     return [Picture("plan", "Other sizes for the same FLOPs", plot, caption)]

@@ -42,7 +42,7 @@ onload = () => {
       beyond: [...page.querySelectorAll(".card, .card *, .note, pre")].filter(part => {
         const card = (part.closest(".card") ?? page.querySelector("main")).getBoundingClientRect();
         return part.getBoundingClientRect().right > card.right + 1 || part.scrollWidth > part.clientWidth + 1
-          && getComputedStyle(part).display != "inline" && part.tagName != "PRE";
+          && getComputedStyle(part).display != "inline";
       }).map(part => part.outerHTML.slice(0, 80)),
       pictures: [...page.images].map(one => [one.alt, one.naturalWidth, one.getBoundingClientRect().width]),
       pixels: [...page.images].map(one => {

@@ -40,7 +40,8 @@ def word_columns(table: Table) -> set[int]:
 
 
 def _are_words(cells: str) -> bool:
-    return not re.search(r"\d", cells) or re.search(r"[a-z]+ [a-z]+ [a-z]+", cells) is not None
+    sentence = re.search(r"[a-z]+ [a-z]+ [a-z]+", cells)
+    return bool(sentence) or (bool(cells.strip()) and not re.search(r"\d", cells))
 
 
 def table_lines(table: Table, width: int) -> list[str]:

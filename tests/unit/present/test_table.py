@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.present.table import Table, printable, table_lines
+from linnet.present.table import Table, printable, table_lines, word_columns
 
 MODELS = Table(
     "Models",
@@ -62,6 +62,13 @@ def test_words_are_folded_and_figures_never():
     assert "12,345,678,901,234 bytes" in "\n".join(
         table_lines(Table("", ("", "n"), [("a", "12,345,678,901,234 bytes")]), 5)
     )
+
+
+def test_columns_of_words_begin_at_the_left_and_what_is_empty_may_hold_figures():
+    rows = [("a", "12.3", "ted", "", "of 12 models drawn were 3 within"), ("b", "none", "plga", "", "")]
+    assert word_columns(Table("", ("", "x", "mixer", "bits", "what"), rows)) == {0, 2, 4}
+    assert word_columns(Table("", ("", "x", "mixer", "bits", "what"), rows, text=True)) == {0, 1, 2, 3, 4}
+    assert word_columns(Table("", ("", "x"), [])) == {0}
 
 
 def test_without_heads_there_is_no_line_for_them_and_wide_characters_take_two_columns():

@@ -15,12 +15,12 @@ import torch
 from harness import contest, elapsed_s, gate, report, threads_from_command_line
 from linnet.design import metrics
 from linnet.design.chain import any_within
+from linnet.design.cost_tables import CostTables, build_cost_tables
 from linnet.design.evolution import EvolutionSettings, evolve
 from linnet.design.optimum import optimum
 from linnet.design.scores import SCORES, ScoreSettings, score
 from linnet.design.shape import parts_of
 from linnet.design.space import Space, load_space
-from linnet.design.tables import Tables, build_tables
 from linnet.model.cost import model_cost
 
 CANDIDATES, COMPARED, TOKENS = 100_000, 300, 1024
@@ -39,9 +39,9 @@ BUDGETS = [
 """FLOPs, parameters, and bytes of decode state of a stream of 4,096 tokens."""
 
 
-def tables_of(space: Space, name: str = SCORE, with_state: bool = False) -> Tables:
+def tables_of(space: Space, name: str = SCORE, with_state: bool = False) -> CostTables:
     chosen = [metrics.flops(TOKENS, False), metrics.parameters(), metrics.state(4096, 4)]
-    return build_tables(space, chosen if with_state else chosen[:2], SCORES[name], ScoreSettings())
+    return build_cost_tables(space, chosen if with_state else chosen[:2], SCORES[name], ScoreSettings())
 
 
 def by_description(space: Space, candidates: Sequence[Sequence[int]]) -> np.ndarray:
@@ -54,7 +54,7 @@ def by_description(space: Space, candidates: Sequence[Sequence[int]]) -> np.ndar
     return np.array(rows)
 
 
-def by_tables(tables: Tables, candidates: np.ndarray) -> np.ndarray:
+def by_tables(tables: CostTables, candidates: np.ndarray) -> np.ndarray:
     judged = tables.judge(candidates)
     return np.column_stack([judged.score_C, judged.metrics_CM])
 

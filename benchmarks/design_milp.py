@@ -16,15 +16,15 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from design import BUDGETS, tables_of
 from harness import contest, gate, report, threads_from_command_line
+from linnet.design.cost_tables import CostTables
 from linnet.design.optimum import optimum
 from linnet.design.space import load_space
-from linnet.design.tables import Tables
 
 SCORE = "entropy_beta_0"
 LIMIT_S = 5
 
 
-def flows(tables: Tables) -> sparse.csr_matrix:
+def flows(tables: CostTables) -> sparse.csr_matrix:
     """Which unknowns leave and reach each width between two blocks, `[(N + 1) * W * 2, N * B + (N + 1) * W * W]`.
 
     The unknowns: for each of N places a binary of each of B blocks, then for each of the N + 1 joins the W x W widths.
@@ -41,7 +41,7 @@ def flows(tables: Tables) -> sparse.csr_matrix:
     return sparse.csr_matrix(np.vstack(rows))
 
 
-def by_milp(tables: Tables, limits_M: np.ndarray) -> float:
+def by_milp(tables: CostTables, limits_M: np.ndarray) -> float:
     """The highest score within the limits."""
     places, widths = tables.space.spec.blocks, len(tables.join_score_WW)
 
@@ -61,7 +61,7 @@ def by_milp(tables: Tables, limits_M: np.ndarray) -> float:
     return float(-found.fun * score.max() + tables.fixed_score)
 
 
-def by_ours(tables: Tables, limits_M: np.ndarray) -> float:
+def by_ours(tables: CostTables, limits_M: np.ndarray) -> float:
     found = optimum(tables, limits_M)
     assert found is not None
     return found.score

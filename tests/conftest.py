@@ -8,6 +8,7 @@ import torch
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
+os.environ["COLUMNS"] = "100"  # of the terminal that commands print for, unless a test has another
 
 
 @pytest.fixture(scope="session")

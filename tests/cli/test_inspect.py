@@ -101,11 +101,12 @@ def figures(capsys: pytest.CaptureFixture[str]):
 
 @pytest.fixture
 def table(capsys: pytest.CaptureFixture[str]):
-    """What a command prints without --json."""
+    """What a command prints without --json; what it is about, and what follows, each in one line."""
 
     def run(*arguments: object) -> str:
         assert main(["inspect", *map(str, arguments)]) == 0
-        return capsys.readouterr().out
+        about, *tables, last = capsys.readouterr().out.split("\n\n")
+        return "\n\n".join([" ".join(about.split()), *tables, " ".join(last.split()) if tables else last])
 
     return run
 
@@ -174,7 +175,7 @@ def test_a_model_with_fixed_operators_shows_them_alone(figures, table, fixed):
 def _page_pictures(folder: Path) -> int:
     page = (folder / "report.html").read_text()
     assert page.count("<img") == len(list(folder.glob("*.png")))
-    return page.count('src="data:image/png;base64,')
+    return page.count('src="data:image/svg+xml;base64,')
 
 
 def test_reports(figures, capsys, plga, data, tmp_path):

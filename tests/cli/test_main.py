@@ -138,3 +138,20 @@ def test_a_reader_that_leaves_early_is_no_error(unbuffered: str):
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=environment, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["spec", "list"],
+        ["spec", "show", "merino-61m"],
+        ["design", "scores"],
+        ["plan", "--flops", "1e18", "--throughput", "1e12"],
+    ],
+)
+def test_what_is_printed_fits_60_columns(command: list[str], monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 5
+    assert max(len(line) for line in lines if not line.startswith(("  linnet ", "merino-61m: "))) <= 60

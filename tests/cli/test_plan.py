@@ -17,6 +17,7 @@ from linnet.scaling import fit as fit_module
 from linnet.scaling import parametric
 from linnet.scaling import plan as plan_module
 from linnet.scaling.law_file import read_law
+from linnet.scaling.plan_tables import PURPOSES
 
 GIVEN = ["--throughput", "1e12"]
 SMALL = ["--vocab-size", "257", "--context-length", "16", "--batch-size", "2"]
@@ -58,13 +59,14 @@ def test_a_budget_of_flops_as_tables(capsys: pytest.CaptureFixture[str]):
     assert main(["plan", "--flops", "1e18", "--law", "chinchilla", *GIVEN]) == 0
     out = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert lines[0].startswith("Plan by the law: chinchilla, Hoffmann et al. 2022")
+    assert out.startswith("Plan by the law: chinchilla, Hoffmann et al. 2022")
     by_law = 0.5986950904970205 * 1e18 ** (0.28 / 0.62)
     assert f"by the law {by_law:,.0f} chinchilla, all parameters" in lines
     assert "training FLOPs 1e18 6 N D, as the laws count" in lines
     assert any(line.startswith("kaplan ") for line in lines) and any(line.startswith("replication ") for line in lines)
-    assert any(line.startswith("search linnet design --space planned-space.yaml --max-flops ") for line in lines)
-    assert any(line.startswith("train found linnet train --model designed.yaml --data DIR ") for line in lines)
+    search, train = (lines[lines.index(purpose) + 1] for purpose in (PURPOSES["search"], PURPOSES["train_found"]))
+    assert search.startswith("linnet design --space planned-space.yaml --max-flops ")
+    assert train.startswith("linnet train --model designed.yaml --data DIR ")
 
 
 def test_without_data_the_vocabulary_suits_the_size_and_is_said(capsys: pytest.CaptureFixture[str]):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from linnet.cli.console import invocation, note, stopped_in_a_line
+from linnet.cli.report import echo_json, echo_parts
 
 if TYPE_CHECKING:
     from linnet.experiments.demo.figures import DemoFigures
@@ -43,6 +44,7 @@ def demo(
     from linnet.core.allocator import keep_freed_memory
     from linnet.experiments.demo.recipes import PROMPT
     from linnet.experiments.demo.run import Options, run_demo
+    from linnet.present.page import PAGE
     from linnet.training.loop import BrokenDownError
 
     options = Options(
@@ -63,31 +65,16 @@ def demo(
         note(f"error: {error}")
         raise typer.Exit(1) from None
     if as_json:
-        _print_json(figures, out)
+        echo_json({**figures.plain(), "report": str(out / PAGE)})
     else:
-        _print_text(figures, out)
+        _print_text(figures, out / PAGE)
 
 
-def _print_json(figures: "DemoFigures", out: Path) -> None:
-    import json
+def _print_text(figures: "DemoFigures", page: Path) -> None:
+    from linnet.experiments.demo.report import short_parts
 
-    from linnet.experiments.demo.folder import REPORT
-
-    report = {**figures.plain(), "report": str(out / REPORT)}
-    typer.echo(json.dumps(report, indent=2, ensure_ascii=False).encode())
-
-
-def _print_text(figures: "DemoFigures", out: Path) -> None:
-    from rich.console import Console
-
-    from linnet.experiments.demo.folder import REPORT
-    from linnet.experiments.demo.table import print_figures
-
-    console = Console(highlight=False, markup=False)
-    with console.capture() as captured:
-        print_figures(figures, console)
-    # As UTF-8 whatever the terminal's encoding: a story may hold any character.
-    typer.echo(f"{captured.get()}\nreport: {out / REPORT}".encode())
+    echo_parts(*short_parts(figures))
+    typer.echo(f"\nreport: {page}")
 
 
 def _linnet_command() -> str:

@@ -11,7 +11,7 @@ from linnet.cli.design_show import LatencyOptions, show_checked, show_found, sho
 from linnet.cli.design_study import study
 from linnet.cli.design_validate import validate
 from linnet.cli.report import show
-from linnet.core import numbers
+from linnet.core import amounts
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def _budgets(limits: dict[str, str | None], states: list[str], counting: "Counti
         metric, option = counting.metric(name), f"--max-{name.replace('_', '-')}"
         assert metric is not None
         if text is not None:
-            read = read_bytes if metric.unit == "bytes" else numbers.parse
+            read = read_bytes if metric.unit == "bytes" else amounts.parse
             budgets.append(Budget(metric, read(text, option), f"{option} {text}"))
     for text in states:
         most, length = read_state(text, "--max-state")
@@ -237,7 +237,7 @@ def scores(as_json: AsJson = False) -> None:
 
     Example: linnet design scores
     """
-    from linnet.design.found_tables import score_table
+    from linnet.design.output import score_table
     from linnet.design.scores import SCORES
 
     figures = {

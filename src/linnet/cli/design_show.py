@@ -26,7 +26,7 @@ class LatencyOptions(NamedTuple):
 
 def show_found(task: "Task", tokens: int, out: Path | None, as_json: bool) -> None:
     """One model within its budgets."""
-    from linnet.design.found_tables import found_figures, found_tables
+    from linnet.design.output import found_figures, found_tables
     from linnet.design.search import search as run_search
 
     found = run_search(task, name=out.stem if out else None)
@@ -39,8 +39,8 @@ def show_checked(task: "Task", tokens: int, clock: LatencyOptions, out: Path | N
     """One model within its budgets and a limit of time, which is measured."""
     from linnet.design.budget import Budget, first_within, read_seconds
     from linnet.design.checked import search_checked
-    from linnet.design.found_tables import found_figures, found_tables, latency_figures, latency_table
     from linnet.design.latency import Times, Timing, measured
+    from linnet.design.output import found_figures, found_tables, latency_figures, latency_table
     from linnet.inference.device import resolve_device
     from linnet.training.machine import threads
 

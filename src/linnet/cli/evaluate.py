@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from linnet.cli.options import ContextLength, OperatorSource, Weights
-from linnet.core import numbers
+from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
+from linnet.present import numbers
 
 if TYPE_CHECKING:
     from linnet.evaluation.likelihood import Evaluation
@@ -63,11 +64,9 @@ def evaluate(
         model, data, split, limit_tokens, context_length, operator_from, device, operator, weights, drawn_from or 0
     )
     if as_json:
-        import json
-
         replaced = {"operator": operator, "seed": drawn_from}
         measured = {"model": str(model), "data": str(data), "split": split, **replaced, "weights": weights}
-        typer.echo(json.dumps({**measured, **found.figures()}, indent=2, allow_nan=False))
+        echo_json({**measured, **found.figures()})
     else:
         _print_table(found, operator, drawn_from)
 
@@ -84,21 +83,16 @@ def _drawn_from(seed: int | None, operator: str | None) -> int | None:
 
 
 def _print_table(found: "Evaluation", operator: str | None, seed: int | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from linnet.present.table import Table
 
-    table = Table(box=None, show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column()
-    table.add_row("bits per byte", f"{found.causal.bits_per_byte:.4f}", "causal")
+    rows = [("bits per byte", f"{found.causal.bits_per_byte:.4f}", "causal")]
     if found.whole_sequence is not None and found.leak is not None:
-        table.add_row("", f"{found.whole_sequence.bits_per_byte:.4f}", "whole sequence, sees the future")
-        table.add_row("leak", numbers.signed(found.leak, 4), "bits per byte that seeing the future gains")
-    table.add_row("perplexity", f"{found.causal.perplexity:,.2f}", "per token")
-    table.add_row("accuracy", f"{found.causal.accuracy:.1%}", "of tokens guessed first")
-    table.add_row("tokens", f"{found.causal.tokens:,}", f"{found.causal.bytes:,} bytes of text")
+        rows.append(("", f"{found.whole_sequence.bits_per_byte:.4f}", "whole sequence, sees the future"))
+        rows.append(("leak", numbers.signed(found.leak, 4), "bits per byte that seeing the future gains"))
+    rows.append(("perplexity", f"{found.causal.perplexity:,.2f}", "per token"))
+    rows.append(("accuracy", f"{found.causal.accuracy:.1%}", "of tokens guessed first"))
+    rows.append(("tokens", f"{found.causal.tokens:,}", f"{found.causal.bytes:,} bytes of text"))
     if operator is not None:
         drawn = "" if seed is None else f", drawn from seed {seed}"
-        table.add_row("operator", operator, f"in the place of the model's own{drawn}")
-    Console(soft_wrap=True, highlight=False, markup=False).print(table)
+        rows.append(("operator", operator, f"in the place of the model's own{drawn}"))
+    echo_parts(Table("", ("", "", ""), rows, text=True))

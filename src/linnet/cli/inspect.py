@@ -67,7 +67,7 @@ def operator(
     if save is not None and save.suffix != ".safetensors":
         raise UserError(f"--save {save}: expected a name that ends in .safetensors")
     from linnet.inspection.operator_figures import operator_figures
-    from linnet.inspection.plots import operator_pictures
+    from linnet.inspection.pictures import operator_pictures
     from linnet.inspection.source import find_operators
     from linnet.inspection.tables import operator_tables
     from linnet.layers.registry import operator_files
@@ -125,7 +125,7 @@ def causality(
     Example: linnet inspect causality runs/ted --data data/stories --cut 128 --windows 32 --json
     """
     from linnet.inspection.causality import inspect_causality
-    from linnet.inspection.plots import causality_pictures
+    from linnet.inspection.pictures import causality_pictures
     from linnet.inspection.tables import causality_tables
 
     found = inspect_causality(model, data, split, windows, cuts, limit_tokens, context_length, operator_from, device)
@@ -162,7 +162,7 @@ def invariance(
     Example: linnet inspect invariance runs/pldr --data data/stories --prompts 20 --tokens 16 --out inspected
     """
     from linnet.inspection.invariance import inspect_invariance
-    from linnet.inspection.plots import invariance_pictures
+    from linnet.inspection.pictures import invariance_pictures
     from linnet.inspection.tables import invariance_tables
 
     found = inspect_invariance(model, data, split, prompts, tokens, seed, device)

@@ -8,7 +8,7 @@ import typer
 from linnet.cli.inspect_common import AsJson, Device, Model, Out, SplitName
 from linnet.cli.options import ContextLength
 from linnet.cli.report import show
-from linnet.core import numbers
+from linnet.present import numbers
 
 
 def lifetimes(

@@ -7,7 +7,7 @@ import typer
 
 from linnet.cli.console import check_out_file, check_out_folder, invocation, note, refuse_before
 from linnet.cli.report import show
-from linnet.core import numbers
+from linnet.core import amounts
 from linnet.core.errors import UserError
 
 BOUNDS = {
@@ -97,7 +97,7 @@ def plan_budget(
     from linnet.scaling.law_file import laws_to_plan_with
     from linnet.scaling.plan import PlanSetting, make_plan
     from linnet.scaling.plan_pictures import plan_pictures
-    from linnet.scaling.plan_tables import plan_figures, plan_tables, warnings
+    from linnet.scaling.plan_tables import plan_figures, plan_parts, warnings
     from linnet.scaling.search_space import search_space
     from linnet.scaling.throughput import Throughput
     from linnet.scaling.vocabulary import SOURCE
@@ -129,7 +129,7 @@ def plan_budget(
         "Plan by the law",
         facts,
         plan_figures(made, follow),
-        plan_tables(made, follow),
+        plan_parts(made, follow),
         lambda: plan_pictures(made),
         report,
         as_json,
@@ -208,7 +208,7 @@ def fit(
 
 def _amount(text: str, name: str) -> float:
     """An amount within its bounds; `UserError` names the option and what is accepted."""
-    value, (what, least, most, example) = numbers.amount(text, numbers.FACTORS), BOUNDS[name]
-    if value is None or not numbers.parse(least, name) <= value <= numbers.parse(most, name):
+    value, (what, least, most, example) = amounts.amount(text, amounts.FACTORS), BOUNDS[name]
+    if value is None or not amounts.parse(least, name) <= value <= amounts.parse(most, name):
         raise UserError(f"--{name} {text}: expected {what} from {least} to {most}, as in {example}")
     return value

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linnet.cli.console import note
+from linnet.cli.report import echo_json, echo_parts
 
 if TYPE_CHECKING:
     from linnet.data.shards import Manifest
@@ -68,33 +69,23 @@ def prepare(
     )
     _warn_of_share(manifest)
     if json:
-        _print_json(manifest)
+        echo_json(manifest.model_dump())
     else:
         _print_table(manifest, out)
 
 
-def _print_json(manifest: "Manifest") -> None:
-    import json
-
-    typer.echo(json.dumps(manifest.model_dump(), indent=2))
-
-
 def _print_table(manifest: "Manifest", out: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from linnet.present.table import Table
 
-    table = Table("split", box=None)
-    for column in ("documents", "tokens", "bytes", "bytes per token"):
-        table.add_column(column, justify="right")
-    for name, split in manifest.splits.items():
-        counts = [f"{count:,}" for count in (split.documents, split.tokens, split.bytes)]
-        table.add_row(name, *counts, f"{split.bytes / split.tokens:.2f}")
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print(table)
-    console.print(f"tokenizer: {manifest.tokenizer.kind}, {manifest.tokenizer.vocab_size:,} tokens")
+    rows = [
+        (name, f"{split.documents:,}", f"{split.tokens:,}", f"{split.bytes:,}", f"{split.bytes / split.tokens:.2f}")
+        for name, split in manifest.splits.items()
+    ]
+    echo_parts(Table("", ("split", "documents", "tokens", "bytes", "bytes per token"), rows))
+    typer.echo(f"tokenizer: {manifest.tokenizer.kind}, {manifest.tokenizer.vocab_size:,} tokens")
     for line in _notes(manifest):
-        console.print(f"note: {line}")
-    console.print(f"written to {out}")
+        typer.echo(f"note: {line}")
+    typer.echo(f"written to {out}")
 
 
 def _warn_of_share(manifest: "Manifest") -> None:

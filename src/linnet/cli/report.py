@@ -1,6 +1,7 @@
 """An answer with tables: on the terminal, as JSON, and as a page with pictures."""
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,56 +11,48 @@ import typer
 from linnet.cli.console import invocation, note
 
 if TYPE_CHECKING:
-    from linnet.present.report import Picture, Table
-
-MEANING_WIDTH, NEVER_CUT = 120, 10_000
+    from linnet.present.report import Part, Picture
 
 
 def show(
     title: str,
     facts: dict[str, str],
     figures: dict[str, Any],
-    tables: "Sequence[Table]",
+    parts: "Sequence[Part]",
     pictures: "Callable[[], Sequence[Picture]]",
     out: Path | None,
     as_json: bool,
     conclusion: str = "",
 ) -> None:
     """Print tables or JSON; draw and write the report where it is asked for. `conclusion`: what follows, in a line."""
-    if out is not None:
-        from linnet.present.report import Report, write_report
+    from linnet.present.report import Report
+    from linnet.present.terminal import report_text, width_of_terminal
 
-        path = write_report(Report(title, facts, tables, pictures(), invocation(), conclusion), out)
+    if out is not None:
+        from linnet.present.page import write_page
+
+        path = write_page(Report(title, facts, [*pictures(), *parts], invocation(), conclusion), out)
         note(f"report: {path}")
     if as_json:
-        typer.echo(json.dumps(figures, indent=2, ensure_ascii=False, allow_nan=False).encode())
+        echo_json(figures)
     else:
-        _print(title, facts, tables, conclusion)
+        report = Report(title, facts, parts, invocation(), conclusion)
+        _echo(report_text(report, width_of_terminal(), sys.stdout.isatty()))
 
 
-def _print(title: str, facts: dict[str, str], tables: "Sequence[Table]", conclusion: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def echo_json(figures: Any) -> None:
+    """Figures on the standard output, for another program."""
+    _echo(json.dumps(figures, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
-    from linnet.present.page import printable
 
-    console = Console(highlight=False, markup=False)
-    terminal_width = min(console.width, MEANING_WIDTH)
-    console.width = NEVER_CUT  # a number is never shortened
-    with console.capture() as captured:
-        console.print(Text(printable(": ".join([title, *facts.values()]))))
-        for table in tables:
-            drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(table.columns))
-            for number, column in enumerate(table.columns):
-                drawn.add_column(column, justify="left" if table.text or not number else "right")
-            for row in table.rows:
-                drawn.add_row(*row)
-            console.print()
-            console.print(Text(table.title, style="bold"))
-            console.print(drawn)
-            console.print(Text(table.meaning), style="dim", width=terminal_width)
-        if conclusion:
-            console.print()
-            console.print(Text(conclusion))
-    typer.echo("\n".join(line.rstrip() for line in captured.get().split("\n")).encode(), nl=False)
+def echo_parts(*parts: "Part") -> None:
+    """Tables and passages alone on the standard output."""
+    from linnet.present.terminal import parts_lines, width_of_terminal
+
+    lines = [*parts_lines(parts, width_of_terminal(), sys.stdout.isatty())]
+    _echo("".join(f"{line}\n" for line in lines[1:]))
+
+
+def _echo(text: str) -> None:
+    """As UTF-8 whatever the terminal's encoding: a story may hold any character."""
+    typer.echo(text.encode(), nl=False)

@@ -1,14 +1,15 @@
 """`linnet spec`: which models there are, and what each costs, from its description alone."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet.core import numbers
+from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
+from linnet.present import numbers
+from linnet.present.table import Table
 
 if TYPE_CHECKING:
     from linnet.model.cost import ModelCost, WeightType
@@ -39,16 +40,15 @@ def list_presets(as_json: AsJson = False) -> None:
 
     rows = [_row(ModelSpec.load(name)) for name in preset_names()]
     if as_json:
-        print(json.dumps(rows, indent=2))
+        echo_json(rows)
         return
-    name_width = max(len(row["name"]) for row in rows)
-    print(f"{'name':<{name_width}}  {'parameters':>12}  {'layers x width':>14}  {'context':>7}  mixers")
-    for row in rows:
-        shape = f"{row['layers']} x {_widths(row['widths'])}"
-        mixers = ", ".join(row["mixers"])
-        print(
-            f"{row['name']:<{name_width}}  {row['parameters']:>12,}  {shape:>14}  {row['context_length']:>7,}  {mixers}"
-        )
+    columns = ("name", "parameters", "layers x width", "context", "mixers")
+    echo_parts(Table("", columns, [_list_row(row) for row in rows]))
+
+
+def _list_row(row: dict[str, Any]) -> tuple[str, ...]:
+    shape = f"{row['layers']} x {_widths(row['widths'])}"
+    return row["name"], f"{row['parameters']:,}", shape, f"{row['context_length']:,}", ", ".join(row["mixers"])
 
 
 @spec.command()
@@ -91,9 +91,13 @@ def show(
         raise UserError(f"--tokens {tokens}: the model's learned positions end at {description.context_length}")
     figures = _figures(description, model_cost(description), ELEMENT_BYTES[dtype], length, batch)
     if as_json:
-        print(json.dumps(figures, indent=2))
+        echo_json(figures)
     else:
-        print(_report(description, figures, dtype))
+        row = _row(description)
+        shape = f"{_layers(row['layers'])} of width {_widths(row['widths'])} ({', '.join(row['mixers'])})"
+        vocabulary = f"vocabulary {description.vocab_size:,}, context {description.context_length:,}"
+        typer.echo(f"{description.name}: {shape}, {vocabulary}\n")
+        echo_parts(*_tables(figures, dtype))
 
 
 def _figures(
@@ -124,38 +128,32 @@ def _figures(
     }
 
 
-def _report(description: "ModelSpec", figures: dict[str, Any], dtype: str) -> str:
-    row = _row(description)
-    parameters, memory, tokens = figures["parameters"], figures["training_memory_bytes"], figures["tokens"]
-    lines = [
-        f"{description.name}: {_layers(row['layers'])} of width {_widths(row['widths'])} ({', '.join(row['mixers'])}),"
-        f" vocabulary {description.vocab_size:,}, context {description.context_length:,}",
-        "",
-        "parameters",
-        *(_line(part, parameters[part], numbers.metric) for part in ("embedding", "blocks", "head", "total")),
-        *_flops_lines(figures),
-        "",
-        "bytes of weights",
-        *(_line(kind, count, numbers.binary) for kind, count in figures["weights_bytes"].items()),
-        "",
-        f"bytes of decode state of one stream, {dtype}",
-        *(_line(f"{int(n):,} tokens", count, numbers.binary) for n, count in figures["state_bytes"].items()),
-        "",
-        f"bytes that a training step of {figures['batch']} x {tokens:,} tokens holds, float32",
-        *(_line(part, count, numbers.binary) for part, count in memory.items()),
+def _tables(figures: dict[str, Any], dtype: str) -> list[Table]:
+    tokens = figures["tokens"]
+    parameters = {part: figures["parameters"][part] for part in ("embedding", "blocks", "head", "total")}
+    state = {f"{int(length):,} tokens": count for length, count in figures["state_bytes"].items()}
+    step = f"bytes that a training step of {figures['batch']} x {tokens:,} tokens holds, float32"
+    return [
+        _table("parameters", parameters, numbers.metric),
+        *_flops_tables(figures),
+        _table("bytes of weights", figures["weights_bytes"], numbers.binary),
+        _table(f"bytes of decode state of one stream, {dtype}", state, numbers.binary),
+        _table(step, figures["training_memory_bytes"], numbers.binary),
     ]
-    return "\n".join(lines)
 
 
-def _flops_lines(figures: dict[str, Any]) -> list[str]:
-    lines = []
+def _flops_tables(figures: dict[str, Any]) -> list[Table]:
+    tables = []
     for title, key in (("forward", "flops"), ("training", "training_flops")):
         for per in ("token", "sequence"):
             counts = figures[f"{key}_per_{per}"]
-            lines += ["", f"{title} FLOPs per {per}, over {figures['tokens']:,} tokens"]
-            lines.append(_line("without output head", counts["without_head"], numbers.metric))
-            lines.append(_line("with output head", counts["with_head"], numbers.metric))
-    return lines
+            heads = {f"{side} output head": counts[f"{side}_head"] for side in ("without", "with")}
+            tables.append(_table(f"{title} FLOPs per {per}, over {figures['tokens']:,} tokens", heads, numbers.metric))
+    return tables
+
+
+def _table(title: str, counts: dict[str, int], said: Callable[[float], str]) -> Table:
+    return Table(title, ("", "", ""), [(name, f"{count:,}", said(count)) for name, count in counts.items()])
 
 
 def _row(description: "ModelSpec") -> dict[str, Any]:
@@ -178,7 +176,3 @@ def _layers(count: int) -> str:
 
 def _widths(widths: list[int]) -> str:
     return "/".join(map(str, widths))
-
-
-def _line(label: str, count: int, readable: Callable[[float], str]) -> str:
-    return f"  {label:<20}{count:>20,}  {readable(count):>10}"

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli.console import invocation, note
-from linnet.core import numbers
+from linnet.cli.report import echo_json, echo_parts
+from linnet.present import numbers
 
 if TYPE_CHECKING:
     from linnet.training.loop import RunResult
@@ -86,13 +87,13 @@ def train(
         note(f"note: --model {model}: its description alone, with fresh weights; --from {model} begins with its own")
     command = invocation()
     try:
-        with terminal_watch(run.steps) as watch:
+        with terminal_watch() as watch:
             result = train_run(run, out, watch, command=command)
     except BrokenDownError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     if as_json:
-        _print_json(result)
+        echo_json({"run": str(result.folder), "model": str(result.model), **result.summary})
     else:
         _print_table(result)
     if not result.finished:
@@ -101,37 +102,24 @@ def train(
         raise typer.Exit(1)
 
 
-def _print_json(result: "RunResult") -> None:
-    import json
-
-    typer.echo(json.dumps({"run": str(result.folder), "model": str(result.model), **result.summary}, indent=2))
-
-
 def _print_table(result: "RunResult") -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from linnet.present.table import Table
 
-    table = Table(box=None, show_header=False)
-    for name, value in _rows(result.summary):
-        table.add_row(name, value)
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print(table)
-    console.print(f"model: {result.model} (the weights of step {result.summary['step']})")
+    echo_parts(Table("", ("", ""), _rows(result.summary), text=True))
+    typer.echo(f"model: {result.model} (the weights of step {result.summary['step']})")
 
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Names and figures of the final table; what was not measured is left out."""
-    from linnet.training.watch import duration
-
     rows = [
         ("steps", f"{summary['step']:,} of {summary['steps']:,}"),
         ("tokens", f"{summary['tokens']:,}"),
         ("parameters", f"{summary['parameters']:,}"),
-        ("time in steps", duration(summary["seconds"])),
+        ("time in steps", numbers.duration(summary["seconds"])),
     ]
     if summary["tokens_per_s"]:
         rows.append(("speed", f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['share_of_peak']:.1%} of peak"))
-    rows.append(("memory", f"{summary['memory_bytes'] / 1e6:,.0f} MB"))
+    rows.append(("memory", numbers.decimal(summary["memory_bytes"])))
     if summary["validation"]:
         found = summary["validation"]
         rows.append(("validation", f"{found['bits_per_byte']:.4f} bits/byte, causal"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linnet.core import numbers
+from linnet.core import amounts
 from linnet.core.errors import UserError
 from linnet.core.files import read_text
 
@@ -23,7 +23,7 @@ class Row:
 
     def number(self, column: str) -> float:
         """A cell's positive number; `UserError` names file, line, column and what it holds."""
-        return numbers.parse(self.cells[column], f"{self.origin}: {column}:")
+        return amounts.parse(self.cells[column], f"{self.origin}: {column}:")
 
 
 def read_rows(path: Path, needed: Sequence[Sequence[str]]) -> list[Row]:

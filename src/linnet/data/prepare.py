@@ -162,7 +162,7 @@ def _open_sources(stack: ExitStack, inputs: list[str], field: str | None, separa
 def _survey(sources: list[Source]) -> tuple[list[SourceInfo], Survey]:
     """First pass: count, and find what decides the split."""
     total, found = Survey(), []
-    with _bar("reading", sum(source.size_bytes for source in sources)) as advance:
+    with progress("reading", sum(source.size_bytes for source in sources), "bytes") as advance:
         for source in sources:
             before = total.documents, total.text_bytes
             for text in source.documents(advance):
@@ -204,7 +204,7 @@ def _train(corpus: _Corpus, kind: str, vocab_size: int | None) -> Tokenizer:
     if kind == "bytes":
         return Tokenizer.train(kind, [], vocab_size)
     share = 1.0 if kind == "char" else TOKENIZER_SAMPLE_BYTES / corpus.text_bytes
-    with _bar("tokenizer", corpus.text_bytes) as advance:
+    with progress("tokenizer", corpus.text_bytes, "bytes") as advance:
         return Tokenizer.train(kind, _training_sample(corpus, share, advance), vocab_size)
 
 
@@ -249,7 +249,7 @@ def _write_splits(folder: Path, corpus: _Corpus, tokenizer: Tokenizer, shard_tok
             else:
                 held_out.append(text)
 
-    with _bar("encoding", corpus.text_bytes) as advance:
+    with progress("encoding", corpus.text_bytes, "bytes") as advance:
 
         def write(split: Split, texts: Iterable[str]) -> SplitInfo:
             with ShardWriter(folder, split, tokenizer.vocab_size, shard_tokens) as writer:
@@ -291,10 +291,3 @@ def _batches(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[tuple[
                 yield batch
                 batch, characters = [], 0
     yield batch
-
-
-@contextmanager
-def _bar(description: str, size_bytes: int) -> Iterator[Advance]:
-    """A progress bar that is moved by bytes."""
-    with progress(description, size_bytes / 1e6, "MB") as advance:
-        yield lambda count, note="": advance(count / 1e6, note)

@@ -7,13 +7,14 @@ from decimal import ROUND_CEILING, Context, Decimal
 
 import numpy as np
 
-from linnet.core import numbers
+from linnet.core import amounts
 from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.design.chain import any_within, frugal, smallest
+from linnet.design.cost_tables import CostTables
 from linnet.design.metrics import MOST_TOKENS, Metric, read_tokens
 from linnet.design.space import Candidate
-from linnet.design.tables import Tables
+from linnet.present import numbers
 
 BYTES = {"B": 1.0} | {
     f"{prefix}{unit}": base**power
@@ -34,6 +35,14 @@ class Budget:
     metric: Metric
     limit: float
     option: str
+
+    def said(self, value: float) -> str:
+        """A value of the metric, in the units in which the limit was given: 1 MB stays 1 MB."""
+        return (
+            numbers.decimal(value)
+            if self.metric.unit == "bytes" and "iB" not in self.option
+            else self.metric.said(value)
+        )
 
 
 def read_bytes(text: str, option: str) -> float:
@@ -58,7 +67,7 @@ def read_state(text: str, option: str) -> tuple[float, int]:
 
 
 def _read(text: str, units: Mapping[str, float], option: str, example: str) -> float:
-    value = numbers.amount(text, units)
+    value = amounts.amount(text, units)
     if value is None:
         raise UserError(
             f"{option} {text}: expected a number above 0 with {', '.join(units)} behind it, as in {example}"
@@ -66,7 +75,7 @@ def _read(text: str, units: Mapping[str, float], option: str, example: str) -> f
     return value
 
 
-def limits(budgets: Sequence[Budget], tables: Tables) -> Numbers:
+def limits(budgets: Sequence[Budget], tables: CostTables) -> Numbers:
     """The most that each metric of the tables may be: `[M]`, infinite where no budget limits it."""
     return np.array([_most(budgets, metric) for metric in tables.metrics])
 
@@ -75,7 +84,7 @@ def _most(budgets: Sequence[Budget], metric: Metric) -> float:
     return min((budget.limit for budget in budgets if budget.metric.name == metric.name), default=np.inf)
 
 
-def first_within(budgets: Sequence[Budget], tables: Tables) -> Candidate:
+def first_within(budgets: Sequence[Budget], tables: CostTables) -> Candidate:
     """A model of the space within all budgets; `UnmetError` with what could be met where there is none."""
     most_M = limits(budgets, tables)
     for index, metric in enumerate(tables.metrics):
@@ -88,7 +97,7 @@ def first_within(budgets: Sequence[Budget], tables: Tables) -> Candidate:
     return found
 
 
-def _unmet_together(budgets: Sequence[Budget], tables: Tables, most_M: Numbers) -> UnmetError:
+def _unmet_together(budgets: Sequence[Budget], tables: CostTables, most_M: Numbers) -> UnmetError:
     """The error for budgets of which each can be met, but not all at once: the first gives way."""
     first = next(index for index, most in enumerate(most_M) if most < np.inf)
     others_M = most_M.copy()
@@ -101,7 +110,7 @@ def _unmet_together(budgets: Sequence[Budget], tables: Tables, most_M: Numbers) 
     return UnmetError(f"{said}: nothing in the space {tables.space.spec.name} meets all of them; each alone can be met")
 
 
-def _unmet(budgets: Sequence[Budget], metric: Metric, least: float, tables: Tables, who: str) -> UnmetError:
+def _unmet(budgets: Sequence[Budget], metric: Metric, least: float, tables: CostTables, who: str) -> UnmetError:
     option = min((b for b in budgets if b.metric.name == metric.name), key=lambda budget: budget.limit).option
     exact = ms_rounded_up(least) if metric.unit == "seconds" else f"{math.ceil(least):,} {metric.unit}".strip()
     return UnmetError(

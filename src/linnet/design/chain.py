@@ -8,12 +8,12 @@ Legend: `B` blocks of the space, `W` widths, `M` metrics, `N` blocks of a model,
 import numpy as np
 
 from linnet.core.arrays import Indices, Numbers
+from linnet.design.cost_tables import CostTables
 from linnet.design.dominance import non_dominated, non_dominated_by_width
 from linnet.design.space import Candidate
-from linnet.design.tables import Tables
 
 
-def least_remaining(tables: Tables) -> list[Numbers]:
+def least_remaining(tables: CostTables) -> list[Numbers]:
     """What is still to come at least, by the number of blocks that are missing and the width reached: `[W, M]` each."""
     rest = [tables.join_metrics_WWM[:, tables.outer]]
     for _ in range(tables.space.spec.blocks):
@@ -22,7 +22,7 @@ def least_remaining(tables: Tables) -> list[Numbers]:
     return rest
 
 
-def cheapest(tables: Tables, metric: int) -> Candidate:
+def cheapest(tables: CostTables, metric: int) -> Candidate:
     """A model of which a metric is smallest."""
     rest, width, found = least_remaining(tables), tables.outer, []
     for missing in range(tables.space.spec.blocks - 1, -1, -1):
@@ -33,7 +33,7 @@ def cheapest(tables: Tables, metric: int) -> Candidate:
     return tuple(found)
 
 
-def any_within(tables: Tables, limits_M: Numbers) -> Candidate | None:
+def any_within(tables: CostTables, limits_M: Numbers) -> Candidate | None:
     """A model within all limits; None where there is none."""
     found = [cheapest(tables, index) for index in range(len(tables.metrics))]
     if not found:
@@ -45,12 +45,12 @@ def any_within(tables: Tables, limits_M: Numbers) -> Candidate | None:
     return tuple(int(block) for block in models_LN[0]) if len(models_LN) else None
 
 
-def smallest(tables: Tables, metric: int) -> float:
+def smallest(tables: CostTables, metric: int) -> float:
     """The least that a metric can be."""
     return float(tables.judge(np.array([cheapest(tables, metric)])).metrics_CM[0, metric])
 
 
-def frugal(tables: Tables, limits_M: Numbers) -> tuple[Indices, Numbers]:
+def frugal(tables: CostTables, limits_M: Numbers) -> tuple[Indices, Numbers]:
     """Models within the limits that no other undercuts in every metric: `[L, N]`, and their metrics `[L, M]`."""
     rest = least_remaining(tables)
     models_LN = np.zeros((1, 0), dtype=np.int64)

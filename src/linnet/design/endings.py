@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from linnet.core.arrays import Indices, Numbers
+from linnet.design.cost_tables import CostTables
 from linnet.design.joint import Single, joint_metric
-from linnet.design.tables import Tables
 
 MOST_STEPS = 4096
 """Of a table; a finer one is made coarser, so that it promises more than there is, never less."""
@@ -32,7 +32,7 @@ class Steps(NamedTuple):
         return np.where(place > 0, self.gain_J[np.maximum(place - 1, 0)], -np.inf)
 
 
-def limited_metrics(tables: Tables, limits_M: Numbers) -> list[Single]:
+def limited_metrics(tables: CostTables, limits_M: Numbers) -> list[Single]:
     """The metrics that have a limit; where none has, one that costs nothing."""
     singles = [
         Single(tables.metrics_BM[:, index], tables.join_metrics_WWM[:, :, index], limit - tables.fixed_metrics_M[index])
@@ -42,7 +42,7 @@ def limited_metrics(tables: Tables, limits_M: Numbers) -> list[Single]:
     return singles or [Single(np.zeros(len(tables.width_B)), np.zeros_like(tables.join_score_WW), 0.0)]
 
 
-def best_endings(tables: Tables, metric: Single, gain_B: Numbers, join_gain_WW: Numbers) -> list[list[Steps]]:
+def best_endings(tables: CostTables, metric: Single, gain_B: Numbers, join_gain_WW: Numbers) -> list[list[Steps]]:
     """The most that endings can gain, by the number of blocks that are missing and the width reached."""
     widths, outer = range(len(join_gain_WW)), [tables.outer]
     found = [[_steps(metric.join_WW[w, outer], join_gain_WW[w, outer]) for w in widths]]
@@ -82,7 +82,7 @@ class Promise:
     metrics: the `limited` ones, and behind them what joins them.
     """
 
-    def __init__(self, tables: Tables, limits_M: Numbers) -> None:
+    def __init__(self, tables: CostTables, limits_M: Numbers) -> None:
         singles = limited_metrics(tables, limits_M)
         self.tables, self.limited, self.metrics = tables, len(singles), singles + joint_metric(tables, singles)
         no_join = np.zeros_like(tables.join_score_WW)

@@ -10,8 +10,8 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from linnet.core.arrays import Indices, Numbers
 from linnet.core.spec import Spec
+from linnet.design.cost_tables import CostTables
 from linnet.design.space import Candidate, Space
-from linnet.design.tables import Tables
 from linnet.present.progress import Advance
 
 BROOD = 32
@@ -81,7 +81,7 @@ class Evolved:
 
 
 def evolve(
-    tables: Tables, limits_M: Numbers, start: Candidate, settings: EvolutionSettings, advance: Advance
+    tables: CostTables, limits_M: Numbers, start: Candidate, settings: EvolutionSettings, advance: Advance
 ) -> Evolved:
     """Algorithm 1 from a population of `start` alone, which is within the limits; `advance` hears of each iteration."""
     draw = np.random.default_rng(settings.seed)

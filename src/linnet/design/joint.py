@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from linnet.core.arrays import Numbers
-from linnet.design.tables import Tables
+from linnet.design.cost_tables import CostTables
 
 STEPS = 200
 FIRST_STEP, SHRINKS = 0.3, 0.97
@@ -27,7 +27,7 @@ class Single(NamedTuple):
     limit: float
 
 
-def joint_metric(tables: Tables, singles: list[Single]) -> list[Single]:
+def joint_metric(tables: CostTables, singles: list[Single]) -> list[Single]:
     """The weighted sum of the metrics; nothing where it is no more than one of them, or one can never be met."""
     if any(single.limit <= 0 for single in singles):
         return []
@@ -40,7 +40,7 @@ def joint_metric(tables: Tables, singles: list[Single]) -> list[Single]:
     return [Single(np.asarray(cost_B), np.asarray(join_WW), float(weights_M.sum()))]
 
 
-def multipliers(tables: Tables, singles: list[Single]) -> Numbers:
+def multipliers(tables: CostTables, singles: list[Single]) -> Numbers:
     """What each limit costs the score, each metric counted as its share of its limit: `[M]`."""
     cost_BM = np.stack([single.cost_B / single.limit for single in singles], axis=1)
     join_WWM = np.stack([single.join_WW / single.limit for single in singles], axis=2)
@@ -57,7 +57,7 @@ def multipliers(tables: Tables, singles: list[Single]) -> Numbers:
     return found_M
 
 
-def _relaxed(tables: Tables, cost_BM: Numbers, join_WWM: Numbers, weights_M: Numbers) -> tuple[float, Numbers]:
+def _relaxed(tables: CostTables, cost_BM: Numbers, join_WWM: Numbers, weights_M: Numbers) -> tuple[float, Numbers]:
     """The highest score where metrics are not limited but paid for, and the metrics of the model that has it."""
     gain_B, gain_WW = tables.score_B - cost_BM @ weights_M, tables.join_score_WW - join_WWM @ weights_M
     value_W, used_WM = gain_WW[:, tables.outer], join_WWM[:, tables.outer]

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from linnet.core import numbers
+from linnet.core import amounts
 from linnet.model.cost import ModelCost, WeightType, block_cost, model_cost, projection_cost
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.cost import Cost
+from linnet.present import numbers
 
 Unit = Literal["", "bytes", "seconds"]
 
@@ -33,7 +34,7 @@ class Metric:
     fixed: Callable[[ModelSpec], float]
 
     def of_model(self, model: ModelSpec) -> float:
-        """The whole sum, part by part; the slow and obvious form of `tables`."""
+        """The whole sum, part by part; the slow and obvious form of `cost_tables`."""
         widths = [model.d_model, *(block.width or model.d_model for block in model.blocks), model.d_model]
         joins = sum(self.of_join(before, after) for before, after in pairwise(widths))
         return self.fixed(model) + sum(self.of_block(block, model) for block in model.blocks) + joins
@@ -121,7 +122,7 @@ def training_memory(sequences: int, tokens: int) -> Metric:
 
 def read_tokens(text: str) -> int | None:
     """A whole number of tokens from 1 to `MOST_TOKENS`: `4096`, `16k`; None for anything else."""
-    tokens = numbers.amount(text, TOKENS) or 0.0
+    tokens = amounts.amount(text, TOKENS) or 0.0
     return int(tokens) if tokens == int(tokens) and 1 <= tokens <= MOST_TOKENS else None
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from linnet.core.arrays import Indices, Numbers
+from linnet.design.cost_tables import CostTables
 from linnet.design.dominance import margins, needed
 from linnet.design.endings import ROUNDING, Promise
 from linnet.design.space import Candidate
-from linnet.design.tables import Tables
 from linnet.present.progress import Advance
 
 MOST_LABELS = 2_000_000
@@ -64,7 +64,7 @@ class Labels:
 
 
 def optimum(
-    tables: Tables, limits_M: Numbers, known: float = -np.inf, advance: Advance = lambda *_: None
+    tables: CostTables, limits_M: Numbers, known: float = -np.inf, advance: Advance = lambda *_: None
 ) -> Optimum | None:
     """The best model within the limits; None where there is none. `known`: a score that some model is known to have.
 
@@ -80,7 +80,7 @@ def optimum(
 
 
 class _Programme:
-    def __init__(self, tables: Tables, limits_M: Numbers, advance: Advance) -> None:
+    def __init__(self, tables: CostTables, limits_M: Numbers, advance: Advance) -> None:
         self.tables, self.promise = tables, Promise(tables, limits_M)
         self.limits_M, self.advance = limits_M, advance
         self.costs_BM = np.stack([metric.cost_B for metric in self.promise.metrics], axis=1)

@@ -14,6 +14,7 @@ import numpy as np
 from linnet.core.arrays import Numbers
 from linnet.design.budget import first_within, limits
 from linnet.design.chain import any_within, smallest
+from linnet.design.cost_tables import CostTables, build_cost_tables
 from linnet.design.dominance import non_dominated
 from linnet.design.evolution import evolve
 from linnet.design.metrics import Metric
@@ -21,7 +22,6 @@ from linnet.design.optimum import TooLargeError, optimum
 from linnet.design.scores import find_score
 from linnet.design.search import Task
 from linnet.design.space import Candidate
-from linnet.design.tables import Tables, build_tables
 from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
 
@@ -43,7 +43,7 @@ def front(task: Task, goals: Sequence[Metric], points: int, name: str) -> list[P
     All keep within the task's budgets. Sorted by the first goal; `name` begins their names.
     """
     metrics = [*goals, *(b.metric for b in task.budgets if b.metric.name not in {goal.name for goal in goals})]
-    tables = build_tables(task.space, metrics, find_score(task.score), task.settings.score)
+    tables = build_cost_tables(task.space, metrics, find_score(task.score), task.settings.score)
     first_within(task.budgets, tables)  # a budget that nothing meets is said at once
     most_M = limits(task.budgets, tables)
     found: dict[Candidate, bool] = {}
@@ -58,7 +58,7 @@ def front(task: Task, goals: Sequence[Metric], points: int, name: str) -> list[P
     return _points(task, tables, found, len(goals), name)
 
 
-def _grid(task: Task, tables: Tables, most_M: Numbers, goals: int, points: int) -> Iterator[Numbers]:
+def _grid(task: Task, tables: CostTables, most_M: Numbers, goals: int, points: int) -> Iterator[Numbers]:
     """The corners, each axis in equal ratios; the last of them all is that of the highest score."""
     best = _best(task, tables, most_M)
     assert best is not None
@@ -71,7 +71,7 @@ def _grid(task: Task, tables: Tables, most_M: Numbers, goals: int, points: int) 
         yield np.array(corner)
 
 
-def _best(task: Task, tables: Tables, limits_M: Numbers) -> tuple[Candidate, bool] | None:
+def _best(task: Task, tables: CostTables, limits_M: Numbers) -> tuple[Candidate, bool] | None:
     """The model of the highest score within the limits, and whether that is proven."""
     if task.method != "evolution":
         try:
@@ -85,7 +85,7 @@ def _best(task: Task, tables: Tables, limits_M: Numbers) -> tuple[Candidate, boo
     return evolve(tables, limits_M, start, task.settings.search, lambda *_: None).candidate, False
 
 
-def _points(task: Task, tables: Tables, found: dict[Candidate, bool], goals: int, name: str) -> list[Point]:
+def _points(task: Task, tables: CostTables, found: dict[Candidate, bool], goals: int, name: str) -> list[Point]:
     candidates = list(found)
     judged = tables.judge(np.array(candidates))
     values = judged.metrics_CM[:, :goals]

@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from linnet.core.files import write_text
 from linnet.design.metrics import Metric
 from linnet.design.pareto import Point
 from linnet.design.search import write_description
 from linnet.model.spec import ModelSpec
-from linnet.present.drawing import new_figure, png_of
-from linnet.present.report import Picture, Table
+from linnet.present.plot import Axis, Panel, Plot, Series
+from linnet.present.report import Picture
+from linnet.present.table import Table
 
 FRONT = "front.csv"
-TICKS = 6
 
 
 def front_figures(points: Sequence[Point], goals: Sequence[Metric], score: str) -> dict[str, Any]:
@@ -65,24 +63,13 @@ def shape_said(model: ModelSpec) -> str:
 
 def front_pictures(points: Sequence[Point], goals: Sequence[Metric], score: str) -> list[Picture]:
     """The score over the first goal; a second one as colour."""
-    figure = new_figure(7.5, 5)
-    axes = figure.subplots()
     values = list(zip(*(point.values for point in points), strict=True))
-    scores = [point.score for point in points]
-    if len(goals) == 1:
-        axes.plot(values[0], scores, "o-", markersize=4)
-    else:
-        dots = axes.scatter(values[0], scores, c=values[1], cmap="viridis")
-        figure.colorbar(dots, label=_axis(goals[1]))
-    axes.set_xscale("log")  # the limits are in equal ratios
-    axes.minorticks_off()
-    ticks = np.geomspace(min(values[0]), max(values[0]), TICKS)
-    axes.set_xticks(ticks, [goals[0].said(tick) for tick in ticks])
-    axes.set_xlabel(goals[0].name)
-    axes.set_ylabel(score)
-    axes.grid(alpha=0.3)
+    second = values[1] if len(goals) > 1 else None
+    drawn = Series(values[0], [point.score for point in points], style="o" if second else "o-", values=second)
+    x = Axis(goals[0].name, "log", goals[0].said)  # the limits are in equal ratios
     caption = "Each dot a model: the highest score for what it costs."
-    return [Picture("front", f"{score} over {goals[0].name}", png_of(figure), caption)]
+    plot = Plot([Panel(x, Axis(score), [drawn])], values=_axis(goals[1]) if second else "")
+    return [Picture("front", f"{score} over {goals[0].name}", plot, caption)]
 
 
 def _axis(metric: Metric) -> str:

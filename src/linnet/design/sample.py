@@ -6,9 +6,9 @@ import numpy as np
 
 from linnet.core.arrays import Indices, Numbers
 from linnet.core.errors import UserError
+from linnet.design.cost_tables import build_cost_tables
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.space import Candidate, Space
-from linnet.design.tables import build_tables
 
 DRAWN = 50_000
 OUTER_SHARE = 0.1
@@ -30,7 +30,7 @@ def stratified(space: Space, shapes: int, bands: int, seed: int) -> list[Candida
     part of the models sorted by depth over width. `UserError` where a band has too few.
     """
     draws = np.random.default_rng(seed)
-    tables = build_tables(space, [], SCORES["decoder_parameters"], ScoreSettings())
+    tables = build_cost_tables(space, [], SCORES["decoder_parameters"], ScoreSettings())
     drawn_CN = np.unique(draws.integers(0, len(space.plain), (DRAWN, space.spec.blocks)), axis=0)
     size_C = tables.judge(drawn_CN).score_C
     stretch_C = tables.depth_B[drawn_CN].sum(1) ** 2 / tables.term_B[drawn_CN].sum(1)

@@ -14,11 +14,11 @@ from linnet.core.errors import UserError
 from linnet.core.files import write_text
 from linnet.core.spec import Spec
 from linnet.design.budget import Budget, first_within, limits
+from linnet.design.cost_tables import CostTables, build_cost_tables
 from linnet.design.evolution import EvolutionSettings, Evolved, evolve
 from linnet.design.optimum import Optimum, TooLargeError, optimum
 from linnet.design.scores import ScoreSettings, find_score
 from linnet.design.space import Candidate, Space
-from linnet.design.tables import Tables, build_tables
 from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
 
@@ -42,10 +42,10 @@ class Task:
     settings: DesignSettings
     method: Method = "auto"
 
-    def tables(self) -> Tables:
+    def tables(self) -> CostTables:
         """Costs and scores of every block; `UserError` where there is no such score."""
         metrics = [budget.metric for budget in self.budgets]
-        return build_tables(self.space, metrics, find_score(self.score), self.settings.score)
+        return build_cost_tables(self.space, metrics, find_score(self.score), self.settings.score)
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,14 @@ def search(task: Task, name: str | None = None) -> Found:
     return _found(task, tables, candidate, evolved, proven, too_large, name)
 
 
-def _evolved(tables: Tables, limits_M: Numbers, start: Candidate, settings: EvolutionSettings) -> Evolved:
+def _evolved(tables: CostTables, limits_M: Numbers, start: Candidate, settings: EvolutionSettings) -> Evolved:
     with progress("searching", settings.iterations, "iterations") as advance:
         return evolve(tables, limits_M, start, settings, advance)
 
 
 def _found(
     task: Task,
-    tables: Tables,
+    tables: CostTables,
     candidate: Candidate,
     evolved: Evolved | None,
     proven: Optimum | None,

@@ -10,16 +10,15 @@ from pydantic import PositiveInt
 from linnet.core.files import read_json, write_json
 from linnet.core.spec import Spec
 from linnet.data.shards import TokenData
-from linnet.training.bar_watch import model_watch
 from linnet.training.loop import BrokenDownError, RunResult, fitted, train
 from linnet.training.record import DIVERGED, RunFolder
 from linnet.training.spec import RunSpec
-from linnet.training.watch import Watch
+from linnet.training.watch import Watch, terminal_watch
 
 Say = Callable[[str], None]
 
-Watching = Callable[[str, int], AbstractContextManager[Watch]]
-"""Makes what watches one training, from its title and its number of steps."""
+Watching = Callable[[str], AbstractContextManager[Watch]]
+"""Makes what watches one training, from its title."""
 
 
 class ExperimentStopped(Exception):  # noqa: N818 - not an error: somebody asked for it
@@ -62,7 +61,7 @@ class Runner:
 
     say: Say
     command: str | None = None
-    watching: Watching = model_watch
+    watching: Watching = terminal_watch
 
     def train(self, planned: Planned) -> RunResult:
         """Train to the end, from where an earlier call stopped; a finished run is left as it is.
@@ -70,7 +69,7 @@ class Runner:
         `UserError`; `BrokenDownError` where it diverges; `ExperimentStopped` where it was asked to stop.
         """
         steps = planned.run.steps
-        with self.watching(planned.title, steps) as watch:
+        with self.watching(planned.title) as watch:
             result = train(planned.run, planned.folder, watch, command=self.command)
         if not result.finished:
             raise ExperimentStopped(f"stopped at step {result.summary['step']} of {steps} of {planned.title}")

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from linnet.core import numbers
 from linnet.inspection.caches import CacheComparison, CacheRun
 from linnet.inspection.causality import Causality, Moves
 from linnet.inspection.invariance import Invariance, Variation
 from linnet.inspection.matrices import largest, power_of_ten
 from linnet.inspection.operator_figures import LayerFigures, OperatorFigures, OutputFigures
-from linnet.present.report import Table
+from linnet.present import numbers
+from linnet.present.table import Table
 
 DIGITS, ALL_DIGITS = 6, 15
 
@@ -83,7 +83,7 @@ def _rank_one_table(a: OutputFigures) -> Table:
         )
     return Table(
         "A: is it rank one?",
-        ("", "spectral radius", "largest eigenvalue", "mean row sum", "RMSE between\nrows, all heads"),
+        ("", "spectral radius", "largest eigenvalue", "mean row sum", "RMSE between rows, all heads"),
         rows,
         "The head of largest spectral radius in each layer. Paper: all rows of A are equal up to about 1e-9, so its"
         " one eigenvalue that is not zero is close to its row sum.",
@@ -115,7 +115,7 @@ def causality_tables(found: Causality) -> list[Table]:
     rows.append(("all", *_moves(whole), *_moves(frozen)))
     moved = Table(
         "Moved logits",
-        ("text", "whole sequence:\nlargest", "RMS", "frozen:\nlargest", "RMS"),
+        ("text", "whole sequence: largest", "RMS", "frozen: largest", "RMS"),
         rows,
         f"How far the logits before the change move, in their own standard deviations, over {found.windows} windows of"
         f" {numbers.grouped(found.tokens)} tokens. 0 for a causal model; for any model with a frozen operator.",

@@ -1,8 +1,17 @@
 """A page: one HTML file that needs nothing else, neither files nor network; light and dark, wide and narrow."""
 
 import html
-from collections.abc import Iterable
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
 
+from linnet.core.files import atomic_path, write_text
+from linnet.present.report import Commands, Facts, Part, Passage, Picture, Report, Words
+from linnet.present.style import PALETTE, png_of, svg_of
+from linnet.present.table import Table, printable, word_columns
+
+PAGE = "report.html"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """A browser that shows the page fetches nothing."""
 
@@ -18,52 +27,70 @@ CSS = """
 }
 * { box-sizing: border-box; }
 body {
-  margin: 0; background: var(--page); color: var(--text);
+  margin: 0; background: var(--page); color: var(--text); overflow-wrap: anywhere;
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif;
 }
-main { max-width: 1060px; margin: 0 auto; padding: 28px 18px 56px; }
-h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 10px; }
+main { max-width: 1100px; margin: 0 auto; padding: 28px 18px 56px; }
+h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 6px; }
 h2 { font-size: 1.2rem; margin: 40px 0 6px; }
 h3 { font-size: 1rem; margin: 0 0 6px; }
 p { margin: 6px 0 12px; max-width: 74ch; }
-.soft, figcaption, .meaning td, footer { color: var(--soft); font-size: .88rem; line-height: 1.45; }
-table { border-collapse: collapse; width: 100%; background: var(--card); }
-.figures { border: 1px solid var(--rule); border-radius: 8px; overflow: hidden; }
-.figures th, .figures td { padding: 9px 12px 0; text-align: right; vertical-align: baseline; }
-.figures th:first-child { text-align: left; font-weight: 600; }
-.figures thead th { padding: 10px 12px; border-bottom: 2px solid var(--rule); }
+.soft, figcaption, .note td { color: var(--soft); font-size: .88rem; line-height: 1.45; }
+code, pre { font: .86rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+pre { margin: 4px 0 14px; padding: 10px 12px; background: var(--code); border-radius: 6px; white-space: pre-wrap; }
+.cards { display: flex; flex-wrap: wrap; gap: 18px; margin: 18px 0; align-items: flex-start; }
+.passages { display: grid; align-items: stretch; }
+.passages { grid-template-columns: repeat(auto-fit, minmax(min(100%, 290px), 1fr)); }
+.card, .table {
+  margin: 0; max-width: 100%; background: var(--card); border: 1px solid var(--rule); border-radius: 8px;
+}
+.card { padding: 14px; }
+img { display: block; max-width: 100%; height: auto; }
+figcaption { margin-top: 8px; max-width: 74ch; contain: inline-size; }  /* the picture alone decides the width */
+.passage { border-top: 3px solid; }
+.passage .text { color: var(--text); font: 1.02rem/1.6 Georgia, "Times New Roman", serif; }
+.passage .text p { margin: 0 0 .55em; }
+.table { overflow-x: auto; width: fit-content; overflow-wrap: normal; }
+.noted, .noted .figures { width: 100%; }
+table { border-collapse: collapse; }
+.figures th, .figures td { padding: 6px 12px; text-align: right; vertical-align: baseline; }
+.figures thead th { padding: 10px 12px; border-bottom: 2px solid var(--rule); vertical-align: bottom; }
+.figures th:first-child, .figures .words, .figures .note td { text-align: left; }
+.figures tbody th { font-weight: 600; }
+.figures .part th { padding-left: 28px; font-weight: 400; }
 .figures tbody + tbody { border-top: 1px solid var(--rule); }
-.figures .value { font-variant-numeric: tabular-nums; white-space: nowrap; }
-figure { margin: 0; padding: 14px; background: var(--card); border: 1px solid var(--rule); border-radius: 8px; }
-figcaption { margin-top: 8px; }
-.facts { width: auto; background: none; font-size: .93rem; }
+.value { font-variant-numeric: tabular-nums; white-space: nowrap; }
+.value small { display: block; color: var(--soft); }
+.note td { padding-top: 0; max-width: 0; }
+.facts { font-size: .93rem; }
 .facts th, .facts td { text-align: left; padding: 3px 18px 3px 0; vertical-align: baseline; }
-.facts th { font-weight: 400; color: var(--soft); white-space: nowrap; }
-pre { margin: 4px 0 14px; padding: 10px 12px; background: var(--code); border-radius: 6px; overflow-x: auto;
-  font: .86rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
-footer { margin-top: 40px; border-top: 1px solid var(--rule); padding-top: 10px; }
+.facts th { font-weight: 400; color: var(--soft); overflow-wrap: normal; }
 @media (max-width: 560px) {
   main { padding: 20px 12px 40px; }
-  .figures th, .figures td, .figures thead th { padding-left: 5px; padding-right: 5px; }
   .figures { font-size: .86rem; }
-  figure { padding: 12px 8px; }
+  .figures th, .figures td, .figures thead th { padding-left: 5px; padding-right: 5px; }
+  .note td { font-size: .8rem; }
+  .value small { white-space: normal; }
+  .card { padding: 12px 8px; }
 }
-"""
+""" + "".join(f".colour{number} {{ color: {colour}; }}\n" for number, colour in enumerate(PALETTE))
 """What every page looks like."""
 
-
-def printable(text: str) -> str:
-    """Text with U+FFFD for what a terminal might obey: a model that has learned little writes any byte."""
-    return "".join(character if character.isprintable() or character == "\n" else "\ufffd" for character in text)
+_WORDS = ' class="words"'
 
 
-def escaped(text: str) -> str:
-    """Printable text that a page shows and does not obey."""
-    return html.escape(printable(text))
+def write_page(report: Report, folder: Path) -> Path:
+    """Write the pictures as PNG, and the page with all of them in it; each file appears whole or not at all."""
+    drawn = {part.name: part.drawn.figure() for part in report.parts if isinstance(part, Picture)}
+    for name, figure in drawn.items():
+        with atomic_path(folder / f"{name}.png") as temporary:
+            temporary.write_bytes(png_of(figure))
+    write_text(folder / PAGE, page(report, {name: svg_of(figure) for name, figure in drawn.items()}))
+    return folder / PAGE
 
 
-def html_page(title: str, body: Iterable[str], css: str = "") -> str:
-    """The whole file. `title` is text, `body` lines of HTML; `css` comes after what every page has."""
+def page(report: Report, svgs: dict[str, str]) -> str:
+    """The whole page; it needs no other file. svgs: the pictures by their names."""
     head = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -71,15 +98,114 @@ def html_page(title: str, body: Iterable[str], css: str = "") -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <link rel="icon" href="data:,">
-<title>{escaped(title)}</title>
-<style>{CSS}{css}</style>
+<title>linnet: {_escaped(report.title)}</title>
+<style>{CSS}</style>
 </head>
 <body>
-<main>"""
-    return "\n".join([head, *body, "</main>\n</body>\n</html>\n"])
+<main>
+<h1>{_escaped(report.title)}</h1>
+<p class="soft">Made by <code>{_escaped(report.command)}</code>, {_escaped(report.made)}.</p>"""
+    facts = _facts(Facts("", report.facts)) if report.facts else []
+    conclusion = [f"<p>{_escaped(report.conclusion)}</p>"] if report.conclusion else []
+    return "\n".join([head, *facts, *conclusion, *_parts(report.parts, svgs), "</main>\n</body>\n</html>\n"])
 
 
-def fact_table(facts: dict[str, str]) -> str:
-    """Names and what there is to say of each."""
-    rows = (f'<tr><th scope="row">{escaped(name)}</th><td>{escaped(fact)}</td></tr>' for name, fact in facts.items())
-    return "\n".join(['<table class="facts">', *rows, "</table>"])
+def _parts(parts: Sequence[Part], svgs: dict[str, str]) -> Iterator[str]:
+    """One after the other; pictures, and passages, that follow each other stand side by side where there is room."""
+    for kind, group in groupby(parts, type):
+        if kind in (Picture, Passage):
+            yield f'<div class="cards{" passages" * (kind is Passage)}">'
+        for part in group:
+            match part:
+                case Table():
+                    yield from _table(part)
+                case Picture():
+                    yield from _picture(part, svgs[part.name])
+                case Passage():
+                    yield from _passage(part)
+                case Facts():
+                    yield from _facts(part)
+                case Commands():
+                    yield from _commands(part)
+                case Words():
+                    yield from _words(part.title, part.text)
+        if kind in (Picture, Passage):
+            yield "</div>"
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield from _words(table.title, "" if table.notes else table.meaning, ' class="soft"')
+    words = word_columns(table)
+    heads = "".join(
+        f'<th scope="col"{_WORDS if number in words else ""}>{_escaped(column)}</th>'
+        for number, column in enumerate(table.columns)
+    )
+    head = f"<thead><tr>{heads}</tr></thead>\n" if any(table.columns) else ""
+    yield f'<div class="table{" noted" if table.notes else ""}"><table class="figures">\n{head}<tbody>'
+    for number, (name, *values) in enumerate(table.rows):
+        part = name.startswith(" ")
+        if number and not part:
+            yield "</tbody><tbody>"
+        cells = "".join(
+            f'<td class="{"words" if column in words else "value"}">{_cell(value)}</td>'
+            for column, value in enumerate(values, start=1)
+        )
+        opened = '<tr class="part">' if part else "<tr>"
+        yield f'{opened}<th scope="row">{_escaped(name)}</th>{cells}</tr>'
+        if name in table.notes:
+            yield f'<tr class="note"><td colspan="{len(table.columns)}">{_escaped(table.notes[name])}</td></tr>'
+    yield "</tbody></table></div>"
+
+
+def _cell(value: str) -> str:
+    """A second line is smaller."""
+    first, _, second = value.partition("\n")
+    return f"{_escaped(first)}<small>{_escaped(second)}</small>" if second else _escaped(first)
+
+
+def _picture(picture: Picture, svg: str) -> Iterator[str]:
+    data = b64encode(svg.encode()).decode()
+    yield f'<figure class="card"><h3>{_escaped(picture.title)}</h3>'
+    yield f'<img src="data:image/svg+xml;base64,{data}" alt="{_escaped(picture.title)}">'
+    yield f"<figcaption>{_escaped(picture.caption)}</figcaption></figure>"
+
+
+def _passage(passage: Passage) -> Iterator[str]:
+    """The lines as paragraphs, what was given in bold."""
+    yield f'<article class="card passage colour{passage.colour}"><h3>{_escaped(passage.title)}</h3>\n<div class="text">'
+    given = len(passage.begun)
+    for line in (passage.begun + passage.text).split("\n"):
+        begun, rest = _escaped(line[:given]), _escaped(line[given:])
+        given = max(0, given - len(line) - 1)
+        if line.strip():
+            yield f"<p><b>{begun}</b>{rest}</p>" if begun else f"<p>{rest}</p>"
+    yield "</div>"
+    if passage.note:
+        yield f'<p class="soft">{_escaped(passage.note)}</p>'
+    yield "</article>"
+
+
+def _facts(facts: Facts) -> Iterator[str]:
+    yield from _words(facts.title, "")
+    yield '<table class="facts">'
+    for name, fact in facts.facts.items():
+        yield f'<tr><th scope="row">{_escaped(name)}</th><td>{_escaped(fact)}</td></tr>'
+    yield "</table>"
+
+
+def _commands(commands: Commands) -> Iterable[str]:
+    yield from _words(commands.title, "")
+    for purpose, lines in commands.lines.items():
+        yield f"<p>{_escaped(purpose)}</p>\n<pre>{_escaped(chr(10).join(lines))}</pre>"
+
+
+def _words(title: str, text: str, attributes: str = "") -> Iterator[str]:
+    if title:
+        yield f"<h2>{_escaped(title)}</h2>"
+    if text:
+        yield f"<p{attributes}>{_escaped(text)}</p>"
+
+
+def _escaped(text: str) -> str:
+    """Printable text that a page shows and does not obey."""
+    return html.escape(printable(text))

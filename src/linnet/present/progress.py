@@ -1,55 +1,67 @@
-"""A progress bar with an ETA on standard error; silent when standard error is not a terminal."""
+"""The progress bar, with an ETA, on standard error; silent when standard error is not a terminal."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from linnet.present import numbers
+
 
 class Advance(Protocol):
     """Moves a progress bar."""
 
-    def __call__(self, amount: float, note: str = "") -> None:
-        """Move by `amount` and show `note`."""
+    def __call__(self, amount: float, note: str = "", eta_s: float | None = None) -> None:
+        """Move by `amount` and show `note`. `eta_s`: the time that is left, where the caller knows better."""
 
 
-def _ignore(amount: float, note: str = "") -> None:
+def _ignore(amount: float, note: str = "", eta_s: float | None = None) -> None:
     """What stands for a bar where nobody watches."""
 
 
 @contextmanager
-def progress(description: str, total: float | None, unit: str = "") -> Iterator[Advance]:
+def progress(description: str, total: float | None, unit: str = "", begun: int = 0) -> Iterator[Advance]:
     """Yield `advance(amount, note)`: moves the bar by `amount` and shows `note` beside it.
 
-    `total` is in units of `amount`; None shows a bar without an end. Prints nothing where there is no terminal.
+    `total` is in units of `amount`; None shows a bar without an end; `begun` was done before. Prints nothing where
+    there is no terminal. The bar takes what room the text leaves.
     """
     if not sys.stderr.isatty():
         yield _ignore
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.table import Column
+    from rich.text import Text
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
+    class Standing(ProgressColumn):
+        """How far it is, how long it takes, the note."""
+
+        def render(self, task: Task) -> Text:
+            left_s = task.fields["eta_s"]
+            place = _place(task.completed, total, unit)
+            time_said = _time_said(
+                task.finished, task.elapsed or 0.0, task.time_remaining if left_s is None else left_s
+            )
+            return Text("  ".join(filter(None, (place, time_said, task.fields["note"]))))
+
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), Standing(Column(no_wrap=True))
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(description, total=total, note="")
+        task = bar.add_task(description, total=total, completed=begun, note="", eta_s=None)
 
-        def advance(amount: float, note: str = "") -> None:
-            bar.update(task, advance=amount, note=note)
+        def advance(amount: float, note: str = "", eta_s: float | None = None) -> None:
+            bar.update(task, advance=amount, note=note, eta_s=eta_s)
 
         yield advance
+
+
+def _place(completed: float, total: float | None, unit: str) -> str:
+    """`123/400 tokens`."""
+    place = numbers.grouped(completed) if total is None else f"{numbers.grouped(completed)}/{numbers.grouped(total)}"
+    return f"{place} {unit}".rstrip()
+
+
+def _time_said(finished: bool, elapsed_s: float, left_s: float | None) -> str:
+    if finished or left_s is None:
+        return f"in {numbers.duration(elapsed_s)}"
+    return f"ETA {numbers.duration(left_s)}"

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from linnet.core import numbers
 from linnet.core.errors import UserError
+from linnet.present import numbers
 from linnet.scaling.law import FLOPS_FACTOR, Allocation, Law
 
 ROUNDS, CLOSE = 20, 1e-3

@@ -3,8 +3,8 @@
 import shlex
 from pathlib import Path
 
-from linnet.core import numbers
 from linnet.model.cost import model_cost
+from linnet.present import numbers
 from linnet.scaling.plan import Plan
 
 DESCRIBED, DESIGNED, ANY_DATA = Path("planned.yaml"), Path("designed.yaml"), "DIR"

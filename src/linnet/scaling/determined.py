@@ -7,8 +7,8 @@ enough range, exponents that resampled runs agree on, and an E that is more than
 import math
 from collections.abc import Mapping
 
-from linnet.core import numbers
 from linnet.core.arrays import Numbers
+from linnet.present import numbers
 from linnet.scaling.points import Points
 
 Interval = tuple[float, float]

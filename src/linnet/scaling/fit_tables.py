@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from linnet.core import numbers
-from linnet.present.report import Table
+from linnet.present import numbers
+from linnet.present.table import Table
 from linnet.scaling.counts import COUNTED
 from linnet.scaling.determined import Interval
 from linnet.scaling.fit import CONSTANTS, COVERAGE, CountedFit, Exponents, Fit

@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linnet.core import numbers
-from linnet.present.report import Table
+from linnet.present import numbers
+from linnet.present.report import Commands
+from linnet.present.table import Table
 from linnet.scaling.counts import COUNTED
 from linnet.scaling.data_at_hand import MOST_EPOCHS, WARNING_SOURCE
 from linnet.scaling.law import Allocation
@@ -19,16 +20,18 @@ LOSSES = (
     " loss of a plan are two fits, which do not agree). *: beyond the sizes that the law was fitted to."
 )
 
-COMMANDS = (
-    "A search looks for a better shape of the same cost; training takes either description. DIR: the text, prepared."
-)
+PURPOSES = {
+    "describe": "Write the plain shape's description:",
+    "train": "Train it (DIR: the text, prepared):",
+    "search": "Look for a better shape of the same cost:",
+    "train_found": "Train that:",
+}
 
 
-def plan_tables(plan: Plan, follow: Mapping[str, str]) -> list[Table]:
+def plan_parts(plan: Plan, follow: Mapping[str, str]) -> list[Table | Commands]:
     """The plan, the laws, and the commands that follow (`commands`)."""
-    rows = [(name.replace("_", " "), command) for name, command in follow.items()]
-    last = Table("Commands", ("", ""), rows, COMMANDS, text=True)
-    return [_plan_table(plan), _law_table(plan), last]
+    lines = {PURPOSES[name]: [command] for name, command in follow.items()}
+    return [_plan_table(plan), _law_table(plan), Commands("Commands", lines)]
 
 
 SAME_SIZE = 1.2

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from linnet.core import numbers
 from linnet.core.errors import UserError
 from linnet.data.loader import Batches, validation_windows
 from linnet.data.shards import TokenData
@@ -29,6 +28,7 @@ from linnet.evaluation.likelihood import Evaluation, evaluate
 from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
 from linnet.model.store import check_tensors, shapes_of
+from linnet.present import numbers
 from linnet.training.checkpoint import (
     checkpoint_path,
     checkpoint_steps,

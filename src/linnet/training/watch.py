@@ -2,12 +2,12 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from linnet.core import numbers
-from linnet.present.progress import Advance, progress
+from linnet.present import numbers
+from linnet.present.progress import progress
 
 
 @dataclass(frozen=True)
@@ -70,19 +70,48 @@ class LogWatch(Watch):
             *(f"{name} {value:.4g}" for name, value in line.get("terms", {}).items()),
             f"{line['tokens_per_s']:,.0f} tokens/s",
             f"{line['share_of_peak']:.1%} of peak",
-            f"{line['memory_bytes'] / 1e6:,.0f} MB",
-            f"ETA {duration(line['eta_s'])}",
+            numbers.decimal(line["memory_bytes"]),
+            f"ETA {numbers.duration(line['eta_s'])}",
         ]
         if "validation" in line:
             parts.append(f"validation {evaluation_text(line['validation'])}")
         print("  ".join(parts), file=sys.stderr, flush=True)
 
 
-class BarWatch(Watch):
-    """A progress bar on the terminal; make one with `terminal_watch`."""
+class LineWatch(Watch):
+    """A short line at each evaluation, for one model of several."""
 
-    def __init__(self, advance: Advance) -> None:
-        self._advance = advance
+    def __init__(self, title: str) -> None:
+        self._title, self._steps, self._latest = title, 0, ""
+
+    def note(self, text: str) -> None:
+        """Print it."""
+        print(text, file=sys.stderr, flush=True)
+
+    def begin(self, step: int, steps: int) -> None:
+        """Remember the end."""
+        self._steps = steps
+
+    def step(self, progress: Progress) -> None:
+        """Remember it for the next line."""
+        self._latest = _short(progress)
+
+    def line(self, line: dict[str, Any]) -> None:
+        """Print where the model stands, if it was evaluated."""
+        if "validation" not in line:
+            return
+        place = f"{line['step']}/{self._steps}"
+        validation = f"held out {line['validation']['bits_per_byte']:.3f}"
+        eta = f"ETA {numbers.duration(line['eta_s'])}"
+        self.note(f"{self._title:<9} {place:>9}  {eta}  {self._latest}  {validation}")
+
+
+class BarWatch(Watch):
+    """The progress bar; it appears when training begins: a model that is finished gets none."""
+
+    def __init__(self, title: str, evaluations: bool) -> None:
+        self._title, self._evaluations = title, evaluations
+        self._open = ExitStack()
         self._at = 0
 
     def note(self, text: str) -> None:
@@ -90,32 +119,36 @@ class BarWatch(Watch):
         print(text, file=sys.stderr, flush=True)
 
     def begin(self, step: int, steps: int) -> None:
-        """Move to where the run goes on."""
-        self._move(step, "")
+        """Show where the run goes on."""
+        self._at = step
+        self._advance = self._open.enter_context(progress(self._title, steps, begun=step))
 
     def step(self, progress: Progress) -> None:
-        """Move by one and show loss and speed, short enough for 80 columns."""
-        loss = f"loss {progress.nats_per_token:.3f}, {progress.bits_per_byte:.3f} bits/byte"
-        self._move(progress.step, f"{loss}, {progress.tokens_per_s / 1000:.1f}k tok/s")
+        """Move on and show loss and speed, short enough for 80 columns."""
+        self._advance(progress.step - self._at, _short(progress), progress.eta_s)
+        self._at = progress.step
 
     def line(self, line: dict[str, Any]) -> None:
-        """Print an evaluation above the bar."""
-        if "validation" in line:
+        """Print an evaluation above the bar, where they are asked for."""
+        if self._evaluations and "validation" in line:
             self.note(f"step {line['step']}: validation {evaluation_text(line['validation'])}")
 
-    def _move(self, step: int, text: str) -> None:
-        self._advance(step - self._at, text)
-        self._at = step
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._open.close()
 
 
 @contextmanager
-def terminal_watch(steps: int) -> Iterator[Watch]:
-    """A bar with an ETA where standard error is a terminal, else a log."""
+def terminal_watch(title: str | None = None) -> Iterator[Watch]:
+    """A bar with an ETA where standard error is a terminal, else a log: of one run, or in short of one of several.
+
+    title: names the model where there are several.
+    """
     if not sys.stderr.isatty():
-        yield LogWatch()
+        yield LogWatch() if title is None else LineWatch(title)
         return
-    with progress("train", steps) as advance:
-        yield BarWatch(advance)
+    with closing(BarWatch(title or "train", evaluations=title is None)) as watch:
+        yield watch
 
 
 def evaluation_text(figures: dict[str, Any]) -> str:
@@ -127,8 +160,8 @@ def evaluation_text(figures: dict[str, Any]) -> str:
     return text
 
 
-def duration(seconds: float) -> str:
-    """`1:02:03`, or `2:03` below an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+def _short(progress: Progress) -> str:
+    return (
+        f"loss {progress.nats_per_token:.2f}  {progress.bits_per_byte:.3f} bits/byte"
+        f"  {progress.tokens_per_s:,.0f} tokens/s"
+    )

@@ -165,9 +165,9 @@ def test_progress_bars_run_to_their_ends(tmp_path: Path, monkeypatch: pytest.Mon
     bars: dict[str, list[float]] = {}
 
     @contextmanager
-    def recorded(description: str, total: float, unit: str) -> Iterator[Callable[[float, str], None]]:
+    def recorded(description: str, total: float, unit: str) -> Iterator[Callable[[float], None]]:
         bars[description] = [total]
-        yield lambda amount, note: bars[description].append(amount)
+        yield bars[description].append
 
     monkeypatch.setattr(prepare_module, "progress", recorded)
     prepare([json_file(tmp_path / "a.jsonl", STORIES)], tmp_path / "data", validation=0.2)

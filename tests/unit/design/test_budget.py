@@ -11,9 +11,9 @@ from linnet.core.errors import UserError
 from linnet.design import metrics
 from linnet.design.budget import Budget, first_within, limits, ms_rounded_up, read_bytes, read_seconds, read_state
 from linnet.design.chain import cheapest, frugal
+from linnet.design.cost_tables import build_cost_tables
 from linnet.design.dominance import non_dominated
 from linnet.design.scores import SCORES, ScoreSettings
-from linnet.design.tables import build_tables
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def traded(small_space):
     """A space in which what is small in one metric is large in another, all its models, and their tables."""
     space = small_space(block={"mixer": MIXERS, "width": [8, 16], "repeat": [1, 2], "share_weights": [True, False]})
     chosen = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64, 4)]
-    tables = build_tables(space, chosen, SCORES["entropy"], ScoreSettings())
+    tables = build_cost_tables(space, chosen, SCORES["entropy"], ScoreSettings())
     return tables, np.array(list(product(range(len(space.plain)), repeat=2)))
 
 
@@ -152,3 +152,12 @@ def test_of_two_budgets_on_one_metric_the_lower_holds(traded):
     assert limits(budgets, tables).tolist() == [np.inf, 1e2, np.inf]
     with pytest.raises(UserError, match="--max-parameters 100: nothing in the space"):
         first_within(budgets, tables)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "said"), [("1MB", 1e6, "1 MB"), ("1500kB", 1.5e6, "1.50 MB"), ("1MiB", 2.0**20, "1 MiB")]
+)
+def test_a_budget_in_bytes_comes_back_in_the_units_in_which_it_was_given(text: str, limit: float, said: str):
+    budget = Budget(metrics.weights("float32"), read_bytes(text, "--max-weights"), f"--max-weights {text}")
+    assert budget.limit == limit and budget.said(limit) == said
+    assert Budget(metrics.parameters(), 2e6, "--max-parameters 2M").said(2e6) == "2 M"

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from linnet.core.errors import UserError
 from linnet.design import metrics
 from linnet.design.budget import Budget, first_within, limits
+from linnet.design.cost_tables import build_cost_tables
 from linnet.design.evolution import EvolutionSettings, Evolved, Mutation, evolve
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.space import load_space
-from linnet.design.tables import build_tables
 
 QUICK = EvolutionSettings(population=24, parents=8, iterations=12)
 METRICS = [metrics.flops(64, with_head=False), metrics.parameters()]
@@ -21,7 +21,7 @@ METRICS = [metrics.flops(64, with_head=False), metrics.parameters()]
 
 @pytest.fixture(scope="module")
 def tables(small_space):
-    return build_tables(small_space(), METRICS, SCORES["entropy_beta_2"], ScoreSettings())
+    return build_cost_tables(small_space(), METRICS, SCORES["entropy_beta_2"], ScoreSettings())
 
 
 @pytest.fixture(scope="module")

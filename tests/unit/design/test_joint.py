@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.design import metrics
+from linnet.design.cost_tables import build_cost_tables
 from linnet.design.endings import Promise, limited_metrics
 from linnet.design.joint import joint_metric, multipliers
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.space import load_space
-from linnet.design.tables import build_tables
 
 METRICS = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64, 4)]
 shares = st.tuples(*[st.sampled_from([0.05, 0.2, 0.5, 0.9])] * 3)
@@ -21,7 +21,7 @@ shares = st.tuples(*[st.sampled_from([0.05, 0.2, 0.5, 0.9])] * 3)
 @settings(max_examples=25)
 @given(shares, st.sampled_from(["entropy", "penalised_parameters"]))
 def test_every_model_within_the_limits_keeps_the_sum(small_space, shares, score: str):
-    tables = build_tables(small_space(), METRICS, SCORES[score], ScoreSettings())
+    tables = build_cost_tables(small_space(), METRICS, SCORES[score], ScoreSettings())
     everything = np.array(list(product(range(len(tables.width_B)), repeat=2)))
     values = tables.judge(everything).metrics_CM
     limits_M = np.array([np.quantile(values[:, m], share) for m, share in enumerate(shares)])
@@ -35,7 +35,7 @@ def test_every_model_within_the_limits_keeps_the_sum(small_space, shares, score:
 
 def test_it_promises_less_than_each_limit_for_itself():
     chosen = [metrics.flops(1024, False), metrics.state(4096, 4)]
-    tables = build_tables(load_space("merino"), chosen, SCORES["entropy"], ScoreSettings())
+    tables = build_cost_tables(load_space("merino"), chosen, SCORES["entropy"], ScoreSettings())
     limits_M = np.array([86.2e9, 163e6])
     singles = limited_metrics(tables, limits_M)
     alone = [_promised(Promise(tables, np.where(np.arange(2) == m, limits_M, np.inf))) for m in range(2)]
@@ -55,6 +55,6 @@ def _promised(promise: Promise) -> float:
 @pytest.mark.parametrize("limits_M", [[np.inf, 2e4, np.inf], [1e6, 1.0, np.inf], [1e12, 1e12, 1e12]])
 def test_nothing_to_join(small_space, limits_M):
     """One limit; one that nothing meets; limits that no model reaches."""
-    tables = build_tables(small_space(), METRICS, SCORES["entropy"], ScoreSettings())
+    tables = build_cost_tables(small_space(), METRICS, SCORES["entropy"], ScoreSettings())
     singles = limited_metrics(tables, np.array(limits_M))
     assert joint_metric(tables, singles) == []

@@ -10,8 +10,8 @@ from linnet.design import checked, latency
 from linnet.design.budget import Budget
 from linnet.design.checked import ATTEMPTS, MARGIN, ROUNDS, search_checked
 from linnet.design.evolution import EvolutionSettings
-from linnet.design.found_tables import latency_table
 from linnet.design.latency import OUTSIDE, PASSES, ColdClock, Times, Timing, measured
+from linnet.design.output import latency_table
 from linnet.design.search import DesignSettings, Task, search
 
 CPU = torch.device("cpu")

@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 
 from linnet.design import dominance, endings, metrics, optimum
 from linnet.design.budget import Budget, first_within, limits
+from linnet.design.cost_tables import CostTables, build_cost_tables
 from linnet.design.evolution import EvolutionSettings, evolve
 from linnet.design.metrics import Metric
 from linnet.design.optimum import TooLargeError
 from linnet.design.scores import SCORES, ScoreSettings, penalty, width_term
 from linnet.design.space import load_space
-from linnet.design.tables import Tables, build_tables
 
 METRICS = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64, 4)]
 MIXERS = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "attention", "window": 4}]
 
 
-def best_of_all(tables: Tables, limits_M: np.ndarray) -> float | None:
+def best_of_all(tables: CostTables, limits_M: np.ndarray) -> float | None:
     """The score of the best of all models, one by one."""
     everything = np.array(list(product(range(len(tables.width_B)), repeat=tables.space.spec.blocks)))
     judged = tables.judge(everything)
@@ -45,7 +45,7 @@ def test_it_is_the_best_of_all_models(
 ):
     block = {"width": widths, "repeat": repeats, "mixer": mixers, "share_weights": shared}
     space = small_space(blocks=blocks, block=block)
-    tables = build_tables(space, METRICS, SCORES[score], ScoreSettings(width=definition, beta=beta))
+    tables = build_cost_tables(space, METRICS, SCORES[score], ScoreSettings(width=definition, beta=beta))
     everything = np.array(list(product(range(len(space.plain)), repeat=blocks)))
     values = tables.judge(everything).metrics_CM
     limits_M = np.array(
@@ -79,7 +79,7 @@ def seconds() -> Metric:
 def test_limits_that_one_model_just_meets(small_space, model, limited, score, definition, most):
     """State and latency among them: what is dropped by dominance is dropped for a model that meets them too."""
     chosen = [*METRICS, seconds()]
-    tables = build_tables(small_space(blocks=3), chosen, SCORES[score], ScoreSettings(width=definition))
+    tables = build_cost_tables(small_space(blocks=3), chosen, SCORES[score], ScoreSettings(width=definition))
     limits_M = np.where(limited, tables.judge(np.array([model])).metrics_CM[0], np.inf)
     before, dominance.MOST_COMPARISONS = dominance.MOST_COMPARISONS, most
     found = optimum.optimum(tables, limits_M)
@@ -94,7 +94,7 @@ def test_limits_that_one_model_just_meets(small_space, model, limited, score, de
 def test_flops_and_state_together_in_merinos_space(limits_M: list[float], score: float):
     """Each limit for itself leaves 147 million beginnings and more; the scores are those found so."""
     chosen = [metrics.flops(1024, with_head=False), metrics.parameters(), metrics.state(4096, 4)]
-    tables = build_tables(load_space("merino"), chosen, SCORES["entropy"], ScoreSettings())
+    tables = build_cost_tables(load_space("merino"), chosen, SCORES["entropy"], ScoreSettings())
     found = optimum.optimum(tables, np.array(limits_M))
     assert found.score == pytest.approx(score, abs=0.01)
     assert found.beginnings < 4_000_000
@@ -113,7 +113,7 @@ def test_the_promised_penalty_is_the_weakest_of_any_number_of_layers(
 ):
     """Found in one step, where a loop over all numbers of layers would do; parts of a layer promise a little more."""
     settings = ScoreSettings(width=definition, beta=beta)
-    tables = build_tables(small_space(blocks=3, block={"repeat": [1, 30]}), METRICS, SCORES["entropy"], settings)
+    tables = build_cost_tables(small_space(blocks=3, block={"repeat": [1, 30]}), METRICS, SCORES["entropy"], settings)
     promise = endings.Promise(tables, np.array([np.inf] * len(METRICS)))
     terms = [width_term(depth, width, definition) for depth, width in so_far]
     depth, term = float(sum(depth for depth, _ in so_far)), min(terms) if definition == "minimum" else sum(terms)
@@ -132,7 +132,7 @@ def test_the_promised_penalty_is_the_weakest_of_any_number_of_layers(
 def test_coarse_tables_promise_too_much_and_never_too_little(small_space, steps: int, monkeypatch):
     monkeypatch.setattr(endings, "MOST_STEPS", steps)
     monkeypatch.setattr(optimum, "BEAM", 2)
-    tables = build_tables(small_space(blocks=3), METRICS, SCORES["entropy_beta_2"], ScoreSettings())
+    tables = build_cost_tables(small_space(blocks=3), METRICS, SCORES["entropy_beta_2"], ScoreSettings())
     limits_M = np.array([3e6, 2e4, np.inf])
     assert optimum.optimum(tables, limits_M).score == pytest.approx(best_of_all(tables, limits_M))
 
@@ -140,7 +140,7 @@ def test_coarse_tables_promise_too_much_and_never_too_little(small_space, steps:
 @pytest.mark.parametrize("score", ["entropy", "entropy_beta_2"])
 def test_it_is_no_worse_than_evolution_in_merinos_space(score: str):
     chosen = METRICS[:2]
-    tables = build_tables(load_space("merino"), chosen, SCORES[score], ScoreSettings())
+    tables = build_cost_tables(load_space("merino"), chosen, SCORES[score], ScoreSettings())
     asked = [Budget(metric, limit, "") for metric, limit in zip(chosen, (6e8, 46e6), strict=True)]
     limits_M = limits(asked, tables)
     settings_ = EvolutionSettings(population=64, parents=16, iterations=20)
@@ -154,13 +154,13 @@ def test_it_is_no_worse_than_evolution_in_merinos_space(score: str):
 
 def test_more_beginnings_than_there_is_room_for(small_space, monkeypatch):
     monkeypatch.setattr(optimum, "MOST_LABELS", 3)
-    tables = build_tables(small_space(blocks=3), METRICS, SCORES["entropy"], ScoreSettings())
+    tables = build_cost_tables(small_space(blocks=3), METRICS, SCORES["entropy"], ScoreSettings())
     with pytest.raises(TooLargeError):
         optimum.optimum(tables, np.array([1e6, np.inf, np.inf]))
 
 
 def test_more_beginnings_than_there_is_time_for(small_space, monkeypatch):
-    tables = build_tables(small_space(blocks=3), METRICS, SCORES["entropy"], ScoreSettings())
+    tables = build_cost_tables(small_space(blocks=3), METRICS, SCORES["entropy"], ScoreSettings())
     limits_M = np.array([1e6, np.inf, np.inf])
     looked_at = optimum.optimum(tables, limits_M).beginnings
     monkeypatch.setattr(optimum, "MOST_BEGINNINGS", looked_at // 8)
@@ -169,5 +169,5 @@ def test_more_beginnings_than_there_is_time_for(small_space, monkeypatch):
 
 
 def test_a_known_score_that_nothing_reaches_finds_nothing(small_space):
-    tables = build_tables(small_space(), METRICS, SCORES["entropy"], ScoreSettings())
+    tables = build_cost_tables(small_space(), METRICS, SCORES["entropy"], ScoreSettings())
     assert optimum.optimum(tables, np.full(3, np.inf), known=1e12) is None

@@ -10,15 +10,16 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.design import metrics, pareto
 from linnet.design.budget import Budget
+from linnet.design.cost_tables import build_cost_tables
 from linnet.design.evolution import EvolutionSettings
 from linnet.design.optimum import TooLargeError
 from linnet.design.pareto import front
 from linnet.design.pareto_output import front_figures, front_pictures, front_table, write_front
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.search import DesignSettings, Task
-from linnet.design.tables import build_tables
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
+from linnet.present.style import png_of
 
 QUICK = DesignSettings(search=EvolutionSettings(population=24, parents=8, iterations=12))
 FLOPS, PARAMETERS = metrics.flops(64, with_head=False), metrics.parameters()
@@ -29,7 +30,7 @@ def task(space, **changes) -> Task:
 
 
 def everything(space, goals):
-    tables = build_tables(space, goals, SCORES["entropy_beta_2"], ScoreSettings())
+    tables = build_cost_tables(space, goals, SCORES["entropy_beta_2"], ScoreSettings())
     judged = tables.judge(np.array(list(product(range(len(space.plain)), repeat=space.spec.blocks))))
     return judged.metrics_CM, judged.score_C
 
@@ -57,7 +58,7 @@ def test_every_point_is_the_best_for_what_it_costs(small_space, goals):
 
 def test_what_another_point_beats_is_left_out(small_space):
     space = small_space(block={"repeat": [1, 2]})
-    tables = build_tables(space, [FLOPS, PARAMETERS], SCORES["entropy_beta_2"], ScoreSettings())
+    tables = build_cost_tables(space, [FLOPS, PARAMETERS], SCORES["entropy_beta_2"], ScoreSettings())
     found = {tuple(models): True for models in product(range(len(space.plain)), repeat=2)}
     points = pareto._points(task(space), tables, found, 2, "small")
     values, scores = everything(space, [FLOPS, PARAMETERS])
@@ -120,4 +121,6 @@ def test_what_is_written_and_shown(small_space, tmp_path):
     assert len(table.rows) == len(points)
     for count in (1, 2):
         (picture,) = front_pictures(points, goals[:count], "entropy_beta_2")
-        assert picture.png.startswith(b"\x89PNG")
+        (series,) = picture.drawn.panels[0].series
+        assert list(series.y) == [point.score for point in points] and (series.values is not None) == (count == 2)
+        assert png_of(picture.drawn.figure()).startswith(b"\x89PNG")

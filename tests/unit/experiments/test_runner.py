@@ -51,11 +51,11 @@ class Steps(Watch):
             os.kill(os.getpid(), self._number)
 
 
-def runner(watch: Watch, said: list[str], titles: list[tuple[str, int]] | None = None) -> Runner:
+def runner(watch: Watch, said: list[str], titles: list[str] | None = None) -> Runner:
     @contextmanager
-    def watching(title: str, steps: int) -> Iterator[Watch]:
+    def watching(title: str) -> Iterator[Watch]:
         if titles is not None:
-            titles.append((title, steps))
+            titles.append(title)
         yield watch
 
     return Runner(said.append, "linnet test", watching)
@@ -64,7 +64,7 @@ def runner(watch: Watch, said: list[str], titles: list[tuple[str, int]] | None =
 def test_what_watches_is_handed_on_and_a_finished_run_is_left_alone(data: Path, tmp_path: Path):
     watch, titles = Steps(), []
     first = runner(watch, [], titles).train(planned(data, tmp_path / "run"))
-    assert (watch.made, titles, first.summary["command"]) == ([1, 2, 3], [("one, seed 0", 3)], "linnet test")
+    assert (watch.made, titles, first.summary["command"]) == ([1, 2, 3], ["one, seed 0"], "linnet test")
     again = runner(watch, []).train(planned(data, tmp_path / "run"))
     assert watch.made == [1, 2, 3] and again.summary == first.summary
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_models import small_decoder, small_spec
 
-from linnet.core import numbers
 from linnet.evaluation.likelihood import likelihood
 from linnet.inference.retention import retaining_state
 from linnet.inspection.contexts.grid import THRESHOLDS, TOP_K, contexts, name, series, varied
@@ -23,6 +22,7 @@ from linnet.layers.retention import FULL, BankRetention
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORED
 from linnet.ops.decay.eviction import EvictionPolicy
+from linnet.present import numbers
 
 TED = TedSpec(heads=2, chunk=3, tolerance=1e-9)
 COMPARED = [FULL, BankRetention(16), EvictionPolicy(4, -1.0), EvictionPolicy(0, 0.3), EvictionPolicy(5, 0.1, 2)]

@@ -1,71 +1,51 @@
-"""Pictures: real PNGs of a sane size, with colours that tell signs apart."""
+"""The pictures of inspections: what is drawn, from what was found."""
 
 import math
-import struct
 
 import numpy as np
 import pytest
+import torch
 
-from linnet.inspection.pictures import colour_scale, heat_maps, moved_logits, singular_value_curves, variation_points
-
-
-def size(png: bytes) -> tuple[int, int]:
-    """Width and height in dots."""
-    assert png.startswith(b"\x89PNG\r\n\x1a\n") and png.endswith(b"IEND\xaeB`\x82")
-    return struct.unpack(">II", png[16:24])
+from linnet.inspection.operator_figures import operator_figures
+from linnet.inspection.pictures import moved_logits, operator_pictures, singular_values, variation_points
+from linnet.present.style import png_of
 
 
-def _random(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).normal(size=shape)
+def test_there_is_a_picture_of_each_output_with_its_layers():
+    random = np.random.default_rng(0)
+    layers = [{name: torch.from_numpy(random.normal(size=(2, 4, 4))) for name in ("A_LM", "G")} for _ in range(3)]
+    found = operator_pictures(operator_figures(layers), layers)
+    assert [picture.name for picture in found] == ["A_LM", "G", "singular_values"]
+    assert found[0].title == "A_LM of every head, 4 x 4" and list(found[0].drawn.layers) == [0, 1, 2]
+    assert np.array_equal(found[1].drawn.layers[2], layers[2]["G"].numpy())
 
 
-def test_both_signs_are_shown_evenly_about_nothing():
-    low, high, colours = colour_scale(_random(3, 8, 8) + 0.5)
-    assert low == -high and colours == "RdBu_r"
+def test_singular_values_have_a_panel_for_a_layer_and_a_line_for_a_head():
+    plot = singular_values({0: [[3.0, 1.0, 0.0]], 2: [[1.0, math.nan, 1e-9], [2.0, 1.0, 0.5]]})
+    assert [panel.title for panel in plot.panels] == ["layer 0", "layer 2"]
+    first, second = (panel.series for panel in plot.panels)
+    assert list(first[0].x) == [1, 2, 3] and list(first[0].y)[:2] == [3.0, 1.0] and math.isnan(first[0].y[2])
+    assert len(second) == 2 and second[0].colour != second[1].colour
+    png_of(singular_values({layer: [[2.0, 1.0]] * 3 for layer in range(4)}).figure())
 
 
-def test_a_few_large_elements_do_not_hide_the_rest():
-    x = _random(2, 32, 32)
-    x[0, 0, 0] = 1e9
-    assert 2 < colour_scale(x)[1] < 4
-    assert colour_scale(np.abs(x))[0] == np.abs(x).min()
+def test_moves_are_solid_in_the_whole_pass_and_dotted_with_a_frozen_operator():
+    plot = moved_logits({2: [0.0, 0.1], 3: [0.1] * 3}, {2: [0.0] * 2, 3: [0.0] * 3})
+    (panel,) = plot.panels
+    assert [(one.style, one.colour, list(one.y)) for one in panel.series[:4]] == [
+        ("-", 0, [0.0, 0.1]),
+        (":", 0, [0.0, 0.0]),
+        ("-", 1, [0.1] * 3),
+        (":", 1, [0.0] * 3),
+    ]
+    assert [(rule.at, rule.upright) for rule in panel.rules] == [(2, True), (3, True)]
+    png_of(plot.figure())
 
 
-@pytest.mark.parametrize("value", [0.0, 3.0, -2.0, math.nan, math.inf])
-def test_a_scale_is_never_empty(value: float):
-    low, high, _ = colour_scale(np.full((1, 2, 2), value))
-    assert math.isfinite(low) and math.isfinite(high) and low < high
-
-
-def test_what_is_not_finite_does_not_decide_the_scale():
-    x = _random(1, 4, 4)
-    with_some = x.copy()
-    with_some[0, 0] = [math.nan, math.inf, -math.inf, 0.0]
-    x[0, 0] = 0.0
-    assert colour_scale(with_some)[1] == pytest.approx(colour_scale(x)[1], rel=0.5)
-    heat_maps("G", {0: with_some})
-
-
-def test_heat_maps_of_one_head_and_of_a_large_model():
-    assert all(100 < side < 1000 for side in size(heat_maps("G", {0: _random(1, 4, 4)})))
-    large = heat_maps("G", {layer: _random(14, 64, 64) for layer in range(5)})
-    width, height = size(large)
-    assert width / 14 > 100, "a dot for each element at least"
-    assert width < 2200 and height < 1200 and len(large) < 3_000_000
-
-
-def test_every_element_of_a_head_is_in_its_picture():
-    """A matrix of one element that differs has a dot of another colour; without it there is none."""
-    x = np.zeros((2, 8, 8))
-    x[1, 3, 5] = 1.0
-    assert heat_maps("G", {0: x}) != heat_maps("G", {0: np.zeros((2, 8, 8))})
-    assert heat_maps("G", {0: x}) != heat_maps("G", {0: x[::-1]})
-
-
-def test_curves_and_points():
-    assert size(singular_value_curves({0: [[3.0, 1.0, 0.0]], 2: [[1.0, math.nan, 1e-9]]}))[0] > 300
-    assert size(singular_value_curves({layer: [[2.0, 1.0]] * 3 for layer in range(4)}))[1] > 600
-    assert size(moved_logits({2: [0.0, 0.1], 3: [0.1] * 3}, {2: [0.0] * 2, 3: [0.0] * 3}))[0] > 300
-    assert size(variation_points({"A": {0: 0.0}, "G": {0: 0.0}}))[0] > 300
-    some = variation_points({"A": {0: 0.1, 1: math.nan}, "G": {0: 1e-9, 1: 2e-5}})
-    assert some != variation_points({"A": {0: 0.1, 1: math.nan}, "G": {0: 1e-9, 1: 2e-4}})
+@pytest.mark.parametrize("least", [1e-9, 0.0, math.nan])
+def test_what_does_not_vary_has_no_point(least: float):
+    (panel,) = variation_points({"A": {0: 0.1, 1: least}, "G": {0: least, 1: 2e-5}}).panels
+    assert [one.name for one in panel.series] == ["A", "G"] and panel.x.places == {0: "0", 1: "1"}
+    assert panel.series[0].y[0] == 0.1
+    assert panel.series[0].y[1] == least or math.isnan(panel.series[0].y[1])
+    png_of(variation_points({"A": {0: least}, "G": {0: 0.0}}).figure())

@@ -1,6 +1,7 @@
 import io
 import subprocess
 import sys
+from time import sleep
 
 import pytest
 
@@ -14,8 +15,10 @@ class Terminal(io.StringIO):
 
 def run() -> None:
     with progress("reading", total=10, unit="tokens") as advance:
-        for _ in range(10):
-            advance(1, "loss 3.21")
+        for _ in range(9):
+            advance(1, "loss 3.21", 90.0)
+        sleep(0.15)  # the bar is drawn ten times a second
+        advance(1, "loss 3.20")
 
 
 def test_on_a_terminal_the_bar_shows_what_how_far_and_the_note(monkeypatch: pytest.MonkeyPatch):
@@ -24,7 +27,7 @@ def test_on_a_terminal_the_bar_shows_what_how_far_and_the_note(monkeypatch: pyte
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     run()
-    for part in ("reading", "10/10", "tokens", "ETA", "loss 3.21"):
+    for part in ("reading", "9/10 tokens  ETA 1 min 30 s  loss 3.21", "10/10 tokens  in 0.", "loss 3.20"):
         assert part in terminal.getvalue()
 
 

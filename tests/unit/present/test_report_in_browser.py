@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from linnet.inspection.operator_figures import operator_figures
-from linnet.inspection.plots import operator_pictures
+from linnet.inspection.pictures import operator_pictures
 from linnet.inspection.tables import operator_tables
-from linnet.present.report import Report, write_report
+from linnet.present.page import write_page
+from linnet.present.report import Report
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -47,8 +48,8 @@ def test_every_picture_and_row_is_shown(tmp_path):
         for _ in range(2)
     ]
     figures = operator_figures(layers)
-    report = Report("x", {}, operator_tables(figures), operator_pictures(figures, layers), "linnet inspect operator x")
-    write_report(report, tmp_path)
+    pictures, tables = operator_pictures(figures, layers), operator_tables(figures)
+    write_page(Report("x", {}, [*pictures, *tables], "linnet inspect operator x"), tmp_path)
     (tmp_path / "outer.html").write_text(OUTER, encoding="utf-8")
     command = [browser, *FLAGS.split(), f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
     done = subprocess.run(
@@ -57,9 +58,9 @@ def test_every_picture_and_row_is_shown(tmp_path):
     (found,) = re.findall(r'<pre id="found">(.+?)</pre>', done.stdout, re.DOTALL)
     seen = json.loads(unescape(found))
     assert seen["width"] <= seen["room"]
-    assert [name for name, *_ in seen["images"]] == ["A", "A_LM", "A_P", "G", "Singular values of A_LM"]
+    assert [name.split()[0] for name, *_ in seen["images"]] == ["A", "A_LM", "A_P", "G", "Singular"]
     for _, width, height, shown in seen["images"]:
         assert width > 300 and height > 200 and 300 < shown <= 1200
-    rows = [[cell.strip() for cell in row] for table in report.tables for row in table.rows]
+    rows = [[cell.strip() for cell in row] for table in tables for row in table.rows]
     assert seen["rows"] == rows
     assert seen["requests"] == []

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from linnet.core import numbers
 from linnet.core.errors import UserError
+from linnet.present import numbers
+from linnet.present.style import png_of
 from linnet.scaling import plan as plan_module
 from linnet.scaling.allocate import TrainingBudget
 from linnet.scaling.commands import commands, describe_command, design_command, train_command
@@ -18,7 +19,7 @@ from linnet.scaling.law import ParametricLaw
 from linnet.scaling.law_file import published_laws, read_law
 from linnet.scaling.plan import PlanSetting, make_plan
 from linnet.scaling.plan_pictures import plan_pictures
-from linnet.scaling.plan_tables import plan_figures, plan_tables, warnings
+from linnet.scaling.plan_tables import plan_figures, plan_parts, warnings
 from linnet.scaling.run_folders import training_flops_per_token
 from linnet.scaling.throughput import Throughput
 
@@ -183,7 +184,7 @@ def test_the_figures_are_those_of_the_plan():
 
 def test_the_tables_show_the_plan_every_law_and_the_commands():
     plan = planned(DATA, flops=1e16)
-    tables = {table.title: table for table in plan_tables(plan, {"train": "linnet train", "train_found": "x"})}
+    tables = {table.title: table for table in plan_parts(plan, {"train": "linnet train", "train_found": "x"})}
     assert list(tables) == ["Plan", "What the laws expect", "Commands"]
     shown = {row[0].strip(): row[1] for row in tables["Plan"].rows}
     assert shown["tokens"] == f"{plan.tokens:,}" and shown["epochs"] == f"{plan.epochs:,.2f}"
@@ -194,7 +195,7 @@ def test_the_tables_show_the_plan_every_law_and_the_commands():
         "highest - lowest",
     ]
     assert "tokenizers differ" in tables["What the laws expect"].meaning
-    assert tables["Commands"].rows == [("train", "linnet train"), ("train found", "x")]
+    assert tables["Commands"].lines == {"Train it (DIR: the text, prepared):": ["linnet train"], "Train that:": ["x"]}
 
 
 def test_commands_can_be_pasted_into_a_shell():
@@ -224,4 +225,10 @@ def test_a_description_is_kept_once():
 
 def test_there_is_a_picture():
     (picture,) = plan_pictures(planned(flops=1e16))
-    assert picture.png.startswith(b"\x89PNG")
+    (panel,) = picture.drawn.panels
+    assert [one.name for one in panel.series if one.style == "-"] == [
+        "chinchilla, total",
+        "kaplan, without embedding",
+        "replication, total",
+    ]
+    assert png_of(picture.drawn.figure()).startswith(b"\x89PNG")

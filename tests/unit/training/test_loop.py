@@ -7,7 +7,6 @@ import signal
 import pytest
 import torch
 
-from linnet.core import numbers
 from linnet.core.errors import UserError
 from linnet.data.loader import validation_windows
 from linnet.data.shards import TokenData
@@ -16,6 +15,7 @@ from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.likelihood import evaluate
 from linnet.model.cost import model_cost
 from linnet.model.store import load_decoder
+from linnet.present import numbers
 from linnet.training import curves, loop, machine
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.loop import BrokenDownError, train, training_batches

@@ -1,17 +1,15 @@
 """The worth of scores as figures, a table and a picture."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from linnet.core import numbers
 from linnet.design.scores import ScoreSettings, score
 from linnet.design.validation.trained import TrainedSet
 from linnet.design.validation.validate import NAMES, Figure, Worth
-from linnet.present.drawing import new_figure, png_of
-from linnet.present.report import Picture, Table
+from linnet.present import numbers
+from linnet.present.plot import Axis, Panel, Plot, Series
+from linnet.present.report import Picture
+from linnet.present.table import Table
 
 COLUMNS = 3
 
@@ -53,25 +51,15 @@ def _said(figure: Figure) -> str:
 
 def worth_pictures(trained: TrainedSet, worth: Mapping[str, Worth], settings: ScoreSettings) -> list[Picture]:
     """The loss over each score."""
-    rows = math.ceil(len(worth) / COLUMNS)
-    figure = new_figure(4.2 * COLUMNS, 3.2 * rows)
-    axes = figure.subplots(rows, COLUMNS, squeeze=False, sharey=True).ravel()
-    loss = np.array([model.loss for model in trained.models])
-    parameters = np.array([model.decoder_parameters for model in trained.models])
-    for place, (name, one) in zip(axes, worth.items(), strict=False):
+    loss = [model.loss for model in trained.models]
+    parameters = [model.decoder_parameters for model in trained.models]
+    panels = []
+    for name, one in worth.items():
         values = [score(model.parts, name, settings) for model in trained.models]
-        place.scatter(values, loss, c=parameters, s=9, cmap="viridis")
-        place.set_title(f"{name}: {one.spearman.value:.3f}, within bands {one.within_band.value:.3f}", fontsize=9)
-        if min(values) > 0:
-            place.set_xscale("log")
-            place.minorticks_off()
-            ticks = np.geomspace(min(values), max(values), 3)
-            place.set_xticks(ticks, [numbers.metric(tick) for tick in ticks])
-        place.grid(alpha=0.3)
-    for place in axes[len(worth) :]:
-        place.set_visible(False)
-    figure.supylabel(f"measured loss, {trained.unit}")
-    caption = (
-        "Each dot a trained model; brighter ones have more decoder parameters. A good score makes one falling line."
-    )
-    return [Picture("scores", "Measured loss over each score", png_of(figure), caption)]
+        x = Axis("", "log", numbers.metric) if min(values) > 0 else Axis()
+        title = f"{name}: {one.spearman.value:.3f}, within bands {one.within_band.value:.3f}"
+        dots = Series(values, loss, style="o", values=parameters)
+        panels.append(Panel(x, Axis(f"measured loss, {trained.unit}"), [dots], title))
+    caption = "Each dot a trained model, its colour the parameters of its decoder. A good score makes one falling line."
+    plot = Plot(panels, (4.4, 3.2), min(COLUMNS, len(panels)), values="decoder parameters", shared="y")
+    return [Picture("scores", "Measured loss over each score", plot, caption)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from linnet.core import numbers
+from linnet.core import amounts
 from linnet.core.csv_table import Row, read_rows
 from linnet.core.errors import UserError
 from linnet.design.shape import Part, parts_of
@@ -102,7 +102,7 @@ def _from_row(row: Row) -> TrainedModel:
 
 
 def _count(text: str, field: str) -> int:
-    value = numbers.parse(text, f"{field}:")
+    value = amounts.parse(text, f"{field}:")
     if value != int(value) or value > MOST:
         raise UserError(f"{field}: {text}: expected a whole number from 1 to {MOST:,}")
     return int(value)

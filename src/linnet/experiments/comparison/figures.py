@@ -14,17 +14,16 @@ from linnet.scaling.run_folders import FolderRun
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The validation set at one step: nats per token, and the share of tokens guessed first; both causal."""
+    """The validation set at one step: bits per byte, causal."""
 
     step: int
-    nats_per_token: float
-    accuracy: float
+    bits_per_byte: float
 
 
 def validation_curve(lines: Iterable[dict[str, Any]]) -> list[CurvePoint]:
     """The evaluations among the lines of figures of a run."""
     evaluated = [(line["step"], line["validation"]) for line in lines if "validation" in line]
-    return [CurvePoint(step, found["nats_per_token"], found["accuracy"]) for step, found in evaluated]
+    return [CurvePoint(step, found["bits_per_byte"]) for step, found in evaluated]
 
 
 @dataclass(frozen=True)
@@ -173,15 +172,11 @@ class ComparedFigures:
         return _spread([outcome.tokens_per_s for outcome in self.outcomes if outcome.tokens_per_s is not None])
 
     @property
-    def curve(self) -> list[tuple[int, Spread, Spread]]:
-        """Step, nats per token and accuracy of the validation set, at the steps that all seeds tell of."""
+    def curve(self) -> list[tuple[int, Spread]]:
+        """Step, and bits per byte of the validation set, at the steps that all seeds tell of."""
         by_step = [{point.step: point for point in outcome.curve} for outcome in self.outcomes]
         common = [step for step in by_step[0] if all(step in points for points in by_step)]
-        at_step = [(step, [points[step] for points in by_step]) for step in common]
-        return [
-            (step, Spread.of([p.nats_per_token for p in at]), Spread.of([p.accuracy for p in at]))
-            for step, at in at_step
-        ]
+        return [(step, Spread.of([points[step].bits_per_byte for points in by_step])) for step in common]
 
     def plain(self) -> dict[str, Any]:
         """Ready for JSON."""

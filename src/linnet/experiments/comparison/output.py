@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from linnet.core import numbers
 from linnet.core.files import write_json
 from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
 from linnet.experiments.comparison.layout import CURVES, FIGURES
 from linnet.experiments.comparison.plot import draw
-from linnet.present.report import Table
+from linnet.present import numbers
+from linnet.present.table import Table
 
 NOTHING = "–"
 COLUMNS = (

@@ -6,7 +6,7 @@ from pathlib import Path
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
 
-SETTINGS, DATA, REPORT = "demo.json", "data", "report.html"
+SETTINGS, DATA = "demo.json", "data"
 
 
 @dataclass(frozen=True)

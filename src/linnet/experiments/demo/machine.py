@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from linnet import __version__
-from linnet.core import numbers
+from linnet.present import numbers
 
 
 def describe_machine(device: torch.device, precision: str) -> dict[str, str]:

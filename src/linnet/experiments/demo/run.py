@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from linnet.core import numbers
 from linnet.evaluation.folder import evaluate_folder
 from linnet.evaluation.likelihood import Evaluation
 from linnet.experiments.demo import recipes
@@ -23,15 +22,17 @@ from linnet.experiments.demo.figures import (
     Point,
     Sample,
 )
-from linnet.experiments.demo.folder import DATA, REPORT, Settings, claim
+from linnet.experiments.demo.folder import DATA, Settings, claim
 from linnet.experiments.demo.machine import describe_machine
 from linnet.experiments.demo.measure import DECODE_RUNS, DECODE_TOKENS, check_prompt, decode_speeds, write_story
-from linnet.experiments.demo.page import write_page
 from linnet.experiments.demo.recipes import Recipe
+from linnet.experiments.demo.report import demo_report
 from linnet.experiments.runner import Planned, Runner, Say
 from linnet.inference.device import resolve_device
 from linnet.inference.language_model import LanguageModel, load
 from linnet.model.cost import model_cost
+from linnet.present import numbers
+from linnet.present.page import write_page
 from linnet.training.loop import RunResult
 from linnet.training.record import RunFolder
 from linnet.training.spec import RunSpec
@@ -99,7 +100,7 @@ def run_demo(options: Options, say: Say) -> DemoFigures:
     with stopwatch.part("evaluation"):
         trained = [_evaluate(*pair, corpus, device) for pair in zip(plan, runs, strict=True)]
     figures = _measure(trained, corpus, options, stopwatch, device)
-    write_page(figures, options.out / REPORT)
+    write_page(demo_report(figures), options.out)
     return figures
 
 

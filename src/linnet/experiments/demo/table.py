@@ -1,40 +1,32 @@
-"""What is compared, in which words: the rows of the page's table, the columns of the terminal's."""
+"""The demo's table: what is compared, and in which words."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from linnet.core import numbers
 from linnet.experiments.demo.figures import LONG_TOKENS, SHORT_TOKENS, DemoFigures, ModelFigures
-from linnet.present.page import printable
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from linnet.present import numbers
+from linnet.present.table import Table
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One thing that is measured of every model.
-
-    heading: for a narrow column. compared: the quantity of which the page gives the ratio to the first model's.
-    """
+    """One thing that is measured of every model. compared: the quantity whose ratio to the first model's is given."""
 
     name: str
-    heading: str
-    text: Callable[[ModelFigures], str]
+    said: Callable[[ModelFigures], str]
     meaning: Callable[[DemoFigures], str]
     compared: Callable[[ModelFigures], float] | None = None
 
 
 def _leak(model: ModelFigures) -> str:
-    return "none" if model.leak is None else numbers.signed_bits(model.leak)
+    return "none" if model.leak is None else numbers.signed(model.leak, 3)
 
 
 def _bits_meaning(figures: DemoFigures) -> str:
     corpus = figures.corpus
     return (
         "How many bits the model needs for a byte of text that it was not trained on; fewer is better. Plain text takes"
-        f" 8; xz -9, a compressor that has seen no other story, needs {numbers.bits(corpus.xz_bits_per_byte)} here."
+        f" 8; xz -9, a compressor that has seen no other story, needs {corpus.xz_bits_per_byte:.3f} here."
         f" Measured on all {numbers.grouped(corpus.validation_stories)} held-out stories; no guess depends on the text"
         " after it. PLDR-LLM is therefore read with a frozen operator, deduced from the start of the training text: its"
         " own pass over a whole text lets every guess see a little of what follows."
@@ -59,75 +51,62 @@ def _decode_meaning(figures: DemoFigures) -> str:
     )
 
 
-def _state_meaning(figures: DemoFigures) -> str:
-    return "What the model keeps of a text of this length so as to write the next token; exact, in float32."
+def _state_measure(tokens: int, meaning: str) -> Measure:
+    return Measure(
+        f"state at {numbers.tokens(tokens)} tokens",
+        lambda model: numbers.binary(model.state_bytes[tokens]),
+        lambda figures: meaning,
+        lambda model: model.state_bytes[tokens],
+    )
 
 
 MEASURES = (
     Measure(
         "parameters",
-        "param-\neters",
         lambda model: numbers.metric(model.parameters),
         lambda figures: "Numbers that training sets; about as many in each, so that the rest can be compared.",
     ),
-    Measure("bits per byte", "bits per\nbyte", lambda model: numbers.bits(model.bits_per_byte), _bits_meaning),
-    Measure("leak", "leak", _leak, _leak_meaning),
+    Measure("bits per byte", lambda model: f"{model.bits_per_byte:.3f}", _bits_meaning),
+    Measure("leak", _leak, _leak_meaning),
     Measure(
         "training, tokens/s",
-        "training\ntokens/s",
         lambda model: numbers.grouped(model.training_tokens_per_s),
         _training_meaning,
         lambda model: model.training_tokens_per_s,
     ),
     Measure(
         "decoding, tokens/s",
-        "decode\ntokens/s",
         lambda model: numbers.grouped(model.decode_tokens_per_s),
         _decode_meaning,
         lambda model: model.decode_tokens_per_s,
     ),
-    *(
-        Measure(
-            f"decode state at {numbers.tokens(tokens)} tokens",
-            f"state at\n{numbers.tokens(tokens)}",
-            lambda model, tokens=tokens: numbers.binary(model.state_bytes[tokens]),  # type: ignore[misc]
-            _state_meaning,
-            lambda model, tokens=tokens: model.state_bytes[tokens],  # type: ignore[misc]
-        )
-        for tokens in (SHORT_TOKENS, LONG_TOKENS)
+    _state_measure(SHORT_TOKENS, ""),  # two lengths of the same thing are explained once
+    _state_measure(
+        LONG_TOKENS, "What the model keeps of a text of this length so as to write the next token; exact, in float32."
     ),
 )
 
 
-def print_figures(figures: DemoFigures, console: "Console") -> None:
-    """Print the table, what its columns mean in short, and the stories."""
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(no_wrap=True)
-    for measure in MEASURES:
-        table.add_column(measure.heading, justify="right", no_wrap=True)
-    for model in figures.models:
-        table.add_row(model.title, *(measure.text(model) for measure in MEASURES))
-    console.print(table)
-    for line in short_meanings(figures):
-        console.print(Text(line), style="dim")
-    for model in figures.models:
-        console.print()
-        console.rule(Text(model.title, style="bold"), align="left")
-        story = Text.assemble((printable(model.sample.prompt), "bold"), printable(model.sample.continuation.rstrip()))
-        if not model.sample.complete:
-            story.append(" …", style="dim")
-        console.print(Padding(story, (0, 2)))
+def demo_table(figures: DemoFigures, ratios: bool) -> Table:
+    """A row for each measure, a column for each model. ratios: to the first model, in a second line of the cells."""
+    models = figures.models
+    rows = [(one.name, *(_cell(one, model, models[0], ratios) for model in models)) for one in MEASURES]
+    notes = {measure.name: text for measure in MEASURES if (text := measure.meaning(figures))}
+    columns = ("", *(model.title for model in models))
+    return Table("What each costs, and how good it is", columns, rows, _short_meaning(figures), notes=notes)
 
 
-def short_meanings(figures: DemoFigures) -> Sequence[str]:
+def _cell(measure: Measure, model: ModelFigures, first: ModelFigures, ratios: bool) -> str:
+    said = measure.said(model)
+    if not ratios or measure.compared is None or model is first:
+        return said
+    return f"{said}\n{numbers.ratio(measure.compared(model), measure.compared(first))} × {first.title}"
+
+
+def _short_meaning(figures: DemoFigures) -> str:
     """The least that has to be said about the table."""
     return (
-        f"bits per byte: lower is better; causal, on all {numbers.grouped(figures.corpus.validation_stories)} held-out"
-        " stories (above, while training: on some of them).",
-        "leak: bits per byte that PLDR-LLM's own whole-sequence pass gains by seeing the future.",
-        f"state: bytes kept of a text of {numbers.tokens(SHORT_TOKENS)} and {numbers.tokens(LONG_TOKENS)} tokens.",
+        f"Bits per byte: lower is better; causal, on all {numbers.grouped(figures.corpus.validation_stories)} held-out"
+        " stories (above, while training: on some of them). Leak: bits per byte that PLDR-LLM's own whole-sequence pass"
+        " gains by seeing the future. State: bytes kept of a text of so many tokens."
     )

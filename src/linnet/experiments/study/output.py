@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from linnet.core import numbers
 from linnet.design.scores import ScoreSettings
 from linnet.design.validation.output import worth_figures, worth_pictures, worth_table
 from linnet.design.validation.trained import TrainedModel
 from linnet.experiments.study.run import Studied
-from linnet.present.report import Picture, Table
+from linnet.present import numbers
+from linnet.present.report import Picture
+from linnet.present.table import Table
 
 
 def study_figures(groups: Sequence[Studied]) -> dict[str, Any]:

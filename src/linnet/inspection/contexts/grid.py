@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import product
 
-from linnet.core.numbers import plain
 from linnet.layers.retention import FULL, BankRetention, FullRetention, Retention
 from linnet.ops.decay.eviction import EvictionPolicy
+from linnet.present.numbers import plain
 
 TOP_K = (8, 16, 32, 64, 128, 256)
 THRESHOLDS = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)

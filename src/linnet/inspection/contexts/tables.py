@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from linnet.core import numbers
 from linnet.inspection.contexts.grid import series
 from linnet.inspection.contexts.measure import Comparison, Outcome
 from linnet.ops.decay.eviction import EvictionPolicy
-from linnet.present.report import Table
+from linnet.present import numbers
+from linnet.present.table import Table
 
 
 def contexts_tables(found: Comparison) -> list[Table]:
@@ -30,7 +30,7 @@ def _quality_table(found: Comparison) -> Table:
     ]
     return Table(
         "Quality against memory",
-        ("", "bits per byte", "worse by", "±", "", "average\ncontext", "largest\ncontext", "state"),
+        ("", "bits per byte", "worse by", "±", "", "average context", "largest context", "state"),
         rows,
         f"Over {numbers.grouped(found.tokens)} tokens in {found.windows} windows of at most"
         f" {numbers.grouped(found.context_length)}, causal. Worse by: bits per byte more than with all tokens, on the"

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from linnet.core.errors import UserError
-from linnet.core.numbers import plain
 from linnet.data.split import Split
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.folder import ModelOnData, model_on_data
@@ -26,6 +25,7 @@ from linnet.inspection.lifetimes.vocabulary import (
 from linnet.inspection.windows import spread_windows
 from linnet.model.decoder import Decoder
 from linnet.ops.decay.eviction import EvictionPolicy
+from linnet.present.numbers import plain
 
 THRESHOLD = EvictionPolicy().threshold
 

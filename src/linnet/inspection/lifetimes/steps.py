@@ -2,7 +2,7 @@
 
 import math
 
-from linnet.core import numbers
+from linnet.present import numbers
 
 EXACT = 2.0**53
 """From here on float64 does not know every whole number."""

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from linnet.core import numbers
-from linnet.core.numbers import plain
 from linnet.inspection.lifetimes.folder import Lifetimes
 from linnet.inspection.lifetimes.steps import steps, whole_steps
 from linnet.inspection.lifetimes.text import UPPER, TextLifetimes, quantile
 from linnet.inspection.lifetimes.vocabulary import Curves, Vocabulary
-from linnet.present.report import Table
+from linnet.present import numbers
+from linnet.present.numbers import plain
+from linnet.present.table import Table
 
 ENTRIES = 20
 """Of the longest lives, and of the shortest."""
@@ -104,12 +104,12 @@ def _layers_table(text: TextLifetimes, threshold: float) -> Table:
         "Tokens of the text",
         (
             "",
-            "lifetime:\nmedian",
-            "90th\npercentile",
-            "half-life:\nmedian",
-            "never\nkept",
-            "outlive\nthe window",
-            "average\ncontext",
+            "lifetime: median",
+            "90th percentile",
+            "half-life: median",
+            "never kept",
+            "outlive the window",
+            "average context",
         ),
         rows,
         f"Over {text.windows} window{'s' * (text.windows > 1)} of {numbers.grouped(text.tokens)} tokens. Lifetimes are"

@@ -16,6 +16,7 @@ from linnet.design.validation.output import worth_figures, worth_pictures, worth
 from linnet.design.validation.trained import TrainedModel, TrainedSet, read_trained
 from linnet.design.validation.validate import NAMES, validate
 from linnet.model.spec import ModelSpec
+from linnet.present.style import png_of
 
 TABLE = {
     "decoder_parameters": (0.986, 0.64),
@@ -223,4 +224,6 @@ def test_what_is_shown(tmp_path: Path):
     assert [row[0] for row in table.rows] == ["parameters", "penalised_parameters"]
     assert table.rows[0][1].startswith(f"{worth['parameters'].spearman.value:.3f} [")
     (picture,) = worth_pictures(trained, worth, ScoreSettings())
-    assert picture.png.startswith(b"\x89PNG")
+    titles = [panel.title.split(":")[0] for panel in picture.drawn.panels]
+    assert titles == ["parameters", "penalised_parameters"]
+    assert png_of(picture.drawn.figure()).startswith(b"\x89PNG")

@@ -12,7 +12,7 @@ from linnet.experiments.comparison.output import findings_table, meaning, write_
 def outcome(seed: int, bits: float, tokens: int = 100, leak: float | None = None) -> Outcome:
     evaluation = {"bits_per_byte": bits, "accuracy": 0.25 + 0.01 * seed, "tokens": tokens}
     evaluation |= {} if leak is None else {"leak": leak}
-    return Outcome(seed, evaluation, [CurvePoint(5, bits, 0.1)], tokens_per_s=1000.0 * (seed + 1))
+    return Outcome(seed, evaluation, [CurvePoint(5, bits)], tokens_per_s=1000.0 * (seed + 1))
 
 
 def found(*runs: ComparedFigures) -> Findings:

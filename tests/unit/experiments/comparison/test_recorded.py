@@ -132,7 +132,7 @@ def test_where_a_seed_has_lost_its_lines_the_curve_is_of_what_is_left(runs: Path
         shutil.copytree(runs / f"narrow-seed-{seed}", tmp_path / f"narrow-seed-{seed}")
     (tmp_path / "narrow-seed-1" / "metrics.jsonl").unlink()
     narrow = recorded(sorted(tmp_path.iterdir())).runs[0]
-    assert [(step, nats.deviation > 0) for step, nats, _ in narrow.curve] == [(4, True)]
+    assert [(step, bits.deviation > 0) for step, bits in narrow.curve] == [(4, True)]
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,10 @@ def test_a_comparison_shows_again_what_it_found(compared: tuple[Path, Findings])
 
 def test_of_a_run_that_diverged_its_curve_is_shown_again(compared: tuple[Path, Findings], tmp_path: Path):
     shutil.copytree(compared[0], tmp_path / "out")
-    line = {"step": 1, "validation": {"nats_per_token": 9.0, "accuracy": 0.1}}
+    line = {"step": 1, "validation": {"bits_per_byte": 9.0}}
     (tmp_path / "out" / "runs" / "too-fast-seed-1" / "metrics.jsonl").write_text(json.dumps(line))
     lost = recorded([tmp_path / "out"]).runs[2].broken_down
-    assert [len(one.curve) for one in lost] == [0, 1] and lost[1].curve[0].nats_per_token == 9.0
+    assert [len(one.curve) for one in lost] == [0, 1] and lost[1].curve[0].bits_per_byte == 9.0
 
 
 def test_beside_a_run_alone_a_comparison_is_measured_as_that_was(compared: tuple[Path, Findings], tmp_path: Path):

@@ -1,41 +1,31 @@
-"""The terminal's table and stories."""
+"""The demo's table, for a page and for a terminal."""
 
-import io
-from dataclasses import replace
+from example_figures import figures
 
-from example_figures import figures, models
-from rich.console import Console
-
-from linnet.experiments.demo.figures import DemoFigures, Sample
-from linnet.experiments.demo.table import print_figures
+from linnet.experiments.demo.table import demo_table
+from linnet.present.table import table_lines
 
 
-def printed(found: DemoFigures, width: int = 80) -> str:
-    out = io.StringIO()
-    print_figures(found, Console(file=out, width=width, highlight=False, markup=False))
-    return out.getvalue()
-
-
-def test_80_columns_hold_every_figure():
-    lines = [line.split() for line in printed(figures()).splitlines()]
-    assert lines[2:5] == [
-        ["attention", "1.08", "M", "0.779", "none", "14,322", "905", "4", "MiB", "256", "MiB"],
-        ["PLDR-LLM", "1.21", "M", "0.803", "+0.031", "11,538", "841", "4.06", "MiB", "256", "MiB"],
-        ["TED", "1.07", "M", "0.731", "none", "16,820", "1,012", "2.02", "MiB", "129", "MiB"],
+def test_60_columns_hold_every_figure():
+    lines = table_lines(demo_table(figures(), ratios=False), 60)
+    assert max(map(len, lines)) <= 60
+    assert [" ".join(line.split()) for line in lines] == [
+        "attention PLDR-LLM TED",
+        "parameters 1.08 M 1.21 M 1.07 M",
+        "bits per byte 0.779 0.803 0.731",
+        "leak none +0.031 none",
+        "training, tokens/s 14,322 11,538 16,820",
+        "decoding, tokens/s 905 841 1,012",
+        "state at 1k tokens 4 MiB 4.06 MiB 2.02 MiB",
+        "state at 64k tokens 256 MiB 256 MiB 129 MiB",
     ]
-    assert "…" not in printed(figures()).split("attention ─")[0]
 
 
-def test_every_story_is_printed_whole_under_its_models_name():
-    text = printed(figures(), width=2000)
-    for model in models():
-        _, _, rest = text.partition(f"\n{model.title} ─")
-        story = [line.strip() for line in rest.splitlines()[1:]]
-        expected = model.sample.text.split("\n")
-        expected[-1] += "" if model.sample.complete else " …"
-        assert story[: len(expected)] == expected
-
-
-def test_markup_and_control_characters_of_a_story_are_not_obeyed():
-    hostile = replace(models()[0], sample=Sample("[red]a", "\x1b[2Jb\ac", complete=True))
-    assert "[red]a�[2Jb�c" in printed(figures(models=[hostile]))
+def test_a_page_has_the_ratios_to_the_first_model_and_what_each_row_means():
+    table = demo_table(figures(), ratios=True)
+    rows = {name: cells for name, *cells in table.rows}
+    assert rows["training, tokens/s"] == ["14,322", "11,538\n0.81 × attention", "16,820\n1.2 × attention"]
+    assert rows["state at 64k tokens"][2] == "129 MiB\n0.50 × attention" and rows["leak"][1] == "+0.031"
+    assert set(table.notes) == set(rows) - {"state at 1k tokens"}, "two lengths of the same are explained once"
+    assert "median of 5 runs of 200 sampled tokens" in table.notes["decoding, tokens/s"]
+    assert "needs 1.877 here" in table.notes["bits per byte"] and "all 300 held-out" in table.notes["bits per byte"]

@@ -1,22 +1,14 @@
-"""Pictures of contexts: real PNGs that show every number, also where there is little to show."""
+"""Pictures of contexts: they show every number, also where there is little to show."""
 
 import math
-import struct
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from linnet.inspection.contexts.grid import contexts
 from linnet.inspection.contexts.measure import Comparison, LayerContext, Outcome
-from linnet.inspection.contexts.pictures import apart, contexts_pictures, layers_picture, quality_picture
+from linnet.inspection.contexts.pictures import contexts_pictures, layers_plot, quality_plot
 from linnet.layers.retention import FULL, Retention
-
-
-def size(png: bytes) -> tuple[int, int]:
-    assert png.startswith(b"\x89PNG\r\n\x1a\n") and png.endswith(b"IEND\xaeB`\x82")
-    return struct.unpack(">II", png[16:24])
+from linnet.present.style import png_of
 
 
 def comparison(compared: list[Retention], layers: int = 2, worse: float = 0.01, error: float | None = 0.001):
@@ -34,36 +26,37 @@ def comparison(compared: list[Retention], layers: int = 2, worse: float = 0.01, 
     return Comparison(8, 1000, 900, 128, 0.1, outcomes)
 
 
-def test_both_pictures():
-    found = contexts_pictures(comparison(contexts()))
-    assert [picture.name for picture in found] == ["quality_against_memory", "contexts_of_layers"]
-    for picture in found:
-        assert all(400 < side < 1500 for side in size(picture.png)) and picture.caption
+def test_quality_has_a_point_for_every_context_in_both_panels():
+    found = comparison(contexts([8, 16], [0.1]))
+    (quality, layers) = contexts_pictures(found)
+    assert [picture.name for picture in (quality, layers)] == ["quality_against_memory", "contexts_of_layers"]
+    bits, loss = quality.drawn.panels
+    sizes = sorted(one.state_bytes for one in found.outcomes)
+    assert sorted(size for series in bits.series for size in series.x) == sizes
+    assert {y for series in bits.series for y in series.y} == {2.0, 2.01}
+    assert [rule.at for rule in (*bits.rules, *loss.rules)] == [2.0, 0.1]
+    bars = [one for one in loss.series if one.low is not None]
+    assert len(bars) == len(found.outcomes) - 1 and bars[0].low[0] == pytest.approx(0.45)
+    assert [label for one in bits.series for label in one.labels] == ["0.1", "0.1"]
 
 
-def test_a_panel_for_each_line_of_a_grid():
-    few, many = (size(layers_picture(comparison(contexts([1, 2, 3, 4][:k], [0.1, 1.0])))) for k in (2, 4))
-    assert many[0] > few[0] and many[1] > few[1]
+def test_a_panel_for_each_line_of_a_grid_with_full_and_bank_in_all():
+    for numbers_k, panels in (([1, 2], 2), ([1, 2, 3, 4], 4)):
+        plot = layers_plot(comparison(contexts(numbers_k, [0.1, 1.0])))
+        assert len(plot.panels) == panels and plot.names == "ends"
+        assert all([one.name for one in panel.series[:2]] == ["full", "bank"] for panel in plot.panels)
 
 
 @pytest.mark.parametrize("layers", [1, 32])
 @pytest.mark.parametrize("compared", [[FULL], contexts([8]), contexts([8], [0.1])])
 def test_any_number_of_settings_and_layers(compared, layers):
     for picture in contexts_pictures(comparison(compared, layers, error=None)):
-        assert size(picture.png)[0] > 300
+        assert png_of(picture.drawn.figure()).startswith(b"\x89PNG") and picture.caption
 
 
-def test_what_is_worse_better_or_not_a_number_is_another_picture():
-    pictures = [quality_picture(comparison(contexts([8, 16]), worse=worse)) for worse in (0.01, 0.02, -0.5, math.nan)]
-    assert len(set(pictures)) == 4
-    assert layers_picture(comparison(contexts([8]))) != layers_picture(comparison(contexts([8]), layers=3))
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.001, 0.2))
-def test_labels_keep_their_distance_and_order(values: list[float], gap: float):
-    ascending = sorted(values)
-    found = apart(ascending, gap)
-    assert all(later - earlier >= gap * (1 - 1e-9) for earlier, later in pairwise(found))
-    assert sum(found) == pytest.approx(sum(ascending), abs=1e-9)
-    if all(later - earlier >= gap for earlier, later in pairwise(ascending)):
-        assert found == pytest.approx(ascending)
+@pytest.mark.parametrize(("worse", "shown"), [(0.01, 0.5), (-0.5, 1e-3), (math.nan, math.nan)])
+def test_what_is_worse_better_or_not_a_number_has_its_place(worse: float, shown: float):
+    plot = quality_plot(comparison(contexts([8, 16]), worse=worse))
+    line = next(one for one in plot.panels[1].series if one.labels)
+    assert list(line.y) == pytest.approx([shown] * 2, nan_ok=True)
+    assert png_of(plot.figure()).startswith(b"\x89PNG")

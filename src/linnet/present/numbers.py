@@ -1,38 +1,7 @@
-"""Numbers as people read them."""
+"""Numbers, bytes and durations as people read them; what reads them is `core.amounts`."""
 
 import math
-import re
-from collections.abc import Mapping
 from decimal import Decimal
-
-from linnet.core.errors import UserError
-
-FACTORS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15}
-"""What a letter behind a number multiplies it by. `B` is the billion of parameters and tokens, never a byte."""
-
-_AMOUNT = re.compile(r"\s*((?:[0-9][0-9,_]*)?\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*")
-
-
-def amount(text: str, units: Mapping[str, float]) -> float | None:
-    """A positive number with one of `units` behind it, each with what it stands for: `2 MB`, `1e3k`, `12,000`.
-
-    Commas between digits are accepted: our own messages print them. None for anything else.
-    """
-    found = _AMOUNT.fullmatch(text)
-    value = float(re.sub("[,_]", "", found[1])) * units.get(found[2], 0.0) if found else 0.0
-    return value if 0 < value < math.inf else None
-
-
-def parse(text: str, name: str) -> float:
-    """A positive number as people write it: `1e18`, `50M`, `2B`, `1.5 G`, `12,000`.
-
-    `UserError` names the field or option `name`, the text, and what would be accepted.
-    """
-    value = amount(text, FACTORS)
-    if value is None:
-        accepted = "a positive number, with k, M, G (or B), T or P behind it or none: 1e18, 50M, 2B"
-        raise UserError(f"{name} {text}: expected {accepted}")
-    return value
 
 
 def metric(count: float) -> str:
@@ -55,6 +24,11 @@ def scientific(value: float, digits: int = 3) -> str:
 def binary(size_bytes: float) -> str:
     """Three digits and a unit of bytes: `2.13 MiB`; `2 MiB` where it is just that."""
     return _readable(size_bytes, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+
+
+def decimal(size_bytes: float) -> str:
+    """The same in powers of ten: `2.13 MB`."""
+    return _readable(size_bytes, 1000, ("B", "kB", "MB", "GB", "TB"))
 
 
 def grouped(count: float) -> str:
@@ -84,7 +58,9 @@ def tokens(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`0.42 s`, `8.3 s`, `42 s`, `2 min 31 s`, `1 h 02 min`."""
+    """`0 s`, `0.42 s`, `8.3 s`, `42 s`, `2 min 31 s`, `1 h 02 min`."""
+    if seconds < 0.005:
+        return "0 s"
     if seconds < 9.95:
         return f"{seconds:.2f} s" if seconds < 0.995 else f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.design import metrics
+from linnet.design.cost_tables import build_cost_tables
 from linnet.design.scores import SCORES, ScoreSettings, score
 from linnet.design.shape import parts_of
 from linnet.design.space import load_space
-from linnet.design.tables import build_tables
 from linnet.model.cost import model_cost
 
 SPACE_NAMES = ("merino", "mixed")
@@ -53,7 +53,7 @@ def test_candidates_cost_and_score_what_their_models_do(space, width: str):
     candidates = draws.integers(0, len(space.plain), (8, space.spec.blocks))
     chosen = ScoreSettings(width=width, alpha=(0.7, 0.2), sigma=0.5)
     for name in ("entropy_beta_2", "penalised_parameters", "parameters"):
-        tables = build_tables(space, all_metrics(), SCORES[name], chosen)
+        tables = build_cost_tables(space, all_metrics(), SCORES[name], chosen)
         judged = tables.judge(candidates)
         for row, candidate in enumerate(candidates):
             spec = space.model(candidate)
@@ -71,7 +71,7 @@ def test_a_metric_of_a_model_is_the_sum_over_its_parts(space):
 def test_whatever_is_common_to_all_models(small_space, tokens: int, tied: bool, width: int | None):
     model = {"embedding": {"width": width, "positions": "learned"}, "head": {"tied": tied, "norm": {"kind": "rms"}}}
     space = small_space(model=model, block={"repeat": [1, 2], "ratio": 1})
-    tables = build_tables(space, all_metrics(tokens), SCORES["parameters"], ScoreSettings())
+    tables = build_cost_tables(space, all_metrics(tokens), SCORES["parameters"], ScoreSettings())
     candidates = np.array(list(product(range(len(space.plain)), repeat=2)))
     judged = tables.judge(candidates)
     for row in (0, 7, len(candidates) - 1):
@@ -87,7 +87,7 @@ def test_training_memory_is_never_too_low_whatever_norms_follow_each_other(small
     norms = {"kind": ["rms", "layer"], "placement": ["pre", "post"]}
     model = {"embedding": {"norm": first and {"kind": first}}, "head": {"norm": last and {"kind": last}}}
     space = small_space(model=model, block={"norm": norms, "repeat": [1, 2], "ratio": 1, "width": [8, 16]})
-    tables = build_tables(space, [metrics.training_memory(4, 32)], SCORES["parameters"], ScoreSettings())
+    tables = build_cost_tables(space, [metrics.training_memory(4, 32)], SCORES["parameters"], ScoreSettings())
     candidate = data.draw(st.tuples(*[st.integers(0, len(space.plain) - 1)] * 2))
     predicted = tables.judge(np.array([candidate])).metrics_CM[0, 0]
     spec = space.model(candidate)

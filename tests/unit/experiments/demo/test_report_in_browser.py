@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 from example_figures import figures, models
 
-from linnet.experiments.demo.page import write_page
+from linnet.experiments.demo.figures import Sample
+from linnet.experiments.demo.report import demo_report
+from linnet.present.page import write_page
 
 NARROW, WIDE = 375, 1200
 FLAGS = (
@@ -32,13 +35,26 @@ onload = () => {
     found[frame.id] = {
       width: page.documentElement.scrollWidth,
       room: page.documentElement.clientWidth,
-      values: [...page.querySelectorAll(".figures tbody tr:first-child")].map(
+      values: [...page.querySelectorAll(".figures tbody tr:not(.note)")].map(
         row => [...row.children].map(cell => cell.firstChild.textContent.trim())),
-      stories: texts(page, ".story .text"),
-      story_tops: [...page.querySelectorAll(".story")].map(part => part.getBoundingClientRect().top),
-      lines: [...page.querySelectorAll("polyline")].map(
-        line => [line.points.numberOfItems, line.getBoundingClientRect().width, getComputedStyle(line).stroke]),
-      letters: Math.min(...[...page.querySelectorAll("svg text")].map(text => text.getBoundingClientRect().height)),
+      stories: texts(page, ".passage .text"),
+      story_tops: [...page.querySelectorAll(".passage")].map(part => part.getBoundingClientRect().top),
+      beyond: [...page.querySelectorAll(".card, .card *, .note, pre")].filter(part => {
+        const card = (part.closest(".card") ?? page.querySelector("main")).getBoundingClientRect();
+        return part.getBoundingClientRect().right > card.right + 1 || part.scrollWidth > part.clientWidth + 1
+          && getComputedStyle(part).display != "inline";
+      }).map(part => part.outerHTML.slice(0, 80)),
+      pictures: [...page.images].map(one => [one.alt, one.naturalWidth, one.getBoundingClientRect().width]),
+      pixels: [...page.images].map(one => {
+        const canvas = document.createElement("canvas");
+        canvas.width = one.naturalWidth; canvas.height = one.naturalHeight;
+        const context = canvas.getContext("2d");
+        context.drawImage(one, 0, 0);
+        const data = context.getImageData(0, 0, canvas.width, canvas.height).data, found = [];
+        for (let at = 0; at < data.length; at += 4)
+          if (data[at + 3] > 250) found.push(0.2126 * data[at] + 0.7152 * data[at + 1] + 0.0722 * data[at + 2]);
+        return [Math.min(...found), Math.max(...found), found.length / (canvas.width * canvas.height)];
+      }),
       colours: [style.color, style.backgroundColor],
       requests: frame.contentWindow.performance.getEntriesByType("resource").map(entry => entry.name),
     };
@@ -56,7 +72,9 @@ def look(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
     browser = next((path for path in map(shutil.which, names) if path), None)
     if browser is None:
         pytest.skip(f"none of {', '.join(names)} on the PATH")
-    write_page(figures(), tmp_path / "report.html")
+    long = Sample("Once", " upon" + "o" * 500, complete=True)
+    told = [replace(models()[0], sample=long), *models()[1:]]
+    write_page(demo_report(figures(models=told)), tmp_path)
     (tmp_path / "outer.html").write_text(OUTER % (NARROW, WIDE), encoding="utf-8")
 
     def run(scheme: str) -> dict[str, Any]:
@@ -80,30 +98,26 @@ def test_in_light_colours(look: Callable[[str], dict[str, Any]]):
     assert narrow["story_tops"] == sorted(set(narrow["story_tops"])), "and below each other where there is none"
     text, background = map(luminance, wide["colours"])
     assert text < 60 and background > 200
-    assert all(luminance(stroke) < 130 for _, _, stroke in wide["lines"])
+    assert all(darkest < 80 for darkest, _, _ in wide["pixels"]), "ink is dark on white"
 
 
 def test_in_dark_colours(look: Callable[[str], dict[str, Any]]):
     seen = look("dark")["wide"]
     text, background = map(luminance, seen["colours"])
     assert text > 200 and background < 60
-    assert all(luminance(stroke) > 130 for _, _, stroke in seen["lines"])
+    assert all(lightest > 180 and filled < 0.3 for _, lightest, filled in seen["pixels"]), "ink is light, no ground"
 
 
 def check_content(seen: dict[str, Any]) -> None:
     """Table, stories and curves are there, and large enough to read."""
     assert ["bits per byte", "0.779", "0.803", "0.731"] in seen["values"]
     assert ["decoding, tokens/s", "905", "841", "1,012"] in seen["values"]
-    assert ["decode state at 64k tokens", "256 MiB", "256 MiB", "129 MiB"] in seen["values"]
-    for story, model in zip(seen["stories"], models(), strict=True):
+    assert ["state at 64k tokens", "256 MiB", "256 MiB", "129 MiB"] in seen["values"]
+    for story, model in zip(seen["stories"][1:], models()[1:], strict=True):
         assert model.sample.text.replace("\n", " ") in " ".join(story.split())
-    trained, held_out, lengths = (
-        len(getattr(models()[0], name)) for name in ("training_curve", "validation_curve", "state_bytes")
-    )
-    points = [count for count, _, _ in seen["lines"]]
-    assert points == [trained] * 3 + [held_out] * 3 + [lengths] * 3
-    assert all(width > 150 for _, width, _ in seen["lines"])
-    assert seen["letters"] > 10
+    assert seen["beyond"] == [], "a long line leaves its card"
+    assert [name for name, *_ in seen["pictures"]] == ["Learning curves", "Decode state"]
+    assert all(natural > 450 and shown > 300 for _, natural, shown in seen["pictures"])
 
 
 def luminance(colour: str) -> float:

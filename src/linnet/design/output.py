@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 
-from linnet.core import numbers
 from linnet.design.budget import Budget
 from linnet.design.checked import Checked
 from linnet.design.latency import Timing
@@ -12,7 +11,8 @@ from linnet.design.scores import SCORES, Score
 from linnet.design.search import Found, Task
 from linnet.model.cost import model_cost
 from linnet.model.spec import BlockSpec, ModelSpec
-from linnet.present.report import Table
+from linnet.present import numbers
+from linnet.present.table import Table
 
 EXACTLY_SAID = 10**12
 
@@ -146,7 +146,7 @@ def _cost_table(model: ModelSpec, tokens: int) -> Table:
 
 
 def _budget_row(budget: Budget, value: float) -> list[str]:
-    said = budget.metric.said
+    said = budget.said
     return [budget.metric.name, said(budget.limit), said(value), f"{value / budget.limit:.1%}"]
 
 

@@ -24,7 +24,7 @@ class Judged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tables:
+class CostTables:
     """Everything that decides a model's score and metrics.
 
     width_B: number of each block's width among the widths; depth_B: its layers; term_B: its part of the model's width.
@@ -68,7 +68,7 @@ class Tables:
         return penalty(depth, term, self.beta, self.settings.width)
 
 
-def build_tables(space: Space, metrics: Sequence[Metric], score: Score, settings: ScoreSettings) -> Tables:
+def build_cost_tables(space: Space, metrics: Sequence[Metric], score: Score, settings: ScoreSettings) -> CostTables:
     """Measure and score each distinct block and each pair of widths."""
     model = space.model([0] * space.spec.blocks)
     parts = [block_part(block, model) for block in space.described]
@@ -80,7 +80,7 @@ def build_tables(space: Space, metrics: Sequence[Metric], score: Score, settings
         return float(score.of_part(part, settings))
 
     joins = np.array([[[metric.of_join(a, b) for metric in metrics] for b in widths] for a in widths])
-    return Tables(
+    return CostTables(
         space,
         tuple(metrics),
         score,

@@ -1,0 +1,252 @@
+"""Plots: described as data, drawn in one style."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from linnet.present import numbers
+from linnet.present.labels import label_ends, label_points
+from linnet.present.style import INK, PALETTE, drawing, new_figure, shade, shades
+
+Numbers = Sequence[float] | np.ndarray[Any, Any]
+Scale = Literal["linear", "log", "log2", "symlog"]
+
+FEW, IN_A_COLUMN = 10, 20
+"""More names than that stand at the side, so many below each other."""
+
+LETTER_INCHES, HANDLE_INCHES = 0.085, 0.6
+"""About so wide is a letter of a legend, and the line before it."""
+
+NARROW, WIDE = 10, 1000
+"""Ratios of a logarithmic axis' ends: below, plain round numbers mark it; above, powers of ten are enough."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """`said`: how a number of it is said. `places`: names instead of numbers. Ends that are not given: the data's."""
+
+    title: str = ""
+    scale: Scale = "linear"
+    said: Callable[[float], str] | None = None
+    low: float | None = None
+    high: float | None = None
+    places: Mapping[int, str] | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line, or points. `style`: as Matplotlib has it (`o-`), or `bars`, whose edges x are one more than their y.
+
+    colour: a number in the palette, a share between dark and light (float), or a colour. low, high: a band about a
+    line, error bars of points. values: a third quantity, told by colour. labels: text at each point. dots: which
+    points of a line are marked. name: in the legend, or at the line's end.
+    """
+
+    x: Numbers
+    y: Numbers
+    name: str = ""
+    style: str = "-"
+    colour: int | float | str = 0
+    low: Numbers | None = None
+    high: Numbers | None = None
+    values: Numbers | None = None
+    labels: Sequence[str] = ()
+    dots: Sequence[int] | None = None
+    faint: bool = False
+    large: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A straight line across the panel, at one value of y, or of x where it is `upright`."""
+
+    at: float
+    name: str = ""
+    style: str = "--"
+    colour: int | str = INK
+    upright: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes. `diagonal`: a line where both are equal."""
+
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    title: str = ""
+    rules: Sequence[Rule] = ()
+    diagonal: bool = False
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Panels of `size` inches each, so many in a row.
+
+    names: of series, in a legend or at the ends of their lines. values: what the colours of points mean. shared: the
+    axis that all panels have in common. heights: of the rows, in relation.
+    """
+
+    panels: Sequence[Panel]
+    size: tuple[float, float] = (8.0, 4.6)
+    columns: int = 1
+    names: Literal["legend", "ends"] = "legend"
+    values: str = ""
+    shared: Literal["", "x", "y"] = ""
+    heights: Sequence[float] | None = None
+
+    def figure(self) -> Any:
+        """As Matplotlib's `Figure`."""
+        with drawing(), np.errstate(divide="ignore", invalid="ignore"):  # of a logarithmic axis with a single value
+            return _figure(self)
+
+
+def _figure(plot: Plot) -> Any:
+    rows = math.ceil(len(plot.panels) / plot.columns)
+    figure = new_figure(plot.size[0] * plot.columns, plot.size[1] * rows)
+    shared = {"sharex": plot.shared == "x", "sharey": plot.shared == "y", "height_ratios": plot.heights}
+    all_axes = figure.subplots(rows, plot.columns, squeeze=False, **shared).ravel()
+    norm = _norm(plot)
+    for axes, panel in zip(all_axes, plot.panels, strict=False):
+        _draw_panel(axes, panel, norm)
+    for axes, panel in zip(all_axes, plot.panels, strict=False):  # once all is drawn: panels may share their ends
+        axes.set(xlim=_ends(axes.get_xlim(), panel.x), ylim=_ends(axes.get_ylim(), panel.y))
+        if panel.diagonal:
+            axes.axline((1, 1), slope=1, color=INK, linewidth=0.8)
+        _draw_labels(axes, panel, plot.names == "ends")
+        _mark(axes.xaxis, panel.x)
+        _mark(axes.yaxis, panel.y)
+    for axes in all_axes[len(plot.panels) :]:
+        axes.set_visible(False)
+    _tell_outermost(all_axes, plot)
+    if norm is not None:
+        _colour_bar(figure, all_axes, norm, plot.values)
+    if plot.names == "legend":
+        _legend(figure)
+    return figure
+
+
+def _draw_panel(axes: Any, panel: Panel, norm: Any) -> None:
+    for spec, name in ((panel.x, "x"), (panel.y, "y")):
+        scale = spec.scale
+        bases: dict[str, Any] = {"log2": {"base": 2}, "symlog": {"linthresh": 1, "linscale": 0.3}}
+        getattr(axes, f"set_{name}scale")("log" if scale == "log2" else scale, **bases.get(scale, {}))
+        getattr(axes, f"set_{name}label")(spec.title)
+    for series in panel.series:
+        _draw_series(axes, series, norm)
+    for rule in panel.rules:
+        line = axes.axvline if rule.upright else axes.axhline
+        line(rule.at, color=_colour(rule.colour), linestyle=rule.style, linewidth=1, label=_verbatim(rule.name))
+    axes.set_title(panel.title.replace("$", r"\$"))
+
+
+def _ends(found: tuple[float, float], spec: Axis) -> tuple[float, float]:
+    """The data's, but those that are given."""
+    return found[0] if spec.low is None else spec.low, found[1] if spec.high is None else spec.high
+
+
+def _draw_series(axes: Any, series: Series, norm: Any) -> None:
+    colour, alpha, name = _colour(series.colour), 0.5 if series.faint else 1.0, _verbatim(series.name)
+    if series.style == "bars":
+        axes.stairs(series.y, series.x, fill=True, color=colour, alpha=alpha, label=name)
+        return
+    if series.values is not None:
+        axes.scatter(series.x, series.y, c=series.values, cmap=shades(), norm=norm, s=18, label=name)
+        return
+    style: dict[str, Any] = {"alpha": alpha, "linewidth": 1.0 if series.faint else None, "markevery": series.dots}
+    if series.large:
+        style |= {"markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.5}
+    axes.plot(series.x, series.y, series.style, color=colour, label=name, **style)
+    if series.low is not None and series.high is not None:
+        if "-" in series.style and len(series.x) > 1:
+            axes.fill_between(series.x, series.low, series.high, color=colour, alpha=0.15, linewidth=0)
+        else:
+            axes.vlines(series.x, series.low, series.high, color=colour, alpha=0.6, linewidth=1)
+
+
+def _draw_labels(axes: Any, panel: Panel, ends: bool) -> None:
+    labelled = [series for series in panel.series if series.labels]
+    for number, series in enumerate(labelled):
+        label_points(axes, series.x, series.y, series.labels, _colour(series.colour), above=number % 2 == 0)
+    if ends:
+        label_ends(axes, [(one.name, one.x, one.y, _colour(one.colour)) for one in panel.series if one.name])
+
+
+def _mark(axis: Any, spec: Axis) -> None:
+    """Ticks at round numbers, said as the axis' numbers are."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    if spec.places is not None:
+        axis.set_ticks(list(spec.places), labels=list(spec.places.values()))
+        return
+    if spec.scale == "log":
+        low, high = axis.get_view_interval()
+        if high < NARROW * low:
+            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], min_n_ticks=4))
+            axis.set_minor_locator(LogLocator(subs=()))
+        elif high < WIDE * low:
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_minor_formatter(NullFormatter())
+    if spec.said is not None or spec.scale != "linear":
+        said = spec.said or numbers.plain
+        axis.set_major_formatter(FuncFormatter(lambda value, _: said(float(f"{value:.9g}"))))
+
+
+def _tell_outermost(all_axes: Sequence[Any], plot: Plot) -> None:
+    """A shared axis has its title once."""
+    shown = len(plot.panels)
+    for number, axes in enumerate(all_axes[:shown]):
+        if plot.shared == "x" and number + plot.columns < shown:
+            axes.set_xlabel("")
+        if plot.shared == "y" and number % plot.columns:
+            axes.set_ylabel("")
+
+
+def _norm(plot: Plot) -> Any:
+    """From the least to the largest of all values that are told by colour."""
+    from matplotlib.colors import LogNorm
+
+    found = [series.values for panel in plot.panels for series in panel.series if series.values is not None]
+    return LogNorm(float(min(map(min, found))), float(max(map(max, found)))) if found else None
+
+
+def _colour_bar(figure: Any, all_axes: Any, norm: Any, title: str) -> None:
+    from matplotlib.cm import ScalarMappable
+
+    rows = all_axes[0].get_gridspec().nrows
+    bar = figure.colorbar(ScalarMappable(norm, shades()), ax=list(all_axes), label=title, pad=0.01, aspect=30 * rows)
+    bar.outline.set_visible(False)
+    _mark(bar.ax.yaxis, Axis(scale="log", said=numbers.metric))
+
+
+def _legend(figure: Any) -> None:
+    """Every name once, below the panels; many of them at the side."""
+    found = {
+        label: handle
+        for axes in figure.axes
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        if label
+    }
+    if len(found) > FEW:
+        columns, place = math.ceil(len(found) / IN_A_COLUMN), "outside right upper"
+    elif found:
+        room = HANDLE_INCHES + LETTER_INCHES * max(map(len, found))
+        columns, place = max(1, int(figure.get_figwidth() / room)), "outside lower center"
+    else:
+        return
+    figure.legend(list(found.values()), list(found), loc=place, ncols=min(columns, len(found)))
+
+
+def _colour(colour: int | float | str) -> Any:
+    if isinstance(colour, str):
+        return colour
+    return PALETTE[colour % len(PALETTE)] if isinstance(colour, int) else shade(colour)
+
+
+def _verbatim(name: str) -> str:
+    """A name that Matplotlib takes as it is: neither a formula nor, with `_` before it, to be hidden."""
+    escaped = name.replace("$", r"\$")
+    return f"\u200b{escaped}" if escaped.startswith("_") else escaped

@@ -1,0 +1,46 @@
+"""Figures as files and on pages: their size, and ink that can be read on white and on black."""
+
+import struct
+from xml.etree import ElementTree
+
+from linnet.present.style import DARK_INK, DOTS_PER_INCH, INK, PALETTE, drawing, new_figure, png_of, shade, svg_of
+
+
+def figure():
+    with drawing():
+        drawn = new_figure(4.0, 2.5)
+        drawn.subplots().plot([1, 2], [3, 4], color=PALETTE[0])
+    return drawn
+
+
+def luminance(colour: str) -> float:
+    """Of `#rrggbb`, from 0 to 255."""
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_a_figure_becomes_a_png_of_its_size():
+    png = png_of(figure())
+    assert png.startswith(b"\x89PNG")
+    assert struct.unpack(">II", png[16:24]) == (4 * DOTS_PER_INCH, 2.5 * DOTS_PER_INCH)
+
+
+def test_on_a_page_ink_is_that_of_the_page():
+    svg = svg_of(figure())
+    root = ElementTree.fromstring(svg)
+    assert root.tag.endswith("svg") and root.attrib["width"] == "288pt"
+    assert svg.count(INK) == 1 and svg.count("currentColor") > 5 and PALETTE[0] in svg
+    assert f"(prefers-color-scheme:dark){{svg{{color:{DARK_INK}}}}}" in svg
+    assert "#ffffff" not in svg, "no ground of its own"
+
+
+def test_the_same_figure_is_the_same_file():
+    assert svg_of(figure()) == svg_of(figure()) and png_of(figure()) == png_of(figure())
+
+
+def test_colours_can_be_read_on_white_and_on_black():
+    assert all(60 < luminance(colour) < 180 for colour in PALETTE)
+    assert len(set(PALETTE)) == len(PALETTE)
+    assert luminance(INK) < 80 and luminance(DARK_INK) > 180
+    dark, light = (sum(shade(share)[:3]) / 3 for share in (0.0, 1.0))
+    assert 0.25 < dark < light < 0.8

@@ -1,0 +1,60 @@
+"""A report on terminals of any width: no line is wider, but commands, which are there to be copied."""
+
+import textwrap
+
+import pytest
+
+from linnet.present.report import Commands, Facts, Passage, Report, Words
+from linnet.present.table import Table
+from linnet.present.terminal import parts_lines, report_text, width_of_terminal
+
+COMMAND = "linnet train --model planned.yaml --data DIR --out runs/planned --set training.tokens=219333628"
+REPORT = Report(
+    "Plan",
+    {"law": "replication, " + "of a law " * 12},
+    [
+        Words("for a page", "alone"),
+        Facts("for a page", {"too": "alone"}),
+        Table("Sizes", ("", "parameters"), [("a model", "12 M")], "What to look for, in words " * 6),
+        Passage("TED", "Once upon", " a time.\nThe end " + "of it " * 30, 0),
+        Commands("Commands", {"Train it:": [COMMAND]}),
+    ],
+    "linnet plan",
+    "So it is. " * 9 + "\nOn a line of its own.",
+)
+
+
+@pytest.mark.parametrize("width", [30, 60, 130])
+def test_lines_are_as_wide_as_the_terminal_at_most(width: int):
+    lines = report_text(REPORT, width).splitlines()
+    assert max(len(line) for line in lines if "linnet train" not in line) <= width
+    assert f"  {COMMAND}" in lines and "alone" not in "".join(lines)
+    assert lines[-1] == "On a line of its own."
+
+
+def test_the_parts_stand_apart_and_a_passage_is_told_whole():
+    text = report_text(REPORT, 60)
+    for part in ("\n\nSizes\n", "\n\nTED ───", "\n\nCommands\nTrain it:\n", "\n\nSo it is. "):
+        assert part in text
+    story = text.split("───\n")[1].split("\n\n")[0]
+    assert " ".join(story.split()) == "Once upon a time. The end " + "of it " * 29 + "of it"
+    assert textwrap.dedent(story) != story, "it stands apart from what is about it"
+
+
+def test_a_terminal_gets_bold_and_dim_and_a_file_none():
+    plain, styled = (report_text(REPORT, 60, on) for on in (False, True))
+    assert "\x1b" not in plain and "\x1b[1mSizes\x1b[0m" in styled and "\x1b[1mOnce upon\x1b[0m a time." in styled
+    assert styled.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "") == plain
+
+
+def test_markup_and_control_characters_are_not_obeyed():
+    (_, _, line) = parts_lines([Passage("x", "", "[red]a\x1b[2Jb\ac", 0)], 60, styled=True)
+    assert line == "  [red]a\ufffd[2Jb\ufffdc"
+
+
+def test_the_width_is_the_terminals_and_what_every_terminal_has_where_there_is_none(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "93")
+    assert width_of_terminal() == 93
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr("os.get_terminal_size", lambda _: (_ for _ in ()).throw(OSError))
+    assert width_of_terminal() == 60

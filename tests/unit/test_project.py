@@ -1,5 +1,6 @@
 """What the project's files say of each other."""
 
+import ast
 import re
 import tomllib
 from importlib.metadata import requires
@@ -116,3 +117,12 @@ def test_tests_mirror_the_sources(test: Path):
     words = test.stem.removeprefix("test_").split("_")
     modules = [room / f"{'_'.join(words[:count])}.py" for count in range(1, len(words) + 1)]
     assert modules[-1].with_suffix("").is_dir() or any(module.is_file() for module in modules)
+
+
+def test_no_two_classes_share_a_name():
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "src" / "linnet").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}

@@ -34,7 +34,7 @@ def progress(description: str, total: float | None, unit: str = "", begun: int =
     from rich.table import Column
     from rich.text import Text
 
-    class Standing(ProgressColumn):
+    class BarLine(ProgressColumn):
         """How far it is, how long it takes, the note."""
 
         def render(self, task: Task) -> Text:
@@ -45,7 +45,7 @@ def progress(description: str, total: float | None, unit: str = "", begun: int =
             )
             return Text("  ".join(filter(None, (place, time_said, task.fields["note"]))))
 
-    columns = TextColumn("{task.description}", markup=False), BarColumn(), Standing(Column(no_wrap=True))
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), BarLine(Column(no_wrap=True))
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(description, total=total, completed=begun, note="", eta_s=None)
 

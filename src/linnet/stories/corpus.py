@@ -13,7 +13,7 @@ from linnet.stories.casting import ALL_NAMES
 from linnet.stories.entities import Character
 from linnet.stories.events import Event
 from linnet.stories.plots import PLOTS
-from linnet.stories.setting import Plot, Setting, Signature, Split
+from linnet.stories.setting import Setting, Signature, Split, StoryPlot
 from linnet.stories.stage import Stage
 
 MIN_WORDS = 60
@@ -79,7 +79,7 @@ def signatures(split: Split) -> frozenset[Signature]:
 
 
 @cache
-def _programme(split: Split) -> tuple[tuple[Plot, tuple[Setting, ...]], ...]:
+def _programme(split: Split) -> tuple[tuple[StoryPlot, tuple[Setting, ...]], ...]:
     """Every plot with the settings that belong to the split."""
     if split not in get_args(Split):
         raise UserError(f"stories: split: {split!r} is unknown; accepted: {', '.join(get_args(Split))}")

@@ -26,7 +26,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Plot:
+class StoryPlot:
     """A kind of story: its name, every setting it can have, and the function that tells it on a stage."""
 
     name: str
@@ -42,9 +42,9 @@ class Plot:
         return tuple(setting for setting in self.settings if split_of(self.signature(setting)) == split)
 
 
-def plot(settings: Iterable[Setting]) -> "Callable[[Callable[[Stage], None]], Plot]":
+def plot(settings: Iterable[Setting]) -> "Callable[[Callable[[Stage], None]], StoryPlot]":
     """Make a plot of a function; the plot takes the function's name."""
-    return lambda tell: Plot(tell.__name__, tuple(settings), tell)
+    return lambda tell: StoryPlot(tell.__name__, tuple(settings), tell)
 
 
 def combine(

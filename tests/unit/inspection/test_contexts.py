@@ -12,8 +12,14 @@ from small_models import small_decoder, small_spec
 from linnet.evaluation.likelihood import likelihood
 from linnet.inference.retention import retaining_state
 from linnet.inspection.contexts.grid import THRESHOLDS, TOP_K, contexts, name, series, varied
-from linnet.inspection.contexts.measure import Comparison, LayerContext, Outcome, compare, standard_error
-from linnet.inspection.contexts.reading import Batch, Reader
+from linnet.inspection.contexts.measure import (
+    LayerContext,
+    RetentionComparison,
+    RetentionOutcome,
+    compare,
+    standard_error,
+)
+from linnet.inspection.contexts.reading import Batch, WindowReader
 from linnet.inspection.contexts.tables import conclusion, contexts_tables
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.plga import PlgaSpec
@@ -82,7 +88,7 @@ def test_windows_end_together():
 @pytest.mark.parametrize("context", COMPARED, ids=name)
 @pytest.mark.parametrize("decoder", [DECODERS["ted"], DECODERS["attention"]], ids=["ted", "attention"])
 def test_a_window_is_read_as_if_alone_and_token_by_token(decoder: Decoder, context):
-    found = Reader.of(decoder, CALIBRATION, 12).read(Batch.ending_together(*windows()[0]), context)
+    found = WindowReader.of(decoder, CALIBRATION, 12).read(Batch.ending_together(*windows()[0]), context)
     for row, (inputs_T, targets_T) in enumerate(zip(*windows()[0], strict=True)):
         length = int((targets_T != IGNORED).sum())
         state, nats, sizes, nbytes = retaining_state(decoder, 1, length, context), 0.0, [], []
@@ -106,7 +112,9 @@ def test_all_tokens_have_the_bits_per_byte_of_evaluation(decoder: Decoder):
     expected = likelihood(decoder, windows(), token_bytes_V, CALIBRATION)
     bytes_N = torch.cat([(token_bytes_V[t.clamp(min=0)] * (t != IGNORED)).sum(1) for _, t in windows()])
     compared = [FULL, EvictionPolicy(0, -1.0), EvictionPolicy(2, -1.0)]
-    found = compare(Reader.of(decoder, CALIBRATION, 12), batches(), bytes_N, compared, ted_layers(decoder), 12, 0.1)
+    found = compare(
+        WindowReader.of(decoder, CALIBRATION, 12), batches(), bytes_N, compared, ted_layers(decoder), 12, 0.1
+    )
     assert (found.windows, found.tokens, found.bytes) == (5, expected.tokens, expected.bytes)
     assert found.full.bits_per_byte == pytest.approx(expected.bits_per_byte, rel=1e-9)
     assert found.full.difference == found.full.standard_error == found.full.worse_percent == 0
@@ -117,7 +125,7 @@ def test_all_tokens_have_the_bits_per_byte_of_evaluation(decoder: Decoder):
 
 def test_every_token_counts_the_same():
     found = compare(
-        Reader.of(DECODERS["ted"], CALIBRATION, 12),
+        WindowReader.of(DECODERS["ted"], CALIBRATION, 12),
         batches(),
         torch.ones(5),
         [FULL, BankRetention(16)],
@@ -170,13 +178,13 @@ def test_the_grid():
     assert (name(EvictionPolicy(0, -1.0)), varied(EvictionPolicy(0, -1.0))) == ("no eviction", "off")
 
 
-def outcome(context, bits: float, state_bytes: float, error: float | None = 0.0) -> Outcome:
+def outcome(context, bits: float, state_bytes: float, error: float | None = 0.0) -> RetentionOutcome:
     layers = [LayerContext(1, 12.25, 30), LayerContext(3, 1234.0, 2000)]
-    return Outcome(context, bits, bits - 2.0, error, state_bytes, layers)
+    return RetentionOutcome(context, bits, bits - 2.0, error, state_bytes, layers)
 
 
-def comparison(*others: Outcome, within: float = 0.1) -> Comparison:
-    return Comparison(8, 1000, 900, 128, within, [outcome(FULL, 2.0, 102_400), *others])
+def comparison(*others: RetentionOutcome, within: float = 0.1) -> RetentionComparison:
+    return RetentionComparison(8, 1000, 900, 128, within, [outcome(FULL, 2.0, 102_400), *others])
 
 
 def test_the_smallest_state_that_loses_nothing():

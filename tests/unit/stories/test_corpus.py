@@ -16,7 +16,7 @@ from linnet.core.errors import UserError
 from linnet.stories import Split, Story, signatures, stories, story, texts
 from linnet.stories.corpus import MAX_WORDS, MIN_WORDS
 from linnet.stories.plots import PLOTS
-from linnet.stories.setting import Plot
+from linnet.stories.setting import StoryPlot
 
 SPLITS = st.sampled_from(["train", "validation"])
 WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
@@ -91,7 +91,7 @@ def test_a_story_has_a_signature_of_its_split(seed: int, index: int, split: Spli
 
 
 @pytest.mark.parametrize("plot", PLOTS, ids=lambda plot: plot.name)
-def test_every_plot_is_in_both_splits(plot: Plot) -> None:
+def test_every_plot_is_in_both_splits(plot: StoryPlot) -> None:
     in_validation = sum(signature[0] == plot.name for signature in signatures("validation"))
     assert 0.02 < in_validation / len(plot.settings) < 0.25
     assert plot.tell.__doc__

@@ -15,8 +15,8 @@ from linnet.evaluation.frozen import OperatorFrom
 from linnet.evaluation.likelihood import text_bytes
 from linnet.inference.retention import chooses
 from linnet.inspection.contexts.grid import contexts
-from linnet.inspection.contexts.measure import Comparison, compare
-from linnet.inspection.contexts.reading import Batch, Reader
+from linnet.inspection.contexts.measure import RetentionComparison, compare
+from linnet.inspection.contexts.reading import Batch, WindowReader
 
 WINDOWS, WITHIN_PERCENT = 32, 0.1
 
@@ -33,7 +33,7 @@ def inspect_contexts(
     context_length: int | None = None,
     operator_from: OperatorFrom = "train",
     device: str = "auto",
-) -> Comparison:
+) -> RetentionComparison:
     """Read windows of a split with each context (`grid.contexts`), and compare.
 
     The windows are those of `evaluate_folder`, so many of them, spread evenly, and the bits per byte with all tokens
@@ -47,7 +47,7 @@ def inspect_contexts(
     batches = list(_batches(subject, windows))
     token_bytes_V = torch.from_numpy(subject.data.tokenizer.token_bytes()).to(subject.decoder.device)
     compared = contexts(top_k, thresholds, min_tokens_to_keep, bank_length=subject.context_length)
-    reader = Reader.of(subject.decoder, subject.calibration(), subject.context_length)
+    reader = WindowReader.of(subject.decoder, subject.calibration(), subject.context_length)
     bytes_N = torch.cat([_bytes_of_rows(batch, token_bytes_V) for batch in batches])
     if not bytes_N.any():
         raise UserError(f"the {len(bytes_N)} windows hold no text; read more `windows`")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from linnet.inspection.contexts.grid import name, series
-from linnet.inspection.contexts.reading import Batch, Read, Reader
+from linnet.inspection.contexts.reading import Batch, Read, WindowReader
 from linnet.inspection.matrices import json_number
 from linnet.layers.retention import FULL, Retention
 from linnet.ops.decay.eviction import EvictionPolicy
@@ -29,7 +29,7 @@ class LayerContext:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RetentionOutcome:
     """What one context costs and gives.
 
     difference: bits per byte more than with all tokens. standard_error: of that difference, from its spread over the
@@ -81,7 +81,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RetentionComparison:
     """All contexts on the same windows, all tokens first. `within_percent`: what counts as no loss."""
 
     windows: int
@@ -89,23 +89,23 @@ class Comparison:
     bytes: int
     context_length: int
     within_percent: float
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[RetentionOutcome]
 
     @property
-    def full(self) -> Outcome:
+    def full(self) -> RetentionOutcome:
         """With all tokens."""
         return self.outcomes[0]
 
     @property
-    def smallest(self) -> Outcome:
+    def smallest(self) -> RetentionOutcome:
         """The smallest average state among those that lose nothing."""
         good = [one for one in self.outcomes if one.worse_percent <= self.within_percent]
         return min(good, key=lambda one: (one.state_bytes, one.bits_per_byte), default=self.full)
 
     @property
-    def lines(self) -> dict[str, list[Outcome]]:
+    def lines(self) -> dict[str, list[RetentionOutcome]]:
         """The policies, by the series in which one number alone differs."""
-        found: dict[str, list[Outcome]] = {}
+        found: dict[str, list[RetentionOutcome]] = {}
         for one in self.outcomes:
             if isinstance(one.context, EvictionPolicy):
                 found.setdefault(series(one.context), []).append(one)
@@ -125,14 +125,14 @@ class Comparison:
 
 
 def compare(
-    reader: Reader,
+    reader: WindowReader,
     batches: Sequence[Batch],
     bytes_N: Tensor,
     contexts: Sequence[Retention],
     layers: Sequence[int],
     context_length: int,
     within_percent: float,
-) -> Comparison:
+) -> RetentionComparison:
     """Read the windows with each context, the first of which keeps all tokens.
 
     bytes_N: UTF-8 bytes of each window's targets. layers: the numbers of the TED layers.
@@ -153,20 +153,20 @@ def compare(
         outcome(context, found, reads[0], lengths_N, bytes_N, layers)
         for context, found in zip(contexts, reads, strict=True)
     ]
-    return Comparison(
+    return RetentionComparison(
         len(lengths_N), int(lengths_N.sum()), int(bytes_N.sum()), context_length, within_percent, outcomes
     )
 
 
 def outcome(
     context: Retention, read: Read, full: Read, lengths_N: Tensor, bytes_N: Tensor, layers: Sequence[int]
-) -> Outcome:
+) -> RetentionOutcome:
     """The sums over all windows; every token counts the same."""
     difference_N = (read.nats_B - full.nats_B) / math.log(2)
     lengths_N, tokens = lengths_N.double(), int(lengths_N.sum())
     means_L = (lengths_N @ read.mean_sizes_BL / tokens).tolist()
     largest_L = read.largest_sizes_BL.amax(0).long().tolist()
-    return Outcome(
+    return RetentionOutcome(
         context,
         float(read.nats_B.sum()) / math.log(2) / int(bytes_N.sum()),
         float(difference_N.sum()) / int(bytes_N.sum()),

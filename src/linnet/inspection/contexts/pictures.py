@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from linnet.inspection.contexts.grid import varied
-from linnet.inspection.contexts.measure import Comparison, Outcome
+from linnet.inspection.contexts.measure import RetentionComparison, RetentionOutcome
 from linnet.layers.retention import FULL
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present import numbers
@@ -21,7 +21,7 @@ MOST_SHOWN_PERCENT = 10
 COLUMNS = 3
 
 
-def contexts_pictures(found: Comparison) -> list[Picture]:
+def contexts_pictures(found: RetentionComparison) -> list[Picture]:
     """Quality over memory; the average context of each layer."""
     return [
         Picture(
@@ -43,7 +43,7 @@ def contexts_pictures(found: Comparison) -> list[Picture]:
     ]
 
 
-def quality_plot(found: Comparison) -> Plot:
+def quality_plot(found: RetentionComparison) -> Plot:
     """Two panels over the size of the state: bits per byte, and the loss in percent on a logarithmic scale."""
     sizes = [one.state_bytes for one in found.outcomes]
     x = Axis("state, average", "log2", numbers.binary, min(sizes) / 1.4, max(sizes) * 1.4)
@@ -57,7 +57,7 @@ def quality_plot(found: Comparison) -> Plot:
     return Plot(panels, (9.0, 4.0), shared="x")
 
 
-def _bits_axis(found: Comparison) -> Axis:
+def _bits_axis(found: RetentionComparison) -> Axis:
     """A margin about all that is not too bad to be shown."""
     bits = [one.bits_per_byte for one in found.outcomes if math.isfinite(one.bits_per_byte)] or [0.0]
     margin = 0.15 * (max(bits) - min(bits)) or 0.05
@@ -65,7 +65,7 @@ def _bits_axis(found: Comparison) -> Axis:
     return Axis("bits per byte", low=min(bits) - margin, high=min(max(bits) + margin, highest))
 
 
-def _loss_axis(found: Comparison) -> Axis:
+def _loss_axis(found: RetentionComparison) -> Axis:
     worst = max((one.worse_percent for one in found.outcomes if math.isfinite(one.worse_percent)), default=0)
     highest = 3 * max(worst, found.within_percent, SMALLEST_SHOWN_PERCENT)
     return Axis("worse than with all tokens", "log", _percent, SMALLEST_SHOWN_PERCENT / 3, highest)
@@ -75,7 +75,7 @@ def _percent(value: float) -> str:
     return f"{numbers.plain(value)} %"
 
 
-def _series(found: Comparison, value: Callable[[Outcome], float]) -> list[Series]:
+def _series(found: RetentionComparison, value: Callable[[RetentionOutcome], float]) -> list[Series]:
     """A line for each series of policies, each point labelled; marks for what is no policy."""
     lines = [
         Series([one.state_bytes for one in line], list(map(value, line)), name, "o-", number, labels=_varied(line))
@@ -89,11 +89,11 @@ def _series(found: Comparison, value: Callable[[Outcome], float]) -> list[Series
     return [*lines, *marks]
 
 
-def _varied(line: Sequence[Outcome]) -> list[str]:
+def _varied(line: Sequence[RetentionOutcome]) -> list[str]:
     return [varied(one.context) for one in line if isinstance(one.context, EvictionPolicy)]
 
 
-def _error_bar(one: Outcome) -> Series:
+def _error_bar(one: RetentionOutcome) -> Series:
     """Nothing where no error is known."""
     if one.standard_error is None or not math.isfinite(one.worse_percent):
         return Series([], [])
@@ -106,7 +106,7 @@ def _shown(percent: float) -> float:
     return max(percent, SMALLEST_SHOWN_PERCENT) if math.isfinite(percent) else math.nan
 
 
-def layers_plot(found: Comparison) -> Plot:
+def layers_plot(found: RetentionComparison) -> Plot:
     """A panel for each series of policies, with full and bank in all of them; named at the ends of the lines."""
     layers = range(len(found.full.layers))
     places = {number: str(layer.layer) for number, layer in enumerate(found.full.layers)}
@@ -124,12 +124,12 @@ def layers_plot(found: Comparison) -> Plot:
     return Plot(panels, (5.0, 4.2), columns, names="ends", shared="y")
 
 
-def _by_policy(layers: Sequence[int], line: Sequence[Outcome]) -> list[Series]:
+def _by_policy(layers: Sequence[int], line: Sequence[RetentionOutcome]) -> list[Series]:
     return [
         Series(layers, _contexts(one), name, "o-", number / max(1, len(line) - 1))
         for number, (one, name) in enumerate(zip(line, _varied(line), strict=True))
     ]
 
 
-def _contexts(one: Outcome) -> list[float]:
+def _contexts(one: RetentionOutcome) -> list[float]:
     return [layer.average_context for layer in one.layers]

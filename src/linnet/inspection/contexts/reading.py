@@ -65,7 +65,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Reader:
+class WindowReader:
     """Reads with any context. `frozen`: what the other layers froze from another text, of one stream; None: nothing."""
 
     decoder: Decoder

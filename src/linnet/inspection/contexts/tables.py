@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 
 from linnet.inspection.contexts.grid import series
-from linnet.inspection.contexts.measure import Comparison, Outcome
+from linnet.inspection.contexts.measure import RetentionComparison, RetentionOutcome
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present import numbers
 from linnet.present.table import Table
 
 
-def contexts_tables(found: Comparison) -> list[Table]:
+def contexts_tables(found: RetentionComparison) -> list[Table]:
     """Quality against memory, and the contexts of each layer."""
     return [_quality_table(found), _layers_table(found)]
 
 
-def _quality_table(found: Comparison) -> Table:
+def _quality_table(found: RetentionComparison) -> Table:
     rows = [
         (
             one.name,
@@ -39,7 +39,7 @@ def _quality_table(found: Comparison) -> Table:
     )
 
 
-def _layers_table(found: Comparison) -> Table:
+def _layers_table(found: RetentionComparison) -> Table:
     rows: list[Sequence[str]] = [
         (one.name, *(average(layer.average_context) for layer in one.layers)) for one in found.outcomes
     ]
@@ -57,7 +57,7 @@ def average(size: float) -> str:
     return f"{size:,.1f}"
 
 
-def conclusion(found: Comparison) -> str:
+def conclusion(found: RetentionComparison) -> str:
     """The smallest state that loses nothing, in one line."""
     best, full, within = found.smallest, found.full, f"{numbers.plain(found.within_percent)} %"
     if best is full:
@@ -74,10 +74,10 @@ def conclusion(found: Comparison) -> str:
     return line
 
 
-def _bytes(one: Outcome) -> float:
+def _bytes(one: RetentionOutcome) -> float:
     return one.state_bytes
 
 
-def _loss(one: Outcome) -> str:
+def _loss(one: RetentionOutcome) -> str:
     error = "" if one.standard_error is None else f" ± {one.standard_error:.5f}"
     return f"{numbers.signed(one.difference, 5)}{error}"

@@ -158,30 +158,24 @@ class FeedForward(Sublayer):
         return True
 
 
-class OperatorFiles(ABC):
-    """Operators `[H, K, K]` of the layers of a model, on disk or by name, for the kinds that have them."""
+@dataclass(frozen=True)
+class OperatorFiles:
+    """Operators `[H, K, K]` of the layers of a model, on disk or by name, for the kinds that have them.
+
+    names: of the tensors that a file may hold for a layer; the last is the operator itself. suffixes: of the files.
+    read: the tensors of each layer by name; `UserError` names the file and what is wrong in it.
+    save: write the tensors of each layer; the file appears whole or not at all.
+    choose: an operator of each shape from a name or a file; `UserError`, beginning with what is given as origin, where
+        there is none. check_fit: `UserError`, beginning likewise, unless operators of the second shapes are those that
+        a model needs, the first.
+    """
 
     names: tuple[str, ...]
-    """Of the tensors that a file may hold for a layer; the last is the operator itself."""
-
     suffixes: tuple[str, ...]
-    """Of the files."""
-
-    @abstractmethod
-    def read(self, path: str | Path) -> list[dict[str, Tensor]]:
-        """The tensors of each layer by name; `UserError` names the file and what is wrong in it."""
-
-    @abstractmethod
-    def save(self, layers: Sequence[Mapping[str, Tensor]], path: str | Path) -> None:
-        """Write the tensors of each layer; the file appears whole or not at all."""
-
-    @abstractmethod
-    def choose(self, source: str, shapes: Sequence[Sequence[int]], origin: str) -> list[Tensor]:
-        """An operator of each shape from a name or a file; `UserError`, with `origin` in front, where there is none."""
-
-    @abstractmethod
-    def check_fit(self, shapes: Sequence[Sequence[int]], found: Sequence[Sequence[int]], where: str) -> None:
-        """`UserError`, with `where` in front, unless operators of the shapes `found` are those that a model needs."""
+    read: Callable[[str | Path], list[dict[str, Tensor]]]
+    save: Callable[[Sequence[Mapping[str, Tensor]], str | Path], None]
+    choose: Callable[[str, Sequence[Sequence[int]], str], list[Tensor]]
+    check_fit: Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]], str], None]
 
 
 class SublayerSpec(Spec, ABC):

@@ -120,23 +120,4 @@ def check_fit(shapes: Sequence[Sequence[int]], found: Sequence[Sequence[int]], w
             raise UserError(f"{where}: layer{index}.G: shape {list(given)}: the model's is {list(needed)}")
 
 
-class PlgaFiles(OperatorFiles):
-    """See `OperatorFiles`."""
-
-    names, suffixes = OUTPUTS, SUFFIXES
-
-    def read(self, path: str | Path) -> list[dict[str, Tensor]]:
-        """See `read_operators`."""
-        return read_operators(path)
-
-    def save(self, layers: Sequence[Mapping[str, Tensor]], path: str | Path) -> None:
-        """See `save_operators`."""
-        save_operators(layers, path)
-
-    def choose(self, source: str, shapes: Sequence[Sequence[int]], origin: str) -> list[Tensor]:
-        """See `choose_operators`."""
-        return choose_operators(source, shapes, origin)
-
-    def check_fit(self, shapes: Sequence[Sequence[int]], found: Sequence[Sequence[int]], where: str) -> None:
-        """See `check_fit`."""
-        check_fit(shapes, found, where)
+PLGA_FILES = OperatorFiles(OUTPUTS, SUFFIXES, read_operators, save_operators, choose_operators, check_fit)

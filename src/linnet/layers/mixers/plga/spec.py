@@ -11,7 +11,7 @@ from pydantic import PositiveInt, model_validator
 
 from linnet.layers.contract import MixerSpec, OperatorFiles, Place
 from linnet.layers.mixers.plga.density import DensitySpec, density_cost
-from linnet.layers.mixers.plga.files import PlgaFiles
+from linnet.layers.mixers.plga.files import PLGA_FILES
 from linnet.layers.mixers.plga.module import Plga
 from linnet.layers.mixers.plga.operator import Start, fixed_cost, operator_cost
 from linnet.layers.rotary import RotarySpec, check_heads
@@ -32,7 +32,7 @@ class PlgaSpec(MixerSpec):
     start: the operator's starting values, the paper's or near the identity (which short runs need).
     """
 
-    operator_files: ClassVar[OperatorFiles] = PlgaFiles()
+    operator_files: ClassVar[OperatorFiles] = PLGA_FILES
 
     kind: Literal["plga"] = "plga"
     heads: PositiveInt

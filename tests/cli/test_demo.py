@@ -122,9 +122,9 @@ def _tell_again_with_another_prompt(folder: Path, capfd: Capture) -> None:
     [
         (["--steps", "4"], "--out demo: holds a demo with steps: 3, not 4; choose another --out"),
         (["--seed", "1"], "--out demo: holds a demo with seed: 0, not 1;"),
-        (["--out", "demo/demo.json"], "--out demo/demo.json: is a file, expected a new folder or that of a demo"),
+        (["--out", "demo/demo.json"], "--out demo/demo.json: is a file; expected a new folder or that of a demo"),
         (["--out", "."], "--out .: holds other files (no demo.json)"),
-        (["--prompt", "word " * 200], " tokens, expected at most "),
+        (["--prompt", "word " * 200], " tokens; expected at most "),
         (["--steps", "0"], "Invalid value for '--steps'"),
         (["--stories", "5"], "Invalid value for '--stories'"),
         (["--seed", "-1"], "Invalid value for '--seed'"),

@@ -186,7 +186,7 @@ def test_the_scores_are_listed(capsys):
             "error: --max-flops 1k: nothing in the space merino meets it; the ",
         ),
         (["--space", "merino", "--max-state", "2MB"], "error: --max-state 2MB: expected bytes@tokens, as in 2MB@4096"),
-        (["--space", "merino", "--score", "beauty"], "error: --score: 'beauty': must be one of parameters, "),
+        (["--space", "merino", "--score", "beauty"], "error: --score 'beauty': must be one of parameters, "),
         (["--space", "merino", "--set", "search.pop=3"], "error: --set: search.pop: unknown key (value 3)"),
         (
             ["--space", "merino", "--set", "score.beta=-1"],
@@ -273,7 +273,7 @@ def test_validate(trained: str, tmp_path: Path, capsys):
     [
         ([], "error: Missing option '--runs'"),
         (["--runs", "nowhere"], "error: --runs nowhere: no such file or folder"),
-        (["--runs", "nowhere", "--score", "x"], "error: --score: 'x': must be one of parameters, "),
+        (["--runs", "nowhere", "--score", "x"], "error: --score 'x': must be one of parameters, "),
         (["--runs", "nowhere", "--set", "beta=x"], "error: --set: beta: 'x': must be a valid number"),
     ],
 )
@@ -321,7 +321,7 @@ def test_a_front_is_written(space: str, tmp_path: Path, capsys):
         (["--pareto", "score,beauty"], "error: --pareto score,beauty: expected score and one or two of "),
         (["--pareto", "flops,score", "--max-latency", "1s"], "error: --max-latency 1s: does not go with --pareto"),
         (["--max-latency", "10s", "--max-flops", "1"], "error: --max-flops 1: nothing in the space tiny meets it"),
-        (["--max-latency", "10s", "--threads", "999999"], "error: --threads: 999999: expected at least 1 and, on "),
+        (["--max-latency", "10s", "--threads", "999999"], "error: --threads 999999: expected at least 1 and, on "),
         (["--max-latency", "20"], "error: --max-latency 20: expected a number above 0 with us, ms, s behind it"),
     ],
 )

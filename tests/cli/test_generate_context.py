@@ -9,7 +9,7 @@ from linnet.cli.main import main
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference import FULL, BankRetention, EvictionPolicy
 from linnet.inference.language_model import load
-from linnet.inference.retention import Contexts, layer_sizes
+from linnet.inference.retention import Retentions, layer_sizes
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -107,7 +107,7 @@ def test_the_options_reach_every_layer(ted: str, options: list[str], expected: l
         (["--context", "bank"], BankRetention()),
     ],
 )
-def test_text_sizes_and_bytes_are_those_of_the_python_api(ted: str, options: list[str], context: Contexts, capfd):
+def test_text_sizes_and_bytes_are_those_of_the_python_api(ted: str, options: list[str], context: Retentions, capfd):
     figures = report(capfd, ted, *options)
     stream = load(ted, "cpu").stream("Once upon a time", 40, Sampling(0.0), retention=context)
     assert figures["text"] == "".join(stream)

@@ -155,3 +155,31 @@ def test_what_is_printed_fits_60_columns(command: list[str], monkeypatch: pytest
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 5
     assert max(len(line) for line in lines if not line.startswith(("  linnet ", "merino-61m: "))) <= 60
+
+
+def test_fields_of_the_library_are_named_as_they_are_typed(monkeypatch: pytest.MonkeyPatch, capsys):
+    def fail(
+        top_p: float = 1.0,
+        separator: str = typer.Option("", "--document-separator"),
+        kv_cache: bool = typer.Option(True, "--kv-cache/--no-kv-cache"),
+    ) -> None:
+        """Fail."""
+        errors = {
+            1.0: UserError("is given, not `separator`", field="top_p", value=top_p, accepted="`document_separator`"),
+            2.0: UserError("keeps nothing", field="kv_cache", value=False),
+            3.0: UserError("is no such thing", field="elsewhere", value=1),
+        }
+        raise errors[top_p]
+
+    module = ModuleType("linnet.cli.fail")
+    module.fail = fail
+    monkeypatch.setitem(sys.modules, "linnet.cli.fail", module)
+    monkeypatch.setitem(frame.VERBS, "fail", "Fail.")
+    separator = "--document-separator"
+    for given, said in (
+        ("1", f"--top-p 1.0: is given, not {separator}; expected {separator}"),
+        ("2", "--no-kv-cache: keeps nothing"),
+        ("3", "elsewhere: 1: is no such thing"),
+    ):
+        assert main(["fail", "--top-p", given]) == 2
+        assert capsys.readouterr().err == f"error: {said}\n"

@@ -53,5 +53,5 @@ def test_a_seed_decides_the_sample(space):
 def test_a_space_of_one_kind_and_too_few_models(small_space):
     own = small_space(block={"share_weights": False})
     assert not any(shares_weights(own, candidate) for candidate in stratified(own, 3, 1, seed=0))
-    with pytest.raises(UserError, match=r"--shapes: 60 models of about .* decoder parameters: the space has only"):
+    with pytest.raises(UserError, match=r"shapes: 60 models of about .* decoder parameters: the space has only"):
         stratified(own, 60, 1, seed=0)

@@ -77,5 +77,5 @@ def test_a_penalty_never_turns_a_score_around():
 
 def test_an_unknown_score_is_one_line_with_those_that_there_are():
     assert find_score("entropy") is SCORES["entropy"]
-    with pytest.raises(UserError, match="--score: 'entrpy': must be one of parameters, decoder_parameters"):
+    with pytest.raises(UserError, match="score: 'entrpy': did you mean entropy"):
         find_score("entrpy")

@@ -55,7 +55,7 @@ def test_a_space_too_large_for_its_optimum(small_space, monkeypatch):
     found = search.search(task(small_space()))
     assert found.too_large
     with pytest.raises(
-        UserError, match=r"--method exact: of the 3.2e\+02 models .* its proof was given up; expected auto"
+        UserError, match=r"method: exact: of the 3.2e\+02 models .* its proof was given up; expected auto"
     ):
         search.search(task(small_space(), method="exact"))
     assert found.optimum is None

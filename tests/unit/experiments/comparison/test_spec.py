@@ -80,18 +80,18 @@ def test_fields_of_all_runs_are_set_as_if_the_file_said_so(tmp_path: Path):
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("training.stepz=3", "--set training.stepz: unknown key (value 3); did you mean steps?"),
-        ("model.d_model=wide", "--set model.d_model: 'wide': must be a whole number"),
+        ("training.stepz=3", "`set` training.stepz: unknown key (value 3); did you mean steps?"),
+        ("model.d_model=wide", "`set` model.d_model: 'wide': must be a whole number"),
         (
             "training.schedule.warmup_steps=9",
             "compared.yaml: training.schedule.warmup_steps: 9: must be at most the 5 steps",
         ),
-        ("seeds=[1]", "--set seeds=[1]: expected a field of all runs, model.* or training.*"),
-        ("model=tiny-ted", "--set model=tiny-ted: expected a field of all runs, model.* or training.*"),
-        ("training.seed=4", "--set training.seed=4: is decided by seeds; leave it out"),
-        ("training.optimiser.lr=1", "--set training.optimiser.lr=1: run 'one' sets training.optimiser.lr itself"),
-        ("training.optimiser={}", "--set training.optimiser={}: run 'one' sets training.optimiser.lr itself"),
-        ("model.operator=identity", "--set model.operator=identity: run 'two' has operator_of; change it there"),
+        ("seeds=[1]", "set: seeds=[1]: expected a field of all runs, model.* or training.*"),
+        ("model=tiny-ted", "set: model=tiny-ted: expected a field of all runs, model.* or training.*"),
+        ("training.seed=4", "set: training.seed=4: is decided by seeds; leave it out"),
+        ("training.optimiser.lr=1", "set: training.optimiser.lr=1: run 'one' sets training.optimiser.lr itself"),
+        ("training.optimiser={}", "set: training.optimiser={}: run 'one' sets training.optimiser.lr itself"),
+        ("model.operator=identity", "set: model.operator=identity: run 'two' has operator_of; change it there"),
     ],
 )
 def test_what_cannot_be_set_for_all_is_one_line(tmp_path: Path, assignment: str, message: str):

@@ -33,12 +33,12 @@ def test_another_demos_folder_is_refused_and_the_difference_named(change: dict[s
     (field, value), before = next(iter(change.items())), vars(OURS)
     with pytest.raises(UserError) as refused:
         claim(tmp_path, replace(OURS, **change))
-    assert f"--out {tmp_path}: holds a demo with {field}: {before[field]}, not {value};" in str(refused.value)
+    assert f"out: {tmp_path}: holds a demo with {field}: {before[field]}, not {value};" in str(refused.value)
 
 
 def test_a_file_is_refused(tmp_path: Path):
     (tmp_path / "demo").touch()
-    with pytest.raises(UserError, match="is a file, expected a new folder or that of a demo"):
+    with pytest.raises(UserError, match="is a file; expected a new folder or that of a demo"):
         claim(tmp_path / "demo", OURS)
 
 

@@ -80,4 +80,4 @@ def test_a_prompt_leaves_half_of_the_context_to_the_story(model: LanguageModel):
     check_prompt("x" * (CONTEXT // 2), model.tokenizer, CONTEXT)
     with pytest.raises(UserError) as refused:
         check_prompt("x" * 50, model.tokenizer, CONTEXT)
-    assert str(refused.value) == f"--prompt '{'x' * 40}…': 50 tokens, expected at most {CONTEXT // 2}"
+    assert str(refused.value) == f"prompt: '{'x' * 40}…': 50 tokens; expected at most {CONTEXT // 2}"

@@ -93,5 +93,5 @@ def test_what_is_shown(space, pretended, tmp_path):
 
 
 def test_too_few_shapes_for_the_bands(space, tmp_path):
-    with pytest.raises(UserError, match="--shapes 12: expected at least 15, 3 for each band"):
+    with pytest.raises(UserError, match="shapes: 12: expected at least 15, 3 for each band"):
         study(space, SETTINGS.model_copy(update={"bands": 5}), {}, tmp_path, Runner(print))

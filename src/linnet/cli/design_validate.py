@@ -52,8 +52,8 @@ def validate(
         find_score(name)
     settings = ScoreSettings.parse(override({}, changes or []), "--set")
     trained = read_trained(runs)
-    for folder in trained.left_out:
-        note(f"left out: {folder}: the run is not finished")
+    for line in trained.left_out:
+        note(f"left out: {line}")
     worth = measure(trained, settings, names, band, resamples, seed)
     show(
         "Scores of shapes",

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from linnet.core.errors import UserError
-from linnet.model.store import RUNS
-from linnet.present.progress import progress
+from linnet.scaling.counts import parameter_counts
 from linnet.scaling.points import Run
-from linnet.scaling.run_folders import FolderRun, NoRunError, check_comparable, read_run_folder
 from linnet.scaling.run_table import read_run_table
-from linnet.training.record import CONFIG
+from linnet.training.finished import FinishedRun, check_comparable, read_run_folders, runs_of
 
 TABLE_SUFFIX = ".csv"
 
@@ -45,27 +45,19 @@ def read_study(sources: Sequence[Path]) -> Study:
 
 def _read_folders(sources: Sequence[Path]) -> Study:
     paths = {path.resolve(): path for source in sources for path in runs_of(source)}  # each run once
-    found: list[FolderRun] = []
-    left_out = []
-    with progress("read runs", len(paths)) as advance:
-        for path in paths.values():
-            try:
-                found.append(read_run_folder(path))
-            except NoRunError as error:
-                left_out.append(str(error))
-            advance(1)
+    found, left_out = read_run_folders(list(paths.values()))
     if not found:
         raise UserError(left_out[0] if len(left_out) == 1 else _nothing(sources, left_out))
     check_comparable(found)
-    return Study([one.run for one in found], found[0].bytes_per_token, left_out)
+    return Study([_run(one) for one in found], found[0].bytes_per_token, left_out)
 
 
-def runs_of(source: Path) -> list[Path]:
-    """A path as it is; of a folder that is no run but holds `runs/`, the folders in there, by name."""
-    if (source / CONFIG).is_file() or not (source / RUNS).is_dir():
-        return [source]
-    members = sorted(member for member in (source / RUNS).iterdir() if member.is_dir())
-    return [path for member in members for path in runs_of(member)]
+def _run(found: FinishedRun) -> Run:
+    """Its size and its curve, for a law."""
+    tokens_T = np.array([line["tokens"] for line in found.lines], dtype=float)
+    loss_T = np.array([line["validation"]["nats_per_token"] for line in found.lines], dtype=float)
+    parameters = parameter_counts(found.spec.model).by_name()
+    return Run(str(found.path), parameters, tokens_T, tokens_T * found.flops_per_token, loss_T)
 
 
 def _nothing(sources: Sequence[Path], left_out: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
-from linnet.scaling.run_folders import training_flops_per_token
+from linnet.training.finished import training_flops_per_token
 from linnet.training.machine import choose_precision, peak_flops_per_s
 from linnet.training.objective import next_token_loss
 from linnet.training.optimiser import build_optimiser

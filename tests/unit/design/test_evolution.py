@@ -96,6 +96,7 @@ def test_a_small_space_is_searched_to_its_optimum(tables, everything):
 def test_coordinates_that_make_no_block_are_drawn_again(small_space):
     space = small_space(block={"width": [8, 10, 16], "repeat": [1, 2], "ratio": 1})
     children = Mutation(space, 2, np.random.default_rng(0))(np.zeros((300, 2), dtype=int))
+    assert children.min() >= 0
     assert {space.described[block].width for block in children.ravel()} == {8, 16}
 
 

@@ -20,8 +20,8 @@ from linnet.scaling.law_file import published_laws, read_law
 from linnet.scaling.plan import PlanSetting, make_plan
 from linnet.scaling.plan_pictures import plan_pictures
 from linnet.scaling.plan_tables import plan_figures, plan_parts, warnings
-from linnet.scaling.run_folders import training_flops_per_token
 from linnet.scaling.throughput import Throughput
+from linnet.training.finished import training_flops_per_token
 
 SETTING = PlanSetting(4096, 256, 8, torch.device("cpu"), Throughput(1e12))
 DATA = DataAtHand(Path("data/my text"), 10_000_000, 3.0, 4096)

@@ -6,8 +6,8 @@ from known_laws import small_model
 
 from linnet.model.cost import model_cost
 from linnet.scaling import throughput
-from linnet.scaling.run_folders import training_flops_per_token
 from linnet.scaling.throughput import measure, most_parameters
+from linnet.training.finished import training_flops_per_token
 
 CPU = torch.device("cpu")
 

@@ -6,11 +6,9 @@ square matrices of attention, two of the feed-forward.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 from linnet.core import amounts
 from linnet.core.csv_table import Row, read_rows
@@ -18,7 +16,7 @@ from linnet.core.errors import UserError
 from linnet.design.shape import Part, parts_of
 from linnet.model.spec import ModelSpec
 from linnet.model.store import MODEL, RUN
-from linnet.training.record import RunFolder
+from linnet.training.finished import check_comparable, read_run_folders
 
 FEWEST = 3
 MOST = 1_000_000
@@ -50,7 +48,7 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class TrainedSet:
-    """Models trained alike. `unit`: of their losses. `left_out`: folders of runs that are not finished."""
+    """Models trained alike. `unit`: of their losses. `left_out`: a line for each folder of no finished run."""
 
     models: list[TrainedModel]
     unit: str
@@ -110,53 +108,21 @@ def _count(text: str, field: str) -> int:
 
 def _from_folders(folder: Path) -> TrainedSet:
     """Finished runs, on as much of one text; those of equal models and recipes count as seeds of one."""
+    runs, left_out = read_run_folders([file.parent.parent for file in sorted(folder.rglob(f"{MODEL}/{RUN}"))])
+    check_comparable(runs)
     losses: dict[str, list[float]] = {}
-    specs: dict[str, ModelSpec] = {}
-    left_out, common = [], _Common()
-    for file in sorted(folder.rglob(f"{MODEL}/{RUN}")):
-        run = file.parent.parent
-        folder_of_run = RunFolder(run)
-        summary = folder_of_run.finished()
-        loss = None if summary is None else _loss(summary)
-        if summary is None or loss is None:
-            left_out.append(str(run))
-            continue
-        common.check(run, summary)
-        spec = ModelSpec.load(file.parent)
-        shape = spec.model_copy(update={"name": ""}).model_dump_json() + _recipe(folder_of_run)
-        specs.setdefault(shape, spec)
-        losses.setdefault(shape, []).append(loss)
-    models = [TrainedModel(specs[shape].name, parts_of(specs[shape]), tuple(found)) for shape, found in losses.items()]
-    return TrainedSet(models, "bits per byte", left_out)
-
-
-def _recipe(folder: RunFolder) -> str:
-    """How a model was trained, but for its seed."""
-    return folder.configuration().resolved().training.model_copy(update={"seed": 0}).model_dump_json()
-
-
-def _loss(summary: Mapping[str, Any]) -> float | None:
-    """Bits per byte; None where the run says nothing of them."""
-    validation = summary.get("validation")
-    found = validation.get("bits_per_byte") if isinstance(validation, dict) else None
-    return float(found) if isinstance(found, int | float) else None
-
-
-class _Common:
-    """What all runs must have in common for their losses to be one measure."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[Path, str]] = {}
-
-    def check(self, run: Path, summary: Mapping[str, Any]) -> None:
-        """`UserError` where this run has another text, or has seen more or less of it, than those before."""
-        try:
-            own = {"data (manifest)": str(summary["data"]["manifest_sha256"])[:12], "tokens": str(summary["tokens"])}
-        except (KeyError, TypeError):
+    models: dict[str, ModelSpec] = {}
+    for run in runs:
+        if run.tokens != runs[0].tokens:
             raise UserError(
-                f"{run / MODEL / RUN}: has no data.manifest_sha256 or no tokens; expected a run's"
-            ) from None
-        for what, value in own.items():
-            first, known = self._known.setdefault(what, (run, value))
-            if value != known:
-                raise UserError(f"{run}: trained on other {what}, {value}, than {first}: {known}", field="runs")
+                f"{run.path}: trained on {run.tokens:,} tokens, {runs[0].path} on {runs[0].tokens:,}; expected as many",
+                field="runs",
+            )
+        model, recipe = run.spec.model, run.spec.training.model_copy(update={"seed": 0})
+        shape = model.model_copy(update={"name": ""}).model_dump_json() + recipe.model_dump_json()
+        models.setdefault(shape, model)
+        losses.setdefault(shape, []).append(float(run.summary["validation"]["bits_per_byte"]))
+    trained = [
+        TrainedModel(models[shape].name, parts_of(models[shape]), tuple(found)) for shape, found in losses.items()
+    ]
+    return TrainedSet(trained, "bits per byte", left_out)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from linnet.scaling.run_folders import FolderRun
+from linnet.training.finished import FinishedRun
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class ComparedFigures:
     def of(
         cls,
         name: str,
-        runs: Sequence[FolderRun],
+        runs: Sequence[FinishedRun],
         evaluations: Sequence[dict[str, Any]],
         broken_down: Sequence[Breakdown] = (),
     ) -> "ComparedFigures":

@@ -14,8 +14,7 @@ from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Fi
 from linnet.experiments.comparison.layout import DESCRIPTION, FIGURES, run_folder
 from linnet.experiments.comparison.spec import ComparedSpec, ComparisonSpec
 from linnet.model.store import MODEL
-from linnet.scaling.run_folders import FolderRun, check_comparable, read_run_folder
-from linnet.scaling.study import runs_of
+from linnet.training.finished import FinishedRun, check_comparable, read_run_folder, runs_of
 from linnet.training.record import CONFIG, FILES, RunFolder
 
 SEED_AT_THE_END = re.compile(r"([-_. ]*seed)?[-_. ]*\d+$")
@@ -30,7 +29,7 @@ class SeedGroup:
 
     name: str
     origin: str
-    runs: list[FolderRun] = field(default_factory=list)
+    runs: list[FinishedRun] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     broken_down: list[Breakdown] = field(default_factory=list)
 
@@ -134,7 +133,7 @@ def _group(
 
 def _alone(paths: Sequence[Path]) -> list[SeedGroup]:
     """Runs that differ in their seeds alone together, in the order of their first; each run once."""
-    found: dict[str, list[FolderRun]] = {}
+    found: dict[str, list[FinishedRun]] = {}
     for path in {folder.resolve(): folder for folder in map(_run_folder, paths)}.values():
         run = read_run_folder(path)
         found.setdefault(_but_the_seed(run), []).append(run)
@@ -146,7 +145,7 @@ def _run_folder(path: Path) -> Path:
     return path.parent if path.name == MODEL and (path.parent / CONFIG).is_file() else path
 
 
-def _but_the_seed(run: FolderRun) -> str:
+def _but_the_seed(run: FinishedRun) -> str:
     """The configuration and the files that the model began with, as one text; the data is checked by itself."""
     plain = run.spec.plain()
     del plain["data"], plain["training"]["seed"]
@@ -154,7 +153,7 @@ def _but_the_seed(run: FolderRun) -> str:
     return json.dumps([plain, files], sort_keys=True)
 
 
-def _by_seed(runs: Sequence[FolderRun]) -> Iterator[SeedGroup]:
+def _by_seed(runs: Sequence[FinishedRun]) -> Iterator[SeedGroup]:
     """One group; one for each where two runs share a seed as well: other programs or machines made them."""
     for members in [runs] if len({run.seed for run in runs}) == len(runs) else [[run] for run in runs]:
         names = [run.path.resolve().name for run in members]

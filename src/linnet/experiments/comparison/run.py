@@ -12,7 +12,7 @@ from linnet.experiments.comparison.parts import prepare_parts
 from linnet.experiments.comparison.runs import Runs
 from linnet.experiments.comparison.spec import ComparedSpec, ComparisonSpec
 from linnet.experiments.runner import Runner
-from linnet.scaling.run_folders import read_run_folder
+from linnet.training.finished import read_run_folder
 from linnet.training.loop import RunResult
 
 

@@ -122,10 +122,12 @@ def write_run(
     (folder / "config.yaml").write_text(yaml.safe_dump(plain))
     summary = {
         "finished": True,
+        "step": 9,
         "tokens": tokens,
         "validation": {"bits_per_byte": bits_per_byte},
-        "data": {"manifest_sha256": data},
+        "data": {"manifest_sha256": data, "tokenizer_hash": "t"},
     }
+    (folder / "metrics.jsonl").write_text("")
     write_json(folder / "model" / "run.json", summary)
 
 
@@ -138,7 +140,8 @@ def test_runs_of_equal_models_are_seeds_of_one(tmp_path: Path):
     assert [(model.name, model.losses) for model in found.models] == [
         ("a0", (2.0, 2.2)), ("b", (1.5,)), ("c", (1.2,)),
     ]  # fmt: skip
-    assert found.left_out == [str(tmp_path / "broken")]
+    said = "the run is not finished; go on with it by the same command that began it"
+    assert found.left_out == [f"{tmp_path / 'broken'}: {said}"]
     assert found.unit == "bits per byte"
     assert found.noise == pytest.approx(math.sqrt(0.02))
 
@@ -155,8 +158,8 @@ def test_equal_models_trained_in_another_way_are_no_seeds(tmp_path: Path):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"data": "e" * 64}, r"d: trained on other data \(manifest\), eeeeeeeeeeee, than .*a: dddddddddddd"),
-        ({"tokens": 513}, "d: trained on other tokens, 513, than .*a: 512"),
+        ({"data": "e" * 64}, "d: another data folder than .*a: their losses are not comparable; expected runs on one"),
+        ({"tokens": 513}, "d: trained on 513 tokens, .*a on 512; expected as many"),
     ],
 )
 def test_runs_on_other_text_are_no_common_measure(tmp_path: Path, other: dict, message: str):
@@ -172,7 +175,7 @@ def test_a_run_that_does_not_tell_its_text_is_refused(tmp_path: Path, summary: d
     write_run(tmp_path / "a", 8, 2.0)
     told = {"finished": True, "validation": {"bits_per_byte": 1.0}, **summary}
     write_json(tmp_path / "a" / "model" / "run.json", told)
-    with pytest.raises(UserError, match=r"run.json: has no data.manifest_sha256 or no tokens"):
+    with pytest.raises(UserError, match=r"run.json: does not tell its data and its tokens; expected a run's"):
         read_trained(tmp_path)
 
 

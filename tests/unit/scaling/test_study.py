@@ -1,4 +1,4 @@
-"""Runs from the folders of `linnet train`."""
+"""Runs for a law, from the folders of `linnet train` and from tables."""
 
 from pathlib import Path
 
@@ -9,9 +9,7 @@ from known_laws import TRUTH, small_model, write_run_folder
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
 from linnet.model.cost import model_cost
-from linnet.model.decoder import Decoder
 from linnet.scaling.counts import parameter_counts
-from linnet.scaling.run_folders import read_run_folder
 from linnet.scaling.study import read_study
 from linnet.training.loop import train
 from linnet.training.spec import RunSpec
@@ -23,15 +21,15 @@ def test_a_trained_run_tells_its_size_tokens_flops_and_curve(tmp_path: Path):
     training = {"steps": 6, "batch_size": 2, "threads": 1, "evaluate": {"every": 2, "tokens": 64}}
     plain = {"model": small_model(8), "data": tmp_path / "data", "training": training}
     result = train(RunSpec.parse(plain, "test"), tmp_path / "run")
-    found = read_run_folder(tmp_path / "run")
-    model = Decoder(small_model(8)).spec
-    assert found.run.parameters["total"] == result.summary["parameters"]
-    assert found.run.tokens_T.tolist() == [2 * 2 * 16, 4 * 2 * 16, 6 * 2 * 16]
-    forward = model_cost(model).flops_per_token(16, with_head=True)
-    assert found.run.flops_T == pytest.approx(3 * forward * found.run.tokens_T)
-    assert found.run.loss_T[-1] == result.summary["validation"]["nats_per_token"]
-    assert len(set(found.run.loss_T.tolist())) == 3
-    assert found.bytes_per_token == result.summary["validation"]["bytes"] / result.summary["validation"]["tokens"]
+    study = read_study([tmp_path / "run"])
+    (run,) = study.runs
+    assert run.parameters["total"] == result.summary["parameters"]
+    assert run.tokens_T.tolist() == [2 * 2 * 16, 4 * 2 * 16, 6 * 2 * 16]
+    forward = model_cost(small_model(8)).flops_per_token(16, with_head=True)
+    assert run.flops_T == pytest.approx(3 * forward * run.tokens_T)
+    assert run.loss_T[-1] == result.summary["validation"]["nats_per_token"]
+    assert len(set(run.loss_T.tolist())) == 3
+    assert study.bytes_per_token == result.summary["validation"]["bytes"] / result.summary["validation"]["tokens"]
 
 
 def test_a_study_holds_all_runs_and_their_bytes_per_token(tmp_path: Path):

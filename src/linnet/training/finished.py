@@ -1,29 +1,32 @@
-"""Runs from the folders that `linnet train` leaves: exact parameters and FLOPs, the causal loss of held-out text."""
+"""Finished runs, as their folders tell them: what was trained, and the causal loss of held-out text along the way."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from linnet.core.errors import UserError
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
-from linnet.scaling.counts import parameter_counts
-from linnet.scaling.points import Run
+from linnet.model.store import MODEL, RUN, RUNS
+from linnet.present.progress import progress
 from linnet.training.record import CONFIG, DIVERGED, RunFolder
 from linnet.training.spec import RunSpec
 
 
 @dataclass(frozen=True)
-class FolderRun:
+class FinishedRun:
     """A finished run, as its folder tells it: `summary` is `run.json`, `lines` its evaluations, the last at its end."""
 
     path: Path
     spec: RunSpec
     summary: dict[str, Any]
     lines: list[dict[str, Any]]
+
+    @property
+    def tokens(self) -> int:
+        """That it was trained on."""
+        return int(self.summary["tokens"])
 
     @property
     def seed(self) -> int:
@@ -49,18 +52,11 @@ class FolderRun:
     @property
     def training_flops(self) -> float:
         """Exact, of the whole training."""
-        return float(self.summary["tokens"] * self._flops_per_token)
+        return self.tokens * self.flops_per_token
 
     @property
-    def run(self) -> Run:
-        """Its size and its curve, for a law."""
-        tokens = np.array([line["tokens"] for line in self.lines], dtype=float)
-        loss = np.array([line["validation"]["nats_per_token"] for line in self.lines], dtype=float)
-        parameters = parameter_counts(self.spec.model).by_name()
-        return Run(str(self.path), parameters, tokens, tokens * self._flops_per_token, loss)
-
-    @property
-    def _flops_per_token(self) -> float:
+    def flops_per_token(self) -> float:
+        """Exact, of training."""
         return training_flops_per_token(self.spec.model, self.spec.training.context_length)
 
 
@@ -68,7 +64,7 @@ class NoRunError(UserError):
     """A path is not the folder of a finished run; among several it can be left out."""
 
 
-def read_run_folder(path: Path) -> FolderRun:
+def read_run_folder(path: Path) -> FinishedRun:
     """A finished run; `NoRunError` where it is none, not finished, or was never evaluated."""
     if not (path / CONFIG).is_file():
         raise NoRunError(f"{path}: not the folder of a run (no {CONFIG}), nor one with runs/ in it")
@@ -80,12 +76,36 @@ def read_run_folder(path: Path) -> FolderRun:
         raise NoRunError(f"{path}: the run is not finished; go on with it by the same command that began it")
     if not summary.get("validation"):
         raise NoRunError(f"{path}: the run was never evaluated; it has no loss of held-out text")
-    end = {name: summary[name] for name in ("step", "tokens", "validation")}
+    data = summary.get("data")
+    if not isinstance(data, dict) or {"manifest_sha256", "tokenizer_hash"} - data.keys() or "tokens" not in summary:
+        raise UserError(f"{path / MODEL / RUN}: does not tell its data and its tokens; expected a run's")
+    end = {name: summary.get(name) for name in ("step", "tokens", "validation")}
     before = [line for line in folder.metrics.read() if "validation" in line and line["tokens"] < end["tokens"]]
-    return FolderRun(path, folder.configuration().resolved(), summary, [*before, end])
+    return FinishedRun(path, folder.configuration().resolved(), summary, [*before, end])
 
 
-def check_comparable(runs: Sequence[FolderRun]) -> None:
+def read_run_folders(paths: Sequence[Path]) -> tuple[list[FinishedRun], list[str]]:
+    """The finished runs among these folders, and a line for each of the others."""
+    found, left_out = [], []
+    with progress("read runs", len(paths)) as advance:
+        for path in paths:
+            try:
+                found.append(read_run_folder(path))
+            except NoRunError as error:
+                left_out.append(str(error))
+            advance(1)
+    return found, left_out
+
+
+def runs_of(source: Path) -> list[Path]:
+    """A path as it is; of a folder that is no run but holds `runs/`, the folders in there, by name."""
+    if (source / CONFIG).is_file() or not (source / RUNS).is_dir():
+        return [source]
+    members = sorted(member for member in (source / RUNS).iterdir() if member.is_dir())
+    return [path for member in members for path in runs_of(member)]
+
+
+def check_comparable(runs: Sequence[FinishedRun]) -> None:
     """`UserError` naming two runs whose losses are not of the same tokens of the same text."""
     for run in runs[1:]:
         for what, first, other in (

@@ -4,8 +4,9 @@ from linnet.cli.main import load_verb
 
 TRAINING = """
     --set training.steps=2 --set training.batch_size=2 --set training.accumulate=1 --set training.context_length=16
-    --set training.schedule.warmup_steps=1 --set training.evaluate.every=1 --set training.evaluate.tokens=64
-    --set training.checkpoint.every=2 --set training.threads=1
+    --set training.schedule.warmup_steps=1 --set training.schedule.warmup_share=null
+    --set training.evaluate.every=1 --set training.evaluate.tokens=64 --set training.checkpoint.every=2
+    --set training.threads=1
 """
 SEARCH = "--set search.population=16 --set search.parents=8 --set search.iterations=2 --tokens 16"
 

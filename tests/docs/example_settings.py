@@ -16,7 +16,7 @@ SMALL = {
     "compare experiments/scaling/ladder.yaml": "--set training.batch_size=1 --set training.evaluate.tokens=64",
     "demo": "--steps 2 --stories 60",
     "design": SEARCH,
-    "design --max-latency": f"{SEARCH} --set block.width=[192,256] --set block.repeat=[1,2]",
+    "design --max-latency": f"{SEARCH} --max-latency 10s --set block.width=[192,256] --set block.repeat=[1,2]",
     "design study": "--shapes 6 --bands 2 --seeds 1 --steps 2",
     "design validate": "--bootstrap 20",
     "plan fit": "--bootstrap 20",

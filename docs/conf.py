@@ -23,7 +23,11 @@ myst_heading_anchors = 4
 default_role = "py:obj"
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "exclude-members": "model_config, model_post_init, model_fields"}
+autodoc_default_options = {
+    "members": True,
+    "ignore-module-all": True,  # a name is told of where it is written, not again where it is passed on
+    "exclude-members": "model_config, model_post_init, model_fields",
+}
 add_module_names = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88

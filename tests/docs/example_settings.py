@@ -4,8 +4,9 @@ from linnet.cli.main import load_verb
 
 TRAINING = """
     --set training.steps=2 --set training.batch_size=2 --set training.accumulate=1 --set training.context_length=16
-    --set training.schedule.warmup_steps=1 --set training.evaluate.every=1 --set training.evaluate.tokens=64
-    --set training.checkpoint.every=2 --set training.threads=1
+    --set training.schedule.warmup_steps=1 --set training.schedule.warmup_share=null
+    --set training.evaluate.every=1 --set training.evaluate.tokens=64 --set training.checkpoint.every=2
+    --set training.threads=1
 """
 SEARCH = "--set search.population=16 --set search.parents=8 --set search.iterations=2 --tokens 16"
 
@@ -15,7 +16,7 @@ SMALL = {
     "compare experiments/scaling/ladder.yaml": "--set training.batch_size=1 --set training.evaluate.tokens=64",
     "demo": "--steps 2 --stories 60",
     "design": SEARCH,
-    "design --max-latency": f"{SEARCH} --set block.width=[192,256] --set block.repeat=[1,2]",
+    "design --max-latency": f"{SEARCH} --max-latency 10s --set block.width=[192,256] --set block.repeat=[1,2]",
     "design study": "--shapes 6 --bands 2 --seeds 1 --steps 2",
     "design validate": "--bootstrap 20",
     "plan fit": "--bootstrap 20",

@@ -149,6 +149,18 @@ def comparison(workspace: Workspace, path: Path) -> None:
     path.write_text(yaml.safe_dump(plain))
 
 
+def compared(workspace: Workspace, path: Path) -> None:
+    """The folder of a comparison of two runs."""
+    training = {"steps": 2, "batch_size": 1, "threads": 1, "evaluate": {"tokens": 64}}
+    plain = {
+        "name": "small", "text": {"stories": STORIES}, "tokenizer": {"kind": "bytes"}, "model": "tiny-attention",
+        "training": training, "seeds": [0], "runs": [{"name": "one"}, {"name": "other"}],
+    }  # fmt: skip
+    config = path.with_suffix(".yaml")
+    config.write_text(yaml.safe_dump(plain))
+    linnet("compare", config, "--out", path)
+
+
 def points(workspace: Workspace, path: Path) -> None:
     """Ends of training runs, by a law."""
     sizes, tokens = [2**n * 10**6 for n in range(6)], [2**n * 10**8 for n in range(6)]
@@ -278,11 +290,12 @@ Maker = Callable[[Workspace, Path], None]
 
 MAKERS: dict[str, Maker] = {
     **dict.fromkeys(("my.txt", "stories.txt", "web.jsonl", "tinystories_train.txt"), stories),
-    **dict.fromkeys(("data/my", "data/stories", "data/tinystories", "data/web"), data),
+    **dict.fromkeys(("data/my", "data/stories", "data/tinystories", "data/web", "data/letters"), data),
     "runs/ted": run_of("tiny-ted"),
     "runs/pldr": run_of("tiny-pldr"),
     "runs/other": run_of("tiny-pldr"),
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),
+    "runs/ablation": compared,
     "demo/attention": run_of("tiny-attention"),
     "demo/pldr": run_of("tiny-pldr"),
     "demo/ted": run_of("tiny-ted"),

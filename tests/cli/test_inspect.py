@@ -175,6 +175,7 @@ def test_a_model_with_fixed_operators_shows_them_alone(figures, table, fixed):
 def _page_pictures(folder: Path) -> int:
     page = (folder / "report.html").read_text()
     assert page.count("<img") == len(list(folder.glob("*.png")))
+    assert page.rindex("<img") < page.index('<table class="figures">'), "pictures stand before tables"
     return page.count('src="data:image/svg+xml;base64,')
 
 

@@ -44,7 +44,8 @@ def test_a_panel_for_each_line_of_a_grid_with_full_and_bank_in_all():
     for numbers_k, panels in (([1, 2], 2), ([1, 2, 3, 4], 4)):
         plot = layers_plot(comparison(contexts(numbers_k, [0.1, 1.0])))
         assert len(plot.panels) == panels and plot.names == "ends"
-        assert all([one.name for one in panel.series[:2]] == ["full", "bank"] for panel in plot.panels)
+        always = [[(one.name, one.style) for one in panel.series[:2]] for panel in plot.panels]
+        assert always == [[("full", "o:"), ("bank", "o--")]] * panels
 
 
 @pytest.mark.parametrize("layers", [1, 32])

@@ -1,7 +1,9 @@
 """What the decoder promises, whatever mixers it is made of."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -311,21 +313,30 @@ def test_the_state_is_as_large_as_predicted_in_every_precision(spec: SublayerSpe
     assert state.nbytes == model_cost(decoder.spec).state_bytes(LENGTH, decoder.dtype.itemsize)
 
 
+@dataclass(eq=False)
+class Kept:
+    """A tensor as the graph keeps it: it dies with the part of the graph that nothing needs."""
+
+    tensor: Tensor
+
+
 def kept_bytes(decoder: Decoder, tokens_BT: Tensor) -> int:
-    """What the forward pass keeps, but for weights and token ids."""
+    """What the graph of a forward pass still holds behind it, but for weights and token ids."""
     own = {tensor.untyped_storage().data_ptr() for tensor in [*decoder.parameters(), *decoder.buffers()]}
-    kept: dict[int, int] = {}
+    every: WeakSet[Kept] = WeakSet()
 
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        is_ids = tensor.dtype == torch.long and tensor.shape == tokens_BT.shape
-        if storage.data_ptr() not in own and not is_ids:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+    def keep(tensor: Tensor) -> Kept:
+        kept = Kept(tensor)
+        every.add(kept)
+        return kept
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        decoder.hidden(tokens_BT)
-    return sum(kept.values())
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept.tensor):
+        hidden_BTD = decoder.hidden(tokens_BT)
+    assert hidden_BTD.requires_grad
+    held = [kept.tensor for kept in every]
+    held = [tensor for tensor in held if not (tensor.dtype == torch.long and tensor.shape == tokens_BT.shape)]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
+    return sum(nbytes for pointer, nbytes in storages.items() if pointer not in own)
 
 
 def test_predicted_memory_of_training_is_what_a_pass_keeps(spec: SublayerSpec):

@@ -34,7 +34,8 @@ def initialise(decoder: nn.Module, spec: ModelSpec) -> None:
             _draw(module, settings, factor)
         elif isinstance(module, nn.Linear) and factor != 1:
             with torch.no_grad():
-                module.weight.mul_(factor)
+                for parameter in module.parameters():
+                    parameter.mul_(factor)
     _fill_operators(sublayers, settings.operator)
 
 

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from linnet.model.decoder import Decoder
+from linnet.model.initialise import initialise
 from linnet.model.spec import ModelSpec
 
 LAYERS = 2
@@ -47,6 +48,15 @@ def test_scaled_residuals_touch_the_last_map_of_each_branch_alone():
         last = name.endswith(("mixer.out", "feed_forward.down"))
         expected = 0.05 / (2 * LAYERS) ** 0.5 if last else 0.05
         assert module.weight.std().item() == pytest.approx(expected, rel=0.1), name
+
+
+def test_scaled_residuals_scale_a_bias_that_does_not_start_at_zero():
+    model = decoder(scale_residual=True)
+    own = nn.Linear(64, 64)
+    bias = own.bias.clone()
+    model.layers[0].mixer.out = own
+    initialise(model, model.spec)
+    torch.testing.assert_close(own.bias, bias / (2 * LAYERS) ** 0.5)
 
 
 def test_each_map_of_a_fused_layer_is_xavier_by_its_own_shape():

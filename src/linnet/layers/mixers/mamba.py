@@ -1,0 +1,165 @@
+"""Mamba: a short convolution and a selective state-space model behind a gate (Gu and Dao, 2023, arXiv 2312.00752).
+
+Legend: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels within, `N` numbers of state of a channel, `R`
+width of the map to the steps, `W` inputs of the convolution.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.retention import FULL, Retention
+from linnet.layers.state import State
+from linnet.layers.view import View
+from linnet.nn.cost import Cost, linear_cost
+from linnet.ops.selective_scan import segment_length, selective_scan, selective_scan_reference
+
+SUM_BYTES = 4
+SHORTEST_STEP, LONGEST_STEP, FLOOR = 0.001, 0.1, 1e-4
+
+
+class MambaSpec(MixerSpec):
+    """`expand` times the width within, `state` numbers for each of these channels, a convolution over `conv` tokens.
+
+    step_rank: width of the map to the steps (null: the model's width over 16, rounded up).
+    """
+
+    kind: Literal["mamba"] = "mamba"
+    expand: PositiveInt = 2
+    state: PositiveInt = 16
+    conv: PositiveInt = 4
+    step_rank: PositiveInt | None = None
+    bias: bool = False
+    conv_bias: bool = True
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """As published; biases, a convolution over one token alone, a wider map to the steps."""
+        return [cls(), cls(expand=1, state=3, conv=1, step_rank=5, bias=True, conv_bias=False)]
+
+    def widths(self, d_model: int) -> tuple[int, int]:
+        """Channels within; width of the map to the steps."""
+        return self.expand * d_model, self.step_rank or math.ceil(d_model / 16)
+
+    def build(self, place: Place) -> "Mamba":
+        """Build the module."""
+        return Mamba(self, place.width)
+
+    def cost(self, place: Place) -> Cost:
+        """Maps, convolution and what is read of the states; inputs of the convolution and states as state."""
+        width, (channels, rank) = place.width, self.widths(place.width)
+        maps = linear_cost(width, 2 * channels, self.bias) + linear_cost(channels, rank + 2 * self.state, False)
+        maps += linear_cost(rank, channels, True) + linear_cost(channels, width, self.bias)
+        scan = Cost(
+            parameters=channels * (self.conv + self.conv_bias + self.state + 1),
+            flops_per_token=2 * channels * (self.conv + self.state),
+            state_elements=channels * (self.conv - 1),
+            state_fixed_bytes=SUM_BYTES * channels * self.state,
+        )
+        return maps + scan + Cost(kept_per_token=width, kept_by_shape=(partial(self._kept, channels, rank),))
+
+    def _kept(self, channels: int, rank: int, sequences: int, tokens: int) -> int:
+        """Of a token ten times the channels, what steps, B and C are made of; rates, and a state for each segment."""
+        numbers = channels * self.state
+        segments = -(-tokens // segment_length(sequences, numbers))
+        of_tokens = tokens * (10 * channels + rank + 2 * self.state) + channels * (self.conv - 1)
+        return sequences * (of_tokens + segments * numbers) + 2 * numbers
+
+
+@dataclass
+class MambaState(State):
+    """The convolution's last inputs `[B, E, W - 1]`, and the states `[B, N, E]`, float32 or wider."""
+
+    inputs: Tensor
+    states: Tensor
+
+
+class Mamba(Mixer):
+    """A selective state-space model, with the names of its published parameters.
+
+    The maps start as PyTorch's do and not as the model's description says, as in the published code.
+    """
+
+    traits = Traits(constant_state=True)
+    references: ClassVar[Mapping[str, Callable[..., Any]]] = {"scan": selective_scan_reference}
+
+    def __init__(self, spec: MambaSpec, d_model: int) -> None:
+        super().__init__()
+        channels, rank = spec.widths(d_model)
+        self.parts = [rank, spec.state, spec.state]
+        self.in_proj = nn.Linear(d_model, 2 * channels, bias=spec.bias)
+        self.conv1d = nn.Conv1d(channels, channels, spec.conv, groups=channels, bias=spec.conv_bias)
+        self.x_proj = nn.Linear(channels, sum(self.parts), bias=False)
+        self.dt_proj = nn.Linear(rank, channels)
+        self.A_log = nn.Parameter(torch.empty(channels, spec.state))
+        self.D = nn.Parameter(torch.empty(channels))
+        self.scan = selective_scan
+        self.out_proj = nn.Linear(channels, d_model, bias=spec.bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """States that forget 1, 2, ... N times as fast as their step; steps spread over a tenth to a thousandth."""
+        channels, state = self.A_log.shape
+        rank = self.dt_proj.in_features
+        spread = torch.rand(channels) * math.log(LONGEST_STEP / SHORTEST_STEP)
+        step_E = (spread.exp() * SHORTEST_STEP).clamp(min=FLOOR)
+        with torch.no_grad():
+            self.A_log.copy_(torch.arange(1.0, state + 1).log().expand(channels, state))
+            nn.init.ones_(self.D)
+            nn.init.uniform_(self.dt_proj.weight, -(rank**-0.5), rank**-0.5)
+            self.dt_proj.bias.copy_(step_E + (-torch.expm1(-step_E)).log())  # what softplus makes the step of
+
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+    ) -> MambaState:
+        """Of nothing."""
+        channels, state = self.A_log.shape
+        inputs = torch.zeros(batch, channels, self.conv1d.kernel_size[0] - 1, device=device, dtype=dtype)
+        wide = torch.promote_types(dtype, torch.float32)
+        return MambaState(inputs, torch.zeros(batch, state, channels, device=device, dtype=wide))
+
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """Rows at any positions, which it does not know; no padding."""
+        return view.padding is None
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`."""
+        assert state is None or isinstance(state, MambaState)
+        x_BTE, gate_BTE = self.in_proj(x_BTD).chunk(2, dim=-1)
+        x_BTE = F.silu(self._convolved(x_BTE.transpose(1, 2), state)).transpose(1, 2).contiguous()
+        out_BTE = self._scanned(x_BTE, state).to(gate_BTE.dtype) * F.silu(gate_BTE)
+        out_BTD: Tensor = self.out_proj(out_BTE)
+        return out_BTD
+
+    def _convolved(self, x_BET: Tensor, state: MambaState | None) -> Tensor:
+        before = self.conv1d.kernel_size[0] - 1
+        if state is None:
+            x_BET = F.pad(x_BET, (before, 0))
+        else:
+            x_BET = torch.cat([state.inputs.to(x_BET.dtype), x_BET], dim=2)
+            state.inputs = x_BET[:, :, x_BET.shape[2] - before :].detach().to(state.inputs.dtype).clone()
+        out_BET: Tensor = self.conv1d(x_BET)
+        return out_BET
+
+    def _scanned(self, x_BTE: Tensor, state: MambaState | None) -> Tensor:
+        """What is read of the states, in float32 or wider; advances them."""
+        step_BTR, b_BTN, c_BTN = self.x_proj(x_BTE).split(self.parts, dim=-1)
+        dt_BTE = self.dt_proj(step_BTR)
+        with torch.autocast(x_BTE.device.type, enabled=False):
+            wide = torch.promote_types(x_BTE.dtype, torch.float32)
+            x_BTE, dt_BTE, b_BTN, c_BTN = (part.to(wide) for part in (x_BTE, dt_BTE, b_BTN, c_BTN))
+            a_NE = -self.A_log.to(wide).exp().t()
+            states = None if state is None else state.states
+            y_BTE, states = self.scan(x_BTE, F.softplus(dt_BTE), a_NE, b_BTN, c_BTN, states)
+            if state is not None:
+                state.states = states.detach()
+            out_BTE: Tensor = torch.addcmul(y_BTE, x_BTE, self.D.to(wide))
+            return out_BTE

@@ -1,0 +1,166 @@
+"""Multi-scale retention: linear attention whose heads forget at fixed rates (Sun et al., 2023, arXiv 2307.08621).
+
+`S_t = gamma_n S_(t-1) + k_t v_t^T`, `o_t = q_t S_t`, `y_t = W_o (silu(W_g x_t) * norm(o_t))`, with queries and keys
+turned by their positions and a norm for each head.
+
+Legend: `B` batch, `T` tokens of the chunk, `N` heads, `K` width of queries and keys, `V` width of values, `D` model
+width.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.retention import FULL, Retention
+from linnet.layers.rotary import RotarySpec, check_heads
+from linnet.layers.state import State
+from linnet.layers.view import View
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.linear import FusedLinear, Linear
+from linnet.ops.retention import CHUNK, retention, retention_flops, retention_reference, retention_step
+
+SUM_BYTES = 4
+
+
+class RetentionSpec(MixerSpec):
+    """`heads` heads; values are `expand` times as wide as queries and keys, 2 as published.
+
+    head_dim: width of queries and keys of a head (null: the width over `heads`). eps: of the norm behind the heads.
+    """
+
+    kind: Literal["retention"] = "retention"
+    heads: PositiveInt
+    head_dim: PositiveInt | None = None
+    expand: PositiveInt = 2
+    rotary: RotarySpec | None = RotarySpec(pairing="adjacent")
+    eps: PositiveFloat = 1e-6
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """As published; with a head width, narrow values and no positions."""
+        return [cls(heads=4), cls(heads=2, head_dim=6, expand=1, rotary=None)]
+
+    def check(self, width: int) -> None:
+        """Heads must divide the width."""
+        check_heads(self.heads, self.head_dim, width, self.rotary)
+
+    def widths(self, d_model: int) -> tuple[int, int]:
+        """Of queries and keys, and of values, of all heads together."""
+        keys = self.heads * (self.head_dim or d_model // self.heads)
+        return keys, self.expand * keys
+
+    def build(self, place: Place) -> "MultiScaleRetention":
+        """Build the module."""
+        return MultiScaleRetention(self, place.width)
+
+    def cost(self, place: Place) -> Cost:
+        """Projections, sums and the norm; one sum as state, in float32 whatever the model's precision."""
+        width, (keys, values) = place.width, self.widths(place.width)
+        maps = linear_cost(width, 2 * (keys + values), False) + linear_cost(values, width, False)
+        sums = Cost(
+            parameters=2 * values,
+            flops_by_length=(partial(self._flops, keys, values),),
+            state_fixed_bytes=SUM_BYTES * keys * values // self.heads,
+        )
+        return maps + sums + Cost(kept_per_token=width, kept_by_shape=(partial(self._kept, keys, values),))
+
+    def _flops(self, keys: int, values: int, tokens: int) -> int:
+        return self.heads * retention_flops(tokens, keys // self.heads, values // self.heads)
+
+    def _kept(self, keys: int, values: int, sequences: int, tokens: int) -> int:
+        """Of a token the joint projection, queries, keys, five forms of values, two numbers of each norm; queries and
+        keys faded, where sums go from chunk to chunk; decayed scores, sums before each chunk, decays.
+        """
+        last = tokens % CHUNK
+        whole = tokens - last
+        pairs, chunks = whole * CHUNK + last * last, -(-tokens // CHUNK)
+        decays = (CHUNK * CHUNK if whole else 0) + last * last
+        faded = (whole if tokens > CHUNK else 0) + (whole if whole > CHUNK else 0) + (last if whole else 0)
+        of_token = 2 * (keys + values) + 2 * keys + 5 * values + 2 * self.heads
+        of_sequence = tokens * of_token + faded * keys + self.heads * pairs + chunks * keys * values // self.heads
+        return sequences * of_sequence + self.heads * decays
+
+
+@dataclass
+class RetentionState(State):
+    """What is left of the past: `[B, N, K, V]`, float32 or wider: what is added often and fades slowly rounds away."""
+
+    sums: Tensor
+
+
+class MultiScaleRetention(Mixer):
+    """Retention with a rate, a norm and a gate for each head."""
+
+    traits = Traits(constant_state=True)
+    references: ClassVar[Mapping[str, Callable[..., Any]]] = {"retain": retention_reference}
+
+    def __init__(self, spec: RetentionSpec, d_model: int) -> None:
+        super().__init__()
+        self.heads, self.rotary = spec.heads, spec.rotary
+        keys, values = spec.widths(d_model)
+        self.key_width, self.value_width = keys // spec.heads, values // spec.heads
+        self.query_key_value_gate = FusedLinear(d_model, [keys, keys, values, values], bias=False)
+        self.retain = retention
+        self.norm = nn.GroupNorm(spec.heads, values, spec.eps)
+        self.out = Linear(values, d_model, bias=False)
+
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+    ) -> RetentionState:
+        """Sums of nothing."""
+        shape = (batch, self.heads, self.key_width, self.value_width)
+        return RetentionState(torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32)))
+
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """Rows at any positions; no padding."""
+        return view.padding is None
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`."""
+        keys, values = self.heads * self.key_width, self.heads * self.value_width
+        joint_BTF = self.query_key_value_gate(x_BTD)
+        turned, v_BTF, gate_BTF = torch.split(joint_BTF, [2 * keys, values, values], dim=-1)
+        q_BTNK, k_BTNK = self._queries_keys(turned.view(*x_BTD.shape[:2], 2 * self.heads, -1), view)
+        v_BTNV = v_BTF.view(*x_BTD.shape[:2], self.heads, -1)
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            o_BTNV = self._read(q_BTNK, k_BTNK, v_BTNV, state).transpose(1, 2)
+        normed_BTF = self.norm(o_BTNV.flatten(0, 1).flatten(1).to(v_BTF.dtype)).view_as(v_BTF)
+        out_BTD: Tensor = self.out(F.silu(gate_BTF) * normed_BTF)
+        return out_BTD
+
+    def _queries_keys(self, turned_BTNK: Tensor, view: View) -> tuple[Tensor, Tensor]:
+        heads = (self.heads, self.heads, 0)
+        if self.rotary is None:
+            q_BTNK, k_BTNK, _ = torch.split(turned_BTNK, list(heads), dim=2)
+        else:
+            q_BTNK, k_BTNK, _ = self.rotary.turned(turned_BTNK, heads, view)
+        return q_BTNK, k_BTNK * self.key_width**-0.5
+
+    def _read(self, q_BTNK: Tensor, k_BTNK: Tensor, v_BTNV: Tensor, state: State | None) -> Tensor:
+        """What each token reads, `[B, N, T, V]`, in float32 or wider; advances the state."""
+        wide = torch.promote_types(v_BTNV.dtype, torch.float32)
+        q_BNTK, k_BNTK, v_BNTV = (x.transpose(1, 2).to(wide) for x in (q_BTNK, k_BTNK, v_BTNV))
+        log_gamma_N = log_rates(self.heads, v_BTNV.device, wide)
+        if state is None:
+            return self.retain(q_BNTK, k_BNTK, v_BNTV, log_gamma_N)[0]
+        assert isinstance(state, RetentionState)
+        if v_BTNV.shape[1] == 1:
+            q_BNK, k_BNK, v_BNV = (x[:, :, 0] for x in (q_BNTK, k_BNTK, v_BNTV))
+            out_BNV, sums = retention_step(q_BNK, k_BNK, v_BNV, log_gamma_N, state.sums)
+            out_BNTV = out_BNV[:, :, None]
+        else:
+            out_BNTV, sums = self.retain(q_BNTK, k_BNTK, v_BNTV, log_gamma_N, state.sums)
+        state.sums = sums.detach()
+        return out_BNTV
+
+
+def log_rates(heads: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """`log(1 - 2^(-5 - n))` of heads n = 0, 1, ... (section 2.2): lifetimes of 32, 64, 128, ... tokens."""
+    return torch.log1p(-torch.exp2(-5.0 - torch.arange(heads, device=device, dtype=torch.float64))).to(dtype)

@@ -1,0 +1,177 @@
+"""The selective scan: a state-space model whose step, input and output depend on the token.
+
+Gu and Dao, 2023 (arXiv 2312.00752):
+
+    h_t = exp(dt_t A) h_(t-1) + dt_t x_t B_t,   y_t = C_t . h_t      (eq. 2 with the steps of section 3.6)
+
+A state of N numbers for each channel. `selective_scan_reference` is the definition; `selective_scan` takes segments,
+cut into chunks: all chunks of a segment go on side by side, token after token, first to find what each leaves behind,
+then from what those before it left. No decay is ever divided by another, so nothing overflows, however fast a channel
+forgets. Forward keeps its inputs and the state before each segment; backward makes the states again.
+
+Legend: `B` batch, `T` tokens, `E` channels, `N` numbers of a state, `S` tokens of a segment, `H` chunks,
+`C` tokens of one.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.autograd.function import once_differentiable
+
+CHUNK = 8
+"""Tokens of a chunk."""
+
+SEGMENT_NUMBERS = 2**18
+"""Numbers of a segment's states on a processor, whose cache they should stay in: 1 MiB in float32."""
+
+SEGMENT_NUMBERS_DEVICE = 2**24
+"""The same on a GPU, where the number of steps counts."""
+
+
+def segment_length(batch: int, numbers: int, device: str = "cpu") -> int:
+    """Tokens of a segment, in whole chunks, of states with so many numbers."""
+    most = SEGMENT_NUMBERS if device == "cpu" else SEGMENT_NUMBERS_DEVICE
+    return CHUNK * max(1, most // max(1, batch * CHUNK * numbers))
+
+
+def selective_scan_reference(
+    x_BTE: Tensor, dt_BTE: Tensor, a_NE: Tensor, b_BTN: Tensor, c_BTN: Tensor, h_BNE: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The definition, step by step: `[B, T, E]`, and the state `[B, N, E]` behind the last token.
+
+    dt_BTE: steps, above 0. a_NE: rates, below 0. h_BNE: the state before the first token, if not 0.
+    """
+    if h_BNE is None:
+        h_BNE = x_BTE.new_zeros(len(x_BTE), *a_NE.shape)
+    outs = []
+    for x_BE, dt_BE, b_BN, c_BN in zip(*(part.unbind(1) for part in (x_BTE, dt_BTE, b_BTN, c_BTN)), strict=True):
+        h_BNE = (dt_BE[:, None] * a_NE).exp() * h_BNE + (dt_BE * x_BE)[:, None] * b_BN[..., None]
+        outs.append((c_BN[:, None] @ h_BNE)[:, 0])
+    return torch.stack(outs, dim=1), h_BNE
+
+
+def selective_scan(
+    x_BTE: Tensor, dt_BTE: Tensor, a_NE: Tensor, b_BTN: Tensor, c_BTN: Tensor, h_BNE: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same, fast: in time and memory linear in the length. Differentiable once, but for the state behind it."""
+    if h_BNE is None:
+        h_BNE = x_BTE.new_zeros(len(x_BTE), *a_NE.shape)
+    if x_BTE.shape[1] == 1:
+        return selective_scan_reference(x_BTE, dt_BTE, a_NE, b_BTN, c_BTN, h_BNE)
+    out_BTE, end_BNE = _as_it_is(x_BTE, dt_BTE, a_NE, b_BTN, c_BTN, h_BNE)
+    return out_BTE, end_BNE
+
+
+@_disable_dynamo  # `torch.compiler.disable` imports the whole compiler, a second, wherever this file is read
+def _as_it_is(*inputs: Tensor) -> Any:
+    """Also in a compiled model: its loop over segments would be another graph for every length."""
+    return _Scan.apply(*inputs)  # type: ignore[no-untyped-call]
+
+
+class _Segment:
+    """Some tokens of a stream, with what a step multiplies the state by, and what it adds, `[B, H, C, N, E]` each."""
+
+    def __init__(self, x_BTE: Tensor, dt_BTE: Tensor, a_NE: Tensor, b_BTN: Tensor, place: slice) -> None:
+        self.dt_BSE, x_BSE, self.b_BSN = (part[:, place] for part in (dt_BTE, x_BTE, b_BTN))
+        self.added_BSE = self.dt_BSE * x_BSE
+        self.length = x_BSE.shape[1]
+        self.kept = (chunked(self.dt_BSE)[..., None, :] * a_NE).exp_()
+        self.added = chunked(self.b_BSN)[..., None] * chunked(self.added_BSE)[..., None, :]
+
+    def states(self, h_BNE: Tensor) -> tuple[Tensor, Tensor]:
+        """The state after each token, `[B, S, N, E]`, and the last."""
+        states, h_BNE = scan(self.kept, self.added, h_BNE)
+        return states.flatten(1, 2)[:, : self.length], h_BNE
+
+    def gradients(self, c_BSN: Tensor, of_y_BSE: Tensor, of_h_BNE: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the state after each token, and what a step passes on to the one before, `[B, S, N, E]` each."""
+        added = chunked(c_BSN)[..., None] * chunked(of_y_BSE)[..., None, :]
+        of_states, passed = scan_back(self.kept, added, of_h_BNE)
+        return of_states.flatten(1, 2)[:, : self.length], passed.flatten(1, 2)[:, : self.length]
+
+
+class _Scan(torch.autograd.Function):
+    """Both passes by hand: the states would be N times as large as all else that is kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_BTE: Tensor, dt_BTE: Tensor, a_NE: Tensor, b_BTN: Tensor, c_BTN: Tensor, h_BNE: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        outs, starts = [], []
+        for place in _places(x_BTE, a_NE):
+            starts.append(h_BNE)
+            states_BSNE, h_BNE = _Segment(x_BTE, dt_BTE, a_NE, b_BTN, place).states(h_BNE)
+            outs.append((c_BTN[:, place, None] @ states_BSNE)[:, :, 0])
+        ctx.save_for_backward(x_BTE, dt_BTE, a_NE, b_BTN, c_BTN, torch.stack(starts))
+        ctx.mark_non_differentiable(h_BNE)
+        return torch.cat(outs, dim=1), h_BNE
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_y_BTE: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+        x_BTE, dt_BTE, a_NE, b_BTN, c_BTN, starts = ctx.saved_tensors
+        of_x_BTE, of_dt_BTE, of_b_BTN, of_c_BTN = map(torch.empty_like, (x_BTE, dt_BTE, b_BTN, c_BTN))
+        of_a_NE, of_h_BNE = torch.zeros_like(a_NE), torch.zeros_like(starts[0])
+        for place, start_BNE in reversed(list(zip(_places(x_BTE, a_NE), starts, strict=True))):
+            segment, of_y_BSE = _Segment(x_BTE, dt_BTE, a_NE, b_BTN, place), of_y_BTE[:, place]
+            states_BSNE, _ = segment.states(start_BNE)
+            of_c_BTN[:, place] = (states_BSNE @ of_y_BSE[..., None])[..., 0]
+            of_states_BSNE, passed_BSNE = segment.gradients(c_BTN[:, place], of_y_BSE, of_h_BNE)
+            of_h_BNE = passed_BSNE[:, 0].clone()
+            of_b_BTN[:, place] = (of_states_BSNE @ segment.added_BSE[..., None])[..., 0]
+            of_added_BSE = (segment.b_BSN[..., None, :] @ of_states_BSNE)[..., 0, :]
+            of_x_BTE[:, place] = of_added_BSE * segment.dt_BSE
+            passed_BSNE[:, 0] *= start_BNE
+            passed_BSNE[:, 1:] *= states_BSNE[:, :-1]  # now of the exponents
+            of_dt_BTE[:, place] = (passed_BSNE * a_NE).sum(2).addcmul_(of_added_BSE, x_BTE[:, place])
+            of_a_NE += passed_BSNE.mul_(segment.dt_BSE[:, :, None]).sum((0, 1))
+        return of_x_BTE, of_dt_BTE, of_a_NE, of_b_BTN, of_c_BTN, of_h_BNE
+
+
+def _places(x_BTE: Tensor, a_NE: Tensor) -> list[slice]:
+    """Of the segments."""
+    length, segment = x_BTE.shape[1], segment_length(len(x_BTE), a_NE.numel(), x_BTE.device.type)
+    return [slice(begin, min(begin + segment, length)) for begin in range(0, length, segment)]
+
+
+def scan(kept_BHCNE: Tensor, added_BHCNE: Tensor, h_BNE: Tensor) -> tuple[Tensor, Tensor]:
+    """`h_t = kept_t h_(t-1) + added_t` for all tokens of all chunks, `[B, H, C, N, E]`; and the last state."""
+    kept, added = kept_BHCNE.unbind(2), added_BHCNE.unbind(2)
+    left_BHNE, share_BHNE = added[0], kept[0]
+    for kept_BHNE, added_BHNE in zip(kept[1:], added[1:], strict=True):
+        left_BHNE = torch.addcmul(added_BHNE, kept_BHNE, left_BHNE)
+        share_BHNE = share_BHNE * kept_BHNE
+    before = [h_BNE]
+    for left_BNE, share_BNE in zip(left_BHNE.unbind(1), share_BHNE.unbind(1), strict=True):
+        before.append(torch.addcmul(left_BNE, share_BNE, before[-1]))
+    h_BHNE, states = torch.stack(before[:-1], dim=1), torch.empty_like(added_BHCNE)
+    for place, state_BHNE in enumerate(states.unbind(2)):
+        h_BHNE = torch.addcmul(added[place], kept[place], h_BHNE, out=state_BHNE)
+    return states, before[-1]
+
+
+def scan_back(kept_BHCNE: Tensor, added_BHCNE: Tensor, passed_BNE: Tensor) -> tuple[Tensor, Tensor]:
+    """The same from the end: `g_t = added_t + e_(t+1)` and `e_t = kept_t g_t` for all tokens of all chunks."""
+    kept, added = kept_BHCNE.unbind(2), added_BHCNE.unbind(2)
+    left_BHNE, share_BHNE = kept[-1] * added[-1], kept[-1]
+    for kept_BHNE, added_BHNE in zip(kept[-2::-1], added[-2::-1], strict=True):
+        left_BHNE = (added_BHNE + left_BHNE).mul_(kept_BHNE)
+        share_BHNE = share_BHNE * kept_BHNE
+    behind = [passed_BNE]
+    for left_BNE, share_BNE in zip(reversed(left_BHNE.unbind(1)), reversed(share_BHNE.unbind(1)), strict=True):
+        behind.append(torch.addcmul(left_BNE, share_BNE, behind[-1]))
+    passed, e_BHNE = torch.empty_like(added_BHCNE), torch.stack(behind[-2::-1], dim=1)
+    for place in reversed(range(len(added))):
+        g_BHNE = added[place].add_(e_BHNE)
+        e_BHNE = torch.mul(kept[place], g_BHNE, out=passed[:, :, place])
+    return added_BHCNE, passed
+
+
+def chunked(x_BSE: Tensor) -> Tensor:
+    """`[B, S, E] -> [B, H, C, E]`, zeros behind: a step of 0 changes nothing."""
+    batch, length, channels = x_BSE.shape
+    chunk = min(CHUNK, length)
+    return F.pad(x_BSE, (0, 0, 0, -length % chunk)).view(batch, -1, chunk, channels)

@@ -1,0 +1,215 @@
+"""Every kind of mixer goes through every verb of the command line; a new one is found, nothing is to be added here."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+import yaml
+
+import linnet
+from linnet.cli.main import main
+from linnet.inference.weights import Weights
+from linnet.layers.contract import MixerSpec
+from linnet.layers.registry import MIXERS
+from linnet.model.cost import model_cost
+from linnet.model.store import load_decoder
+from linnet.ops.int8_linear import can_pack
+from linnet.stories.corpus import texts
+from linnet.training.watch import LogWatch
+
+LENGTH = 16
+MEASURED = ("tokens_per_s", "share_of_peak", "memory_bytes", "eta_s")
+Figures = Callable[..., dict]
+
+PRECISIONS = get_args(Weights)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kind" in metafunc.fixturenames:
+        metafunc.parametrize("kind", MIXERS, scope="module")
+
+
+def described(mixer: MixerSpec) -> dict:
+    block = {"repeat": 2, "mixer": mixer.model_dump(), "feed_forward": {"kind": "glu", "hidden": 24}}
+    return {
+        "name": mixer.kind,
+        "vocab_size": 257,
+        "d_model": 16,
+        "context_length": LENGTH,
+        "blocks": [block],
+        "head": {"norm": {"kind": "rms"}},
+    }
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "stories"
+    stories = tmp_path_factory.mktemp("texts") / "stories.jsonl"
+    stories.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(60)))
+    assert main(["prepare", str(stories), "--tokenizer", "bytes", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def train(kind: str, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., int]:
+    """`train(out, *assignments)`: the exit code of a run of a moment."""
+    config = tmp_path_factory.mktemp(kind) / "run.yaml"
+    training = {
+        "batch_size": 2,
+        "steps": 6,
+        "threads": 1,
+        "evaluate": {"every": 3, "tokens": 64},
+        "checkpoint": {"every": 2},
+        "log": {"every": 1},
+    }
+    model = described(MIXERS[kind].examples()[0])
+    config.write_text(yaml.safe_dump({"model": model, "data": str(data), "training": training}))
+
+    def run(out: Path, *assignments: str) -> int:
+        changes = [part for assignment in assignments for part in ("--set", assignment)]
+        return main(["train", "--config", str(config), "--out", str(out), *changes])
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(train: Callable[..., int], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "straight"
+    assert train(out) == 0
+    return out
+
+
+@pytest.fixture
+def figures(capsys: pytest.CaptureFixture[str]) -> Figures:
+    """`figures(verb, *arguments)`: what it prints as JSON."""
+
+    def run(*arguments: object) -> dict:
+        capsys.readouterr()
+        assert main([*map(str, arguments), "--json"]) == 0
+        found: dict = json.loads(capsys.readouterr().out)
+        return found
+
+    return run
+
+
+def needs_int8(weights: str) -> None:
+    if weights == "int8" and not can_pack(torch.device("cpu")):
+        pytest.skip("weights of 8 bits have no fast form on this processor")
+
+
+def ends(out: Path) -> tuple[bytes, list[dict]]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    counted = [{key: value for key, value in line.items() if key not in MEASURED} for line in lines]
+    return (out / "model" / "model.safetensors").read_bytes(), counted
+
+
+def test_spec_show_counts_its_parameters(trained: Path, figures: Figures):
+    found = figures("spec", "show", trained / "model")
+    assert found["parameters"]["total"] == sum(p.numel() for p in load_decoder(trained / "model").parameters())
+
+
+def test_an_interrupted_run_that_goes_on_ends_where_an_uninterrupted_one_ends(
+    train: Callable[..., int], trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as patched:
+        line = LogWatch.line
+
+        def interrupt(self: LogWatch, figures: object) -> None:
+            line(self, figures)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        patched.setattr(LogWatch, "line", interrupt)
+        assert train(tmp_path / "run") == 1
+    stopped = ends(tmp_path / "run")
+    assert 1 <= len(stopped[1]) < len(ends(trained)[1])
+    assert train(tmp_path / "run") == 0
+    assert ends(tmp_path / "run") == ends(trained)
+
+
+@pytest.mark.parametrize("weights", PRECISIONS)
+def test_evaluate_in_every_precision(kind: str, weights: str, trained: Path, data: Path, figures: Figures):
+    needs_int8(weights)
+    common = ("evaluate", trained, "--data", data, "--limit-tokens", 200)
+    exact, found = figures(*common), figures(*common, "--weights", weights)
+    assert found["tokens"] == exact["tokens"]
+    assert found["bits_per_byte"] == pytest.approx(exact["bits_per_byte"], rel=0.02)
+    assert (found["bits_per_byte"] == exact["bits_per_byte"]) == (weights == "float32")
+
+
+@pytest.mark.parametrize("weights", PRECISIONS)
+def test_generate_prints_the_bytes_that_its_state_has(weights: str, trained: Path, figures: Figures):
+    needs_int8(weights)
+    options = ("--prompt", "Once upon", "--max-tokens", 20, "--seed", 3, "--ignore-eos")
+    found = figures("generate", trained, *options, "--weights", weights)
+    decoder = linnet.load(trained, weights=weights).decoder
+    count = found["prompt_tokens"] + found["tokens"]
+    state = decoder.initial_state(1, count)
+    decoder(torch.zeros(1, count, dtype=torch.long), state)
+    assert found["tokens"] == 20
+    assert found["state_bytes"] == state.nbytes
+    assert found["state_bytes"] == model_cost(decoder.spec).state_bytes(count, decoder.dtype.itemsize)
+
+
+def test_a_stream_that_is_kept_goes_on_as_if_it_had_not_stopped(trained: Path, tmp_path: Path, figures: Figures):
+    settings = ("--temperature", 0.7, "--ignore-eos")
+    whole = figures("generate", trained, "--prompt", "Once", "--max-tokens", 12, "--seed", 3, *settings)
+    kept = tmp_path / "stream.safetensors"
+    first = ("--prompt", "Once", "--max-tokens", 7, "--seed", 3, "--save-state", kept)
+    begun = figures("generate", trained, *first, *settings)
+    rest = figures("generate", trained, "--load-state", kept, "--max-tokens", 5, *settings)
+    assert begun["text"] + rest["text"] == whole["text"]
+
+
+def test_a_fork_of_a_session_goes_its_own_way(trained: Path):
+    session = linnet.Session(linnet.load(trained))
+    session.feed("Once upon")
+    session.generate(4, temperature=0.0)
+    fork = session.fork()
+    fork.feed(" a time there was")
+    fork.generate(4, temperature=0.0)
+    alone = linnet.Session(linnet.load(trained))
+    alone.feed("Once upon")
+    alone.generate(4, temperature=0.0)
+    assert session.generate(8, temperature=0.0) == alone.generate(8, temperature=0.0)
+
+
+def test_a_batch_of_prompts_gives_what_each_gives_alone(trained: Path):
+    """Of different lengths: rows begin with padding, and then stand at positions of their own."""
+    model, prompts = linnet.load(trained), ["Once", "Once upon a time", "The dog"]
+    together = model.generate(prompts, max_tokens=6, temperature=0.0)
+    assert together == [model.generate(prompt, max_tokens=6, temperature=0.0) for prompt in prompts]
+
+
+def test_inspect_causality_finds_what_its_traits_say(kind: str, trained: Path, data: Path, figures: Figures):
+    found = figures("inspect", "causality", trained, "--data", data, "--windows", 2, "--limit-tokens", 100)
+    causal = all(mixer.traits.causal for mixer in load_decoder(trained / "model").mixers)
+    assert (found["whole_sequence"]["largest"] == 0) == causal
+    assert found["frozen"]["largest"] == 0
+    assert (found["leak"] is None) == causal
+
+
+def test_design_finds_a_model_with_it(kind: str, tmp_path: Path, figures: Figures):
+    example = described(MIXERS[kind].examples()[0])
+    (block,) = example.pop("blocks")
+    mixer = {field: value for field, value in block["mixer"].items() if field != "heads"}
+    choices = {"width": [8, 16], "ratio": [1, 2], "head_width": 4, "mixer": mixer, "feed_forward": {"kind": "mlp"}}
+    space = tmp_path / "space.yaml"
+    space.write_text(yaml.safe_dump({"name": "space", "model": example, "blocks": 2, "block": choices}))
+    quick = ("search.population=8", "search.parents=4", "search.iterations=3")
+    changes = [part for assignment in quick for part in ("--set", assignment)]
+    found = figures("design", "--space", space, "--max-parameters", "50k", *changes)
+    assert {block["mixer"]["kind"] for block in found["model"]["blocks"]} == {kind}
+
+
+def test_compare_sets_its_runs_side_by_side(
+    kind: str, train: Callable[..., int], trained: Path, tmp_path: Path, figures: Figures
+):
+    assert train(tmp_path / "other", "training.seed=1") == 0
+    found = figures("compare", trained, tmp_path / "other")
+    (run,) = found["runs"]
+    assert len(run["seeds"]) == 2

@@ -32,9 +32,9 @@ def test_two_amounts_leave_no_choice():
 @pytest.mark.parametrize(
     ("amounts", "message"),
     [
-        ({}, "nothing to plan with; give one of --flops, --hours, --parameters, --tokens"),
-        ({"flops": 1, "hours": 1}, "--flops, --hours: too many; expected one of"),
-        ({"flops": 1, "parameters": 1, "tokens": 1}, "--flops, --parameters, --tokens: too many"),
+        ({}, "nothing to plan with; give one of `flops`, `hours`, `parameters`, `tokens`"),
+        ({"flops": 1, "hours": 1}, "`flops`, `hours`: too many; expected one of"),
+        ({"flops": 1, "parameters": 1, "tokens": 1}, "`flops`, `parameters`, `tokens`: too many"),
     ],
 )
 def test_too_little_and_too_much_is_refused(amounts, message: str):

@@ -38,7 +38,7 @@ def test_those_with_the_most_flops_are_held_out(points: Points):
     ],
 )
 def test_a_share_that_leaves_nothing_to_fit_or_to_predict_is_refused(points, share: float, runs: int, said: str):
-    with pytest.raises(UserError, match=f"--hold-out {share}: {said}"):
+    with pytest.raises(UserError, match=f"hold_out: {share}: {said}"):
         split_by_flops(points[np.arange(runs)], share)
 
 

@@ -111,6 +111,6 @@ def test_a_wrong_file_is_one_line_that_names_file_and_field(text: str, message: 
 
 def test_an_unknown_name_lists_the_laws():
     with pytest.raises(
-        UserError, match="--law gopher: no such file, and no law of that name; laws: chinchilla, kaplan,"
+        UserError, match="law: gopher: no such file, and no law of that name; laws: chinchilla, kaplan,"
     ):
         read_law("gopher")

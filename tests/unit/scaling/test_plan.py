@@ -122,14 +122,14 @@ def test_less_than_one_step_is_warned_of():
 @pytest.mark.parametrize(
     ("amounts", "said"),
     [
-        ({"flops": 1e6, "parameters": 1e9}, "^--flops 1e6 --parameters 1e9: comes to 1.67e-4 tokens; .* --flops 6e9$"),
-        ({"flops": 1e6, "parameters": 7e8}, "comes to 2.38e-4 tokens; expected at least --flops 4.20e9$"),
-        ({"flops": 1e6, "tokens": 1e12}, "comes to 1.67e-7 parameters; expected a larger budget, or fewer --tokens$"),
-        ({"tokens": 1.0}, "^--tokens 1: comes to 0.0128 parameters; expected more --tokens$"),
-        ({"hours": 1e-4, "tokens": 1e12}, "parameters; expected a larger budget, or fewer --tokens$"),
+        ({"flops": 1e6, "parameters": 1e9}, "^`flops` 1e6 `parameters` 1e9: comes to 1.67e-4 tokens; .* `flops` 6e9$"),
+        ({"flops": 1e6, "parameters": 7e8}, "comes to 2.38e-4 tokens; expected at least `flops` 4.20e9$"),
+        ({"flops": 1e6, "tokens": 1e12}, "comes to 1.67e-7 parameters; expected a larger budget, or fewer `tokens`$"),
+        ({"tokens": 1.0}, "^`tokens` 1: comes to 0.0128 parameters; expected more `tokens`$"),
+        ({"hours": 1e-4, "tokens": 1e12}, "parameters; expected a larger budget, or fewer `tokens`$"),
         (
             {"hours": 1e-6, "parameters": 1e9},
-            "^--hours 1e-6 --parameters 1e9: .* tokens; expected at least --hours .*$",
+            "^`hours` 1e-6 `parameters` 1e9: .* tokens; expected at least `hours` .*$",
         ),
     ],
 )

@@ -26,7 +26,7 @@ def test_points_are_the_ends_of_the_runs():
 def test_the_highest_losses_are_left_out_and_the_order_stays():
     assert [one.name for one in without_highest(RUNS, 1)] == ["a", "c"]
     assert without_highest(RUNS, 0) == RUNS
-    with pytest.raises(UserError, match="--drop-highest 3: must be less than the number of runs, 3"):
+    with pytest.raises(UserError, match="drop_highest: 3: must be less than the number of runs, 3"):
         without_highest(RUNS, 3)
 
 
@@ -34,5 +34,5 @@ def test_only_what_all_runs_tell_can_be_counted():
     assert countings(RUNS) == ["total"]
     assert countings(RUNS[1:2]) == ["total", "matrices_and_head"]
     check_counting(RUNS, "total")
-    with pytest.raises(UserError, match=r"--counted matrices_and_head: a does not tell .* known of all: total"):
+    with pytest.raises(UserError, match=r"counted: matrices_and_head: a does not tell .* known of all: total"):
         check_counting(RUNS, "matrices_and_head")

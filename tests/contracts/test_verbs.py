@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import get_args
 import pytest
 import torch
 import yaml
+from examples import randomised
 
 import linnet
 from linnet.cli.main import main
@@ -17,7 +19,7 @@ from linnet.inference.weights import Weights
 from linnet.layers.contract import MixerSpec
 from linnet.layers.registry import MIXERS
 from linnet.model.cost import model_cost
-from linnet.model.store import load_decoder
+from linnet.model.store import load_decoder, save_decoder
 from linnet.ops.int8_linear import can_pack
 from linnet.stories.corpus import texts
 from linnet.training.watch import LogWatch
@@ -35,6 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def described(mixer: MixerSpec) -> dict:
+    """A model whose logits depend on what its mixers do, as those of small starting values would not."""
     block = {"repeat": 2, "mixer": mixer.model_dump(), "feed_forward": {"kind": "glu", "hidden": 24}}
     return {
         "name": mixer.kind,
@@ -42,7 +45,8 @@ def described(mixer: MixerSpec) -> dict:
         "d_model": 16,
         "context_length": LENGTH,
         "blocks": [block],
-        "head": {"norm": {"kind": "rms"}},
+        "head": {"tied": False, "norm": {"kind": "rms"}},
+        "initialisation": {"std": 0.4, "embedding_std": 0.4},
     }
 
 
@@ -82,6 +86,19 @@ def trained(train: Callable[..., int], tmp_path_factory: pytest.TempPathFactory)
     out = tmp_path_factory.mktemp("runs") / "straight"
     assert train(out) == 0
     return out
+
+
+@pytest.fixture(scope="module")
+def lively(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model like the trained one whose text depends on all that its mixers do: starting values are small."""
+    folder = tmp_path_factory.mktemp("models") / "lively"
+    torch.manual_seed(0)
+    decoder = load_decoder(trained / "model")
+    for mixer in decoder.mixers:
+        randomised(randomised(mixer))
+    save_decoder(decoder, folder)
+    shutil.copy(trained / "model" / "tokenizer.json", folder)
+    return folder
 
 
 @pytest.fixture
@@ -137,7 +154,7 @@ def test_evaluate_in_every_precision(kind: str, weights: str, trained: Path, dat
     common = ("evaluate", trained, "--data", data, "--limit-tokens", 200)
     exact, found = figures(*common), figures(*common, "--weights", weights)
     assert found["tokens"] == exact["tokens"]
-    assert found["bits_per_byte"] == pytest.approx(exact["bits_per_byte"], rel=0.02)
+    assert found["bits_per_byte"] == pytest.approx(exact["bits_per_byte"], rel=0.05)
     assert (found["bits_per_byte"] == exact["bits_per_byte"]) == (weights == "float32")
 
 
@@ -155,34 +172,35 @@ def test_generate_prints_the_bytes_that_its_state_has(weights: str, trained: Pat
     assert found["state_bytes"] == model_cost(decoder.spec).state_bytes(count, decoder.dtype.itemsize)
 
 
-def test_a_stream_that_is_kept_goes_on_as_if_it_had_not_stopped(trained: Path, tmp_path: Path, figures: Figures):
+def test_a_stream_that_is_kept_goes_on_as_if_it_had_not_stopped(lively: Path, tmp_path: Path, figures: Figures):
     settings = ("--temperature", 0.7, "--ignore-eos")
-    whole = figures("generate", trained, "--prompt", "Once", "--max-tokens", 12, "--seed", 3, *settings)
+    whole = figures("generate", lively, "--prompt", "Once", "--max-tokens", 12, "--seed", 3, *settings)
     kept = tmp_path / "stream.safetensors"
     first = ("--prompt", "Once", "--max-tokens", 7, "--seed", 3, "--save-state", kept)
-    begun = figures("generate", trained, *first, *settings)
-    rest = figures("generate", trained, "--load-state", kept, "--max-tokens", 5, *settings)
+    begun = figures("generate", lively, *first, *settings)
+    rest = figures("generate", lively, "--load-state", kept, "--max-tokens", 5, *settings)
     assert begun["text"] + rest["text"] == whole["text"]
 
 
-def test_a_fork_of_a_session_goes_its_own_way(trained: Path):
-    session = linnet.Session(linnet.load(trained))
-    session.feed("Once upon")
-    session.generate(4, temperature=0.0)
-    fork = session.fork()
-    fork.feed(" a time there was")
-    fork.generate(4, temperature=0.0)
-    alone = linnet.Session(linnet.load(trained))
-    alone.feed("Once upon")
-    alone.generate(4, temperature=0.0)
-    assert session.generate(8, temperature=0.0) == alone.generate(8, temperature=0.0)
+def test_a_fork_of_a_session_goes_its_own_way(lively: Path):
+    """Where there is room in the state, so that going on makes no copy of it."""
+    model, twins = linnet.load(lively), []
+    for forked in (True, False):
+        session = linnet.Session(model)
+        session.feed("Once upon")
+        for _ in range(3):
+            session.generate(8, seed=3)
+        if forked:
+            session.fork().generate(2, seed=4)
+        twins.append(session.generate(20, seed=5))
+    assert twins[0] == twins[1]
 
 
-def test_a_batch_of_prompts_gives_what_each_gives_alone(trained: Path):
+def test_a_batch_of_prompts_gives_what_each_gives_alone(lively: Path):
     """Of different lengths: rows begin with padding, and then stand at positions of their own."""
-    model, prompts = linnet.load(trained), ["Once", "Once upon a time", "The dog"]
-    together = model.generate(prompts, max_tokens=6, temperature=0.0)
-    assert together == [model.generate(prompt, max_tokens=6, temperature=0.0) for prompt in prompts]
+    model, prompts = linnet.load(lively), ["Once", "Once upon a time", "The dog"]
+    together = model.generate(prompts, max_tokens=12, temperature=0.0)
+    assert together == [model.generate(prompt, max_tokens=12, temperature=0.0) for prompt in prompts]
 
 
 def test_inspect_causality_finds_what_its_traits_say(kind: str, trained: Path, data: Path, figures: Figures):

@@ -6,13 +6,15 @@ Gu and Dao, 2023 (arXiv 2312.00752):
 
 A state of N numbers for each channel. `selective_scan_reference` is the definition; `selective_scan` takes segments,
 cut into chunks: all chunks of a segment go on side by side, token after token, first to find what each leaves behind,
-then from what those before it left. No decay is ever divided by another, so nothing overflows, however fast a channel
-forgets. Forward keeps its inputs and the state before each segment; backward makes the states again.
+then from what those before it left; many rows are side by side already, and have one chunk each. No decay is ever
+divided by another, so nothing overflows, however fast a channel forgets. Forward keeps its inputs and the state before
+each segment; backward makes the states again.
 
 Legend: `B` batch, `T` tokens, `E` channels, `N` numbers of a state, `S` tokens of a segment, `H` chunks,
 `C` tokens of one.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -140,34 +142,46 @@ def _places(x_BTE: Tensor, a_NE: Tensor) -> list[slice]:
 def scan(kept_BHCNE: Tensor, added_BHCNE: Tensor, h_BNE: Tensor) -> tuple[Tensor, Tensor]:
     """`h_t = kept_t h_(t-1) + added_t` for all tokens of all chunks, `[B, H, C, N, E]`; and the last state."""
     kept, added = kept_BHCNE.unbind(2), added_BHCNE.unbind(2)
-    left_BHNE, share_BHNE = added[0], kept[0]
-    for kept_BHNE, added_BHNE in zip(kept[1:], added[1:], strict=True):
-        left_BHNE = torch.addcmul(added_BHNE, kept_BHNE, left_BHNE)
-        share_BHNE = share_BHNE * kept_BHNE
-    before = [h_BNE]
-    for left_BNE, share_BNE in zip(left_BHNE.unbind(1), share_BHNE.unbind(1), strict=True):
-        before.append(torch.addcmul(left_BNE, share_BNE, before[-1]))
-    h_BHNE, states = torch.stack(before[:-1], dim=1), torch.empty_like(added_BHCNE)
+    h_BHNE, states = h_BNE[:, None], torch.empty_like(added_BHCNE)
+    if kept_BHCNE.shape[1] > 1:
+        left_BHNE = added[0]
+        for kept_BHNE, added_BHNE in zip(kept[1:], added[1:], strict=True):
+            left_BHNE = torch.addcmul(added_BHNE, kept_BHNE, left_BHNE)
+        h_BHNE = torch.stack(_before_each(left_BHNE.unbind(1), _shares(kept).unbind(1), h_BNE), dim=1)
     for place, state_BHNE in enumerate(states.unbind(2)):
         h_BHNE = torch.addcmul(added[place], kept[place], h_BHNE, out=state_BHNE)
-    return states, before[-1]
+    return states, h_BHNE[:, -1].clone()  # a view would hold all of them
 
 
 def scan_back(kept_BHCNE: Tensor, added_BHCNE: Tensor, passed_BNE: Tensor) -> tuple[Tensor, Tensor]:
-    """The same from the end: `g_t = added_t + e_(t+1)` and `e_t = kept_t g_t` for all tokens of all chunks."""
+    """The same from the end: `g_t = added_t + e_(t+1)` and `e_t = kept_t g_t`; gives g, in place of added, and e."""
     kept, added = kept_BHCNE.unbind(2), added_BHCNE.unbind(2)
-    left_BHNE, share_BHNE = kept[-1] * added[-1], kept[-1]
-    for kept_BHNE, added_BHNE in zip(kept[-2::-1], added[-2::-1], strict=True):
-        left_BHNE = (added_BHNE + left_BHNE).mul_(kept_BHNE)
-        share_BHNE = share_BHNE * kept_BHNE
-    behind = [passed_BNE]
-    for left_BNE, share_BNE in zip(reversed(left_BHNE.unbind(1)), reversed(share_BHNE.unbind(1)), strict=True):
-        behind.append(torch.addcmul(left_BNE, share_BNE, behind[-1]))
-    passed, e_BHNE = torch.empty_like(added_BHCNE), torch.stack(behind[-2::-1], dim=1)
+    e_BHNE, passed = passed_BNE[:, None], torch.empty_like(added_BHCNE)
+    if kept_BHCNE.shape[1] > 1:
+        left_BHNE = kept[-1] * added[-1]
+        for kept_BHNE, added_BHNE in zip(kept[-2::-1], added[-2::-1], strict=True):
+            left_BHNE = (added_BHNE + left_BHNE).mul_(kept_BHNE)
+        behind = _before_each(left_BHNE.unbind(1)[::-1], _shares(kept).unbind(1)[::-1], passed_BNE)
+        e_BHNE = torch.stack(behind[::-1], dim=1)
     for place in reversed(range(len(added))):
-        g_BHNE = added[place].add_(e_BHNE)
-        e_BHNE = torch.mul(kept[place], g_BHNE, out=passed[:, :, place])
+        e_BHNE = torch.mul(kept[place], added[place].add_(e_BHNE), out=passed[:, :, place])
     return added_BHCNE, passed
+
+
+def _shares(kept: Sequence[Tensor]) -> Tensor:
+    """What a whole chunk keeps of the state before it, `[B, H, N, E]`."""
+    share_BHNE = kept[0]
+    for kept_BHNE in kept[1:]:
+        share_BHNE = share_BHNE * kept_BHNE
+    return share_BHNE
+
+
+def _before_each(left: Sequence[Tensor], shares: Sequence[Tensor], first_BNE: Tensor) -> list[Tensor]:
+    """What stands before each chunk, from what each leaves of itself and of what was before it."""
+    before = [first_BNE]
+    for left_BNE, share_BNE in zip(left[:-1], shares[:-1], strict=True):
+        before.append(torch.addcmul(left_BNE, share_BNE, before[-1]))
+    return before
 
 
 def chunked(x_BSE: Tensor) -> Tensor:

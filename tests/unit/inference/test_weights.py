@@ -1,12 +1,14 @@
 """Decoders of every mixer with weights of other precisions."""
 
 import copy
+import statistics
+from collections.abc import Iterable
 from typing import get_args
 
 import pytest
 import torch
 from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder, small_spec, speaker
-from torch import Tensor
+from torch import Tensor, nn
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
@@ -31,11 +33,11 @@ needs_packed_bfloat16 = pytest.mark.skipif(
 )
 
 
-def decoder_of(mixer: MixerSpec, tied: bool) -> Decoder:
+def decoder_of(mixer: MixerSpec, tied: bool, seed: int = 0) -> Decoder:
     """Float32; as large as `small_decoder`'s, but with an operator near the identity, which is not chaotic."""
     spec = small_spec(mixer)
     decoder = Decoder(spec.replace(head={"tied": tied, "bias": not tied, "norm": {}}))
-    source = dict(small_decoder(mixer).named_parameters())
+    source = dict(small_decoder(mixer, seed).named_parameters())
     for name, parameter in decoder.named_parameters():
         if "operator" not in name and name in source:
             parameter.data.copy_(source[name].data)
@@ -57,7 +59,7 @@ def with_rounded_matrices(decoder: Decoder, rounded: Decoder) -> Decoder:
     decoder = copy.deepcopy(decoder).requires_grad_(False)
     maps = dict(rounded.named_modules())
     for name, module in decoder.named_modules():
-        if isinstance(module, Linear) and isinstance(maps[name], PackedLinear):
+        if isinstance(module, nn.Linear) and isinstance(maps[name], PackedLinear):
             module.weight.copy_(maps[name].weight)
     if decoder.head is None:
         decoder.head = Linear(16, len(rounded.head.weight), bias=False).requires_grad_(False)
@@ -70,6 +72,15 @@ def error(actual: Tensor, expected: Tensor) -> float:
     return float((actual.float() - expected.float()).norm() / expected.float().norm())
 
 
+def typical(errors: Iterable[float]) -> float:
+    """The median over several models: the scale of a retention that is nearly 0 is normed away, with much rounding."""
+    return statistics.median(errors)
+
+
+def models(mixer: MixerSpec, tied: bool) -> list[Decoder]:
+    return [decoder_of(mixer, tied, seed) for seed in range(5)]
+
+
 def tokens(length: int = 12) -> Tensor:
     return torch.randint(23, (2, length), generator=torch.Generator().manual_seed(0))
 
@@ -78,21 +89,25 @@ def tokens(length: int = 12) -> Tensor:
 @each_head
 @each_mixer
 def test_int8_is_the_model_with_rounded_matrices(mixer: MixerSpec, tied: bool):
-    decoder = decoder_of(mixer, tied)
-    rounded = converted(decoder, "int8")
-    expected = with_rounded_matrices(decoder, rounded)(tokens())
-    assert error(rounded(tokens()), expected) < 1e-3
-    assert 1e-3 < error(decoder(tokens()), expected) < 0.1
+    own, other = [], []
+    for decoder in models(mixer, tied):
+        rounded = converted(decoder, "int8")
+        expected = with_rounded_matrices(decoder, rounded)(tokens())
+        own.append(error(rounded(tokens()), expected))
+        other.append(error(decoder(tokens()), expected))
+    assert typical(own) < 1e-3
+    assert 1e-3 < typical(other) < 0.1
 
 
 @torch.no_grad()
 @each_head
 @each_mixer
 def test_int8_without_a_fast_form(mixer: MixerSpec, tied: bool, monkeypatch: pytest.MonkeyPatch):
-    decoder = decoder_of(mixer, tied)
-    expected = converted(decoder, "int8")(tokens())
+    decoders = models(mixer, tied)
+    expected = [converted(decoder, "int8")(tokens()) for decoder in decoders]
     monkeypatch.setattr(packed_linear, "can_pack", lambda _: False)
-    assert error(converted(decoder, "int8")(tokens()), expected) < 1e-3
+    found = [converted(decoder, "int8")(tokens()) for decoder in decoders]
+    assert typical(map(error, found, expected)) < 1e-3
 
 
 @torch.no_grad()
@@ -114,7 +129,7 @@ def test_decoding_with_a_state_gives_what_one_pass_gives(mixer: MixerSpec, tied:
 def test_bfloat16_is_near_float32_and_halves_the_state_but_for_what_is_never_narrow(mixer: MixerSpec, tied: bool):
     decoder = decoder_of(mixer, tied)
     narrow = converted(decoder, "bfloat16")
-    assert error(narrow(tokens()), decoder(tokens())) < 0.05
+    assert typical(error(converted(each, "bfloat16")(tokens()), each(tokens())) for each in models(mixer, tied)) < 0.05
     assert narrow(tokens()).dtype == narrow.dtype == torch.bfloat16
     state = narrow.initial_state(1, 64)
     narrow(tokens()[:1], state)
@@ -138,7 +153,7 @@ def test_bfloat16_without_packing_is_the_same_model(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("weights", ["int8", pytest.param("bfloat16", marks=needs_packed_bfloat16)])
 def test_every_linear_map_is_converted_but_those_of_an_operator(mixer: MixerSpec, tied: bool, weights: str):
     decoder = decoder_of(mixer, tied)
-    names = {name for name, module in decoder.named_modules() if isinstance(module, Linear)}
+    names = {name for name, module in decoder.named_modules() if isinstance(module, nn.Linear)}
     of_operators = {name for name in names if ".operator." in name}
     before = {name: parameter.clone() for name, parameter in decoder.named_parameters()}
     convert_weights(decoder, weights)

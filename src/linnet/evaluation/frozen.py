@@ -35,10 +35,11 @@ def frozen_state(decoder: Decoder, calibration_1T: Tensor, batch: int, capacity:
     The decoder reads the text with a state, then each layer forgets its tokens. `UserError` where a layer sees the
     future and nothing that it settles makes it causal.
     """
-    for number, mixer in enumerate(decoder.mixers):
-        if not (mixer.traits.causal or mixer.traits.settles):
-            kind = decoder.spec.layer_kinds[number]
-            raise UserError(f"layer {number}: {kind}: sees later tokens always; expected layers that can be causal")
+    for number, layer in enumerate(decoder.layers):
+        for sublayer in (layer.mixer, layer.feed_forward):
+            if sublayer is not None and not (sublayer.traits.causal or sublayer.traits.settles):
+                where = f"layer {number}: {decoder.spec.layer_kinds[number]}"
+                raise UserError(f"{where}: sees later tokens always; expected layers that can be causal")
     state = decoder.initial_state(1, max(capacity, calibration_1T.shape[1]))
     decoder.hidden(calibration_1T.to(decoder.device), state)
     return rows_of(state.forget(), batch)

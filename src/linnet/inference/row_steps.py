@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from linnet.layers.contract import RowStep
 from linnet.layers.state import State
-from linnet.layers.view import View
+from linnet.layers.view import Record, View
 from linnet.model.decoder import Block, Decoder, Layer
 from linnet.model.state import DecoderState
 from linnet.nn.norms import RowFunction, norm_row
@@ -33,8 +33,8 @@ LayerStates = tuple[State, State]
 class RowSteps:
     """The layers of a decoder and their states; `read` advances them."""
 
-    def __init__(self, decoder: Decoder, state: DecoderState, steps: list[Step]) -> None:
-        self._decoder, self._state, self._steps = decoder, state, steps
+    def __init__(self, decoder: Decoder, state: DecoderState, steps: list[Step], record: Record) -> None:
+        self._decoder, self._state, self._steps, self._record = decoder, state, steps, record
 
     @classmethod
     def of(cls, decoder: Decoder, state: DecoderState) -> Self | None:
@@ -51,13 +51,14 @@ class RowSteps:
         known = [_step_of(*layer) for layer in layers]
         if not any(known):
             return None
-        each = (step or _as_it_is(*layer) for step, layer in zip(known, layers, strict=True))
+        record = Record()
+        each = (step or _as_it_is(*layer, record) for step, layer in zip(known, layers, strict=True))
         steps: list[Step] = []
         for block in decoder.blocks_in_order():
             if block.project is not None:
                 steps.append(_projection(block.project))
             steps += islice(each, block.repeat)
-        return cls(decoder, state, steps)
+        return cls(decoder, state, steps, record)
 
     @torch.inference_mode()
     def read(self, token_11: Tensor) -> Tensor:
@@ -65,6 +66,7 @@ class RowSteps:
         state, decoder, position = self._state, self._decoder, self._state.position
         if position >= state.capacity:
             raise ValueError("1 more tokens: the state has room for 0")
+        self._record.values.clear()
         x_1D = decoder.embedding(token_11, View(position))[0]
         for step in self._steps:
             x_1D = step(x_1D, position)
@@ -75,12 +77,14 @@ class RowSteps:
 def block_steps(block: Block, states: Sequence[LayerStates]) -> list[Step]:
     """The layers of a block, its projection left out; a layer without row steps runs as it is."""
     layers = [(block.layer(index), of_layer) for index, of_layer in enumerate(states)]
-    return [_step_of(*layer) or _as_it_is(*layer) for layer in layers]
+    return [_step_of(*layer) or _as_it_is(*layer, Record()) for layer in layers]
 
 
-def _as_it_is(layer: Layer, states: LayerStates) -> Step:
+def _as_it_is(layer: Layer, states: LayerStates, record: Record) -> Step:
+    """`record`: of the step, what layers leave for later ones."""
+
     def step(x_1D: Tensor, position: int) -> Tensor:
-        out_11D: Tensor = layer(x_1D[None], states, View(position))
+        out_11D: Tensor = layer(x_1D[None], states, View(position, record=record))
         return out_11D[0]
 
     return step

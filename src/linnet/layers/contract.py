@@ -154,8 +154,8 @@ class FeedForward(Sublayer):
         return NoState()
 
     def takes(self, view: View, length: int, state: State | None) -> bool:
-        """Whatever the view, where nothing is kept."""
-        return True
+        """Whatever the view, where each output depends on its own token alone."""
+        return view.uniform or self.traits.window == 1
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class WindowState(State):
         first = start + max(0, length - window)
         places = torch.arange(first, start + length, device=self.keys.device) % window
         for kept, new in pairs:
-            kept[:, :, places] = new[:, :, -window:]
+            kept[:, :, places] = new[:, :, -window:].to(kept.dtype)
         return Seen(keys, values)
 
     def _append_token(self, k_BM1K: Tensor, v_BM1K: Tensor, view: View) -> Seen:

@@ -1,19 +1,17 @@
 """A pass of a sublayer over any chunk: what it cannot take at once is taken apart.
 
-Legend: `B` batch, `T` tokens of the chunk, `D` width, `N` documents taken together, `L` tokens of the longest of them.
+Legend: `B` batch, `T` tokens of the chunk, `D` width, `N` rows or documents taken together, `L` tokens of the longest.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.layers.contract import Sublayer
 from linnet.layers.state import State
-from linnet.layers.view import View, at
+from linnet.layers.view import AddedLoss, Counts, DocumentPart, Record, View
 
 
 def run(sublayer: Sublayer, x_BTD: Tensor, state: State | None, view: View) -> Tensor:
@@ -24,110 +22,152 @@ def run(sublayer: Sublayer, x_BTD: Tensor, state: State | None, view: View) -> T
     if view.documents is not None:
         if sublayer.traits.window == 1:
             view = replace(view, documents=None)
+        elif state is None:
+            return _documents_alone(sublayer, x_BTD, view)
         else:
-            apart = _documents_alone if state is None else _rows_by_documents
-            return apart(sublayer, x_BTD, state, view)
+            return _rows_by_documents(sublayer, x_BTD, state, view)
     if sublayer.takes(view, x_BTD.shape[1], state):
         out_BTD: Tensor = sublayer(x_BTD, state, view)
         return out_BTD
     return _by_groups(sublayer, x_BTD, state, view)
 
 
+@dataclass
+class Piece:
+    """Places of a chunk that are read together, int64 `[N, L]` each, which are no padding, and what came of them."""
+
+    rows_NL: Tensor
+    places_NL: Tensor
+    real_NL: Tensor
+    record: Record | None
+    out_NLD: Tensor
+
+    @classmethod
+    def of(cls, parts: Sequence[DocumentPart], x_BTD: Tensor, record: Record | None) -> "Piece":
+        """Each part a row, padding before the shorter ones."""
+        device = x_BTD.device
+        longest = max(part.end - part.begin for part in parts)
+        rows_N1, begins_N1, ends_N1 = (
+            torch.tensor([getattr(part, name) for part in parts], device=device)[:, None]
+            for name in ("row", "begin", "end")
+        )
+        places_NL = ends_N1 - longest + torch.arange(longest, device=device)
+        real_NL = places_NL >= begins_N1
+        places_NL = places_NL.clamp(min=0)
+        rows_NL = rows_N1.expand_as(places_NL)
+        piece = cls(rows_NL, places_NL, real_NL, None, x_BTD[rows_NL, places_NL])
+        if record is not None:
+            values = {name: piece.cut(value) for name, value in record.values.items()}
+            piece.record = Record(record.wanted, None if record.outputs is None else [{}], values=values)
+        return piece
+
+    def cut(self, value_BT: Tensor) -> Tensor:
+        """Its places of `[B, T, ...]`: `[N, L, ...]`."""
+        return value_BT[self.rows_NL, self.places_NL]
+
+    @property
+    def padding(self) -> Counts | None:
+        """The padding of each row; None for none."""
+        found = tuple((~self.real_NL).sum(1).tolist())
+        return found if any(found) else None
+
+
+def together(pieces: Sequence[Piece], x_BTD: Tensor, record: Record | None) -> Tensor:
+    """What pieces gave, each at its places, `[B, T, D]`; what they left in their records goes into `record`."""
+    if record is not None:
+        _gather(pieces, x_BTD, record)
+    return _placed(pieces, [piece.out_NLD for piece in pieces], x_BTD)
+
+
+def _placed(pieces: Sequence[Piece], values_NL: Sequence[Tensor], x_BTD: Tensor) -> Tensor:
+    out_BT = values_NL[0].new_zeros(*x_BTD.shape[:2], *values_NL[0].shape[2:])
+    for piece, value_NL in zip(pieces, values_NL, strict=True):
+        real_NL = piece.real_NL
+        out_BT = out_BT.index_put(
+            (piece.rows_NL[real_NL], piece.places_NL[real_NL]), value_NL[real_NL].to(out_BT.dtype)
+        )
+    return out_BT
+
+
+def _gather(pieces: Sequence[Piece], x_BTD: Tensor, record: Record) -> None:
+    """Values at their places, losses as means over all rows, outputs one row after another."""
+    records = [piece.record for piece in pieces if piece.record is not None]
+    for name in records[0].values:
+        record.values[name] = _placed(pieces, [each.values[name] for each in records], x_BTD)
+    counts = [len(piece.rows_NL) for piece in pieces]
+    for losses in zip(*(each.losses for each in records), strict=True):
+        weighted = torch.stack([count * loss.value for count, loss in zip(counts, losses, strict=True)])
+        record.losses.append(AddedLoss(losses[0].name, weighted.sum() / sum(counts), losses[0].coefficient))
+    if record.outputs is not None:
+        shown = [each.outputs[0] for each in records if each.outputs is not None]
+        record.outputs[-1] |= {name: torch.cat([each[name] for each in shown]) for name in shown[0]}
+
+
+def _documents_alone(sublayer: Sublayer, x_BTD: Tensor, view: View) -> Tensor:
+    """Every document as a row of its own, those of like lengths together: at most half of such a batch is padding."""
+    by_size: dict[int, list[DocumentPart]] = {}
+    for part in view.parts(*x_BTD.shape[:2]):
+        by_size.setdefault((part.end - part.begin).bit_length(), []).append(part)
+    pieces = [Piece.of(parts, x_BTD, view.record) for parts in by_size.values()]
+    for piece in pieces:
+        piece.out_NLD = run(sublayer, piece.out_NLD, None, View(0, piece.padding, record=piece.record))
+    return together(pieces, x_BTD, view.record)
+
+
+def _rows_by_documents(sublayer: Sublayer, x_BTD: Tensor, state: State, view: View) -> Tensor:
+    """Row after row, document after document; a document begins with nothing in its row's state."""
+    batch, length = x_BTD.shape[:2]
+    states = [state.select(torch.tensor([row], device=x_BTD.device)) for row in range(batch)]
+    pieces = []
+    for part in view.parts(batch, length):
+        if part.fresh:
+            states[part.row] = states[part.row].fork()  # what was read of the last document may be needed for gradients
+            states[part.row].crop(0)
+        piece = Piece.of([part], x_BTD, view.record)
+        piece.out_NLD = sublayer(piece.out_NLD, states[part.row], View(part.position, record=piece.record))
+        pieces.append(piece)
+    state.take(states[0].join(states[1:]))
+    return together(pieces, x_BTD, view.record)
+
+
 def _by_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, view: View) -> Tensor:
-    """Rows that stand alike together, one group after the other, padding left out."""
-    batch = len(x_BTD)
-    outs, states, order = [], [], []
-    for (start, padding), rows in _groups(view, batch).items():
-        index = torch.tensor(rows, device=x_BTD.device)
-        own = None if state is None else state.select(index)
-        out = x_BTD.new_zeros(len(rows), 0, x_BTD.shape[2])
-        if padding < x_BTD.shape[1]:
-            out = sublayer(x_BTD[index, padding:], own, replace(view, starts=start, padding=None))
-        outs.append(F.pad(out, (0, 0, padding, 0)))
+    """Rows that stand alike together, one group after the other, padding left out; a row without a token stays."""
+    batch, length = x_BTD.shape[:2]
+    groups: dict[tuple[int, int], list[DocumentPart]] = {}
+    for part in view.parts(batch, length):
+        groups.setdefault((part.position, part.begin), []).append(part)
+    pieces, states, order = [], [], []
+    for (position, _), parts in groups.items():
+        rows = [part.row for part in parts]
+        own = None if state is None else state.select(torch.tensor(rows, device=x_BTD.device))
+        alone = View(position)
+        if len(rows) > 1 and not sublayer.takes(alone, parts[0].end - parts[0].begin, own):
+            return _rows_by_documents(sublayer, x_BTD, _needed(state), view)
+        piece = Piece.of(parts, x_BTD, view.record)
+        piece.out_NLD = sublayer(piece.out_NLD, own, replace(alone, record=piece.record))
+        pieces.append(piece)
         order += rows
         if own is not None:
             states.append(own)
-    back = torch.tensor(order, device=x_BTD.device).argsort()
     if state is not None:
+        resting = [row for row in range(batch) if row not in set(order)]
+        if resting:
+            states.append(state.select(torch.tensor(resting, device=x_BTD.device)))
+        back = torch.tensor(order + resting, device=x_BTD.device).argsort()
         state.take(states[0].join(states[1:]).select(back))
-    return torch.cat(outs)[back]
+    return together(pieces, x_BTD, view.record)
 
 
-def _groups(view: View, batch: int) -> dict[tuple[int, int], list[int]]:
-    """The rows by position and padding."""
-    found: dict[tuple[int, int], list[int]] = {}
-    for row, key in enumerate(zip(view.starts_of(batch), view.padding_of(batch), strict=True)):
-        found.setdefault(key, []).append(row)
-    return found
+def _needed(state: State | None) -> State:
+    assert state is not None, "without a state rows at one position are taken together"
+    return state
 
 
-@dataclass(frozen=True)
-class DocumentPart:
-    """A part of a row's chunk in which no document begins but at its first token, if it is `fresh`."""
-
-    row: int
-    begin: int
-    end: int
-    fresh: bool
-
-
-def document_parts(view: View, batch: int, length: int) -> Iterator[DocumentPart]:
-    """The parts of all rows, in order."""
-    documents = view.documents or ((),) * batch
-    for row, (begins, padding) in enumerate(zip(documents, view.padding_of(batch), strict=True)):
-        bounds = sorted({padding, *(begin for begin in begins if begin > padding), length})
-        for begin, end in pairwise(bounds):
-            yield DocumentPart(row, begin, end, begin in begins)
-
-
-def _documents_alone(sublayer: Sublayer, x_BTD: Tensor, _: State | None, view: View) -> Tensor:
-    """Every document as a row of its own, those of like lengths together: at most half of such a batch is padding."""
-    by_size: dict[int, list[DocumentPart]] = {}
-    for segment in document_parts(view, *x_BTD.shape[:2]):
-        by_size.setdefault((segment.end - segment.begin).bit_length(), []).append(segment)
-    out_BTD = torch.zeros_like(x_BTD)
-    for group in by_size.values():
-        rows_NL, places_NL, padding = _places(group, x_BTD.device)
-        alone_NLD = run(sublayer, x_BTD[rows_NL, places_NL], None, at([0] * len(group), padding, view.record))
-        real_NL = torch.arange(rows_NL.shape[1], device=x_BTD.device) >= torch.tensor(padding)[:, None].to(x_BTD.device)
-        where = (rows_NL[real_NL], places_NL[real_NL])
-        out_BTD = out_BTD.index_put(where, alone_NLD[real_NL].to(out_BTD.dtype))
-    return out_BTD
-
-
-def _places(group: Sequence[DocumentPart], device: torch.device) -> tuple[Tensor, Tensor, list[int]]:
-    """Row and place of each token of each segment, int64 `[N, L]`, and the padding before the shorter ones."""
-    longest = max(segment.end - segment.begin for segment in group)
-    ends_N1 = torch.tensor([segment.end for segment in group], device=device)[:, None]
-    rows_N1 = torch.tensor([segment.row for segment in group], device=device)[:, None]
-    places_NL = (ends_N1 - longest + torch.arange(longest, device=device)).clamp(min=0)
-    padding = [longest - (segment.end - segment.begin) for segment in group]
-    return rows_N1.expand_as(places_NL), places_NL, padding
-
-
-def _rows_by_documents(sublayer: Sublayer, x_BTD: Tensor, state: State | None, view: View) -> Tensor:
-    """Row after row, document after document; a document begins with nothing in its row's state."""
-    assert state is not None
-    batch, length = x_BTD.shape[:2]
-    starts = list(view.starts_of(batch))
-    rows = [state.select(torch.tensor([row], device=x_BTD.device)) for row in range(batch)]
-    outs: list[list[Tensor]] = [[x_BTD.new_zeros(1, padding, x_BTD.shape[2])] for padding in view.padding_of(batch)]
-    for segment in document_parts(view, batch, length):
-        own = rows[segment.row]
-        if segment.fresh:
-            own.crop(0)
-            starts[segment.row] = 0
-        part = x_BTD[segment.row : segment.row + 1, segment.begin : segment.end]
-        alone = View(starts[segment.row], record=view.record)
-        outs[segment.row].append(sublayer(part, own, alone))
-        starts[segment.row] += segment.end - segment.begin
-    state.take(rows[0].join(rows[1:]))
-    return torch.cat([torch.cat(parts, dim=1) for parts in outs])
-
-
-def positions_after(view: View, batch: int, length: int) -> tuple[int, ...]:
-    """Where each row stands behind a chunk; a document begins at 0."""
-    after = list(view.starts_of(batch))
-    for segment in document_parts(view, batch, length):
-        after[segment.row] = (0 if segment.fresh else after[segment.row]) + segment.end - segment.begin
-    return tuple(after)
+def check_view(batch: int, length: int, padding: Counts | None, documents: Sequence[Sequence[int]] | None) -> None:
+    """`ValueError` for padding or documents that no chunk `[B, T]` can have."""
+    if padding is not None and (len(padding) != batch or not all(0 <= pad <= length for pad in padding)):
+        raise ValueError(f"padding: {list(padding)}: expected {batch} numbers from 0 to {length}")
+    if documents is None:
+        return
+    if len(documents) != batch or not all(0 <= begin < length for begins in documents for begin in begins):
+        raise ValueError(f"documents: expected {batch} lists of places below {length}")

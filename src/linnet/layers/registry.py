@@ -5,6 +5,7 @@ package, of `layers.mixers` or `layers.feed_forwards`.
 """
 
 import importlib
+import inspect
 import pkgutil
 from functools import lru_cache
 from types import ModuleType
@@ -23,7 +24,8 @@ def _found(package: ModuleType, base: type[AnySpec]) -> dict[str, type[AnySpec]]
     kinds: dict[str, type[AnySpec]] = {}
     for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         for spec in vars(importlib.import_module(module.name)).values():
-            if isinstance(spec, type) and issubclass(spec, base) and spec.__module__.startswith(module.name):
+            own = isinstance(spec, type) and issubclass(spec, base) and spec.__module__.startswith(module.name)
+            if own and not inspect.isabstract(spec):
                 (kind,) = get_args(spec.model_fields["kind"].annotation)
                 assert kinds.setdefault(kind, spec) is spec, f"two kinds are called {kind}"
     return dict(sorted(kinds.items()))

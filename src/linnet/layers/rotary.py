@@ -37,7 +37,8 @@ class RotarySpec(Spec):
         if view.uniform:
             table = rotary_range(view.start, end, width, self.base, device)
         else:
-            table = rotary_table(view.positions(length, device), width, self.base, end)
+            key = ("rotary", width, self.base, length, device)
+            table = view.remember(key, lambda: rotary_table(view.positions(length, device), width, self.base, end))
         return rotate_heads(joint_BTNK, heads, table, self.pairing)
 
 

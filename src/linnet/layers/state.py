@@ -54,14 +54,25 @@ class State:
         return replace(self, **{name: tensor[rows] for name, tensor in self.tensors().items()})
 
     def join(self, others: Sequence[Self]) -> Self:
-        """A copy with the rows of the others behind its own, with room for what any of them has room for."""
+        """A copy with the rows of the others behind its own, with room for what any of them has room for.
+
+        `ValueError` where they keep the past in different ways, or one has settled on its prompt and another has not.
+        """
         together = [self, *others]
-        assert len({frozenset(state.tensors()) for state in together}) == 1, "states at different stages"
+        if len({frozenset(state.tensors()) for state in together}) > 1:
+            raise ValueError("a state that has settled on its prompt and one that has not cannot join")
+        if any(state._settings() != self._settings() for state in others):
+            raise ValueError("states that keep the past in different ways cannot join")
         joined = {
             name: torch.cat(_with_room([state.tensors()[name] for state in together], self.room.get(name)))
             for name in self.tensors()
         }
         return replace(self, **joined)
+
+    def _settings(self) -> dict[str, Any]:
+        """The fields that are no tensors, nor places for one."""
+        named = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in named.items() if value is not None and not isinstance(value, Tensor)}
 
     def grown(self, capacity: int) -> Self:
         """A copy with room for `capacity` tokens, at least as many as there was room for."""

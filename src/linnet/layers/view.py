@@ -3,15 +3,18 @@
 Legend: `B` batch, `T` tokens of the chunk.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 Counts = tuple[int, ...]
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,20 @@ class Record:
         """What is watched from now on belongs to the next layer."""
         if self.outputs is not None:
             self.outputs.append({})
+
+
+@dataclass(frozen=True)
+class DocumentPart:
+    """A part of a row's chunk in which no document begins but at its first token, if it is `fresh`.
+
+    position: of its first token.
+    """
+
+    row: int
+    begin: int
+    end: int
+    fresh: bool
+    position: int
 
 
 @dataclass(frozen=True)
@@ -84,20 +101,49 @@ class View:
         """The padding as a tensor, int64 `[B]`; None for none."""
         return None if self.padding is None else torch.tensor(self.padding, device=device)
 
+    def parts(self, batch: int, length: int) -> Iterator["DocumentPart"]:
+        """The parts of all rows of a chunk, row after row; padding is in none."""
+        documents = self.documents or ((),) * batch
+        rows = zip(documents, self.padding_of(batch), self.starts_of(batch), strict=True)
+        for row, (begins, padding, start) in enumerate(rows):
+            bounds = sorted({padding, *(begin for begin in begins if begin > padding), length})
+            for begin, end in pairwise(bounds):
+                fresh = begin > padding or any(place <= padding for place in begins)
+                yield DocumentPart(row, begin, end, fresh, 0 if fresh else start)
+
+    def positions_after(self, batch: int, length: int) -> Counts:
+        """Where each row stands behind a chunk; a document begins at 0."""
+        after = list(self.starts_of(batch))
+        for part in self.parts(batch, length):
+            after[part.row] = part.position + part.end - part.begin
+        return tuple(after)
+
     def end(self, length: int) -> int:
-        """The position behind the last token of the row that stands furthest."""
-        starts = (self.starts,) if isinstance(self.starts, int) else self.starts
-        padding = self.padding or (0,) * len(starts)
-        if len(starts) < len(padding):
-            starts = starts * len(padding)
-        return max(start + length - pad for start, pad in zip(starts, padding, strict=True))
+        """The position behind the last token of the row, or the document, that comes furthest."""
+        batch = max(len(rows) for rows in (self.documents or (), self.padding or (), self._starts))
+        parts = self.parts(batch, length)
+        return max((part.position + part.end - part.begin for part in parts), default=max(self._starts))
+
+    @property
+    def _starts(self) -> Counts:
+        return (self.starts,) if isinstance(self.starts, int) else self.starts
+
+    def remember(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` gives, made once for all layers of the pass."""
+        if key not in self._memory:
+            self._memory[key] = make()
+        made: Made = self._memory[key]
+        return made
+
+    @cached_property
+    def _memory(self) -> dict[Hashable, Any]:
+        return {}
 
     def offsets_B(self, device: torch.device) -> Tensor:
         """Position of a row's first place in the chunk, padding or not; int64 `[B]`, or `[1]` where rows agree."""
-        if self.padding is None:
-            return torch.tensor([self.starts] if isinstance(self.starts, int) else self.starts, device=device)
-        starts = self.starts_of(len(self.padding))
-        return torch.tensor([start - pad for start, pad in zip(starts, self.padding, strict=True)], device=device)
+        batch = max(len(self._starts), len(self.padding or ()))
+        pairs = zip(self.starts_of(batch), self.padding_of(batch), strict=True)
+        return self.remember(("offsets", device), lambda: torch.tensor([a - b for a, b in pairs], device=device))
 
     def positions(self, length: int, device: torch.device) -> Tensor:
         """Positions of a chunk's tokens: `[T]` where rows agree, else `[B, T]`; at padding any that is seen already."""
@@ -105,15 +151,16 @@ class View:
             return self._positions_in_documents(length, device)
         if self.uniform:
             return torch.arange(self.start, self.start + length, device=device)
+        offsets_B1 = self.offsets_B(device)[:, None]
         index_T = torch.arange(length, device=device)
-        return (index_T + self.offsets_B(device)[:, None]).clamp(min=0)
+        return self.remember(("positions", length, device), lambda: (index_T + offsets_B1).clamp(min=0))
 
     def _positions_in_documents(self, length: int, device: torch.device) -> Tensor:
         assert self.documents is not None
-        positions_BT = replace(self, documents=None).positions(length, device).expand(len(self.documents), -1).clone()
-        for position_T, begins in zip(positions_BT, self.documents, strict=True):
-            for begin, end in pairwise((*begins, length)):
-                position_T[begin:end] = torch.arange(end - begin, device=device)
+        positions_BT = torch.zeros(len(self.documents), length, dtype=torch.int64, device=device)
+        for part in self.parts(len(self.documents), length):
+            last = part.position + part.end - part.begin
+            positions_BT[part.row, part.begin : part.end] = torch.arange(part.position, last, device=device)
         return positions_BT
 
     def real(self, length: int, device: torch.device) -> Tensor | None:
@@ -121,14 +168,8 @@ class View:
         padding_B = self.padding_B(device)
         return None if padding_B is None else torch.arange(length, device=device) >= padding_B[:, None]
 
-    def of_rows(self, rows: Sequence[int]) -> "View":
-        """What the pass knows of some rows."""
-        pick = None if self.padding is None else tuple(self.padding[row] for row in rows)
-        starts = self.starts if isinstance(self.starts, int) else tuple(self.starts[row] for row in rows)
-        return replace(self, starts=starts, padding=pick, documents=None)
-
     def leave(self, name: str, value: Tensor) -> None:
-        """Leave a value for later layers."""
+        """Leave a value for later layers, `[B, T, ...]`: what is taken apart for a layer is put together again."""
         if self.record is not None:
             self.record.values[name] = value
 

@@ -102,7 +102,8 @@ def model_cost(spec: ModelSpec) -> ModelCost:
     """Add up the parts."""
     blocks, width = Cost(), spec.d_model
     for index, block in enumerate(spec.blocks):
-        blocks += projection_cost(width, block.width or spec.d_model) + block_cost(block, spec)
+        first = sum(before.repeat for before in spec.blocks[:index])
+        blocks += projection_cost(width, block.width or spec.d_model) + block_cost(block, spec, first)
         width = block.width or spec.d_model
         if block.norm.placement == "post" and block.norm.kind == "rms":
             blocks += _kept_alone(spec, index + 1, width)
@@ -114,16 +115,22 @@ def model_cost(spec: ModelSpec) -> ModelCost:
     return ModelCost(_embedding_cost(spec), blocks, _head_cost(spec, *head_matrix), head_matrix, spec.head.tied)
 
 
-def block_cost(block: BlockSpec, spec: ModelSpec) -> Cost:
-    """All layers of a block, without the projection that may stand before it."""
+def block_cost(block: BlockSpec, spec: ModelSpec, first: int = 0) -> Cost:
+    """All layers of a block, without the projection that may stand before it; `first`: number of its first layer."""
     width = block.width or spec.d_model
-    place = Place(width, spec.context_length, layers=spec.layers)
-    layer = block.mixer.cost(place) + block.norm.cost(width)
+    places = [Place(width, spec.context_length, first + index, spec.layers) for index in range(block.repeat)]
+    if block.share_weights:
+        return _layer_cost(block, places[0]).repeated(block.repeat, shared=True)
+    return sum((_layer_cost(block, place) for place in places), Cost())
+
+
+def _layer_cost(block: BlockSpec, place: Place) -> Cost:
+    layer = block.mixer.cost(place) + block.norm.cost(place.width)
     if block.feed_forward is not None:
-        layer += block.feed_forward.cost(place) + block.norm.cost(width)
+        layer += block.feed_forward.cost(place) + block.norm.cost(place.width)
         if block.residual == "parallel" and block.norm.kind == "layer":
-            layer += Cost(kept_per_token=-width)  # both norms keep the same input
-    return layer.repeated(block.repeat, shared=block.share_weights)
+            layer += Cost(kept_per_token=-place.width)  # both norms keep the same input
+    return layer
 
 
 def _kept_alone(spec: ModelSpec, reader: int, width: int) -> Cost:

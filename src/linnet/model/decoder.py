@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.layers.contract import FeedForward, Mixer, Place, Sublayer, sublayers_of
-from linnet.layers.passes import positions_after, run
+from linnet.layers.passes import check_view, run
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import NoState, State
 from linnet.layers.view import Counts, Record, View, at
@@ -240,6 +240,7 @@ class Decoder(nn.Module):
         Arguments as for `forward`; advances the state.
         """
         batch, length = tokens_BT.shape
+        check_view(batch, length, counts(padding), documents)
         view = self._view(state, batch, counts(padding), documents, record)
         if state is not None and view.end(length) > state.capacity:
             room = state.capacity - state.position
@@ -255,7 +256,7 @@ class Decoder(nn.Module):
             x = block(x, states[first : first + block.repeat], view)
             first += block.repeat
         if state is not None:
-            state.positions = positions_after(view, batch, length)
+            state.positions = view.positions_after(batch, length)
         return self.after_blocks(x)
 
     def _view(

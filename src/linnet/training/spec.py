@@ -141,6 +141,14 @@ class TrainingSpec(Spec):
             )
         return self
 
+    @model_validator(mode="after")
+    def _compiled_documents_have_one_shape(self) -> Self:
+        if self.compile and self.documents == "apart":
+            raise ValueError(
+                "compile: True: goes with documents: joined; documents apart are of other shapes in each batch"
+            )
+        return self
+
     @property
     def penalties(self) -> dict[str, dict[str, float] | None]:
         """The penalties that layers may have, by name, with the coefficients of their terms; None: not wanted."""

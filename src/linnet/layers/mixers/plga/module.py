@@ -51,8 +51,8 @@ class PlgaState(KeyValueState):
             self.operator = self.a = None
 
     def settle_as(self, other: Self) -> None:
-        """Take over its operator."""
-        self.operator = other.operator
+        """Take over its operator, or the `A` that it keeps."""
+        self.operator, self.a = other.operator, other.a
 
     def keep_settled(self, ready: bool) -> None:
         """See `State`; this is the paper's G-cache."""
@@ -130,6 +130,8 @@ class Plga(Mixer):
     def _deduced(self, q_BHTK: Tensor, view: View) -> DeductiveOutputs:
         """What the chunk's queries give; what training asks of it goes into the view."""
         assert isinstance(self.operator, PowerLawOperator)
+        if view.padding is not None and max(view.padding) == q_BHTK.shape[2]:
+            raise ValueError("a row without a token: no operator can be deduced of it; join it when it has read some")
         counted = self.density.part(q_BHTK, view.real(q_BHTK.shape[2], q_BHTK.device))
         with torch.autocast(device_type=q_BHTK.device.type, enabled=False):
             density_BHKK = density(*counted)

@@ -148,6 +148,13 @@ def test_an_interrupted_run_that_goes_on_ends_where_an_uninterrupted_one_ends(
     assert ends(tmp_path / "run") == ends(trained)
 
 
+def test_training_in_bfloat16_goes_nearly_the_same_way(train: Callable[..., int], trained: Path, tmp_path: Path):
+    assert train(tmp_path / "run", "training.precision=bfloat16") == 0
+    losses = [[line["loss"] for line in ends(out)[1] if "loss" in line] for out in (tmp_path / "run", trained)]
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
 @pytest.mark.parametrize("weights", PRECISIONS)
 def test_evaluate_in_every_precision(kind: str, weights: str, trained: Path, data: Path, figures: Figures):
     needs_int8(weights)

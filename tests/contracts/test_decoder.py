@@ -7,11 +7,12 @@ from weakref import WeakSet
 
 import pytest
 import torch
-from examples import EXAMPLES, FEED_FORWARD_EXAMPLES, WIDTH, inputs, name_of, randomised
+from examples import EXAMPLES, FEED_FORWARD_EXAMPLES, PLACE, WIDTH, inputs, name_of, randomised
 from torch import Tensor
 
 from linnet.inference.weights import convert_weights
 from linnet.layers.contract import MixerSpec, Place, Sublayer, SublayerSpec, linear_maps
+from linnet.layers.retention import EvictionPolicy
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -371,3 +372,50 @@ def test_compiled_training_gives_the_same_loss_and_gradients(spec: SublayerSpec)
     for eager, compiled in zip(*results, strict=True):
         # The rotary table is float32 by definition, and PLGA's powers multiply the last bit of its angles.
         assert (compiled - eager).norm() <= 1e-3 * eager.norm() + 1e-9
+
+
+def test_what_no_chunk_can_have_is_refused(decoder: Decoder):
+    for wrong in ((3,), (3, -1), (0, LENGTH + 1)):
+        with pytest.raises(ValueError, match=f"expected 2 numbers from 0 to {LENGTH}"):
+            decoder(tokens(2), padding=wrong)
+    for wrong in ([[1]], [[1], [LENGTH]], [[-1], []]):
+        with pytest.raises(ValueError, match=f"expected 2 lists of places below {LENGTH}"):
+            decoder(tokens(2), documents=wrong)
+
+
+@torch.no_grad()
+def test_a_new_document_needs_room_for_itself_alone(decoder: Decoder):
+    tokens_BT, state = tokens(1, 8), decoder.initial_state(1, LENGTH)
+    decoder(tokens(1, 10), state)
+    out = decoder(tokens_BT, state, documents=[[0]])
+    torch.testing.assert_close(out, decoder(tokens_BT))
+    assert state.positions == (8,)
+
+
+def test_gradients_of_documents_flow_within_a_chunk_with_a_state(decoder: Decoder):
+    tokens_BT, weight = tokens(1), decoder.embedding.tokens.weight
+    found = []
+    for state in (None, decoder.initial_state(1, LENGTH)):
+        out = decoder(tokens_BT, state, documents=[[4]])
+        found.append(torch.autograd.grad(out.square().sum(), weight)[0])
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_states_that_keep_the_past_in_other_ways_do_not_join():
+    ted = decoder_of([next(mixer for mixer in EXAMPLES if len(mixer.build(PLACE).retentions) > 1)])
+    states = [ted.initial_state(1, LENGTH, EvictionPolicy(top_k=k)) for k in (2, 9)]
+    with pytest.raises(ValueError, match="different ways cannot join"):
+        states[0].join(states[1])
+
+
+def test_a_row_settles_with_its_first_token(decoder: Decoder):
+    """Or says that it cannot: an operator is not deduced of nothing."""
+    tokens_BT, state = tokens(2), decoder.initial_state(2, LENGTH)
+    try:
+        decoder(tokens_BT[:, :3], state, padding=(3, 0))
+    except ValueError as error:
+        assert any(mixer.traits.settles for mixer in decoder.mixers), error
+        return
+    assert state.positions == (0, 3)
+    out = decoder(tokens_BT[:, 3:], state)
+    torch.testing.assert_close(out[:1], decoder(tokens_BT[:1, 3:]))

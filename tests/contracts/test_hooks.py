@@ -4,6 +4,7 @@ mixer that leaves values for later layers, one that sees the future and never se
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 import torch
@@ -12,13 +13,15 @@ from torch import Tensor, nn
 
 from linnet.core.errors import UserError
 from linnet.evaluation.frozen import frozen_state
+from linnet.inference.row_steps import RowSteps
 from linnet.inference.weights import convert_weights
 from linnet.layers.contract import FeedForward, Mixer, Place, Traits
 from linnet.layers.feed_forwards.mlp import PlainSpec
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.retention import FULL
 from linnet.layers.state import NoState, State
-from linnet.layers.view import View
+from linnet.layers.view import Record, View
+from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.objective import next_token_loss
@@ -49,9 +52,6 @@ class ShiftedFeedForward(FeedForward):
     def initial_state(self, batch, capacity, device, dtype, retention=FULL) -> LastToken:
         return LastToken(torch.zeros(batch, self.place.width, device=device, dtype=dtype))
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
-        return view.uniform
-
     def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
         before_BD = torch.zeros_like(x_BTD[:, 0]) if state is None else state.last
         shifted_BTD = torch.cat([before_BD[:, None], x_BTD[:, :-1]], dim=1)
@@ -81,6 +81,35 @@ class FirstValues(Mixer):
             view.leave("first values", v_BTD)
             return v_BTD
         return v_BTD + first_BTD
+
+
+class FirstValuesOfTwo(FirstValues):
+    """The same, reading the token before as well, so that documents and padding matter."""
+
+    traits = Traits(constant_state=True, window=2)
+
+    def initial_state(self, batch, capacity, device, dtype, retention=FULL) -> LastToken:
+        return LastToken(torch.zeros(batch, self.place.width, device=device, dtype=dtype))
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        before_BD = torch.zeros_like(x_BTD[:, 0]) if state is None else state.last
+        shifted_BTD = torch.cat([before_BD[:, None], x_BTD[:, :-1]], dim=1)
+        if state is not None:
+            state.last = x_BTD[:, -1]
+        return super().forward(x_BTD + 2 * shifted_BTD, None, view)
+
+
+class SeesBackwards(FeedForward):
+    """A feed-forward that reads the last token of the chunk."""
+
+    traits = Traits(causal=False, exact_when_split=False, constant_state=True)
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.map = nn.Linear(place.width, place.width)
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        return self.map(x_BTD[:, -1:].expand_as(x_BTD))
 
 
 class EverythingSeen(FirstValues):
@@ -168,3 +197,82 @@ def test_a_sublayer_alone_has_nobody_to_tell():
     toy = FirstValues(Place(WIDTH, 32)).double()
     x_BTD = inputs(1, 3)
     assert torch.equal(toy(x_BTD), toy.value(x_BTD))
+
+
+def test_values_for_later_layers_stay_with_their_rows_and_documents(monkeypatch: pytest.MonkeyPatch):
+    decoder = decoder_with(monkeypatch, FirstValuesOfTwo, None).double()
+    tokens_BT = tokens()
+    alone = [decoder(tokens_BT[:1, 4:]), decoder(tokens_BT[1:])]
+    padded = decoder(tokens_BT, padding=(4, 0))
+    torch.testing.assert_close(padded[:1, 4:], alone[0])
+    torch.testing.assert_close(padded[1:], alone[1])
+    for state in (None, decoder.initial_state(2, LENGTH)):
+        apart = decoder(tokens_BT, state, documents=[[4], [6]])
+        torch.testing.assert_close(apart[:1, 4:], alone[0])
+        torch.testing.assert_close(apart[1:, 6:], decoder(tokens_BT[1:, 6:]))
+
+
+def test_values_for_later_layers_stay_with_rows_that_stand_apart(monkeypatch: pytest.MonkeyPatch):
+    decoder = decoder_with(monkeypatch, FirstValuesOfTwo, None).double()
+    tokens_BT, states = tokens(), [decoder.initial_state(1, LENGTH) for _ in range(2)]
+    for row, length in enumerate((3, 7)):
+        decoder(tokens_BT[row : row + 1, :length], states[row])
+    batch = states[0].join(states[1])
+    out = decoder(torch.stack([tokens_BT[0, 3:4], tokens_BT[1, 7:8]]), batch)
+    torch.testing.assert_close(out[:1], decoder(tokens_BT[:1, :4])[:, 3:])
+    torch.testing.assert_close(out[1:], decoder(tokens_BT[1:, :8])[:, 7:])
+
+
+def test_values_for_later_layers_are_left_in_steps_on_rows_too(monkeypatch: pytest.MonkeyPatch):
+    decoder = decoder_with(monkeypatch, FirstValuesOfTwo, None)
+    monkeypatch.undo()  # of three layers the last may step on rows
+    place = Place(WIDTH, 32)
+    decoder.blocks[0].layers[2].mixer = AttentionSpec(heads=2).build(place)
+    tokens_BT = tokens()[:1]
+    state, other = decoder.initial_state(1, LENGTH), decoder.initial_state(1, LENGTH)
+    with torch.no_grad():
+        decoder(tokens_BT[:, :5], state), decoder(tokens_BT[:, :5], other)
+        steps = RowSteps.of(decoder, state)
+        assert steps is not None
+        expected = decoder.hidden(tokens_BT[:, 5:6], other)
+        torch.testing.assert_close(steps.read(tokens_BT[:, 5:6]), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_loss_is_a_mean_over_all_documents(monkeypatch: pytest.MonkeyPatch):
+    decoder = decoder_with(monkeypatch, None, ShiftedFeedForward).double()
+    tokens_BT, record = tokens(), Record()
+    decoder.hidden(tokens_BT, documents=[[3], []], record=record)
+    parts = [tokens_BT[:1, :3], tokens_BT[:1, 3:], tokens_BT[1:]]
+    each = []
+    for part in parts:
+        each.append(Record())
+        decoder.hidden(part, record=each[-1])
+    for layer in range(3):
+        expected = sum(alone.losses[layer].value for alone in each) / 3
+        torch.testing.assert_close(record.losses[layer].value, expected)
+
+
+def test_a_feed_forward_that_sees_the_future_is_no_causal_evaluation(monkeypatch: pytest.MonkeyPatch):
+    decoder = decoder_with(monkeypatch, None, SeesBackwards)
+    with pytest.raises(UserError, match="sees later tokens always"):
+        frozen_state(decoder, tokens()[:1], 1, LENGTH)
+
+
+class GrowingSpec(PlainSpec):
+    """More parameters in every layer."""
+
+    kind: Literal["growing"] = "growing"
+
+    def build(self, place: Place):
+        return PlainSpec(hidden=self.hidden + place.index).build(place)
+
+    def cost(self, place: Place):
+        return PlainSpec(hidden=self.hidden + place.index).cost(place)
+
+
+def test_the_cost_of_a_layer_may_depend_on_its_number(monkeypatch: pytest.MonkeyPatch):
+    block = {"repeat": 3, "mixer": {"kind": "ted"}, "feed_forward": {"kind": "mlp", "hidden": 8}}
+    spec = ModelSpec.parse({"vocab_size": 11, "d_model": WIDTH, "context_length": 8, "blocks": [block] * 2}, "test")
+    blocks = [each.model_copy(update={"feed_forward": GrowingSpec(hidden=8)}) for each in spec.blocks]
+    spec = spec.model_copy(update={"blocks": blocks})
+    assert model_cost(spec).parameters == sum(p.numel() for p in Decoder(spec).parameters())

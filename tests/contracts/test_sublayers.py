@@ -385,3 +385,11 @@ def test_undecayed_parameters_are_its_own(sublayer: Sublayer):
     assert len(set(undecayed)) == len(undecayed)
     vectors = {id(parameter) for parameter in sublayer.parameters() if parameter.dim() < 2}
     assert vectors <= set(undecayed)
+    maps = {id(linear.weight) for linear in linear_maps(sublayer)}
+    assert not maps & set(undecayed)
+
+
+def test_a_state_is_made_where_it_is_wanted(sublayer: Sublayer):
+    state = sublayer.initial_state(2, LENGTH, torch.device("meta"), torch.bfloat16)
+    assert all(tensor.is_meta for tensor in state.tensors().values())
+    assert all(tensor.dtype != torch.float64 for tensor in state.tensors().values())

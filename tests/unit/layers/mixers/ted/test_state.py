@@ -130,3 +130,32 @@ def test_gradients_flow_within_a_chunk_of_a_policy_and_not_into_the_next():
     for start, end in ((0, 5), (5, 9)):
         mixer(x[:, start:end], state, View(start)).square().sum().backward()
     assert mixer.rate_weight.grad is not None and mixer.rate_weight.grad.abs().max() > 0
+
+
+@torch.no_grad()
+@contexts
+def test_documents_in_one_row_begin_with_nothing(context):
+    mixer, x = build(), inputs()
+    state = empty(mixer, context)
+    together = run(mixer, x[:, :30], state, View(documents=((7, 20), ())))
+    later = run(mixer, x[:, 30:], state, View((10, 30)))
+    for row, begin in ((0, 20), (1, 0)):
+        alone = empty(mixer, context, 1)
+        own = x[row : row + 1]
+        expected = [run(mixer, own[:, begin:30], alone, View(0)), run(mixer, own[:, 30:], alone, View(30 - begin))]
+        found = torch.cat([together[row : row + 1, begin:], later[row : row + 1]], dim=1)
+        torch.testing.assert_close(found, torch.cat(expected, dim=1))
+
+
+@torch.no_grad()
+@contexts
+def test_rows_take_in_pieces_of_different_lengths(context):
+    mixer, x = build(), inputs()
+    together, alone = empty(mixer, context), [empty(mixer, context, 1) for _ in range(2)]
+    run(mixer, x[:, :9], together, View(0))
+    joint = torch.stack([torch.cat([x[0, :4], x[0, 9:12]]), x[1, 9:16]])
+    out = run(mixer, joint, together, View(9, (4, 0)))
+    for row, length in ((0, 3), (1, 7)):
+        run(mixer, x[row : row + 1, :9], alone[row], View(0))
+        expected = run(mixer, x[row : row + 1, 9 : 9 + length], alone[row], View(9))
+        torch.testing.assert_close(out[row : row + 1, 7 - length :], expected)

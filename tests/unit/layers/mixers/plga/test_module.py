@@ -1,0 +1,13 @@
+from linnet.layers.contract import Place
+from linnet.layers.mixers.plga import PlgaSpec
+
+
+def test_the_matrices_of_the_operator_decay_with_the_weights():
+    """As in the paper; biases and norms do not."""
+    mixer = PlgaSpec(heads=2, metric_hidden=6, residual_units=1).build(Place(16, 64))
+    undecayed = {id(parameter) for parameter in mixer.undecayed()}
+    free = {name for name, parameter in mixer.named_parameters() if id(parameter) in undecayed}
+    decayed = {name for name, _ in mixer.named_parameters()} - free
+    assert {"operator.metric_weight", "operator.power", "operator.curvature_weight", "out.weight"} <= decayed
+    assert {"operator.metric_bias", "operator.curvature_bias", "operator.norm.weight", "out.bias"} <= free
+    assert mixer.penalties == {"dag"}

@@ -113,6 +113,8 @@ class View:
 
     def positions_after(self, batch: int, length: int) -> Counts:
         """Where each row stands behind a chunk; a document begins at 0."""
+        if self.padding is None and self.documents is None:
+            return tuple(start + length for start in self.starts_of(batch))
         after = list(self.starts_of(batch))
         for part in self.parts(batch, length):
             after[part.row] = part.position + part.end - part.begin
@@ -120,6 +122,11 @@ class View:
 
     def end(self, length: int) -> int:
         """The position behind the last token of the row, or the document, that comes furthest."""
+        if self.padding is None and self.documents is None:
+            return max(self._starts) + length
+        return self.remember(("end", length), lambda: self._end(length))
+
+    def _end(self, length: int) -> int:
         batch = max(len(rows) for rows in (self.documents or (), self.padding or (), self._starts))
         parts = self.parts(batch, length)
         return max((part.position + part.end - part.begin for part in parts), default=max(self._starts))

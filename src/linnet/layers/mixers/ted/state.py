@@ -108,8 +108,20 @@ class FullState(TedState):
         else:
             write_rows(self.values, v_BTD, view)
             write_rows(self.rates, rates_BTN, view)
+            if length == 1:
+                return self._read_tokens(view, end)
             values_BSD, rates_BSN = self._ending_together(view, length, end)
         return sums(rates_BSN, by_head(values_BSD, self.rates), length).flatten(2)
+
+    def _read_tokens(self, view: View, end: int) -> Tensor:
+        """One token of each row, wherever it stands: `[B, 1, D]`."""
+        ages_BS = view.offsets_B(self.rates.device)[:, None] - torch.arange(end, device=self.rates.device)
+        weights_BSN = (
+            (-self.rates[:, :end] * ages_BS.clamp(min=0)[..., None]).exp().masked_fill((ages_BS < 0)[..., None], 0.0)
+        )
+        v_BNSC = by_head(self.values[:, :end], self.rates).transpose(1, 2)
+        out_BN1C = weights_BSN.mT[:, :, None].to(v_BNSC.dtype) @ v_BNSC
+        return out_BN1C.transpose(1, 2).flatten(2)
 
     def _ending_together(self, view: View, length: int, end: int) -> tuple[Tensor, Tensor]:
         """Quantities and rates with each row's last token in the last place, nothing before the shorter rows."""
@@ -143,18 +155,24 @@ class FullState(TedState):
 
 @dataclass
 class BankState(TedState):
-    """The running sums and two chunks of tokens, `[B, N, E, C]`, their rates, and what the sums' rounding took off."""
+    """The running sums and two chunks of tokens, `[B, N, E, C]`, their rates, and what the sums' rounding took off.
+
+    lead: by how much the clock of each row, by which chunks begin, is ahead of its position, int64 `[B]`: the padding
+        of the prompt, so that rows that began together go on together.
+    """
 
     bank: RateBank = field(repr=False)
     entries: Tensor
     rates: Tensor
     low: Tensor
+    lead: Tensor
 
     @classmethod
     def empty(cls, shape: Shape, bank: RateBank) -> Self:
         """No token yet."""
         empty = DecayBank.empty((shape.batch, shape.heads, shape.channels), bank, shape.dtype, shape.device)
-        return cls(bank, empty.entries_BNEH, empty.rates_BNE, empty.low_BNRH)
+        lead_B = torch.zeros(shape.batch, dtype=torch.int64, device=shape.device)
+        return cls(bank, empty.entries_BNEH, empty.rates_BNE, empty.low_BNRH, lead_B)
 
     @property
     def retention(self) -> Retention:
@@ -162,23 +180,34 @@ class BankState(TedState):
         return BankRetention(self.bank.length)
 
     def takes(self, view: View, length: int) -> bool:
-        """Rows at one position: chunks begin together."""
-        return view.uniform
+        """Rows whose chunks begin together; with padding those that begin."""
+        lead = self.lead.tolist()
+        if view.padding is not None:
+            return view.starts == 0 and not any(lead)
+        clocks = zip(view.starts_of(len(lead)), lead, strict=True)
+        return len({start + ahead for start, ahead in clocks}) == 1
 
     def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums) -> Tensor:
         """See `TedState`; every weight is right to the bank's bound."""
-        stream = DecayBank(self.bank, self.entries, self.rates, self.low, view.start)
+        if view.padding is not None:
+            self.lead = torch.tensor(view.padding, device=self.lead.device)
+            clock = 0
+        else:
+            clock = view.starts_of(len(self.lead))[0] + int(self.lead[0])
+        stream = DecayBank(self.bank, self.entries, self.rates, self.low, clock)
         return stream.append(rates_BTN, by_head(v_BTD, rates_BTN)).flatten(2)
 
     def row_reader(self) -> RowReader:
         """See `TedState`."""
         row = BankRow(DecayBank(self.bank, self.entries, self.rates, self.low))
-        heads, channels = self.low.shape[1], self.low.shape[3]
+        heads, channels, ahead = self.low.shape[1], self.low.shape[3], int(self.lead[0])
         if heads == 1:
-            return lambda rates_1N, v_1D, position: row.append(rates_1N[0], v_1D, position)
-        return lambda rates_1N, v_1D, position: row.append(rates_1N[0], v_1D.reshape(heads, channels), position).view(
-            1, -1
-        )
+            return lambda rates_1N, v_1D, position: row.append(rates_1N[0], v_1D, position + ahead)
+
+        def read(rates_1N: Tensor, v_1D: Tensor, position: int) -> Tensor:
+            return row.append(rates_1N[0], v_1D.reshape(heads, channels), position + ahead).view(1, -1)
+
+        return read
 
     def forget(self) -> Self:
         """An empty copy; the fixed rates stay."""

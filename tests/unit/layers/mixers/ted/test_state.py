@@ -112,7 +112,7 @@ def test_the_bank_has_the_same_bytes_for_any_number_of_tokens():
     before, fixed = state.nbytes, len(state.bank.rates_R)
     feed(mixer, x, state, [0, LENGTH])
     per_head = 8 * ((fixed + 8) * (WIDTH // 2 + 1) + fixed * WIDTH // 2)
-    assert state.nbytes == before == 2 * 2 * per_head
+    assert state.nbytes == before == 2 * (2 * per_head + 8)  # and each row's clock
     assert state.sizes(LENGTH).tolist() == [fixed + 4] * 2 and state.sizes(6).tolist() == [fixed + 6] * 2
 
 

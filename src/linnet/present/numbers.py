@@ -9,11 +9,6 @@ def metric(count: float) -> str:
     return _readable(count, 1000, ("", "k", "M", "G", "T"))
 
 
-def compact(count: float) -> str:
-    """Three digits and a letter, as `parse` reads them: `1.08M`, `60G`."""
-    return metric(count).replace(" ", "").replace(",", "")
-
-
 def scientific(value: float, digits: int = 3) -> str:
     """So many digits and a power of ten, as `parse` reads them: `5.76e23`, and `1e18` where it is just that."""
     mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
@@ -39,11 +34,6 @@ def grouped(count: float) -> str:
 def bits(bits_per_byte: float) -> str:
     """Bits per byte: `0.912`."""
     return f"{bits_per_byte:.3f}"
-
-
-def signed_bits(bits_per_byte: float) -> str:
-    """A difference in bits per byte: `+0.031`."""
-    return signed(bits_per_byte, 3)
 
 
 def signed(value: float, decimals: int) -> str:

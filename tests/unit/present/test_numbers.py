@@ -69,8 +69,8 @@ def test_duration(seconds: float, text: str):
 
 def test_bits_are_told_to_three_places_and_a_difference_has_a_sign():
     assert numbers.bits(0.73129) == "0.731"
-    assert numbers.signed_bits(0.03129) == "+0.031"
-    assert numbers.signed_bits(-0.03129) == "-0.031"
+    assert numbers.signed(0.03129, 3) == "+0.031"
+    assert numbers.signed(-0.03129, 3) == "-0.031"
 
 
 @pytest.mark.parametrize(("count", "text"), [(1, "1"), (1000, "1,000"), (1024, "1k"), (65536, "64k"), (1500, "1,500")])
@@ -109,8 +109,6 @@ def test_a_plain_number_is_just_that_number(value: float):
 @given(st.floats(1e-3, 1e18))
 def test_what_is_written_short_is_read_again(value: float):
     assert amounts.parse(numbers.scientific(value), "x") == pytest.approx(value, rel=0.0051)
-    if value >= 1:
-        assert amounts.parse(numbers.compact(value), "x") == pytest.approx(value, rel=0.0501)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +117,3 @@ def test_what_is_written_short_is_read_again(value: float):
 )
 def test_powers_of_ten(value: float, text: str):
     assert numbers.scientific(value) == text
-
-
-@pytest.mark.parametrize(("count", "text"), [(21_310_000, "21.3M"), (6e10, "60G"), (999, "999"), (3e18, "3000000T")])
-def test_compact(count: float, text: str):
-    assert numbers.compact(count) == text

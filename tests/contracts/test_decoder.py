@@ -217,12 +217,20 @@ def sublayers_like(decoder: Decoder, spec: SublayerSpec) -> list[Sublayer]:
 
 
 def test_starting_values_are_the_sublayers_own(spec: SublayerSpec, monkeypatch: pytest.MonkeyPatch):
-    """But for the weights of `nn.linear.Linear`, which the description draws."""
+    """But for the weights of `nn.linear.Linear`, which the description draws, and which nothing else may set."""
     built: list[dict[str, Tensor]] = []
-    build = type(spec).build
+    build, reset = type(spec).build, Linear.reset_parameters
+    fresh: dict[int, Tensor] = {}
+
+    def first_weights(self: Linear) -> None:
+        reset(self)
+        fresh[id(self)] = self.weight.detach().clone()
 
     def remembered(self: SublayerSpec, place: Place) -> Sublayer:
         sublayer = build(self, place)
+        for name, part in sublayer.named_modules():
+            own = isinstance(part, Linear) and not torch.equal(part.weight, fresh[id(part)])
+            assert not own, f"{name} was set when it was built, and is drawn anew: make it a torch.nn.Linear"
         drawn = {id(part.weight) for part in sublayer.modules() if isinstance(part, Linear)}
         tensors = [*sublayer.named_parameters(), *sublayer.named_buffers()]
         given = sublayer.given
@@ -230,6 +238,7 @@ def test_starting_values_are_the_sublayers_own(spec: SublayerSpec, monkeypatch: 
         return sublayer
 
     monkeypatch.setattr(type(spec), "build", remembered)
+    monkeypatch.setattr(Linear, "reset_parameters", first_weights)
     decoder = Decoder(model_of(spec))
     own = [values for values in built if values.keys() <= dict(sublayers_like(decoder, spec)[0].state_dict()).keys()]
     for sublayer, values in zip(sublayers_like(decoder, spec), own[-2:], strict=True):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from linnet.layers.contract import Sublayer, SublayerSpec, linear_maps
+from linnet.layers.contract import Place, Sublayer, SublayerSpec, linear_maps
 from linnet.layers.passes import run
 from linnet.layers.state import State
 from linnet.layers.view import View, at
@@ -68,6 +68,19 @@ def test_predicted_state_bytes_are_the_allocated_ones(spec: SublayerSpec, sublay
         assert state.nbytes == spec.cost(PLACE).state_bytes(capacity, element_bytes)
         assert state.held_nbytes(capacity) == state.nbytes
         assert state.held_nbytes(PROMPT) == spec.cost(PLACE).state_bytes(PROMPT, element_bytes)
+
+
+def test_what_is_predicted_holds_at_another_width(spec: SublayerSpec):
+    place = Place(48, PLACE.context_length)
+    spec.check(place.width)
+    cost, sublayer, x_BTD = spec.cost(place), spec.build(place), torch.randn(1, 7, place.width)
+    assert cost.parameters == sum(p.numel() for p in sublayer.parameters())
+    state = empty_state(sublayer, 1, dtype=torch.float32)
+    sublayer(x_BTD, state)
+    assert state.nbytes == cost.state_bytes(LENGTH)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        sublayer(x_BTD.requires_grad_())
+    assert cost.flops(7) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 33])

@@ -28,8 +28,16 @@ class Spec(BaseModel):
         """Refused first, with what was probably meant: a key that is misspelt is also missing."""
         for key in data if isinstance(data, dict) else ():
             if key not in cls.model_fields:
-                raise ValueError(unknown_key(key, data[key], cls.model_fields))
+                within = [f"{name}.{key}" for name, fields in cls._sections().items() if key in fields]
+                raise ValueError(unknown_key(key, data[key], cls.model_fields, within))
         return data
+
+    @classmethod
+    def _sections(cls) -> dict[str, Collection[str]]:
+        """The fields of each field that is a description itself."""
+        kinds = {name: field.annotation for name, field in cls.model_fields.items()}
+        specs = {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Spec)}
+        return {name: spec.model_fields for name, spec in specs.items()}
 
     @model_validator(mode="before")
     @classmethod
@@ -60,9 +68,14 @@ class Spec(BaseModel):
             raise UserError(f"{assigned_by if by_hand else f'{origin}: '}{said}") from error
 
 
-def unknown_key(key: Any, value: Any, fields: Collection[str]) -> str:
-    """What is said of a key that is none of `fields`: what was probably meant, or what would be accepted."""
+def unknown_key(key: Any, value: Any, fields: Collection[str], within: Collection[str] = ()) -> str:
+    """What is said of a key that is none of `fields`: what was probably meant, or what would be accepted.
+
+    within: where fields of that very name stand.
+    """
     instead = meant(str(key), fields, f"accepted: {', '.join(fields)}")
+    if within:
+        instead = f"did you mean {' or '.join(within)}?"
     return f"{key}: unknown key (value {_short(value)}); {instead}"
 
 

@@ -42,6 +42,11 @@ class PackedLinear(nn.Module, ABC):
         self.register_buffer("bias", None if bias_O is None else bias_O.detach())
 
     @property
+    def out_features(self) -> int:
+        """As of the map in whose place it stands."""
+        return sum(self.parts)
+
+    @property
     @abstractmethod
     def weight(self) -> Tensor:
         """The matrix `[O, I]` that the products are with, made anew at each call."""

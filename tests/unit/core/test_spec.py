@@ -148,3 +148,16 @@ def test_no_assignment_raises_anything_else(path: str, value: str):
     except UserError:
         return
     assert isinstance(changed, dict)
+
+
+class Inner(Spec):
+    steps: int = 1
+
+
+class Outer(Spec):
+    training: Inner = Inner()
+
+
+def test_a_key_that_belongs_into_a_section_is_told_which():
+    with pytest.raises(UserError, match=r"steps: unknown key \(value 20\); did you mean training.steps\?"):
+        Outer.parse({"steps": 20}, "run.yaml")

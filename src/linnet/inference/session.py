@@ -128,11 +128,15 @@ class Session:
     @classmethod
     def load(cls, model: LanguageModel, path: str | Path) -> Self:
         """Go on where a stream of this model was saved; `UserError` names the file and why it is no such one."""
-        state = load_state(model.decoder, path)
-        standing = _read_standing(path)
+        text = read_notes(path).get(STREAM)
+        standing: dict[str, Any] = {} if text is None else json.loads(text)
         for field, own in (("model", fingerprint(model.decoder)), ("tokenizer", model.tokenizer.hash)):
-            if standing[field] != own:
-                raise UserError(f"{path}: a stream of another {field}; expected one that this model has written")
+            if standing and standing[field] != own:
+                expected = "expected one that this model has written, with weights of this precision"
+                raise UserError(f"{path}: a stream of another {field}; {expected}")
+        state = load_state(model.decoder, path)
+        if not standing:
+            raise UserError(f"{path}: a decode state alone, without its stream; expected what a session has saved")
         session = cls(model)
         session._state, session._pending = state, standing["pending"]
         session._text.go_on(standing["text"])
@@ -172,11 +176,3 @@ def fingerprint(decoder: Decoder) -> str:
     for parameter in (decoder.embedding.tokens.weight, *decoder.layers[0].mixer.parameters()):
         digest.update(parameter.detach().flatten()[:1024].to("cpu", torch.float32).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _read_standing(path: str | Path) -> dict[str, Any]:
-    text = read_notes(path).get(STREAM)
-    if text is None:
-        raise UserError(f"{path}: a decode state alone, without its stream; expected what a session has saved")
-    standing: dict[str, Any] = json.loads(text)
-    return standing

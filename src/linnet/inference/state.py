@@ -5,7 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -74,9 +74,12 @@ def _positions(tensors: dict[str, Tensor], batch: int, path: Path) -> Tensor:
 
 
 def read_notes(path: str | Path) -> dict[str, str]:
-    """What was written with a state that has been read."""
-    with safe_open(path, "pt") as file:
-        return dict(file.metadata() or {})
+    """What was written with a state; nothing where the file is no such one, which `load_state` says."""
+    try:
+        with safe_open(path, "pt") as file:
+            return dict(file.metadata() or {})
+    except (OSError, SafetensorError):
+        return {}
 
 
 def grown(state: DecoderState, capacity: int) -> DecoderState:

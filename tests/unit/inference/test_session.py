@@ -115,8 +115,11 @@ def test_a_bank_is_not_read_beyond_its_bound():
 def test_a_stream_of_another_model_is_refused(tmp_path: Path):
     path = tmp_path / "stream.safetensors"
     _session(speaker(seed=1)).save(path)
-    with pytest.raises(UserError, match="a stream of another model"):
-        Session.load(speaker(seed=0), path)
+    for other in (speaker(seed=0), speaker(TED)):
+        with pytest.raises(UserError, match="a stream of another model"):
+            Session.load(other, path)
+    with pytest.raises(UserError, match="no such file"):
+        Session.load(speaker(), tmp_path / "missing")
 
 
 def test_a_state_without_its_stream_is_refused(tmp_path: Path):

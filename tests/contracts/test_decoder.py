@@ -12,7 +12,8 @@ from torch import Tensor
 
 from linnet.inference.weights import convert_weights
 from linnet.layers.contract import MixerSpec, Place, Sublayer, SublayerSpec, linear_maps
-from linnet.layers.retention import EvictionPolicy
+from linnet.layers.retention import BankRetention, EvictionPolicy
+from linnet.layers.view import Record
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -415,6 +416,9 @@ def test_states_that_keep_the_past_in_other_ways_do_not_join():
     states = [ted.initial_state(1, LENGTH, EvictionPolicy(top_k=k)) for k in (2, 9)]
     with pytest.raises(ValueError, match="different ways cannot join"):
         states[0].join(states[1])
+    banks = [ted.initial_state(1, capacity, BankRetention()) for capacity in (20, 4000)]
+    with pytest.raises(ValueError, match="different ways cannot join"):
+        banks[0].join(banks[1])
 
 
 def test_a_row_settles_with_its_first_token(decoder: Decoder):
@@ -428,3 +432,14 @@ def test_a_row_settles_with_its_first_token(decoder: Decoder):
     assert state.positions == (0, 3)
     out = decoder(tokens_BT[:, 3:], state)
     torch.testing.assert_close(out[:1], decoder(tokens_BT[:1, 3:]))
+
+
+@torch.no_grad()
+def test_what_is_shown_is_of_the_documents_that_show_it(decoder: Decoder):
+    """A row that goes on has settled; one that begins anew shows what it settles on."""
+    tokens_BT, state, record = tokens(2), decoder.initial_state(2, LENGTH), Record(outputs=[])
+    decoder(tokens_BT[:, :4], state)
+    decoder(tokens_BT[:, 4:], state, documents=[[], [2]], record=record)
+    assert record.outputs is not None
+    for mixer, shown in zip(decoder.mixers, record.outputs, strict=True):
+        assert bool(shown) == (mixer.operator_shape is not None)

@@ -90,17 +90,21 @@ def _placed(pieces: Sequence[Piece], values_NL: Sequence[Tensor], x_BTD: Tensor)
 
 
 def _gather(pieces: Sequence[Piece], x_BTD: Tensor, record: Record) -> None:
-    """Values at their places, losses as means over all rows, outputs one row after another."""
+    """Values at their places; of the rows that have them, losses as means, outputs one after another."""
     records = [piece.record for piece in pieces if piece.record is not None]
     for name in records[0].values:
         record.values[name] = _placed(pieces, [each.values[name] for each in records], x_BTD)
-    counts = [len(piece.rows_NL) for piece in pieces]
-    for losses in zip(*(each.losses for each in records), strict=True):
-        weighted = torch.stack([count * loss.value for count, loss in zip(counts, losses, strict=True)])
-        record.losses.append(AddedLoss(losses[0].name, weighted.sum() / sum(counts), losses[0].coefficient))
+    by_name: dict[str, list[tuple[int, AddedLoss]]] = {}
+    for piece, own in zip(pieces, records, strict=True):
+        for loss in own.losses:
+            by_name.setdefault(loss.name, []).append((len(piece.rows_NL), loss))
+    for name, losses in by_name.items():
+        mean = torch.stack([rows * loss.value for rows, loss in losses]).sum() / sum(rows for rows, _ in losses)
+        record.losses.append(AddedLoss(name, mean, losses[0][1].coefficient))
     if record.outputs is not None:
         shown = [each.outputs[0] for each in records if each.outputs is not None]
-        record.outputs[-1] |= {name: torch.cat([each[name] for each in shown]) for name in shown[0]}
+        for name in dict.fromkeys(name for each in shown for name in each):
+            record.outputs[-1][name] = torch.cat([each[name] for each in shown if name in each])
 
 
 def _documents_alone(sublayer: Sublayer, x_BTD: Tensor, view: View) -> Tensor:
@@ -150,7 +154,7 @@ def _by_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, view: Vie
         if own is not None:
             states.append(own)
     if state is not None:
-        resting = [row for row in range(batch) if row not in set(order)]
+        resting = sorted(set(range(batch)) - set(order))
         if resting:
             states.append(state.select(torch.tensor(resting, device=x_BTD.device)))
         back = torch.tensor(order + resting, device=x_BTD.device).argsort()

@@ -62,6 +62,11 @@ class DocumentPart:
     fresh: bool
     position: int
 
+    @property
+    def after(self) -> int:
+        """The position behind its last token."""
+        return self.position + self.end - self.begin
+
 
 @dataclass(frozen=True)
 class View:
@@ -117,7 +122,7 @@ class View:
             return tuple(start + length for start in self.starts_of(batch))
         after = list(self.starts_of(batch))
         for part in self.parts(batch, length):
-            after[part.row] = part.position + part.end - part.begin
+            after[part.row] = part.after
         return tuple(after)
 
     def end(self, length: int) -> int:
@@ -128,8 +133,7 @@ class View:
 
     def _end(self, length: int) -> int:
         batch = max(len(rows) for rows in (self.documents or (), self.padding or (), self._starts))
-        parts = self.parts(batch, length)
-        return max((part.position + part.end - part.begin for part in parts), default=max(self._starts))
+        return max((part.after for part in self.parts(batch, length)), default=max(self._starts))
 
     @property
     def _starts(self) -> Counts:
@@ -166,8 +170,7 @@ class View:
         assert self.documents is not None
         positions_BT = torch.zeros(len(self.documents), length, dtype=torch.int64, device=device)
         for part in self.parts(len(self.documents), length):
-            last = part.position + part.end - part.begin
-            positions_BT[part.row, part.begin : part.end] = torch.arange(part.position, last, device=device)
+            positions_BT[part.row, part.begin : part.end] = torch.arange(part.position, part.after, device=device)
         return positions_BT
 
     def real(self, length: int, device: torch.device) -> Tensor | None:

@@ -240,8 +240,9 @@ class Decoder(nn.Module):
         Arguments as for `forward`; advances the state.
         """
         batch, length = tokens_BT.shape
-        check_view(batch, length, counts(padding), documents)
-        view = self._view(state, batch, counts(padding), documents, record)
+        padded = counts(padding)
+        check_view(batch, length, padded, documents)
+        view = self._view(state, padded, documents, record)
         if state is not None and view.end(length) > state.capacity:
             room = state.capacity - state.position
             raise ValueError(f"{length} more tokens: the state has room for {room}")
@@ -262,7 +263,6 @@ class Decoder(nn.Module):
     def _view(
         self,
         state: DecoderState | None,
-        batch: int,
         padding: Counts | None,
         documents: Sequence[Sequence[int]] | None,
         record: Record | None,

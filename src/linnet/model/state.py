@@ -1,7 +1,7 @@
 """The decode state of a whole decoder: its sublayers' states and the position of each row."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -47,20 +47,20 @@ class DecoderState:
 
     def fork(self) -> "DecoderState":
         """An independent copy."""
-        layers, feed_forwards = (tuple(state.fork() for state in part) for part in (self.layers, self.feed_forwards))
-        return replace(self, layers=layers, feed_forwards=feed_forwards)
+        return self._with(lambda state: state.fork(), self.capacity, self.positions)
 
     def forget(self) -> "DecoderState":
         """A copy that has seen no token, but keeps what was settled at the prompt."""
-        layers, feed_forwards = (tuple(state.forget() for state in part) for part in (self.layers, self.feed_forwards))
-        return DecoderState(layers, feed_forwards, self.capacity, (0,) * len(self.positions))
+        return self._with(lambda state: state.forget(), self.capacity, (0,) * len(self.positions))
 
     def select(self, rows: Tensor) -> "DecoderState":
         """A copy with the given rows of the batch (int64 `[B']`; a row may repeat): how streams leave."""
-        layers, feed_forwards = (
-            tuple(state.select(rows) for state in part) for part in (self.layers, self.feed_forwards)
-        )
-        return DecoderState(layers, feed_forwards, self.capacity, tuple(self.positions[row] for row in rows.tolist()))
+        positions = tuple(self.positions[row] for row in rows.tolist())
+        return self._with(lambda state: state.select(rows), self.capacity, positions)
+
+    def grown(self, capacity: int) -> "DecoderState":
+        """A copy with room for `capacity` tokens, at least as many as there was room for."""
+        return self._with(lambda state: state.grown(capacity), capacity, self.positions)
 
     def join(self, *others: "DecoderState") -> "DecoderState":
         """A copy with the streams of the others behind its own, and the room of the roomiest."""
@@ -72,12 +72,10 @@ class DecoderState:
         positions = tuple(position for state in together for position in state.positions)
         return DecoderState(layers, feed_forwards, max(state.capacity for state in together), positions)
 
-    def grown(self, capacity: int) -> "DecoderState":
-        """A copy with room for `capacity` tokens, at least as many as there was room for."""
-        layers, feed_forwards = (
-            tuple(state.grown(capacity) for state in part) for part in (self.layers, self.feed_forwards)
-        )
-        return DecoderState(layers, feed_forwards, capacity, self.positions)
+    def _with(self, change: Callable[[State], State], capacity: int, positions: Counts) -> "DecoderState":
+        """A copy in which every state is changed."""
+        layers, feed_forwards = (tuple(map(change, part)) for part in (self.layers, self.feed_forwards))
+        return DecoderState(layers, feed_forwards, capacity, positions)
 
     def crop(self, length: int) -> None:
         """Let every row go back to its first `length` tokens; `ValueError` if one has seen fewer."""

@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from harness import contest, gate, report, threads_from_command_line
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
-from linnet.interop.names import from_llama
+from linnet.interop.names import LLAMA, renamed
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -27,7 +27,7 @@ def models() -> tuple[Decoder, LlamaForCausalLM]:
     )  # fmt: skip
     theirs = LlamaForCausalLM(config).eval()
     ours = Decoder(spec)
-    ours.load_state_dict(from_llama(theirs.state_dict(), spec.layers))
+    ours.load_state_dict(renamed(theirs.state_dict(), spec, LLAMA))
     return ours.eval(), theirs
 
 

@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness import contest, gate, report, threads_from_command_line
 from linnet.core.allocator import keep_freed_memory
-from linnet.interop.names import from_llama
+from linnet.interop.names import LLAMA, renamed
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -38,7 +38,7 @@ def models() -> tuple[Decoder, LlamaForCausalLM]:
         "head": head,
     }
     ours = Decoder(ModelSpec.parse(description, "benchmark"))
-    ours.load_state_dict(from_llama(theirs.state_dict(), LAYERS))
+    ours.load_state_dict(renamed(theirs.state_dict(), ours.spec, LLAMA))
     return ours, theirs
 
 
@@ -59,7 +59,7 @@ def main() -> None:
 
     (mine := our_loss()).backward()
     (other := their_loss()).backward()
-    expected = from_llama({name: p.grad for name, p in theirs.named_parameters()}, LAYERS)
+    expected = renamed({name: p.grad for name, p in theirs.named_parameters()}, ours.spec, LLAMA)
     worst = max(
         (p.grad - expected[name]).abs().max() / expected[name].abs().max() for name, p in ours.named_parameters()
     )

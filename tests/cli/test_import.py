@@ -7,7 +7,8 @@ import torch
 
 from linnet.cli.console import invocation
 from linnet.cli.main import main
-from linnet.interop.ted import CONTEXT_LENGTH, END, published_shapes
+from linnet.interop.names import TED, published_shapes
+from linnet.interop.ted import CONTEXT_LENGTH, END
 from linnet.model.spec import ModelSpec
 
 CHARACTERS = [*sorted(set("Once upon a time\n")), END]
@@ -21,7 +22,7 @@ def published_ted(tmp_path: Path) -> Path:
     folder.mkdir()
     spec = ModelSpec.load("ted-tinystories").replace(vocab_size=len(CHARACTERS))
     weights = {}
-    for name, size in published_shapes(spec).items():
+    for name, size in published_shapes(spec, TED).items():
         data = (torch.randn(size) / 16).numpy().tobytes()
         weights[name] = {"size": size, "data": base64.b64encode(data).decode()}
     vocabulary = {"int_to_char": CHARACTERS, "char_to_int": {c: n for n, c in enumerate(CHARACTERS)}}

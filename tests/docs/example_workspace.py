@@ -18,9 +18,8 @@ from safetensors.torch import save_file
 
 from linnet.cli.main import main
 from linnet.core.errors import UserError
-from linnet.interop.pldr_layout import published_shapes as pldr_shapes
+from linnet.interop.names import PLDR, TED, published_shapes
 from linnet.interop.ted import END
-from linnet.interop.ted import published_shapes as ted_shapes
 from linnet.model.spec import ModelSpec
 from linnet.stories import texts
 
@@ -206,7 +205,7 @@ def pieces(workspace: Workspace, path: Path) -> None:
 def pldr_tensors(preset: str) -> dict[str, torch.Tensor]:
     """A checkpoint of a small version of a preset, with `PIECES` tokens, under its published names."""
     spec = ModelSpec.parse(small(preset), preset)
-    return {name: 0.1 * torch.randn(shape) for name, shape in pldr_shapes(spec).items()}
+    return {name: 0.1 * torch.randn(shape) for name, shape in published_shapes(spec, PLDR).items()}
 
 
 def pth(preset: str) -> "Maker":
@@ -257,7 +256,7 @@ def published_ted(end: str) -> "Maker":
         vocabulary = {"int_to_char": characters, "char_to_int": {c: n for n, c in enumerate(characters)}}
         weights = {
             name: {"size": shape, "data": base64.b64encode((torch.randn(shape) / 4).numpy().tobytes()).decode()}
-            for name, shape in ted_shapes(spec).items()
+            for name, shape in published_shapes(spec, TED).items()
         }
         for name, content in (("model", sizes), ("vocab", vocabulary), ("weights", weights)):
             (path / f"{name}.json").write_text(json.dumps(content))

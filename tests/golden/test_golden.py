@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linnet.inference.caches import CachedReader, Caches, RecomputingReader
 from linnet.inference.retention import retaining_state
-from linnet.interop.names import from_pldr, from_ted
+from linnet.interop.names import PLDR, TED, renamed
 from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -56,7 +56,7 @@ def pldr() -> tuple[Decoder, dict[str, Tensor], dict[str, Any]]:
         head={"tied": False, "bias": True},
     )
     decoder = Decoder(spec).double()
-    decoder.load_state_dict(from_pldr(_below(golden, "state_dict."), config["num_layers"], **units))
+    decoder.load_state_dict(renamed(_below(golden, "state_dict."), spec, PLDR))
     return decoder, golden, config
 
 
@@ -76,7 +76,7 @@ def ted() -> tuple[Decoder, dict[str, Tensor], dict[str, Any]]:
         head={"tied": True, "norm": {"kind": "rms", "eps": config["norm_eps"]}},
     )
     decoder = Decoder(spec)
-    decoder.load_state_dict(from_ted(_below(golden, "state_dict."), config["num_layers"]))
+    decoder.load_state_dict(renamed(_below(golden, "state_dict."), spec, TED))
     return decoder, golden, config
 
 
@@ -98,17 +98,14 @@ def test_pldr_has_the_published_number_of_parameters(pldr):
 
 
 def test_pldr_outputs_loss_and_every_gradient(pldr):
-    decoder, golden, config = pldr
+    decoder, golden, _ = pldr
     decoder.zero_grad()
     torch.testing.assert_close(decoder.hidden(golden["tokens"][:, :-1]), golden["final_hidden"], rtol=1e-5, atol=1e-5)
     logits, loss = _loss(decoder, golden["tokens"])
     torch.testing.assert_close(logits, golden["logits"], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(loss[None], golden["loss"], rtol=1e-5, atol=1e-5)
     loss.backward()
-    expected = from_pldr(
-        _below(golden, "grad."), config["num_layers"], config["residual_units"], config["glu_per_unit"]
-    )
-    _check_gradients(decoder, expected, 1e-5)
+    _check_gradients(decoder, renamed(_below(golden, "grad."), decoder.spec, PLDR), 1e-5)
 
 
 def test_pldr_deductive_outputs(pldr):
@@ -138,13 +135,13 @@ def test_pldr_greedy_decode_with_and_without_each_cache(pldr, kv: bool, g: bool)
 
 
 def test_ted_outputs_loss_and_every_gradient(ted):
-    decoder, golden, config = ted
+    decoder, golden, _ = ted
     decoder.zero_grad()
     logits, loss = _loss(decoder, golden["tokens"])
     torch.testing.assert_close(logits, golden["logits"], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(loss[None], golden["loss"], rtol=1e-4, atol=1e-4)
     loss.backward()
-    _check_gradients(decoder, from_ted(_below(golden, "grad."), config["num_layers"]), 1e-4)
+    _check_gradients(decoder, renamed(_below(golden, "grad."), decoder.spec, TED), 1e-4)
 
 
 @torch.no_grad()

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from linnet.interop.decoder_names import OPT_OFFSET, from_gpt_neo, from_gpt_neox, from_opt
-from linnet.interop.names import from_gpt2
+from linnet.interop.names import OPT_OFFSET, from_gpt2, from_gpt_neo, from_gpt_neox, from_opt
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -142,4 +141,4 @@ def test_cerebras_gpt():
     sizes = {"vocab_size": 37, "n_positions": 48, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 128}
     theirs = randomised(gpt2(**sizes, activation_function="gelu"))
     spec = small("cerebras-gpt-111m", 32, 128, 4, repeat=2, blocks=1)
-    assert_same_logits(theirs, spec, from_gpt2(theirs.state_dict(), 2))
+    assert_same_logits(theirs, spec, from_gpt2(theirs.state_dict(), spec))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from linnet.interop.names import from_gpt2, from_llama
+from linnet.interop.names import LLAMA, from_gpt2, renamed
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -23,7 +23,7 @@ def _llama(heads: int, kv_heads: int) -> tuple[torch.nn.Module, Decoder]:
     }
     head = {"tied": False, "norm": {"kind": "rms", "eps": 1e-6}}
     ours = Decoder(ModelSpec(vocab_size=37, d_model=32, context_length=64, blocks=[block], head=head)).double()
-    ours.load_state_dict(from_llama(theirs.state_dict(), 2))
+    ours.load_state_dict(renamed(theirs.state_dict(), ours.spec, LLAMA))
     return theirs, ours
 
 
@@ -48,6 +48,6 @@ def test_gpt2():
     spec["blocks"][0] |= {"repeat": 2, "mixer": {**spec["blocks"][0]["mixer"], "heads": 4}}
     spec["blocks"][0]["feed_forward"]["hidden"] = 128
     ours = Decoder(ModelSpec.parse(spec, "gpt2")).double()
-    ours.load_state_dict(from_gpt2(theirs.state_dict(), 2))
+    ours.load_state_dict(from_gpt2(theirs.state_dict(), ours.spec))
     tokens = torch.randint(37, (2, 40))
     torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)

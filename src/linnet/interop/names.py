@@ -1,120 +1,192 @@
-"""The tensor names of published models, mapped to ours.
+"""The tensor names of published models as tables, and the way from their tensors to ours.
 
-Where several of their maps are one of ours they are concatenated, so gradients map the same way as weights.
+A table has a line for each of our tensors, or for all of a module (`.weight`, `.bias`): the published ones that it is,
+one after another where they are several. So gradients map the same way as weights, and shapes back again. Of ours `#`
+stands for a number; in theirs `{0}` is the number of the layer, whichever block it lies in, `{1}` the next, and so on.
 """
+
+import re
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
+from linnet.layers.mixers.attention import AttentionSpec
+from linnet.model.spec import ModelSpec
+from linnet.model.store import shapes_of
+from linnet.model.undrawn import shapes_only
 
-def from_pldr(
-    named: dict[str, Tensor], layers: int, residual_units: int, gated_units: int, learned: bool = True
-) -> dict[str, Tensor]:
-    """From the names of the published PLDR-LLM code (arXiv 2502.13502), one block of `layers` layers.
+NameTable = dict[str, str]
 
-    learned: with the net behind the operator; models with fixed operators have none.
+_LAYER = "blocks.#.layers.#."
+_UNIT = "mha1.reslayerAs.{1}.denseAs.{2}"
+OPT_OFFSET = 2
+"""Rows of OPT's table of positions that no token's position reaches."""
+
+
+def _of_layers(layer: str, table: NameTable) -> NameTable:
+    """The lines of a layer's tensors; `layer`: what stands before the published names."""
+    return {_LAYER + mine: " ".join(layer + name for name in theirs.split()) for mine, theirs in table.items()}
+
+
+def _attention_layers(layer: str, mixer: tuple[str, str, str], feed_forward: tuple[str, str, str]) -> NameTable:
+    """The same of attention: the published names of norm, joint map and last map; of norm, map up and map down."""
+    ours = ("mixer_norm", "mixer.query_key_value", "mixer.out", "feed_forward_norm", "feed_forward.up")
+    return _of_layers(layer, dict(zip((*ours, "feed_forward.down"), mixer + feed_forward, strict=True)))
+
+
+PLDR = {
+    "embedding.tokens": "decoder.embedding",
+    "embedding.norm": "decoder.layernorm1",
+    "head": "final_layer",
+    **_of_layers(
+        "decoder.dec_layers.{0}.",
+        {
+            "mixer_norm": "layernorm1",
+            "mixer.query_key_value": "mha1.wq mha1.wk mha1.wv",
+            "mixer.out": "mha1.dense",
+            "mixer.operator.norm": "mha1.layernorm1",
+            "mixer.operator.metric_net.#.norm": "mha1.reslayerAs.{1}.layernormA",
+            "mixer.operator.metric_net.#.gated.#.up": f"{_UNIT}.gluw1 {_UNIT}.gluw2",
+            "mixer.operator.metric_net.#.gated.#.down": f"{_UNIT}.gluw3",
+            "mixer.operator.metric_weight": "mha1.plgatt_layer.Wlst",
+            "mixer.operator.metric_bias": "mha1.plgatt_layer.blst",
+            "mixer.operator.power": "mha1.plgatt_layer.pwlst",
+            "mixer.operator.curvature_weight": "mha1.plgatt_layer.alst",
+            "mixer.operator.curvature_bias": "mha1.plgatt_layer.balst",
+            "feed_forward_norm": "layernorm2",
+            "feed_forward.up": "ffn.gluw1 ffn.gluw2",
+            "feed_forward.down": "ffn.gluw3",
+        },
+    ),
+}
+"""Of the published PLDR-LLM code (arXiv 2502.13502), which has no name for an operator that is given."""
+
+TED = {
+    "embedding.tokens": "out_proj",
+    "norm": "out_proj_norm",
+    **_of_layers(
+        "layers.{0}.",
+        {
+            "mixer_norm": "decay_norm",
+            "mixer.quantity_gate": "decay.quantity_matrix decay.gate_matrix",
+            "mixer.rate_weight": "decay.lambda_matrix.weight",
+            "mixer.out": "decay.output_matrix",
+            "feed_forward_norm": "ffn_norm",
+            "feed_forward.up": "ffn.to_hidden_gate ffn.to_hidden",
+            "feed_forward.down": "ffn.to_dim",
+        },
+    ),
+}
+"""Of the published TED code (github.com/biuq/ted)."""
+
+LLAMA = {
+    "embedding.tokens": "model.embed_tokens",
+    "norm": "model.norm",
+    "head": "lm_head",
+    **_attention_layers(
+        "model.layers.{0}.",
+        ("input_layernorm", "self_attn.q_proj self_attn.k_proj self_attn.v_proj", "self_attn.o_proj"),
+        ("post_attention_layernorm", "mlp.gate_proj mlp.up_proj", "mlp.down_proj"),
+    ),
+}
+"""Of Transformers' `LlamaForCausalLM`, its head untied."""
+
+OPT = {
+    "embedding.tokens": "embed_tokens",
+    "embedding.positions": "embed_positions",
+    "embedding.project": "project_in",
+    "norm": "final_layer_norm",
+    "head_project": "project_out",
+    **_attention_layers(
+        "layers.{0}.",
+        ("self_attn_layer_norm", "self_attn.q_proj self_attn.k_proj self_attn.v_proj", "self_attn.out_proj"),
+        ("final_layer_norm", "fc1", "fc2"),
+    ),
+}
+
+GPT_NEOX = {
+    "embedding.tokens": "embed_in",
+    "norm": "final_layer_norm",
+    "head": "embed_out",
+    **_attention_layers(
+        "layers.{0}.",
+        ("input_layernorm", "attention.query_key_value", "attention.dense"),
+        ("post_attention_layernorm", "mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+    ),
+}
+
+_GPT = {"embedding.tokens": "wte", "embedding.positions": "wpe", "norm": "ln_f"}
+_GPT_FEED_FORWARD = ("ln_2", "mlp.c_fc", "mlp.c_proj")
+GPT2 = _GPT | _attention_layers("h.{0}.", ("ln_1", "attn.c_attn", "attn.c_proj"), _GPT_FEED_FORWARD)
+_NEO_JOINT = "attn.attention.q_proj attn.attention.k_proj attn.attention.v_proj"
+GPT_NEO = _GPT | _attention_layers("h.{0}.", ("ln_1", _NEO_JOINT, "attn.attention.out_proj"), _GPT_FEED_FORWARD)
+
+
+def renamed(named: Mapping[str, Tensor], spec: ModelSpec, table: NameTable) -> dict[str, Tensor]:
+    """Our tensors of a model of this description, from published ones."""
+    pairs = _pairs(shapes_of(shapes_only(spec)), spec, table)
+    parts = {mine: [named[name] for name in theirs] for mine, theirs in pairs.items()}
+    return {mine: torch.cat(several) if len(several) > 1 else several[0] for mine, several in parts.items()}
+
+
+def published_shapes(spec: ModelSpec, table: NameTable) -> dict[str, tuple[int, ...]]:
+    """The published names, and the shapes that a model of this description has there."""
+    shapes = shapes_of(shapes_only(spec))
+    pairs = [(shapes[mine], theirs) for mine, theirs in _pairs(shapes, spec, table).items()]
+    return {name: (shape[0] // len(theirs), *shape[1:]) for shape, theirs in pairs for name in theirs}
+
+
+def _pairs(names: Iterable[str], spec: ModelSpec, table: NameTable) -> dict[str, list[str]]:
+    """The published names of each of our tensors; not of an operator that is given, which has none."""
+    firsts = [sum(block.repeat for block in spec.blocks[:index]) for index in range(len(spec.blocks))]
+    pairs = {}
+    for name in names:
+        numbers, pattern = [int(number) for number in re.findall(r"\d+", name)], re.sub(r"\d+", "#", name)
+        module, _, end = pattern.rpartition(".")
+        theirs = table.get(pattern) or " ".join(f"{each}.{end}" for each in table.get(module, "").split())
+        if numbers:
+            numbers = [firsts[numbers[0]] + numbers[1], *numbers[2:]]
+        if theirs:
+            pairs[name] = theirs.format(*numbers).split()
+    return pairs
+
+
+def from_opt(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
+    """From Transformers' `OPTForCausalLM`, without the rows of its positions that only padding reads."""
+    body = _below("model.decoder.", named)
+    positions = "embed_positions.weight"
+    return renamed({**body, positions: body[positions][OPT_OFFSET:]}, spec, OPT)
+
+
+def from_gpt_neox(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
+    """From Transformers' `GPTNeoXForCausalLM` (Pythia), whose joint projection goes head by head; ours q, k, v.
+
+    Its head is called `lm_head` by Transformers 5, `embed_out` before and in published files.
     """
-    ours = {
-        "embedding.tokens.weight": named["decoder.embedding.weight"],
-        "embedding.norm.weight": named["decoder.layernorm1.weight"],
-        "embedding.norm.bias": named["decoder.layernorm1.bias"],
-        "head.weight": named["final_layer.weight"],
-        "head.bias": named["final_layer.bias"],
-    }
-    for i in range(layers):
-        theirs, layer = f"decoder.dec_layers.{i}.", f"blocks.0.layers.{i}."
-        for end in ("weight", "bias"):
-            ours[f"{layer}mixer_norm.{end}"] = named[f"{theirs}layernorm1.{end}"]
-            ours[f"{layer}feed_forward_norm.{end}"] = named[f"{theirs}layernorm2.{end}"]
-            ours |= _gated(named, f"{theirs}ffn.", f"{layer}feed_forward.", end)
-            joint = [named[f"{theirs}mha1.w{part}.{end}"] for part in "qkv"]
-            ours[f"{layer}mixer.query_key_value.{end}"] = torch.cat(joint)
-            ours[f"{layer}mixer.out.{end}"] = named[f"{theirs}mha1.dense.{end}"]
-        if learned:
-            ours |= _operator(named, f"{theirs}mha1.", f"{layer}mixer.operator.", residual_units, gated_units)
-    return ours
+    body = {name.replace("lm_head", "embed_out"): tensor for name, tensor in _below("gpt_neox.", named).items()}
+    mixer = spec.blocks[0].mixer
+    assert isinstance(mixer, AttentionSpec)
+    for name, joint in body.items():
+        if "query_key_value" in name:
+            by_head = joint.reshape(mixer.heads, 3, -1, *joint.shape[1:])
+            body[name] = by_head.transpose(0, 1).reshape(joint.shape)
+    return renamed(body, spec, GPT_NEOX)
 
 
-def _operator(
-    named: dict[str, Tensor], theirs: str, mine: str, residual_units: int, gated_units: int
-) -> dict[str, Tensor]:
-    """The net behind a layer's operator."""
-    pairs = {
-        "metric_weight": "Wlst", "metric_bias": "blst", "power": "pwlst",
-        "curvature_weight": "alst", "curvature_bias": "balst",
-    }  # fmt: skip
-    ours = {mine + name: named[f"{theirs}plgatt_layer.{published}"] for name, published in pairs.items()}
-    for end in ("weight", "bias"):
-        ours[f"{mine}norm.{end}"] = named[f"{theirs}layernorm1.{end}"]
-        for r in range(residual_units):
-            unit, net = f"{theirs}reslayerAs.{r}.", f"{mine}metric_net.{r}."
-            ours[f"{net}norm.{end}"] = named[f"{unit}layernormA.{end}"]
-            for u in range(gated_units):
-                ours |= _gated(named, f"{unit}denseAs.{u}.", f"{net}gated.{u}.", end)
-    return ours
+def from_gpt_neo(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
+    """From Transformers' `GPTNeoForCausalLM`."""
+    return renamed(_below("transformer.", named), spec, GPT_NEO)
 
 
-def _gated(named: dict[str, Tensor], theirs: str, mine: str, end: str) -> dict[str, Tensor]:
-    up = torch.cat([named[f"{theirs}gluw1.{end}"], named[f"{theirs}gluw2.{end}"]])
-    return {f"{mine}up.{end}": up, f"{mine}down.{end}": named[f"{theirs}gluw3.{end}"]}
-
-
-def from_ted(named: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """From the names of the published TED code (github.com/biuq/ted)."""
-    ours = {"embedding.tokens.weight": named["out_proj.weight"], "norm.weight": named["out_proj_norm.weight"]}
-    for i in range(layers):
-        theirs, layer = f"layers.{i}.", f"blocks.0.layers.{i}."
-        decay = f"{theirs}decay."
-        both = [named[f"{decay}quantity_matrix.weight"], named[f"{decay}gate_matrix.weight"]]
-        ours[f"{layer}mixer.quantity_gate.weight"] = torch.cat(both)
-        ours[f"{layer}mixer.rate_weight"] = named[f"{decay}lambda_matrix.weight"]
-        ours[f"{layer}mixer.out.weight"] = named[f"{decay}output_matrix.weight"]
-        ours[f"{layer}mixer_norm.weight"] = named[f"{theirs}decay_norm.weight"]
-        ours[f"{layer}feed_forward_norm.weight"] = named[f"{theirs}ffn_norm.weight"]
-        up = [named[f"{theirs}ffn.to_hidden_gate.weight"], named[f"{theirs}ffn.to_hidden.weight"]]
-        ours[f"{layer}feed_forward.up.weight"] = torch.cat(up)
-        ours[f"{layer}feed_forward.down.weight"] = named[f"{theirs}ffn.to_dim.weight"]
-    return ours
-
-
-def from_llama(named: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """From Transformers' `LlamaForCausalLM` with an untied head."""
-    ours = {
-        "embedding.tokens.weight": named["model.embed_tokens.weight"],
-        "norm.weight": named["model.norm.weight"],
-        "head.weight": named["lm_head.weight"],
-    }
-    for i in range(layers):
-        theirs, layer = f"model.layers.{i}.", f"blocks.0.layers.{i}."
-        qkv = [named[f"{theirs}self_attn.{part}_proj.weight"] for part in "qkv"]
-        up = [named[f"{theirs}mlp.{part}_proj.weight"] for part in ("gate", "up")]
-        ours |= {
-            f"{layer}mixer.query_key_value.weight": torch.cat(qkv),
-            f"{layer}mixer.out.weight": named[f"{theirs}self_attn.o_proj.weight"],
-            f"{layer}mixer_norm.weight": named[f"{theirs}input_layernorm.weight"],
-            f"{layer}feed_forward_norm.weight": named[f"{theirs}post_attention_layernorm.weight"],
-            f"{layer}feed_forward.up.weight": torch.cat(up),
-            f"{layer}feed_forward.down.weight": named[f"{theirs}mlp.down_proj.weight"],
-        }
-    return ours
-
-
-def from_gpt2(named: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
+def from_gpt2(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
     """From Transformers' `GPT2LMHeadModel`, whose maps are stored transposed."""
-    named = {name.removeprefix("transformer."): tensor for name, tensor in named.items()}
-    ours = {
-        "embedding.tokens.weight": named["wte.weight"],
-        "embedding.positions.weight": named["wpe.weight"],
-        "norm.weight": named["ln_f.weight"],
-        "norm.bias": named["ln_f.bias"],
-    }
-    names = {
-        "mixer_norm": "ln_1", "feed_forward_norm": "ln_2", "mixer.query_key_value": "attn.c_attn",
-        "mixer.out": "attn.c_proj", "feed_forward.up": "mlp.c_fc", "feed_forward.down": "mlp.c_proj",
-    }  # fmt: skip
-    for i in range(layers):
-        for mine, published in names.items():
-            for end in ("weight", "bias"):
-                tensor = named[f"h.{i}.{published}.{end}"]
-                ours[f"blocks.0.layers.{i}.{mine}.{end}"] = tensor.T if tensor.ndim == 2 else tensor
-    return ours
+    body = _below("transformer.", named)
+    return renamed(
+        {name: tensor.T if ".c_" in name and tensor.ndim == 2 else tensor for name, tensor in body.items()}, spec, GPT2
+    )
+
+
+def _below(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors by the names that they have without a prefix, if they have it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in named.items()}

@@ -12,15 +12,23 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.data.tokenizer import Tokenizer
-from linnet.interop.names import from_pldr
-from linnet.interop.pldr_layout import published_mixer, published_shapes
-from linnet.interop.pldr_transformers import CONFIG, WEIGHTS, is_transformers_folder, read_config, read_weights
+from linnet.interop.names import PLDR, published_shapes, renamed
+from linnet.interop.pldr_transformers import (
+    CONFIG,
+    FIXED,
+    LEARNED,
+    WEIGHTS,
+    is_transformers_folder,
+    read_config,
+    read_weights,
+)
 from linnet.interop.pth import check_one_precision, read_pth
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
+from linnet.layers.feed_forwards.glu import GatedSpec
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.files import choose_operators
 from linnet.model.decoder import Decoder
-from linnet.model.spec import ModelSpec
+from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.model.store import check_new_folder, check_tensors, write_model
 from linnet.model.undrawn import decoder_of, without_operator_file
 
@@ -72,7 +80,7 @@ def _from_pth(source: Path, spec: str | Path | None, operator: str | None) -> Pu
             "missing", field="spec", accepted=f"what {source} is a model of: a preset, or a description's file"
         )
     checkpoint, model = _one(source, ".pth", "a checkpoint"), ModelSpec.load(spec)
-    mixer = published_mixer(model, spec)
+    mixer = _published_mixer(model, spec)
     operators = _given_operators(model, mixer, spec, operator)
     return Published(model, mixer, checkpoint, str(spec), read_pth(checkpoint, STATE), operators)
 
@@ -87,6 +95,30 @@ def _from_transformers(source: Path, spec: str | Path | None, operator: str | No
     assert isinstance(block.mixer, PlgaSpec)
     named, operators = read_weights(source, model, block.mixer)
     return Published(model, block.mixer, source / WEIGHTS, str(source / CONFIG), named, operators)
+
+
+def _published_mixer(model: ModelSpec, spec: str | Path) -> PlgaSpec:
+    """The mixer of a description that a published checkpoint can be of: the presets' but for sizes and operators."""
+    block, mixer = model.blocks[0], model.blocks[0].mixer
+    if isinstance(mixer, PlgaSpec) and _same_but_sizes(model, block, mixer):
+        return mixer
+    raise UserError(
+        f"not the architecture of a published PLDR-LLM, as presets {LEARNED} and {FIXED}", field="spec", value=spec
+    )
+
+
+def _same_but_sizes(model: ModelSpec, block: BlockSpec, mixer: PlgaSpec) -> bool:
+    preset = ModelSpec.load(LEARNED if mixer.operator == "learned" else FIXED).model_dump()
+    plain = model.model_dump()
+    if len(plain["blocks"]) != 1 or not isinstance(block.feed_forward, GatedSpec):
+        return False
+    for name in ("name", "vocab_size", "d_model", "context_length", "initialisation"):
+        preset[name] = plain[name]
+    ours, theirs = plain["blocks"][0], preset["blocks"][0]
+    theirs["repeat"], theirs["feed_forward"]["hidden"] = ours["repeat"], ours["feed_forward"]["hidden"]
+    for name in ("heads", "metric_hidden", "residual_units", "gated_units", "start"):
+        theirs["mixer"][name] = ours["mixer"][name]
+    return plain == preset
 
 
 def _given_operators(model: ModelSpec, mixer: PlgaSpec, spec: str | Path, operator: str | None) -> list[Tensor] | None:
@@ -109,11 +141,10 @@ def _given_operators(model: ModelSpec, mixer: PlgaSpec, spec: str | Path, operat
 
 
 def _decoder(published: Published) -> Decoder:
-    mixer, model = published.mixer, published.model
-    check_tensors(published.named, published_shapes(model), published.weights, published.said_by)
+    model = published.model
+    check_tensors(published.named, published_shapes(model, PLDR), published.weights, published.said_by)
     check_one_precision(published.named, published.weights)
-    learned = mixer.operator == "learned"
-    tensors = from_pldr(published.named, model.layers, mixer.residual_units, mixer.gated_units, learned)
+    tensors = renamed(published.named, model, PLDR)
     precision = next(iter(tensors.values())).dtype
     for layer, operator_HKK in enumerate(published.operators or ()):
         tensors[f"blocks.0.layers.{layer}.mixer.operator.g"] = operator_HKK.to(precision).clone()

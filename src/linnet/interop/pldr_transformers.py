@@ -14,12 +14,13 @@ from linnet.core.errors import UserError
 from linnet.core.files import read_json
 from linnet.core.spec import Spec
 from linnet.core.tensor_file import read_tensors
-from linnet.interop.pldr_layout import FIXED, LEARNED
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.operator import NORM_EPS
 from linnet.model.spec import ModelSpec
 from linnet.model.store import read_description
 
+LEARNED, FIXED = "pldr-v51-110m-1", "pldr-v51g-106m-1"
+"""The presets from which the others differ by sizes and operators."""
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 OPERATORS, READ = "decoder.past_G_values", "decoder.past_G_values_status"
 """`[L, 3, 1, H, K, K]`: A, A_LM and G of each layer; and `[L]`, whether they are set."""

@@ -18,9 +18,8 @@ from linnet.core.files import read_json, sha256_of
 from linnet.core.spec import Spec
 from linnet.data.tokenizer import Tokenizer
 from linnet.interop.characters import tokenizer_from_characters
-from linnet.interop.names import from_ted
+from linnet.interop.names import TED, published_shapes, renamed
 from linnet.interop.pth import check_one_precision, read_pth
-from linnet.layers.feed_forwards.glu import GatedSpec
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import check_new_folder, check_tensors, read_description, write_model
@@ -69,38 +68,12 @@ def import_ted(
     model = _description(source / SIZES, context_length)
     tokenizer = _tokenizer(source, model, end)
     named = read_json_weights(weights) if weights.name == JSON_WEIGHTS else read_pth(weights)
-    check_tensors(named, published_shapes(model), weights, f"the model in {SIZES}")
+    check_tensors(named, published_shapes(model, TED), weights, f"the model in {SIZES}")
     check_one_precision(named, weights)
-    decoder = decoder_of(model, from_ted(named, model.layers))
+    decoder = decoder_of(model, renamed(named, model, TED))
     made = {"imported_from": str(weights), "sha256": sha256_of(weights), "end_character": end, "command": command}
     write_model(out, decoder, tokenizer, made)
     return decoder
-
-
-def published_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """The names of the published code and the shapes that a model of this description has there."""
-    (block,) = spec.blocks
-    hidden_spec = block.feed_forward
-    assert isinstance(hidden_spec, GatedSpec)
-    width, hidden = spec.d_model, hidden_spec.hidden
-    shapes: dict[str, tuple[int, ...]] = {
-        "out_proj.weight": (spec.vocab_size, width),
-        "out_proj_norm.weight": (width,),
-    }
-    of_layer = {
-        "decay_norm": (width,),
-        "decay.lambda_matrix": (1, width),
-        "decay.quantity_matrix": (width, width),
-        "decay.gate_matrix": (width, width),
-        "decay.output_matrix": (width, width),
-        "ffn_norm": (width,),
-        "ffn.to_hidden": (hidden, width),
-        "ffn.to_hidden_gate": (hidden, width),
-        "ffn.to_dim": (width, hidden),
-    }
-    for index in range(block.repeat):
-        shapes |= {f"layers.{index}.{name}.weight": shape for name, shape in of_layer.items()}
-    return shapes
 
 
 def read_json_weights(path: Path) -> dict[str, Tensor]:

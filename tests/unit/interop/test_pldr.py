@@ -11,8 +11,8 @@ import yaml
 
 from linnet.core.errors import UserError
 from linnet.inference.language_model import load
+from linnet.interop.names import PLDR, published_shapes
 from linnet.interop.pldr import import_pldr
-from linnet.interop.pldr_layout import published_shapes
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder
 
@@ -133,5 +133,5 @@ def test_a_vocabulary_that_is_too_large_is_refused(weights, spec: Path, pieces: 
     [("pldr-v51-104m", 104_237_120), ("pldr-v51-110m-5", 110_092_882), ("pldr-v51-dag-110m", 109_689_362)],
 )
 def test_a_presets_published_shapes_add_up_to_its_parameters(name: str, parameters: int):
-    shapes = published_shapes(ModelSpec.load(name))
+    shapes = published_shapes(ModelSpec.load(name), PLDR)
     assert sum(torch.Size(shape).numel() for shape in shapes.values()) == parameters

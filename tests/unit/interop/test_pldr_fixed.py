@@ -14,8 +14,8 @@ from torch import Tensor
 from linnet.cli.main import main
 from linnet.core.errors import UserError
 from linnet.inference.language_model import load
+from linnet.interop.names import PLDR, published_shapes
 from linnet.interop.pldr import import_pldr
-from linnet.interop.pldr_layout import published_shapes
 from linnet.interop.pldr_transformers import OPERATORS, READ
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.files import save_operators
@@ -235,5 +235,5 @@ def test_what_does_not_go_together_is_refused(
 @pytest.mark.parametrize("name", ["pldr-v51g-106m-1", "pldr-v51g-106m-2"])
 def test_the_published_shapes_of_fixed_ones_add_up(name: str):
     model = ModelSpec.load(name)
-    shapes = published_shapes(model)
+    shapes = published_shapes(model, PLDR)
     assert sum(torch.Size(shape).numel() for shape in shapes.values()) == model_cost(model).parameters

@@ -16,7 +16,8 @@ from linnet.core.errors import UserError
 from linnet.data.prepare import prepare
 from linnet.evaluation.folder import evaluate_folder
 from linnet.inference.language_model import load
-from linnet.interop.ted import END, import_ted, published_shapes, read_json_weights
+from linnet.interop.names import TED, published_shapes
+from linnet.interop.ted import END, import_ted, read_json_weights
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder
 
@@ -270,5 +271,5 @@ def test_other_pickles_are_refused_and_never_run(published: Path, tmp_path: Path
 
 
 def test_the_presets_published_shapes_add_up_to_its_parameters():
-    shapes = published_shapes(ModelSpec.load("ted-tinystories"))
+    shapes = published_shapes(ModelSpec.load("ted-tinystories"), TED)
     assert sum(torch.Size(shape).numel() for shape in shapes.values()) == 4_748_032

@@ -91,7 +91,8 @@ def _as_it_is(layer: Layer, states: LayerStates, record: Record) -> Step:
 
 
 def _projection(module: nn.Module) -> Step:
-    project = row_map_of(module) or module
+    found = row_map_of(module)
+    project = module if found is None else found.of
     return lambda x_1D, _: project(x_1D)
 
 

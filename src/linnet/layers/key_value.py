@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from linnet.layers.contract import RowStep
-from linnet.layers.rotary import RotarySpec, Turn
+from linnet.layers.rotary import RotarySpec, turn_of
 from linnet.layers.state import State, write_rows
 from linnet.layers.view import View
-from linnet.nn.row_maps import RowMap, row_map_of
+from linnet.nn.row_maps import row_map_of
 
 
 class Seen(NamedTuple):
@@ -108,44 +108,6 @@ def key_value_tensors(
     return torch.zeros(shape, device=device, dtype=dtype), torch.zeros(shape, device=device, dtype=dtype)
 
 
-class KeyValueRow:
-    """Attention for one more token of one stream; `operator_NKK` stands between queries and keys where it is given."""
-
-    def __init__(
-        self,
-        maps: tuple[RowMap, RowMap],
-        state: KeyValueState,
-        heads: int,
-        rotary: RotarySpec | None,
-        scale: float | None,
-        operator_NKK: Tensor | None,
-    ) -> None:
-        self._joint, self._out = maps
-        self._keys_MCK, self._values_MCK = state.keys[0], state.values[0]
-        self._heads, (self._kv_heads, capacity, self._width) = heads, self._keys_MCK.shape
-        self._operator_NKK = operator_NKK
-        self._scale = self._width**-0.5 if scale is None else scale
-        self._turn = None if rotary is None else Turn.of(rotary, self._width, capacity)
-        self._nothing = torch.zeros((), device="cpu")
-
-    def __call__(self, sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-        """`sum_1D` plus what the mixer makes of the row."""
-        heads, kv_heads, end = self._heads, self._kv_heads, position + 1
-        joint_JK = self._joint(x_1D).view(heads + 2 * kv_heads, self._width)
-        turned_JK = joint_JK[: heads + kv_heads]
-        if self._turn is not None:
-            turned_JK = self._turn(turned_JK, position)
-        self._keys_MCK[:, position] = turned_JK[heads:]
-        self._values_MCK[:, position] = joint_JK[heads + kv_heads :]
-        q_MPK = turned_JK[:heads].view(kv_heads, heads // kv_heads, self._width)
-        if self._operator_NKK is not None:
-            q_MPK = torch.bmm(q_MPK, self._operator_NKK)
-        keys_MKS = self._keys_MCK[:, :end].transpose(1, 2)
-        scores_MPS = torch.baddbmm(self._nothing, q_MPK, keys_MKS, beta=0, alpha=self._scale)
-        read_MPK = torch.bmm(scores_MPS.softmax(dim=2), self._values_MCK[:, :end])
-        return self._out.added(sum_1D, read_MPK.view(1, -1))
-
-
 def key_value_row(
     joint: nn.Module,
     out: nn.Module,
@@ -155,8 +117,31 @@ def key_value_row(
     scale: float | None = None,
     operator_NKK: Tensor | None = None,
 ) -> RowStep | None:
-    """None where weights are packed in another way than 8 bits, or there are several streams."""
-    maps = row_map_of(joint), row_map_of(out)
-    if maps[0] is None or maps[1] is None or len(state.keys) != 1 or state.keys.dtype != torch.float32:
+    """Attention for one more token of one stream; `operator_NKK` stands between queries and keys where it is given.
+
+    None where weights are packed in another way than 8 bits, or there are several streams.
+    """
+    joint_row, out_row = row_map_of(joint), row_map_of(out)
+    if joint_row is None or out_row is None or len(state.keys) != 1 or state.keys.dtype != torch.float32:
         return None
-    return KeyValueRow((maps[0], maps[1]), state, heads, rotary, scale, operator_NKK)
+    keys_MCK, values_MCK = state.keys[0], state.values[0]
+    kv_heads, capacity, width = keys_MCK.shape
+    turn = None if rotary is None else turn_of(rotary, width, capacity)
+    factor, nothing = width**-0.5 if scale is None else scale, torch.zeros((), device="cpu")
+
+    def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
+        joint_JK = joint_row.of(x_1D).view(heads + 2 * kv_heads, width)
+        turned_JK = joint_JK[: heads + kv_heads]
+        if turn is not None:
+            turned_JK = turn(turned_JK, position)
+        keys_MCK[:, position] = turned_JK[heads:]
+        values_MCK[:, position] = joint_JK[heads + kv_heads :]
+        q_MPK = turned_JK[:heads].view(kv_heads, heads // kv_heads, width)
+        if operator_NKK is not None:
+            q_MPK = torch.bmm(q_MPK, operator_NKK)
+        keys_MKS = keys_MCK[:, : position + 1].transpose(1, 2)
+        scores_MPS = torch.baddbmm(nothing, q_MPK, keys_MKS, beta=0, alpha=factor)
+        read_MPK = torch.bmm(scores_MPS.softmax(dim=2), values_MCK[:, : position + 1])
+        return out_row.added(sum_1D, read_MPK.view(1, -1))
+
+    return step

@@ -4,8 +4,8 @@ Legend: `B` batch, `T` tokens of the chunk, `N` query heads, `M` key-value heads
 `C` capacity.
 """
 
-from abc import ABC, abstractmethod
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -14,6 +14,9 @@ from torch import Tensor
 from linnet.core.spec import Spec
 from linnet.layers.view import View
 from linnet.ops.rotary import Pairing, rotary_range, rotary_table, rotate_heads
+
+Turn = Callable[[Tensor, int], Tensor]
+"""Turns the heads of a row, `[J, K]`, by the angles of a position; maybe in place."""
 
 
 class RotarySpec(Spec):
@@ -67,60 +70,30 @@ def check_heads(heads: int, head_dim: int | None, d_model: int, rotary: RotarySp
         )
 
 
-class Turn(ABC):
-    """Turns heads by the angles of a position."""
-
-    @abstractmethod
-    def __call__(self, x_JK: Tensor, position: int) -> Tensor:
-        """`[J, K] -> [J, K]`; may be done in place."""
-
-    @staticmethod
-    def of(rotary: RotarySpec, head_dim: int, capacity: int) -> "Turn":
-        """Tables for `capacity` positions, made once for all layers alike."""
-        width = rotary.width(head_dim)
-        turn = _whole(rotary.pairing, width, rotary.base, capacity)
-        return turn if width == head_dim else Partial(turn, width)
-
-
-class Adjacent(Turn):
-    """Pairs as complex numbers, one multiplication, in place."""
-
-    def __init__(self, cos: Tensor, sin: Tensor) -> None:
-        self._table = torch.complex(cos, sin)
-
-    def __call__(self, x_JK: Tensor, position: int) -> Tensor:
-        """See `Turn`."""
-        torch.view_as_complex(x_JK.view(len(x_JK), -1, 2)).mul_(self._table[position])
-        return x_JK
-
-
-class Halves(Turn):
-    """The second half turned against the first, and the first against the second."""
-
-    def __init__(self, cos: Tensor, sin: Tensor) -> None:
-        self._cos_CK, self._sin_CK = torch.cat([cos, cos], dim=1), torch.cat([-sin, sin], dim=1)
-
-    def __call__(self, x_JK: Tensor, position: int) -> Tensor:
-        """See `Turn`."""
-        swapped_JK = x_JK.view(len(x_JK), 2, -1).flip(1).flatten(1)
-        return torch.addcmul(x_JK * self._cos_CK[position], swapped_JK, self._sin_CK[position])
-
-
-class Partial(Turn):
-    """Turns the first `width` elements of each head."""
-
-    def __init__(self, turn: Turn, width: int) -> None:
-        self._turn, self._width = turn, width
-
-    def __call__(self, x_JK: Tensor, position: int) -> Tensor:
-        """See `Turn`."""
-        return torch.cat([self._turn(x_JK[:, : self._width].contiguous(), position), x_JK[:, self._width :]], dim=1)
+def turn_of(rotary: RotarySpec, head_dim: int, capacity: int) -> Turn:
+    """With tables for `capacity` positions, made once for all layers alike."""
+    width = rotary.width(head_dim)
+    turn = _whole(rotary.pairing, width, rotary.base, capacity)
+    if width == head_dim:
+        return turn
+    return lambda x_JK, position: torch.cat([turn(x_JK[:, :width].contiguous(), position), x_JK[:, width:]], dim=1)
 
 
 @lru_cache(maxsize=8)
 def _whole(pairing: Pairing, width: int, base: float, capacity: int) -> Turn:
-    """Of all elements."""
+    """Of all elements: adjacent ones as complex numbers, in place; or each half turned against the other."""
     with torch.inference_mode(False):
-        cos, sin = rotary_range(0, capacity, width, base, torch.device("cpu"))
-        kind = Adjacent if pairing == "adjacent" else Halves
-        return kind(cos[:, 0], sin[:, 0])
+        cos, sin = (part[:, 0] for part in rotary_range(0, capacity, width, base, torch.device("cpu")))
+        if pairing == "adjacent":
+            return partial(_turn_adjacent, torch.complex(cos, sin))
+        return partial(_turn_halves, torch.cat([cos, cos], dim=1), torch.cat([-sin, sin], dim=1))
+
+
+def _turn_adjacent(table: Tensor, x_JK: Tensor, position: int) -> Tensor:
+    torch.view_as_complex(x_JK.view(len(x_JK), -1, 2)).mul_(table[position])
+    return x_JK
+
+
+def _turn_halves(cos_CK: Tensor, sin_CK: Tensor, x_JK: Tensor, position: int) -> Tensor:
+    swapped_JK = x_JK.view(len(x_JK), 2, -1).flip(1).flatten(1)
+    return torch.addcmul(x_JK * cos_CK[position], swapped_JK, sin_CK[position])

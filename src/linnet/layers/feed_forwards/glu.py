@@ -80,7 +80,7 @@ class GatedFeedForward(FeedForward):
             return None
 
         def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            gate_1F, value_1F = up(x_1D).chunk(2, dim=1)
+            gate_1F, value_1F = up.of(x_1D).chunk(2, dim=1)
             return down.added(sum_1D, activation(gate_1F).mul_(value_1F))
 
         return step

@@ -59,4 +59,4 @@ class PlainFeedForward(FeedForward):
         up, down, activation = row_map_of(self.up), row_map_of(self.down), self.activation
         if up is None or down is None:
             return None
-        return lambda sum_1D, x_1D, _: down.added(sum_1D, activation(up(x_1D)))
+        return lambda sum_1D, x_1D, _: down.added(sum_1D, activation(up.of(x_1D)))

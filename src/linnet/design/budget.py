@@ -77,11 +77,8 @@ def _read(text: str, units: Mapping[str, float], option: str, example: str) -> f
 
 def limits(budgets: Sequence[Budget], tables: CostTables) -> Numbers:
     """The most that each metric of the tables may be: `[M]`, infinite where no budget limits it."""
-    return np.array([_most(budgets, metric) for metric in tables.metrics])
-
-
-def _most(budgets: Sequence[Budget], metric: Metric) -> float:
-    return min((budget.limit for budget in budgets if budget.metric.name == metric.name), default=np.inf)
+    of_each = ([b.limit for b in budgets if b.metric.name == metric.name] for metric in tables.metrics)
+    return np.array([min(most, default=np.inf) for most in of_each])
 
 
 def first_within(budgets: Sequence[Budget], tables: CostTables) -> Candidate:

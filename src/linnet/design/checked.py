@@ -64,7 +64,12 @@ def search_checked(
         late = max(1.0, last.measured_s / last.predicted_s / MARGIN)
         tightened = replace(limit, limit=min(tightened.limit, limit.limit / late))
     assert last is not None
-    raise UserError(_never_kept(limit, last))
+    said = limit.metric.said
+    raise UserError(
+        f"{limit.option}: no model kept it when it was run; the last of {last.attempts} was predicted to take"
+        f" {said(last.predicted_s)} and took {said(last.measured_s)} to {said(max(last.rounds_s))} in"
+        f" {len(last.rounds_s)} rounds; expected a larger limit, or a machine that does nothing else meanwhile"
+    )
 
 
 def _checked(
@@ -82,12 +87,3 @@ def _checked(
     of_model = replace(found, values=[*found.values[:-1], min(rounds_s)])
     whole = replace(task, budgets=[*task.budgets, limit])
     return Checked(whole, of_model, limit.metric.of_model(found.model), rounds_s, attempt)
-
-
-def _never_kept(limit: Budget, last: Checked) -> str:
-    said = limit.metric.said
-    return (
-        f"{limit.option}: no model kept it when it was run; the last of {last.attempts} was predicted to take"
-        f" {said(last.predicted_s)} and took {said(last.measured_s)} to {said(max(last.rounds_s))} in"
-        f" {len(last.rounds_s)} rounds; expected a larger limit, or a machine that does nothing else meanwhile"
-    )

@@ -79,6 +79,7 @@ def build_cost_tables(space: Space, metrics: Sequence[Metric], score: Score, set
     def scored(part: Part) -> float:
         return float(score.of_part(part, settings))
 
+    of_blocks = np.array([[metric.of_block(block, model) for metric in metrics] for block in space.described])
     joins = np.array([[[metric.of_join(a, b) for metric in metrics] for b in widths] for a in widths])
     return CostTables(
         space,
@@ -89,14 +90,10 @@ def build_cost_tables(space: Space, metrics: Sequence[Metric], score: Score, set
         depth_B=np.array([float(part.depth) for part in parts]),
         term_B=np.array([width_term(part.depth, part.width, settings.width) for part in parts]),
         score_B=np.array([scored(part) for part in parts]),
-        metrics_BM=_rows([[metric.of_block(block, model) for metric in metrics] for block in space.described]),
+        metrics_BM=of_blocks.reshape(len(parts), len(metrics)).astype(np.float64),
         join_score_WW=np.array([[scored(projection_part(a, b)) for b in widths] for a in widths]),
         join_metrics_WWM=joins.reshape(len(widths), len(widths), len(metrics)).astype(np.float64),
         fixed_score=sum(scored(part) for part in outside),
         fixed_metrics_M=np.array([float(metric.fixed(model)) for metric in metrics]),
         outer=place[model.d_model],
     )
-
-
-def _rows(values: list[list[float]]) -> Numbers:
-    return np.array(values, dtype=np.float64).reshape(len(values), -1)

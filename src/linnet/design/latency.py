@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial, reduce
-from itertools import pairwise, permutations
+from itertools import permutations
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from linnet.design.metrics import Metric
+from linnet.design.shape import joined_widths
 from linnet.design.space import Space
 from linnet.inference.row_steps import RowSteps, block_steps
 from linnet.layers.contract import Place
@@ -93,8 +94,7 @@ class Times:
 
     def take_again(self, model: ModelSpec) -> None:
         """Time the parts of one model once more."""
-        widths = [model.d_model, *(block.width or model.d_model for block in model.blocks), model.d_model]
-        self._take(self._parts(model.blocks, pairwise(widths)))
+        self._take(self._parts(model.blocks, joined_widths(model)))
 
     def metric(self) -> Metric:
         """The sum over a model's parts."""

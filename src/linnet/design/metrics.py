@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import Literal
 
 from linnet.core import amounts
+from linnet.design.shape import joined_widths
 from linnet.model.cost import ModelCost, WeightType, block_cost, model_cost, projection_cost
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.cost import Cost
@@ -15,7 +16,6 @@ Unit = Literal["", "bytes", "seconds"]
 
 MOST_TOKENS = 10**12
 """In a stream or a sequence: squared, and times any model's width, it is still far from the largest float."""
-
 
 TOKENS = {"": 1.0, "k": 1024.0, "K": 1024.0, "M": 1024.0**2}
 """As lengths of context are said: 64k are 65,536 (`numbers.tokens`)."""
@@ -35,8 +35,7 @@ class Metric:
 
     def of_model(self, model: ModelSpec) -> float:
         """The whole sum, part by part; the slow and obvious form of `cost_tables`."""
-        widths = [model.d_model, *(block.width or model.d_model for block in model.blocks), model.d_model]
-        joins = sum(self.of_join(before, after) for before, after in pairwise(widths))
+        joins = sum(self.of_join(*widths) for widths in joined_widths(model))
         return self.fixed(model) + sum(self.of_block(block, model) for block in model.blocks) + joins
 
     def said(self, value: float) -> str:
@@ -49,58 +48,48 @@ class Metric:
 def cost_metric(
     name: str,
     unit: Unit,
-    of_part: Callable[[Cost], float],
-    of_whole: Callable[[ModelCost], float],
+    of_cost: Callable[[ModelCost], float],
     at_end: Callable[[int], Cost] = lambda width: Cost(),
 ) -> Metric:
-    """A metric that the description alone decides: `of_part` adds up to `of_whole`, but for what is fixed.
+    """A metric that the description alone decides; that of a part is that of a model of this part alone.
 
     at_end: what a block of some width may cost more, by what follows it, where an `rms` norm ends it; it is counted
     whether it does or not, so such a metric is never too low.
     """
+
+    def of_part(cost: Cost) -> float:
+        return of_cost(ModelCost(Cost(), cost, Cost(), (0, 0), tied=False))
 
     def of_block(block: BlockSpec, model: ModelSpec) -> float:
         ends_in_rms = block.norm.placement == "post" and block.norm.kind == "rms"
         more = at_end(block.width or model.d_model) if ends_in_rms else Cost()
         return of_part(block_cost(block, model) + more)
 
-    def of_join(inputs: int, outputs: int) -> float:
-        return of_part(projection_cost(inputs, outputs))
-
     def fixed(model: ModelSpec) -> float:
         bare = model.replace(blocks=[{"mixer": {"kind": "ted"}}])  # begins with an rms norm, which costs most
-        return of_whole(model_cost(bare)) - of_block(bare.blocks[0], bare)
+        return of_cost(model_cost(bare)) - of_block(bare.blocks[0], bare)
 
-    return Metric(name, unit, of_block, of_join, fixed)
+    return Metric(name, unit, of_block, lambda inputs, outputs: of_part(projection_cost(inputs, outputs)), fixed)
 
 
 def parameters() -> Metric:
     """All parameters, shared ones once."""
-    return cost_metric("parameters", "", lambda cost: cost.parameters, lambda model: model.parameters)
+    return cost_metric("parameters", "", lambda cost: cost.parameters)
 
 
 def flops(tokens: int, with_head: bool) -> Metric:
     """Forward FLOPs of one sequence of `tokens` tokens."""
-    return cost_metric("flops", "", lambda cost: cost.flops(tokens), lambda model: model.flops(tokens, with_head))
+    return cost_metric("flops", "", lambda cost: cost.flops(tokens, with_head))
 
 
 def weights(dtype: WeightType) -> Metric:
     """Bytes of the weights."""
-
-    def of_part(cost: Cost) -> float:
-        return ModelCost(Cost(), cost, Cost(), (0, 0), tied=False).weights_bytes(dtype)
-
-    return cost_metric("weights", "bytes", of_part, lambda model: model.weights_bytes(dtype))
+    return cost_metric("weights", "bytes", lambda cost: cost.weights_bytes(dtype))
 
 
 def state(tokens: int, element_bytes: int) -> Metric:
     """Bytes of decode state of a stream of `tokens` tokens."""
-    return cost_metric(
-        f"state@{tokens}",
-        "bytes",
-        lambda cost: cost.state_bytes(tokens, element_bytes),
-        lambda model: model.state_bytes(tokens, element_bytes),
-    )
+    return cost_metric(f"state@{tokens}", "bytes", lambda cost: cost.state_bytes(tokens, element_bytes))
 
 
 def training_memory(sequences: int, tokens: int) -> Metric:
@@ -108,16 +97,10 @@ def training_memory(sequences: int, tokens: int) -> Metric:
     they keep their last output.
     """
 
-    def of_part(cost: Cost) -> float:
-        return ModelCost(Cost(), cost, Cost(), (0, 0), tied=False).training_memory(sequences, tokens).total
+    def of_cost(cost: ModelCost) -> float:
+        return cost.training_memory(sequences, tokens).total
 
-    return cost_metric(
-        "training_memory",
-        "bytes",
-        of_part,
-        lambda model: model.training_memory(sequences, tokens).total,
-        lambda width: Cost(kept_per_token=width),
-    )
+    return cost_metric("training_memory", "bytes", of_cost, lambda width: Cost(kept_per_token=width))
 
 
 def read_tokens(text: str) -> int | None:
@@ -144,13 +127,10 @@ class Counting:
         if base == "state" and at:
             stream = read_tokens(length)
             return None if stream is None else state(stream, 2 if self.dtype == "bfloat16" else 4)
-        match name:
-            case "flops":
-                return flops(self.tokens, self.with_head)
-            case "parameters":
-                return parameters()
-            case "weights":
-                return weights(self.dtype)
-            case "training_memory":
-                return training_memory(self.batch, self.tokens)
-        return None
+        made: dict[str, Callable[[], Metric]] = {
+            "flops": partial(flops, self.tokens, self.with_head),
+            "parameters": parameters,
+            "weights": partial(weights, self.dtype),
+            "training_memory": partial(training_memory, self.batch, self.tokens),
+        }
+        return made[name]() if name in made else None

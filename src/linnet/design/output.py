@@ -4,10 +4,9 @@ from typing import Any
 
 import torch
 
-from linnet.design.budget import Budget
 from linnet.design.checked import Checked
 from linnet.design.latency import Timing
-from linnet.design.scores import SCORES, Score
+from linnet.design.scores import SCORES
 from linnet.design.search import Found, Task
 from linnet.model.cost import model_cost
 from linnet.model.spec import BlockSpec, ModelSpec
@@ -104,15 +103,17 @@ def cost_figures(model: ModelSpec, tokens: int) -> dict[str, Any]:
 
 def found_tables(task: Task, found: Found, tokens: int) -> list[Table]:
     """The shape, what it costs, its budgets, and how good the search was."""
-    tables = [shape_table(found.model), _cost_table(found.model, tokens)]
+    tables = [_shape_table(found.model), _cost_table(found.model, tokens)]
     if task.budgets:
-        rows = [_budget_row(budget, value) for budget, value in zip(task.budgets, found.values, strict=True)]
+        rows = [
+            [budget.metric.name, budget.said(budget.limit), budget.said(value), f"{value / budget.limit:.1%}"]
+            for budget, value in zip(task.budgets, found.values, strict=True)
+        ]
         tables.append(Table("Budgets", ["", "limit", "this model", "share"], rows, "What was asked for, and is kept."))
     return [*tables, _search_table(task, found)]
 
 
-def shape_table(model: ModelSpec) -> Table:
-    """A row for each block."""
+def _shape_table(model: ModelSpec) -> Table:
     rows = [_block_row(number, block, block.width or model.d_model) for number, block in enumerate(model.blocks, 1)]
     columns = ["block", "layers", "width", "hidden", "weights", "mixer"]
     meaning = "Blocks from the first to the last; hidden: width within the feed-forward."
@@ -139,15 +140,10 @@ def _cost_table(model: ModelSpec, tokens: int) -> Table:
     }
     rows = [[name, f"{count:,}", numbers.metric(count)] for name, count in counts.items()]
     meaning = (
-        f"From the description alone, with a vocabulary of {model.vocab_size:,} tokens (--data takes that of your"
-        " text); more by linnet spec show."
+        f"From the description alone, with a vocabulary of {model.vocab_size:,} tokens (a data folder brings its own);"
+        " more by linnet spec show."
     )
     return Table("Cost", ["", "exactly", ""], rows, meaning)
-
-
-def _budget_row(budget: Budget, value: float) -> list[str]:
-    said = budget.said
-    return [budget.metric.name, said(budget.limit), said(value), f"{value / budget.limit:.1%}"]
 
 
 def _search_table(task: Task, found: Found) -> Table:
@@ -160,12 +156,9 @@ def _search_table(task: Task, found: Found) -> Table:
         rows.append(["true optimum", f"{optimum.score:,.7g}", details])
     elif found.too_large:
         rows.append(["true optimum", "not known", "the proof was given up: too many models could be it"])
-    meaning = f"{task.score}: {SCORES[task.score].summary}. The space has {_said_count(task.space.size)} models."
+    size = f"{task.space.size:,}" if task.space.size < EXACTLY_SAID else numbers.scientific(float(task.space.size))
+    meaning = f"{task.score}: {SCORES[task.score].summary}. The space has {size} models."
     return Table("Search", ["", task.score, ""], rows, f"{meaning} {measured_worth(task.score)}")
-
-
-def _said_count(count: int) -> str:
-    return f"{count:,}" if count < EXACTLY_SAID else numbers.scientific(float(count))
 
 
 def measured_worth(name: str) -> str:
@@ -181,14 +174,13 @@ def measured_worth(name: str) -> str:
 
 def score_table() -> Table:
     """The registry."""
-    rows = [[name, *_measured_cells(score), score.summary] for name, score in SCORES.items()]
+    rows = [
+        [name, *(map("{:.2f}".format, score.measured) if score.measured else ["not measured"] * 2), score.summary]
+        for name, score in SCORES.items()
+    ]
     columns = ["score", "Spearman", "within bands", "what it is"]
     meaning = (
-        "What linnet design --score can maximise. Spearman: its rank correlation with quality on 200 trained decoders"
+        "What linnet design can maximise. Spearman: its rank correlation with quality on 200 trained decoders"
         " (LiteTransformerSearch); within bands: among those of equal size. Measured by linnet design validate."
     )
     return Table("Scores", columns, rows, meaning, text=True)
-
-
-def _measured_cells(score: Score) -> list[str]:
-    return [f"{value:.2f}" for value in score.measured] if score.measured else ["not measured"] * 2

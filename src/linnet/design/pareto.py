@@ -14,12 +14,11 @@ import numpy as np
 from linnet.core.arrays import Numbers
 from linnet.design.budget import first_within, limits
 from linnet.design.chain import any_within, smallest
-from linnet.design.cost_tables import CostTables, build_cost_tables
+from linnet.design.cost_tables import CostTables
 from linnet.design.dominance import non_dominated
 from linnet.design.evolution import evolve
 from linnet.design.metrics import Metric
 from linnet.design.optimum import TooLargeError, optimum
-from linnet.design.scores import find_score
 from linnet.design.search import Task
 from linnet.design.space import Candidate
 from linnet.model.spec import ModelSpec
@@ -42,8 +41,7 @@ def front(task: Task, goals: Sequence[Metric], points: int, name: str) -> list[P
 
     All keep within the task's budgets. Sorted by the first goal; `name` begins their names.
     """
-    metrics = [*goals, *(b.metric for b in task.budgets if b.metric.name not in {goal.name for goal in goals})]
-    tables = build_cost_tables(task.space, metrics, find_score(task.score), task.settings.score)
+    tables = task.tables(goals)
     first_within(task.budgets, tables)  # a budget that nothing meets is said at once
     most_M = limits(task.budgets, tables)
     found: dict[Candidate, bool] = {}

@@ -72,11 +72,6 @@ class Score:
         return self.beta if settings.beta is None else settings.beta
 
 
-def parameters(part: Part, settings: ScoreSettings) -> float:
-    """All parameters."""
-    return part.parameters
-
-
 def decoder_parameters(part: Part, settings: ScoreSettings) -> float:
     """Those of the blocks and of the projections between them."""
     return 0 if part.outside else part.parameters
@@ -99,7 +94,7 @@ def _weighted(part: Part, settings: ScoreSettings, of_matrix: Callable[[Matrix],
 
 
 SCORES: dict[str, Score] = {
-    "parameters": Score(parameters, 0.0, "all parameters", (0.94, 0.63)),
+    "parameters": Score(lambda part, settings: part.parameters, 0.0, "all parameters", (0.94, 0.63)),
     "decoder_parameters": Score(decoder_parameters, 0.0, "parameters but for embedding and head", (0.99, 0.64)),
     "penalised_parameters": Score(
         decoder_parameters, 2.0, "parameters but for embedding and head, times 1 - 2 depth / width", (0.99, 0.74)

@@ -9,16 +9,16 @@ from typing import Any, Literal
 import numpy as np
 import yaml
 
-from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.core.files import write_text
 from linnet.core.spec import Spec
 from linnet.design.budget import Budget, first_within, limits
 from linnet.design.cost_tables import CostTables, build_cost_tables
 from linnet.design.evolution import EvolutionSettings, Evolved, evolve
+from linnet.design.metrics import Metric
 from linnet.design.optimum import Optimum, TooLargeError, optimum
 from linnet.design.scores import ScoreSettings, find_score
-from linnet.design.space import Candidate, Space
+from linnet.design.space import Space
 from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
 
@@ -42,9 +42,10 @@ class Task:
     settings: DesignSettings
     method: Method = "auto"
 
-    def tables(self) -> CostTables:
-        """Costs and scores of every block; `UserError` where there is no such score."""
-        metrics = [budget.metric for budget in self.budgets]
+    def tables(self, goals: Sequence[Metric] = ()) -> CostTables:
+        """Costs and scores of every block, the goals' metrics first; `UserError` where there is no such score."""
+        names = {goal.name for goal in goals}
+        metrics = [*goals, *(budget.metric for budget in self.budgets if budget.metric.name not in names)]
         return build_cost_tables(self.space, metrics, find_score(self.score), self.settings.score)
 
 
@@ -77,11 +78,12 @@ def search(task: Task, name: str | None = None) -> Found:
 
     `UserError` where nothing meets them, with the smallest that could be met.
     """
-    tables = task.tables()
-    limits_M = limits(task.budgets, tables)
-    start = first_within(task.budgets, tables)
-    evolved = _evolved(tables, limits_M, start, task.settings.search) if task.method != "exact" else None
-    proven, too_large = None, False
+    tables, settings = task.tables(), task.settings.search
+    limits_M, start = limits(task.budgets, tables), first_within(task.budgets, tables)
+    evolved, proven, too_large = None, None, False
+    if task.method != "exact":
+        with progress("searching", settings.iterations, "iterations") as advance:
+            evolved = evolve(tables, limits_M, start, settings, advance)
     if task.method != "evolution":
         try:
             with progress("proving", None, "beginnings") as advance:
@@ -89,32 +91,9 @@ def search(task: Task, name: str | None = None) -> Found:
         except TooLargeError:
             too_large = True
             if evolved is None:
-                raise UserError(
-                    f"of the {task.space.size:.2g} models of the space {task.space.spec.name} too many"
-                    " could be the optimum, so its proof was given up",
-                    field="method",
-                    value="exact",
-                    accepted="auto or evolution",
-                ) from None
+                raise _too_large(task.space) from None
     best = proven or evolved
     candidate = best.candidate if best is not None else start
-    return _found(task, tables, candidate, evolved, proven, too_large, name)
-
-
-def _evolved(tables: CostTables, limits_M: Numbers, start: Candidate, settings: EvolutionSettings) -> Evolved:
-    with progress("searching", settings.iterations, "iterations") as advance:
-        return evolve(tables, limits_M, start, settings, advance)
-
-
-def _found(
-    task: Task,
-    tables: CostTables,
-    candidate: Candidate,
-    evolved: Evolved | None,
-    proven: Optimum | None,
-    too_large: bool,
-    name: str | None,
-) -> Found:
     judged = tables.judge(np.array([candidate]))
     values = [float(value) for value in judged.metrics_CM[0]]
     assert all(value <= budget.limit for value, budget in zip(values, task.budgets, strict=True))
@@ -122,8 +101,18 @@ def _found(
     return Found(plain, model, float(judged.score_C[0]), values, evolved, proven, too_large)
 
 
+def _too_large(space: Space) -> UserError:
+    return UserError(
+        f"of the {space.size:.2g} models of the space {space.spec.name} too many could be the optimum, so its proof was"
+        " given up",
+        field="method",
+        value="exact",
+        accepted="auto or evolution",
+    )
+
+
 def write_description(plain: dict[str, Any], path: str | Path, remarks: Sequence[str]) -> None:
-    """A model's description as YAML that `linnet train --model` takes, with remarks above it."""
+    """A model's description as YAML that `linnet train` takes, with remarks above it."""
     head = "".join(f"# {' '.join(remark.split())}\n" for remark in remarks)
     apart = {**plain, "blocks": [copy.deepcopy(block) for block in plain["blocks"]]}  # equal ones, but no YAML aliases
     text = yaml.safe_dump(apart, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)

@@ -1,7 +1,7 @@
 """What a score sees of a model: its parts, with their widths, matrices and parameters."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from linnet.layers.contract import Place
 from linnet.model.cost import block_cost, model_cost, projection_cost
@@ -49,17 +49,14 @@ def outside_part(spec: ModelSpec) -> Part:
     return Part(0, spec.d_model, (), (), cost.parameters - cost.blocks.parameters + back, outside=True)
 
 
+def joined_widths(spec: ModelSpec) -> list[tuple[int, int]]:
+    """The widths before and after each place where a projection stands if they differ."""
+    inner = [block.width or spec.d_model for block in spec.blocks]
+    return list(pairwise([spec.d_model, *inner, spec.d_model]))
+
+
 def parts_of(spec: ModelSpec) -> tuple[Part, ...]:
-    """All parts of a model; their parameters add up to the model's."""
-    return tuple(_parts_of(spec))
-
-
-def _parts_of(spec: ModelSpec) -> Iterator[Part]:
-    yield outside_part(spec)
-    width = spec.d_model
-    for block in spec.blocks:
-        inner = block.width or spec.d_model
-        yield projection_part(width, inner)
-        yield block_part(block, spec)
-        width = inner
-    yield projection_part(width, spec.d_model)
+    """All parts of a model, in the order in which a token passes them; their parameters add up to the model's."""
+    first, *joins = (projection_part(*widths) for widths in joined_widths(spec))
+    inner = (part for block, join in zip(spec.blocks, joins, strict=True) for part in (block_part(block, spec), join))
+    return (outside_part(spec), first, *inner)

@@ -124,55 +124,45 @@ def build_space(spec: SpaceSpec, origin: str, assigned: Sequence[str] = ()) -> S
     count = prod(choice.options for choice in choices)
     if count > MOST_BLOCKS:
         raise UserError(f"{origin}: block: has {count:,} combinations; expected at most {MOST_BLOCKS:,}")
-    found = _Blocks(spec.block, d_model, origin)
+    found, meant, refused = _every_block(spec, choices, d_model, origin)
+    _check_found(spec, [block for _, block, _ in found.values()], refused, origin)
+    plain, described, coordinates = zip(*found.values(), strict=True)
+    number_of = {key: number for number, key in enumerate(found)}
+    numbers = {chosen: number_of[key] for chosen, key in meant.items()}
+    left_out = len(refused), refused[0][1] if refused else ""
+    return Space(spec, choices, plain, described, coordinates, numbers, left_out)
+
+
+def _every_block(
+    spec: SpaceSpec, choices: Sequence[Choice], d_model: int, origin: str
+) -> tuple[dict[str, tuple[dict[str, Any], BlockSpec, Coordinates]], dict[Coordinates, str], list[tuple[str, str]]]:
+    """Each distinct block by a key, the key that coordinates mean, and the mixers that do not fit, with the reason."""
+    found: dict[str, tuple[dict[str, Any], BlockSpec, Coordinates]] = {}
+    meant: dict[Coordinates, str] = {}
+    refused: list[tuple[str, str]] = []
     for chosen in product(*(range(choice.options) for choice in choices)):
-        found.add(chosen, {choice.place: number for choice, number in zip(choices, chosen, strict=True)})
-    found.check()
-    refused = found.refused
-    plain, described, coordinates = tuple(found.plain), tuple(found.described), tuple(found.coordinates)
-    return Space(spec, choices, plain, described, coordinates, found.numbers, (len(refused), next(iter(refused), "")))
-
-
-class _Blocks:
-    """The blocks of a description with choices: each distinct one once, and why others do not fit."""
-
-    def __init__(self, description: dict[str, Any], d_model: int, origin: str) -> None:
-        self.description, self.d_model, self.origin = description, d_model, origin
-        self.plain: list[dict[str, Any]] = []
-        self.number_of: dict[str, int] = {}
-        self.described: list[BlockSpec] = []
-        self.coordinates: list[Coordinates] = []
-        self.numbers: dict[Coordinates, int] = {}
-        self.refused: list[str] = []
-        self.refused_kinds: dict[str, str] = {}
-
-    def add(self, chosen: Coordinates, picks: Mapping[KeyPath, int]) -> None:
-        """One combination of choices."""
-        resolved = _resolved(self.description, (), picks)
+        resolved = _resolved(spec.block, (), dict(zip((choice.place for choice in choices), chosen, strict=True)))
         try:
-            block = _completed(resolved, self.d_model, self.origin)
+            block = _completed(resolved, d_model, origin)
             key = repr(block)
-            if key not in self.number_of:
-                self.described.append(_read(block, self.d_model, self.origin))
-                self.number_of[key] = len(self.plain)
-                self.plain.append(block)
-                self.coordinates.append(chosen)
+            if key not in found:
+                found[key] = block, _read(block, d_model, origin), chosen
+            meant[chosen] = key
         except UnfitBlockError as error:
-            self.refused.append(str(error))
-            self.refused_kinds.setdefault(resolved["mixer"]["kind"], str(error))
-            return
-        self.numbers[chosen] = self.number_of[key]
+            refused.append((resolved["mixer"]["kind"], str(error)))
+    return found, meant, refused
 
-    def check(self) -> None:
-        """`UserError` where nothing fits, a mixer never does, or `ratio` is that of nothing."""
-        if not self.numbers:
-            raise UserError(f"{self.origin}: block: no combination fits; the first: {self.refused[0]}")
-        for kind in self.refused_kinds.keys() - {block.mixer.kind for block in self.described}:
-            raise UserError(f"{self.origin}: block.mixer: {kind}: fits no block; the first: {self.refused_kinds[kind]}")
-        if "ratio" in self.description and all(block.feed_forward is None for block in self.described):
-            raise UserError(
-                f"{self.origin}: block.ratio: is that of a feed_forward, which no block has; give one, or no ratio"
-            )
+
+def _check_found(spec: SpaceSpec, described: Sequence[BlockSpec], refused: list[tuple[str, str]], origin: str) -> None:
+    """`UserError` where nothing fits, a mixer never does, or `ratio` is that of nothing; `refused`: kinds and why."""
+    if not described:
+        raise UserError(f"{origin}: block: no combination fits; the first: {refused[0][1]}")
+    fitting = {block.mixer.kind for block in described}
+    for kind, first in refused:
+        if kind not in fitting:
+            raise UserError(f"{origin}: block.mixer: {kind}: fits no block; the first: {first}")
+    if "ratio" in spec.block and all(block.feed_forward is None for block in described):
+        raise UserError(f"{origin}: block.ratio: is that of a feed_forward, which no block has; give one, or no ratio")
 
 
 def _check_fields(spec: SpaceSpec, origin: str) -> None:
@@ -195,16 +185,12 @@ def _common_width(spec: SpaceSpec, origin: str, assigned: Sequence[str]) -> int:
 def _choices(node: Any, place: KeyPath, origin: str) -> Iterator[Choice]:
     if isinstance(node, list):
         if not node:
-            raise UserError(f"{origin}: block.{_said(place)}: []: expected at least one choice")
+            raise UserError(f"{origin}: block.{'.'.join(map(str, place))}: []: expected at least one choice")
         numeric = all(isinstance(option, int | float) and not isinstance(option, bool) for option in node)
         yield Choice(place, len(node), ordered=numeric)
     parts = enumerate(node) if isinstance(node, list) else node.items() if isinstance(node, dict) else ()
     for key, value in parts:
         yield from _choices(value, (*place, key), origin)
-
-
-def _said(place: KeyPath) -> str:
-    return ".".join(str(part) for part in place)
 
 
 def _resolved(node: Any, place: KeyPath, picks: Mapping[KeyPath, int]) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 from linnet.design.scores import ScoreSettings, score
 from linnet.design.validation.trained import TrainedSet
-from linnet.design.validation.validate import NAMES, Figure, Worth
+from linnet.design.validation.validate import Figure, Worth
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.report import Picture
@@ -21,12 +21,11 @@ def worth_figures(trained: TrainedSet, worth: Mapping[str, Worth], band: int) ->
         "loss_unit": trained.unit,
         "noise_between_seeds": trained.noise,
         "band": band,
-        "scores": {name: _plain(one) for name, one in worth.items()},
+        "scores": {name: _plain(one._asdict()) for name, one in worth.items()},
     }
 
 
-def _plain(worth: Worth) -> dict[str, Any]:
-    figures: dict[str, Figure] = {name: getattr(worth, name) for name in NAMES}
+def _plain(figures: Mapping[str, Figure]) -> dict[str, Any]:
     intervals = {name: [figure.low, figure.high] for name, figure in figures.items()}
     return {**{name: figure.value for name, figure in figures.items()}, "intervals": intervals}
 
@@ -35,7 +34,7 @@ def worth_table(trained: TrainedSet, worth: Mapping[str, Worth], band: int) -> T
     """A row for each score."""
     band = min(band, len(trained.models))
     columns = ["score", "Spearman", "Kendall", f"within {band}", "regret", f"regret within {band}"]
-    rows = [[name, *(_said(getattr(one, figure)) for figure in NAMES)] for name, one in worth.items()]
+    rows = [[name, *map(_said, one)] for name, one in worth.items()]
     noise = "" if trained.noise is None else f" Between seeds losses differ by {numbers.significant(trained.noise, 2)}."
     meaning = (
         f"Rank correlation with quality over all {len(trained.models)} models, and the mean over windows of {band} with"

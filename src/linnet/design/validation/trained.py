@@ -69,7 +69,8 @@ def read_trained(source: Path) -> TrainedSet:
     if source.is_dir():
         found = _from_folders(source)
     elif source.is_file():
-        found = TrainedSet(_from_table(source), "nats per token", [])
+        rows = read_rows(source, [(column,) for column in NEEDED])
+        found = TrainedSet(list(map(_from_row, rows)), "nats per token", [])
     else:
         raise UserError("no such file or folder", field="runs", value=source)
     if len(found.models) < FEWEST:
@@ -77,10 +78,6 @@ def read_trained(source: Path) -> TrainedSet:
             f"{len(found.models)} trained models", field="runs", value=source, accepted=f"at least {FEWEST}"
         )
     return found
-
-
-def _from_table(path: Path) -> list[TrainedModel]:
-    return [_from_row(row) for row in read_rows(path, [(column,) for column in NEEDED])]
 
 
 def _from_row(row: Row) -> TrainedModel:

@@ -1,7 +1,7 @@
 """The worth of every score on trained models: rank correlation with quality, and what its choice would cost."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ BAND = 20
 RESAMPLES = 1000
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """A value and the interval that holds 95 % of its values when the models are drawn anew."""
 
     value: float
@@ -25,8 +24,7 @@ class Figure:
     high: float
 
 
-@dataclass(frozen=True)
-class Worth:
+class Worth(NamedTuple):
     """What a score says about trained models; quality is a low loss.
 
     spearman, kendall: rank correlation with quality over all models. within_band: the mean of Spearman's over windows
@@ -41,7 +39,7 @@ class Worth:
     regret_within_band: Figure
 
 
-NAMES = ("spearman", "kendall", "within_band", "regret", "regret_within_band")
+NAMES = Worth._fields
 
 
 def validate(
@@ -66,15 +64,8 @@ def validate(
             for name, own in scores.items():
                 drawn[name].append(sample.figures(own))
             advance(1)
-    return {name: _worth(values[name], drawn[name]) for name in names}
-
-
-def _worth(values: list[float], drawn: list[list[float]]) -> Worth:
-    figures = {}
-    for index, name in enumerate(NAMES):
-        low, high = interval([row[index] for row in drawn]) if drawn else (values[index], values[index])
-        figures[name] = Figure(values[index], low, high)
-    return Worth(**figures)
+    columns = {name: zip(values[name], *drawn[name], strict=True) for name in names}
+    return {name: Worth(*(Figure(value, *interval(again)) for value, *again in columns[name])) for name in names}
 
 
 class _Bands:

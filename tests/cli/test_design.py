@@ -44,9 +44,10 @@ def output(capsys, *arguments: str) -> str:
 def test_it_writes_a_description_that_trains(space: str, tmp_path: Path, capsys):
     best = tmp_path / "best.yaml"
     limits = ["--max-flops", "150k", "--max-parameters", "9k"]
-    assert main(["design", "--space", space, *limits, "--out", str(best), *QUICK]) == 0
-    shown, said = capsys.readouterr()
-    assert said == f"description: {best}\n"
+    for told_first in ("", f"replaced: {best}\n"):
+        assert main(["design", "--space", space, *limits, "--out", str(best), *QUICK]) == 0
+        shown, said = capsys.readouterr()
+        assert said == f"{told_first}description: {best}\n"
     assert shown.splitlines()[0] == "Design by penalised_parameters: space tiny"
     for part in ("flops ", "parameters ", "evolution ", "true optimum "):
         assert any(line.startswith(part) for line in shown.splitlines())

@@ -162,6 +162,18 @@ def test_the_text_at_hand_is_counted_and_repeating_it_is_warned_of(data: Path, c
     assert err.count("\n") == len(found["warnings"])
 
 
+def test_files_that_are_replaced_are_named(
+    table: Path, tmp_path: Path, few_starts: None, capsys: pytest.CaptureFixture[str]
+):
+    plain, space, law = (tmp_path / name for name in ("x.yaml", "x-space.yaml", "law.json"))
+    planned = ["--flops", "1e15", *GIVEN, "--out", str(plain)]
+    fitted = ["fit", str(table), "--bootstrap", "20", "--out", str(law)]
+    for arguments, files in ((planned, (plain, space)), (fitted, (law,))):
+        for told in ([], [f"replaced: {file}" for file in files]):
+            assert main(["plan", *arguments]) == 0
+            assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("replaced")] == told
+
+
 def test_a_report_has_pictures_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["plan", "--flops", "1e17", *GIVEN, "--report", str(tmp_path / "report")]) == 0
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["plan.png", "report.html"]

@@ -63,6 +63,13 @@ def check_out_file(path: Path | None, option: str = "--out") -> None:
     _refuse_file_among(list(path.parents), f"{option} {path}")
 
 
+def note_replaced(*paths: Path) -> None:
+    """Before files are written: those that are there will be lost, which is said."""
+    for path in paths:
+        if path.is_file():
+            note(f"replaced: {path}")
+
+
 def check_out_folder(path: Path | None, option: str) -> None:
     """Whether a folder can be made there, before anything takes time; `UserError` where it cannot."""
     if path is not None:

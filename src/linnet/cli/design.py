@@ -228,7 +228,7 @@ def _settings(changes: list[str], seed: int) -> Any:
     from linnet.design.search import DesignSettings
 
     plain = override({"score": {}, "search": {"seed": seed}}, changes)
-    return DesignSettings.parse(plain, "--set")
+    return DesignSettings.parse(plain, "`set`")
 
 
 @design.command()

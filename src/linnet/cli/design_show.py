@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from linnet.cli.console import check_out_folder, invocation, note
+from linnet.cli.console import check_out_folder, invocation, note, note_replaced
 from linnet.cli.report import show
 from linnet.core.errors import UserError
 
@@ -120,6 +120,7 @@ def _write(task: "Task", found: "Found", out: Path | None, as_json: bool) -> Non
     from linnet.design.search import write_description
 
     if out is not None:
+        note_replaced(out)
         write_description(found.plain, out, [invocation(), f"{task.score} {found.score:,.7g}"])
         note(f"description: {out}")
     elif not as_json:

@@ -50,7 +50,7 @@ def validate(
     names = score or list(SCORES)
     for name in names:
         find_score(name)
-    settings = ScoreSettings.parse(override({}, changes or []), "--set")
+    settings = ScoreSettings.parse(override({}, changes or []), "`set`")
     trained = read_trained(runs)
     for line in trained.left_out:
         note(f"left out: {line}")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from linnet.cli.console import check_out_file, check_out_folder, invocation, note, refuse_before
+from linnet.cli.console import check_out_file, check_out_folder, invocation, note, note_replaced, refuse_before
 from linnet.cli.report import show
 from linnet.core import amounts
 from linnet.core.errors import UserError
@@ -115,6 +115,7 @@ def plan_budget(
     made = make_plan(budget, chosen, laws, setting, at_hand)
     if out is not None:
         plain = {out: made.model.model_dump(mode="json"), space_file(out): search_space(made.model)}
+        note_replaced(*plain)
         for path, description in plain.items():
             write_text(path, yaml.safe_dump(description, sort_keys=False))
         note(f"description: {out}, search space around it: {space_file(out)}")
@@ -198,6 +199,7 @@ def fit(
     found = fit_runs(study.runs, settings, out.stem)
     law = fitted_law(found, study.bytes_per_token, invocation())
     plain = law.model_dump(mode="json")
+    note_replaced(out)
     write_json(out, plain)
     note(f"law: {out}")
     for line in law.warnings:

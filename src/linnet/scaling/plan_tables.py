@@ -52,7 +52,7 @@ def warnings(plan: Plan) -> list[str]:
         found.append(
             f"training is less than one step: {plan.tokens:,} of {plan.setting.batch_size} x"
             f" {plan.setting.context_length:,} tokens; at least {plan.tokens_per_step:,} make a step, by a larger"
-            " budget, or a smaller --batch-size or --context-length"
+            " budget, or smaller batches or a shorter context"
         )
     size, wanted = plan.counts.by_name()[plan.law.counted], plan.allocation.parameters
     if not 1 / SAME_SIZE < size / wanted < SAME_SIZE:

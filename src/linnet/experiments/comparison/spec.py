@@ -42,7 +42,7 @@ class TokenizerSpec(Spec):
 class ComparedSpec(Spec):
     """One of the runs, in what it differs.
 
-    part: the part of the text that it trains on. set: fields of `model` and `training`, as in `linnet train --set`.
+    part: the part of the text that it trains on. set: fields of `model` and `training` by their paths.
     operator_of: the name of an earlier run, whose learned operators (inferred from the empty prompt, same seed) become
     the fixed ones of this run. shown: false leaves it out of table and plot: it is there for another's sake.
     """

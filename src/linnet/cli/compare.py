@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linnet.cli.console import check_out_folder, invocation, note, stopped_in_a_line
+from linnet.cli.options import AsJson
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ def compare(
         typer.Option(
             metavar="DIR",
             help="The folder to make, or one to go on with. If not given: runs/NAME, for a file NAME.yaml.",
-            show_default=False,
         ),
     ] = None,
     changes: Annotated[
@@ -34,7 +34,7 @@ def compare(
             "--set", metavar="KEY=VALUE", help="Change a field of model or training, for all runs (repeatable)."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train several models on the same text, each with several seeds, and compare them; or compare runs that exist.
 

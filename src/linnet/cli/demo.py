@@ -1,11 +1,12 @@
 """`linnet demo`: the first thing to try."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from linnet.cli.console import invocation, note, stopped_in_a_line
+from linnet.cli.options import AsJson, Device
 from linnet.cli.report import echo_json, echo_parts
 
 if TYPE_CHECKING:
@@ -14,22 +15,18 @@ if TYPE_CHECKING:
 
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to make, or one to go on with.")] = Path("demo"),
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps of each model; the recipes' if not given.", show_default=False)
-    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps of each model; the recipes' if not given.")] = None,
     seed: Annotated[
         int, typer.Option(min=0, help="Decides first weights, order of the batches, and the sampled stories.")
     ] = 0,
     stories: Annotated[
-        int | None,
-        typer.Option(min=40, help="Stories to train on; the recipes' number if not given.", show_default=False),
+        int | None, typer.Option(min=40, help="Stories to train on; the recipes' number if not given.")
     ] = None,
     prompt: Annotated[
-        str | None,
-        typer.Option(help="How each sample story begins; '' leaves that to the model.", show_default=False),
+        str | None, typer.Option(help="How each sample story begins; '' leaves that to the model.")
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Train three tiny models on the same stories and compare them, in minutes.
 

@@ -10,6 +10,7 @@ from linnet.cli.console import check_out_file, note, option_of, refuse_before, w
 from linnet.cli.design_show import LatencyOptions, show_checked, show_found, show_front
 from linnet.cli.design_study import study
 from linnet.cli.design_validate import validate
+from linnet.cli.options import AsJson
 from linnet.cli.report import show
 from linnet.core import amounts
 from linnet.core.errors import UserError
@@ -36,13 +37,11 @@ BELONGS_TO = {
 }
 """Options that do something only beside another."""
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
-
 design = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def _optional(metavar: str, help_text: str) -> Any:
-    return typer.Option(metavar=metavar, help=help_text, show_default=False)
+    return typer.Option(metavar=metavar, help=help_text)
 
 
 @design.callback(invoke_without_command=True)
@@ -55,8 +54,7 @@ def search(
         Path | None, _optional("DIR", "A folder made by `linnet prepare`; the models get its vocabulary.")
     ] = None,
     vocab_size: Annotated[
-        int | None,
-        typer.Option(min=2, help="Of the models; that of --data, else the space's, if not given.", show_default=False),
+        int | None, typer.Option(min=2, help="Of the models; that of --data, else the space's, if not given.")
     ] = None,
     max_flops: Annotated[str | None, _optional("N", "Forward FLOPs of one sequence, as in 60G.")] = None,
     max_parameters: Annotated[str | None, _optional("N", "Parameters, shared ones once, as in 60M.")] = None,
@@ -75,7 +73,7 @@ def search(
     ] = "token",
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where latency is measured.")] = "cpu",
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Processor threads for it; PyTorch's if not given.", show_default=False)
+        int | None, typer.Option(min=1, help="Processor threads for it; PyTorch's if not given.")
     ] = None,
     score: Annotated[
         str, typer.Option(metavar="NAME", help="What is maximised: linnet design scores. MeRino's is entropy.")
@@ -85,19 +83,15 @@ def search(
         typer.Option(help="Evolution, the true optimum, or both where that can be."),
     ] = "auto",
     pareto: Annotated[
-        str | None,
-        _optional("GOALS", "Several goals at once, as in flops,score; --out is then a folder."),
+        str | None, _optional("GOALS", "Several goals at once, as in flops,score; --out is then a folder.")
     ] = None,
-    points: Annotated[
-        int | None, typer.Option(min=2, help="Limits on each goal; 16, or 6 for two.", show_default=False)
-    ] = None,
+    points: Annotated[int | None, typer.Option(min=2, help="Limits on each goal; 16, or 6 for two.")] = None,
     tokens: Annotated[
         int | None,
         typer.Option(
             min=1,
             help="Tokens of a sequence, for FLOPs, training and latency; 1024 if not given, or the models' context"
             " length where that is shorter.",
-            show_default=False,
         ),
     ] = None,
     with_head: Annotated[bool, typer.Option("--with-head", help="Count the output head's FLOPs too.")] = False,

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from linnet.cli.console import invocation, note, stopped_in_a_line
+from linnet.cli.options import AsJson, Bootstrap
 from linnet.cli.report import show
 from linnet.core.errors import UserError
 
@@ -24,21 +25,15 @@ def study(
     stories: Annotated[int, typer.Option(min=100, help="Stories of the built-in corpus to train on.")] = 6000,
     text: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Text to train on instead, as linnet prepare takes it (repeatable).",
-            show_default=False,
-        ),
+        typer.Option(metavar="FILE", help="Text to train on instead, as linnet prepare takes it (repeatable)."),
     ] = None,
-    resamples: Annotated[
-        int, typer.Option("--bootstrap", min=20, metavar="N", help="Resamples behind the intervals.")
-    ] = 1000,
+    resamples: Bootstrap = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Decides which shapes are drawn.")] = 0,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A field of all runs, as training.optimiser.lr=1e-3."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a stratified sample of shapes on the same text, and compare every score with what came out.
 

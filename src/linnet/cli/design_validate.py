@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from linnet.cli.console import note
+from linnet.cli.options import AsJson, Bootstrap, ReportFolder
 from linnet.cli.report import show
 
 
@@ -14,22 +15,16 @@ def validate(
         Path, typer.Option(metavar="FILE.csv|DIR", help="A table of trained models, or a folder with folders of runs.")
     ],
     score: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this score (repeatable); all if not given.", show_default=False),
+        list[str] | None, typer.Option(metavar="NAME", help="Only this score (repeatable); all if not given.")
     ] = None,
     band: Annotated[int, typer.Option(min=3, help="Models in a band of equal parameters.")] = 20,
-    resamples: Annotated[
-        int, typer.Option("--bootstrap", min=20, metavar="N", help="Resamples behind the intervals.")
-    ] = 1000,
+    resamples: Bootstrap = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the scores, as sigma=0.5.")
     ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write a picture and report.html into this folder.", show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    report: ReportFolder = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare every score with the measured loss of trained models: rank correlation, and the regret of its choice.
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from linnet.cli.options import ContextLength, OperatorSource, Weights
+from linnet.cli.options import AsJson, ContextLength, Data, Device, OperatorSource, Weights
 from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
 from linnet.present import numbers
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a run.")],
-    data: Annotated[Path, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`.")],
+    data: Data,
     split: Annotated[
         Literal["validation", "train"], typer.Option(help="The side of the data to measure on.")
     ] = "validation",
     limit_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="About this many tokens, spread evenly; all if not given.", show_default=False),
+        int | None, typer.Option(min=1, help="About this many tokens, spread evenly; all if not given.")
     ] = None,
     context_length: ContextLength = None,
     operator_from: OperatorSource = "train",
@@ -32,16 +31,12 @@ def evaluate(
             metavar="FILE|identity|random",
             help="Measure a PLDR-LLM with other operators than its own: those of a .safetensors or .npz file (as "
             "`linnet inspect operator --save` writes it), the identity, or random numbers.",
-            show_default=False,
         ),
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Draws the operators of --operator random; 0 if not given.", show_default=False),
-    ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    seed: Annotated[int | None, typer.Option(help="Draws the operators of --operator random; 0 if not given.")] = None,
+    device: Device = "auto",
     weights: Weights = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure a model on text: bits per byte, perplexity per token, accuracy.
 

@@ -7,18 +7,19 @@ import typer
 
 from linnet.cli.console import invocation
 from linnet.cli.model_made import print_model_made
+from linnet.cli.options import AsJson
 
 
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a training run.")],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to make.", show_default=False)],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to make.")],
     freeze_operator: Annotated[
         bool, typer.Option("--freeze-operator", help="Replace a PLDR-LLM's net by the operator that it infers.")
     ] = False,
     prompt: Annotated[
         str, typer.Option(help="The text that the operator is inferred from; empty: the end token alone (the paper).")
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a model in another form.
 

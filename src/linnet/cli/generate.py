@@ -24,8 +24,7 @@ def generate(
     ] = "",
     max_tokens: Annotated[int, typer.Option(help="Stop after so many tokens, if the text has not ended.")] = 200,
     ignore_eos: Annotated[
-        bool,
-        typer.Option("--ignore-eos", help="Go on after the end of a text, with the next one, up to --max-tokens."),
+        bool, typer.Option("--ignore-eos", help="Go on after the end of a text, with the next one, up to --max-tokens.")
     ] = False,
     temperature: Annotated[float, typer.Option(help="Divides the logits; 0 takes the likeliest token.")] = 0.8,
     top_k: Annotated[int, typer.Option(help="Choose among the k likeliest tokens; 0 for all.")] = 0,
@@ -33,21 +32,17 @@ def generate(
         float, typer.Option(help="Choose among the fewest tokens that together have this probability; 1 for all.")
     ] = 1.0,
     seed: Annotated[
-        int | None,
-        typer.Option(help="The same seed gives the same text; if not given, a fresh one.", show_default=False),
+        int | None, typer.Option(help="The same seed gives the same text; if not given, a fresh one.")
     ] = None,
     stream: Annotated[bool, typer.Option(help="Print the text as it comes, or all at the end.")] = True,
     device: Annotated[str, typer.Option(help="auto (cuda where there is one), cpu, cuda, cuda:1.")] = "auto",
     weights: Weights = None,
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads; PyTorch's choice if not given.", show_default=False)
-    ] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads; PyTorch's choice if not given.")] = None,
     operator: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|identity|random",
             help="Put other operators in the place of a PLDR-LLM's own; random ones follow the seed.",
-            show_default=False,
         ),
     ] = None,
     kv_cache: Annotated[
@@ -63,15 +58,13 @@ def generate(
     context_min_tokens: context_options.MinTokens = None,
     show_context: context_options.Show = False,
     save_state: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Keep the stream here, to go on later where it ends.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Keep the stream here, to go on later where it ends.")
     ] = None,
     load_state: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             help="Go on where --save-state ended, behind it with --prompt; the seed's random numbers go on too.",
-            show_default=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print text and figures as JSON, all at the end.")] = False,

@@ -7,6 +7,7 @@ import typer
 
 from linnet.cli.console import invocation
 from linnet.cli.model_made import print_model_made
+from linnet.cli.options import AsJson
 
 import_ = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -30,23 +31,19 @@ def pldr(
             help="The checkpoint, or a folder with one, or with config.json and model.safetensors.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to make.", show_default=False)],
-    spec: Annotated[
-        str | None, typer.Option(metavar="PRESET|FILE", help="What a .pth file is a model of.", show_default=False)
-    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to make.")],
+    spec: Annotated[str | None, typer.Option(metavar="PRESET|FILE", help="What a .pth file is a model of.")] = None,
     tokenizer: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.model", help="Its SentencePiece model; if not given, DIR's.", show_default=False),
+        Path | None, typer.Option(metavar="FILE.model", help="Its SentencePiece model; if not given, DIR's.")
     ] = None,
     operator: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|identity",
             help="The operators that a .pth file of a v51G model was trained with; it does not hold them.",
-            show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Import a published PLDR-LLM: a .pth file with model_state_dict, or a folder as Transformers keeps models.
 
@@ -71,12 +68,12 @@ def ted(
         Path,
         typer.Argument(metavar="DIR", help="A folder with model.json, vocab.json, and weights.json or weights.pth."),
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to make.", show_default=False)],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to make.")],
     end: Annotated[
         str, typer.Option(metavar="CHARACTER", help="The character that stood between documents in training.")
     ] = "\N{OCTAGONAL SIGN}",
     context_length: Annotated[int, typer.Option(metavar="N", help="Tokens of a training sequence.")] = 2048,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Import a model of the published TED code: a folder with model.json, vocab.json and weights.
 

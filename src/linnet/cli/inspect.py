@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from linnet.cli.console import note
-from linnet.cli.inspect_common import AsJson, Data, Device, Model, Out, SplitName
 from linnet.cli.inspect_contexts import contexts
 from linnet.cli.inspect_lifetimes import lifetimes
-from linnet.cli.options import ContextLength, OperatorSource
+from linnet.cli.options import AsJson, ContextLength, Data, Device, Model, OperatorSource, ReportFolder, SplitName
 from linnet.cli.report import show
 from linnet.core.errors import UserError
 
@@ -34,22 +33,18 @@ def operator(
         ),
     ],
     prompt: Annotated[
-        str | None,
-        typer.Option(help="Deduce the operators from this text; the end token alone if not given.", show_default=False),
+        str | None, typer.Option(help="Deduce the operators from this text; the end token alone if not given.")
     ] = None,
     save: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Save the model's operators, as .safetensors.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Save the model's operators, as .safetensors.")
     ] = None,
     rank_tolerance: Annotated[
         float | None,
         typer.Option(
-            min=0.0,
-            help="Singular values count above this share of the largest; the matrices' rounding if not given.",
-            show_default=False,
+            min=0.0, help="Singular values count above this share of the largest; the matrices' rounding if not given."
         ),
     ] = None,
-    out: Out = None,
+    out: ReportFolder = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -102,15 +97,12 @@ def causality(
             "--cut",
             metavar="N",
             help="Change the text from token N on (repeatable); a quarter, half and three quarters if not given.",
-            show_default=False,
         ),
     ] = None,
-    limit_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Measure the leak on about this many tokens.", show_default=False)
-    ] = None,
+    limit_tokens: Annotated[int | None, typer.Option(min=1, help="Measure the leak on about this many tokens.")] = None,
     context_length: ContextLength = None,
     operator_from: OperatorSource = "train",
-    out: Out = None,
+    out: ReportFolder = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -148,7 +140,7 @@ def invariance(
     prompts: Annotated[int, typer.Option(min=2, help="Documents to draw, or all that are long enough.")] = 100,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of each document, the end token before it included.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Decides which documents are drawn.")] = 0,
-    out: Out = None,
+    out: ReportFolder = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -182,7 +174,7 @@ def caches(
     model: Model,
     prompt: Annotated[str, typer.Option(help="The text to continue.")] = "",
     tokens: Annotated[int, typer.Option(min=1, help="Stop after so many tokens, if the text has not ended.")] = 100,
-    out: Out = None,
+    out: ReportFolder = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:

@@ -6,8 +6,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from linnet.cli.inspect_common import AsJson, Data, Device, Model, Out, SplitName
-from linnet.cli.options import ContextLength, OperatorSource
+from linnet.cli.options import AsJson, ContextLength, Data, Device, Model, OperatorSource, ReportFolder, SplitName
 from linnet.cli.report import show
 from linnet.core.errors import UserError
 
@@ -20,24 +19,17 @@ def contexts(
     split: SplitName = "validation",
     windows: Annotated[int, typer.Option(min=1, help="Windows of text to read, spread evenly.")] = 32,
     top_k: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="K,...", help="Keep the K most relevant tokens; 0 for all (repeatable).", show_default=False
-        ),
+        list[str] | None, typer.Option(metavar="K,...", help="Keep the K most relevant tokens; 0 for all (repeatable).")
     ] = None,
     threshold: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="X,...",
-            help="Drop what is less relevant than X; negative for nothing (repeatable).",
-            show_default=False,
-        ),
+        typer.Option(metavar="X,...", help="Drop what is less relevant than X; negative for nothing (repeatable)."),
     ] = None,
     min_tokens_to_keep: Annotated[int, typer.Option(min=0, help="Whatever these say, keep so many.")] = 1,
     within: Annotated[float, typer.Option(min=0.0, help="Percent of bits per byte that count as no loss.")] = 0.1,
     context_length: ContextLength = None,
     operator_from: OperatorSource = "train",
-    out: Out = None,
+    out: ReportFolder = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:

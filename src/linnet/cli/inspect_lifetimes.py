@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.inspect_common import AsJson, Device, Model, Out, SplitName
-from linnet.cli.options import ContextLength
+from linnet.cli.options import AsJson, ContextLength, Device, Model, ReportFolder, SplitName
 from linnet.cli.report import show
 from linnet.present import numbers
 
@@ -20,22 +19,17 @@ def lifetimes(
             metavar="TEXT",
             help="Show the relevance of this text's tokens over time (repeatable); of six entries from the longest life"
             " to the shortest if not given.",
-            show_default=False,
         ),
     ] = None,
     entries: Annotated[int, typer.Option(min=1, help="Print so many of the longest lives and of the shortest.")] = 20,
     data: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="A folder made by `linnet prepare`: also measure every layer over its text.",
-            show_default=False,
-        ),
+        typer.Option(metavar="DIR", help="A folder made by `linnet prepare`: also measure every layer over its text."),
     ] = None,
     split: SplitName = "validation",
     windows: Annotated[int, typer.Option(min=1, help="Windows of text to read, spread evenly.")] = 8,
     context_length: ContextLength = None,
-    out: Out = None,
+    out: ReportFolder = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:

@@ -1,12 +1,18 @@
 """Options that mean the same in several verbs."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+Bootstrap = Annotated[int, typer.Option("--bootstrap", min=20, metavar="N", help="Resamples behind the intervals.")]
 ContextLength = Annotated[
-    int | None, typer.Option(min=1, help="Tokens that are read at once; the model's if not given.", show_default=False)
+    int | None, typer.Option(min=1, help="Tokens that are read at once; the model's if not given.")
 ]
+Data = Annotated[Path, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`.")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a run.")]
 OperatorSource = Annotated[
     Literal["train", "empty"],
     typer.Option(
@@ -14,7 +20,11 @@ OperatorSource = Annotated[
         "split, or the empty prompt."
     ),
 ]
+ReportFolder = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write pictures and report.html into this folder.")
+]
+SplitName = Annotated[Literal["validation", "train"], typer.Option(help="Which side of the data.")]
 Weights = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,
-    typer.Option(help="Precision of the weights; as stored if not given.", show_default=False),
+    typer.Option(help="Precision of the weights; as stored if not given."),
 ]

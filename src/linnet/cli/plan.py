@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from linnet.cli.console import check_out_file, check_out_folder, invocation, note, note_replaced, refuse_before
+from linnet.cli.options import AsJson, Bootstrap, ReportFolder
 from linnet.cli.report import show
 from linnet.core import amounts
 from linnet.core.errors import UserError
@@ -21,54 +22,37 @@ BOUNDS = {
 
 plan = typer.Typer(add_completion=False, rich_markup_mode=None, invoke_without_command=True)
 
-Report = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Write pictures and report.html into this folder.", show_default=False),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
-
 
 @plan.callback()
 def plan_budget(
     context: typer.Context,
     flops: Annotated[
-        str | None, typer.Option(metavar="N", help="Training FLOPs, 6 x parameters x tokens: 1e18.", show_default=False)
+        str | None, typer.Option(metavar="N", help="Training FLOPs, 6 x parameters x tokens: 1e18.")
     ] = None,
-    hours: Annotated[
-        str | None, typer.Option(metavar="H", help="Hours of training on the device.", show_default=False)
-    ] = None,
-    parameters: Annotated[
-        str | None, typer.Option(metavar="N", help="The size, as the law counts it: 50M.", show_default=False)
-    ] = None,
-    tokens: Annotated[str | None, typer.Option(metavar="N", help="Training tokens: 2B.", show_default=False)] = None,
+    hours: Annotated[str | None, typer.Option(metavar="H", help="Hours of training on the device.")] = None,
+    parameters: Annotated[str | None, typer.Option(metavar="N", help="The size, as the law counts it: 50M.")] = None,
+    tokens: Annotated[str | None, typer.Option(metavar="N", help="Training tokens: 2B.")] = None,
     law: Annotated[
         str,
         typer.Option(metavar="NAME|FILE", help="chinchilla, replication, kaplan, or a file made by `linnet plan fit`."),
     ] = "replication",
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A folder made by `linnet prepare`: the text at hand.", show_default=False),
+        Path | None, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`: the text at hand.")
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where training would run.")] = "auto",
     throughput: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Training FLOPs per second; measured if not given.", show_default=False),
+        str | None, typer.Option(metavar="N", help="Training FLOPs per second; measured if not given.")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Windows in a step.")] = 8,
     context_length: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 1024,
     vocab_size: Annotated[
         int | None,
-        typer.Option(
-            min=2, help="Of the model; that of --data, else one that suits its size, if not given.", show_default=False
-        ),
+        typer.Option(min=2, help="Of the model; that of --data, else one that suits its size, if not given."),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the plain shape, and a search space around it (YAML).", show_default=False
-        ),
+        Path | None, typer.Option(metavar="FILE", help="Write the plain shape, and a search space around it (YAML).")
     ] = None,
-    report: Report = None,
+    report: ReportFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan a training run: the best size and its tokens for a budget, what laws expect of it, and how long it takes.
@@ -157,15 +141,13 @@ def fit(
             min=0.0, max=1.0, metavar="SHARE", help="Do not fit this share, the runs with the most FLOPs; predict them."
         ),
     ] = 0.0,
-    resamples: Annotated[
-        int, typer.Option("--bootstrap", min=20, metavar="N", help="Resamples behind the intervals.")
-    ] = 200,
+    resamples: Bootstrap = 200,
     seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,
     delta: Annotated[float, typer.Option(min=1e-12, help="Where the Huber loss goes from square to straight.")] = 1e-3,
     flops_tolerance: Annotated[
         float, typer.Option(min=0.0, help="Runs whose FLOPs differ by less than this share count as equal.")
     ] = 0.1,
-    report: Report = None,
+    report: ReportFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit a scaling law to runs: Chinchilla's approach 3, with intervals, and approaches 1 and 2 where the runs allow.

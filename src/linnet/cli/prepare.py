@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linnet.cli.console import note
+from linnet.cli.options import AsJson
 from linnet.cli.report import echo_json, echo_parts
 
 if TYPE_CHECKING:
@@ -19,34 +20,27 @@ def prepare(
             metavar="FILE...", help="Text (.txt, .text, .md), .jsonl, .parquet, or - for the standard input."
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The data folder to make.", show_default=False)],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The data folder to make.")],
     tokenizer: Annotated[
         str, typer.Option(metavar="bytes|char|bpe|unigram|PATH", help="Kind to train, or a tokenizer.json to use.")
     ] = "bpe",
     vocab_size: Annotated[
-        int | None,
-        typer.Option(help="Tokens, 256 bytes and the end included. 2048 for bpe and unigram.", show_default=False),
+        int | None, typer.Option(help="Tokens, 256 bytes and the end included. 2048 for bpe and unigram.")
     ] = None,
-    field: Annotated[
-        str | None, typer.Option(help="Field or column with the text; `text` if not given.", show_default=False)
-    ] = None,
+    field: Annotated[str | None, typer.Option(help="Field or column with the text; `text` if not given.")] = None,
     separator: Annotated[
         str | None,
         typer.Option(
             "--document-separator",
             help=r"What stands between documents in a text file, e.g. '\n\n'; <|endoftext|> if not given. "
             "A file without any is one document.",
-            show_default=False,
         ),
     ] = None,
     validation: Annotated[
-        float | None,
-        typer.Option(
-            help="Fraction of the bytes to hold out; 0.05 of a text below 20 MB, else 0.01.", show_default=False
-        ),
+        float | None, typer.Option(help="Fraction of the bytes to hold out; 0.05 of a text below 20 MB, else 0.01.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a data folder that is there.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Prepare text for training: split it, train a tokenizer, write token shards and a manifest.
 
@@ -68,7 +62,7 @@ def prepare(
         overwrite=overwrite,
     )
     _warn_of_share(manifest)
-    if json:
+    if as_json:
         echo_json(manifest.model_dump())
     else:
         _print_table(manifest, out)

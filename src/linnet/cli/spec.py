@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from linnet.cli.options import AsJson
 from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
 from linnet.present import numbers
@@ -26,8 +27,6 @@ spec = typer.Typer(
     Example: linnet spec show llama-110m
     """,
 )
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @spec.command("list")
@@ -58,8 +57,7 @@ def show(
         Literal["float32", "bfloat16"], typer.Option(help="Precision of the decode state's elements.")
     ] = "float32",
     tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Count FLOPs over so many tokens; the context if not given.", show_default=False),
+        int | None, typer.Option(min=1, help="Count FLOPs over so many tokens; the context if not given.")
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Sequences in a training step, for its memory.")] = 8,
     changes: Annotated[

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli.console import invocation, note
+from linnet.cli.options import AsJson
 from linnet.cli.report import echo_json, echo_parts
 from linnet.present import numbers
 
@@ -20,7 +21,6 @@ def train(
         typer.Option(
             metavar="PRESET|FILE|MODEL",
             help="A preset, the file of a description, or a model folder, of which only the description is taken.",
-            show_default=False,
         ),
     ] = None,
     start_from: Annotated[
@@ -29,28 +29,22 @@ def train(
             "--from",
             metavar="MODEL",
             help="A model folder, or that of a run, to begin with the weights of; the data's tokenizer has to be its.",
-            show_default=False,
         ),
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`.", show_default=False)
-    ] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`.")] = None,
     config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="YAML with sections model, data, training.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="YAML with sections model, data, training.")
     ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME|FILE",
-            help="How a published model was trained; --config and --set change its fields.",
-            show_default=False,
+            metavar="NAME|FILE", help="How a published model was trained; --config and --set change its fields."
         ),
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field (repeatable).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the final figures as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model, or go on with an interrupted run.
 

@@ -63,6 +63,9 @@ def test_runs_that_exist_are_set_side_by_side(runs: Path, tmp_path: Path, capsys
     assert main(["compare", *folders, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert main(["compare", *folders, f"{folders[0]}/../{Path(folders[0]).name}", "--json"]) == 0
+    again, said = capsys.readouterr()
+    assert json.loads(again) == printed and said.startswith("note: ") and said.endswith("; it counts once\n")
     assert sorted(path for path in runs.rglob("*")) == before, "nothing is written without --out"
 
 

@@ -310,6 +310,8 @@ def test_a_stream_goes_on_behind_another_prompt_and_says_its_seed(model: str, tm
     code, out, _ = run(capfdbinary, model, "--load-state", path, "--prompt", "ce", "--max-tokens", "3", "--json")
     report = json.loads(out)
     assert (code, report["seed"], report["prompt"], report["prompt_tokens"]) == (0, 7, "ce", 3)
+    code, _, err = run(capfdbinary, model, "--max-tokens", "3", "--save-state", path)
+    assert code == 0 and f"replaced: {path}\nstream: {path}\n" in err
 
 
 def test_a_stream_that_cannot_be_kept_or_gone_on_with_is_refused_in_one_line(model: str, tmp_path: Path, capfdbinary):

@@ -94,6 +94,7 @@ def test_python_m_linnet_is_the_same_command():
         (["spec"], "error: Missing command (see linnet spec --help)\n"),
         (["spec", "show"], "error: Missing argument 'NAME|FILE' (see linnet spec show --help)\n"),
         (["--colour"], "error: No such option: --colour (see linnet --help)\n"),
+        (["spec", "foo"], "error: No such command 'foo'; expected list, show (see linnet spec --help)\n"),
         (["spec", "list", "x"], "error: Got unexpected extra argument(s) (x) (see linnet spec list --help)\n"),
     ],
 )
@@ -102,6 +103,27 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(
 ):
     assert main(arguments) == 2
     assert capsys.readouterr() == ("", expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["prepare", "x", "--out", "y", "--vocab-size", "2k"], "'--vocab-size': 2k: expected a whole number"),
+        (["generate", "x", "--seed", "abc"], "'--seed': abc: expected a whole number"),
+        (["generate", "x", "--top-p", "x"], "'--top-p': x: expected a number"),
+        (["demo", "--stories", "5"], "'--stories': 5: expected a whole number, at least 40"),
+        (
+            ["plan", "fit", "x", "--out", "y", "--hold-out", "2"],
+            "'--hold-out': 2: expected a number, at least 0, at most 1",
+        ),
+        (["inspect", "causality", "m", "--data", "d", "--cut", "x"], "'--cut': x: expected a whole number"),
+    ],
+)
+def test_a_number_that_is_none_is_told_with_what_is_accepted(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"error: Invalid value for {expected} (see linnet {arguments[0]} ")
 
 
 @pytest.mark.parametrize(

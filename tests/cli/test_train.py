@@ -227,7 +227,8 @@ def test_a_start_that_is_refused_leaves_no_run_behind(data, tmp_path, capsys):
         "training.context_length=8",
     ]
     assert main([*refused, "--set", "training.dag={}"]) == 2
-    assert "training.dag" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "training.dag" in err and err.count("\n") == 1, "the vocabulary is told once the run begins"
     assert not (out / "config.yaml").exists()
 
 
@@ -242,3 +243,15 @@ def test_a_model_folder_as_model_is_a_description_and_as_from_its_weights(tmp_pa
     assert "its description alone" not in capsys.readouterr().err
     made = json.loads((tmp_path / "on" / "model" / "run.json").read_text())
     assert made["started_from"]["model"] == first
+
+
+def test_what_is_no_start_is_told_as_a_model_folder(tmp_path, data, capsys):
+    message = _fails(capsys, ["train", "--from", "runs/nope", "--data", str(data), "--out", str(tmp_path / "run")])
+    assert message == "error: runs/nope: no such folder; expected a model folder or the folder of a training run\n"
+
+
+def test_a_run_without_a_start_does_not_go_on_from_one(tmp_path, command, data, capsys):
+    assert main(command(tmp_path / "run")) == 0
+    capsys.readouterr()
+    message = _fails(capsys, [*command(tmp_path / "run"), "--from", str(tmp_path / "run")])
+    assert f"holds a run without --from, not with '{tmp_path / 'run'}'; choose another --out" in message

@@ -100,10 +100,19 @@ def _set_side_by_side(sources: list[Path], out: Path | None, changes: list[str],
     check_out_folder(out, "--out")
     if out is not None:
         check_new_folder(out)
-    findings = recorded(sources)
+    findings = recorded(_each_once(sources))
     if out is not None:
         write_findings(findings, out)
     _print(findings, out, as_json)
+
+
+def _each_once(folders: list[Path]) -> list[Path]:
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        first = found.setdefault(folder.resolve(), folder)
+        if first is not folder:
+            note(f"note: {folder}: the same folder as {first}; it counts once")
+    return list(found.values())
 
 
 def _print(findings: "Findings", folder: Path | None, as_json: bool) -> None:

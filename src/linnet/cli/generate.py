@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli import context_options
-from linnet.cli.console import check_out_file, note
+from linnet.cli.console import check_out_file, note, note_replaced
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Weights
 from linnet.core.errors import UserError
@@ -139,6 +139,7 @@ def generate(
             raise
         _print_end(continuation, view, speaker.spec.context_length)
     if session is not None and save_state is not None:
+        note_replaced(save_state)
         session.save(save_state)
         note(f"stream: {save_state}")
 

@@ -9,6 +9,8 @@ from linnet.cli.options import AsJson, ContextLength, Device, Model, ReportFolde
 from linnet.cli.report import show
 from linnet.present import numbers
 
+MORE = "--entries shows more of the vocabulary, --token chooses whose relevance is shown over time, --out draws it."
+
 
 def lifetimes(
     model: Model,
@@ -64,4 +66,5 @@ def lifetimes(
         lambda: lifetimes_pictures(found),
         out,
         as_json,
+        MORE if found.curves else "",
     )

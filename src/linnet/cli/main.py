@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from linnet.core.errors import UserError
 
@@ -41,6 +41,10 @@ SETTING_VERBS = ("train", "compare")
 
 UNUSABLE_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 """What the system says of a path that the user named wrongly."""
+
+
+ABOUT_NUMBERS = ("int_", "float_", "greater_", "less_")
+"""How the kinds of pydantic's errors about numbers begin."""
 
 
 class LazyGroup(TyperGroup):
@@ -174,14 +178,37 @@ def _usage_message(error: typer.TyperException, arguments: Sequence[str]) -> str
     """What was wrong with the command line, and where to read how it should be, on one line."""
     message = " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
     context = getattr(error, "ctx", None)
-    option = getattr(error, "option_name", None)
-    verb = context.info_name if context else None
+    if context is None:
+        return message
+    option, verb = getattr(error, "option_name", None), context.info_name
     if option and verb in SETTING_VERBS:
         from linnet.cli.settings import hint
 
         fields = hint(verb, option, arguments)
         message = f"No such option: {option}; {fields}" if fields else message
-    return f"{message} (see {context.command_path} --help)" if context else message
+    elif isinstance(error, typer.BadParameter):
+        message = _with_value(message, error)
+    elif message.startswith("No such command") and "Did you mean" not in message:
+        message = f"{message}; expected {', '.join(context.command.commands)}"
+    return f"{message} (see {context.command_path} --help)"
+
+
+def _with_value(message: str, error: typer.BadParameter) -> str:
+    """The message about what is no number, or beyond its bounds, with what was given and what is accepted."""
+    from pydantic import ValidationError
+
+    cause, option = error.__cause__, error.param
+    found = cause.errors()[0] if isinstance(cause, ValidationError) else {"type": ""}
+    if not isinstance(option, TyperOption) or not found["type"].startswith(ABOUT_NUMBERS):
+        return message
+    whole = option.type_descriptor.annotation in (int, list[int])
+    bounds = [
+        f"{words} {bound:g}"
+        for words, bound in (("at least", option.min), ("at most", option.max))
+        if bound is not None
+    ]
+    accepted = ", ".join(["a whole number" if whole else "a number", *bounds])
+    return f"{message.partition(': ')[0]}: {found['input']}: expected {accepted}"
 
 
 def _close_output() -> None:

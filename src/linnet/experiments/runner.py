@@ -92,7 +92,7 @@ class Runner:
         diverged = Diverged.of(planned.folder)
         if diverged is not None:
             data = TokenData.open(planned.run.data)
-            RunFolder(planned.folder).check(fitted(planned.run, data, Watch()))
+            RunFolder(planned.folder).check(fitted(planned.run, data))
             again = f"not trained again (remove {planned.folder} to train it anew)"
             self.say(f"{planned.title}: {diverged}; {again}")
         return diverged

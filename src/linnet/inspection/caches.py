@@ -93,7 +93,7 @@ def inspect_caches(model: str | Path, prompt: str, max_tokens: int, device: str 
 
 
 def compare_caches(model: LanguageModel, prompt: str, max_tokens: int) -> CacheComparison:
-    """Continue the prompt with each setting by up to `max_tokens` tokens, as `linnet generate --temperature 0` does."""
+    """Continue the prompt with each setting by up to `max_tokens` tokens, always by the likeliest."""
     with progress("generating", len(SETTINGS) * max_tokens, "tokens") as advance:
         found = [_continued(model, prompt, max_tokens, caches, advance) for caches in SETTINGS]
     first_ids, first_layers = found[0]

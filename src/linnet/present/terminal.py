@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from linnet.present.report import Commands, Part, Passage, Report
 from linnet.present.table import Table, printable, table_lines
 
-UNKNOWN_WIDTH, WIDEST_PROSE = 60, 100
+ENDLESS_WIDTH, WIDEST_PROSE = 1000, 100
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
 
 def width_of_terminal() -> int:
-    """In columns; what a pipe gets fits into every terminal."""
-    return shutil.get_terminal_size((UNKNOWN_WIDTH, 24)).columns
+    """In columns; what goes into a pipe or a file has room for every table."""
+    return shutil.get_terminal_size((ENDLESS_WIDTH, 24)).columns
 
 
 def report_text(report: Report, width: int, styled: bool = False) -> str:
@@ -46,6 +46,7 @@ def _table(table: Table, width: int, styled: bool) -> Iterator[str]:
 
 
 def _passage(passage: Passage, width: int, styled: bool) -> Iterator[str]:
+    width = WIDEST_PROSE if width == ENDLESS_WIDTH else width
     rule = "─" * max(0, width - len(passage.title) - 1)
     yield f"{_marked(passage.title, BOLD, styled)} {rule}"
     begun = len(printable(passage.begun))

@@ -100,7 +100,7 @@ def train(
     watch = watch or Watch()
     folder = RunFolder(out)
     data = TokenData.open(run.data)
-    run = fitted(run, data, watch)
+    asked, run = run, fitted(run, data)
     folder.check(run)
     summary = folder.finished()
     if summary is not None:
@@ -109,6 +109,8 @@ def train(
     with StopRequest() as stop, folder.locked(), threads(run.training.threads):
         folder.check(run)
         trainer = Trainer(run, data, folder, objective, watch, stop)  # refuses what cannot be trained
+        if run.model.vocab_size != asked.model.vocab_size:
+            watch.note(_changed_vocabulary(asked, run))
         folder.start(run)
         trainer.resume()
         trainer.run_steps()
@@ -326,18 +328,20 @@ def manifest_hash(data: TokenData) -> str:
     return hashlib.sha256(json.dumps(data.manifest.model_dump(), sort_keys=True).encode()).hexdigest()
 
 
-def fitted(run: RunSpec, data: TokenData, watch: Watch) -> RunSpec:
+def fitted(run: RunSpec, data: TokenData) -> RunSpec:
     """The run as it is trained: resolved, with a model for the data's tokenizer.
 
     A model that begins with another's weights has a vocabulary already, in which the tokenizer has room.
     """
-    found, wanted = run.model.vocab_size, data.tokenizer.vocab_size
-    if found != wanted and run.start_from is None:
-        model = run.model.replace(vocab_size=wanted)
-        before, after = (numbers.metric(model_cost(spec).parameters) for spec in (run.model, model))
-        watch.note(
-            f"note: vocabulary: {wanted:,} tokens of {run.data} instead of the {found:,} of the description"
-            f" ({model.name}): {after} parameters instead of {before}"
-        )
-        run = run.model_copy(update={"model": model})
+    wanted = data.tokenizer.vocab_size
+    if run.model.vocab_size != wanted and run.start_from is None:
+        run = run.model_copy(update={"model": run.model.replace(vocab_size=wanted)})
     return run.resolved()
+
+
+def _changed_vocabulary(asked: RunSpec, run: RunSpec) -> str:
+    before, after = (numbers.metric(model_cost(spec.model).parameters) for spec in (asked, run))
+    return (
+        f"note: vocabulary: {run.model.vocab_size:,} tokens of {run.data} instead of the {asked.model.vocab_size:,} of"
+        f" the description ({run.model.name}): {after} parameters instead of {before}"
+    )

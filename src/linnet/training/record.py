@@ -23,7 +23,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.store import MODEL, RUN, write_model
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.spec import RunSpec
-from linnet.training.start import OPERATOR, START_FROM, begun_with
+from linnet.training.start import OPERATOR, START_FROM, begun_with, leaves
 
 CONFIG, FILES, METRICS, CURVES, CHECKPOINTS, LOCK = (
     "config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", ".lock",
@@ -48,8 +48,8 @@ class RunFolder:
         Its data may have moved; a file that it began with is its content, however it is named.
         """
         if (self.path / CONFIG).is_file():
-            before = _leaves(self.configuration().plain())
-            now = _leaves(run.plain())
+            before = leaves(self.configuration().plain())
+            now = leaves(run.plain())
             self._compare_by_content(before, now)
             _check_same(before, now, self.path)
         elif self.path.exists() and (not self.path.is_dir() or any(p.name != LOCK for p in self.path.iterdir())):
@@ -163,19 +163,10 @@ class Metrics:
 
 def _check_same(old: dict[str, Any], new: dict[str, Any], path: Path) -> None:
     for field in dict.fromkeys([*old, *new]):
-        if field != "data" and old.get(field) != new.get(field):
+        before, now = old.get(field), new.get(field)
+        if field != "data" and before != now:
+            held = f"without `{field}`, not with" if before is None else f"with {field}: {before!r}, not"
+            asked = "without" if now is None else repr(now)
             raise UserError(
-                f"{path}: holds a run with {field}: {old.get(field)!r}, not {new.get(field)!r};"
-                " choose another `out`, or the same configuration to go on"
+                f"{path}: holds a run {held} {asked}; choose another `out`, or the same configuration to go on"
             )
-
-
-def _leaves(plain: Any, path: str = "") -> dict[str, Any]:
-    """Nested data as `field.path -> value`."""
-    if isinstance(plain, dict):
-        pairs = [(str(key), value) for key, value in plain.items()]
-    elif isinstance(plain, list):
-        pairs = [(str(index), value) for index, value in enumerate(plain)]
-    else:
-        return {path: plain}
-    return {leaf: v for key, value in pairs for leaf, v in _leaves(value, f"{path}.{key}" if path else key).items()}

@@ -10,7 +10,7 @@ from linnet.core.errors import UserError
 from linnet.core.spec import Spec, override, read_assignment, read_yaml
 from linnet.evaluation.frozen import OperatorFrom
 from linnet.model.spec import ModelSpec
-from linnet.model.store import read_description
+from linnet.model.store import model_folder, read_description
 from linnet.training.recipe import merged, read_recipe
 
 DEFAULT_STEPS = 1000
@@ -246,7 +246,7 @@ def run_of(plain: dict[str, Any], assignments: list[str], origin: str, assigned_
     """
     plain = dict(plain)
     if plain.get("model") is None and plain.get("start_from") is not None:
-        plain["model"] = str(plain["start_from"])
+        plain["model"] = str(model_folder(plain["start_from"]))
     described = plain.get("model")
     if isinstance(described, str):
         plain["model"] = read_description(described)

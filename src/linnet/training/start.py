@@ -1,18 +1,23 @@
 """What a run begins with: weights that the seed draws, or another model's, and the files that these come from."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from linnet.core.errors import UserError
 from linnet.data.shards import TokenData
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec, operator_file
-from linnet.model.store import TOKENIZER, WEIGHTS, find_model_folder, model_folder, read_weights, shapes_of
+from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, find_model_folder, model_folder, read_weights, shapes_of
 from linnet.model.undrawn import without_operator_file
 from linnet.training.spec import RunSpec
 
 OPERATOR, START_FROM = "model.initialisation.operator", "start_from"
 """The fields that may name a file, or a folder with one, which is compared by its content."""
+
+DIFFERENCES = 3
+"""So many differences between two descriptions are named."""
 
 
 def first_decoder(run: RunSpec, data: TokenData) -> Decoder:
@@ -22,8 +27,31 @@ def first_decoder(run: RunSpec, data: TokenData) -> Decoder:
     folder = model_folder(run.start_from)
     data.check_tokenizer(folder / TOKENIZER)
     decoder = unfilled_decoder(run)
-    decoder.load_state_dict(read_weights(folder, shapes_of(decoder), "the run's model"))
+    try:
+        weights = read_weights(folder, shapes_of(decoder), "the run's model")
+    except UserError as error:
+        raise UserError(f"{_differences(ModelSpec.load(folder / CONFIG), run.model, folder)}{error}") from None
+    decoder.load_state_dict(weights)
     return decoder
+
+
+def _differences(found: ModelSpec, wanted: ModelSpec, folder: Path) -> str:
+    """In which fields one description differs from the other, the first few; empty where they are the same."""
+    there, here = (leaves(spec.model_dump(mode="json", exclude={"name", "initialisation"})) for spec in (found, wanted))
+    fields = [field for field in dict.fromkeys([*there, *here]) if there.get(field) != here.get(field)]
+    said = [f"model.{field}: {here.get(field)}, not the {there.get(field)} of {folder}" for field in fields]
+    return "".join(f"{difference}; " for difference in said[:DIFFERENCES])
+
+
+def leaves(plain: Any, path: str = "") -> dict[str, Any]:
+    """Nested data as `field.path -> value`."""
+    if isinstance(plain, dict):
+        pairs = [(str(key), value) for key, value in plain.items()]
+    elif isinstance(plain, list):
+        pairs = [(str(index), value) for index, value in enumerate(plain)]
+    else:
+        return {path: plain}
+    return {leaf: v for key, value in pairs for leaf, v in leaves(value, f"{path}.{key}" if path else key).items()}
 
 
 def unfilled_decoder(run: RunSpec) -> Decoder:

@@ -212,7 +212,7 @@ def test_the_smallest_state_that_loses_nothing():
 def test_what_is_not_certain_is_said_so():
     for error in (0.0021, None):
         found = comparison(outcome(EvictionPolicy(8, -1.0), 2.001, 5_120, error), outcome(BankRetention(), 2.0, 9_000))
-        assert "Its error is larger than that limit: read more --windows." in conclusion(found)
+        assert "Its error is larger than that limit: read more windows." in conclusion(found)
     sure = comparison(outcome(EvictionPolicy(8, -1.0), 2.001, 5_120, 0.0019), outcome(BankRetention(), 2.0, 9_000))
     assert "read more" not in conclusion(sure)
     none = comparison(outcome(BankRetention(), 2.1, 9_000), outcome(EvictionPolicy(8, -1.0), math.nan, 5_120, math.nan))

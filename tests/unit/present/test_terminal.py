@@ -52,9 +52,14 @@ def test_markup_and_control_characters_are_not_obeyed():
     assert line == "  [red]a\ufffd[2Jb\ufffdc"
 
 
-def test_the_width_is_the_terminals_and_what_every_terminal_has_where_there_is_none(monkeypatch: pytest.MonkeyPatch):
+def test_the_width_is_the_terminals_and_a_pipe_has_room_for_every_table(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "93")
     assert width_of_terminal() == 93
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr("os.get_terminal_size", lambda _: (_ for _ in ()).throw(OSError))
-    assert width_of_terminal() == 60
+    columns = [f"figure {number}" for number in range(40)]
+    wide = Table("", ("", *columns), [("a model", *["1,234"] * 40)])
+    story = Passage("TED", "Once", " upon a time" * 20, 0)
+    empty, head, _, *passage = parts_lines([wide, story], width_of_terminal())
+    assert empty == "" and all(column in head for column in columns)
+    assert max(map(len, passage)) <= 100

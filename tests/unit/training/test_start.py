@@ -85,12 +85,12 @@ def test_another_model_under_the_same_name_is_another_run(tmp_path, tiny_run, fi
     train(_from(tiny_run(), moved), tmp_path / "run")
 
 
-def test_a_model_of_other_shapes_is_refused_by_its_first_tensor(tmp_path, tiny_run, first):
+def test_a_model_of_other_shapes_is_refused_by_the_field_that_differs_and_its_first_tensor(tmp_path, tiny_run, first):
     with pytest.raises(UserError) as refused:
         train(_from(tiny_run(), first, d_model=32), tmp_path / "run")
     path = first / "model" / "model.safetensors"
     expected = "tensor blocks.0.layers.0.feed_forward.down.weight has shape [16, 24], the run's model has [32, 24]"
-    assert str(refused.value) == f"{path}: {expected}"
+    assert str(refused.value) == f"model.d_model: 32, not the 16 of {first / 'model'}; {path}: {expected}"
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
@@ -108,6 +108,8 @@ def test_its_description_is_the_models_unless_one_is_given(tiny_data, tiny_run, 
 
 
 def test_a_preset_has_no_weights_to_begin_with(tmp_path, tiny_data):
-    run = read_run(data=tiny_data, start_from="tiny-ted", assignments=["training.steps=1"])
+    with pytest.raises(UserError, match="a preset, a description without weights"):
+        read_run(data=tiny_data, start_from="tiny-ted")
+    run = read_run(model="tiny-ted", data=tiny_data, start_from="tiny-ted", assignments=["training.steps=1"])
     with pytest.raises(UserError, match="a preset, a description without weights"):
         train(run, tmp_path / "run")

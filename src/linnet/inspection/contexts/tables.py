@@ -68,7 +68,7 @@ def conclusion(found: RetentionComparison) -> str:
         f" {share} % of all tokens' {numbers.binary(full.state_bytes)}; {_loss(best)} bits per byte."
     )
     if best.standard_error is None or best.standard_error > full.bits_per_byte * found.within_percent / 100:
-        line += " Its error is larger than that limit: read more --windows."
+        line += " Its error is larger than that limit: read more windows."
     if isinstance(best.context, EvictionPolicy) and best is min(found.lines[series(best.context)], key=_bytes):
         line += f" Nothing smaller was tried with {series(best.context)}."
     return line

@@ -43,7 +43,7 @@ def _vocabulary_tables(vocabulary: Vocabulary, entries: int) -> list[Table]:
             "Vocabulary in layer 0: shortest lives",
             vocabulary,
             ranked[: -entries - 1 : -1],
-            "The JSON has all entries; --entries shows more.",
+            "The JSON has all entries.",
         ),
     ]
 
@@ -83,7 +83,7 @@ def _curves_table(vocabulary: Vocabulary, curves: Curves) -> Table:
         "Relevance over time, layer 0",
         ("entry", "lifetime", *(f"after {age}" for age in ages)),
         rows,
-        "The norm of what is left of an entry after so many steps. --token chooses entries, --out draws them.",
+        "The norm of what is left of an entry after so many steps.",
     )
 
 

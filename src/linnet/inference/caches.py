@@ -5,7 +5,6 @@ Gokden, arXiv 2502.13502, compares the four settings. Both on is how to generate
 Legend: `B` batch, `T` tokens of the chunk, `D` model width.
 """
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +16,6 @@ from linnet.layers.registry import kinds_with_operators
 from linnet.layers.view import Counts, Record
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
-from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 
 
@@ -42,24 +40,13 @@ class Caches:
                 f"the model has no {kinds} layer that infers an operator; leave it out", field="g_cache", value=False
             )
 
-    def state_bytes(self, spec: ModelSpec, element_bytes: int, tokens: int) -> int:
-        """Bytes that are kept of one stream of so many tokens, its token ids left out."""
-        cost = model_cost(spec)
-        if self.kv:
-            return cost.state_bytes(tokens, element_bytes)
-        return element_bytes * cost.blocks.settled_elements if self.g else 0
+    def settled_bytes(self, decoder: Decoder) -> int:
+        """Bytes that are kept of one stream where kv is off, its token ids left out."""
+        return decoder.dtype.itemsize * model_cost(decoder.spec).blocks.settled_elements if self.g else 0
 
 
-class StreamReader(ABC):
-    """Reads a batch of streams chunk by chunk; the first chunk is the prompt."""
-
-    @abstractmethod
-    def read(self, tokens_BT: Tensor) -> Tensor:
-        """What the head makes logits of, `[B, 1, D]`, at the chunk's last token."""
-
-
-class CachedReader(StreamReader):
-    """Reads each token once, with the state."""
+class CachedReader:
+    """Reads a batch of streams chunk by chunk, the prompt first; each token once, with the state."""
 
     def __init__(
         self,
@@ -80,7 +67,7 @@ class CachedReader(StreamReader):
             layer.keep_settled(caches.g)
 
     def read(self, tokens_BT: Tensor) -> Tensor:
-        """See `StreamReader`."""
+        """What the head makes logits of, `[B, 1, D]`, at the chunk's last token."""
         if self._steps is not None and tokens_BT.numel() == 1:
             return self._steps.read(tokens_BT)
         hidden_B1D = self._decoder.hidden(tokens_BT, self._state, padding=self._padding, record=self._record)[:, -1:]
@@ -90,7 +77,7 @@ class CachedReader(StreamReader):
         return hidden_B1D
 
 
-class RecomputingReader(StreamReader):
+class RecomputingReader:
     """Reads the whole text again at each chunk; keeps its tokens and, with the G-cache, the prompt's operators."""
 
     def __init__(self, decoder: Decoder, padding: Counts | None, caches: Caches, record: Record | None = None) -> None:
@@ -99,7 +86,7 @@ class RecomputingReader(StreamReader):
         self._frozen: DecoderState | None = None
 
     def read(self, tokens_BT: Tensor) -> Tensor:
-        """See `StreamReader`."""
+        """See `CachedReader`."""
         text_BT = tokens_BT if self._text_BT is None else torch.cat([self._text_BT, tokens_BT], dim=1)
         state = self._decoder.initial_state(*text_BT.shape)
         if self._frozen is not None:

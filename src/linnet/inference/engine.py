@@ -3,15 +3,14 @@
 Legend: `B` batch (rows), `T` tokens of the longest prompt, `V` vocabulary.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import repeat
 
 import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.inference.caches import CachedReader, Caches, RecomputingReader, StreamReader
+from linnet.inference.caches import CachedReader, Caches, RecomputingReader
 from linnet.inference.retention import Retentions, retaining_state
 from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
 from linnet.layers.retention import FULL
@@ -68,26 +67,20 @@ def decode(
     _check_prompts(decoder, prompts, max_tokens)
     caches.check(decoder)
     tokens_BT, padding = left_pad(prompts, decoder.device)
-    choice = _Choice(sampling, max_tokens, frozenset(stop_ids), vocab_size)
     if not caches.kv:
         if state is not None:
             raise ValueError("a state is a KV-cache: with caches.kv off none can be given")
         _check_positions(decoder, 0, _longest(prompts), max_tokens)
-        return _steps(decoder, tokens_BT, RecomputingReader(decoder, padding, caches, record), choice)
-    if state is None:
-        state = new_state(decoder, prompts, max_tokens)
-    _check_room(decoder, state, _longest(prompts), max_tokens)
-    return _steps(decoder, tokens_BT, CachedReader(decoder, state, caches, padding, record), choice)
+        reader: CachedReader | RecomputingReader = RecomputingReader(decoder, padding, caches, record)
+    else:
+        state = new_state(decoder, prompts, max_tokens) if state is None else state
+        _check_room(decoder, state, _longest(prompts), max_tokens)
+        reader = CachedReader(decoder, state, caches, padding, record)
 
+    def next_logits(tokens_BT: Tensor) -> Tensor:
+        return decoder.logits(reader.read(tokens_BT))[:, 0, :vocab_size]
 
-@dataclass(frozen=True)
-class _Choice:
-    """How tokens are chosen, from which, and where a row ends."""
-
-    sampling: Sampling
-    max_tokens: int
-    stop_ids: frozenset[int]
-    vocab_size: int | None
+    return _steps(next_logits, tokens_BT, sampling, max_tokens, frozenset(stop_ids))
 
 
 def _check_room(decoder: Decoder, state: DecoderState, longest: int, max_tokens: int) -> None:
@@ -98,16 +91,22 @@ def _check_room(decoder: Decoder, state: DecoderState, longest: int, max_tokens:
 
 
 @torch.inference_mode()
-def _steps(decoder: Decoder, tokens_BT: Tensor, reader: StreamReader, choice: _Choice) -> Iterator[Step]:
+def _steps(
+    next_logits: Callable[[Tensor], Tensor],
+    tokens_BT: Tensor,
+    sampling: Sampling,
+    max_tokens: int,
+    stop_ids: Collection[int],
+) -> Iterator[Step]:
+    """next_logits: `[B, V]` behind the tokens `[B, T]`, which go on where those before ended."""
     rows = len(tokens_BT)
     running = [True] * rows
-    for count, uniform_B in enumerate(_uniforms(choice.sampling, rows), start=1):
-        logits_BV = decoder.logits(reader.read(tokens_BT))[:, 0, : choice.vocab_size]
-        chosen_B = choose(logits_BV, choice.sampling, uniform_B)
+    for count, uniform_B in enumerate(_uniforms(sampling, rows), start=1):
+        chosen_B = choose(next_logits(tokens_BT), sampling, uniform_B)
         chosen = chosen_B.tolist()
-        running = [runs and token not in choice.stop_ids for runs, token in zip(running, chosen, strict=True)]
+        running = [runs and token not in stop_ids for runs, token in zip(running, chosen, strict=True)]
         yield [token if runs else None for runs, token in zip(running, chosen, strict=True)]
-        if not any(running) or count == choice.max_tokens:
+        if not any(running) or count == max_tokens:
             return
         tokens_BT = chosen_B[:, None]
 

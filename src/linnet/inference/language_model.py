@@ -1,7 +1,6 @@
 """A decoder and its tokenizer: text in, text out."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, overload
 
@@ -10,7 +9,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.inference.caches import Caches
 from linnet.inference.continuation import Continuation
 from linnet.inference.device import resolve_device
-from linnet.inference.engine import decode, new_state
+from linnet.inference.engine import Step, decode, new_state
 from linnet.inference.retention import Retentions, layer_retentions
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.inference.weights import convert_weights
@@ -136,13 +135,10 @@ class LanguageModel:
     ) -> Continuation:
         """The continuation of one prompt, piece by piece, with its figures and its state."""
         tokens = self.prompt_tokens(prompt)
-        state = self._state([tokens], max_tokens, caches, retention)
-        stop_ids, known = self._stop_ids(ignore_eos), self.tokenizer.vocab_size
-        steps = decode(
-            self.decoder, [tokens], max_tokens, sampling, stop_ids, state=state, vocab_size=known, caches=caches
-        )
-        bytes_of_state = self.bytes_of_state(state, caches)
-        return Continuation(steps, self.tokenizer.stream(), len(tokens), bytes_of_state, state)
+        steps, state = self._steps([tokens], max_tokens, sampling, caches, retention, ignore_eos)
+        settled = caches.settled_bytes(self.decoder)
+        held = state.held_nbytes if state is not None else lambda _: settled
+        return Continuation(steps, self.tokenizer.stream(), len(tokens), held, state)
 
     def complete(
         self,
@@ -158,18 +154,27 @@ class LanguageModel:
             return []
         rows = [self.prompt_tokens(prompt) for prompt in prompts]
         texts: list[list[int]] = [[] for _ in rows]
-        state = self._state(rows, max_tokens, caches, retention)
-        stop_ids, known = self._stop_ids(ignore_eos), self.tokenizer.vocab_size
-        for step in decode(
-            self.decoder, rows, max_tokens, sampling, stop_ids, state=state, vocab_size=known, caches=caches
-        ):
+        steps, _ = self._steps(rows, max_tokens, sampling, caches, retention, ignore_eos)
+        for step in steps:
             for text, token in zip(texts, step, strict=True):
                 if token is not None:
                     text.append(token)
         return [self.tokenizer.decode(text) for text in texts]
 
-    def _stop_ids(self, ignore_eos: bool) -> set[int]:
-        return set() if ignore_eos else {self.tokenizer.end_id}
+    def _steps(
+        self,
+        rows: Sequence[Sequence[int]],
+        max_tokens: int,
+        sampling: Sampling,
+        caches: Caches,
+        retention: Retentions,
+        ignore_eos: bool,
+    ) -> tuple[Iterator[Step], DecoderState | None]:
+        """The steps, and the state that they advance."""
+        state, known = self._state(rows, max_tokens, caches, retention), self.tokenizer.vocab_size
+        stop_ids = set() if ignore_eos else {self.tokenizer.end_id}
+        steps = decode(self.decoder, rows, max_tokens, sampling, stop_ids, state=state, vocab_size=known, caches=caches)
+        return steps, state
 
     def _state(
         self, rows: Sequence[Sequence[int]], max_tokens: int, caches: Caches, retention: Retentions
@@ -184,12 +189,6 @@ class LanguageModel:
                 value=False,
             )
         return None
-
-    def bytes_of_state(self, state: DecoderState | None, caches: Caches) -> Callable[[int], int]:
-        """Of what is kept of one stream of so many tokens: the state's own, or without one what the G-cache keeps."""
-        if state is not None:
-            return state.held_nbytes
-        return partial(caches.state_bytes, self.spec, self.decoder.dtype.itemsize)
 
     def prompt_tokens(self, prompt: str) -> list[int]:
         """The end token (a document begins), then the prompt's tokens."""

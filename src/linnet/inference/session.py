@@ -10,7 +10,6 @@ from typing import Any, Self
 import torch
 
 from linnet.core.errors import UserError
-from linnet.inference.caches import Caches
 from linnet.inference.continuation import Continuation
 from linnet.inference.engine import Step, decode, new_state
 from linnet.inference.language_model import LanguageModel
@@ -100,9 +99,10 @@ class Session:
             state=state,
             vocab_size=tokenizer.vocab_size,
         )
-        of_state = self.model.bytes_of_state(state, Caches())
         followed = self._follow(steps, draws=not sampling.greedy)
-        return Continuation(followed, self._text, prompt_tokens, lambda n: of_state(before + n), state, ends=False)
+        return Continuation(
+            followed, self._text, prompt_tokens, lambda n: state.held_nbytes(before + n), state, ends=False
+        )
 
     def fork(self) -> Self:
         """An independent session that stands where this one stands."""

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from linnet.core.errors import UserError
-from linnet.layers.mixers.plga.acyclicity import acyclicity
-from linnet.layers.mixers.plga.operator import DeductiveOutputs
+from linnet.layers.mixers.plga.operator import DeductiveOutputs, acyclicity
 from linnet.model.decoder import Decoder
 from linnet.model.watched import shown
 from linnet.ops.cross_entropy import IGNORED

@@ -61,10 +61,9 @@ def survivors(relevance_BE: Tensor, present_BE: Tensor, policy: EvictionPolicy) 
         return above_BE
     order_BE = relevance_BE.masked_fill(~present_BE, -torch.inf).argsort(dim=1, descending=True, stable=True)
     ranks_BE = order_BE.argsort(dim=1)
-    stay_BE = present_BE & (relevance_BE >= policy.threshold)
     if policy.top_k:
-        stay_BE &= ranks_BE < policy.top_k
-    return stay_BE | (present_BE & (ranks_BE < policy.min_tokens_to_keep))
+        above_BE &= ranks_BE < policy.top_k
+    return above_BE | (present_BE & (ranks_BE < policy.min_tokens_to_keep))
 
 
 def _undisputed(above: Tensor, present: Tensor, policy: EvictionPolicy) -> bool:

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from linnet.layers.contract import Mixer, RowStep, Traits
 from linnet.layers.key_value import KeyValueState, key_value_row, key_value_tensors, seen_keys
-from linnet.layers.mixers.plga.acyclicity import PENALTY, add_penalties
-from linnet.layers.mixers.plga.operator import OUTPUTS, DeductiveOutputs, FixedOperator, PowerLawOperator
+from linnet.layers.mixers.plga.operator import OUTPUTS, DeductiveOutputs, FixedOperator, PowerLawOperator, acyclicity
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.rotary import queries_keys_values
 from linnet.layers.state import State
@@ -27,6 +26,9 @@ from linnet.ops.power_law import density
 
 if TYPE_CHECKING:
     from linnet.layers.mixers.plga.spec import PlgaSpec
+
+PENALTY = "dag"
+"""The regulariser's name: training asks for it with a coefficient for each of `a_lm`, `a_p`, `g`."""
 
 
 @dataclass
@@ -117,7 +119,7 @@ class Plga(Mixer):
         if state is not None and state.operator is not None:
             return state.operator
         if state is not None and state.a is not None:
-            outputs = self.operator.from_a(state.a)
+            outputs = self.operator(state.a, metric_known=True)
         else:
             outputs = self._deduced(q_BHTK, view)
         for name, x_BHKK in zip(OUTPUTS, outputs, strict=True):
@@ -136,7 +138,8 @@ class Plga(Mixer):
         with torch.autocast(device_type=q_BHTK.device.type, enabled=False):
             density_BHKK = density(*counted)
         outputs: DeductiveOutputs = self.operator(density_BHKK)
-        add_penalties(outputs, view)
+        for name, coefficient in view.wanted(PENALTY).items():
+            view.add_loss(f"{PENALTY}_{name}", acyclicity(getattr(outputs, name)), coefficient)
         return outputs
 
     def undecayed(self) -> Iterator[nn.Parameter]:

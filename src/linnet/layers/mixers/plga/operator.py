@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 from linnet.layers.feed_forwards.glu import GatedFeedForward
 from linnet.nn.cost import Cost, linear_cost
+from linnet.ops.log_trace_exponential import log_trace_exponential
 from linnet.ops.power_law import energy_curvature_tensor, metric_tensor, potential_tensor
 
 NORM_EPS = 1e-6
@@ -82,34 +83,33 @@ class PowerLawOperator(nn.Module):
                 self.curvature_weight.mul_(IDENTITY_START_SCALE)
                 self.curvature_bias.add_(torch.eye(self.power.shape[-1]))
 
-    def forward(self, density_BHKK: Tensor | None, a_BHKK: Tensor | None = None) -> DeductiveOutputs:
+    def forward(self, given_BHKK: Tensor, metric_known: bool = False) -> DeductiveOutputs:
         """`[B, H, K, K] -> A, A_LM, A_P, G`, computed and returned in at least float32, autocast or not.
 
-        Powers of numbers near zero multiply the rounding of everything before them; the net runs once per text. Where
-        `A` is known already (density None), it is not run.
+        Powers of numbers near zero multiply the rounding of everything before them; the net runs once per text.
+        metric_known: what is given is no density matrix but an `A` that was kept, and the net is not run.
         """
-        given = density_BHKK if a_BHKK is None else a_BHKK
-        assert given is not None
-        wide = torch.promote_types(given.dtype, torch.float32)
-        with torch.autocast(device_type=given.device.type, enabled=False):
-            if self.power.dtype == wide:
-                return self._deduce(given.to(wide), metric_known=a_BHKK is not None)
-            widened = {name: parameter.to(wide) for name, parameter in self.named_parameters()}
-            arguments = (given.to(wide),) if a_BHKK is None else (None, given.to(wide))
-            outputs: DeductiveOutputs = functional_call(self, widened, arguments)
-            return outputs
+        wide = torch.promote_types(given_BHKK.dtype, torch.float32)
+        with torch.autocast(device_type=given_BHKK.device.type, enabled=False):
+            if self.power.dtype != wide:
+                widened = {name: parameter.to(wide) for name, parameter in self.named_parameters()}
+                outputs: DeductiveOutputs = functional_call(self, widened, (given_BHKK.to(wide), metric_known))
+                return outputs
+            a = given_BHKK.to(wide)
+            a = a if metric_known else self.metric_net(self.norm(a))
+            a_lm = metric_tensor(a, self.metric_weight, self.metric_bias)
+            a_p = potential_tensor(a_lm, self.power)
+            g = energy_curvature_tensor(a_p, self.curvature_weight, self.curvature_bias)
+            return DeductiveOutputs(a, a_lm, a_p, g)
 
-    def from_a(self, a_BHKK: Tensor) -> DeductiveOutputs:
-        """`A_LM, A_P, G` of an `A` that was kept, beside it; the metric net is not run."""
-        outputs: DeductiveOutputs = self(None, a_BHKK)
-        return outputs
 
-    def _deduce(self, given_BHKK: Tensor, metric_known: bool) -> DeductiveOutputs:
-        a = given_BHKK if metric_known else self.metric_net(self.norm(given_BHKK))
-        a_lm = metric_tensor(a, self.metric_weight, self.metric_bias)
-        a_p = potential_tensor(a_lm, self.power)
-        g = energy_curvature_tensor(a_p, self.curvature_weight, self.curvature_bias)
-        return DeductiveOutputs(a, a_lm, a_p, g)
+def acyclicity(x_BHKK: Tensor) -> Tensor:
+    """The mean over batch and heads of `| log(trace(exp(X * X)) / K) |`, a scalar: PLDR-LLM's regulariser.
+
+    It draws a deductive output, read as a graph, towards one without cycles (Gokden, arXiv 2410.16703 and 2502.13502).
+    Never negative, as the trace is at least K. Computed in float64, whatever the tensor's precision.
+    """
+    return log_trace_exponential(x_BHKK.double().square()).mean()
 
 
 class FixedOperator(nn.Module):

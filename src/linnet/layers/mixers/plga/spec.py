@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import PositiveInt, model_validator
 
 from linnet.layers.contract import MixerSpec, OperatorFiles, Place
+from linnet.layers.mixers.attention import AttentionShape
 from linnet.layers.mixers.plga.density import DensitySpec, density_cost
 from linnet.layers.mixers.plga.files import PLGA_FILES
 from linnet.layers.mixers.plga.module import Plga
@@ -95,13 +96,8 @@ class PlgaSpec(MixerSpec):
         d_model = place.width
         head_dim = d_model // self.heads
         projections = linear_cost(d_model, d_model, bias=True).repeated(4)
-        turned = 2 * d_model if self.rotary is not None else 0
-        pairs = Cost(
-            flops_per_token=2 * d_model * head_dim,
-            flops_per_pair=4 * d_model,
-            state_elements_per_token=2 * d_model,
-            kept_per_token=6 * d_model + turned + self.heads,
-        )
+        shape = AttentionShape(self.heads, self.heads, head_dim, self.rotary is not None)
+        pairs = shape.cost() + Cost(flops_per_token=2 * d_model * head_dim, kept_per_token=2 * d_model)
         if self.operator == "fixed":
             return projections + pairs + fixed_cost(self.heads, head_dim)
         net = operator_cost(self.heads, head_dim, self.metric_hidden, self.residual_units, self.gated_units)

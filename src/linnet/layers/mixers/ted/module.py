@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from linnet.layers.contract import DecayingMixer, MixerSpec, Place, RowStep, Traits
 from linnet.layers.mixers.ted.policy import PolicyState
-from linnet.layers.mixers.ted.row import ted_row
 from linnet.layers.mixers.ted.state import BankState, FullState, Shape, TedState
 from linnet.layers.retention import FULL, LONGEST, RETENTIONS, BankRetention, FullRetention, Retention
 from linnet.layers.state import State
 from linnet.layers.view import View
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear, in_one_piece
+from linnet.nn.row_maps import row_map, row_map_of
 from linnet.ops.decay.auto import Form, chunked_runs, decay, decay_flops
 from linnet.ops.decay.chunked import CHUNK, TOLERANCE
 from linnet.ops.decay.eviction import EvictionPolicy
@@ -186,9 +186,24 @@ class Ted(DecayingMixer):
         return (parameter for parameter in self.parameters() if parameter.dim() < 2)
 
     def row_step(self, state: State | None) -> RowStep | None:
-        """See `Sublayer`."""
+        """See `Sublayer`: quantity, gate, and the logits of the rates times -1, come from one product."""
         assert isinstance(state, TedState)
-        return ted_row(self.quantity_gate, self.rate_weight, self.rate_bias, self.out, state)
+        out = row_map_of(self.out)
+        if out is None or not isinstance(self.quantity_gate, Linear):
+            return None
+        if any(len(held) != 1 for held in state.tensors().values()):
+            return None
+        weight = torch.cat([self.quantity_gate.weight, -self.rate_weight]).detach()
+        width, heads = weight.shape[1], len(self.rate_weight)
+        bias = None if self.rate_bias is None else F.pad(-self.rate_bias.detach(), (2 * width, 0))
+        joint, read = row_map(weight, bias), state.row_reader()
+
+        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
+            quantity_1D, gate_1D, logits_1N = torch.split(joint.of(x_1D), [width, width, heads], 1)
+            read_1D = read(F.softplus(logits_1N), quantity_1D, position)
+            return torch.addcmul(sum_1D, out.of(F.silu(read_1D)), gate_1D)
+
+        return step
 
 
 def empty_state(retention: Retention, shape: Shape, capacity: int, tolerance: float, chunk: int) -> TedState:

@@ -4,8 +4,9 @@ Legend: `R` resamples.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -52,10 +53,6 @@ class Exponents:
     b_interval: Interval | None
     frontier: Frontier | None = None
 
-    def figures(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {"a": self.a, "b": self.b, "intervals": {"a": self.a_interval, "b": self.b_interval}}
-
 
 @dataclass(frozen=True)
 class CountedFit:
@@ -97,7 +94,9 @@ def fit_runs(runs: Sequence[Run], settings: FitSettings, name: str = "law") -> F
     kept = without_highest(runs, settings.drop_highest)
     held = None
     if settings.share_held:
-        kept, held = _split(kept, settings)
+        ends = Points.of(kept, settings.counted)
+        known, held = split_by_flops(ends, settings.share_held)
+        kept = [kept[index] for index in np.argsort(ends.flops, kind="stable")[: len(known)]]
     check_points(Points.of(kept, settings.counted))
     fits, failed = _fit_each_counting(kept, settings, name)
     chosen = fits[settings.counted]
@@ -105,13 +104,6 @@ def fit_runs(runs: Sequence[Run], settings: FitSettings, name: str = "law") -> F
     if held is not None:
         prediction = predict(chosen.law, chosen.samples_R5, chosen.points, held, COVERAGE)
     return Fit(settings, kept, fits, failed, prediction)
-
-
-def _split(runs: list[Run], settings: FitSettings) -> tuple[list[Run], Points]:
-    ends = Points.of(runs, settings.counted)
-    _, held = split_by_flops(ends, settings.share_held)
-    order = np.argsort(ends.flops, kind="stable")
-    return [runs[index] for index in order[: len(runs) - len(held)]], held
 
 
 def _fit_each_counting(
@@ -139,20 +131,15 @@ def _fit_counted(runs: list[Run], counted: Counting, settings: FitSettings, name
     fits = settings.resamples * min(BOOTSTRAP_STARTS, 1 + len(fitted.others_S5))
     with progress("bootstrap", fits, "fits") as advance:
         samples_R5 = bootstrap(points, fitted, settings.resamples, settings.seed, settings.delta, advance)
-    intervals = _intervals(samples_R5)
+    intervals = {name: _interval(column) for name, column in zip(CONSTANTS, samples_R5.T, strict=True)}
     against = tuple(doubts(points, intervals, COVERAGE))
     law = law.model_copy(update={"intervals": intervals, "warnings": against})
     groups = isoflop_groups(points, settings.flops_tolerance)
-    by_curves = _exponents(
-        lambda: envelope(runs, counted), lambda random: _envelope_again(runs, counted, random), settings
-    )
-    by_groups = _exponents(lambda: isoflop(groups), lambda random: _isoflop_again(groups, random), settings)
-    by_law = _parametric_exponents(law, samples_R5)
+    by_curves = _exponents(partial(_envelope, runs, counted), settings)
+    by_groups = _exponents(partial(_isoflop, groups), settings)
+    exponent, shares_R = law.optimum[1], samples_R5[:, 4] / (samples_R5[:, 3] + samples_R5[:, 4])
+    by_law = Exponents(exponent, 1 - exponent, _interval(shares_R), _interval(1 - shares_R))
     return CountedFit(points, fitted, law, samples_R5, by_curves, by_groups, by_law, groups)
-
-
-def _intervals(samples_R5: Numbers) -> dict[str, Interval]:
-    return {name: _interval(column) for name, column in zip(CONSTANTS, samples_R5.T, strict=True)}
 
 
 def _interval(values: Numbers) -> Interval:
@@ -160,38 +147,30 @@ def _interval(values: Numbers) -> Interval:
     return float(low), float(high)
 
 
-def _parametric_exponents(law: ParametricLaw, samples_R5: Numbers) -> Exponents:
-    alpha, beta = samples_R5[:, 3], samples_R5[:, 4]
-    exponent = law.optimum[1]
-    shares = beta / (alpha + beta)
-    return Exponents(exponent, 1 - exponent, _interval(shares), _interval(1 - shares))
-
-
-def _exponents(
-    once: Callable[[], Frontier], again: Callable[[np.random.Generator], Frontier], settings: FitSettings
-) -> Exponents | str:
-    """An approach with its intervals; the line that says why not where the runs do not allow it."""
+def _exponents(frontier_of: Callable[[np.random.Generator | None], Frontier], settings: FitSettings) -> Exponents | str:
+    """An approach (None: to all runs, else to a resample) with its intervals; the line that says why not, if not."""
     try:
-        found = once()
+        found = frontier_of(None)
     except NotPossibleError as error:
         return str(error)
     random = np.random.default_rng(settings.seed)
     pairs = []
     for _ in range(settings.resamples):
-        try:
-            frontier = again(random)
-        except NotPossibleError:
-            continue
-        pairs.append((frontier.parameters.exponent, frontier.tokens.exponent))
+        with suppress(NotPossibleError):
+            again = frontier_of(random)
+            pairs.append((again.parameters.exponent, again.tokens.exponent))
     enough = len(pairs) > settings.resamples / 2
     a, b = (_interval(values) for values in np.array(pairs).T) if enough else (None, None)
     return Exponents(found.parameters.exponent, found.tokens.exponent, a, b, found)
 
 
-def _envelope_again(runs: list[Run], counted: Counting, random: np.random.Generator) -> Frontier:
+def _envelope(runs: list[Run], counted: Counting, random: np.random.Generator | None) -> Frontier:
+    if random is None:
+        return envelope(runs, counted)
     drawn = random.integers(len(runs), size=len(runs))
     return envelope([runs[index] for index in drawn], counted, ENVELOPE_BUDGETS_RESAMPLED)
 
 
-def _isoflop_again(groups: list[Points], random: np.random.Generator) -> Frontier:
-    return isoflop([group[random.integers(len(group), size=len(group))] for group in groups])
+def _isoflop(groups: list[Points], random: np.random.Generator | None) -> Frontier:
+    drawn = groups if random is None else [group[random.integers(len(group), size=len(group))] for group in groups]
+    return isoflop(drawn)

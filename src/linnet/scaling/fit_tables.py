@@ -6,7 +6,8 @@ from linnet.present import numbers
 from linnet.present.table import Table
 from linnet.scaling.counts import COUNTED
 from linnet.scaling.determined import Interval
-from linnet.scaling.fit import CONSTANTS, COVERAGE, CountedFit, Exponents, Fit
+from linnet.scaling.fit import CONSTANTS, COVERAGE, CountedFit, Fit
+from linnet.scaling.holdout import HeldOutPrediction
 from linnet.scaling.law import ParametricLaw
 
 INTERVAL = f"{COVERAGE:.0%} interval"
@@ -29,7 +30,8 @@ def fit_tables(fit: Fit) -> list[Table]:
     tables = [_law_table(fit), _exponent_table(fit)]
     if len(fit.by_counting) + len(fit.failed) > 1:
         tables.append(_counting_table(fit))
-    return tables if fit.prediction is None else [*tables, _prediction_table(fit), _held_table(fit)]
+    held = fit.prediction
+    return tables if held is None else [*tables, _prediction_table(held), _held_table(held)]
 
 
 def fitted_law(fit: Fit, bytes_per_token: float | None, source: str) -> ParametricLaw:
@@ -96,9 +98,7 @@ def _counting_table(fit: Fit) -> Table:
     return Table("Ways of counting", ("", "sizes", *CONSTANTS, "a", "objective"), rows, meaning)
 
 
-def _prediction_table(fit: Fit) -> Table:
-    found = fit.prediction
-    assert found is not None, "nothing held out"
+def _prediction_table(found: HeldOutPrediction) -> Table:
     rows = [
         ("fitted up to", f"{numbers.scientific(found.flops_known)} FLOPs"),
         ("held out up to", f"{numbers.scientific(float(found.held.flops.max()))} FLOPs"),
@@ -116,32 +116,31 @@ def _prediction_table(fit: Fit) -> Table:
     return Table("Prediction", ("", ""), rows, meaning)
 
 
-def _held_table(fit: Fit) -> Table:
-    found = fit.prediction
-    assert found is not None, "nothing held out"
-    last = slice(-MOST_RUNS_SHOWN, None)
-    columns = (found.held.parameters, found.held.tokens, found.held.flops, found.held.loss, found.predicted_P)
-    shown = zip(*(values[last].tolist() for values in columns), found.low_P[last], found.high_P[last], strict=True)
+def _held_table(found: HeldOutPrediction) -> Table:
     rows = [
         (
-            numbers.metric(n),
-            numbers.metric(d),
-            numbers.scientific(c),
-            f"{loss:.4f}",
-            f"{predicted:.4f}",
-            _interval((low, high)),
+            numbers.metric(run["parameters"]),
+            numbers.metric(run["tokens"]),
+            numbers.scientific(run["training_flops"]),
+            f"{run['loss']:.4f}",
+            f"{run['predicted']:.4f}",
+            _interval((run["low"], run["high"])),
         )
-        for n, d, c, loss, predicted, low, high in shown
+        for run in found.figures()["runs"][-MOST_RUNS_SHOWN:]
     ]
     meaning = f"Those with the most FLOPs, {MOST_RUNS_SHOWN} at most; all are in the law's file."
     return Table("Held out", ("parameters", "tokens", "FLOPs", "measured", "predicted", INTERVAL), rows, meaning)
 
 
 def _approach_figures(one: CountedFit) -> dict[str, Any]:
-    return {
-        number: found.figures() if isinstance(found, Exponents) else {"reason": found}
-        for number, found in one.approaches().items()
-    }
+    figures: dict[str, Any] = {}
+    for number, found in one.approaches().items():
+        if isinstance(found, str):
+            figures[number] = {"reason": found}
+        else:
+            intervals = {"a": found.a_interval, "b": found.b_interval}
+            figures[number] = {"a": found.a, "b": found.b, "intervals": intervals}
+    return figures
 
 
 def _counted_figures(one: CountedFit) -> dict[str, Any]:

@@ -5,6 +5,7 @@ multiply-add, forward once and backward twice) and its best size to be a power o
 of the law's own text and tokenizer.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -54,17 +55,18 @@ class Law(Spec, ABC):
     def loss(self, parameters: Any, tokens: Any) -> Any:
         """Of `N` parameters after `D` tokens; numbers, or arrays of one shape."""
 
-    @abstractmethod
     def loss_of_parameters(self, parameters: float) -> float:
         """Of `N` parameters, however much text there is."""
+        return float(self.loss(parameters, math.inf))
 
-    @abstractmethod
     def loss_of_tokens(self, tokens: float) -> float:
         """Of `D` tokens, however large the model is."""
+        return float(self.loss(math.inf, tokens))
 
-    @abstractmethod
     def loss_of_flops(self, flops: float) -> float:
         """The lowest that `C` training FLOPs buy."""
+        best = self.of_flops(flops)
+        return float(self.loss(best.parameters, best.tokens))
 
     @property
     @abstractmethod
@@ -110,19 +112,6 @@ class ParametricLaw(Law):
     def loss(self, parameters: Any, tokens: Any) -> Any:
         """Equation 2."""
         return self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
-
-    def loss_of_parameters(self, parameters: float) -> float:
-        """What is left without the third term."""
-        return self.E + self.A / float(parameters**self.alpha)
-
-    def loss_of_tokens(self, tokens: float) -> float:
-        """What is left without the second term."""
-        return self.E + self.B / float(tokens**self.beta)
-
-    def loss_of_flops(self, flops: float) -> float:
-        """The loss at the optimum."""
-        best = self.of_flops(flops)
-        return float(self.loss(best.parameters, best.tokens))
 
     @property
     def optimum(self) -> tuple[float, float]:

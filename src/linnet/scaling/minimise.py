@@ -35,6 +35,7 @@ class Minima:
     rested_S: NDArray[np.bool_]
 
 
+@np.errstate(all="ignore")  # a start that leaves the floats is told by its value, not by a warning
 def minimise(
     function: Function,
     start_SK: Numbers,
@@ -46,12 +47,8 @@ def minimise(
 
     Each start gets so many `evaluations` at most. One whose value is not finite rests where it is.
     """
-    with np.errstate(all="ignore"):  # a start that leaves the floats is told by its value, not by a warning
-        return _minimise(_Descents(function, start_SK), evaluations, tolerance, rested)
-
-
-def _minimise(descents: "_Descents", evaluations: int, tolerance: float, rested: Callable[[int], None]) -> Minima:
-    moving_S, active = np.ones(len(descents.x_SK), dtype=bool), np.arange(len(descents.x_SK))
+    descents = _Descents(function, start_SK)
+    moving_S, active = np.ones(len(start_SK), dtype=bool), np.arange(len(start_SK))
     descents.aim(active)
     for _ in range(evaluations):
         if not len(active):

@@ -16,7 +16,7 @@ from linnet.scaling.huber import HuberSum
 from linnet.scaling.law_file import read_law
 from linnet.scaling.parametric import fit, grid
 from linnet.scaling.points import Points, without_highest
-from linnet.scaling.run_table import read_run_table
+from linnet.scaling.study import read_run_table
 
 MADE_UP = 240
 LIMIT_S = 60

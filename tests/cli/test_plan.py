@@ -17,7 +17,7 @@ from linnet.scaling import fit as fit_module
 from linnet.scaling import parametric
 from linnet.scaling import plan as plan_module
 from linnet.scaling.law_file import read_law
-from linnet.scaling.plan_tables import PURPOSES
+from linnet.scaling.plan_output import PURPOSES
 
 GIVEN = ["--throughput", "1e12"]
 SMALL = ["--vocab-size", "257", "--context-length", "16", "--batch-size", "2"]

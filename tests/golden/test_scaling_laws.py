@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from linnet.scaling.determined import doubts
+from linnet.scaling.frontier import isoflop, isoflop_groups
 from linnet.scaling.huber import HuberSum
-from linnet.scaling.isoflop import isoflop, isoflop_groups
 from linnet.scaling.law import ParametricLaw
 from linnet.scaling.law_file import read_law
 from linnet.scaling.parametric import Fitted, bootstrap, fit, grid
 from linnet.scaling.points import Points, without_highest
-from linnet.scaling.run_table import read_run_table
+from linnet.scaling.study import read_run_table
 
 PUBLISHED = {"E": 1.8172, "A": 482.01, "B": 2085.43, "alpha": 0.3478, "beta": 0.3658}
 STANDARD_ERRORS = {"E": 0.03, "A": 124.58, "B": 1293.23, "alpha": 0.02, "beta": 0.02}

@@ -71,8 +71,7 @@ def show_front(
     as_json: bool,
 ) -> None:
     """Several goals at once; `out` is a folder."""
-    from linnet.design.pareto import front
-    from linnet.design.pareto_output import front_figures, front_pictures, front_table, write_front
+    from linnet.design.pareto import front, front_figures, front_pictures, front_table, write_front
 
     if clock.limit is not None:
         raise UserError(f"--max-latency {clock.limit}: does not go with --pareto; give one of both")

@@ -38,9 +38,9 @@ def validate(
     """
     from linnet.core.spec import override
     from linnet.design.scores import SCORES, ScoreSettings, find_score
-    from linnet.design.validation.output import worth_figures, worth_pictures, worth_table
     from linnet.design.validation.trained import read_trained
     from linnet.design.validation.validate import validate as measure
+    from linnet.design.validation.validate import worth_figures, worth_pictures, worth_table
 
     names = score or list(SCORES)
     for name in names:

@@ -80,8 +80,7 @@ def plan_budget(
     from linnet.scaling.data_at_hand import read_data_at_hand
     from linnet.scaling.law_file import laws_to_plan_with
     from linnet.scaling.plan import PlanSetting, make_plan
-    from linnet.scaling.plan_pictures import plan_pictures
-    from linnet.scaling.plan_tables import plan_figures, plan_parts, warnings
+    from linnet.scaling.plan_output import plan_figures, plan_parts, plan_pictures, warnings
     from linnet.scaling.search_space import search_space
     from linnet.scaling.throughput import Throughput
     from linnet.scaling.vocabulary import SOURCE

@@ -4,14 +4,18 @@ For each limit of a grid on the metrics the model of the highest score within it
 front is an optimum of its own; what another point beats is left out.
 """
 
+import csv
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from linnet.core.arrays import Numbers
+from linnet.core.files import write_text
 from linnet.design.budget import first_within, limits
 from linnet.design.chain import any_within, smallest
 from linnet.design.cost_tables import CostTables
@@ -19,10 +23,13 @@ from linnet.design.dominance import non_dominated
 from linnet.design.evolution import evolve
 from linnet.design.metrics import Metric
 from linnet.design.optimum import TooLargeError, optimum
-from linnet.design.search import Task
+from linnet.design.search import Task, write_description
 from linnet.design.space import Candidate
 from linnet.model.spec import ModelSpec
+from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.progress import progress
+from linnet.present.report import Picture
+from linnet.present.table import Table
 
 
 @dataclass(frozen=True)
@@ -99,3 +106,75 @@ def _points(task: Task, tables: CostTables, found: dict[Candidate, bool], goals:
         )
         for number, row in enumerate(kept, 1)
     ]
+
+
+FRONT = "front.csv"
+
+
+def front_figures(points: Sequence[Point], goals: Sequence[Metric], score: str) -> dict[str, Any]:
+    """Ready for JSON."""
+    return {
+        "goals": [*(goal.name for goal in goals), "score"],
+        "score": score,
+        "front": [
+            {
+                **dict(zip((goal.name for goal in goals), point.values, strict=True)),
+                "score": point.score,
+                "proven": point.proven,
+                "model": point.plain,
+            }
+            for point in points
+        ],
+    }
+
+
+def front_table(points: Sequence[Point], goals: Sequence[Metric], score: str) -> Table:
+    """A row for each model."""
+    columns = ["model", *(goal.name for goal in goals), score, "layers x width", "mixers"]
+    rows = [
+        [
+            str(point.plain["name"]),
+            *(goal.said(value) for goal, value in zip(goals, point.values, strict=True)),
+            f"{point.score:,.6g}",
+            shape_said(point.model),
+            ", ".join(dict.fromkeys(block.mixer.kind for block in point.model.blocks)),
+        ]
+        for point in points
+    ]
+    proven = sum(point.proven for point in points)
+    meaning = (
+        f"Each has the highest {score} for what it costs: for {proven} of {len(points)} that is proven."
+        " Among them none is better than another in every goal."
+    )
+    return Table("Front", columns, rows, meaning)
+
+
+def shape_said(model: ModelSpec) -> str:
+    """`2x512 2x512 3x640`: layers and width of each block."""
+    return " ".join(f"{block.repeat}x{block.width or model.d_model}" for block in model.blocks)
+
+
+def front_pictures(points: Sequence[Point], goals: Sequence[Metric], score: str) -> list[Picture]:
+    """The score over the first goal; a second one as colour."""
+    values = list(zip(*(point.values for point in points), strict=True))
+    second = values[1] if len(goals) > 1 else None
+    drawn = Series(values[0], [point.score for point in points], style="o" if second else "o-", values=second)
+    x = Axis(goals[0].name, "log", goals[0].said)  # the limits are in equal ratios
+    caption = "Each dot a model: the highest score for what it costs."
+    plot = Plot([Panel(x, Axis(score), [drawn])], values=_axis(goals[1]) if second else "")
+    return [Picture("front", f"{score} over {goals[0].name}", plot, caption)]
+
+
+def _axis(metric: Metric) -> str:
+    return f"{metric.name}, {metric.unit}" if metric.unit else metric.name
+
+
+def write_front(points: Sequence[Point], goals: Sequence[Metric], score: str, folder: Path, command: str) -> None:
+    """`front.csv`, and each model's description under its name."""
+    stream = io.StringIO()
+    rows = csv.writer(stream, lineterminator="\n")
+    rows.writerow(["model", *(goal.name for goal in goals), score, "proven", "shape"])
+    for point in points:
+        rows.writerow([point.plain["name"], *point.values, point.score, point.proven, shape_said(point.model)])
+        write_description(point.plain, folder / f"{point.plain['name']}.yaml", [command, f"{score} {point.score:,.7g}"])
+    write_text(folder / FRONT, stream.getvalue())

@@ -15,11 +15,9 @@ from linnet.core.errors import UserError
 from linnet.present.progress import progress
 from linnet.scaling.counts import Counting
 from linnet.scaling.determined import Interval, doubts
-from linnet.scaling.envelope import envelope
-from linnet.scaling.frontier import Frontier, NotPossibleError
+from linnet.scaling.frontier import Frontier, NotPossibleError, envelope, isoflop, isoflop_groups
 from linnet.scaling.holdout import HeldOutPrediction, predict, split_by_flops
 from linnet.scaling.huber import DELTA
-from linnet.scaling.isoflop import isoflop, isoflop_groups
 from linnet.scaling.law import ParametricLaw
 from linnet.scaling.parametric import BOOTSTRAP_STARTS, Fitted, bootstrap, check_points, fit, grid
 from linnet.scaling.points import Points, Run, check_counting, countings, without_highest

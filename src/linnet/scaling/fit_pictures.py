@@ -10,7 +10,7 @@ from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.report import Picture
 from linnet.present.style import INK, SOFT
 from linnet.scaling.fit import Exponents, Fit
-from linnet.scaling.isoflop import parabola
+from linnet.scaling.frontier import parabola
 from linnet.scaling.law import Law
 
 Array = NDArray[np.float64]

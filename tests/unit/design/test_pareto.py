@@ -13,8 +13,7 @@ from linnet.design.budget import Budget
 from linnet.design.cost_tables import build_cost_tables
 from linnet.design.evolution import EvolutionSettings
 from linnet.design.optimum import TooLargeError
-from linnet.design.pareto import front
-from linnet.design.pareto_output import front_figures, front_pictures, front_table, write_front
+from linnet.design.pareto import front, front_figures, front_pictures, front_table, write_front
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.search import DesignSettings, Task
 from linnet.model.cost import model_cost

@@ -13,7 +13,7 @@ from linnet.scaling.fit import FitSettings, fit_runs
 from linnet.scaling.fit_tables import fit_tables, fitted_law
 from linnet.scaling.law_file import read_law
 from linnet.scaling.points import Points
-from linnet.scaling.run_table import read_run_table
+from linnet.scaling.study import read_run_table
 
 LADDER = Path(__file__).parents[3] / "experiments" / "scaling" / "ladder.csv"
 SOUND = {"E": (1.5, 1.9), "A": (100.0, 900.0), "B": (100.0, 900.0), "alpha": (0.3, 0.4), "beta": (0.3, 0.4)}

@@ -18,8 +18,7 @@ from linnet.scaling.data_at_hand import DataAtHand
 from linnet.scaling.law import ParametricLaw
 from linnet.scaling.law_file import published_laws, read_law
 from linnet.scaling.plan import PlanSetting, make_plan
-from linnet.scaling.plan_pictures import plan_pictures
-from linnet.scaling.plan_tables import plan_figures, plan_parts, warnings
+from linnet.scaling.plan_output import plan_figures, plan_parts, plan_pictures, warnings
 from linnet.scaling.throughput import Throughput
 from linnet.training.finished import training_flops_per_token
 

@@ -1,15 +1,73 @@
-"""The worth of every score on trained models: rank correlation with quality, and what its choice would cost."""
+"""The worth of every score on trained models: rank correlation with quality, and what its choice would cost.
 
-from collections.abc import Sequence
-from typing import NamedTuple
+Rank correlations are taken from the signs of all differences, `S_ij = sign(x_i - x_j)`: Kendall's tau-b is the cosine
+between two such matrices; a row's sum is twice its rank but for a constant, equal values having the mean of their
+ranks, so Spearman's rho is the correlation of row sums. Intervals are those of models drawn anew.
+
+Legend: `N` models.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from linnet.core.arrays import Indices, Numbers
 from linnet.design.scores import SCORES, ScoreSettings, score
-from linnet.design.validation.rank import correlations, interval, regret, signs, windows
 from linnet.design.validation.trained import TrainedSet
+from linnet.present import numbers
+from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.progress import progress
+from linnet.present.report import Picture
+from linnet.present.table import Table
+
+INTERVAL = (2.5, 97.5)
+"""Percentiles of the resampled values."""
+
+
+class Correlations(NamedTuple):
+    """Spearman's rho and Kendall's tau-b; 0 where all values of one side are equal."""
+
+    spearman: float
+    kendall: float
+
+
+def signs(x_N: Numbers) -> Numbers:
+    """The sign of every difference, `[N, N]`."""
+    return np.sign(x_N[:, None] - x_N)
+
+
+def correlations(x_NN: Numbers, y_NN: Numbers) -> Correlations:
+    """From the signs of both."""
+    return Correlations(_cosine(x_NN.sum(1), y_NN.sum(1)), _cosine(x_NN.ravel(), y_NN.ravel()))
+
+
+def _cosine(x: Numbers, y: Numbers) -> float:
+    length = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / length if length else 0.0
+
+
+def windows(order_by_N: Numbers, size: int) -> list[Indices]:
+    """Neighbours in `order_by`: `size` at a time, each window sharing half of its models with the next."""
+    order, count = np.argsort(order_by_N, kind="stable"), len(order_by_N)
+    if count <= size:
+        return [order]
+    starts = list(range(0, count - size + 1, max(1, size // 2)))
+    if starts[-1] + size < count:
+        starts.append(count - size)
+    return [order[start : start + size] for start in starts]
+
+
+def regret(score_N: Numbers, loss_N: Numbers) -> float:
+    """How much the model that the score likes best lost against the best one; the mean over its equals."""
+    return max(0.0, float(loss_N[score_N == score_N.max()].mean() - loss_N.min()))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The middle 95 % of resampled values."""
+    low, high = np.percentile(values, INTERVAL)
+    return float(low), float(high)
+
 
 BAND = 20
 """Models in a band of equal parameters."""
@@ -91,3 +149,56 @@ class _Bands:
         ]
         regrets = [regret(score_N[rows], self.loss_N[rows]) for rows in (self.overall, *self.inside)]
         return [*overall, float(np.mean(bands)), regrets[0], float(np.mean(regrets[1:]))]
+
+
+COLUMNS = 3
+
+
+def worth_figures(trained: TrainedSet, worth: Mapping[str, Worth], band: int) -> dict[str, Any]:
+    """Ready for JSON."""
+    return {
+        "models": len(trained.models),
+        "loss_unit": trained.unit,
+        "noise_between_seeds": trained.noise,
+        "band": band,
+        "scores": {name: _plain(one._asdict()) for name, one in worth.items()},
+    }
+
+
+def _plain(figures: Mapping[str, Figure]) -> dict[str, Any]:
+    intervals = {name: [figure.low, figure.high] for name, figure in figures.items()}
+    return {**{name: figure.value for name, figure in figures.items()}, "intervals": intervals}
+
+
+def worth_table(trained: TrainedSet, worth: Mapping[str, Worth], band: int) -> Table:
+    """A row for each score."""
+    band = min(band, len(trained.models))
+    columns = ["score", "Spearman", "Kendall", f"within {band}", "regret", f"regret within {band}"]
+    rows = [[name, *map(_said, one)] for name, one in worth.items()]
+    noise = "" if trained.noise is None else f" Between seeds losses differ by {numbers.significant(trained.noise, 2)}."
+    meaning = (
+        f"Rank correlation with quality over all {len(trained.models)} models, and the mean over windows of {band} with"
+        f" about as many decoder parameters. Regret: how much worse, in {trained.unit}, the model is that the score"
+        f" likes best.{noise} In brackets: the middle 95 % when the models are drawn anew."
+    )
+    return Table("Scores against trained models", columns, rows, meaning)
+
+
+def _said(figure: Figure) -> str:
+    return f"{figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]"
+
+
+def worth_pictures(trained: TrainedSet, worth: Mapping[str, Worth], settings: ScoreSettings) -> list[Picture]:
+    """The loss over each score."""
+    loss = [model.loss for model in trained.models]
+    parameters = [model.decoder_parameters for model in trained.models]
+    panels = []
+    for name, one in worth.items():
+        values = [score(model.parts, name, settings) for model in trained.models]
+        x = Axis("", "log", numbers.metric) if min(values) > 0 else Axis()
+        title = f"{name}: {one.spearman.value:.3f}, within bands {one.within_band.value:.3f}"
+        dots = Series(values, loss, style="o", values=parameters)
+        panels.append(Panel(x, Axis(f"measured loss, {trained.unit}"), [dots], title))
+    caption = "Each dot a trained model, its colour the parameters of its decoder. A good score makes one falling line."
+    plot = Plot(panels, (4.4, 3.2), min(COLUMNS, len(panels)), values="decoder parameters", shared="y")
+    return [Picture("scores", "Measured loss over each score", plot, caption)]

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from linnet.design.scores import ScoreSettings
-from linnet.design.validation.output import worth_figures, worth_pictures, worth_table
 from linnet.design.validation.trained import TrainedModel
+from linnet.design.validation.validate import worth_figures, worth_pictures, worth_table
 from linnet.experiments.study.run import Studied
 from linnet.present import numbers
 from linnet.present.report import Picture

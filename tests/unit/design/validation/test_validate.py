@@ -12,9 +12,8 @@ from linnet.core.errors import UserError
 from linnet.core.files import write_json
 from linnet.design.scores import SCORES, ScoreSettings, score
 from linnet.design.shape import Part
-from linnet.design.validation.output import worth_figures, worth_pictures, worth_table
 from linnet.design.validation.trained import TrainedModel, TrainedSet, read_trained
-from linnet.design.validation.validate import NAMES, validate
+from linnet.design.validation.validate import NAMES, validate, worth_figures, worth_pictures, worth_table
 from linnet.model.spec import ModelSpec
 from linnet.present.style import png_of
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from linnet.design import metrics
 from linnet.design.cost_tables import build_cost_tables
-from linnet.design.endings import Promise, limited_metrics
-from linnet.design.joint import joint_metric, multipliers
+from linnet.design.endings import Promise, joint_metric, limited_metrics, multipliers
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.space import load_space
 

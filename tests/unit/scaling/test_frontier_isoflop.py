@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from known_laws import TRUTH
 
-from linnet.scaling.frontier import NotPossibleError
-from linnet.scaling.isoflop import isoflop, isoflop_groups, parabola
+from linnet.scaling.frontier import NotPossibleError, isoflop, isoflop_groups, parabola
 from linnet.scaling.points import Points
 
 BUDGETS = (1e14, 1e15, 1e16)

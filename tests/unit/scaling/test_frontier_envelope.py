@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from known_laws import TRUTH
 
-from linnet.scaling.envelope import envelope
-from linnet.scaling.frontier import NotPossibleError
+from linnet.scaling.frontier import NotPossibleError, envelope
 from linnet.scaling.points import Run
 
 SIZES = np.geomspace(1e5, 1e9, 25)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.scaling.run_table import read_run_table
+from linnet.scaling.study import read_run_table
 
 
 @pytest.fixture

@@ -1,15 +1,19 @@
-"""A plan as tables and as figures."""
+"""A plan as tables, as figures and as a picture."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from linnet.present import numbers
-from linnet.present.report import Commands
+from linnet.present.plot import Axis, Panel, Plot, Series
+from linnet.present.report import Commands, Picture
+from linnet.present.style import INK
 from linnet.present.table import Table
 from linnet.scaling.counts import COUNTED
 from linnet.scaling.data_at_hand import MOST_EPOCHS, WARNING_SOURCE
-from linnet.scaling.law import Allocation
+from linnet.scaling.law import FLOPS_FACTOR, Allocation
 from linnet.scaling.plan import Plan, Prediction
 from linnet.scaling.throughput import Throughput
 
@@ -178,3 +182,32 @@ def _law_row(one: Prediction) -> tuple[str, ...]:
 
 def _spread(losses: list[float]) -> str:
     return f"{max(losses) - min(losses):.3f}"
+
+
+FACTOR, SIZES = 30.0, 121
+"""How far the sizes reach to both sides of the plan's, and how many are drawn."""
+
+
+def plan_pictures(plan: Plan) -> list[Picture]:
+    """The loss over the size, at the plan's FLOPs."""
+    drawn, flops = [], plan.allocation.flops
+    for number, one in enumerate(plan.predictions):
+        here = plan.counts.by_name()[one.law.counted]
+        sizes = np.geomspace(here / FACTOR, here * FACTOR, SIZES)
+        losses = one.law.loss(sizes, flops / (FLOPS_FACTOR * sizes))
+        best = one.law.loss(one.best.parameters, one.best.tokens)
+        name = f"{one.law.name}, {one.law.counted.replace('_', ' ')}"
+        drawn += [
+            Series(sizes, losses, name, colour=number),
+            Series([here], [one.loss], style="o", colour=number),
+            Series([one.best.parameters], [best], style="x", colour=number, large=True),
+        ]
+    drawn += [Series([], [], "the plan", "o", INK), Series([], [], "the law's own best size", "x", INK, large=True)]
+    x = Axis("parameters, as the law counts them", "log", numbers.metric)
+    caption = (
+        f"The loss that each law gives for {numbers.scientific(flops)} training FLOPs, spent on models of other sizes."
+        " The flatter the valley, the less the size matters. Heights are not comparable between laws: their tokenizers"
+        " differ. kaplan's best size is not the lowest point of its curve: the two are separate fits."
+    )
+    plot = Plot([Panel(x, Axis("loss, nats per token of the law's text"), drawn)])
+    return [Picture("plan", "Other sizes for the same FLOPs", plot, caption)]

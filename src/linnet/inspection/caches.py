@@ -19,7 +19,7 @@ from linnet.inference.caches import Caches
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.sampling import Sampling
-from linnet.inspection.matrices import json_number
+from linnet.inspection.matrices import json_ready
 from linnet.inspection.operator_figures import OutputFigures, operator_figures
 from linnet.layers.view import Record
 from linnet.model.watched import Operators, deduces_operators, operators_from
@@ -46,11 +46,7 @@ class CacheRun:
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON."""
         named = {
-            one.name: {
-                "rmse": json_number(one.rmse),
-                **one.determinant.figures(),
-                "distance": json_number(self.distances[one.name]),
-            }
+            one.name: {"rmse": one.rmse, **one.determinant.figures(), "distance": self.distances[one.name]}
             for one in self.outputs
         }
         return {
@@ -60,7 +56,7 @@ class CacheRun:
             "same_text": self.first_difference is None,
             "first_difference": self.first_difference,
             "text": self.text,
-            **named,
+            **json_ready(named),
         }
 
 

@@ -21,7 +21,7 @@ from linnet.data.split import Split
 from linnet.evaluation.folder import model_on_data
 from linnet.evaluation.frozen import OperatorFrom, frozen_state
 from linnet.evaluation.likelihood import Evaluation
-from linnet.inspection.matrices import json_number, largest
+from linnet.inspection.matrices import json_ready, largest
 from linnet.inspection.windows import spread_windows
 from linnet.model.decoder import Decoder
 from linnet.model.state import rows_of
@@ -73,20 +73,11 @@ class Moves:
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON."""
         per_cut = [
-            {
-                "cut": cut.cut,
-                "largest": json_number(cut.largest),
-                "rms": json_number(cut.rms),
-                "rms_by_position": [json_number(rms) for rms in cut.rms_by_position],
-            }
+            {"cut": cut.cut, "largest": cut.largest, "rms": cut.rms, "rms_by_position": cut.rms_by_position}
             for cut in self.cuts
         ]
-        return {
-            "largest": json_number(self.largest),
-            "rms": json_number(self.rms),
-            "logits_std": json_number(self.logits_std),
-            "per_cut": per_cut,
-        }
+        figures = {"largest": self.largest, "rms": self.rms, "logits_std": self.logits_std, "per_cut": per_cut}
+        return dict(json_ready(figures))
 
 
 @dataclass(frozen=True)
@@ -101,7 +92,7 @@ class Causality:
 
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON. `leak` is null for a model that is causal by itself."""
-        evaluation = {name: json_number(figure) for name, figure in self.evaluation.figures().items()}
+        evaluation = self.evaluation.figures()
         return {
             "windows": self.windows,
             "tokens": self.tokens,

@@ -17,7 +17,7 @@ from linnet.core.errors import UserError
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
 from linnet.evaluation.folder import model_on_data
-from linnet.inspection.matrices import json_number
+from linnet.inspection.matrices import json_ready
 from linnet.model.decoder import Decoder
 from linnet.model.watched import Operators, deduces_operators, operators
 from linnet.present.progress import progress
@@ -34,7 +34,7 @@ class Variation:
 
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON."""
-        return {"variation": json_number(self.rms), "largest": json_number(self.largest)}
+        return dict(json_ready({"variation": self.rms, "largest": self.largest}))
 
 
 @dataclass(frozen=True)

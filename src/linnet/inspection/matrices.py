@@ -1,6 +1,6 @@
 """Figures of K x K matrices, one for each head, in float64.
 
-What is not finite in a matrix makes its figures NaN, and `json_number` makes null of that: JSON knows no NaN.
+What is not finite in a matrix makes its figures NaN, and `json_ready` makes null of that: JSON knows no NaN.
 
 Legend: `H` heads, `K` head width, `N` things that are compared.
 """
@@ -8,6 +8,7 @@ Legend: `H` heads, `K` head width, `N` things that are compared.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,9 +92,13 @@ def mean_row_sums(x_HKK: Tensor) -> Tensor:
     return _of_finite(x_HKK, lambda finite: finite.sum(dim=2).mean(dim=1))
 
 
-def json_number(value: float | None) -> float | None:
-    """The number, or None (null) for what JSON does not know."""
-    return value if value is not None and math.isfinite(value) else None
+def json_ready(figures: Any) -> Any:
+    """The figures, with None (null) for a number that JSON does not know."""
+    if isinstance(figures, dict):
+        return {name: json_ready(figure) for name, figure in figures.items()}
+    if isinstance(figures, list):
+        return [json_ready(figure) for figure in figures]
+    return None if isinstance(figures, float) and not math.isfinite(figures) else figures
 
 
 def largest(values: Sequence[float]) -> float:

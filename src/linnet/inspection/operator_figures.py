@@ -17,7 +17,7 @@ from linnet.inspection.matrices import (
     SquaredDifferences,
     between_heads,
     between_rows,
-    json_number,
+    json_ready,
     largest,
     largest_eigenvalues,
     log10_abs_determinants,
@@ -42,7 +42,7 @@ class Determinant:
 
     def figures(self) -> dict[str, Any]:
         """Both by name; a null beside a number is an overflow (or, of the logarithm, a determinant of 0)."""
-        return {"max_abs_det": self.value, "log10_max_abs_det": json_number(self.log10)}
+        return {"max_abs_det": self.value, "log10_max_abs_det": json_ready(self.log10)}
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Eigen:
     def figures(self) -> dict[str, Any]:
         """Lists have an entry for each head."""
         return {
-            "spectral_radius": [json_number(radius) for radius in self.radii],
-            "largest_eigenvalue": [json_number(value.real) for value in self.eigenvalues],
-            "largest_eigenvalue_imaginary": [json_number(value.imag) for value in self.eigenvalues],
-            "mean_row_sum": [json_number(row_sum) for row_sum in self.row_sums],
-            "rmse_between_rows": json_number(self.between_rows.rmse),
+            "spectral_radius": self.radii,
+            "largest_eigenvalue": [value.real for value in self.eigenvalues],
+            "largest_eigenvalue_imaginary": [value.imag for value in self.eigenvalues],
+            "mean_row_sum": self.row_sums,
+            "rmse_between_rows": self.between_rows.rmse,
         }
 
 
@@ -86,11 +86,17 @@ class LayerFigures:
         """The condition number of each head: infinite for a singular matrix."""
         return [values[0] / values[-1] if values[-1] != 0 else math.inf for values in self.singular_HK]
 
+    @property
+    def singular_ends(self) -> tuple[float, float, float]:
+        """Over the heads: the largest singular value, the smallest, and the worst condition number."""
+        most, least = ([values[place] for values in self.singular_HK] for place in (0, -1))
+        return largest(most), -largest([-value for value in least]), largest(self.conditions)
+
     def figures(self, with_singular_values: bool) -> dict[str, Any]:
         """Lists have an entry for each head."""
         named: dict[str, Any] = {
             "layer": self.layer,
-            "rmse": json_number(self.between_heads.rmse),
+            "rmse": self.between_heads.rmse,
             **self.determinant.figures(),
             "rank": self.ranks,
             "non_finite_elements": self.non_finite,
@@ -98,8 +104,7 @@ class LayerFigures:
         if self.eigen is not None:
             named |= self.eigen.figures()
         if with_singular_values:
-            named["singular_values"] = [[json_number(value) for value in values] for values in self.singular_HK]
-            named["condition_number"] = [json_number(condition) for condition in self.conditions]
+            named |= {"singular_values": self.singular_HK, "condition_number": self.conditions}
         return named
 
 
@@ -129,27 +134,21 @@ class OutputFigures:
         """The numbers by name, ready for JSON."""
         found = [rank for layer in self.layers for rank in layer.ranks if rank is not None]
         named: dict[str, Any] = {
-            "rmse": json_number(self.rmse),
+            "rmse": self.rmse,
             **self.determinant.figures(),
             "rank": {"smallest": min(found, default=None), "largest": max(found, default=None)},
             "non_finite_elements": sum(layer.non_finite for layer in self.layers),
         }
         if self.name == "A":
             radii = [radius for layer in self.layers if layer.eigen for radius in layer.eigen.radii]
-            named["spectral_radius"] = json_number(largest(radii))
-            named["rmse_between_rows"] = json_number(self.rmse_between_rows)
-        with_singular_values = self.name == "A_LM"
-        if with_singular_values:
-            named |= self._singular_figures()
-        return {**named, "per_layer": [layer.figures(with_singular_values) for layer in self.layers]}
-
-    def _singular_figures(self) -> dict[str, Any]:
-        heads = [values for layer in self.layers for values in layer.singular_HK]
-        return {
-            "largest_singular_value": json_number(largest([values[0] for values in heads])),
-            "smallest_singular_value": json_number(-largest([-values[-1] for values in heads])),
-            "condition_number": json_number(largest([one for layer in self.layers for one in layer.conditions])),
-        }
+            named |= {"spectral_radius": largest(radii), "rmse_between_rows": self.rmse_between_rows}
+        if self.name == "A_LM":
+            ends = [layer.singular_ends for layer in self.layers]
+            named["largest_singular_value"] = largest([most for most, _, _ in ends])
+            named["smallest_singular_value"] = -largest([-least for _, least, _ in ends])
+            named["condition_number"] = largest([condition for _, _, condition in ends])
+        per_layer = [layer.figures(with_singular_values=self.name == "A_LM") for layer in self.layers]
+        return dict(json_ready({**named, "per_layer": per_layer}))
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,8 @@ def operator_figures(layers: Sequence[Mapping[str, Tensor]], rank_tolerance: flo
     `rank_tolerance` None: K times the rounding of the precision that the outputs come in, as for `numpy`'s rank.
     """
     if rank_tolerance is None:
-        rank_tolerance = max(_rounding(tensor) for outputs in layers for tensor in outputs.values())
+        every = [tensor for outputs in layers for tensor in outputs.values()]
+        rank_tolerance = max(tensor.shape[-1] * torch.finfo(tensor.dtype).eps for tensor in every)
     found = []
     for name in operator_files().names:
         having = [
@@ -193,16 +193,10 @@ def _layer_figures(name: str, layer: int, x_HKK: Tensor, rank_tolerance: float) 
         determinant=Determinant(largest(log10_abs_determinants(x_HKK).tolist())),
         ranks=ranks(singular_HK, rank_tolerance),
         singular_HK=singular_HK.tolist(),
-        eigen=_eigen(x_HKK) if name == "A" else None,
+        eigen=Eigen(largest_eigenvalues(x_HKK).tolist(), mean_row_sums(x_HKK).tolist(), between_rows(x_HKK))
+        if name == "A"
+        else None,
     )
-
-
-def _eigen(a_HKK: Tensor) -> Eigen:
-    return Eigen(largest_eigenvalues(a_HKK).tolist(), mean_row_sums(a_HKK).tolist(), between_rows(a_HKK))
-
-
-def _rounding(tensor: Tensor) -> float:
-    return tensor.shape[-1] * torch.finfo(tensor.dtype).eps
 
 
 def _sum(parts: Any) -> SquaredDifferences:

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from linnet.inspection.caches import CacheComparison, CacheRun
-from linnet.inspection.causality import Causality, Moves
+from linnet.inspection.causality import Causality, CutMove, Moves
 from linnet.inspection.invariance import Invariance, Variation
-from linnet.inspection.matrices import largest, power_of_ten
-from linnet.inspection.operator_figures import LayerFigures, OperatorFigures, OutputFigures
+from linnet.inspection.matrices import power_of_ten
+from linnet.inspection.operator_figures import OperatorFigures, OutputFigures
 from linnet.present import numbers
 from linnet.present.table import Table
 
@@ -47,7 +47,9 @@ def _outputs_table(found: OperatorFigures) -> Table:
     for one in found.outputs:
         ranks = [rank for layer in one.layers for rank in layer.ranks]
         rows.append((one.name, number(one.rmse, "one head"), determinant(one.determinant.log10), _span(ranks)))
-        rows += [_output_row(layer) for layer in one.layers]
+        for layer in one.layers:
+            rmse, log10 = layer.between_heads.rmse, layer.determinant.log10
+            rows.append((f"  layer {layer.layer}", number(rmse, "one head"), determinant(log10), _span(layer.ranks)))
     return Table(
         "Deductive outputs",
         ("", "RMSE between heads", "largest |det|", "rank"),
@@ -57,30 +59,16 @@ def _outputs_table(found: OperatorFigures) -> Table:
     )
 
 
-def _output_row(layer: LayerFigures) -> Sequence[str]:
-    return (
-        f"  layer {layer.layer}",
-        number(layer.between_heads.rmse, "one head"),
-        determinant(layer.determinant.log10),
-        _span(layer.ranks),
-    )
-
-
 def _rank_one_table(a: OutputFigures) -> Table:
     rows = []
     for layer in a.layers:
         assert layer.eigen is not None
         radii = layer.eigen.radii
         head = max(range(len(radii)), key=lambda i: -math.inf if math.isnan(radii[i]) else radii[i])
-        rows.append(
-            (
-                f"layer {layer.layer}, head {head}",
-                number(radii[head]),
-                _complex(layer.eigen.eigenvalues[head]),
-                number(layer.eigen.row_sums[head]),
-                number(layer.eigen.between_rows.rmse),
-            )
-        )
+        value = layer.eigen.eigenvalues[head]
+        said = number(value.real) if value.imag == 0 else f"{number(value.real)} ± {number(abs(value.imag))}i"
+        sums = number(layer.eigen.row_sums[head]), number(layer.eigen.between_rows.rmse)
+        rows.append((f"layer {layer.layer}, head {head}", number(radii[head]), said, *sums))
     return Table(
         "A: is it rank one?",
         ("", "spectral radius", "largest eigenvalue", "mean row sum", "RMSE between rows, all heads"),
@@ -91,11 +79,7 @@ def _rank_one_table(a: OutputFigures) -> Table:
 
 
 def _singular_table(a_lm: OutputFigures) -> Table:
-    rows = []
-    for layer in a_lm.layers:
-        most = largest([values[0] for values in layer.singular_HK])
-        least = -largest([-values[-1] for values in layer.singular_HK])
-        rows.append((f"layer {layer.layer}", number(most), number(least), number(largest(layer.conditions))))
+    rows = [(f"layer {layer.layer}", *map(number, layer.singular_ends)) for layer in a_lm.layers]
     return Table(
         "A_LM: singular values",
         ("", "largest", "smallest", "condition number"),
@@ -109,10 +93,10 @@ def causality_tables(found: Causality) -> list[Table]:
     """The moves at each cut and over all, and the leak."""
     whole, frozen = found.whole_sequence, found.frozen
     rows = [
-        (f"changed from token {one.cut} on", *_move(one.largest, one.rms), *_move(other.largest, other.rms))
+        (f"changed from token {one.cut} on", *_move(one), *_move(other))
         for one, other in zip(whole.cuts, frozen.cuts, strict=True)
     ]
-    rows.append(("all", *_moves(whole), *_moves(frozen)))
+    rows.append(("all", *_move(whole), *_move(frozen)))
     moved = Table(
         "Moved logits",
         ("text", "whole sequence: largest", "RMS", "frozen: largest", "RMS"),
@@ -217,16 +201,8 @@ def _variation(variation: Variation) -> tuple[str, str]:
     return number(variation.rms), number(variation.largest)
 
 
-def _moves(moves: Moves) -> tuple[str, str]:
-    return _move(moves.largest, moves.rms)
-
-
-def _move(largest: float, rms: float) -> tuple[str, str]:
-    return f"{largest:.3g}", f"{rms:.3g}"
-
-
-def _complex(value: complex) -> str:
-    return number(value.real) if value.imag == 0 else f"{number(value.real)} ± {number(abs(value.imag))}i"
+def _move(moves: Moves | CutMove) -> tuple[str, str]:
+    return f"{moves.largest:.3g}", f"{moves.rms:.3g}"
 
 
 def _span(ranks: Iterable[int | None]) -> str:

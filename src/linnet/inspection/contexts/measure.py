@@ -13,7 +13,7 @@ from torch import Tensor
 
 from linnet.inspection.contexts.grid import name, series
 from linnet.inspection.contexts.reading import Batch, Read, WindowReader
-from linnet.inspection.matrices import json_number
+from linnet.inspection.matrices import json_ready
 from linnet.layers.retention import FULL, Retention
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present.progress import progress
@@ -66,13 +66,11 @@ class RetentionOutcome:
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON."""
         policy = asdict(self.context) if isinstance(self.context, EvictionPolicy) else {}
+        losses = ("bits_per_byte", "difference", "standard_error", "worse_percent")
         return {
             "context": self.name,
             **policy,
-            "bits_per_byte": json_number(self.bits_per_byte),
-            "difference": json_number(self.difference),
-            "standard_error": json_number(self.standard_error),
-            "worse_percent": json_number(self.worse_percent),
+            **{name: json_ready(getattr(self, name)) for name in losses},
             "average_context": self.average_context,
             "largest_context": self.largest_context,
             "state_bytes": self.state_bytes,

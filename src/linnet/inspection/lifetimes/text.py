@@ -13,7 +13,7 @@ from torch import Tensor
 
 from linnet.inspection.lifetimes.contributions import text_contributions
 from linnet.inspection.lifetimes.steps import json_steps
-from linnet.inspection.matrices import json_number
+from linnet.inspection.matrices import json_ready
 from linnet.model.decoder import Decoder
 from linnet.ops.decay.lifetime import half_lives, lifetimes
 from linnet.present.progress import progress
@@ -72,7 +72,7 @@ class LayerLifetimes:
             "layer": self.layer,
             "median": json_steps(self.median),
             "percentile_90": json_steps(self.upper),
-            "half_life_median": json_number(self.half_life),
+            "half_life_median": json_ready(self.half_life),
             "share_never_kept": self.never_kept,
             "share_outliving_window": self.outlive,
             "average_context": self.average_context,

@@ -17,7 +17,7 @@ from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inspection.lifetimes.contributions import norms_and_rates
 from linnet.inspection.lifetimes.steps import json_steps
-from linnet.inspection.matrices import json_number
+from linnet.inspection.matrices import json_ready
 from linnet.layers.contract import DecayingMixer
 from linnet.layers.view import View
 from linnet.model.decoder import Block, Decoder
@@ -70,7 +70,7 @@ class Vocabulary:
                 "token": token,
                 "entry": self.names[token],
                 "lifetime": json_steps(steps[token]),
-                "half_life": json_number(half[token]),
+                "half_life": json_ready(half[token]),
                 "norm": norms[token],
             }
             for token in self.ranked

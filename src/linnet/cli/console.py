@@ -18,11 +18,15 @@ def note(line: str) -> None:
 
 @contextmanager
 def stopped_in_a_line() -> Iterator[None]:
-    """Several trainings that were asked to stop end in one line and the exit code 1."""
+    """Trainings that were asked to stop, or broke down, end in one line and the exit code 1."""
     from linnet.experiments.runner import ExperimentStopped
+    from linnet.training.loop import BrokenDownError
 
     try:
         yield
+    except BrokenDownError as error:
+        note(f"error: {error}")
+        raise typer.Exit(1) from None
     except (ExperimentStopped, KeyboardInterrupt) as stop:
         note(f"{str(stop) or 'interrupted'}; the same command goes on")
         raise typer.Exit(1) from None

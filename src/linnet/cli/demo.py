@@ -1,16 +1,13 @@
 """`linnet demo`: the first thing to try."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from linnet.cli.console import invocation, note, stopped_in_a_line
 from linnet.cli.options import AsJson, Device
 from linnet.cli.report import echo_json, echo_parts
-
-if TYPE_CHECKING:
-    from linnet.experiments.demo.figures import DemoFigures
 
 
 def demo(
@@ -40,9 +37,9 @@ def demo(
     """
     from linnet.core.allocator import keep_freed_memory
     from linnet.experiments.demo.recipes import PROMPT
+    from linnet.experiments.demo.report import short_parts
     from linnet.experiments.demo.run import Options, run_demo
     from linnet.present.page import PAGE
-    from linnet.training.loop import BrokenDownError
 
     options = Options(
         out=out,
@@ -55,23 +52,13 @@ def demo(
         invocation=invocation(),
     )
     keep_freed_memory()
-    try:
-        with stopped_in_a_line():
-            figures = run_demo(options, note)
-    except BrokenDownError as error:
-        note(f"error: {error}")
-        raise typer.Exit(1) from None
+    with stopped_in_a_line():
+        figures = run_demo(options, note)
     if as_json:
         echo_json({**figures.plain(), "report": str(out / PAGE)})
     else:
-        _print_text(figures, out / PAGE)
-
-
-def _print_text(figures: "DemoFigures", page: Path) -> None:
-    from linnet.experiments.demo.report import short_parts
-
-    echo_parts(*short_parts(figures))
-    typer.echo(f"\nreport: {page}")
+        echo_parts(*short_parts(figures))
+        typer.echo(f"\nreport: {out / PAGE}")
 
 
 def _linnet_command() -> str:

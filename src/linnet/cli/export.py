@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from linnet.cli.console import invocation
-from linnet.cli.model_made import print_model_made
 from linnet.cli.options import AsJson
+from linnet.cli.report import echo_model_made
 
 
 def export(
@@ -32,4 +32,4 @@ def export(
     from linnet.interop.freeze import export as export_model
 
     decoder = export_model(model, out, freeze_operator=freeze_operator, prompt=prompt, command=invocation())
-    print_model_made(decoder, out, as_json)
+    echo_model_made(decoder, out, as_json)

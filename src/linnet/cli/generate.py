@@ -11,6 +11,7 @@ from linnet.cli import context_options
 from linnet.cli.console import check_out_file, note, note_replaced
 from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Weights
+from linnet.cli.report import echo, echo_json
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -96,11 +97,14 @@ def generate(
 
     Example: linnet generate runs/ted --context bank --max-tokens 1000000 --ignore-eos
     """
+    from torch import set_num_threads
+
     from linnet.inference.caches import Caches
     from linnet.inference.language_model import load
     from linnet.inference.sampling import Sampling, fresh_seed
     from linnet.inference.session import Session
     from linnet.inference.weights import convert_weights
+    from linnet.training.machine import check_threads
 
     options = context_options.ContextOptions(
         context, context_top_k, context_threshold, context_min_tokens, show_context
@@ -108,7 +112,9 @@ def generate(
     options.check_kept(kv_cache)
     _check_files(save_state, load_state, kv_cache and g_cache, options.typed)
     sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None and load_state is None else seed)
-    _set_threads(threads)
+    if threads is not None:
+        check_threads(threads, "threads")
+        set_num_threads(threads)
     prompt = _text(prompt)
     speaker = load(model, device)
     if operator is not None:
@@ -156,17 +162,6 @@ def _check_files(save_state: Path | None, load_state: Path | None, cached: bool,
         raise UserError(f"{chosen}: --load-state {load_state} has the context that it began with; leave it out")
 
 
-def _set_threads(threads: int | None) -> None:
-    if threads is None:
-        return
-    import torch
-
-    from linnet.training.machine import check_threads
-
-    check_threads(threads, "threads")
-    torch.set_num_threads(threads)
-
-
 def _text(prompt: str) -> str:
     """The prompt itself, or what the standard input holds for `-`."""
     if prompt != "-":
@@ -182,21 +177,19 @@ def _print_text(prompt: str, continuation: "Continuation", view: ContextView, st
     streams = stream and not view.has_text
     held = [] if streams else [prompt]
     if streams:
-        _write(prompt)
+        echo(prompt)
     try:
         with closing(view):
             for piece in view.follow(continuation):
                 if streams:
-                    _write(piece)
+                    echo(piece)
                 else:
                     held.append(piece)
     finally:
-        _write("".join([*held, "\n"]))
+        echo("".join([*held, "\n"]))
 
 
 def _print_json(prompt: str, continuation: "Continuation", view: ContextView, settings: dict[str, Any]) -> None:
-    import json
-
     with closing(view):
         text = "".join(view.follow(continuation))
     figures = continuation.figures
@@ -212,7 +205,7 @@ def _print_json(prompt: str, continuation: "Continuation", view: ContextView, se
         "context": [] if continuation.state is None else context_figures(continuation.state),
         **settings,
     }
-    _write(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    echo_json(report)
 
 
 def _print_end(continuation: "Continuation", view: ContextView, context_length: int) -> None:
@@ -231,8 +224,3 @@ def _print_end(continuation: "Continuation", view: ContextView, context_length: 
     used = figures.prompt_tokens + figures.tokens
     if used > context_length:
         note(f"note: {used} tokens are more than the {context_length} that the model was made for (context_length)")
-
-
-def _write(text: str) -> None:
-    """To the standard output at once, as UTF-8 whatever the terminal's encoding: a character is never cut."""
-    typer.echo(text.encode("utf-8"), nl=False)

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from linnet.cli.console import invocation
-from linnet.cli.model_made import print_model_made
 from linnet.cli.options import AsJson
+from linnet.cli.report import echo_model_made
 
 import_ = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -59,7 +59,7 @@ def pldr(
     from linnet.interop.pldr import import_pldr
 
     decoder = import_pldr(checkpoint, spec, tokenizer, out, invocation(), operator)
-    print_model_made(decoder, out, as_json)
+    echo_model_made(decoder, out, as_json)
 
 
 @import_.command()
@@ -88,4 +88,4 @@ def ted(
     from linnet.interop.ted import import_ted
 
     decoder = import_ted(folder, out, end, context_length, invocation())
-    print_model_made(decoder, out, as_json)
+    echo_model_made(decoder, out, as_json)

@@ -77,8 +77,9 @@ def _print_table(manifest: "Manifest", out: Path) -> None:
     ]
     echo_parts(Table("", ("split", "documents", "tokens", "bytes", "bytes per token"), rows))
     typer.echo(f"tokenizer: {manifest.tokenizer.kind}, {manifest.tokenizer.vocab_size:,} tokens")
-    for line in _notes(manifest):
-        typer.echo(f"note: {line}")
+    wanted, got = _wanted_vocab_size(manifest), manifest.tokenizer.vocab_size
+    if got < wanted:
+        typer.echo(f"note: the text is too small for {wanted:,} tokens, the tokenizer has {got:,}")
     typer.echo(f"written to {out}")
 
 
@@ -87,25 +88,12 @@ def _warn_of_share(manifest: "Manifest") -> None:
     train, validation = manifest.splits["train"].bytes, manifest.splits["validation"].bytes
     share, asked = validation / (train + validation), manifest.settings["validation"]
     if not asked / 2 <= share <= asked * 2:
-        count = _documents(manifest)
+        count = sum(source.documents for source in manifest.sources)
         why = "its one document is short" if count == 1 else f"its {count:,} documents are too few or too unequal"
         note(
             f"warning: {share:.2g} of the text's bytes are held out, not {asked:g}: {why}; a --document-separator that"
             " splits them further, more documents, or another --validation helps"
         )
-
-
-def _documents(manifest: "Manifest") -> int:
-    return sum(source.documents for source in manifest.sources)
-
-
-def _notes(manifest: "Manifest") -> list[str]:
-    """What a person would not expect of the result."""
-    notes = []
-    wanted, got = _wanted_vocab_size(manifest), manifest.tokenizer.vocab_size
-    if got < wanted:
-        notes.append(f"the text is too small for {wanted:,} tokens, the tokenizer has {got:,}")
-    return notes
 
 
 def _wanted_vocab_size(manifest: "Manifest") -> int:

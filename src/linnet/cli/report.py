@@ -11,6 +11,7 @@ import typer
 from linnet.cli.console import invocation, note
 
 if TYPE_CHECKING:
+    from linnet.model.decoder import Decoder
     from linnet.present.report import Part, Picture
 
 
@@ -37,12 +38,12 @@ def show(
         echo_json(figures)
     else:
         report = Report(title, facts, parts, invocation(), conclusion)
-        _echo(report_text(report, width_of_terminal(), sys.stdout.isatty()))
+        echo(report_text(report, width_of_terminal(), sys.stdout.isatty()))
 
 
 def echo_json(figures: Any) -> None:
     """Figures on the standard output, for another program."""
-    _echo(json.dumps(figures, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    echo(json.dumps(figures, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def echo_parts(*parts: "Part") -> None:
@@ -50,9 +51,22 @@ def echo_parts(*parts: "Part") -> None:
     from linnet.present.terminal import parts_lines, width_of_terminal
 
     lines = [*parts_lines(parts, width_of_terminal(), sys.stdout.isatty())]
-    _echo("".join(f"{line}\n" for line in lines[1:]))
+    echo("".join(f"{line}\n" for line in lines[1:]))
 
 
-def _echo(text: str) -> None:
-    """As UTF-8 whatever the terminal's encoding: a story may hold any character."""
+def echo(text: str) -> None:
+    """On the standard output at once, as UTF-8 whatever the terminal's encoding: a character is never cut."""
     typer.echo(text.encode(), nl=False)
+
+
+def echo_model_made(decoder: "Decoder", out: Path, as_json: bool) -> None:
+    """A model folder that was made: its parameters and the bytes of its weights, in a line or as JSON."""
+    from linnet.model.store import WEIGHTS
+
+    parameters = sum(parameter.numel() for parameter in decoder.parameters())
+    weights_bytes = (out / WEIGHTS).stat().st_size
+    if as_json:
+        made = {"model": str(out), "name": decoder.spec.name, "parameters": parameters, "weights_bytes": weights_bytes}
+        echo_json(made)
+    else:
+        echo(f"{out}: {decoder.spec.name}, {parameters:,} parameters, {weights_bytes:,} bytes of weights\n")

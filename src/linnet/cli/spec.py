@@ -41,13 +41,17 @@ def list_presets(as_json: AsJson = False) -> None:
     if as_json:
         echo_json(rows)
         return
-    columns = ("name", "parameters", "layers x width", "context", "mixers")
-    echo_parts(Table("", columns, [_list_row(row) for row in rows]))
-
-
-def _list_row(row: dict[str, Any]) -> tuple[str, ...]:
-    shape = f"{row['layers']} x {_widths(row['widths'])}"
-    return row["name"], f"{row['parameters']:,}", shape, f"{row['context_length']:,}", ", ".join(row["mixers"])
+    shown = [
+        (
+            row["name"],
+            f"{row['parameters']:,}",
+            f"{row['layers']} x {_widths(row)}",
+            f"{row['context_length']:,}",
+            ", ".join(row["mixers"]),
+        )
+        for row in rows
+    ]
+    echo_parts(Table("", ("name", "parameters", "layers x width", "context", "mixers"), shown))
 
 
 @spec.command()
@@ -92,7 +96,8 @@ def show(
         echo_json(figures)
     else:
         row = _row(description)
-        shape = f"{_layers(row['layers'])} of width {_widths(row['widths'])} ({', '.join(row['mixers'])})"
+        layers = f"{row['layers']} layer{'s' * (row['layers'] > 1)}"
+        shape = f"{layers} of width {_widths(row)} ({', '.join(row['mixers'])})"
         vocabulary = f"vocabulary {description.vocab_size:,}, context {description.context_length:,}"
         typer.echo(f"{description.name}: {shape}, {vocabulary}\n")
         echo_parts(*_tables(figures, dtype))
@@ -130,24 +135,23 @@ def _tables(figures: dict[str, Any], dtype: str) -> list[Table]:
     tokens = figures["tokens"]
     parameters = {part: figures["parameters"][part] for part in ("embedding", "blocks", "head", "total")}
     state = {f"{int(length):,} tokens": count for length, count in figures["state_bytes"].items()}
+    flops = [
+        _table(
+            f"{title} FLOPs per {per}, over {tokens:,} tokens",
+            {f"{side} output head": figures[f"{key}_per_{per}"][f"{side}_head"] for side in ("without", "with")},
+            numbers.metric,
+        )
+        for title, key in (("forward", "flops"), ("training", "training_flops"))
+        for per in ("token", "sequence")
+    ]
     step = f"bytes that a training step of {figures['batch']} x {tokens:,} tokens holds, float32"
     return [
         _table("parameters", parameters, numbers.metric),
-        *_flops_tables(figures),
+        *flops,
         _table("bytes of weights", figures["weights_bytes"], numbers.binary),
         _table(f"bytes of decode state of one stream, {dtype}", state, numbers.binary),
         _table(step, figures["training_memory_bytes"], numbers.binary),
     ]
-
-
-def _flops_tables(figures: dict[str, Any]) -> list[Table]:
-    tables = []
-    for title, key in (("forward", "flops"), ("training", "training_flops")):
-        for per in ("token", "sequence"):
-            counts = figures[f"{key}_per_{per}"]
-            heads = {f"{side} output head": counts[f"{side}_head"] for side in ("without", "with")}
-            tables.append(_table(f"{title} FLOPs per {per}, over {figures['tokens']:,} tokens", heads, numbers.metric))
-    return tables
 
 
 def _table(title: str, counts: dict[str, int], said: Callable[[float], str]) -> Table:
@@ -168,9 +172,5 @@ def _row(description: "ModelSpec") -> dict[str, Any]:
     }
 
 
-def _layers(count: int) -> str:
-    return f"{count} layer{'s' * (count > 1)}"
-
-
-def _widths(widths: list[int]) -> str:
-    return "/".join(map(str, widths))
+def _widths(row: dict[str, Any]) -> str:
+    return "/".join(map(str, row["widths"]))

@@ -27,7 +27,6 @@ from linnet.model.decoder import Decoder
 from linnet.model.state import rows_of
 from linnet.present.progress import Advance, progress
 
-WINDOWS = 8
 CUT_SHARES = (0.25, 0.5, 0.75)
 """Where windows are cut unless told otherwise."""
 
@@ -107,7 +106,7 @@ def inspect_causality(
     model: str | Path,
     data_folder: str | Path,
     split: Split = "validation",
-    windows: int = WINDOWS,
+    windows: int = 8,
     cuts: Sequence[int] | None = None,
     limit_tokens: int | None = None,
     context_length: int | None = None,

@@ -22,7 +22,8 @@ from linnet.model.decoder import Decoder
 from linnet.model.watched import Operators, deduces_operators, operators
 from linnet.present.progress import progress
 
-PROMPTS, TOKENS = 100, 64
+Outputs = dict[tuple[str, int], Tensor]
+"""Deductive outputs by their names and the numbers of their layers."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ def inspect_invariance(
     model: str | Path,
     data_folder: str | Path,
     split: Split = "validation",
-    prompts: int = PROMPTS,
-    tokens: int = TOKENS,
+    prompts: int = 100,
+    tokens: int = 64,
     seed: int = 0,
     device: str = "auto",
 ) -> Invariance:
@@ -119,55 +120,42 @@ def invariance(decoder: Decoder, prompts_NT: Tensor) -> Invariance:
     """
     with progress("deducing operators", 2 * len(prompts_NT), "prompts") as advance:
 
-        def read() -> Iterator[Operators]:
+        def read() -> Iterator[Outputs]:
             for prompt_T in prompts_NT:
-                yield [_learned(layer) for layer in operators(decoder, prompt_T[None])]
+                yield _deduced(operators(decoder, prompt_T[None]))
                 advance(1)
 
         means = _means(read(), len(prompts_NT))
-        distances = [_distances(found, means) for found in read()]
-    outputs = [_output(name, distances, means) for name in dict.fromkeys(name for layer in means for name in layer)]
+        distances = [{key: float((x - means[key]).square().sum()) for key, x in found.items()} for found in read()]
+    sizes = {key: float(mean.square().sum()) for key, mean in means.items()}
+    outputs = [_output(name, distances, sizes) for name in dict.fromkeys(name for name, _ in means)]
     return Invariance(len(prompts_NT), prompts_NT.shape[1], outputs)
 
 
-def _learned(layer: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The outputs of a layer in float64; nothing of a layer that has only its fixed `G`."""
-    return {name: x_HKK.double() for name, x_HKK in layer.items()} if len(layer) > 1 else {}
+def _deduced(layers: Operators) -> Outputs:
+    """In float64; nothing of a layer that has only its fixed `G`."""
+    having = [(number, layer) for number, layer in enumerate(layers) if len(layer) > 1]
+    return {(name, number): x_HKK.double() for number, layer in having for name, x_HKK in layer.items()}
 
 
-def _means(found: Iterator[Operators], count: int) -> Operators:
+def _means(found: Iterator[Outputs], count: int) -> Outputs:
     """The mean of each output, as the first one and what the others differ by: exact where none differs."""
     first = next(found)
-    sums = [{name: torch.zeros_like(x) for name, x in layer.items()} for layer in first]
-    for layers in found:
-        for total, layer, of_first in zip(sums, layers, first, strict=True):
-            for name, x in layer.items():
-                total[name] += x - of_first[name]
-    return [
-        {name: of_first[name] + total / count for name, total in of_sums.items()}
-        for of_sums, of_first in zip(sums, first, strict=True)
-    ]
+    sums = {key: torch.zeros_like(x_HKK) for key, x_HKK in first.items()}
+    for outputs in found:
+        for key, x_HKK in outputs.items():
+            sums[key] += x_HKK - first[key]
+    return {key: x_HKK + sums[key] / count for key, x_HKK in first.items()}
 
 
-def _distances(found: Operators, means: Operators) -> list[dict[str, float]]:
-    """The squared distance of each layer's outputs from their means."""
-    return [
-        {name: float((x - mean[name]).square().sum()) for name, x in layer.items()}
-        for layer, mean in zip(found, means, strict=True)
-    ]
-
-
-def _output(name: str, distances: list[list[dict[str, float]]], means: Operators) -> OutputVariation:
-    """`distances[prompt][layer][name]`."""
-    having = [number for number, layer in enumerate(means) if name in layer]
-    sizes = {number: float(means[number][name].square().sum()) for number in having}
-    of_layer = {number: [prompt[number][name] for prompt in distances] for number in having}
+def _output(
+    name: str, distances: list[dict[tuple[str, int], float]], sizes: dict[tuple[str, int], float]
+) -> OutputVariation:
+    """From the squared distances of each prompt's outputs, and the squared sizes of their means."""
+    of_layer = {key: [of_prompt[key] for of_prompt in distances] for key in sizes if key[0] == name}
     together = [sum(of_prompt) for of_prompt in zip(*of_layer.values(), strict=True)]
-    return OutputVariation(
-        name,
-        _variation(together, sum(sizes.values())),
-        {number: _variation(of_layer[number], sizes[number]) for number in having},
-    )
+    layers = {key[1]: _variation(squares, sizes[key]) for key, squares in of_layer.items()}
+    return OutputVariation(name, _variation(together, sum(sizes[key] for key in of_layer)), layers)
 
 
 def _variation(squared_distances: list[float], squared_size: float) -> Variation:

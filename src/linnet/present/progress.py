@@ -38,12 +38,13 @@ def progress(description: str, total: float | None, unit: str = "", begun: int =
         """How far it is, how long it takes, the note."""
 
         def render(self, task: Task) -> Text:
-            left_s = task.fields["eta_s"]
-            place = _place(task.completed, total, unit)
-            time_said = _time_said(
-                task.finished, task.elapsed or 0.0, task.time_remaining if left_s is None else left_s
-            )
-            return Text("  ".join(filter(None, (place, time_said, task.fields["note"]))))
+            left_s = task.time_remaining if task.fields["eta_s"] is None else task.fields["eta_s"]
+            if task.finished or left_s is None:
+                time_said = f"in {numbers.duration(task.elapsed or 0.0)}"
+            else:
+                time_said = f"ETA {numbers.duration(left_s)}"
+            place = "/".join(numbers.grouped(count) for count in (task.completed, total) if count is not None)
+            return Text("  ".join(filter(None, (f"{place} {unit}".rstrip(), time_said, task.fields["note"]))))
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), BarLine(Column(no_wrap=True))
     with Progress(*columns, console=Console(stderr=True)) as bar:
@@ -53,15 +54,3 @@ def progress(description: str, total: float | None, unit: str = "", begun: int =
             bar.update(task, advance=amount, note=note, eta_s=eta_s)
 
         yield advance
-
-
-def _place(completed: float, total: float | None, unit: str) -> str:
-    """`123/400 tokens`."""
-    place = numbers.grouped(completed) if total is None else f"{numbers.grouped(completed)}/{numbers.grouped(total)}"
-    return f"{place} {unit}".rstrip()
-
-
-def _time_said(finished: bool, elapsed_s: float, left_s: float | None) -> str:
-    if finished or left_s is None:
-        return f"in {numbers.duration(elapsed_s)}"
-    return f"ETA {numbers.duration(left_s)}"

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.data.loader import spread_batches
@@ -18,18 +17,16 @@ from linnet.inspection.contexts.grid import contexts
 from linnet.inspection.contexts.measure import RetentionComparison, compare
 from linnet.inspection.contexts.reading import Batch, WindowReader
 
-WINDOWS, WITHIN_PERCENT = 32, 0.1
-
 
 def inspect_contexts(
     model: str | Path,
     data_folder: str | Path,
     split: Split = "validation",
-    windows: int = WINDOWS,
+    windows: int = 32,
     top_k: tuple[int, ...] = (),
     thresholds: tuple[float, ...] = (),
     min_tokens_to_keep: int = 1,
-    within_percent: float = WITHIN_PERCENT,
+    within_percent: float = 0.1,
     context_length: int | None = None,
     operator_from: OperatorFrom = "train",
     device: str = "auto",
@@ -48,7 +45,7 @@ def inspect_contexts(
     token_bytes_V = torch.from_numpy(subject.data.tokenizer.token_bytes()).to(subject.decoder.device)
     compared = contexts(top_k, thresholds, min_tokens_to_keep, bank_length=subject.context_length)
     reader = WindowReader.of(subject.decoder, subject.calibration(), subject.context_length)
-    bytes_N = torch.cat([_bytes_of_rows(batch, token_bytes_V) for batch in batches])
+    bytes_N = torch.stack([text_bytes(row_T, token_bytes_V) for batch in batches for row_T in batch.targets_BT]).cpu()
     if not bytes_N.any():
         raise UserError(f"the {len(bytes_N)} windows hold no text; read more `windows`")
     return compare(reader, batches, bytes_N, compared, layers, subject.context_length, within_percent)
@@ -60,8 +57,3 @@ def _batches(subject: ModelOnData, count: int) -> Iterator[Batch]:
     at_once = max(1, TOKENS_AT_ONCE // subject.context_length)
     for inputs_BT, targets_BT in spread_batches(subject.sequence, cut, end_id, at_once, count):
         yield Batch.ending_together(inputs_BT.to(subject.decoder.device), targets_BT.to(subject.decoder.device))
-
-
-def _bytes_of_rows(batch: Batch, token_bytes_V: Tensor) -> Tensor:
-    """UTF-8 bytes of each window's targets, int64 `[B]`, on the CPU."""
-    return torch.stack([text_bytes(targets_T, token_bytes_V) for targets_T in batch.targets_BT]).cpu()

@@ -13,8 +13,6 @@ THRESHOLDS = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
 
 OFF_TOP_K, OFF_THRESHOLD = 0, -1.0
 
-FULL_NAME, BANK_NAME = "full", "bank"
-
 
 def contexts(
     top_k: Sequence[int] = (),
@@ -38,9 +36,9 @@ def name(context: Retention) -> str:
     """`full`, `bank`, `top_k 8`, `threshold 1e-4`, `top_k 8, threshold 1e-4`."""
     match context:
         case FullRetention():
-            return FULL_NAME
+            return "full"
         case BankRetention():
-            return BANK_NAME
+            return "bank"
         case EvictionPolicy():
             limits = [f"top_k {context.top_k}"] if context.top_k else []
             if context.threshold >= 0:

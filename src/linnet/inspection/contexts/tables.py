@@ -1,9 +1,7 @@
 """The comparison of contexts as rows of text, and what follows from it."""
 
-from collections.abc import Sequence
-
 from linnet.inspection.contexts.grid import series
-from linnet.inspection.contexts.measure import RetentionComparison, RetentionOutcome
+from linnet.inspection.contexts.measure import RetentionComparison
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present import numbers
 from linnet.present.table import Table
@@ -22,7 +20,7 @@ def _quality_table(found: RetentionComparison) -> Table:
             numbers.signed(one.difference, 5),
             "one window" if one.standard_error is None else f"{one.standard_error:.5f}",
             f"{numbers.signed(one.worse_percent, 2)} %",
-            average(one.average_context),
+            f"{one.average_context:,.1f}",
             numbers.grouped(one.largest_context),
             numbers.binary(one.state_bytes),
         )
@@ -40,9 +38,7 @@ def _quality_table(found: RetentionComparison) -> Table:
 
 
 def _layers_table(found: RetentionComparison) -> Table:
-    rows: list[Sequence[str]] = [
-        (one.name, *(average(layer.average_context) for layer in one.layers)) for one in found.outcomes
-    ]
+    rows = [(one.name, *(f"{layer.average_context:,.1f}" for layer in one.layers)) for one in found.outcomes]
     return Table(
         "Average context of each layer",
         ("", *(f"layer {layer.layer}" for layer in found.full.layers)),
@@ -52,32 +48,22 @@ def _layers_table(found: RetentionComparison) -> Table:
     )
 
 
-def average(size: float) -> str:
-    """One digit behind the point: `12.3`, `1,024.5`."""
-    return f"{size:,.1f}"
-
-
 def conclusion(found: RetentionComparison) -> str:
     """The smallest state that loses nothing, in one line."""
     best, full, within = found.smallest, found.full, f"{numbers.plain(found.within_percent)} %"
     if best is full:
         return f"No smaller state stays within {within} of all tokens (full): {numbers.binary(full.state_bytes)}."
+    error = "" if best.standard_error is None else f" ± {best.standard_error:.5f}"
+    loss = f"{numbers.signed(best.difference, 5)}{error}"
     share = numbers.ratio(100 * best.state_bytes, full.state_bytes)
     line = (
         f"The smallest state within {within} of all tokens: {best.name}, {numbers.binary(best.state_bytes)} on average,"
-        f" {share} % of all tokens' {numbers.binary(full.state_bytes)}; {_loss(best)} bits per byte."
+        f" {share} % of all tokens' {numbers.binary(full.state_bytes)}; {loss} bits per byte."
     )
     if best.standard_error is None or best.standard_error > full.bits_per_byte * found.within_percent / 100:
         line += " Its error is larger than that limit: read more windows."
-    if isinstance(best.context, EvictionPolicy) and best is min(found.lines[series(best.context)], key=_bytes):
-        line += f" Nothing smaller was tried with {series(best.context)}."
+    if isinstance(best.context, EvictionPolicy):
+        tried = series(best.context)
+        if best is min(found.lines[tried], key=lambda one: one.state_bytes):
+            line += f" Nothing smaller was tried with {tried}."
     return line
-
-
-def _bytes(one: RetentionOutcome) -> float:
-    return one.state_bytes
-
-
-def _loss(one: RetentionOutcome) -> str:
-    error = "" if one.standard_error is None else f" ± {one.standard_error:.5f}"
-    return f"{numbers.signed(one.difference, 5)}{error}"

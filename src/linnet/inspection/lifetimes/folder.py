@@ -8,8 +8,7 @@ from typing import Any
 
 from linnet.core.errors import UserError
 from linnet.data.split import Split
-from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.folder import ModelOnData, model_on_data
+from linnet.evaluation.folder import model_on_data
 from linnet.inference.language_model import load
 from linnet.inspection.lifetimes.contributions import ted_layers
 from linnet.inspection.lifetimes.text import TextLifetimes, text_lifetimes
@@ -23,13 +22,7 @@ from linnet.inspection.lifetimes.vocabulary import (
     vocabulary_lifetimes,
 )
 from linnet.inspection.windows import spread_windows
-from linnet.model.decoder import Decoder
-from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present.numbers import plain
-
-THRESHOLD = EvictionPolicy().threshold
-
-WINDOWS = 8
 
 
 @dataclass(frozen=True)
@@ -55,11 +48,11 @@ class Lifetimes:
 
 def inspect_lifetimes(
     model: str | Path,
-    threshold: float = THRESHOLD,
+    threshold: float = 1e-8,
     texts: Sequence[str] = (),
     data_folder: str | Path | None = None,
     split: Split = "validation",
-    windows: int = WINDOWS,
+    windows: int = 8,
     context_length: int | None = None,
     device: str = "auto",
 ) -> Lifetimes:
@@ -71,8 +64,13 @@ def inspect_lifetimes(
     """
     if not 0 < threshold < inf:
         raise UserError(field="threshold", value=plain(threshold), accepted="a number above 0")
-    subject = None if data_folder is None else _on_data(model, data_folder, split, context_length, device)
-    decoder, tokenizer = _loaded(model, device) if subject is None else (subject.decoder, subject.data.tokenizer)
+    subject = None
+    if data_folder is None:
+        speaker = load(model, device)
+        decoder, tokenizer = speaker.decoder, speaker.tokenizer
+    else:  # what a PLDR-LLM would freeze plays no part: the text is read in one pass
+        subject = model_on_data(model, data_folder, split, context_length, operator_from="empty", device=device)
+        decoder, tokenizer = subject.decoder, subject.data.tokenizer
     layers = ted_layers(decoder, str(model))
     unknown = unknown_without_text(decoder)
     if unknown is not None and (subject is None or texts):
@@ -80,28 +78,13 @@ def inspect_lifetimes(
         raise UserError(f"{asked}{model}: {unknown}, so lifetimes depend on the text; expected `data` alone")
     try:
         vocabulary = None if unknown else vocabulary_lifetimes(decoder, tokenizer, threshold)
-        text = None if subject is None else _over_text(subject, windows, layers, threshold)
+        text = None
+        if subject is not None:
+            windows_WT = spread_windows(subject.sequence, tokenizer.end_id, windows, subject.context_length)
+            text = text_lifetimes(decoder, windows_WT, layers, threshold)
     except FloatingPointError as error:
         raise UserError(f"{model}: {error}") from None
     curves = None
     if vocabulary is not None:
         curves = follow(vocabulary, tokens_of(texts, tokenizer) or spread_entries(vocabulary))
     return Lifetimes(threshold, unknown, vocabulary, curves, text)
-
-
-def _on_data(
-    model: str | Path, data_folder: str | Path, split: Split, context_length: int | None, device: str
-) -> ModelOnData:
-    # What a PLDR-LLM would freeze plays no part: the text is read in one pass.
-    return model_on_data(model, data_folder, split, context_length, operator_from="empty", device=device)
-
-
-def _loaded(model: str | Path, device: str) -> tuple[Decoder, Tokenizer]:
-    speaker = load(model, device)
-    return speaker.decoder, speaker.tokenizer
-
-
-def _over_text(subject: ModelOnData, windows: int, layers: Sequence[int], threshold: float) -> TextLifetimes:
-    end_id = subject.data.tokenizer.end_id
-    windows_WT = spread_windows(subject.sequence, end_id, windows, subject.context_length)
-    return text_lifetimes(subject.decoder, windows_WT, layers, threshold)

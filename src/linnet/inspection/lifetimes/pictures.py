@@ -102,15 +102,16 @@ def layer_points(text: TextLifetimes) -> Plot:
     """Median, 90th percentile and average context of each layer that has lifetimes; a gap for one that has none."""
     last = text.layers[-1].layer
     lines = {
-        "90th percentile": ("o-", {layer.layer: layer.upper for layer in text.layers}),
-        "median": ("o-", {layer.layer: layer.median for layer in text.layers}),
-        "average context": ("o:", {layer.layer: layer.average_context for layer in text.layers}),
+        "90th percentile": [layer.upper for layer in text.layers],
+        "median": [layer.median for layer in text.layers],
+        "average context": [layer.average_context for layer in text.layers],
     }
     drawn = []
-    for number, (name, (style, values)) in enumerate(lines.items()):
-        found = [values.get(layer, 0.0) for layer in range(last + 1)]
-        shown = [value if 0 < value < math.inf else math.nan for value in found]
-        drawn.append(Series(range(last + 1), shown, name, style, number))
+    for number, (name, values) in enumerate(lines.items()):
+        shown = np.full(last + 1, math.nan)
+        shown[[layer.layer for layer in text.layers]] = values
+        shown[(shown <= 0) | np.isinf(shown)] = math.nan
+        drawn.append(Series(range(last + 1), shown, name, "o:" if name == "average context" else "o-", number))
     x = Axis("layer", low=-0.5, high=last + 0.5, places={layer: str(layer) for layer in range(last + 1)})
     y = Axis("lifetime, steps; context, tokens", "log", numbers.metric)
     window = Rule(text.tokens, "tokens of a window")

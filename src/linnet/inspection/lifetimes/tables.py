@@ -10,14 +10,8 @@ from linnet.present import numbers
 from linnet.present.numbers import plain
 from linnet.present.table import Table
 
-ENTRIES = 20
-"""Of the longest lives, and of the shortest."""
 
-LEAST_NORM = 1e-3
-"""Below it a power of ten is shorter."""
-
-
-def lifetimes_tables(found: Lifetimes, entries: int = ENTRIES) -> list[Table]:
+def lifetimes_tables(found: Lifetimes, entries: int = 20) -> list[Table]:
     """The vocabulary, some entries over time, and the layers over a text: of each what there is."""
     tables = [] if found.vocabulary is None else _vocabulary_tables(found.vocabulary, entries)
     if found.vocabulary is not None and found.curves is not None:
@@ -49,22 +43,12 @@ def _vocabulary_tables(vocabulary: Vocabulary, entries: int) -> list[Table]:
 
 
 def _entries_table(title: str, vocabulary: Vocabulary, tokens: Sequence[int], meaning: str) -> Table:
-    norms = vocabulary.norms
-    rows = [
-        (
-            vocabulary.names[token],
-            str(token),
-            whole_steps(float(vocabulary.lifetimes_V[token])),
-            steps(float(vocabulary.half_lives_V[token])),
-            _norm(float(norms[token])),
-        )
-        for token in tokens
-    ]
+    rows, columns = [], (vocabulary.lifetimes_V, vocabulary.half_lives_V, vocabulary.norms)
+    for token in tokens:
+        life, half, norm = (float(of_V[token]) for of_V in columns)
+        said = numbers.significant(norm) if norm >= 1e-3 else f"{norm:.3g}"
+        rows.append((vocabulary.names[token], str(token), whole_steps(life), steps(half), said))
     return Table(title, ("entry", "token", "lifetime", "half-life", "norm"), rows, meaning)
-
-
-def _norm(value: float) -> str:
-    return numbers.significant(value) if value >= LEAST_NORM else f"{value:.3g}"
 
 
 def _curves_table(vocabulary: Vocabulary, curves: Curves) -> Table:

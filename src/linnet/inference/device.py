@@ -14,15 +14,11 @@ def resolve_device(name: str, field: str = "device") -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise _unknown(name, field) from None
-    if device.type not in DEVICES:
-        raise _unknown(name, field)
+        device = None
+    if device is None or device.type not in DEVICES:
+        raise UserError(field=field, value=repr(name), accepted="auto, cpu, cuda, or cuda with a number (cuda:1)")
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError):  # the second where PyTorch was built without CUDA
         raise UserError("not available here; try auto or cpu", field=field, value=repr(name)) from None
     return device
-
-
-def _unknown(name: str, field: str) -> UserError:
-    return UserError(field=field, value=repr(name), accepted="auto, cpu, cuda, or cuda with a number (cuda:1)")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
@@ -19,6 +19,17 @@ from linnet.model.fixed import with_chosen_operators
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 from linnet.model.store import TOKENIZER, load_decoder, model_folder
+
+
+class GenerateSettings(TypedDict, total=False):
+    """Of `LanguageModel.generate`."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int | None
+    retention: Retentions
+    ignore_eos: bool
 
 
 class LanguageModel:
@@ -44,16 +55,12 @@ class LanguageModel:
 
     @overload
     def generate(
-        self,
-        prompt: str,
-        max_tokens: int = ...,
-        temperature: float = ...,
-        top_k: int = ...,
-        top_p: float = ...,
-        seed: int | None = ...,
-        stream: Literal[False] = ...,
-        retention: Retentions = ...,
-        ignore_eos: bool = ...,
+        self, prompt: str, max_tokens: int = ..., *, stream: Literal[True], **settings: Unpack[GenerateSettings]
+    ) -> Continuation: ...
+
+    @overload
+    def generate(
+        self, prompt: str, max_tokens: int = ..., *, stream: Literal[False] = ..., **settings: Unpack[GenerateSettings]
     ) -> str: ...
 
     @overload
@@ -61,29 +68,10 @@ class LanguageModel:
         self,
         prompt: list[str],
         max_tokens: int = ...,
-        temperature: float = ...,
-        top_k: int = ...,
-        top_p: float = ...,
-        seed: int | None = ...,
-        stream: Literal[False] = ...,
-        retention: Retentions = ...,
-        ignore_eos: bool = ...,
-    ) -> list[str]: ...
-
-    @overload
-    def generate(
-        self,
-        prompt: str,
-        max_tokens: int = ...,
-        temperature: float = ...,
-        top_k: int = ...,
-        top_p: float = ...,
-        seed: int | None = ...,
         *,
-        stream: Literal[True],
-        retention: Retentions = ...,
-        ignore_eos: bool = ...,
-    ) -> Continuation: ...
+        stream: Literal[False] = ...,
+        **settings: Unpack[GenerateSettings],
+    ) -> list[str]: ...
 
     def generate(
         self,

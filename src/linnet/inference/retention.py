@@ -15,7 +15,7 @@ from linnet.core.errors import UserError
 from linnet.layers.contract import Mixer
 from linnet.layers.registry import kinds_with_retentions
 from linnet.layers.retention import FULL, RETENTIONS, Retention
-from linnet.layers.state import RetainingState, State
+from linnet.layers.state import RetainingState
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -60,11 +60,7 @@ def layer_retentions(decoder: Decoder, retention: Retentions) -> list[Retention]
 
 def retentions_of(state: DecoderState) -> list[Retention]:
     """What `retaining_state` was told, layer by layer."""
-    return [_retention_of(layer) for layer in state.layers]
-
-
-def _retention_of(layer: State) -> Retention:
-    return layer.retention if isinstance(layer, RetainingState) else FULL
+    return [layer.retention if isinstance(layer, RetainingState) else FULL for layer in state.layers]
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Piece:
         return found if any(found) else None
 
 
-def together(pieces: Sequence[Piece], x_BTD: Tensor, record: Record | None) -> Tensor:
+def _together(pieces: Sequence[Piece], x_BTD: Tensor, record: Record | None) -> Tensor:
     """What pieces gave, each at its places, `[B, T, D]`; what they left in their records goes into `record`."""
     if record is not None:
         _gather(pieces, x_BTD, record)
@@ -107,15 +107,22 @@ def _gather(pieces: Sequence[Piece], x_BTD: Tensor, record: Record) -> None:
             record.outputs[-1][name] = torch.cat([each[name] for each in shown if name in each])
 
 
+def _read(
+    sublayer: Sublayer, parts: Sequence[DocumentPart], x_BTD: Tensor, state: State | None, view: View, position: int
+) -> Piece:
+    """A pass over parts that stand at one position; `state`: of their rows."""
+    piece = Piece.of(parts, x_BTD, view.record)
+    piece.out_NLD = run(sublayer, piece.out_NLD, state, View(position, piece.padding, record=piece.record))
+    return piece
+
+
 def _documents_alone(sublayer: Sublayer, x_BTD: Tensor, view: View) -> Tensor:
     """Every document as a row of its own, those of like lengths together: at most half of such a batch is padding."""
     by_size: dict[int, list[DocumentPart]] = {}
     for part in view.parts(*x_BTD.shape[:2]):
         by_size.setdefault((part.end - part.begin).bit_length(), []).append(part)
-    pieces = [Piece.of(parts, x_BTD, view.record) for parts in by_size.values()]
-    for piece in pieces:
-        piece.out_NLD = run(sublayer, piece.out_NLD, None, View(0, piece.padding, record=piece.record))
-    return together(pieces, x_BTD, view.record)
+    pieces = [_read(sublayer, parts, x_BTD, None, view, 0) for parts in by_size.values()]
+    return _together(pieces, x_BTD, view.record)
 
 
 def _rows_by_documents(sublayer: Sublayer, x_BTD: Tensor, state: State, view: View) -> Tensor:
@@ -127,11 +134,9 @@ def _rows_by_documents(sublayer: Sublayer, x_BTD: Tensor, state: State, view: Vi
         if part.fresh:
             states[part.row] = states[part.row].fork()  # what was read of the last document may be needed for gradients
             states[part.row].crop(0)
-        piece = Piece.of([part], x_BTD, view.record)
-        piece.out_NLD = sublayer(piece.out_NLD, states[part.row], View(part.position, record=piece.record))
-        pieces.append(piece)
+        pieces.append(_read(sublayer, [part], x_BTD, states[part.row], view, part.position))
     state.take(states[0].join(states[1:]))
-    return together(pieces, x_BTD, view.record)
+    return _together(pieces, x_BTD, view.record)
 
 
 def _by_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, view: View) -> Tensor:
@@ -144,12 +149,10 @@ def _by_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, view: Vie
     for (position, _), parts in groups.items():
         rows = [part.row for part in parts]
         own = None if state is None else state.select(torch.tensor(rows, device=x_BTD.device))
-        alone = View(position)
-        if len(rows) > 1 and not sublayer.takes(alone, parts[0].end - parts[0].begin, own):
-            return _rows_by_documents(sublayer, x_BTD, _needed(state), view)
-        piece = Piece.of(parts, x_BTD, view.record)
-        piece.out_NLD = sublayer(piece.out_NLD, own, replace(alone, record=piece.record))
-        pieces.append(piece)
+        if len(rows) > 1 and not sublayer.takes(View(position), parts[0].end - parts[0].begin, own):
+            assert state is not None, "without a state rows at one position are taken together"
+            return _rows_by_documents(sublayer, x_BTD, state, view)
+        pieces.append(_read(sublayer, parts, x_BTD, own, view, position))
         order += rows
         if own is not None:
             states.append(own)
@@ -159,12 +162,7 @@ def _by_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, view: Vie
             states.append(state.select(torch.tensor(resting, device=x_BTD.device)))
         back = torch.tensor(order + resting, device=x_BTD.device).argsort()
         state.take(states[0].join(states[1:]).select(back))
-    return together(pieces, x_BTD, view.record)
-
-
-def _needed(state: State | None) -> State:
-    assert state is not None, "without a state rows at one position are taken together"
-    return state
+    return _together(pieces, x_BTD, view.record)
 
 
 def check_view(batch: int, length: int, padding: Counts | None, documents: Sequence[Sequence[int]] | None) -> None:

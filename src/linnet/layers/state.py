@@ -5,7 +5,7 @@ Legend: `B` batch, `T` tokens of the chunk, `C` capacity.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -33,8 +33,7 @@ class State:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by field name; fields that are None are left out."""
-        named = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: value for name, value in named.items() if isinstance(value, Tensor)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     @property
     def nbytes(self) -> int:
@@ -71,8 +70,7 @@ class State:
 
     def _settings(self) -> dict[str, Any]:
         """The fields that are no tensors, nor places for one."""
-        named = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: value for name, value in named.items() if value is not None and not isinstance(value, Tensor)}
+        return {name: value for name, value in vars(self).items() if not isinstance(value, Tensor | None)}
 
     def grown(self, capacity: int) -> Self:
         """A copy with room for `capacity` tokens, at least as many as there was room for."""
@@ -81,13 +79,11 @@ class State:
 
     def take(self, other: Self) -> None:
         """Become what `other` is; its tensors are not copied."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(other, field.name))
+        vars(self).update(vars(other))
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
         """A copy that holds `tensors` (by field name); tensors not named there become None."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        empty: dict[str, Any] = {name: None for name, value in values.items() if isinstance(value, Tensor)}
+        empty: dict[str, Any] = dict.fromkeys(self.tensors())
         return replace(self, **{**empty, **tensors})
 
     def forget(self) -> Self:

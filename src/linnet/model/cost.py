@@ -48,15 +48,17 @@ class ModelCost:
     head_matrix: tuple[int, int]
     tied: bool
 
+    def _parts(self, with_head: bool = True) -> list[Cost]:
+        return [self.embedding, self.blocks, self.head][: 2 + with_head]
+
     @property
     def parameters(self) -> int:
         """All parameters, shared ones once."""
-        return self.embedding.parameters + self.blocks.parameters + self.head.parameters
+        return sum(part.parameters for part in self._parts())
 
     def flops(self, tokens: int, with_head: bool) -> int:
         """Forward FLOPs of one sequence of `tokens` tokens; without the head's product with the vocabulary or with."""
-        flops = self.embedding.flops(tokens) + self.blocks.flops(tokens)
-        return flops + (self.head.flops(tokens) if with_head else 0)
+        return sum(part.flops(tokens) for part in self._parts(with_head))
 
     def flops_per_token(self, tokens: int, with_head: bool) -> float:
         """Forward FLOPs per token of one sequence of `tokens` tokens."""
@@ -64,15 +66,14 @@ class ModelCost:
 
     def training_flops(self, tokens: int, with_head: bool) -> int:
         """FLOPs of forward and backward pass over one sequence of `tokens` tokens."""
-        flops = self.embedding.training_flops(tokens) + self.blocks.training_flops(tokens)
-        return flops + (self.head.training_flops(tokens) if with_head else 0)
+        return sum(part.training_flops(tokens) for part in self._parts(with_head))
 
     def weights_bytes(self, dtype: WeightType) -> int:
         """Bytes of the weights as `inference.weights` holds them: `int8` for the matrices of linear maps, float32 else.
 
         A tied head of 8 bits has a matrix beside the embedding's, and so has one of bfloat16 where that is packed.
         """
-        parts = self.embedding + self.blocks + self.head
+        parts = sum(self._parts(), Cost())
         elements = parts.parameters + parts.buffers
         if dtype == "bfloat16" and self.tied and can_pack(torch.device("cpu")):
             elements += self.head_matrix[0] * self.head_matrix[1]
@@ -93,8 +94,8 @@ class ModelCost:
         A single sequence keeps a little less, and a GPU's kernels about as much; bfloat16 products about half.
         """
         weights = 4 * self.parameters
-        buffers = 4 * (self.embedding + self.blocks + self.head).buffers
-        kept = sum(part.kept(sequences, tokens) for part in (self.embedding, self.blocks, self.head))
+        buffers = 4 * sum(part.buffers for part in self._parts())
+        kept = sum(part.kept(sequences, tokens) for part in self._parts())
         return TrainingMemory(weights + buffers, weights, 2 * weights, 4 * kept)
 
 

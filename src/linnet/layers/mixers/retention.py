@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
 from linnet.layers.retention import FULL, Retention
-from linnet.layers.rotary import RotarySpec, check_heads
+from linnet.layers.rotary import RotarySpec, check_heads, queries_keys_values
 from linnet.layers.state import State
 from linnet.layers.view import View
 from linnet.nn.cost import Cost, linear_cost
@@ -125,33 +125,24 @@ class MultiScaleRetention(Mixer):
     def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         keys, values = self.heads * self.key_width, self.heads * self.value_width
-        joint_BTF = self.query_key_value_gate(x_BTD)
-        turned, v_BTF, gate_BTF = torch.split(joint_BTF, [2 * keys, values, values], dim=-1)
-        q_BTNK, k_BTNK = self._queries_keys(turned.view(*x_BTD.shape[:2], 2 * self.heads, -1), view)
-        v_BTNV = v_BTF.view(*x_BTD.shape[:2], self.heads, -1)
+        turned_BTF, v_BTF, gate_BTF = self.query_key_value_gate(x_BTD).split([2 * keys, values, values], dim=-1)
+        q_BNTK, k_BNTK, _ = queries_keys_values(turned_BTF, (self.heads, self.heads, 0), self.rotary, view)
+        k_BNTK, v_BNTV = k_BNTK * self.key_width**-0.5, v_BTF.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         with torch.autocast(x_BTD.device.type, enabled=False):
-            o_BTNV = self._read(q_BTNK, k_BTNK, v_BTNV, state).transpose(1, 2)
+            o_BTNV = self._read(q_BNTK, k_BNTK, v_BNTV, state).transpose(1, 2)
         normed_BTF = self.norm(o_BTNV.flatten(0, 1).flatten(1).to(v_BTF.dtype)).view_as(v_BTF)
         out_BTD: Tensor = self.out(F.silu(gate_BTF) * normed_BTF)
         return out_BTD
 
-    def _queries_keys(self, turned_BTNK: Tensor, view: View) -> tuple[Tensor, Tensor]:
-        heads = (self.heads, self.heads, 0)
-        if self.rotary is None:
-            q_BTNK, k_BTNK, _ = torch.split(turned_BTNK, list(heads), dim=2)
-        else:
-            q_BTNK, k_BTNK, _ = self.rotary.turned(turned_BTNK, heads, view)
-        return q_BTNK, k_BTNK * self.key_width**-0.5
-
-    def _read(self, q_BTNK: Tensor, k_BTNK: Tensor, v_BTNV: Tensor, state: State | None) -> Tensor:
+    def _read(self, q_BNTK: Tensor, k_BNTK: Tensor, v_BNTV: Tensor, state: State | None) -> Tensor:
         """What each token reads, `[B, N, T, V]`, in float32 or wider; advances the state."""
-        wide = torch.promote_types(v_BTNV.dtype, torch.float32)
-        q_BNTK, k_BNTK, v_BNTV = (x.transpose(1, 2).to(wide) for x in (q_BTNK, k_BTNK, v_BTNV))
-        log_gamma_N = log_rates(self.heads, v_BTNV.device, wide)
+        wide = torch.promote_types(v_BNTV.dtype, torch.float32)
+        q_BNTK, k_BNTK, v_BNTV = (x.to(wide) for x in (q_BNTK, k_BNTK, v_BNTV))
+        log_gamma_N = log_rates(self.heads, v_BNTV.device, wide)
         if state is None:
             return self.retain(q_BNTK, k_BNTK, v_BNTV, log_gamma_N)[0]
         assert isinstance(state, RetentionState)
-        if v_BTNV.shape[1] == 1:
+        if v_BNTV.shape[2] == 1:
             q_BNK, k_BNK, v_BNV = (x[:, :, 0] for x in (q_BNTK, k_BNTK, v_BNTV))
             out_BNV, sums = retention_step(q_BNK, k_BNK, v_BNV, log_gamma_N, state.sums)
             out_BNTV = out_BNV[:, :, None]

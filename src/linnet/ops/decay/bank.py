@@ -58,11 +58,6 @@ class DecayBank:
         return cls(bank, entries_BNEH, rates_BNE, torch.zeros_like(entries_BNEH[:, :, :count]))
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the state, whatever the position."""
-        return self.entries_BNEH.nbytes + self.rates_BNE.nbytes + self.low_BNRH.nbytes
-
-    @property
     def sums(self) -> int:
         """Number of fixed rates, R."""
         return len(self.bank.rates_R)

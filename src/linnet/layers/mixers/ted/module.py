@@ -136,7 +136,15 @@ class Ted(DecayingMixer):
         """An empty state; with `FULL` there is room for `capacity` tokens."""
         heads, width = self.rate_weight.shape
         shape = Shape(batch, heads, width // heads, device, dtype)
-        return empty_state(retention, shape, capacity, self.tolerance, self.chunk)
+        match retention:
+            case EvictionPolicy():
+                return PolicyState.empty(shape, retention)
+            case BankRetention():
+                length = min(capacity, LONGEST) if retention.length is None else retention.length
+                bank = rate_bank(self.tolerance, self.chunk, 1 << (length - 1).bit_length())
+                return BankState.empty(shape, bank)
+            case FullRetention():
+                return FullState.empty(shape, capacity)
 
     def takes(self, view: View, length: int, state: State | None) -> bool:
         """What the state can take in; without one anything."""
@@ -204,15 +212,3 @@ class Ted(DecayingMixer):
             return torch.addcmul(sum_1D, out.of(F.silu(read_1D)), gate_1D)
 
         return step
-
-
-def empty_state(retention: Retention, shape: Shape, capacity: int, tolerance: float, chunk: int) -> TedState:
-    """The state that keeps the past as `retention` says. `tolerance` and `chunk` are the bank's."""
-    match retention:
-        case EvictionPolicy():
-            return PolicyState.empty(shape, retention)
-        case BankRetention():
-            length = min(capacity, LONGEST) if retention.length is None else retention.length
-            return BankState.empty(shape, rate_bank(tolerance, chunk, 1 << (length - 1).bit_length()))
-        case FullRetention():
-            return FullState.empty(shape, capacity)

@@ -13,7 +13,7 @@ import pytest
 
 from linnet.cli.main import main
 from linnet.experiments.demo import measure, recipes
-from linnet.experiments.demo.folder import Settings, claim
+from linnet.experiments.demo.corpus import Settings, claim
 from linnet.experiments.text import validation_stories
 
 STEPS, STORIES = 3, 60

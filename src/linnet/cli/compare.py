@@ -117,8 +117,8 @@ def _each_once(folders: list[Path]) -> list[Path]:
 
 def _print(findings: "Findings", folder: Path | None, as_json: bool) -> None:
     from linnet.cli.report import show
-    from linnet.experiments.comparison.layout import CURVES
     from linnet.experiments.comparison.output import findings_table
+    from linnet.experiments.comparison.spec import CURVES
 
     figures = {} if folder is None else {"folder": str(folder)}
     lost = [str(each) for each in findings.broken_down]

@@ -47,9 +47,8 @@ def study(
     """
     from linnet.design.space import load_space
     from linnet.experiments.runner import Runner
-    from linnet.experiments.study.output import study_figures, study_pictures, study_tables
-    from linnet.experiments.study.run import StudySettings
-    from linnet.experiments.study.run import study as run_study
+    from linnet.experiments.study import StudySettings, study_figures, study_pictures, study_tables
+    from linnet.experiments.study import study as run_study
 
     fields = _fields(changes or [])
     settings = StudySettings(

@@ -6,9 +6,8 @@ from typing import Any
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
 from linnet.experiments.comparison.given import by_content, operator_hashes
-from linnet.experiments.comparison.layout import DESCRIPTION
 from linnet.experiments.comparison.parts import file_hashes
-from linnet.experiments.comparison.spec import ComparisonSpec
+from linnet.experiments.comparison.spec import DESCRIPTION, ComparisonSpec
 
 
 def claim(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> None:

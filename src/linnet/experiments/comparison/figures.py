@@ -103,10 +103,6 @@ class Spread:
         return {name: value if value is None or math.isfinite(value) else None for name, value in vars(self).items()}
 
 
-def _spread(values: list[float]) -> Spread | None:
-    return Spread.of(values) if values else None
-
-
 @dataclass(frozen=True)
 class ComparedFigures:
     """One run, all seeds: `outcomes` of those that were trained to the end, and those that came to nothing.
@@ -153,23 +149,27 @@ class ComparedFigures:
     @property
     def bits_per_byte(self) -> Spread | None:
         """Of the causal evaluation."""
-        return _spread([outcome.bits_per_byte for outcome in self.outcomes])
+        return self._spread("bits_per_byte")
 
     @property
     def accuracy(self) -> Spread | None:
         """The share of tokens guessed first."""
-        return _spread([outcome.accuracy for outcome in self.outcomes])
+        return self._spread("accuracy")
 
     @property
     def leak(self) -> Spread | None:
         """Bits per byte by which the whole-sequence pass looks better."""
-        leaks = [outcome.leak for outcome in self.outcomes]
-        return _spread([leak for leak in leaks if leak is not None]) if None not in leaks else None
+        return self._spread("leak")
 
     @property
     def tokens_per_s(self) -> Spread | None:
         """The speed of the steps of training."""
-        return _spread([outcome.tokens_per_s for outcome in self.outcomes if outcome.tokens_per_s is not None])
+        return self._spread("tokens_per_s")
+
+    def _spread(self, name: str) -> Spread | None:
+        values = [getattr(outcome, name) for outcome in self.outcomes]
+        known = [value for value in values if value is not None]
+        return Spread.of(known) if known else None
 
     @property
     def curve(self) -> list[tuple[int, Spread]]:
@@ -180,12 +180,7 @@ class ComparedFigures:
 
     def plain(self) -> dict[str, Any]:
         """Ready for JSON."""
-        spreads = {
-            "bits_per_byte": self.bits_per_byte,
-            "accuracy": self.accuracy,
-            "leak": self.leak,
-            "tokens_per_s": self.tokens_per_s,
-        }
+        spreads = {name: self._spread(name) for name in ("bits_per_byte", "accuracy", "leak", "tokens_per_s")}
         return {
             "name": self.name,
             "parameters": self.parameters,

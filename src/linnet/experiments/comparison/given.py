@@ -12,8 +12,7 @@ import torch
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.data.tokenizer import Tokenizer
-from linnet.experiments.comparison.layout import OPERATORS, run_folder, taught_file
-from linnet.experiments.comparison.spec import ComparedSpec, ComparisonSpec
+from linnet.experiments.comparison.spec import OPERATORS, ComparedSpec, ComparisonSpec, run_folder, taught_file
 from linnet.layers.registry import operator_files
 from linnet.model.fixed import check_fixed_operators, check_taught_operators
 from linnet.model.spec import operator_file

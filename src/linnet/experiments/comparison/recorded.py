@@ -11,8 +11,7 @@ from typing import Any
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, validation_curve
-from linnet.experiments.comparison.layout import DESCRIPTION, FIGURES, run_folder
-from linnet.experiments.comparison.spec import ComparedSpec, ComparisonSpec
+from linnet.experiments.comparison.spec import DESCRIPTION, FIGURES, ComparedSpec, ComparisonSpec, run_folder
 from linnet.model.store import MODEL
 from linnet.training.finished import FinishedRun, check_comparable, read_run_folder, runs_of
 from linnet.training.record import CONFIG, FILES, RunFolder

@@ -1,4 +1,4 @@
-"""The typed description of a comparison: one text, one model and recipe, and the runs that differ from it."""
+"""A comparison: its typed description (one text, model and recipe, and runs that differ from it), and its folder."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec, override, read_assignment, read_yaml
-from linnet.model.store import read_description
+from linnet.model.store import RUNS, read_description
 from linnet.training.spec import RunSpec, run_of
 
 
@@ -163,3 +163,17 @@ class ComparisonSpec(Spec):
             assignments.append(f"model.operator={json.dumps(str(operators))}")
         plain = {"model": self.model, "data": str(data), "training": dict(self.training)}
         return run_of(plain, assignments, self.name, "set: ")
+
+
+FIGURES, CURVES, DESCRIPTION = "comparison.json", "curves.png", "description.json"
+DATA, OPERATORS = "data", "operators"
+
+
+def run_folder(out: Path, run: ComparedSpec, seed: int) -> Path:
+    """Where a run lies."""
+    return out / RUNS / f"{run.folder}-seed-{seed}"
+
+
+def taught_file(out: Path, teacher: ComparedSpec, seed: int) -> Path:
+    """Where the operators lie that a run taught others."""
+    return out / OPERATORS / f"{teacher.folder}-seed-{seed}.safetensors"

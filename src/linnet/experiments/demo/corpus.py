@@ -1,9 +1,11 @@
-"""The demo's text: stories written by `linnet.stories`, prepared once and reused."""
+"""The demo's folder, and its text: stories written by `linnet.stories`, prepared once and reused."""
 
 import lzma
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from linnet.core.errors import UserError
+from linnet.core.files import read_json, write_json
 from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData
 from linnet.data.tokenizer import Tokenizer
@@ -52,3 +54,47 @@ def _xz_bits_per_byte(data: TokenData) -> float:
     sequence = data.split("validation")
     text = data.tokenizer.decode(sequence.read(0, len(sequence)).tolist()).encode()
     return 8 * len(lzma.compress(text, preset=9)) / len(text)
+
+
+SETTINGS, DATA = "demo.json", "data"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the corpus and the models: a demo goes on only with the same."""
+
+    stories: int
+    steps: int
+    seed: int
+
+
+def claim(out: Path, settings: Settings) -> None:
+    """Make `out` this demo's folder; `UserError` where it is a file, another demo's, or holds anything else."""
+    if out.exists() and not out.is_dir():
+        raise UserError("is a file", field="out", value=out, accepted="a new folder or that of a demo")
+    if (out / SETTINGS).is_file():
+        _check_same(out, settings)
+        return
+    if out.is_dir() and any(not _left_half_written(path) for path in out.iterdir()):
+        raise UserError(
+            f"holds other files (no {SETTINGS})", field="out", value=out, accepted="a new folder or that of a demo"
+        )
+    write_json(out / SETTINGS, asdict(settings))
+
+
+def _check_same(out: Path, settings: Settings) -> None:
+    found = read_json(out / SETTINGS)
+    for field, wanted in asdict(settings).items():
+        value = found.get(field) if isinstance(found, dict) else None
+        if value != wanted:
+            raise UserError(
+                f"holds a demo with {field}: {value!r}, not {wanted!r}; choose another `out`, the same settings to go"
+                " on, or remove the folder",
+                field="out",
+                value=out,
+            )
+
+
+def _left_half_written(path: Path) -> bool:
+    """What a process that was killed while claiming the folder leaves."""
+    return path.name.startswith(f".{SETTINGS}.")

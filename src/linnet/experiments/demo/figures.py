@@ -1,7 +1,11 @@
-"""What a demo found: plain figures, which the table, the page and the JSON are written from."""
+"""What a demo found, as plain figures, which the page and the JSON are written from, and as a table."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from linnet.present import numbers
+from linnet.present.table import Table
 
 SHORT_TOKENS, LONG_TOKENS = 1024, 65536
 """The two lengths of text whose decode state the table gives."""
@@ -48,11 +52,6 @@ class ModelFigures:
     validation_curve: list[Point]
     sample: Sample
 
-    @property
-    def causal(self) -> bool:
-        """Whether the model's training pass is causal."""
-        return self.leak is None
-
     def plain(self) -> dict[str, Any]:
         """The model's row of the table, ready for JSON."""
         return {
@@ -94,7 +93,6 @@ class DemoFigures:
     models: list[ModelFigures]
     corpus: CorpusFigures
     context_length: int
-    tokens_per_step: int
     seed: int
     temperature: float
     top_p: float
@@ -123,3 +121,87 @@ class DemoFigures:
             "seconds": {"training": self.training_s, **self.parts_s},
             "machine": self.machine,
         }
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One thing that is measured of every model.
+
+    meaning: with fields of `DemoFigures` in braces. compared: the quantity whose ratio to the first model's is given.
+    """
+
+    name: str
+    said: Callable[[ModelFigures], str]
+    meaning: str = ""
+    compared: Callable[[ModelFigures], float] | None = None
+
+
+def _state_measure(tokens: int, meaning: str = "") -> Measure:
+    return Measure(
+        f"state at {numbers.tokens(tokens)} tokens",
+        lambda model: numbers.binary(model.state_bytes[tokens]),
+        meaning,
+        lambda model: model.state_bytes[tokens],
+    )
+
+
+MEASURES = (
+    Measure(
+        "parameters",
+        lambda model: numbers.metric(model.parameters),
+        "Numbers that training sets; about as many in each, so that the rest can be compared.",
+    ),
+    Measure(
+        "bits per byte",
+        lambda model: f"{model.bits_per_byte:.3f}",
+        "How many bits the model needs for a byte of text that it was not trained on; fewer is better. Plain text takes"
+        " 8; xz -9, a compressor that has seen no other story, needs {corpus.xz_bits_per_byte:.3f} here."
+        " Measured on all {corpus.validation_stories:,} held-out stories; no guess depends on the text after it."
+        " PLDR-LLM is therefore read with a frozen operator, deduced from the start of the training text: its own pass"
+        " over a whole text lets every guess see a little of what follows.",
+    ),
+    Measure(
+        "leak",
+        lambda model: "none" if model.leak is None else numbers.signed(model.leak, 3),
+        "By how many bits per byte a model looks better when its pass sees the whole text at once: what seeing the"
+        " future gains. None for a model whose pass never does.",
+    ),
+    Measure(
+        "training, tokens/s",
+        lambda model: numbers.grouped(model.training_tokens_per_s),
+        "Tokens that the model learns from in a second: the mean over all steps, without evaluation and saving.",
+        lambda model: model.training_tokens_per_s,
+    ),
+    Measure(
+        "decoding, tokens/s",
+        lambda model: numbers.grouped(model.decode_tokens_per_s),
+        "Tokens that the model writes in a second, one text at a time: the median of {decode_runs} runs of"
+        " {decode_tokens} sampled tokens after a warm-up, the models taking turns; the prompt apart.",
+        lambda model: model.decode_tokens_per_s,
+    ),
+    _state_measure(SHORT_TOKENS),  # two lengths of the same thing are explained once
+    _state_measure(
+        LONG_TOKENS, "What the model keeps of a text of this length so as to write the next token; exact, in float32."
+    ),
+)
+
+
+def demo_table(figures: DemoFigures, ratios: bool) -> Table:
+    """A row for each measure, a column for each model. ratios: to the first model, in a second line of the cells."""
+    models = figures.models
+    rows = [(one.name, *(_cell(one, model, models[0], ratios) for model in models)) for one in MEASURES]
+    notes = {measure.name: measure.meaning.format_map(vars(figures)) for measure in MEASURES if measure.meaning}
+    columns = ("", *(model.title for model in models))
+    meaning = (
+        f"Bits per byte: lower is better; causal, on all {numbers.grouped(figures.corpus.validation_stories)} held-out"
+        " stories (above, while training: on some of them). Leak: bits per byte that PLDR-LLM's own whole-sequence pass"
+        " gains by seeing the future. State: bytes kept of a text of so many tokens."
+    )
+    return Table("What each costs, and how good it is", columns, rows, meaning, notes=notes)
+
+
+def _cell(measure: Measure, model: ModelFigures, first: ModelFigures, ratios: bool) -> str:
+    said = measure.said(model)
+    if not ratios or measure.compared is None or model is first:
+        return said
+    return f"{said}\n{numbers.ratio(measure.compared(model), measure.compared(first))} × {first.title}"

@@ -1,15 +1,22 @@
-"""What a trained model is worth and costs: speed of decoding, and a story."""
+"""Speed of decoding and a story of a trained model; and the machine, without which a speed means nothing."""
 
+import os
+import platform
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 
+import torch
+
+from linnet import __version__
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.experiments.demo.figures import Sample
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
+from linnet.present import numbers
 from linnet.present.progress import progress
 
 DECODE_TOKENS, DECODE_RUNS, WARM_UP_TOKENS = 200, 5, 20
@@ -57,3 +64,30 @@ def write_story(model: LanguageModel, prompt: str, sampling: Sampling) -> Sample
     continuation = model.stream(prompt, limit, sampling)
     text = "".join(continuation)
     return Sample(prompt, text, complete=continuation.figures.tokens < limit)
+
+
+def describe_machine(device: torch.device, precision: str) -> dict[str, str]:
+    """Facts for people. `precision`: of the products in training."""
+    facts = {
+        "processor": _processor(),
+        "cores": f"{os.cpu_count()}, of which PyTorch uses {torch.get_num_threads()}",
+        "memory": numbers.binary(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+    }
+    if device.type == "cuda":
+        facts["GPU"] = torch.cuda.get_device_name(device)
+    return facts | {
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "precision": precision if precision == "float32" else f"{precision} products in training, else float32",
+        "linnet": __version__,
+        "PyTorch": torch.__version__,
+        "Python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(named), platform.processor() or platform.machine())

@@ -3,8 +3,7 @@
 import shlex
 from pathlib import Path
 
-from linnet.experiments.demo.figures import DemoFigures, ModelFigures, Point
-from linnet.experiments.demo.table import demo_table
+from linnet.experiments.demo.figures import DemoFigures, ModelFigures, Point, demo_table
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.report import Commands, Facts, Part, Passage, Picture, Report, Words

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from linnet.evaluation.folder import evaluate_folder
 from linnet.evaluation.likelihood import Evaluation
 from linnet.experiments.demo import recipes
-from linnet.experiments.demo.corpus import Corpus, build_corpus
+from linnet.experiments.demo.corpus import DATA, Corpus, Settings, build_corpus, claim
 from linnet.experiments.demo.figures import (
     LONG_TOKENS,
     SHORT_TOKENS,
@@ -22,9 +22,14 @@ from linnet.experiments.demo.figures import (
     Point,
     Sample,
 )
-from linnet.experiments.demo.folder import DATA, Settings, claim
-from linnet.experiments.demo.machine import describe_machine
-from linnet.experiments.demo.measure import DECODE_RUNS, DECODE_TOKENS, check_prompt, decode_speeds, write_story
+from linnet.experiments.demo.measure import (
+    DECODE_RUNS,
+    DECODE_TOKENS,
+    check_prompt,
+    decode_speeds,
+    describe_machine,
+    write_story,
+)
 from linnet.experiments.demo.recipes import Recipe
 from linnet.experiments.demo.report import demo_report
 from linnet.experiments.runner import Planned, Runner, Say
@@ -54,18 +59,12 @@ class Options:
     invocation: str = "linnet demo"
 
 
-@dataclass
-class Stopwatch:
-    """Seconds of each part, by its name."""
-
-    parts_s: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Time a part."""
-        start_s = time.monotonic()
-        yield
-        self.parts_s[name] = time.monotonic() - start_s
+@contextmanager
+def timed(parts_s: dict[str, float], name: str) -> Iterator[None]:
+    """Keep the seconds that a part takes under its name."""
+    start_s = time.monotonic()
+    yield
+    parts_s[name] = time.monotonic() - start_s
 
 
 @dataclass(frozen=True)
@@ -89,17 +88,17 @@ def run_demo(options: Options, say: Say) -> DemoFigures:
     stories = options.stories or recipes.STORIES
     assert plan[0].training.steps is not None
     claim(options.out, Settings(stories, plan[0].training.steps, options.seed))
-    stopwatch = Stopwatch()
-    with stopwatch.part("corpus"):
+    parts_s: dict[str, float] = {}
+    with timed(parts_s, "corpus"):
         corpus = build_corpus(options.out / DATA, stories)
     check_prompt(options.prompt, corpus.tokenizer, plan[0].model.context_length)
     _introduce(corpus, say)
     runner = Runner(say, options.invocation)
     runs = [_train(recipe, corpus, options.out, runner) for recipe in plan]
     say("evaluating on the whole validation split, measuring decode speed, writing stories")
-    with stopwatch.part("evaluation"):
+    with timed(parts_s, "evaluation"):
         trained = [_evaluate(*pair, corpus, device) for pair in zip(plan, runs, strict=True)]
-    figures = _measure(trained, corpus, options, stopwatch, device)
+    figures = _measure(trained, corpus, options, parts_s, device)
     write_page(demo_report(figures), options.out)
     return figures
 
@@ -126,25 +125,24 @@ def _evaluate(recipe: Recipe, run: RunResult, corpus: Corpus, device: torch.devi
 
 
 def _measure(
-    trained: Sequence[Trained], corpus: Corpus, options: Options, stopwatch: Stopwatch, device: torch.device
+    trained: Sequence[Trained], corpus: Corpus, options: Options, parts_s: dict[str, float], device: torch.device
 ) -> DemoFigures:
     models = [one.model for one in trained]
     sampling = recipes.sampling(options.seed)
-    with stopwatch.part("decode speed"):
+    with timed(parts_s, "decode speed"):
         speeds = decode_speeds(models, options.prompt, sampling)
-    with stopwatch.part("stories"):
+    with timed(parts_s, "stories"):
         samples = [write_story(model, options.prompt, sampling) for model in models]
     return DemoFigures(
         models=[_model_figures(*each) for each in zip(trained, speeds, samples, strict=True)],
         corpus=corpus.figures,
         context_length=models[0].spec.context_length,
-        tokens_per_step=trained[0].recipe.tokens_per_step,
         seed=options.seed,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         decode_tokens=DECODE_TOKENS,
         decode_runs=DECODE_RUNS,
-        parts_s=stopwatch.parts_s,
+        parts_s=parts_s,
         machine=describe_machine(device, trained[0].run.summary["machine"]["precision"]),
         command=options.command,
         invocation=options.invocation,

@@ -9,8 +9,7 @@ import yaml
 
 from linnet.core.errors import UserError
 from linnet.experiments.comparison.claim import claim
-from linnet.experiments.comparison.layout import OPERATORS
-from linnet.experiments.comparison.spec import ComparisonSpec
+from linnet.experiments.comparison.spec import OPERATORS, ComparisonSpec
 from linnet.layers.mixers.plga.files import save_operators
 
 

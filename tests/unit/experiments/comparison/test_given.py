@@ -11,8 +11,7 @@ from linnet.cli.main import main
 from linnet.core.errors import UserError
 from linnet.core.files import write_json
 from linnet.experiments.comparison.given import check_operators
-from linnet.experiments.comparison.layout import run_folder, taught_file
-from linnet.experiments.comparison.spec import ComparisonSpec
+from linnet.experiments.comparison.spec import ComparisonSpec, run_folder, taught_file
 from linnet.layers.mixers.plga.files import save_operators
 
 ABLATION = Path(__file__).parents[4] / "ablations" / "pldr.yaml"

@@ -87,7 +87,6 @@ def figures(**changes: Any) -> DemoFigures:
         models=models(),
         corpus=CorpusFigures("demo/data", 1024, 6000, 1_012_345, 3_460_000, 300, 51_234, 173_000, 1.8765),
         context_length=256,
-        tokens_per_step=TOKENS_PER_STEP,
         seed=0,
         temperature=0.7,
         top_p=0.95,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.experiments.demo.folder import SETTINGS, Settings, claim
+from linnet.experiments.demo.corpus import SETTINGS, Settings, claim
 
 OURS = Settings(stories=100, steps=5, seed=0)
 

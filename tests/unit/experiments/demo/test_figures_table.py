@@ -2,7 +2,7 @@
 
 from example_figures import figures
 
-from linnet.experiments.demo.table import demo_table
+from linnet.experiments.demo.figures import demo_table
 from linnet.present.table import table_lines
 
 

@@ -1,7 +1,7 @@
 """A study: a stratified sample of shapes is trained on the same text, and every score compared with what came out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,14 @@ from linnet.design.scores import ScoreSettings
 from linnet.design.shape import parts_of
 from linnet.design.space import Candidate, Space
 from linnet.design.validation.trained import FEWEST, TrainedModel, TrainedSet
-from linnet.design.validation.validate import Worth, validate
+from linnet.design.validation.validate import Worth, validate, worth_figures, worth_pictures, worth_table
 from linnet.experiments.comparison.figures import ComparedFigures
 from linnet.experiments.comparison.run import compare
 from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.experiments.runner import Runner
+from linnet.present import numbers
+from linnet.present.report import Picture
+from linnet.present.table import Table
 
 TRAINING = {
     "batch_size": 8,
@@ -114,3 +117,51 @@ def _studied(name: str, members: list[TrainedModel], settings: StudySettings) ->
     trained = TrainedSet(members, "bits per byte", [])
     band = max(FEWEST, len(members) // settings.bands)
     return Studied(name, trained, band, validate(trained, ScoreSettings(), band=band, resamples=settings.resamples))
+
+
+def study_figures(groups: Sequence[Studied]) -> dict[str, Any]:
+    """Ready for JSON: every model's losses, and what `linnet design validate` would say of each group."""
+    return {
+        "shapes": [_plain(model) for model in groups[0].trained.models] if groups else [],
+        "groups": {group.name: worth_figures(group.trained, group.worth, group.band) for group in groups},
+    }
+
+
+def _plain(model: TrainedModel) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "layers": sum(part.depth for part in model.parts),
+        "widths": [part.width for part in model.parts if part.depth],
+        "decoder_parameters": model.decoder_parameters,
+        "losses": list(model.losses),
+    }
+
+
+def study_tables(groups: Sequence[Studied]) -> list[Table]:
+    """The models, from the best; then the scores, group by group."""
+    return [_model_table(groups[0].trained.models), *(_group_table(group) for group in groups)] if groups else []
+
+
+def _model_table(models: Sequence[TrainedModel]) -> Table:
+    rows = [
+        [
+            plain["name"],
+            str(plain["layers"]),
+            "/".join(map(str, plain["widths"])),
+            numbers.metric(plain["decoder_parameters"]),
+            f"{model.loss:.4f}",
+            " ".join(f"{loss:.4f}" for loss in model.losses),
+        ]
+        for model, plain in ((model, _plain(model)) for model in sorted(models, key=lambda model: model.loss))
+    ]
+    columns = ["model", "layers", "widths", "decoder parameters", "bits per byte", "seed by seed"]
+    return Table("Models", columns, rows, "Trained on the same text with the same recipe; held-out text, causal.")
+
+
+def _group_table(group: Studied) -> Table:
+    return replace(worth_table(group.trained, group.worth, group.band), title=f"Scores: {group.name}")
+
+
+def study_pictures(groups: Sequence[Studied]) -> list[Picture]:
+    """The loss over each score, over all models."""
+    return worth_pictures(groups[0].trained, groups[0].worth, ScoreSettings()) if groups else []

@@ -6,7 +6,7 @@ from matplotlib import image
 
 from linnet.evaluation.likelihood import Evaluation, Likelihood
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, CurvePoint, Outcome
-from linnet.experiments.comparison.plot import draw, plot
+from linnet.experiments.comparison.output import draw, plot
 from linnet.present.style import png_of
 
 

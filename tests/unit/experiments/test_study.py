@@ -8,11 +8,10 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.design.sample import shares_weights, stratified
 from linnet.design.space import load_space
+from linnet.experiments import study as study_module
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, Outcome
 from linnet.experiments.runner import Runner
-from linnet.experiments.study import run as study_module
-from linnet.experiments.study.output import study_figures, study_pictures, study_tables
-from linnet.experiments.study.run import StudySettings, comparison, study
+from linnet.experiments.study import StudySettings, comparison, study, study_figures, study_pictures, study_tables
 from linnet.model.cost import model_cost
 
 SETTINGS = StudySettings(shapes=12, bands=2, seeds=2, steps=7, stories=100, resamples=20)

@@ -12,9 +12,8 @@ import scipy
 from scipy.optimize import minimize
 
 from harness import contest, gate, report, threads_from_command_line
-from linnet.scaling.huber import HuberSum
 from linnet.scaling.law_file import read_law
-from linnet.scaling.parametric import fit, grid
+from linnet.scaling.parametric import HuberSum, fit, grid
 from linnet.scaling.points import Points, without_highest
 from linnet.scaling.study import read_run_table
 

@@ -10,10 +10,9 @@ import pytest
 
 from linnet.scaling.determined import doubts
 from linnet.scaling.frontier import isoflop, isoflop_groups
-from linnet.scaling.huber import HuberSum
 from linnet.scaling.law import ParametricLaw
 from linnet.scaling.law_file import read_law
-from linnet.scaling.parametric import Fitted, bootstrap, fit, grid
+from linnet.scaling.parametric import Fitted, HuberSum, bootstrap, fit, grid
 from linnet.scaling.points import Points, without_highest
 from linnet.scaling.study import read_run_table
 

@@ -76,14 +76,13 @@ def plan_budget(
     from linnet.core.files import write_text
     from linnet.inference.device import resolve_device
     from linnet.scaling.allocate import TrainingBudget
+    from linnet.scaling.candidate import VOCABULARY_SOURCE, search_space
     from linnet.scaling.commands import commands, space_file
     from linnet.scaling.data_at_hand import read_data_at_hand
     from linnet.scaling.law_file import laws_to_plan_with
     from linnet.scaling.plan import PlanSetting, make_plan
     from linnet.scaling.plan_output import plan_figures, plan_parts, plan_pictures, warnings
-    from linnet.scaling.search_space import search_space
     from linnet.scaling.throughput import Throughput
-    from linnet.scaling.vocabulary import SOURCE
 
     check_out_file(out)
     if out is not None:
@@ -106,7 +105,8 @@ def plan_budget(
         note(f"warning: {line}")
     if vocabulary is None:
         size = made.model.vocab_size
-        note(f"vocabulary: {size:,} tokens suit this size ({SOURCE}); linnet prepare --vocab-size {size} makes one")
+        suits = f"vocabulary: {size:,} tokens suit this size ({VOCABULARY_SOURCE})"
+        note(f"{suits}; linnet prepare --vocab-size {size} makes one")
     facts = {"law": f"{chosen.name}, {chosen.source or 'source not told'}"}
     follow = commands(made, out)
     show(

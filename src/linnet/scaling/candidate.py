@@ -1,4 +1,11 @@
-"""A plain decoder of a given size: what a plan is measured and costed with where nothing better has been designed."""
+"""A plain decoder of a given size: what a plan is measured and costed with where nothing better has been designed.
+
+With it the vocabulary that suits a size, as its table grows slower than the rest of a model (Tao et al. 2024, arXiv
+2407.13623, approach 2: `N_v = 3.15 M (N_nv / 33 M)^0.835`, `N_v` parameters of the table and `N_nv` of all else; they
+trained 33 M to 3 B parameters, what is said of smaller models goes beyond that), and the search space around its shape:
+what `linnet design` looks for a better one in. Vocabulary, context length and token width are the plan's there, so that
+what is found trains on the same data.
+"""
 
 import math
 from bisect import bisect_left
@@ -98,3 +105,63 @@ def _shape(width: int, layers: int, vocab_size: int, context_length: int) -> Mod
         "head": {"tied": True, "norm": {"kind": "rms"}},
     }
     return ModelSpec.parse(plain, "planned")
+
+
+TABLE, REST, TABLE_EXPONENT = 3_145_728, 33e6, 0.8354
+LEAST_TOKENS, MOST_TOKENS = 256, 262_144
+"""Tokens: as many as there are bytes, and as many as large models have."""
+
+VOCABULARY_SOURCE = "Tao et al. 2024, arXiv 2407.13623"
+
+
+def fitted_vocabulary(parameters: float, counted: Counting, context_length: int) -> int:
+    """The power of two nearest to the best number of tokens for a plain decoder of so many parameters, counted so."""
+    model = candidate(parameters, counted, LEAST_TOKENS, context_length)
+    table = TABLE * (parameter_counts(model).without_embedding / REST) ** TABLE_EXPONENT
+    return 1 << round(math.log2(min(max(table / model.d_model, LEAST_TOKENS), MOST_TOKENS)))
+
+
+WIDTH_FACTORS = (0.5, 0.625, 0.75, 0.875, 1.0, 1.125, 1.25, 1.5, 2.0)
+DEPTH_FACTORS = (0.75, 1.0, 1.25, 1.5, 2.0)
+LEAST_DEPTH = 0.7
+"""Of the plain shape's. At equal size a score with a penalty for depth likes few wide layers ever better; no trained
+models bear that out far from the usual proportions."""
+
+RATIOS = (1, 1.5, 2, 2.667, 4)
+"""Of a feed-forward's hidden width to the block's."""
+
+MOST_BLOCKS = 3
+FEW_HEADS, NARROW = 4, 16
+"""Every plain shape is a multiple of the latter wide (`candidate.WIDTHS`)."""
+
+
+def search_space(plain: ModelSpec) -> dict[str, Any]:
+    """The description of the space, ready for YAML: half to twice the width, 0.7 times to twice the depth."""
+    head_width = _head_width(plain.d_model, heads_of(plain.d_model))
+    blocks = next(count for count in range(MOST_BLOCKS, 0, -1) if _fewest(plain.layers, count))
+    heads = {max(1, round(plain.d_model / head_width * factor)) for factor in WIDTH_FACTORS}
+    fewest = _fewest(plain.layers, blocks)
+    repeats = {max(fewest, round(plain.layers / blocks * factor)) for factor in DEPTH_FACTORS}
+    return {
+        "name": f"around-{plain.name}",
+        "model": plain.model_dump(mode="json", exclude={"name", "blocks"}),
+        "blocks": blocks,
+        "block": {
+            "width": [head_width * count for count in sorted(heads)],
+            "ratio": list(RATIOS),
+            "repeat": sorted(repeats),
+            "head_width": head_width,
+            **PLAIN_BLOCK,
+        },
+    }
+
+
+def _fewest(layers: int, blocks: int) -> int:
+    """Layers of a block, so that all have no more than the plain shape and not many fewer; 0: there are none."""
+    each = layers // blocks
+    return each if each * blocks >= LEAST_DEPTH * layers else 0
+
+
+def _head_width(width: int, heads: int) -> int:
+    """That of the plain shape; less where it has few heads, as widths go in steps of it."""
+    return width // heads if heads >= FEW_HEADS else NARROW

@@ -17,9 +17,8 @@ from linnet.scaling.counts import Counting
 from linnet.scaling.determined import Interval, doubts
 from linnet.scaling.frontier import Frontier, NotPossibleError, envelope, isoflop, isoflop_groups
 from linnet.scaling.holdout import HeldOutPrediction, predict, split_by_flops
-from linnet.scaling.huber import DELTA
 from linnet.scaling.law import ParametricLaw
-from linnet.scaling.parametric import BOOTSTRAP_STARTS, Fitted, bootstrap, check_points, fit, grid
+from linnet.scaling.parametric import BOOTSTRAP_STARTS, DELTA, Fitted, bootstrap, check_points, fit, grid
 from linnet.scaling.points import Points, Run, check_counting, countings, without_highest
 
 CONSTANTS = ("E", "A", "B", "alpha", "beta")

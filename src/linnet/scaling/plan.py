@@ -9,12 +9,11 @@ import torch
 
 from linnet.model.spec import ModelSpec
 from linnet.scaling.allocate import TrainingBudget, allocate, allocate_exact
-from linnet.scaling.candidate import candidate, least_parameters
+from linnet.scaling.candidate import candidate, fitted_vocabulary, least_parameters
 from linnet.scaling.counts import ParameterCounts, parameter_counts
 from linnet.scaling.data_at_hand import MOST_EPOCHS, DataAtHand
 from linnet.scaling.law import Allocation, Law, ParametricLaw
 from linnet.scaling.throughput import Throughput, guessed_flops_per_s, measure, most_parameters
-from linnet.scaling.vocabulary import fitted_vocabulary
 from linnet.training.finished import training_flops_per_token
 
 HOUR_S = 3600.0

@@ -7,8 +7,7 @@ import pytest
 from known_laws import TRUTH
 
 from linnet.core.errors import UserError
-from linnet.scaling.huber import huber_sum_reference
-from linnet.scaling.parametric import bootstrap, constants, fit, grid
+from linnet.scaling.parametric import bootstrap, constants, fit, grid, huber_sum_reference
 from linnet.scaling.points import Points
 
 CONSTANTS = ("E", "A", "B", "alpha", "beta")

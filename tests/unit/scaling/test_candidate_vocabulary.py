@@ -2,7 +2,7 @@
 
 import pytest
 
-from linnet.scaling.vocabulary import fitted_vocabulary
+from linnet.scaling.candidate import fitted_vocabulary
 
 
 @pytest.mark.parametrize(

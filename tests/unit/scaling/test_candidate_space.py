@@ -3,8 +3,7 @@
 import pytest
 
 from linnet.design.space import SpaceSpec, build_space
-from linnet.scaling.candidate import candidate
-from linnet.scaling.search_space import search_space
+from linnet.scaling.candidate import candidate, search_space
 
 
 @pytest.mark.parametrize("parameters", [2e4, 1e5, 1e6, 3e6, 1e7, 3e7, 3e8, 2e9])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from linnet.scaling.huber import ROWS_AT_ONCE, HuberSum, huber_sum_reference
+from linnet.scaling.parametric import ROWS_AT_ONCE, HuberSum, huber_sum_reference
 from linnet.scaling.points import Points
 
 STARTS = np.array(

@@ -24,6 +24,14 @@ class Figures:
     seconds_prompt: float = 0.0
     seconds_decode: float = 0.0
 
+    def count_pass(self, elapsed_s: float) -> None:
+        """Add a pass."""
+        self.passes += 1
+        if self.passes == 1:
+            self.seconds_prompt = elapsed_s
+        else:
+            self.seconds_decode += elapsed_s
+
     @property
     def state_bytes(self) -> int:
         """Bytes of the decode state that the tokens so far take."""
@@ -61,28 +69,14 @@ class Continuation(Iterator[str]):
         return next(self._pieces)
 
     def _run(self) -> Iterator[str]:
-        while (token := self._next_token()) is not None:
+        begun_s = time.perf_counter()
+        for (token,) in self._steps:
+            self.figures.count_pass(time.perf_counter() - begun_s)
+            if token is None:
+                break
+            self.figures.tokens += 1
             if piece := self._text.push(token):
                 yield piece
+            begun_s = time.perf_counter()
         if self._ends and (piece := self._text.finish()):
             yield piece
-
-    def _next_token(self) -> int | None:
-        """The next token, its time taken; None at the end."""
-        start_s = time.perf_counter()
-        step = next(self._steps, None)
-        elapsed_s = time.perf_counter() - start_s
-        if step is None:
-            return None
-        self._count(elapsed_s)
-        (token,) = step
-        self.figures.tokens += token is not None
-        return token
-
-    def _count(self, elapsed_s: float) -> None:
-        figures = self.figures
-        figures.passes += 1
-        if figures.passes == 1:
-            figures.seconds_prompt = elapsed_s
-        else:
-            figures.seconds_decode += elapsed_s

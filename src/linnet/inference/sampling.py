@@ -40,14 +40,12 @@ class Sampling:
     drawn: int = 0
 
     def __post_init__(self) -> None:
-        _check("temperature", self.temperature, self._temperature_fits(), f"0 (greedy) or from {LOWEST_TEMPERATURE} on")
+        temperature_fits = self.temperature == 0 or LOWEST_TEMPERATURE <= self.temperature < float("inf")
+        _check("temperature", self.temperature, temperature_fits, f"0 (greedy) or from {LOWEST_TEMPERATURE} on")
         _check("top_k", self.top_k, self.top_k >= 0, "0 (all tokens) or a number of tokens")
         _check("top_p", self.top_p, 0 <= self.top_p <= 1, "a probability from 0 to 1")
         seed_fits = self.seed is None or 0 <= self.seed < 2**63
         _check("seed", self.seed, seed_fits, "a whole number from 0 to 2**63 - 1")
-
-    def _temperature_fits(self) -> bool:
-        return self.temperature == 0 or LOWEST_TEMPERATURE <= self.temperature < float("inf")
 
     @property
     def greedy(self) -> bool:

@@ -50,8 +50,8 @@ def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
         if not 0 <= position <= capacity or capacity == 0:
             raise UserError(f"{path}: position {position}: expected 0 to the capacity, which is {capacity}")
     template = _template(decoder, batch, capacity, _retentions(path), path)
-    at_start, later = _forms(decoder, template, batch)
-    later |= _lengths_as_they_are(template, layers)
+    at_start, filled = _forms(template, batch), _forms(_after_a_token(decoder, template), batch)
+    later = {**filled, **at_start, **_lengths_as_they_are(template, layers)}
     layers |= {name: tensor for name, tensor in tensors.items() if name not in (*_COUNTS, *layers)}
     _check(layers, required=later if positions.any() else at_start, allowed=later, path=path)
     return template.with_tensors(tensors)
@@ -111,18 +111,17 @@ def _template(decoder: Decoder, batch: int, capacity: int, retentions: Retention
 
 
 @torch.inference_mode()
-def _forms(decoder: Decoder, template: DecoderState, batch: int) -> tuple[dict[str, Form], dict[str, Form]]:
-    """Shape and precision of every layer's tensor: before the first chunk, and after it has filled all fields."""
-    at_start = _layer_tensors(template)
+def _after_a_token(decoder: Decoder, template: DecoderState) -> DecoderState:
+    """A state of the same kind, of one row, in which the first chunk has filled all fields."""
     probe = retaining_state(decoder, 1, 1, retentions_of(template))
     decoder.hidden(torch.zeros(1, 1, dtype=torch.int64, device=decoder.device), probe)
-    filled = {
-        name: ((batch, *tensor.shape[1:]), tensor.dtype)
-        for name, tensor in _layer_tensors(probe).items()
-        if name not in at_start
-    }
-    forms = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in at_start.items()}
-    return forms, {**forms, **filled}
+    return probe
+
+
+def _forms(state: DecoderState, batch: int) -> dict[str, Form]:
+    """Shape and precision of every layer's tensor, of so many rows."""
+    layers = {name: tensor for name, tensor in state.tensors().items() if name not in _COUNTS}
+    return {name: ((batch, *tensor.shape[1:]), tensor.dtype) for name, tensor in layers.items()}
 
 
 def _lengths_as_they_are(template: DecoderState, found: dict[str, Tensor]) -> dict[str, Form]:
@@ -134,10 +133,6 @@ def _lengths_as_they_are(template: DecoderState, found: dict[str, Tensor]) -> di
         for name, tensor in named.items():
             forms[name] = ((tensor.shape[0], *lengths[:1], *tensor.shape[2:]), tensor.dtype)
     return forms
-
-
-def _layer_tensors(state: DecoderState) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in state.tensors().items() if name not in _COUNTS}
 
 
 def _check(tensors: dict[str, Tensor], required: dict[str, Form], allowed: dict[str, Form], path: Path) -> None:

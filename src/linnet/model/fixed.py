@@ -57,11 +57,11 @@ def _given_shapes(spec: ModelSpec) -> list[Shape]:
     return [tuple(g_HKK.shape) for g_HKK in given if g_HKK is not None]
 
 
-def with_chosen_operators(decoder: Decoder, source: str, seed: int, origin: str = "`operator`") -> Decoder:
+def with_chosen_operators(decoder: Decoder, source: str, seed: int) -> Decoder:
     """`with_fixed_operators` of `operators_for`; random ones follow the seed, and the caller's random numbers stay."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return with_fixed_operators(decoder, operators_for(decoder, source, origin))
+        return with_fixed_operators(decoder, operators_for(decoder, source, "`operator`"))
 
 
 def with_fixed_operators(decoder: Decoder, operators: Sequence[Tensor]) -> Decoder:

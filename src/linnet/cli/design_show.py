@@ -1,7 +1,8 @@
 """What `linnet design` does with a task: look for one model, run it as well, or look for a front; print and write."""
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from linnet.cli.console import check_out_folder, invocation, note, note_replaced
 from linnet.cli.report import show
@@ -10,6 +11,7 @@ from linnet.core.errors import UserError
 if TYPE_CHECKING:
     from linnet.design.metrics import Counting, Metric
     from linnet.design.search import Found, Task
+    from linnet.present.table import Table
 
 POINTS = {1: 16, 2: 6}
 """Limits on each goal, by how many goals there are beside the score."""
@@ -31,8 +33,7 @@ def show_found(task: "Task", tokens: int, out: Path | None, as_json: bool) -> No
 
     found = run_search(task, name=out.stem if out else None)
     _write(task, found, out, as_json)
-    tables, figures = found_tables(task, found, tokens), found_figures(task, found, tokens)
-    show(_title(task), _facts(task), figures, tables, list, None, as_json)
+    _show(task, found_figures(task, found, tokens), found_tables(task, found, tokens), as_json)
 
 
 def show_checked(task: "Task", tokens: int, clock: LatencyOptions, out: Path | None, as_json: bool) -> None:
@@ -58,7 +59,7 @@ def show_checked(task: "Task", tokens: int, clock: LatencyOptions, out: Path | N
         _write(task, found, out, as_json)
         figures = {**found_figures(task, found, tokens), "latency": latency_figures(checked, timing)}
         tables = [*found_tables(task, found, tokens), latency_table(checked, timing)]
-    show(_title(task), _facts(task), figures, tables, list, None, as_json)
+    _show(task, figures, tables, as_json)
 
 
 def show_front(
@@ -83,15 +84,9 @@ def show_front(
         note(f"descriptions and table: {out}")
     elif not as_json:
         note("nothing is written; --out DIR writes the descriptions, a table and a picture")
-    show(
-        f"Front of {pareto}",
-        _facts(task),
-        front_figures(found, goals, task.score),
-        [front_table(found, goals, task.score)],
-        lambda: front_pictures(found, goals, task.score),
-        out,
-        as_json,
-    )
+    figures, tables = front_figures(found, goals, task.score), [front_table(found, goals, task.score)]
+    pictures = partial(front_pictures, found, goals, task.score)
+    show(f"Front of {pareto}", _facts(task), figures, tables, pictures, out, as_json)
 
 
 def _goals(text: str, counting: "Counting") -> "list[Metric]":
@@ -107,8 +102,8 @@ def _goals(text: str, counting: "Counting") -> "list[Metric]":
     return known
 
 
-def _title(task: "Task") -> str:
-    return f"Design by {task.score}"
+def _show(task: "Task", figures: dict[str, Any], tables: "list[Table]", as_json: bool) -> None:
+    show(f"Design by {task.score}", _facts(task), figures, tables, list, None, as_json)
 
 
 def _facts(task: "Task") -> dict[str, str]:

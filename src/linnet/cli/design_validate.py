@@ -50,12 +50,6 @@ def validate(
     for line in trained.left_out:
         note(f"left out: {line}")
     worth = measure(trained, settings, names, band, resamples, seed)
-    show(
-        "Scores of shapes",
-        {"trained models": f"{len(trained.models)} of {runs}"},
-        worth_figures(trained, worth, band),
-        [worth_table(trained, worth, band)],
-        lambda: worth_pictures(trained, worth, settings),
-        report,
-        as_json,
-    )
+    facts = {"trained models": f"{len(trained.models)} of {runs}"}
+    figures, tables = worth_figures(trained, worth, band), [worth_table(trained, worth, band)]
+    show("Scores of shapes", facts, figures, tables, lambda: worth_pictures(trained, worth, settings), report, as_json)

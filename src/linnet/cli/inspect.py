@@ -74,15 +74,9 @@ def operator(
         operator_files().save(found.layers, save)
         note(f"saved: {save}")
     figures = operator_figures(found.layers, rank_tolerance)
-    show(
-        f"Operators of {source}",
-        {"operators": f"{found.shape}; {found.origin}"},
-        {"source": source, "prompt": found.prompt, "prompt_tokens": found.prompt_tokens, **figures.figures()},
-        operator_tables(figures),
-        lambda: operator_pictures(figures, found.layers),
-        out,
-        as_json,
-    )
+    facts, tables = {"operators": f"{found.shape}; {found.origin}"}, operator_tables(figures)
+    told = {"source": source, "prompt": found.prompt, "prompt_tokens": found.prompt_tokens, **figures.figures()}
+    show(f"Operators of {source}", facts, told, tables, lambda: operator_pictures(figures, found.layers), out, as_json)
 
 
 @inspect.command()
@@ -121,15 +115,9 @@ def causality(
     from linnet.inspection.tables import causality_tables
 
     found = inspect_causality(model, data, split, windows, cuts, limit_tokens, context_length, operator_from, device)
-    show(
-        f"Causality of {model}",
-        {"text": f"{split} split of {data}"},
-        {"model": model, "data": str(data), "split": split, "operator_from": operator_from, **found.figures()},
-        causality_tables(found),
-        lambda: causality_pictures(found),
-        out,
-        as_json,
-    )
+    facts, tables = {"text": f"{split} split of {data}"}, causality_tables(found)
+    told = {"model": model, "data": str(data), "split": split, "operator_from": operator_from, **found.figures()}
+    show(f"Causality of {model}", facts, told, tables, lambda: causality_pictures(found), out, as_json)
 
 
 @inspect.command()
@@ -158,15 +146,10 @@ def invariance(
     from linnet.inspection.tables import invariance_tables
 
     found = inspect_invariance(model, data, split, prompts, tokens, seed, device)
-    show(
-        f"Invariance of {model}",
-        {"text": f"documents of the {split} split of {data}, drawn with seed {seed}"},
-        {"model": model, "data": str(data), "split": split, "seed": seed, **found.figures()},
-        invariance_tables(found),
-        lambda: invariance_pictures(found),
-        out,
-        as_json,
-    )
+    facts = {"text": f"documents of the {split} split of {data}, drawn with seed {seed}"}
+    told = {"model": model, "data": str(data), "split": split, "seed": seed, **found.figures()}
+    tables = invariance_tables(found)
+    show(f"Invariance of {model}", facts, told, tables, lambda: invariance_pictures(found), out, as_json)
 
 
 @inspect.command()
@@ -189,15 +172,8 @@ def caches(
     from linnet.inspection.tables import caches_tables
 
     found = inspect_caches(model, prompt, tokens, device)
-    show(
-        f"Caches of {model}",
-        {"prompt": f"{prompt!r}" if prompt else "the empty prompt"},
-        {"model": model, **found.figures()},
-        caches_tables(found),
-        lambda: [],
-        out,
-        as_json,
-    )
+    facts, told = {"prompt": repr(prompt) if prompt else "the empty prompt"}, {"model": model, **found.figures()}
+    show(f"Caches of {model}", facts, told, caches_tables(found), list, out, as_json)
 
 
 inspect.command()(contexts)

@@ -65,16 +65,9 @@ def contexts(
     facts = {"text": f"{split} split of {data}"}
     if min_tokens_to_keep != 1:
         facts["kept"] = f"at least {min_tokens_to_keep} tokens"
-    show(
-        f"Contexts of {model}",
-        facts,
-        {"model": model, "data": str(data), "split": split, "operator_from": operator_from, **found.figures()},
-        contexts_tables(found),
-        lambda: contexts_pictures(found),
-        out,
-        as_json,
-        conclusion(found),
-    )
+    told = {"model": model, "data": str(data), "split": split, "operator_from": operator_from, **found.figures()}
+    tables, follows = contexts_tables(found), conclusion(found)
+    show(f"Contexts of {model}", facts, told, tables, lambda: contexts_pictures(found), out, as_json, follows)
 
 
 def _numbers(

@@ -58,13 +58,6 @@ def lifetimes(
     read = {} if data is None else {"data": str(data), "split": split}
     if data is not None:
         facts["text"] = f"{split} split of {data}"
-    show(
-        f"Lifetimes of {model}",
-        facts,
-        {"model": model, **read, **found.figures()},
-        lifetimes_tables(found, entries),
-        lambda: lifetimes_pictures(found),
-        out,
-        as_json,
-        MORE if found.curves else "",
-    )
+    told, tables = {"model": model, **read, **found.figures()}, lifetimes_tables(found, entries)
+    more = MORE if found.curves else ""
+    show(f"Lifetimes of {model}", facts, told, tables, lambda: lifetimes_pictures(found), out, as_json, more)

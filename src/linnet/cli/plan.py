@@ -107,17 +107,9 @@ def plan_budget(
         size = made.model.vocab_size
         suits = f"vocabulary: {size:,} tokens suit this size ({VOCABULARY_SOURCE})"
         note(f"{suits}; linnet prepare --vocab-size {size} makes one")
-    facts = {"law": f"{chosen.name}, {chosen.source or 'source not told'}"}
-    follow = commands(made, out)
-    show(
-        "Plan by the law",
-        facts,
-        plan_figures(made, follow),
-        plan_parts(made, follow),
-        lambda: plan_pictures(made),
-        report,
-        as_json,
-    )
+    facts, follow = {"law": f"{chosen.name}, {chosen.source or 'source not told'}"}, commands(made, out)
+    figures, parts = plan_figures(made, follow), plan_parts(made, follow)
+    show("Plan by the law", facts, figures, parts, lambda: plan_pictures(made), report, as_json)
 
 
 @plan.command()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linnet.cli.console import check_out_folder, invocation, note, stopped_in_a_line
-from linnet.cli.options import AsJson
+from linnet.cli.options import AsJson, option
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,10 +23,7 @@ def compare(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="The folder to make, or one to go on with. If not given: runs/NAME, for a file NAME.yaml.",
-        ),
+        option("DIR", "The folder to make, or one to go on with. If not given: runs/NAME, for a file NAME.yaml."),
     ] = None,
     changes: Annotated[
         list[str] | None,

@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 from linnet.cli.console import invocation, note, stopped_in_a_line
-from linnet.cli.options import AsJson, Device
+from linnet.cli.options import AsJson, Device, option
 from linnet.cli.report import echo_json, echo_parts
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to make, or one to go on with.")] = Path("demo"),
+    out: Annotated[Path, option("DIR", "The folder to make, or one to go on with.")] = Path("demo"),
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of each model; the recipes' if not given.")] = None,
     seed: Annotated[
         int, typer.Option(min=0, help="Decides first weights, order of the batches, and the sampled stories.")

@@ -10,7 +10,7 @@ from linnet.cli.console import check_out_file, note, option_of, refuse_before, w
 from linnet.cli.design_show import LatencyOptions, show_checked, show_found, show_front
 from linnet.cli.design_study import study
 from linnet.cli.design_validate import validate
-from linnet.cli.options import AsJson
+from linnet.cli.options import AsJson, option
 from linnet.cli.report import show
 from linnet.core import amounts
 from linnet.core.errors import UserError
@@ -40,33 +40,27 @@ BELONGS_TO = {
 design = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-def _optional(metavar: str, help_text: str) -> Any:
-    return typer.Option(metavar=metavar, help=help_text)
-
-
 @design.callback(invoke_without_command=True)
 def search(
     context: typer.Context,
-    space: Annotated[
-        str | None, _optional("NAME|FILE", "A search space: merino, mixed, study, or a YAML file.")
-    ] = None,
+    space: Annotated[str | None, option("NAME|FILE", "A search space: merino, mixed, study, or a YAML file.")] = None,
     data: Annotated[
-        Path | None, _optional("DIR", "A folder made by `linnet prepare`; the models get its vocabulary.")
+        Path | None, option("DIR", "A folder made by `linnet prepare`; the models get its vocabulary.")
     ] = None,
     vocab_size: Annotated[
         int | None, typer.Option(min=2, help="Of the models; that of --data, else the space's, if not given.")
     ] = None,
-    max_flops: Annotated[str | None, _optional("N", "Forward FLOPs of one sequence, as in 60G.")] = None,
-    max_parameters: Annotated[str | None, _optional("N", "Parameters, shared ones once, as in 60M.")] = None,
-    max_weights: Annotated[str | None, _optional("BYTES", "Bytes of the weights, as in 100MB.")] = None,
+    max_flops: Annotated[str | None, option("N", "Forward FLOPs of one sequence, as in 60G.")] = None,
+    max_parameters: Annotated[str | None, option("N", "Parameters, shared ones once, as in 60M.")] = None,
+    max_weights: Annotated[str | None, option("BYTES", "Bytes of the weights, as in 100MB.")] = None,
     max_state: Annotated[
         list[str] | None,
-        _optional("BYTES@TOKENS", "Decode state of one stream of so many tokens, as in 2MB@16k (repeatable)."),
+        option("BYTES@TOKENS", "Decode state of one stream of so many tokens, as in 2MB@16k (repeatable)."),
     ] = None,
     max_training_memory: Annotated[
-        str | None, _optional("BYTES", "What a training step holds in float32, as in 8GB.")
+        str | None, option("BYTES", "What a training step holds in float32, as in 8GB.")
     ] = None,
-    max_latency: Annotated[str | None, _optional("TIME", "Measured on this machine, as in 20ms.")] = None,
+    max_latency: Annotated[str | None, option("TIME", "Measured on this machine, as in 20ms.")] = None,
     latency_of: Annotated[
         Literal["token", "sequence"],
         typer.Option(help="What is timed: one more token of a stream, or a pass over a sequence."),
@@ -76,14 +70,14 @@ def search(
         int | None, typer.Option(min=1, help="Processor threads for it; PyTorch's if not given.")
     ] = None,
     score: Annotated[
-        str, typer.Option(metavar="NAME", help="What is maximised: linnet design scores. MeRino's is entropy.")
+        str, option("NAME", "What is maximised: linnet design scores. MeRino's is entropy.")
     ] = "penalised_parameters",
     method: Annotated[
         Literal["auto", "evolution", "exact"],
         typer.Option(help="Evolution, the true optimum, or both where that can be."),
     ] = "auto",
     pareto: Annotated[
-        str | None, _optional("GOALS", "Several goals at once, as in flops,score; --out is then a folder.")
+        str | None, option("GOALS", "Several goals at once, as in flops,score; --out is then a folder.")
     ] = None,
     points: Annotated[int | None, typer.Option(min=2, help="Limits on each goal; 16, or 6 for two.")] = None,
     tokens: Annotated[
@@ -110,7 +104,7 @@ def search(
             " or blocks=3 (repeatable).",
         ),
     ] = None,
-    out: Annotated[Path | None, _optional("FILE", "Write the model's description here.")] = None,
+    out: Annotated[Path | None, option("FILE", "Write the model's description here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the shape of a model under a budget.

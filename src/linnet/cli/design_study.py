@@ -6,16 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from linnet.cli.console import invocation, note, stopped_in_a_line
-from linnet.cli.options import AsJson, Bootstrap
+from linnet.cli.options import AsJson, Bootstrap, option
 from linnet.cli.report import show
 from linnet.core.errors import UserError
 
 
 def study(
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="The folder to make, or one to go on with: runs, data, report.html.")
-    ],
-    space: Annotated[str, typer.Option(metavar="NAME|FILE", help="The space to sample from.")] = "study",
+    out: Annotated[Path, option("DIR", "The folder to make, or one to go on with: runs, data, report.html.")],
+    space: Annotated[str, option("NAME|FILE", "The space to sample from.")] = "study",
     shapes: Annotated[int, typer.Option(min=3, help="Models.")] = 24,
     bands: Annotated[int, typer.Option(min=1, help="Sizes, in equal ratios; each has as many of the models.")] = 4,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each model, which show the noise.")] = 2,
@@ -24,8 +22,7 @@ def study(
     ] = 1000,
     stories: Annotated[int, typer.Option(min=100, help="Stories of the built-in corpus to train on.")] = 6000,
     text: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Text to train on instead, as linnet prepare takes it (repeatable)."),
+        list[str] | None, option("FILE", "Text to train on instead, as linnet prepare takes it (repeatable).")
     ] = None,
     resamples: Bootstrap = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Decides which shapes are drawn.")] = 0,

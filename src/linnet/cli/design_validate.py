@@ -6,17 +6,13 @@ from typing import Annotated
 import typer
 
 from linnet.cli.console import note
-from linnet.cli.options import AsJson, Bootstrap, ReportFolder
+from linnet.cli.options import AsJson, Bootstrap, ReportFolder, option
 from linnet.cli.report import show
 
 
 def validate(
-    runs: Annotated[
-        Path, typer.Option(metavar="FILE.csv|DIR", help="A table of trained models, or a folder with folders of runs.")
-    ],
-    score: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this score (repeatable); all if not given.")
-    ] = None,
+    runs: Annotated[Path, option("FILE.csv|DIR", "A table of trained models, or a folder with folders of runs.")],
+    score: Annotated[list[str] | None, option("NAME", "Only this score (repeatable); all if not given.")] = None,
     band: Annotated[int, typer.Option(min=3, help="Models in a band of equal parameters.")] = 20,
     resamples: Bootstrap = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Of the resamples.")] = 0,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from linnet.cli.options import AsJson, ContextLength, Data, Device, OperatorSource, Weights
+from linnet.cli.options import AsJson, ContextLength, Data, Device, OperatorSource, Weights, option
 from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
 from linnet.present import numbers
@@ -27,9 +27,9 @@ def evaluate(
     operator_from: OperatorSource = "train",
     operator: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|identity|random",
-            help="Measure a PLDR-LLM with other operators than its own: those of a .safetensors or .npz file (as "
+        option(
+            "FILE|identity|random",
+            "Measure a PLDR-LLM with other operators than its own: those of a .safetensors or .npz file (as "
             "`linnet inspect operator --save` writes it), the identity, or random numbers.",
         ),
     ] = None,

@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 
 from linnet.cli.console import invocation
-from linnet.cli.options import AsJson
+from linnet.cli.options import AsJson, option
 from linnet.cli.report import echo_model_made
 
 
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a training run.")],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to make.")],
+    out: Annotated[Path, option("FOLDER", "The model folder to make.")],
     freeze_operator: Annotated[
         bool, typer.Option("--freeze-operator", help="Replace a PLDR-LLM's net by the operator that it infers.")
     ] = False,

@@ -10,7 +10,7 @@ import typer
 from linnet.cli import context_options
 from linnet.cli.console import check_out_file, note, note_replaced
 from linnet.cli.context_view import ContextView, context_figures
-from linnet.cli.options import Weights
+from linnet.cli.options import Weights, option
 from linnet.cli.report import echo, echo_json
 from linnet.core.errors import UserError
 
@@ -41,9 +41,8 @@ def generate(
     threads: Annotated[int | None, typer.Option(help="CPU threads; PyTorch's choice if not given.")] = None,
     operator: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|identity|random",
-            help="Put other operators in the place of a PLDR-LLM's own; random ones follow the seed.",
+        option(
+            "FILE|identity|random", "Put other operators in the place of a PLDR-LLM's own; random ones follow the seed."
         ),
     ] = None,
     kv_cache: Annotated[
@@ -58,15 +57,10 @@ def generate(
     context_threshold: context_options.Threshold = None,
     context_min_tokens: context_options.MinTokens = None,
     show_context: context_options.Show = False,
-    save_state: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keep the stream here, to go on later where it ends.")
-    ] = None,
+    save_state: Annotated[Path | None, option("FILE", "Keep the stream here, to go on later where it ends.")] = None,
     load_state: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Go on where --save-state ended, behind it with --prompt; the seed's random numbers go on too.",
-        ),
+        option("FILE", "Go on where --save-state ended, behind it with --prompt; the seed's random numbers go on too."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print text and figures as JSON, all at the end.")] = False,
 ) -> None:
@@ -153,10 +147,10 @@ def generate(
 def _check_files(save_state: Path | None, load_state: Path | None, cached: bool, context: str) -> None:
     """`UserError` where a stream cannot be kept, or cannot go on as it is asked to."""
     check_out_file(save_state, "--save-state")
-    for option, path in (("--save-state", save_state), ("--load-state", load_state)):
+    for name, path in (("--save-state", save_state), ("--load-state", load_state)):
         if path is not None and not cached:
             off = "--no-kv-cache, --no-g-cache"
-            raise UserError(f"{option} {path}: a stream is kept with both caches; leave out {off}")
+            raise UserError(f"{name} {path}: a stream is kept with both caches; leave out {off}")
     chosen = context.removesuffix("--show-context").strip()
     if load_state is not None and chosen:
         raise UserError(f"{chosen}: --load-state {load_state} has the context that it began with; leave it out")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from linnet.cli.console import invocation
-from linnet.cli.options import AsJson
+from linnet.cli.options import AsJson, option
 from linnet.cli.report import echo_model_made
 
 import_ = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -31,16 +31,13 @@ def pldr(
             help="The checkpoint, or a folder with one, or with config.json and model.safetensors.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to make.")],
-    spec: Annotated[str | None, typer.Option(metavar="PRESET|FILE", help="What a .pth file is a model of.")] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FILE.model", help="Its SentencePiece model; if not given, DIR's.")
-    ] = None,
+    out: Annotated[Path, option("FOLDER", "The model folder to make.")],
+    spec: Annotated[str | None, option("PRESET|FILE", "What a .pth file is a model of.")] = None,
+    tokenizer: Annotated[Path | None, option("FILE.model", "Its SentencePiece model; if not given, DIR's.")] = None,
     operator: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE|identity",
-            help="The operators that a .pth file of a v51G model was trained with; it does not hold them.",
+        option(
+            "FILE|identity", "The operators that a .pth file of a v51G model was trained with; it does not hold them."
         ),
     ] = None,
     as_json: AsJson = False,
@@ -68,11 +65,11 @@ def ted(
         Path,
         typer.Argument(metavar="DIR", help="A folder with model.json, vocab.json, and weights.json or weights.pth."),
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The model folder to make.")],
+    out: Annotated[Path, option("FOLDER", "The model folder to make.")],
     end: Annotated[
-        str, typer.Option(metavar="CHARACTER", help="The character that stood between documents in training.")
+        str, option("CHARACTER", "The character that stood between documents in training.")
     ] = "\N{OCTAGONAL SIGN}",
-    context_length: Annotated[int, typer.Option(metavar="N", help="Tokens of a training sequence.")] = 2048,
+    context_length: Annotated[int, option("N", "Tokens of a training sequence.")] = 2048,
     as_json: AsJson = False,
 ) -> None:
     """Import a model of the published TED code: a folder with model.json, vocab.json and weights.

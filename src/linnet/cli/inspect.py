@@ -8,7 +8,17 @@ import typer
 from linnet.cli.console import note
 from linnet.cli.inspect_contexts import contexts
 from linnet.cli.inspect_lifetimes import lifetimes
-from linnet.cli.options import AsJson, ContextLength, Data, Device, Model, OperatorSource, ReportFolder, SplitName
+from linnet.cli.options import (
+    AsJson,
+    ContextLength,
+    Data,
+    Device,
+    Model,
+    OperatorSource,
+    ReportFolder,
+    SplitName,
+    option,
+)
 from linnet.cli.report import show
 from linnet.core.errors import UserError
 
@@ -35,9 +45,7 @@ def operator(
     prompt: Annotated[
         str | None, typer.Option(help="Deduce the operators from this text; the end token alone if not given.")
     ] = None,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Save the model's operators, as .safetensors.")
-    ] = None,
+    save: Annotated[Path | None, option("FILE", "Save the model's operators, as .safetensors.")] = None,
     rank_tolerance: Annotated[
         float | None,
         typer.Option(

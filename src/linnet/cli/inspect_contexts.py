@@ -6,7 +6,17 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from linnet.cli.options import AsJson, ContextLength, Data, Device, Model, OperatorSource, ReportFolder, SplitName
+from linnet.cli.options import (
+    AsJson,
+    ContextLength,
+    Data,
+    Device,
+    Model,
+    OperatorSource,
+    ReportFolder,
+    SplitName,
+    option,
+)
 from linnet.cli.report import show
 from linnet.core.errors import UserError
 
@@ -19,11 +29,10 @@ def contexts(
     split: SplitName = "validation",
     windows: Annotated[int, typer.Option(min=1, help="Windows of text to read, spread evenly.")] = 32,
     top_k: Annotated[
-        list[str] | None, typer.Option(metavar="K,...", help="Keep the K most relevant tokens; 0 for all (repeatable).")
+        list[str] | None, option("K,...", "Keep the K most relevant tokens; 0 for all (repeatable).")
     ] = None,
     threshold: Annotated[
-        list[str] | None,
-        typer.Option(metavar="X,...", help="Drop what is less relevant than X; negative for nothing (repeatable)."),
+        list[str] | None, option("X,...", "Drop what is less relevant than X; negative for nothing (repeatable).")
     ] = None,
     min_tokens_to_keep: Annotated[int, typer.Option(min=0, help="Whatever these say, keep so many.")] = 1,
     within: Annotated[float, typer.Option(min=0.0, help="Percent of bits per byte that count as no loss.")] = 0.1,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.options import AsJson, ContextLength, Device, Model, ReportFolder, SplitName
+from linnet.cli.options import AsJson, ContextLength, Device, Model, ReportFolder, SplitName, option
 from linnet.cli.report import show
 from linnet.present import numbers
 
@@ -17,16 +17,15 @@ def lifetimes(
     threshold: Annotated[float, typer.Option(help="A token's life ends when its relevance is below this.")] = 1e-8,
     token: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Show the relevance of this text's tokens over time (repeatable); of six entries from the longest life"
+        option(
+            "TEXT",
+            "Show the relevance of this text's tokens over time (repeatable); of six entries from the longest life"
             " to the shortest if not given.",
         ),
     ] = None,
     entries: Annotated[int, typer.Option(min=1, help="Print so many of the longest lives and of the shortest.")] = 20,
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A folder made by `linnet prepare`: also measure every layer over its text."),
+        Path | None, option("DIR", "A folder made by `linnet prepare`: also measure every layer over its text.")
     ] = None,
     split: SplitName = "validation",
     windows: Annotated[int, typer.Option(min=1, help="Windows of text to read, spread evenly.")] = 8,

@@ -71,7 +71,8 @@ def load_verb(verb: str) -> Any:
     built = typer.main.get_command(command)
     inner = built.commands.values() if isinstance(built, TyperGroup) else ()
     for part in (built, *inner):
-        part.help = _examples_unwrapped(part.help or "")
+        # An example stays on one line, to be copied whole: a backspace keeps a paragraph as it is.
+        part.help = (part.help or "").replace("\n\nExample:", "\n\n\b\nExample:")
         if part.callback is not None:
             part.callback = _saying_options(part)
     return built
@@ -79,7 +80,12 @@ def load_verb(verb: str) -> Any:
 
 def _saying_options(command: Any) -> Any:
     """The command's function, in whose errors the fields that it has options for are named as they are typed."""
-    options = {_as_field(name): name for parameter in command.params for name in parameter.opts if "--" in name}
+    options = {
+        name.lstrip("-").replace("-", "_"): name
+        for parameter in command.params
+        for name in parameter.opts
+        if "--" in name
+    }
     options |= {parameter.name: parameter.opts[0] for parameter in command.params if "--" in parameter.opts[0]}
 
     @functools.wraps(command.callback)
@@ -91,15 +97,6 @@ def _saying_options(command: Any) -> Any:
 
     command_itself = command.callback
     return run
-
-
-def _as_field(option: str) -> str:
-    return option.lstrip("-").replace("-", "_")
-
-
-def _examples_unwrapped(text: str) -> str:
-    """A help text whose examples stay on one line, to be copied whole: a backspace keeps a paragraph as it is."""
-    return text.replace("\n\nExample:", "\n\n\b\nExample:")
 
 
 app = typer.Typer(

@@ -1,16 +1,22 @@
 """Options that mean the same in several verbs."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+
+
+def option(metavar: str, said: str, **limits: Any) -> Any:
+    """An option whose value is called `metavar` in the help, which says what it is for."""
+    return typer.Option(metavar=metavar, help=said, **limits)
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 Bootstrap = Annotated[int, typer.Option("--bootstrap", min=20, metavar="N", help="Resamples behind the intervals.")]
 ContextLength = Annotated[
     int | None, typer.Option(min=1, help="Tokens that are read at once; the model's if not given.")
 ]
-Data = Annotated[Path, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`.")]
+Data = Annotated[Path, option("DIR", "A folder made by `linnet prepare`.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a run.")]
 OperatorSource = Annotated[
@@ -20,9 +26,7 @@ OperatorSource = Annotated[
         "split, or the empty prompt."
     ),
 ]
-ReportFolder = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Write pictures and report.html into this folder.")
-]
+ReportFolder = Annotated[Path | None, option("DIR", "Write pictures and report.html into this folder.")]
 SplitName = Annotated[Literal["validation", "train"], typer.Option(help="Which side of the data.")]
 Weights = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from linnet.cli.console import check_out_file, check_out_folder, invocation, note, note_replaced, refuse_before
-from linnet.cli.options import AsJson, Bootstrap, ReportFolder
+from linnet.cli.options import AsJson, Bootstrap, ReportFolder, option
 from linnet.cli.report import show
 from linnet.core import amounts
 from linnet.core.errors import UserError
@@ -26,32 +26,23 @@ plan = typer.Typer(add_completion=False, rich_markup_mode=None, invoke_without_c
 @plan.callback()
 def plan_budget(
     context: typer.Context,
-    flops: Annotated[
-        str | None, typer.Option(metavar="N", help="Training FLOPs, 6 x parameters x tokens: 1e18.")
-    ] = None,
-    hours: Annotated[str | None, typer.Option(metavar="H", help="Hours of training on the device.")] = None,
-    parameters: Annotated[str | None, typer.Option(metavar="N", help="The size, as the law counts it: 50M.")] = None,
-    tokens: Annotated[str | None, typer.Option(metavar="N", help="Training tokens: 2B.")] = None,
+    flops: Annotated[str | None, option("N", "Training FLOPs, 6 x parameters x tokens: 1e18.")] = None,
+    hours: Annotated[str | None, option("H", "Hours of training on the device.")] = None,
+    parameters: Annotated[str | None, option("N", "The size, as the law counts it: 50M.")] = None,
+    tokens: Annotated[str | None, option("N", "Training tokens: 2B.")] = None,
     law: Annotated[
-        str,
-        typer.Option(metavar="NAME|FILE", help="chinchilla, replication, kaplan, or a file made by `linnet plan fit`."),
+        str, option("NAME|FILE", "chinchilla, replication, kaplan, or a file made by `linnet plan fit`.")
     ] = "replication",
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`: the text at hand.")
-    ] = None,
+    data: Annotated[Path | None, option("DIR", "A folder made by `linnet prepare`: the text at hand.")] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where training would run.")] = "auto",
-    throughput: Annotated[
-        str | None, typer.Option(metavar="N", help="Training FLOPs per second; measured if not given.")
-    ] = None,
+    throughput: Annotated[str | None, option("N", "Training FLOPs per second; measured if not given.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Windows in a step.")] = 8,
     context_length: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 1024,
     vocab_size: Annotated[
         int | None,
         typer.Option(min=2, help="Of the model; that of --data, else one that suits its size, if not given."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the plain shape, and a search space around it (YAML).")
-    ] = None,
+    out: Annotated[Path | None, option("FILE", "Write the plain shape, and a search space around it (YAML).")] = None,
     report: ReportFolder = None,
     as_json: AsJson = False,
 ) -> None:
@@ -120,7 +111,7 @@ def fit(
             metavar="RUNS...|FILE.csv", help="Folders of runs or of comparisons (their runs/), or one CSV file."
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The law's file (JSON).")],
+    out: Annotated[Path, option("FILE", "The law's file (JSON).")],
     counted: Annotated[
         Literal["total", "without_embedding", "matrices_and_head"],
         typer.Option(help="Which parameters the law counts."),

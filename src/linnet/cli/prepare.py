@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from linnet.cli.console import note
-from linnet.cli.options import AsJson
+from linnet.cli.options import AsJson, option
 from linnet.cli.report import echo_json, echo_parts
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ def prepare(
             metavar="FILE...", help="Text (.txt, .text, .md), .jsonl, .parquet, or - for the standard input."
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The data folder to make.")],
+    out: Annotated[Path, option("DIR", "The data folder to make.")],
     tokenizer: Annotated[
-        str, typer.Option(metavar="bytes|char|bpe|unigram|PATH", help="Kind to train, or a tokenizer.json to use.")
+        str, option("bytes|char|bpe|unigram|PATH", "Kind to train, or a tokenizer.json to use.")
     ] = "bpe",
     vocab_size: Annotated[
         int | None, typer.Option(help="Tokens, 256 bytes and the end included. 2048 for bpe and unigram.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from linnet.cli.console import invocation, note
-from linnet.cli.options import AsJson
+from linnet.cli.options import AsJson, option
 from linnet.cli.report import echo_json, echo_parts
 from linnet.present import numbers
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def train(
-    out: Annotated[Path, typer.Option(metavar="RUN", help="The run folder: new, or one to go on with.")],
+    out: Annotated[Path, option("RUN", "The run folder: new, or one to go on with.")],
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="PRESET|FILE|MODEL",
-            help="A preset, the file of a description, or a model folder, of which only the description is taken.",
+        option(
+            "PRESET|FILE|MODEL",
+            "A preset, the file of a description, or a model folder, of which only the description is taken.",
         ),
     ] = None,
     start_from: Annotated[
@@ -31,15 +31,10 @@ def train(
             help="A model folder, or that of a run, to begin with the weights of; the data's tokenizer has to be its.",
         ),
     ] = None,
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="A folder made by `linnet prepare`.")] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="YAML with sections model, data, training.")
-    ] = None,
+    data: Annotated[Path | None, option("DIR", "A folder made by `linnet prepare`.")] = None,
+    config: Annotated[Path | None, option("FILE", "YAML with sections model, data, training.")] = None,
     recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE", help="How a published model was trained; --config and --set change its fields."
-        ),
+        str | None, option("NAME|FILE", "How a published model was trained; --config and --set change its fields.")
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field (repeatable).")

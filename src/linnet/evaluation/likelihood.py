@@ -92,28 +92,15 @@ class Evaluation:
         return cls(Likelihood(**sums["causal"]), whole and Likelihood(**whole))
 
 
-def likelihood(
-    decoder: Decoder, windows: Windows, token_bytes_V: Tensor, calibration_1T: Tensor | None = None
-) -> Likelihood:
-    """The causal likelihood of the windows' targets.
-
-    `token_bytes_V`: bytes of text of each token. `calibration_1T`: the text that freezes the operator of a decoder
-    that is not causal without a state; it must not be part of the windows. A causal decoder does not use it.
-    """
-    return evaluate(decoder, windows, token_bytes_V, calibration_1T, whole_sequence=False).causal
-
-
 @torch.no_grad()
 def evaluate(
-    decoder: Decoder,
-    windows: Windows,
-    token_bytes_V: Tensor,
-    calibration_1T: Tensor | None = None,
-    whole_sequence: bool = True,
+    decoder: Decoder, windows: Windows, token_bytes_V: Tensor, calibration_1T: Tensor | None = None
 ) -> Evaluation:
     """The causal likelihood and, for a decoder that is not causal by itself, its whole-sequence pass (see `leak`).
 
-    Arguments as for `likelihood`. `UserError` where the targets hold no text at all.
+    `token_bytes_V`: bytes of text of each token. `calibration_1T`: the text that freezes the operator of a decoder
+    that is not causal without a state; it must not be part of the windows. A causal decoder does not use it.
+    `UserError` where the targets hold no text at all.
     """
     causal, whole = _Sums(token_bytes_V, decoder.device), _Sums(token_bytes_V, decoder.device)
     frozen: DecoderState | None = None
@@ -127,8 +114,7 @@ def evaluate(
         if frozen is None or frozen.capacity < length:
             frozen = frozen_state(decoder, calibration_1T, 1, length)
         causal.add(decoder, inputs_BT, targets_BT, rows_of(frozen, batch))
-        if whole_sequence:
-            _add_whole(whole, decoder, inputs_BT, targets_BT)
+        _add_whole(whole, decoder, inputs_BT, targets_BT)
     return Evaluation(causal.likelihood(), whole.likelihood() if whole.tokens else None)
 
 

@@ -11,7 +11,7 @@ from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData
 from linnet.evaluation.frozen import calibration_tokens, frozen_state
-from linnet.evaluation.likelihood import Evaluation, Likelihood, evaluate, likelihood
+from linnet.evaluation.likelihood import Evaluation, Likelihood, evaluate
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops import cross_entropy as room
@@ -65,7 +65,7 @@ def _token_by_token(decoder, inputs_BT):
 def test_it_is_what_decoding_token_by_token_gives(mixer):
     decoder = _decoder(mixer)
     windows = _windows((1, 9), (3, 16), (2, 25), (1, 5))  # 25 is more than the calibration text has
-    found = likelihood(decoder, windows, BYTES, CALIBRATION)
+    found = evaluate(decoder, windows, BYTES, CALIBRATION).causal
     by_hand = [_by_hand(_token_by_token(decoder, inputs), targets) for inputs, targets in windows]
     nats, correct, text_bytes = (sum(column) for column in zip(*by_hand, strict=True))
     assert found.nats == pytest.approx(nats, rel=1e-9)
@@ -90,7 +90,7 @@ def test_no_prediction_depends_on_what_comes_after_it(mixers, cut, seed):
     inputs, targets = _tokens(2, 16, seed=seed), _tokens(2, 16, seed=seed + 1)
     with torch.no_grad():
         longer = decoder(inputs, frozen_state(decoder, CALIBRATION, 2, 16))
-    found = likelihood(decoder, [(inputs[:, :cut], targets[:, :cut])], BYTES + 1, CALIBRATION)
+    found = evaluate(decoder, [(inputs[:, :cut], targets[:, :cut])], BYTES + 1, CALIBRATION).causal
     assert found.nats == pytest.approx(_by_hand(longer[:, :cut], targets[:, :cut])[0], rel=1e-9)
 
 
@@ -99,8 +99,8 @@ def test_ignored_targets_count_for_nothing(mixer):
     decoder = _decoder(mixer)
     inputs, targets = _tokens(2, 16, seed=1), _tokens(2, 16, seed=2)
     targets[:, 9:] = IGNORED
-    padded = likelihood(decoder, [(inputs, targets)], BYTES + 1, CALIBRATION)
-    short = likelihood(decoder, [(inputs[:, :9], targets[:, :9])], BYTES + 1, CALIBRATION)
+    padded = evaluate(decoder, [(inputs, targets)], BYTES + 1, CALIBRATION).causal
+    short = evaluate(decoder, [(inputs[:, :9], targets[:, :9])], BYTES + 1, CALIBRATION).causal
     assert (padded.tokens, padded.bytes, padded.correct) == (18, short.bytes, short.correct)
     assert padded.nats == pytest.approx(short.nats, rel=1e-9)
 
@@ -132,8 +132,8 @@ def test_a_causal_model_has_no_leak_and_needs_no_calibration(mixer):
 def test_rows_and_windows_add_up(mixer):
     decoder = _decoder(mixer)
     inputs, targets = _tokens(4, 16, seed=5), _tokens(4, 16, seed=6)
-    together = likelihood(decoder, [(inputs, targets)], BYTES, CALIBRATION)
-    rows = [likelihood(decoder, [(inputs[i : i + 1], targets[i : i + 1])], BYTES, CALIBRATION) for i in range(4)]
+    together = evaluate(decoder, [(inputs, targets)], BYTES, CALIBRATION).causal
+    rows = [evaluate(decoder, [(inputs[i : i + 1], targets[i : i + 1])], BYTES, CALIBRATION).causal for i in range(4)]
     assert together.nats == pytest.approx(sum(row.nats for row in rows), rel=1e-12)
     assert together.correct == sum(row.correct for row in rows)
 
@@ -152,7 +152,7 @@ def test_slices_of_logits_change_nothing(rows, monkeypatch):
 def test_logits_of_a_model_in_bfloat16_are_summed_in_float32():
     decoder = _decoder("ted").bfloat16()
     windows = _windows((4, 16))
-    found = likelihood(decoder, windows, BYTES)
+    found = evaluate(decoder, windows, BYTES).causal
     assert found.nats == pytest.approx(_by_hand(decoder(windows[0][0]), windows[0][1])[0], rel=1e-5)
 
 
@@ -160,7 +160,7 @@ def test_the_calibration_text_matters_only_where_the_operator_is_frozen():
     other = _tokens(1, 7, seed=100)
     for mixer, matters in (("plga", True), ("ted", False)):
         decoder = _decoder(mixer)
-        found = [likelihood(decoder, _windows((2, 16)), BYTES, text).nats for text in (CALIBRATION, other)]
+        found = [evaluate(decoder, _windows((2, 16)), BYTES, text).causal.nats for text in (CALIBRATION, other)]
         assert (found[0] != found[1]) is matters
 
 
@@ -177,9 +177,9 @@ def test_the_operator_of_every_stream_is_that_of_the_calibration_text():
 
 def test_tokens_without_text_are_refused():
     with pytest.raises(UserError, match="the 4 tokens to evaluate hold no text"):
-        likelihood(_decoder("ted"), [(torch.zeros(1, 4, dtype=torch.int64),) * 2], BYTES)
+        evaluate(_decoder("ted"), [(torch.zeros(1, 4, dtype=torch.int64),) * 2], BYTES)
     with pytest.raises(UserError, match="the 0 tokens"):
-        likelihood(_decoder("ted"), [], BYTES)
+        evaluate(_decoder("ted"), [], BYTES)
 
 
 def test_where_the_calibration_text_comes_from(tmp_path):

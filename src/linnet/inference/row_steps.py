@@ -97,37 +97,22 @@ def _projection(module: nn.Module) -> Step:
 
 
 def _step_of(layer: Layer, states: LayerStates) -> Step | None:
-    mixer, norm = layer.mixer.row_step(states[0]), norm_row(layer.mixer_norm)
-    if mixer is None or norm is None:
+    """As `Layer.forward`; None where one of its parts has no such form."""
+    mixer = _branch(layer.mixer.row_step(states[0]), norm_row(layer.mixer_norm), layer.pre)
+    if mixer is None or layer.feed_forward is None:
+        return mixer
+    row, norm = layer.feed_forward.row_step(states[1]), norm_row(layer.feed_forward_norm)
+    feed_forward = _branch(row, norm, layer.pre)
+    if row is None or norm is None or feed_forward is None:
         return None
-    if layer.feed_forward is None:
-        return _mixer_alone(layer.pre, mixer, norm)
-    feed_forward, second_norm = layer.feed_forward.row_step(states[1]), norm_row(layer.feed_forward_norm)
-    if feed_forward is None or second_norm is None:
-        return None
-    return _whole(layer, mixer, norm, feed_forward, second_norm)
+    if layer.parallel:
+        return lambda x_1D, position: row(mixer(x_1D, position), norm(x_1D), position)
+    return lambda x_1D, position: feed_forward(mixer(x_1D, position), position)
 
 
-def _mixer_alone(pre: bool, mixer: RowStep, norm: RowFunction) -> Step:
+def _branch(row: RowStep | None, norm: RowFunction | None, pre: bool) -> Step | None:
+    if row is None or norm is None:
+        return None
     if pre:
-        return lambda x_1D, position: mixer(x_1D, norm(x_1D), position)
-    return lambda x_1D, position: norm(mixer(x_1D, x_1D, position))
-
-
-def _whole(layer: Layer, mixer: RowStep, norm: RowFunction, feed_forward: RowStep, second: RowFunction) -> Step:
-    """As `Layer.forward`."""
-
-    def pre(x_1D: Tensor, position: int) -> Tensor:
-        x_1D = mixer(x_1D, norm(x_1D), position)
-        return feed_forward(x_1D, second(x_1D), position)
-
-    def parallel(x_1D: Tensor, position: int) -> Tensor:
-        return feed_forward(mixer(x_1D, norm(x_1D), position), second(x_1D), position)
-
-    def post(x_1D: Tensor, position: int) -> Tensor:
-        x_1D = norm(mixer(x_1D, x_1D, position))
-        return second(feed_forward(x_1D, x_1D, position))
-
-    if not layer.pre:
-        return post
-    return parallel if layer.parallel else pre
+        return lambda x_1D, position: row(x_1D, norm(x_1D), position)
+    return lambda x_1D, position: norm(row(x_1D, x_1D, position))

@@ -137,9 +137,9 @@ class RetainingState(State, ABC):
     def mean_sizes(self, position: int | Tensor) -> Tensor:
         """The sizes after each token so far, averaged, float64 `[B]`; 0 before the first."""
 
-    @abstractmethod
     def largest_sizes(self, position: int | Tensor) -> Tensor:
-        """The largest of these sizes, int64 `[B]`."""
+        """The largest of these sizes, int64 `[B]`; by default the last."""
+        return self.sizes(position)
 
     @abstractmethod
     def mean_nbytes(self, position: int | Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The decode state of a whole decoder: its sublayers' states and the position of each row."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,17 +65,18 @@ class DecoderState:
     def join(self, *others: "DecoderState") -> "DecoderState":
         """A copy with the streams of the others behind its own, and the room of the roomiest."""
         together = [self, *others]
-        layers, feed_forwards = (
-            tuple(first.join(rest) for first, *rest in zip(*parts, strict=True))
-            for parts in ([state.layers for state in together], [state.feed_forwards for state in together])
-        )
+        states = (first.join(rest) for first, *rest in zip(*(state.sublayers for state in together), strict=True))
         positions = tuple(position for state in together for position in state.positions)
-        return DecoderState(layers, feed_forwards, max(state.capacity for state in together), positions)
+        return self._of(states, max(state.capacity for state in together), positions)
 
     def _with(self, change: Callable[[State], State], capacity: int, positions: Counts) -> "DecoderState":
         """A copy in which every state is changed."""
-        layers, feed_forwards = (tuple(map(change, part)) for part in (self.layers, self.feed_forwards))
-        return DecoderState(layers, feed_forwards, capacity, positions)
+        return self._of(map(change, self.sublayers), capacity, positions)
+
+    def _of(self, states: Iterable[State], capacity: int, positions: Counts) -> "DecoderState":
+        """A state of the same layers, in the order of `sublayers`."""
+        states, layers = tuple(states), len(self.layers)
+        return DecoderState(states[:layers], states[layers:], capacity, positions)
 
     def crop(self, length: int) -> None:
         """Let every row go back to its first `length` tokens; `ValueError` if one has seen fewer."""
@@ -93,10 +94,8 @@ class DecoderState:
 
     def with_tensors(self, named: dict[str, Tensor]) -> "DecoderState":
         """A state of the same kind that holds what `tensors` gave."""
-        filled = [state.with_tensors(_below(named, prefix)) for prefix, state in self._named()]
-        layers, feed_forwards = filled[: len(self.layers)], filled[len(self.layers) :]
-        positions = tuple(named["positions"].tolist())
-        return DecoderState(tuple(layers), tuple(feed_forwards), int(named["capacity"]), positions)
+        filled = (state.with_tensors(_below(named, prefix)) for prefix, state in self._named())
+        return self._of(filled, int(named["capacity"]), tuple(named["positions"].tolist()))
 
     def _named(self) -> Iterator[tuple[str, State]]:
         """Every state, and what stands before the names of its tensors."""

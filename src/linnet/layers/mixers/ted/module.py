@@ -202,13 +202,14 @@ class Ted(DecayingMixer):
         if any(len(held) != 1 for held in state.tensors().values()):
             return None
         weight = torch.cat([self.quantity_gate.weight, -self.rate_weight]).detach()
-        width, heads = weight.shape[1], len(self.rate_weight)
+        width = weight.shape[1]
         bias = None if self.rate_bias is None else F.pad(-self.rate_bias.detach(), (2 * width, 0))
         joint, read = row_map(weight, bias), state.row_reader()
 
         def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            quantity_1D, gate_1D, logits_1N = torch.split(joint.of(x_1D), [width, width, heads], 1)
-            read_1D = read(F.softplus(logits_1N), quantity_1D, position)
+            joint_1J = joint.of(x_1D)
+            quantity_1D, gate_1D = joint_1J[:, :width], joint_1J[:, width : 2 * width]
+            read_1D = read(F.softplus(joint_1J[:, 2 * width :]), quantity_1D, position)
             return torch.addcmul(sum_1D, out.of(F.silu(read_1D)), gate_1D)
 
         return step

@@ -141,10 +141,6 @@ class FullState(TedState):
         steps_B = of_rows(position, self.values)
         return (steps_B + 1) * (steps_B > 0) / 2
 
-    def largest_sizes(self, position: int | Tensor) -> Tensor:
-        """All tokens."""
-        return of_rows(position, self.values).long()
-
     def mean_nbytes(self, position: int | Tensor) -> Tensor:
         """Of every token its quantity and its rates."""
         return self.mean_sizes(position) * token_bytes(self.values, self.rates)

@@ -96,10 +96,8 @@ def first_within(budgets: Sequence[Budget], tables: CostTables) -> Candidate:
 
 def _unmet_together(budgets: Sequence[Budget], tables: CostTables, most_M: Numbers) -> UnmetError:
     """The error for budgets of which each can be met, but not all at once: the first gives way."""
-    first = next(index for index, most in enumerate(most_M) if most < np.inf)
-    others_M = most_M.copy()
-    others_M[first] = np.inf
-    _, metrics_LM = frugal(tables, others_M)
+    first = int(np.isfinite(most_M).argmax())
+    _, metrics_LM = frugal(tables, np.where(np.arange(len(most_M)) == first, np.inf, most_M))
     metric = tables.metrics[first]
     if len(metrics_LM):
         return _unmet(budgets, metric, metrics_LM[:, first].min(), tables, "within the other budgets nothing")

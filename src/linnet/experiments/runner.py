@@ -77,8 +77,11 @@ class Runner:
 
     def attempt(self, planned: Planned) -> RunResult | Diverged:
         """`train`, for one of several: that it diverges is recorded in its folder, and not tried again by itself."""
-        before = self._diverged_before(planned)
+        before = Diverged.of(planned.folder)
         if before is not None:
+            RunFolder(planned.folder).check(fitted(planned.run, TokenData.open(planned.run.data)))
+            again = f"not trained again (remove {planned.folder} to train it anew)"
+            self.say(f"{planned.title}: {before}; {again}")
             return before
         try:
             return self.train(planned)
@@ -86,13 +89,4 @@ class Runner:
             diverged = Diverged(step=error.step, reason=error.reason)
         write_json(planned.folder / DIVERGED, diverged.model_dump())
         self.say(f"{planned.title}: {diverged}")
-        return diverged
-
-    def _diverged_before(self, planned: Planned) -> Diverged | None:
-        diverged = Diverged.of(planned.folder)
-        if diverged is not None:
-            data = TokenData.open(planned.run.data)
-            RunFolder(planned.folder).check(fitted(planned.run, data))
-            again = f"not trained again (remove {planned.folder} to train it anew)"
-            self.say(f"{planned.title}: {diverged}; {again}")
         return diverged

@@ -10,8 +10,10 @@ from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.report import Picture
 from linnet.present.style import INK, SOFT
 from linnet.scaling.fit import Exponents, Fit
-from linnet.scaling.frontier import parabola
+from linnet.scaling.frontier import Frontier, parabola
+from linnet.scaling.holdout import HeldOutPrediction
 from linnet.scaling.law import Law
+from linnet.scaling.points import Points
 
 Array = NDArray[np.float64]
 
@@ -28,12 +30,13 @@ WIDE, PAIR = (8.0, 4.8), (6.0, 4.8)
 def fit_pictures(fit: Fit, published: Sequence[Law]) -> list[Picture]:
     """All that the fit has something to show for."""
     found = [_law_picture(fit), _frontier_picture(fit, published)]
-    if isinstance(fit.chosen.envelope, Exponents):
-        found.append(_envelope_picture(fit))
+    curves = fit.chosen.envelope
+    if isinstance(curves, Exponents) and curves.frontier is not None:
+        found.append(_envelope_picture(fit, curves.frontier))
     if isinstance(fit.chosen.isoflop, Exponents):
         found.append(_isoflop_picture(fit))
     if fit.prediction is not None:
-        found.insert(0, _prediction_picture(fit))
+        found.insert(0, _prediction_picture(fit.prediction, fit.chosen.points))
     return found
 
 
@@ -74,12 +77,10 @@ def _frontier_picture(fit: Fit, published: Sequence[Law]) -> Picture:
     return Picture("frontier", "The best size for a budget", Plot([Panel(FLOPS, BEST_SIZE, drawn)], WIDE), caption)
 
 
-def _envelope_picture(fit: Fit) -> Picture:
-    found = fit.chosen.envelope
-    assert isinstance(found, Exponents) and found.frontier is not None, "approach 1 was not possible"
+def _envelope_picture(fit: Fit, found: Frontier) -> Picture:
     shares = _shares([run.parameters[fit.settings.counted] for run in fit.runs])
     drawn = [Series(run.flops_T, run.loss_T, colour=one, faint=True) for run, one in zip(fit.runs, shares, strict=True)]
-    drawn.append(Series(found.frontier.flops_M, found.frontier.loss_M, "envelope, used", ".", INK))
+    drawn.append(Series(found.flops_M, found.loss_M, "envelope, used", ".", INK))
     caption = (
         "The loss along each run; the darker, the smaller the model. The envelope counts where both a smaller and a"
         " larger size were measured too."
@@ -107,9 +108,7 @@ def _isoflop_picture(fit: Fit) -> Picture:
     return Picture("isoflop", "Approach 2: runs of equal FLOPs", Plot([panel], WIDE), caption)
 
 
-def _prediction_picture(fit: Fit) -> Picture:
-    found, points = fit.prediction, fit.chosen.points
-    assert found is not None, "nothing held out"
+def _prediction_picture(found: HeldOutPrediction, points: Points) -> Picture:
     low, high = np.minimum(found.low_P, found.predicted_P), np.maximum(found.high_P, found.predicted_P)
     over_flops = [
         Series(points.flops, points.loss, "fitted", "o", SOFT, faint=True),

@@ -11,7 +11,7 @@ from linnet.model.spec import ModelSpec
 from linnet.scaling.allocate import TrainingBudget, allocate, allocate_exact
 from linnet.scaling.candidate import candidate, fitted_vocabulary, least_parameters
 from linnet.scaling.counts import ParameterCounts, parameter_counts
-from linnet.scaling.data_at_hand import MOST_EPOCHS, DataAtHand
+from linnet.scaling.data_at_hand import DataAtHand
 from linnet.scaling.law import Allocation, Law, ParametricLaw
 from linnet.scaling.throughput import Throughput, guessed_flops_per_s, measure, most_parameters
 from linnet.training.finished import training_flops_per_token
@@ -130,11 +130,6 @@ class Plan:
             parameters *= LARGER
             model = _model(Allocation(parameters, 1), self.law, self.setting)
         return self.law.of_parameters(parameters)
-
-    @property
-    def repeats_too_much(self) -> bool:
-        """Whether the data at hand is seen more often than is nearly as good as new text."""
-        return self.epochs is not None and self.epochs > MOST_EPOCHS
 
 
 def is_useful(model: ModelSpec) -> bool:

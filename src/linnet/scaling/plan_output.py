@@ -47,7 +47,7 @@ def warnings(plan: Plan) -> list[str]:
     found = [f"{plan.law.name}: {line}" for line in plan.law.warnings]
     if (useful := plan.useful_from) is not None:
         found.append(_useless(plan, useful))
-    if plan.repeats_too_much:
+    if plan.epochs is not None and plan.epochs > MOST_EPOCHS:
         found.append(
             f"the text is seen {plan.epochs:.1f} times; above {MOST_EPOCHS} epochs repeated text is worth less and less"
             f" ({WARNING_SOURCE}), and no law here knows of it"

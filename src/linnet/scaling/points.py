@@ -42,7 +42,8 @@ class Points:
     def of(cls, runs: Sequence[Run], counted: Counting) -> Self:
         """The ends of the runs."""
         parameters = np.array([run.parameters[counted] for run in runs])
-        return cls(parameters, *(np.array([end[-1] for end in ends]) for ends in zip(*map(_curve, runs), strict=True)))
+        curves = ([run.tokens_T for run in runs], [run.flops_T for run in runs], [run.loss_T for run in runs])
+        return cls(parameters, *(np.array([curve[-1] for curve in one]) for one in curves))
 
     def __len__(self) -> int:
         return len(self.loss)
@@ -74,7 +75,3 @@ def without_highest(runs: Sequence[Run], count: int) -> list[Run]:
         raise UserError(f"must be less than the number of runs, {len(runs)}", field="drop_highest", value=count)
     dropped = sorted(range(len(runs)), key=lambda index: runs[index].loss_T[-1])[len(runs) - count :]
     return [run for index, run in enumerate(runs) if index not in dropped]
-
-
-def _curve(run: Run) -> tuple[Numbers, Numbers, Numbers]:
-    return run.tokens_T, run.flops_T, run.loss_T

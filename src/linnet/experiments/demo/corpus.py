@@ -75,7 +75,8 @@ def claim(out: Path, settings: Settings) -> None:
     if (out / SETTINGS).is_file():
         _check_same(out, settings)
         return
-    if out.is_dir() and any(not _left_half_written(path) for path in out.iterdir()):
+    half_written = f".{SETTINGS}."  # what a process that was killed while claiming the folder leaves
+    if out.is_dir() and any(not path.name.startswith(half_written) for path in out.iterdir()):
         raise UserError(
             f"holds other files (no {SETTINGS})", field="out", value=out, accepted="a new folder or that of a demo"
         )
@@ -93,8 +94,3 @@ def _check_same(out: Path, settings: Settings) -> None:
                 field="out",
                 value=out,
             )
-
-
-def _left_half_written(path: Path) -> bool:
-    """What a process that was killed while claiming the folder leaves."""
-    return path.name.startswith(f".{SETTINGS}.")

@@ -30,15 +30,13 @@ def decode_speeds(models: Sequence[LanguageModel], prompt: str, sampling: Sampli
     """
     for model in models:
         _tokens_per_s(model, prompt, sampling, WARM_UP_TOKENS)
+    speeds: list[list[float]] = [[] for _ in models]
     with progress("decode speed", DECODE_RUNS * len(models), "runs") as advance:
-
-        def run(model: LanguageModel) -> float:
-            tokens_per_s = _tokens_per_s(model, prompt, sampling, DECODE_TOKENS)
-            advance(1)
-            return tokens_per_s
-
-        rounds = [[run(model) for model in models] for _ in range(DECODE_RUNS)]
-    return [median(runs) for runs in zip(*rounds, strict=True)]
+        for _ in range(DECODE_RUNS):
+            for model, own in zip(models, speeds, strict=True):
+                own.append(_tokens_per_s(model, prompt, sampling, DECODE_TOKENS))
+                advance(1)
+    return [median(own) for own in speeds]
 
 
 def _tokens_per_s(model: LanguageModel, prompt: str, sampling: Sampling, tokens: int) -> float:

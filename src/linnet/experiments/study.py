@@ -15,7 +15,6 @@ from linnet.design.shape import parts_of
 from linnet.design.space import Candidate, Space
 from linnet.design.validation.trained import FEWEST, TrainedModel, TrainedSet
 from linnet.design.validation.validate import Worth, validate, worth_figures, worth_pictures, worth_table
-from linnet.experiments.comparison.figures import ComparedFigures
 from linnet.experiments.comparison.run import compare
 from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.experiments.runner import Runner
@@ -74,11 +73,12 @@ def study(space: Space, settings: StudySettings, training: dict[str, Any], out: 
         )
     candidates = stratified(space, settings.shapes, settings.bands, settings.seed)
     findings = compare(comparison(space, candidates, settings, training), out, runner)
-    models = [
-        (_trained(space, candidate, found), shares_weights(space, candidate))
-        for candidate, found in zip(candidates, findings.runs, strict=True)
-        if found.outcomes
-    ]
+    models = []
+    for candidate, found in zip(candidates, findings.runs, strict=True):
+        if found.outcomes:
+            losses = tuple(outcome.bits_per_byte for outcome in found.outcomes)
+            model = TrainedModel(found.name, parts_of(space.model(candidate)), losses)
+            models.append((model, shares_weights(space, candidate)))
     groups = {
         "all": [model for model, _ in models],
         "shared weights": [model for model, shared in models if shared],
@@ -108,11 +108,6 @@ def comparison(
     return ComparisonSpec.parse(plain, "study")
 
 
-def _trained(space: Space, candidate: Candidate, found: ComparedFigures) -> TrainedModel:
-    losses = tuple(outcome.bits_per_byte for outcome in found.outcomes)
-    return TrainedModel(found.name, parts_of(space.model(candidate)), losses)
-
-
 def _studied(name: str, members: list[TrainedModel], settings: StudySettings) -> Studied:
     trained = TrainedSet(members, "bits per byte", [])
     band = max(FEWEST, len(members) // settings.bands)
@@ -139,7 +134,10 @@ def _plain(model: TrainedModel) -> dict[str, Any]:
 
 def study_tables(groups: Sequence[Studied]) -> list[Table]:
     """The models, from the best; then the scores, group by group."""
-    return [_model_table(groups[0].trained.models), *(_group_table(group) for group in groups)] if groups else []
+    of_groups = [
+        replace(worth_table(group.trained, group.worth, group.band), title=f"Scores: {group.name}") for group in groups
+    ]
+    return [_model_table(groups[0].trained.models), *of_groups] if groups else []
 
 
 def _model_table(models: Sequence[TrainedModel]) -> Table:
@@ -156,10 +154,6 @@ def _model_table(models: Sequence[TrainedModel]) -> Table:
     ]
     columns = ["model", "layers", "widths", "decoder parameters", "bits per byte", "seed by seed"]
     return Table("Models", columns, rows, "Trained on the same text with the same recipe; held-out text, causal.")
-
-
-def _group_table(group: Studied) -> Table:
-    return replace(worth_table(group.trained, group.worth, group.band), title=f"Scores: {group.name}")
 
 
 def study_pictures(groups: Sequence[Studied]) -> list[Picture]:

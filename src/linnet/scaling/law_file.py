@@ -1,7 +1,6 @@
 """Laws by name and by file: the published ones lie in `laws/`, with their sources."""
 
 from pathlib import Path
-from typing import Any
 
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
@@ -30,7 +29,10 @@ def read_law(source: str | Path) -> Law:
     plain = read_json(path)
     if not isinstance(plain, dict):
         raise UserError(f"{path}: expected a mapping with E, A, B, alpha, beta, found {type(plain).__name__}")
-    return _form(plain, path).parse({"name": path.stem, **plain}, str(path))
+    form = plain.get("form", "parametric")
+    if form not in FORMS:
+        raise UserError(f"{path}: form: {form!r}: must be one of {', '.join(FORMS)}")
+    return FORMS[form].parse({"name": path.stem, **plain}, str(path))
 
 
 def published_laws() -> list[Law]:
@@ -45,10 +47,3 @@ def laws_to_plan_with(source: str) -> tuple[Law, list[Law]]:
         return next(one for one in published if one.name == source), published
     own = read_law(source).model_copy(update={"name": source})
     return own, [own, *published]
-
-
-def _form(plain: dict[str, Any], path: Path) -> type[Law]:
-    form = plain.get("form", "parametric")
-    if form not in FORMS:
-        raise UserError(f"{path}: form: {form!r}: must be one of {', '.join(FORMS)}")
-    return FORMS[form]

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from linnet.model.decoder import Decoder
     from linnet.ops.decay.eviction import EvictionPolicy
 
+
+def _of_a_policy(name: str, metavar: str, said: str, default: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=f"Policy: {said}", show_default=default)
+
+
 Kind = Annotated[
     Literal["full", "policy", "bank"] | None,
     typer.Option(
@@ -21,32 +26,18 @@ Kind = Annotated[
         show_default="full",
     ),
 ]
+EACH = "One number, or one for each TED layer"
 TopK = Annotated[
     str | None,
-    typer.Option(
-        "--context-top-k",
-        metavar="K",
-        help="Policy: only the K most relevant tokens stay; 0 for all. One number, or one for each TED layer: 8,8,16.",
-        show_default="0",
-    ),
+    _of_a_policy("--context-top-k", "K", f"only the K most relevant tokens stay; 0 for all. {EACH}: 8,8,16.", "0"),
 ]
 Threshold = Annotated[
     str | None,
-    typer.Option(
-        "--context-threshold",
-        metavar="X",
-        help="Policy: tokens below this relevance go; negative for none. One number, or one for each TED layer.",
-        show_default="1e-8",
-    ),
+    _of_a_policy("--context-threshold", "X", f"tokens below this relevance go; negative for none. {EACH}.", "1e-8"),
 ]
 MinTokens = Annotated[
     str | None,
-    typer.Option(
-        "--context-min-tokens",
-        metavar="N",
-        help="Policy: the N most relevant tokens stay in any case. One number, or one for each TED layer.",
-        show_default="1",
-    ),
+    _of_a_policy("--context-min-tokens", "N", f"the N most relevant tokens stay in any case. {EACH}.", "1"),
 ]
 Show = Annotated[
     bool,

@@ -72,15 +72,13 @@ def apart(ascending: Sequence[float], gap: float) -> list[float]:
     groups: list[list[float]] = []
     for value in ascending:
         groups.append([value])
-        while len(groups) > 1 and _low(groups[-1], gap) - _high(groups[-2], gap) < gap:
+        while len(groups) > 1 and _spread(groups[-1], gap)[0] - _spread(groups[-2], gap)[-1] < gap:
             last = groups.pop()
             groups[-1] += last
-    return [_low(group, gap) + gap * number for group in groups for number in range(len(group))]
+    return [place for group in groups for place in _spread(group, gap)]
 
 
-def _low(group: Sequence[float], gap: float) -> float:
-    return float(np.mean(group)) - gap * (len(group) - 1) / 2
-
-
-def _high(group: Sequence[float], gap: float) -> float:
-    return float(np.mean(group)) + gap * (len(group) - 1) / 2
+def _spread(group: Sequence[float], gap: float) -> list[float]:
+    """As many places, `gap` from each other, about the group's mean."""
+    lowest = float(np.mean(group)) - gap * (len(group) - 1) / 2
+    return [lowest + gap * number for number in range(len(group))]

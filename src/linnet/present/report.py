@@ -63,10 +63,6 @@ class Words:
 Part = Table | Picture | Passage | Facts | Commands | Words
 
 
-def _now() -> str:
-    return datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
-
-
 @dataclass(frozen=True)
 class Report:
     """One answer. `facts`: what it is about; `command`: the line that made it; `conclusion`: what follows."""
@@ -76,4 +72,4 @@ class Report:
     parts: Sequence[Part]
     command: str
     conclusion: str = ""
-    made: str = field(default_factory=_now)
+    made: str = field(default_factory=lambda: datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"))

@@ -109,6 +109,11 @@ class RetentionComparison:
                 found.setdefault(series(one.context), []).append(one)
         return found
 
+    @property
+    def marks(self) -> list[RetentionOutcome]:
+        """What is no policy: all tokens, and the bank."""
+        return [one for one in self.outcomes if not isinstance(one.context, EvictionPolicy)]
+
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON."""
         return {

@@ -83,8 +83,7 @@ def _series(found: RetentionComparison, value: Callable[[RetentionOutcome], floa
     ]
     marks = [
         Series([one.state_bytes], [value(one)], one.name, "*" if one.context == FULL else "D", INK, large=True)
-        for one in found.outcomes
-        if not isinstance(one.context, EvictionPolicy)
+        for one in found.marks
     ]
     return [*lines, *marks]
 
@@ -113,9 +112,7 @@ def layers_plot(found: RetentionComparison) -> Plot:
     x = Axis("layer", low=-0.3, high=len(layers) - 0.7, places=places)
     y = Axis("average context, vectors", "log")
     always = [
-        Series(layers, _contexts(one), one.name, "o:" if one.context == FULL else "o--", INK)
-        for one in found.outcomes
-        if not isinstance(one.context, EvictionPolicy)
+        Series(layers, _contexts(one), one.name, "o:" if one.context == FULL else "o--", INK) for one in found.marks
     ]
     panels = [
         Panel(x, y, [*always, *_by_policy(layers, line)], name) for name, line in (found.lines or {"": []}).items()

@@ -1,9 +1,13 @@
+import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
+
+from linnet.core.notes import LOG, note
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -19,3 +23,11 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder} (set LINNET_DATA)")
     return folder
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """`told()`: the notes of this test so far."""
+    note.cache_clear()  # each is told once per process
+    caplog.set_level(logging.INFO, LOG.name)
+    return lambda: [record.getMessage().removeprefix("note: ") for record in caplog.records if record.name == LOG.name]

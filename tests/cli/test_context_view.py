@@ -24,7 +24,7 @@ from linnet.cli.main import main
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.model.store import save_decoder
+from linnet.model.store import write_model
 
 COLUMNS, LINES = 40, 12
 ERASED = re.compile(r"\r\x1b\[2K(\x1b\[1A\x1b\[2K)*")
@@ -143,8 +143,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, layers: int) -> str:
         decoder.head.bias.fill_(-1000.0)
         decoder.head.bias[[tokenizer.encode(letter)[0] for letter in "abcdefghijklmno\n"]] = 0.0
     path = tmp_path_factory.mktemp("models") / "model"
-    save_decoder(decoder, path)
-    tokenizer.save(path / "tokenizer.json")
+    write_model(path, decoder, tokenizer, {})
     return str(path)
 
 
@@ -247,7 +246,7 @@ def test_a_terminal_that_cannot_be_drawn_on_gets_plain_text(model: str, watch, c
 
 
 def test_what_a_terminal_might_obey_is_not_drawn():
-    assert context_view._folded("a\x1b[5;5H\tb\x07\r", 40) == ["a\ufffd[5;5H b\ufffd\ufffd"]
+    assert context_view._folded("a\x1b[5;5H\tb\x07\r", 40) == ["a\\x1b[5;5H b\\x07\\r"]
 
 
 def test_wide_characters_are_folded_as_the_terminal_folds_them():

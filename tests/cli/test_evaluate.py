@@ -1,5 +1,6 @@
 import json
 import shutil
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -132,7 +133,9 @@ def test_mistakes_are_one_line(capsys, ted, data, tmp_path):
         assert "--device 'cuda'" in _fails(capsys, ted, "--data", data, "--device", "cuda")
 
 
-def test_what_lies_deeper_is_named(capsys, ted, data, tmp_path):
+def test_what_lies_deeper_is_named(capsys, ted, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # short names: a long line is cut
+    tmp_path = Path()
     for part in ("part-1", "whole"):
         (tmp_path / "data" / part).mkdir(parents=True)
         (tmp_path / "data" / part / "manifest.json").touch()

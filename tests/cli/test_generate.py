@@ -16,7 +16,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.inference.weights import Weights
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.model.store import save_decoder
+from linnet.model.store import write_model
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     with torch.no_grad():
         decoder.head.weight[tokenizer.end_id] = 0
     folder = tmp_path_factory.mktemp("models") / "small"
-    save_decoder(decoder, folder)
-    tokenizer.save(folder / "tokenizer.json")
+    write_model(folder, decoder, tokenizer, {})
     return str(folder)
 
 
@@ -231,8 +230,7 @@ def pldr(tmp_path_factory: pytest.TempPathFactory) -> str:
     for parameter in decoder.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     folder = tmp_path_factory.mktemp("models") / "pldr"
-    save_decoder(decoder, folder)
-    tokenizer.save(folder / "tokenizer.json")
+    write_model(folder, decoder, tokenizer, {})
     return str(folder)
 
 

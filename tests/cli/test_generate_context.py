@@ -13,7 +13,7 @@ from linnet.inference.retention import Retentions, layer_sizes
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.model.store import save_decoder
+from linnet.model.store import write_model
 
 TED, ATTENTION = {"kind": "ted"}, {"kind": "attention", "heads": 2}
 DEFAULTS = {"top_k": 0, "threshold": 1e-8, "min_tokens_to_keep": 1}
@@ -34,8 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, mixers: list[dict]) -> str:
         decoder.head.bias.fill_(-1000.0)
         decoder.head.bias[letters] = 0.0
     path = tmp_path_factory.mktemp("models") / "model"
-    save_decoder(decoder, path)
-    tokenizer.save(path / "tokenizer.json")
+    write_model(path, decoder, tokenizer, {})
     return str(path)
 
 

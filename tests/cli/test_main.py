@@ -126,6 +126,9 @@ def test_a_number_that_is_none_is_told_with_what_is_accepted(
     assert capsys.readouterr().err.startswith(f"error: Invalid value for {expected} (see linnet {arguments[0]} ")
 
 
+NO_MEMORY = "out of memory; smaller amounts (of a batch, a context, a model) take less"
+
+
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
@@ -133,6 +136,13 @@ def test_a_number_that_is_none_is_told_with_what_is_accepted(
         (KeyboardInterrupt(), 1, "interrupted\n"),
         (PermissionError(errno.EACCES, "Permission denied", "/out"), 2, "error: /out: Permission denied\n"),
         (OSError(errno.ENOSPC, "No space left on device", "/out"), 1, "error: /out: No space left on device\n"),
+        (OSError(errno.EIO, "Input/output error"), 1, "error: Input/output error\n"),
+        (MemoryError(), 1, f"error: {NO_MEMORY}\n"),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+            1,
+            f"error: {NO_MEMORY}\n",
+        ),
         (typer.Exit(1), 1, ""),
     ],
 )
@@ -144,7 +154,7 @@ def test_an_error_becomes_a_line_and_an_exit_code(
     assert capsys.readouterr() == ("", line)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("a bug"), ValueError("a bug"), OSError("a bug")])
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), ValueError("a bug")])
 def test_a_bug_keeps_its_traceback(raising, error: Exception):
     raising(error)
     with pytest.raises(type(error), match="a bug"):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from linnet.core.atomic import PARTIAL, is_left
+from linnet.core.seal import read_sealed
 from linnet.data.shards import TokenData
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -40,7 +42,7 @@ def test_standard_input_and_json(tmp_path: Path) -> None:
     done = linnet(*arguments, "--json", cwd=tmp_path, stdin=text.encode())
     assert (done.returncode, done.stderr) == (0, b"")
     manifest = json.loads(done.stdout)
-    assert manifest == json.loads((tmp_path / "data" / "manifest.json").read_text())
+    assert manifest == read_sealed(tmp_path / "data" / "manifest.json")
     assert manifest["sources"] == [{"file": "<stdin>", "documents": 3, "bytes": 14}]
 
 
@@ -94,10 +96,6 @@ def test_help_has_an_example_and_names_every_option(tmp_path: Path) -> None:
     assert "Example: linnet prepare stories.txt web.jsonl --tokenizer bpe" in text
 
 
-def partial_folders(folder: Path) -> list[Path]:
-    return list(folder.glob(".data.*.partial"))
-
-
 # A parent that ignores Ctrl-C (a job in the background) hands that down; this undoes it.
 INTERRUPTIBLE = """
 import signal, sys
@@ -112,13 +110,18 @@ def test_killed_while_writing_leaves_nothing_half_written(tmp_path: Path, number
     (tmp_path / "a.txt").write_text(TEXT * 3000)
     command = [sys.executable, "-c", INTERRUPTIBLE, "prepare", "a.txt", "--tokenizer", "bytes", "--out", "data"]
     with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE) as process:
-        while not list(tmp_path.glob(".data.*.partial/train-*.bin")):
+        while not list(tmp_path.glob(f".data.*{PARTIAL}/train-*.bin")):
             assert process.poll() is None
             time.sleep(0.002)
         process.send_signal(number)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == code
-    left = {path.name for path in tmp_path.iterdir()} - {path.name for path in partial_folders(tmp_path)}
-    assert left == {"a.txt"}
+    left = {path for path in tmp_path.iterdir() if is_left(path)}
+    assert {path.name for path in set(tmp_path.iterdir()) - left} == {"a.txt"}
     if number == signal.SIGINT:
-        assert stderr == b"interrupted\n" and not partial_folders(tmp_path)
+        assert stderr == b"interrupted\n" and not left
+    else:
+        (tmp_path / "a.txt").write_text(TEXT)
+        again = linnet("a.txt", "--tokenizer", "bytes", "--out", "data", cwd=tmp_path)
+        assert again.returncode == 0 and b": left by a process that was broken off, removed\n" in again.stderr
+        assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "data"}

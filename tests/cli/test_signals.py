@@ -19,4 +19,4 @@ def test_sigterm_in_the_middle_of_prepare_leaves_nothing_behind(tmp_path: Path):
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
-    assert list(out.parent.iterdir()) == []
+    assert not out.parent.exists()

@@ -18,9 +18,11 @@ from safetensors.torch import save_file
 
 from linnet.cli.main import main
 from linnet.core.errors import UserError
+from linnet.core.seal import seal_files
 from linnet.interop.names import PLDR, TED, published_shapes
 from linnet.interop.ted import END
 from linnet.model.spec import ModelSpec
+from linnet.model.store import CONFIG, RUN, TOKENIZER, WEIGHTS
 from linnet.stories import texts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,6 +127,7 @@ def runs_of(layers: tuple[int, ...], steps: tuple[int, ...]) -> "Maker":
             loss = 1.5 + 50 / told["parameters"] ** 0.5 + 5 / told["tokens"] ** 0.4
             told["validation"] |= {"nats_per_token": loss, "bits_per_byte": loss}
             record.write_text(json.dumps(told))
+            seal_files(record.parent, (CONFIG, WEIGHTS, TOKENIZER, RUN))
             (folder / "metrics.jsonl").write_text("")
 
     return make

@@ -9,11 +9,12 @@ from pathlib import Path
 import typer
 
 from linnet.core.errors import UserError
+from linnet.core.notes import tell
 
 
 def note(line: str) -> None:
     """A line on the standard error: the standard output is for figures and text."""
-    typer.echo(line, err=True)
+    tell(line)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import typer
 
 from linnet.cli.console import invocation, note, stopped_in_a_line
 from linnet.cli.options import AsJson, Device, option
-from linnet.cli.report import echo_json, echo_parts
+from linnet.cli.report import echo, echo_json, echo_parts
 
 
 def demo(
@@ -58,7 +58,7 @@ def demo(
         echo_json({**figures.plain(), "report": str(out / PAGE)})
     else:
         echo_parts(*short_parts(figures))
-        typer.echo(f"\nreport: {out / PAGE}")
+        echo(f"\nreport: {out / PAGE}\n")
 
 
 def _linnet_command() -> str:

@@ -7,6 +7,7 @@ import functools
 import importlib
 import keyword
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from linnet.cli import streams
 from linnet.core.errors import UserError
+from linnet.core.notes import tell
+from linnet.core.text import one_line
 
 VERBS = {
     "demo": "Train three tiny models on the same stories; compare them.",
@@ -132,13 +136,16 @@ def linnet(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit code."""
     if arguments is None:
-        signal.signal(signal.SIGTERM, _leave)
+        streams.guard()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup`
+                signal.signal(number, _leave)
     try:
         code = _invoke(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        _close_output()
+        streams.close_output()
         return 1
     except KeyboardInterrupt:
         return _fail("interrupted", 1)
@@ -147,9 +154,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except typer.TyperException as error:
         return _fail(f"error: {_usage_message(error, sys.argv[1:] if arguments is None else arguments)}", 2)
     except OSError as error:
-        if error.filename is None:
+        if error.filename == "standard output":
+            streams.close_output()
+        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return _fail(f"error: {place}{error.strerror or error}", 2 if isinstance(error, UNUSABLE_PATH) else 1)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_about_memory(error):
             raise
-        return _fail(f"error: {error.filename}: {error.strerror}", 2 if isinstance(error, UNUSABLE_PATH) else 1)
+        return _fail("error: out of memory; smaller amounts (of a batch, a context, a model) take less", 1)
 
 
 def _leave(number: int, frame: Any) -> None:
@@ -167,8 +179,13 @@ def _invoke(arguments: list[str]) -> int:
 
 
 def _fail(line: str, code: int) -> int:
-    print(line, file=sys.stderr)
+    tell(one_line(line))
     return code
+
+
+def _is_about_memory(error: Exception) -> bool:
+    """PyTorch says it in words; what a GPU raises has a class of its own with words of its own."""
+    return isinstance(error, MemoryError) or re.search(r"out of memory|allocate memory", str(error)) is not None
 
 
 def _usage_message(error: typer.TyperException, arguments: Sequence[str]) -> str:
@@ -206,8 +223,3 @@ def _with_value(message: str, error: typer.BadParameter) -> str:
     ]
     accepted = ", ".join(["a whole number" if whole else "a number", *bounds])
     return f"{message.partition(': ')[0]}: {found['input']}: expected {accepted}"
-
-
-def _close_output() -> None:
-    """The reader of our output is gone; let the interpreter's last flush go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

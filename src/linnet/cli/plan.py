@@ -147,7 +147,7 @@ def fit(
 
     Example: linnet plan fit runs/* --hold-out 0.5 --out half.json --report predicted
     """
-    from linnet.core.files import write_json
+    from linnet.core.seal import write_sealed
     from linnet.scaling.fit import FitSettings, fit_runs
     from linnet.scaling.fit_pictures import fit_pictures
     from linnet.scaling.fit_tables import fit_tables, fitted_law
@@ -164,7 +164,7 @@ def fit(
     law = fitted_law(found, study.bytes_per_token, invocation())
     plain = law.model_dump(mode="json")
     note_replaced(out)
-    write_json(out, plain)
+    write_sealed(out, plain)
     note(f"law: {out}")
     for line in law.warnings:
         note(f"warning: {line}")

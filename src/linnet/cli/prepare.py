@@ -7,10 +7,10 @@ import typer
 
 from linnet.cli.console import note
 from linnet.cli.options import AsJson, option
-from linnet.cli.report import echo_json, echo_parts
+from linnet.cli.report import echo, echo_json, echo_parts
 
 if TYPE_CHECKING:
-    from linnet.data.shards import Manifest
+    from linnet.data.manifest import Manifest
 
 
 def prepare(
@@ -76,11 +76,11 @@ def _print_table(manifest: "Manifest", out: Path) -> None:
         for name, split in manifest.splits.items()
     ]
     echo_parts(Table("", ("split", "documents", "tokens", "bytes", "bytes per token"), rows))
-    typer.echo(f"tokenizer: {manifest.tokenizer.kind}, {manifest.tokenizer.vocab_size:,} tokens")
+    echo(f"tokenizer: {manifest.tokenizer.kind}, {manifest.tokenizer.vocab_size:,} tokens\n")
     wanted, got = _wanted_vocab_size(manifest), manifest.tokenizer.vocab_size
     if got < wanted:
-        typer.echo(f"note: the text is too small for {wanted:,} tokens, the tokenizer has {got:,}")
-    typer.echo(f"written to {out}")
+        echo(f"note: the text is too small for {wanted:,} tokens, the tokenizer has {got:,}\n")
+    echo(f"written to {out}\n")
 
 
 def _warn_of_share(manifest: "Manifest") -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from linnet.cli.console import invocation, note
+from linnet.core.text import printable
 
 if TYPE_CHECKING:
     from linnet.model.decoder import Decoder
@@ -38,7 +39,7 @@ def show(
         echo_json(figures)
     else:
         report = Report(title, facts, parts, invocation(), conclusion)
-        echo(report_text(report, width_of_terminal(), sys.stdout.isatty()))
+        _write(report_text(report, width_of_terminal(), sys.stdout.isatty()))
 
 
 def echo_json(figures: Any) -> None:
@@ -51,12 +52,19 @@ def echo_parts(*parts: "Part") -> None:
     from linnet.present.terminal import parts_lines, width_of_terminal
 
     lines = [*parts_lines(parts, width_of_terminal(), sys.stdout.isatty())]
-    echo("".join(f"{line}\n" for line in lines[1:]))
+    _write("".join(f"{line}\n" for line in lines[1:]))
 
 
 def echo(text: str) -> None:
-    """On the standard output at once, as UTF-8 whatever the terminal's encoding: a character is never cut."""
-    typer.echo(text.encode(), nl=False)
+    """On the standard output at once, as UTF-8 whatever the terminal's encoding: a character is never cut.
+
+    A terminal gets nothing that it would obey; a file or pipe gets the text as it is.
+    """
+    _write(printable(text) if sys.stdout.isatty() else text)
+
+
+def _write(text: str) -> None:
+    typer.echo(text.encode(errors="surrogateescape"), nl=False)
 
 
 def echo_model_made(decoder: "Decoder", out: Path, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from linnet.cli.options import AsJson
-from linnet.cli.report import echo_json, echo_parts
+from linnet.cli.report import echo, echo_json, echo_parts
 from linnet.core.errors import UserError
 from linnet.present import numbers
 from linnet.present.table import Table
@@ -99,7 +99,7 @@ def show(
         layers = f"{row['layers']} layer{'s' * (row['layers'] > 1)}"
         shape = f"{layers} of width {_widths(row)} ({', '.join(row['mixers'])})"
         vocabulary = f"vocabulary {description.vocab_size:,}, context {description.context_length:,}"
-        typer.echo(f"{description.name}: {shape}, {vocabulary}\n")
+        echo(f"{description.name}: {shape}, {vocabulary}\n\n")
         echo_parts(*_tables(figures, dtype))
 
 

@@ -7,7 +7,7 @@ import typer
 
 from linnet.cli.console import invocation, note
 from linnet.cli.options import AsJson, option
-from linnet.cli.report import echo_json, echo_parts
+from linnet.cli.report import echo, echo_json, echo_parts
 from linnet.present import numbers
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def train(
         with terminal_watch() as watch:
             result = train_run(run, out, watch, command=command)
     except BrokenDownError as error:
-        typer.echo(f"error: {error}", err=True)
+        note(f"error: {error}")
         raise typer.Exit(1) from None
     if as_json:
         echo_json({"run": str(result.folder), "model": str(result.model), **result.summary})
@@ -87,7 +87,7 @@ def train(
         _print_table(result)
     if not result.finished:
         step, steps = result.summary["step"], result.summary["steps"]
-        typer.echo(f"stopped at step {step} of {steps}; saved; the same command goes on", err=True)
+        note(f"stopped at step {step} of {steps}; saved; the same command goes on")
         raise typer.Exit(1)
 
 
@@ -95,7 +95,7 @@ def _print_table(result: "RunResult") -> None:
     from linnet.present.table import Table
 
     echo_parts(Table("", ("", ""), _rows(result.summary), text=True))
-    typer.echo(f"model: {result.model} (the weights of step {result.summary['step']})")
+    echo(f"model: {result.model} (the weights of step {result.summary['step']})\n")
 
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:

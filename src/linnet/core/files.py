@@ -1,63 +1,38 @@
-"""Writing files so that nobody ever sees half of one: a temporary name beside the target, then a rename."""
+"""Reading and writing text and JSON: bounded before it is read, whole or not at all when written."""
 
+import errno
 import hashlib
 import json
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import select
+import stat
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from linnet.core.atomic import atomic_path
 from linnet.core.errors import UserError
 
+MOST_TEXT_BYTES = 256 << 20
+"""Of a file that is read at once: a tokenizer of a million tokens has a fifth of it."""
 
-@contextmanager
-def atomic_path(target: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `target`; it takes the target's name only if the block ends without error."""
-    target = Path(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _naming(target):
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
-        os.close(handle)
-        temporary = Path(name)
-        try:
-            yield temporary
-            temporary.chmod(0o666 & ~_umask())
-            _flush(temporary)
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+MOST_DEPTH, MOST_VALUES = 60, 200_000
+"""Of what a person describes: nested so deep, so many values, those counted again that a YAML alias repeats."""
 
+MOST_BITS = 100
+"""Of a whole number."""
 
-@contextmanager
-def atomic_directory(target: str | Path) -> Iterator[Path]:
-    """Yield a temporary directory beside `target`; it replaces the target only if the block ends without error."""
-    target = Path(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _naming(target):
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-        try:
-            yield temporary
-            temporary.chmod(0o777 & ~_umask())
-            for path in temporary.rglob("*"):
-                if path.is_file():
-                    _flush(path)
-            _swap(temporary, target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+PIPE_WAIT_S = 20.0
 
+_BLOCK_BYTES = 1 << 20
 
-@contextmanager
-def _naming(target: Path) -> Iterator[None]:
-    """What the system says of a temporary name, or of a file below one, is said of the target: nobody else knows it."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None or f"/.{target.name}." not in str(error.filename):
-            raise
-        raise OSError(error.errno, error.strerror, str(target)) from error
+_REASONS = {
+    errno.ENOENT: "no such file",
+    errno.ENOTDIR: "no such file",
+    errno.EISDIR: "is a directory, expected a file",
+    errno.EACCES: "no permission to read it",
+    errno.ELOOP: "a link that leads to itself",
+}
 
 
 def write_text(target: str | Path, text: str) -> None:
@@ -67,62 +42,104 @@ def write_text(target: str | Path, text: str) -> None:
 
 
 def write_json(target: str | Path, value: Any) -> None:
-    """Write a value as indented JSON, atomically."""
-    write_text(target, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Write a value as indented JSON, atomically; names that are no UTF-8 are written as escapes."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if not _is_unicode(text):
+        text = json.dumps(value, indent=2)
+    write_text(target, text + "\n")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def sha256_of(path: str | Path) -> str:
     """SHA-256 of a file's content, in hexadecimal."""
-    with Path(path).open("rb") as handle:
+    with open_file(path) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def read_json(path: str | Path) -> Any:
     """Read a JSON file; a missing or malformed one is a `UserError` that names the file (and the line)."""
+    return parse_json(read_text(path), str(path))
+
+
+def parse_json(text: str, origin: str) -> Any:
+    """Plain data from JSON; `UserError` names `origin`, where it comes from."""
     try:
-        return json.loads(read_text(path))
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from error
+        raise UserError(f"{origin}, line {error.lineno}: not valid JSON ({error.msg})") from error
+    except (RecursionError, ValueError):  # ValueError: a number of thousands of digits
+        raise UserError(f"{origin}: not valid JSON (numbers or nesting beyond limits)") from None
 
 
-def read_text(path: str | Path) -> str:
-    """Read a UTF-8 file; a missing or undecodable one is a `UserError` that names the file."""
+def read_text(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> str:
+    """Read a UTF-8 file, or a pipe; what cannot be read, or is larger, is a `UserError` that names the file."""
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a directory, expected a file") from None
-    except PermissionError:
-        raise UserError(f"{path}: no permission to read it") from None
+        return read_bytes(path, most_bytes).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text (byte {error.start})") from error
 
 
-def _swap(temporary: Path, target: Path) -> None:
-    """Put `temporary` in the place of `target`; an older target is removed only after the new one stands."""
-    if not target.exists():
-        temporary.replace(target)
-        return
-    retired = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
+def read_bytes(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
+    """Read a file, or a pipe, whole; `UserError` as from `read_text`."""
+    content = bytearray()
+    with open_file(path, pipes=True) as handle:
+        while block := handle.read(_BLOCK_BYTES):
+            content += block
+            if len(content) > most_bytes:
+                raise UserError(f"{path}: expected a file of at most {most_bytes:,} bytes")
+    return bytes(content)
+
+
+def open_file(path: str | Path, pipes: bool = False) -> BufferedReader:
+    """Open a file for reading; `UserError` names one that is missing, a folder, a device, or a pipe without a writer.
+
+    pipes: whether one is accepted (`<(command)`): it has to begin within `PIPE_WAIT_S`.
+    """
     try:
-        target.replace(retired / target.name)
-        temporary.replace(target)
-    except BaseException:  # Ctrl-C between the two as well
-        if not target.exists():
-            (retired / target.name).replace(target)
-        shutil.rmtree(retired, ignore_errors=True)
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte
+        reason = _REASONS.get(getattr(error, "errno", None) or 0, getattr(error, "strerror", None) or str(error))
+        raise UserError(f"{path}: {reason}") from None
+    try:
+        _check_kind(handle, path, pipes)
+        os.set_blocking(handle, True)
+    except BaseException:
+        os.close(handle)
         raise
-    shutil.rmtree(retired, ignore_errors=True)
+    return os.fdopen(handle, "rb")
 
 
-def _flush(path: Path) -> None:
-    """Push a file's bytes to the disk, so that a power cut after the rename cannot leave an empty file."""
-    with path.open("rb") as handle:
-        os.fsync(handle.fileno())
+def _check_kind(handle: int, path: str | Path, pipes: bool) -> None:
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise UserError(f"{path}: {_REASONS[errno.EISDIR]}")
+    if not pipes or not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        raise UserError(f"{path}: a device or pipe, expected a file")
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    if not poll.poll(PIPE_WAIT_S * 1000):
+        raise UserError(f"{path}: a pipe into which nobody wrote for {PIPE_WAIT_S:.0f} s, expected a file")
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def check_extent(value: Any, origin: str) -> None:
+    """`UserError` for plain data that is nested deeper, or has more values, than anything that a person describes."""
+    left, seen = [(value, 0)], 0
+    while left:
+        node, depth = left.pop()
+        children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        seen += len(children)
+        if isinstance(node, int) and node.bit_length() > MOST_BITS:
+            raise UserError(f"{origin}: a number of {node.bit_length()} bits; expected at most {MOST_BITS}")
+        if depth > MOST_DEPTH or seen > MOST_VALUES:
+            accepted = f"at most {MOST_DEPTH} levels and {MOST_VALUES:,} values"
+            raise UserError(f"{origin}: nested too deep or too large; expected {accepted}")
+        left.extend((child, depth + 1) for child in children)

@@ -4,14 +4,38 @@ import copy
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Annotated, Any, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from linnet.core.errors import UserError
-from linnet.core.files import read_text
+from linnet.core.files import MOST_BITS, MOST_DEPTH, check_extent, read_text
 from linnet.core.guess import meant
+
+MOST_YAML_BYTES = 1 << 20
+"""Of a description: a thousand times what one has."""
+
+MOST_COUNT = 2**63 - 1
+"""No whole number in a description is larger: 64 bits hold it."""
+
+
+Extent = Annotated[int, Field(gt=0, le=1 << 16)]
+"""Of what is computed at once: a side of a matrix, the sequences of a batch. Two such sides are a matrix of 17 GB."""
+
+MOST_VOCABULARY = 1 << 22
+"""Tokens: the largest vocabularies in use have a million."""
+
+Vocabulary = Annotated[int, Field(gt=0, le=MOST_VOCABULARY)]
+
+Count = Annotated[int, Field(gt=0, le=1 << 12)]
+"""Of things that are made, or trained, one by one: layers, shapes, batches of a step."""
+
+Amount = Annotated[int, Field(gt=0, le=1 << 48)]
+"""Of tokens or steps: more than all text that there is."""
+
+Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
+"""What the random generators take."""
 
 
 class Spec(BaseModel):
@@ -46,8 +70,16 @@ class Spec(BaseModel):
         for name, field in cls.model_fields.items():
             value = data.get(name) if isinstance(data, dict) else None
             if isinstance(value, bool) and _is_number(field.annotation):
-                raise ValueError(f"{name}: {value}: must be a number")
+                raise ValueError(f"{name}: {_short(value)}: must be a number")
         return data
+
+    @model_validator(mode="after")
+    def _no_number_beyond_counting(self) -> Self:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, int) and abs(value) > MOST_COUNT:
+                raise ValueError(f"{name}: {_short(value)}: must be at most {MOST_COUNT}")
+        return self
 
     @classmethod
     def parse(cls, value: Any, origin: str, assigned: Collection[str] = (), assigned_by: str = "`set` ") -> Self:
@@ -143,16 +175,28 @@ def _child(data: Any, part: int | str) -> Any:
     return data[part] if isinstance(data, list) and isinstance(part, int) and part < len(data) else None
 
 
+_VALUE_ERRORS = (ValueError, OverflowError, AttributeError, LookupError, TypeError)
+"""What PyYAML raises for values that are none of their kind: the 30th of February, `!!timestamp x`, `!!int ''`."""
+
+
 def read_yaml(path: str | Path) -> Any:
     """Plain data from a YAML file; a malformed one is a `UserError` that names file and line."""
-    text = read_text(path)
+    return parse_yaml(read_text(path, MOST_YAML_BYTES), str(path))
+
+
+def parse_yaml(text: str, path: str) -> Any:
+    """Plain data from YAML; `UserError` names `path`, where it comes from, and the line."""
     try:
-        return yaml.load(text, Loader=_UniqueKeys)
+        plain = yaml.load(text, Loader=_UniqueKeys)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise UserError(f"{path}, line {line}: not valid YAML ({error.problem})") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: the 30th of February
+    except RecursionError:
+        raise UserError(f"{path}: not valid YAML (nested too deep)") from None
+    except (yaml.YAMLError, *_VALUE_ERRORS) as error:
         raise UserError(f"{path}: not valid YAML ({error})") from error
+    check_extent(plain, path)
+    return plain
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -178,6 +222,8 @@ def override(data: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
     result = copy.deepcopy(data)
     for assignment in assignments:
         path, value = read_assignment(assignment)
+        if path.count(".") > MOST_DEPTH:
+            raise UserError(field="set", value=_short(assignment), accepted=f"at most {MOST_DEPTH} levels of fields")
         _assign(result, path.split("."), value, assignment)
     return result
 
@@ -189,8 +235,11 @@ def read_assignment(assignment: str) -> tuple[str, Any]:
         raise UserError(field="set", value=assignment, accepted="section.key=value")
     try:
         value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
+    except (yaml.YAMLError, *_VALUE_ERRORS):
         raise UserError(f"{text!r} is not a valid YAML value", field="set", value=assignment) from None
+    except RecursionError:
+        raise UserError("nested too deep", field="set", value=_short(assignment), accepted="a YAML value") from None
+    check_extent(value, f"set {_short(assignment)}")
     return path.strip(), _number(value)
 
 
@@ -219,5 +268,7 @@ def _number(value: Any) -> Any:
 
 
 def _short(value: Any, limit: int = 60) -> str:
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        return f"a number of {value.bit_length():,} bits"
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

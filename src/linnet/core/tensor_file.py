@@ -1,13 +1,41 @@
-"""Reading safetensors files: tensors by name, never a pickle; what cannot be read is said in one line."""
+"""Safetensors files: tensors by name, never a pickle; what cannot be read or written is said in one line."""
 
+import errno
+import json
+import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from blake3 import blake3
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from linnet.core.atomic import atomic_path, check_room
 from linnet.core.errors import UserError
+from linnet.core.files import open_file
+from linnet.core.seal import ALTERED, SEAL
+
+
+def write_tensors(
+    path: str | Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None, seal: bool = False
+) -> None:
+    """Write tensors, and `notes` as the file's metadata, atomically; `OSError` where there is no room for them.
+
+    seal: a hash of all that goes with them, for a file that stands in no folder with a manifest.
+    """
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    check_room(Path(path), sum(tensor.numel() * tensor.element_size() for tensor in plain.values()))
+    metadata = dict(notes or {}) | ({SEAL: _seal(plain, notes or {})} if seal else {})
+    with atomic_path(path) as temporary:
+        try:
+            save_file(plain, temporary, metadata or None)
+        except SafetensorError as error:
+            code = re.search(r"os error (\d+)", str(error))
+            number = int(code[1]) if code else errno.EIO
+            raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def read_tensors(
@@ -15,13 +43,30 @@ def read_tensors(
 ) -> dict[str, Tensor]:
     """The tensors of a safetensors file, on `device`; on the CPU they lie as the file does, which may be unaligned.
 
-    `UserError` names a file that is missing, unreadable, or, in the words of `otherwise`, no such file.
+    `UserError` names a file that is missing, unreadable, changed since it was sealed, or, in the words of `otherwise`,
+    no such file.
     """
-    if not Path(path).is_file():
-        raise UserError(f"{path}: {'is a directory, expected a file' if Path(path).is_dir() else 'no such file'}")
+    open_file(path).close()
     try:
-        return load_file(path, device=str(device))
+        with safe_open(path, framework="pt") as file:
+            notes = file.metadata() or {}
+        tensors = load_file(path)
     except SafetensorError as error:
         raise UserError(f"{path}: {otherwise} ({error})") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+    found = notes.pop(SEAL, None)
+    if found is not None and found != _seal(tensors, notes):
+        raise UserError(f"{path}: {ALTERED}; expected it unchanged")
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def _seal(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
+    """BLAKE3 of names, kinds, shapes and bytes of the tensors, and of the notes."""
+    hashed = blake3()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        hashed.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        hashed.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    hashed.update(json.dumps(dict(notes), sort_keys=True).encode())
+    return hashed.hexdigest()[:32]

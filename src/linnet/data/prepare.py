@@ -8,12 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError
-from linnet.core.files import atomic_directory
-from linnet.data.shards import (
-    SHARD_TOKENS,
+from linnet.data.manifest import (
     Manifest,
-    ShardWriter,
     SourceInfo,
     SplitInfo,
     TokenizerInfo,
@@ -21,6 +19,7 @@ from linnet.data.shards import (
     token_dtype,
     write_manifest,
 )
+from linnet.data.shards import SHARD_TOKENS, ShardWriter
 from linnet.data.sources import STDIN, Source
 from linnet.data.split import Split, Survey, below, check_fraction, content_hash
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
@@ -67,7 +66,7 @@ def prepare(
     out = _checked_target(out, overwrite)
     check_fraction(validation)
     given = _given_tokenizer(tokenizer, vocab_size)
-    with _disk_errors_name(out), ExitStack() as stack:
+    with _made(out, overwrite) as folder, ExitStack() as stack:
         corpus, fraction = _corpus_of(_open_sources(stack, inputs, field, separator), validation)
         settings = {
             "tokenizer": tokenizer,
@@ -77,7 +76,7 @@ def prepare(
             "validation": fraction,
         }
         encoder = given or _train(corpus, tokenizer, vocab_size)
-        return _write(out, corpus, encoder, settings, shard_tokens)
+        return _write(folder, corpus, encoder, settings, shard_tokens)
 
 
 def read_split(inputs: list[str]) -> dict[Split, list[str]]:
@@ -111,9 +110,9 @@ def prepare_texts(
     source = SourceInfo(file=name, documents=len(documents), bytes=text_bytes)
     corpus = _Corpus(lambda: iter(documents), [source])
     settings = {"tokenizer": tokenizer, "vocab_size": vocab_size}
-    with _disk_errors_name(out):
+    with _made(out, overwrite) as folder:
         encoder = given or _train(corpus, tokenizer, vocab_size)
-        return _write(out, corpus, encoder, settings, SHARD_TOKENS)
+        return _write(folder, corpus, encoder, settings, SHARD_TOKENS)
 
 
 def _checked_target(out: str | Path, overwrite: bool) -> Path:
@@ -135,14 +134,11 @@ def _checked_target(out: str | Path, overwrite: bool) -> Path:
 
 
 @contextmanager
-def _disk_errors_name(out: Path) -> Iterator[None]:
-    """The system does not say which file did not fit on a full disk; whoever reports the error needs a name."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None:
-            raise OSError(error.errno, error.strerror or str(error), str(out)) from error
-        raise
+def _made(out: Path, overwrite: bool) -> Iterator[Path]:
+    """The folder to write into, which becomes `out` when all is there; of several processes one has it."""
+    with atomic_directory(out) as folder:
+        _checked_target(out, overwrite)  # another process may have been faster
+        yield folder
 
 
 def _open_sources(stack: ExitStack, inputs: list[str], field: str | None, separator: str | None) -> list[Source]:
@@ -218,23 +214,22 @@ def _training_sample(corpus: _Corpus, share: float, advance: Advance) -> Iterato
 
 
 def _write(
-    out: Path, corpus: _Corpus, tokenizer: Tokenizer, settings: Mapping[str, object], shard_tokens: int
+    folder: Path, corpus: _Corpus, tokenizer: Tokenizer, settings: Mapping[str, object], shard_tokens: int
 ) -> Manifest:
-    """Last pass: the shards; the folder appears when all is written."""
-    with atomic_directory(out) as folder:
-        splits = _write_splits(folder, corpus, tokenizer, shard_tokens)
-        if sum(split.bytes for split in splits.values()) != corpus.text_bytes:
-            names = ", ".join(source.file for source in corpus.sources)
-            raise UserError(f"{names}: changed while being read")
-        manifest = Manifest(
-            tokenizer=TokenizerInfo(kind=tokenizer.kind, vocab_size=tokenizer.vocab_size, hash=tokenizer.hash),
-            dtype=token_dtype(tokenizer.vocab_size),
-            splits=splits,
-            sources=corpus.sources,
-            settings=dict(settings),
-        )
-        tokenizer.save(folder / TOKENIZER)
-        write_manifest(folder, manifest)
+    """Last pass: the shards, and what describes them."""
+    splits = _write_splits(folder, corpus, tokenizer, shard_tokens)
+    if sum(split.bytes for split in splits.values()) != corpus.text_bytes:
+        names = ", ".join(source.file for source in corpus.sources)
+        raise UserError(f"{names}: changed while being read")
+    manifest = Manifest(
+        tokenizer=TokenizerInfo(kind=tokenizer.kind, vocab_size=tokenizer.vocab_size, hash=tokenizer.hash),
+        dtype=token_dtype(tokenizer.vocab_size),
+        splits=splits,
+        sources=corpus.sources,
+        settings=dict(settings),
+    )
+    tokenizer.save(folder / TOKENIZER)
+    write_manifest(folder, manifest)
     return manifest
 
 

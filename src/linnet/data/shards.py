@@ -1,85 +1,30 @@
 """Token shards on disk: written as a stream, read through memory maps.
 
 A data folder holds `manifest.json`, `tokenizer.json`, and per split `train-00000.bin`, ...: little-endian token ids and
-nothing else. Every document is stored as the end token and then its tokens, and one end token closes the split: so
-each document begins after an end token, and each end is predicted once.
+nothing else. A block of them is checked against the manifest's hash when it is first read. Every document is stored as
+the end token and then its tokens, and one end token closes the split: so each document begins after an end token, and
+each end is predicted once.
 """
 
-import re
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
 
 from linnet.core.errors import UserError
-from linnet.core.files import read_json, write_json
-from linnet.core.spec import Spec
+from linnet.core.notes import note
+from linnet.core.seal import ALTERED, MANIFEST, digest
+from linnet.data.manifest import Manifest, ShardInfo, SplitInfo, read_manifest, token_dtype
 from linnet.data.split import Split
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 
-VERSION = 1
-MANIFEST = "manifest.json"
 SHARD_TOKENS = 100_000_000
-_OWN_FILE = re.compile(r"manifest\.json|tokenizer\.json|(train|validation)-\d{5,}\.bin")
-
-
-class ShardInfo(Spec):
-    """One file of token ids."""
-
-    file: str = Field(pattern=r"^(train|validation)-\d{5,}\.bin$")
-    tokens: int = Field(gt=0)
-
-
-class SplitInfo(Spec):
-    """One side of the data. `tokens` counts the end tokens; `bytes` is the UTF-8 size of the documents' text."""
-
-    tokens: int
-    documents: int
-    bytes: int
-    shards: list[ShardInfo]
-
-
-class SourceInfo(Spec):
-    """One input, as it was named, with what was found in it."""
-
-    file: str
-    documents: int
-    bytes: int
-
-
-class TokenizerInfo(Spec):
-    """Which tokenizer the ids belong to."""
-
-    kind: str
-    vocab_size: int
-    hash: str
-
-
-class Manifest(Spec):
-    """What a data folder holds and how it was made."""
-
-    version: Literal[1] = 1
-    tokenizer: TokenizerInfo
-    dtype: Literal["uint16", "uint32"]
-    splits: dict[Split, SplitInfo]
-    sources: list[SourceInfo]
-    settings: dict[str, Any]
-
-    @field_validator("splits")
-    @classmethod
-    def _both(cls, splits: dict[Split, SplitInfo]) -> dict[Split, SplitInfo]:
-        if len(splits) != 2:
-            raise ValueError("expected both train and validation")
-        return splits
-
-
-def token_dtype(vocab_size: int) -> Literal["uint16", "uint32"]:
-    """The smallest unsigned type that holds every id."""
-    return "uint16" if vocab_size <= 1 << 16 else "uint32"
+BLOCK_BYTES = 1 << 20
+"""Of a shard, under one hash: small, for a window that is read alone; large, for few hashes."""
 
 
 class ShardWriter:
@@ -92,6 +37,7 @@ class ShardWriter:
         self._shard_tokens = shard_tokens
         self._handle: BinaryIO | None = None
         self._counts: list[int] = []
+        self._hashes: list[BlockHashes] = []
 
     def __enter__(self) -> "ShardWriter":
         return self
@@ -107,13 +53,18 @@ class ShardWriter:
                 self._open_next()
             assert self._handle is not None
             part = tokens[: self._shard_tokens - self._counts[-1]]
-            self._handle.write(part.astype(self._dtype).tobytes())
+            content = part.astype(self._dtype).tobytes()
+            self._handle.write(content)
+            self._hashes[-1].add(content)
             self._counts[-1] += len(part)
             tokens = tokens[len(part) :]
 
     def info(self, documents: int, text_bytes: int) -> SplitInfo:
         """The manifest's entry for what was written."""
-        shards = [ShardInfo(file=self._file(n), tokens=count) for n, count in enumerate(self._counts)]
+        shards = [
+            ShardInfo(file=self._file(number), tokens=count, blocks=hashes.all())
+            for number, (count, hashes) in enumerate(zip(self._counts, self._hashes, strict=True))
+        ]
         return SplitInfo(tokens=sum(self._counts), documents=documents, bytes=text_bytes, shards=shards)
 
     def _open_next(self) -> None:
@@ -121,15 +72,70 @@ class ShardWriter:
             self._handle.close()
         self._handle = (self._folder / self._file(len(self._counts))).open("wb")
         self._counts.append(0)
+        self._hashes.append(BlockHashes())
 
     def _file(self, number: int) -> str:
         return f"{self._split}-{number:05d}.bin"
 
 
+class BlockHashes:
+    """The hashes of a file's blocks, as it is written."""
+
+    def __init__(self) -> None:
+        self._done: list[str] = []
+        self._rest = bytearray()
+
+    def add(self, content: bytes) -> None:
+        """What was written next."""
+        self._rest += content
+        while len(self._rest) >= BLOCK_BYTES:
+            self._done.append(digest(bytes(self._rest[:BLOCK_BYTES])))
+            del self._rest[:BLOCK_BYTES]
+
+    def all(self) -> list[str]:
+        """Those of all that was written, the last of what is left."""
+        return [*self._done, digest(bytes(self._rest))] if self._rest else list(self._done)
+
+
+class Shard:
+    """The token ids of a file, `[N]`, mapped. A block is checked when it is first read: its hash, where `blocks` has
+    it, and that every id is below `vocab_size`, where that is given.
+    """
+
+    def __init__(
+        self, tokens: NDArray[Any], name: str = "", vocab_size: int | None = None, blocks: list[str] | None = None
+    ) -> None:
+        self._tokens, self._name, self._vocab_size, self._blocks = tokens, name, vocab_size, blocks
+        self._checked: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Tokens `[stop - start]`, as far as there are any. `UserError` names the file and what is wrong in it."""
+        part = self._tokens[start:stop]
+        size = self._tokens.itemsize
+        for block in range(start * size // BLOCK_BYTES, -(-(start + len(part)) * size // BLOCK_BYTES)):
+            if block not in self._checked:
+                self._check(block)
+                self._checked.add(block)
+        return part
+
+    def _check(self, block: int) -> None:
+        width = BLOCK_BYTES // self._tokens.itemsize
+        part = self._tokens[block * width : (block + 1) * width]
+        if self._blocks is not None and digest(part.tobytes()) != self._blocks[block]:
+            place = f"tokens {block * width:,} to {block * width + len(part):,}"
+            raise UserError(f"{self._name}, {place}: {ALTERED}; prepare the text again")
+        if self._vocab_size is not None and int(part.max()) >= self._vocab_size:
+            accepted = f"below {self._vocab_size:,}, the size of the vocabulary"
+            raise UserError(f"{self._name}: token {part.max()}: expected one {accepted}")
+
+
 class TokenSequence:
     """The tokens of one split as one long sequence over memory-mapped shards."""
 
-    def __init__(self, name: str, shards: list[NDArray[Any]]) -> None:
+    def __init__(self, name: str, shards: Sequence[Shard]) -> None:
         self.name = name
         self._shards = shards
         self._starts = [0, *accumulate(len(shard) for shard in shards)]
@@ -145,7 +151,7 @@ class TokenSequence:
         while filled < count:
             number = bisect_right(self._starts, start + filled) - 1
             offset = start + filled - self._starts[number]
-            part = self._shards[number][offset : offset + count - filled]
+            part = self._shards[number].read(offset, offset + count - filled)
             tokens[filled : filled + len(part)] = part
             filled += len(part)
         return tokens
@@ -153,7 +159,8 @@ class TokenSequence:
     def positions(self, token: int) -> NDArray[np.int64]:
         """Where a token stands, ascending."""
         found = [
-            start + np.flatnonzero(shard == token) for start, shard in zip(self._starts, self._shards, strict=False)
+            start + np.flatnonzero(shard.read(0, len(shard)) == token)
+            for start, shard in zip(self._starts, self._shards, strict=False)
         ]
         return np.concatenate(found, dtype=np.int64) if found else np.empty(0, dtype=np.int64)
 
@@ -179,7 +186,7 @@ class TokenData:
             )
         for split in manifest.splits.values():
             for shard in split.shards:
-                _check_size(folder / shard.file, shard.tokens * np.dtype(manifest.dtype).itemsize)
+                _check_shard(folder / shard.file, shard, np.dtype(manifest.dtype).itemsize)
         return cls(folder, manifest, tokenizer)
 
     def check_tokenizer(self, path: Path) -> None:
@@ -194,39 +201,22 @@ class TokenData:
     def split(self, name: Split) -> TokenSequence:
         """The tokens of `train` or `validation`."""
         info = self.manifest.splits[name]
-        dtype = np.dtype(self.manifest.dtype).newbyteorder("<")
-        shards = [np.memmap(self.folder / shard.file, dtype=dtype, mode="r") for shard in info.shards]
-        return TokenSequence(f"{self.folder}: {name}", list(shards))
+        return TokenSequence(f"{self.folder}: {name}", [self._shard(shard) for shard in info.shards])
+
+    def _shard(self, info: ShardInfo) -> Shard:
+        path = self.folder / info.file
+        tokens = np.memmap(path, dtype=np.dtype(self.manifest.dtype).newbyteorder("<"), mode="r")
+        return Shard(tokens, str(path), self.tokenizer.vocab_size, info.blocks)
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a data folder; `UserError` where there is none, or of a version that is not known."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        parts = sorted(str(manifest.parent) for manifest in folder.glob(f"*/{MANIFEST}"))
-        instead = f"expected one of {', '.join(parts)}" if parts else "make one with `linnet prepare`"
-        raise UserError(f"{folder}: not a data folder (no {MANIFEST}); {instead}")
-    data = read_json(path)
-    version = data.get("version") if isinstance(data, dict) else None
-    if version != VERSION:
-        raise UserError(f"{path}: version: {version!r}: expected {VERSION}; prepare the text again")
-    return Manifest.parse(data, str(path))
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write `manifest.json`."""
-    write_json(folder / MANIFEST, manifest.model_dump())
-
-
-def holds_only_data(folder: Path) -> bool:
-    """Whether a folder is a data folder with nothing else in it, so that replacing it loses nothing else."""
-    names = [path.name for path in folder.iterdir()]
-    return MANIFEST in names and all(_OWN_FILE.fullmatch(name) for name in names)
-
-
-def _check_size(path: Path, expected_bytes: int) -> None:
+def _check_shard(path: Path, info: ShardInfo, token_bytes: int) -> None:
+    expected_bytes = info.tokens * token_bytes
     if not path.is_file():
         raise UserError(f"{path}: missing, {MANIFEST} lists it")
     size_bytes = path.stat().st_size
     if size_bytes != expected_bytes:
         raise UserError(f"{path}: {size_bytes} bytes, {MANIFEST} says {expected_bytes}")
+    if info.blocks is None:
+        note(f"{path.parent}: made by an earlier linnet: its shards have no hashes, and are taken as they are")
+    elif len(info.blocks) != -(-expected_bytes // BLOCK_BYTES):
+        raise UserError(f"{path.parent / MANIFEST}: {len(info.blocks)} blocks of {path.name}; prepare it again")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from linnet.core.errors import UserError
+from linnet.core.files import open_file
 from linnet.present.progress import Advance
 
 DEFAULT_SEPARATOR = "<|endoftext|>"
@@ -127,14 +128,9 @@ def _kind_of(path: str | Path) -> str:
 
 
 def _open(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a directory, expected files (for example {path}/*.txt)") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    if path.is_dir():
+        raise UserError(f"{path}: is a directory, expected files (for example {path}/*.txt)")
+    return open_file(path, pipes=True)
 
 
 def _keep(pipe: BinaryIO) -> BinaryIO:

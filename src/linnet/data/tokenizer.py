@@ -17,6 +17,7 @@ from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
 from linnet.data.pieces import Pieces, TextStream
 from linnet.data.sentencepiece import Description, SentencePiece
+from linnet.data.tokenizer_bounds import check_bounds
 from linnet.data.tokenizer_training import END, KINDS, TRAINERS, check_vocab_size, cut_before_words
 
 TOKENIZER = "tokenizer.json"
@@ -32,6 +33,7 @@ class Tokenizer:
     """
 
     def __init__(self, definition: dict[str, Any], origin: str) -> None:
+        check_bounds(definition, origin)
         self._definition = _plain(definition)
         self._origin = origin
         model = _sentencepiece(self._definition, origin)
@@ -66,7 +68,11 @@ class Tokenizer:
         definition = read_json(path)
         if not isinstance(definition, dict) or not isinstance(definition.get("model"), dict):
             raise UserError(f"{path}: not a tokenizer.json (no field 'model')")
-        return cls(definition, str(path))
+        try:
+            return cls(definition, str(path))
+        except (LookupError, TypeError, AttributeError) as error:  # fields of another shape than the library's
+            problem = f"{type(error).__name__}: {error}"
+            raise UserError(f"{path}: not a tokenizer.json that can be read ({problem})") from error
 
     def save(self, path: str | Path) -> None:
         """Write a tokenizer.json, atomically."""

@@ -19,6 +19,9 @@ from linnet.data.sentencepiece import BYTES
 
 END = "<|end|>"
 DEFAULT_VOCAB_SIZE = 2048
+MOST_TRAINED = 1 << 20
+"""Tokens of a tokenizer that is trained here: the library takes memory for all that it is asked for."""
+
 _BYTES_AND_END = 257
 _CUT_CHARACTERS = 1 << 15
 
@@ -119,6 +122,8 @@ def check_vocab_size(kind: str, vocab_size: int | None) -> None:
         return
     if kind not in KINDS:
         raise UserError(f"the tokenizer {kind} has its own", field="vocab_size", value=vocab_size, accepted="none")
+    if vocab_size > MOST_TRAINED:
+        raise UserError(field="vocab_size", value=vocab_size, accepted=f"at most {MOST_TRAINED:,}")
     if kind == "bytes" and vocab_size != _BYTES_AND_END:
         raise UserError(f"the bytes tokenizer always has {_BYTES_AND_END} tokens", field="vocab_size", value=vocab_size)
     if vocab_size < _BYTES_AND_END + (kind != "bytes"):

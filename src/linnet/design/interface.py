@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from linnet.data.shards import read_manifest
+from linnet.data.manifest import read_manifest
 from linnet.design.budget import Budget
 from linnet.design.metrics import Counting
 from linnet.design.search import DesignSettings, Found, Method, Task, search

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from pydantic import PositiveInt
 
-from linnet.core.files import read_json, write_json
+from linnet.core.seal import read_sealed, write_sealed
 from linnet.core.spec import Spec
 from linnet.data.shards import TokenData
-from linnet.training.loop import BrokenDownError, RunResult, fitted, train
+from linnet.training.loop import BrokenDownError, RunResult, train
+from linnet.training.on_data import fitted
 from linnet.training.record import DIVERGED, RunFolder
 from linnet.training.spec import RunSpec
 from linnet.training.watch import Watch, terminal_watch
@@ -40,7 +41,7 @@ class Diverged(Spec):
         path = folder / DIVERGED
         if not path.is_file() or RunFolder(folder).finished() is not None:
             return None
-        return cls.parse(read_json(path), str(path))
+        return cls.parse(read_sealed(path), str(path))
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,6 @@ class Runner:
             return self.train(planned)
         except BrokenDownError as error:
             diverged = Diverged(step=error.step, reason=error.reason)
-        write_json(planned.folder / DIVERGED, diverged.model_dump())
+        write_sealed(planned.folder / DIVERGED, diverged.model_dump())
         self.say(f"{planned.title}: {diverged}")
         return diverged

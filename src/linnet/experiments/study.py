@@ -5,10 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import NonNegativeInt, PositiveInt
-
 from linnet.core.errors import UserError
-from linnet.core.spec import Spec
+from linnet.core.spec import Amount, Count, Extent, Seed, Spec, Vocabulary
 from linnet.design.sample import shares_weights, stratified
 from linnet.design.scores import ScoreSettings
 from linnet.design.shape import parts_of
@@ -39,15 +37,15 @@ class StudySettings(Spec):
     text. seed: of the sample. resamples: behind the intervals.
     """
 
-    shapes: PositiveInt = 24
-    bands: PositiveInt = 4
-    seeds: PositiveInt = 2
-    steps: PositiveInt = 1000
-    stories: PositiveInt = 6000
+    shapes: Count = 24
+    bands: Count = 4
+    seeds: Count = 2
+    steps: Amount = 1000
+    stories: Amount = 6000
     files: tuple[str, ...] = ()
-    vocab_size: PositiveInt = 1024
-    seed: NonNegativeInt = 0
-    resamples: PositiveInt = 1000
+    vocab_size: Vocabulary = 1024
+    seed: Seed = 0
+    resamples: Extent = 1000
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.core.memory import available_bytes
 from linnet.inference.caches import CachedReader, Caches, RecomputingReader
 from linnet.inference.retention import Retentions, retaining_state
 from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
@@ -33,6 +34,9 @@ def new_state(
     _check_positions(decoder, 0, _longest(prompts), max_tokens)
     capacity = _longest(prompts) + max_tokens
     try:
+        planned = retaining_state(decoder, len(prompts), capacity, retention, device=torch.device("meta"))
+        if planned.nbytes > available_bytes(decoder.device):
+            raise MemoryError
         return retaining_state(decoder, len(prompts), capacity, retention)
     except (RuntimeError, MemoryError, TypeError, OverflowError):  # the last two: more than a tensor can have
         rows = f"{len(prompts)} times " if len(prompts) > 1 else ""

@@ -103,5 +103,5 @@ def from_json(text: str) -> list[Retention]:
     try:
         entries = [dict(entry) for entry in json.loads(text)]
         return [RETENTIONS[entry.pop("kind")](**entry) for entry in entries]
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"not the retentions of a state: {text}") from error

@@ -5,11 +5,14 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
+from pydantic import Field, NonNegativeInt
 
 from linnet.core.errors import UserError
+from linnet.core.files import parse_json
+from linnet.core.spec import Spec
 from linnet.inference.continuation import Continuation
 from linnet.inference.engine import Step, decode, new_state
 from linnet.inference.language_model import LanguageModel
@@ -128,19 +131,20 @@ class Session:
     @classmethod
     def load(cls, model: LanguageModel, path: str | Path) -> Self:
         """Go on where a stream of this model was saved; `UserError` names the file and why it is no such one."""
-        text = read_notes(path).get(STREAM)
-        standing: dict[str, Any] = {} if text is None else json.loads(text)
+        standing = _standing(path)
         for field, own in (("model", fingerprint(model.decoder)), ("tokenizer", model.tokenizer.hash)):
-            if standing and standing[field] != own:
+            if standing is not None and getattr(standing, field) != own:
                 expected = "expected one that this model has written, with weights of this precision"
                 raise UserError(f"{path}: a stream of another {field}; {expected}")
+        if standing is not None and max(standing.pending, default=0) >= model.spec.vocab_size:
+            raise UserError(f"{path}: metadata {STREAM}: pending: expected tokens below {model.spec.vocab_size}")
         state = load_state(model.decoder, path)
-        if not standing:
+        if standing is None:
             raise UserError(f"{path}: a decode state alone, without its stream; expected what a session has saved")
         session = cls(model)
-        session._state, session._pending = state, standing["pending"]
-        session._text.go_on(standing["text"])
-        session._seed, session._drawn = standing["seed"], standing["drawn"]
+        session._state, session._pending = state, list(standing.pending)
+        session._text.go_on(standing.text.model_dump())
+        session._seed, session._drawn = standing.seed, standing.drawn
         return session
 
     def _room_for(self, max_tokens: int) -> DecoderState:
@@ -168,6 +172,33 @@ class Session:
             self._pending = [self.model.tokenizer.end_id if token is None else token]
             self._drawn += draws
             yield step
+
+
+class HeldText(Spec):
+    """Where a stream's decoder of text stands: bytes of an unfinished character, and whether anything was said."""
+
+    held: str = Field(pattern="^([0-9a-f]{2}){0,4}$")
+    opening: bool
+
+
+class StreamStanding(Spec):
+    """What is kept of a stream beside its decode state."""
+
+    model: str
+    tokenizer: str
+    pending: list[NonNegativeInt]
+    text: HeldText
+    seed: int | None
+    drawn: NonNegativeInt
+
+
+def _standing(path: str | Path) -> StreamStanding | None:
+    """What was kept with a stream; None where the file has no stream. `UserError` for one that cannot be read."""
+    text = read_notes(path).get(STREAM)
+    if text is None:
+        return None
+    origin = f"{path}: metadata {STREAM}"
+    return StreamStanding.parse(parse_json(text, origin), origin)
 
 
 def fingerprint(decoder: Decoder) -> str:

@@ -6,12 +6,10 @@ from types import MappingProxyType
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.files import atomic_path
-from linnet.core.tensor_file import read_tensors
+from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.inference.retention import Retentions, from_json, retaining_state, retentions_of, to_json
 from linnet.layers.retention import FULL, BankRetention, FullRetention, Retention
 from linnet.model.decoder import Decoder
@@ -28,9 +26,7 @@ CONTEXTS = "contexts"
 
 def save_state(state: DecoderState, path: str | Path, notes: Mapping[str, str] = MappingProxyType({})) -> None:
     """Write a state, and with it `notes` by name; the file appears whole or not at all."""
-    tensors = {name: tensor.detach().contiguous() for name, tensor in state.tensors().items()}
-    with atomic_path(path) as temporary:
-        save_file(tensors, temporary, {**notes, CONTEXTS: to_json(retentions_of(state))})
+    write_tensors(path, state.tensors(), {**notes, CONTEXTS: to_json(retentions_of(state))}, seal=True)
 
 
 def load_state(decoder: Decoder, path: str | Path) -> DecoderState:

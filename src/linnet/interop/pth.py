@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.core.files import open_file
 
 
 def read_pth(path: Path, key: str | None = None) -> dict[str, Tensor]:
@@ -30,15 +31,18 @@ def read_pth(path: Path, key: str | None = None) -> dict[str, Tensor]:
 
 
 def _content(path: Path) -> Any:
-    if not path.is_file():
+    if not path.exists():
         raise UserError(f"{path}: no such file; expected a .pth file")
+    open_file(path).close()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a kind of pickle that is refused below, or read as any other
             return torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"{path}: not a file of tensors alone ({reason})") from error
+        # Not in the library's words: they tell how to run what the file holds.
+        raise UserError(
+            f"{path}: not a file of tensors alone ({type(error).__name__}); nothing of it was run"
+        ) from None
 
 
 def check_one_precision(named: dict[str, Tensor], path: Path) -> None:

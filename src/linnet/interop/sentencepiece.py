@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from linnet.core.errors import UserError
+from linnet.core.files import read_bytes
 from linnet.data.sentencepiece import Description, messages, processor
 from linnet.data.tokenizer import Tokenizer
 
@@ -33,10 +34,8 @@ def _read(path: str | Path) -> Any:
     from google.protobuf.message import DecodeError
 
     try:
-        data = Path(path).read_bytes()
+        data = read_bytes(path)
         model = classes.ModelProto.FromString(data)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
     except (DecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a SentencePiece model ({str(error).strip().splitlines()[0]})") from None
     processor(data, str(path))

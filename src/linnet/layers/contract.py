@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from linnet.core.spec import Spec
+from linnet.core.spec import Extent, Spec
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import NoState, State
 from linnet.layers.view import View
@@ -223,7 +222,7 @@ class MixerSpec(SublayerSpec):
 class FeedForwardSpec(SublayerSpec):
     """The description of a feed-forward; `hidden`: the width within."""
 
-    hidden: PositiveInt
+    hidden: Extent
 
 
 def linear_maps(module: nn.Module) -> Iterator[nn.Linear]:

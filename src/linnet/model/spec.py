@@ -4,9 +4,9 @@ import copy
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
-from linnet.core.spec import Spec
+from linnet.core.spec import Amount, Count, Extent, Spec, Vocabulary
 from linnet.layers.registry import MIXERS, AnyFeedForward, AnyMixer, kinds_with_operators, operator_files
 from linnet.nn.norms import BlockNormSpec, NormSpec
 
@@ -20,7 +20,7 @@ class EmbeddingSpec(Spec):
     tied head (OPT-350M).
     """
 
-    width: PositiveInt | None = None
+    width: Extent | None = None
     scale: bool = False
     positions: Literal["none", "learned"] = "none"
     norm: NormSpec | None = None
@@ -34,12 +34,12 @@ class BlockSpec(Spec):
     appears where it changes); `share_weights` makes the repeated layers one set of weights.
     """
 
-    repeat: PositiveInt = 1
+    repeat: Count = 1
     mixer: AnyMixer
     feed_forward: AnyFeedForward | None = None
     norm: BlockNormSpec = BlockNormSpec()
     residual: Literal["sequential", "parallel"] = "sequential"
-    width: PositiveInt | None = None
+    width: Extent | None = None
     share_weights: bool = False
 
     @model_validator(mode="after")
@@ -92,9 +92,9 @@ class ModelSpec(Spec):
     """
 
     name: str = "model"
-    vocab_size: PositiveInt
-    d_model: PositiveInt
-    context_length: PositiveInt
+    vocab_size: Vocabulary
+    d_model: Extent
+    context_length: Amount
     embedding: EmbeddingSpec = EmbeddingSpec()
     blocks: list[BlockSpec] = Field(min_length=1)
     head: HeadSpec = HeadSpec()

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError
-from linnet.core.files import atomic_directory, atomic_path, read_json, write_json
+from linnet.core.files import read_json, write_json
 from linnet.core.guess import meant
+from linnet.core.seal import check_files, seal_files
 from linnet.core.spec import read_yaml
-from linnet.core.tensor_file import read_tensors
+from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.model.decoder import Decoder
 from linnet.model.spec import PRESETS, ModelSpec, preset_names
 from linnet.model.undrawn import decoder_of, shapes_only
@@ -44,6 +45,7 @@ def model_folder(source: str | Path) -> Path:
     path = Path(source)
     folder = find_model_folder(path)
     if folder is not None:
+        check_files(folder, (CONFIG, TOKENIZER, RUN))
         return folder
     if not path.exists() and str(source) in preset_names():
         making = f"linnet train --model {source} --data DIR --out runs/{source}"
@@ -81,6 +83,7 @@ def write_model(folder: str | Path, decoder: Decoder, tokenizer: Tokenizing, mad
         save_decoder(decoder, temporary)
         tokenizer.save(temporary / TOKENIZER)
         write_json(temporary / RUN, made)
+        seal_files(temporary, (CONFIG, WEIGHTS, TOKENIZER, RUN))
 
 
 def check_new_folder(out: str | Path) -> None:
@@ -94,8 +97,7 @@ def save_decoder(decoder: Decoder, folder: str | Path) -> None:
     """Write description and weights; each file appears whole or not at all."""
     folder = Path(folder)
     write_json(folder / CONFIG, decoder.spec.model_dump())
-    with atomic_path(folder / WEIGHTS) as temporary:
-        save_file({name: t.contiguous() for name, t in decoder.state_dict().items()}, temporary)
+    write_tensors(folder / WEIGHTS, decoder.state_dict())
 
 
 def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Decoder:
@@ -104,6 +106,7 @@ def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Deco
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise UserError(f"{folder}: is not a model folder, it has no {name}")
+    check_files(folder, (CONFIG,))
     spec = ModelSpec.load(folder / CONFIG)
     tensors = read_weights(folder, shapes_of(shapes_only(spec)), f"the model in {CONFIG}")
     dtype = next(iter(tensors.values())).dtype
@@ -114,6 +117,7 @@ def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Deco
 def read_weights(folder: Path, expected: Mapping[str, Sequence[int]], of: str) -> dict[str, Tensor]:
     """The weights of a model folder, which are to have the shapes `expected`: those of the model that `of` names."""
     path = folder / WEIGHTS
+    check_files(folder, (WEIGHTS,))
     tensors = read_tensors(path)
     check_tensors(tensors, expected, path, of)
     return tensors

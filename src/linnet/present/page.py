@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from linnet.core.files import atomic_path, write_text
+from linnet.core.atomic import atomic_path
+from linnet.core.files import write_text
+from linnet.core.text import printable
 from linnet.present.report import Commands, Facts, Part, Passage, Picture, Report, Words
 from linnet.present.style import PALETTE, png_of, svg_of
-from linnet.present.table import Table, printable, word_columns
+from linnet.present.table import Table, word_columns
 
 PAGE = "report.html"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

@@ -5,6 +5,8 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from linnet.core.text import printable
+
 GAP = "  "
 LEAST_NAME = 16
 """Narrower than so many columns words are not folded."""
@@ -25,11 +27,6 @@ class Table:
     meaning: str = ""
     text: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
-
-
-def printable(text: str) -> str:
-    """Text with U+FFFD for what a terminal might obey: a model that has learned little writes any byte."""
-    return "".join(character if character.isprintable() or character == "\n" else "\ufffd" for character in text)
 
 
 def word_columns(table: Table) -> set[int]:

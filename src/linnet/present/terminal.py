@@ -4,8 +4,9 @@ import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from linnet.core.text import printable
 from linnet.present.report import Commands, Part, Passage, Report
-from linnet.present.table import Table, printable, table_lines
+from linnet.present.table import Table, table_lines
 
 ENDLESS_WIDTH, WIDEST_PROSE = 1000, 100
 BOLD, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"

@@ -1,26 +1,27 @@
 """Checkpoints: a folder for each, written whole, verified by hash when read. Tensors as safetensors, the rest as JSON.
 
 `checkpoints/step-00001000/` is a model folder (`config.json`, `model.safetensors`, `tokenizer.json`) with
-`optimiser.safetensors` (moments) and `checkpoint.json` (where the run stands, and the hashes of the tensors).
+`optimiser.safetensors` (moments), `checkpoint.json` (where the run stands) and the manifest that covers all of these.
 """
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
+from linnet.core.atomic import atomic_directory, check_room, remove_folder
 from linnet.core.errors import UserError
-from linnet.core.files import atomic_directory, read_json, sha256_of, write_json
-from linnet.core.tensor_file import read_tensors
+from linnet.core.files import read_json, sha256_of, write_json
+from linnet.core.seal import ALTERED, MANIFEST, check_files, seal_files
+from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
-from linnet.model.store import TOKENIZER, WEIGHTS, save_decoder
+from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, save_decoder
+from linnet.training.standing import Standing
 
-VERSION = 1
+VERSION = 2
 MOMENTS = "optimiser.safetensors"
 SUMMARY = "checkpoint.json"
 _PREFIX = "step-"
@@ -33,7 +34,7 @@ class Checkpoint:
     path: Path
     weights: dict[str, Tensor]
     moments: dict[str, Tensor]
-    standing: dict[str, Any]
+    standing: Standing
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -53,16 +54,17 @@ def save_checkpoint(
     decoder: Decoder,
     tokenizer: Tokenizer,
     moments: dict[str, Tensor],
-    standing: dict[str, Any],
+    standing: Standing,
 ) -> Path:
     """Write the checkpoint of a step; it appears whole or not at all, and replaces an older one of the same step."""
     target = checkpoint_path(folder, step)
     with atomic_directory(target) as temporary:
+        check_room(target, sum(t.nbytes for t in (*decoder.state_dict().values(), *moments.values())))
         save_decoder(decoder, temporary)
         tokenizer.save(temporary / TOKENIZER)
-        save_file({name: tensor.contiguous() for name, tensor in moments.items()}, temporary / MOMENTS)
-        hashes = {name: sha256_of(temporary / name) for name in (WEIGHTS, MOMENTS)}
-        write_json(temporary / SUMMARY, {"version": VERSION, "sha256": hashes, "standing": standing})
+        write_tensors(temporary / MOMENTS, moments)
+        write_json(temporary / SUMMARY, {"version": VERSION, "standing": standing.plain()})
+        seal_files(temporary, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
     return target
 
 
@@ -81,23 +83,35 @@ def prune(folder: Path, keep: int, best: int | None) -> None:
     """Remove all checkpoints but the `keep` newest and that of step `best`."""
     for step in checkpoint_steps(folder)[:-keep]:
         if step != best:
-            shutil.rmtree(checkpoint_path(folder, step))
+            remove_folder(checkpoint_path(folder, step))
 
 
 def discard_after(folder: Path, step: int) -> None:
     """Remove the checkpoints of later steps: the run goes on from `step`, and what comes after is made again."""
     for later in checkpoint_steps(folder):
         if later > step:
-            shutil.rmtree(checkpoint_path(folder, later))
+            remove_folder(checkpoint_path(folder, later))
 
 
 def _load(path: Path) -> Checkpoint:
+    check_files(path, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
     summary = read_json(path / SUMMARY)
-    if not isinstance(summary, dict) or summary.get("version") != VERSION:
+    if not isinstance(summary, dict) or summary.get("version") not in (1, VERSION):
         raise UserError(f"{path / SUMMARY}: not a summary of version {VERSION}")
-    for name, expected in summary["sha256"].items():
-        if not (path / name).is_file():
-            raise UserError(f"{path / name}: missing")
-        if sha256_of(path / name) != expected:
-            raise UserError(f"{path / name}: its content is not what was saved (hash differs)")
-    return Checkpoint(path, read_tensors(path / WEIGHTS), read_tensors(path / MOMENTS), summary["standing"])
+    _check_old_hashes(path, summary)
+    standing = Standing.from_plain(summary.get("standing"), str(path / SUMMARY))
+    if checkpoint_path(path.parent, standing.step) != path:
+        raise UserError(f"{path / SUMMARY}: standing.step: {standing.step}: expected that of the folder's name")
+    return Checkpoint(path, read_tensors(path / WEIGHTS), read_tensors(path / MOMENTS), standing)
+
+
+def _check_old_hashes(path: Path, summary: dict[str, Any]) -> None:
+    """Those that a checkpoint of version 1 has in the place of a manifest."""
+    hashes = summary.get("sha256")
+    if not isinstance(hashes, dict):
+        if not (path / MANIFEST).exists():
+            raise UserError(f"{path / MANIFEST}: missing")
+        return
+    for name in (WEIGHTS, MOMENTS):
+        if sha256_of(path / name) != hashes.get(name):
+            raise UserError(f"{path / name}: {ALTERED}")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from linnet.core.files import atomic_path
+from linnet.core.atomic import atomic_path
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.style import INK, png_of

@@ -8,8 +8,6 @@ A batch is computed from the seed and its number, the learning rate from the ste
 weights, moments and a few counters are the whole state: a run that is stopped and resumed ends as if it had not been.
 """
 
-import hashlib
-import json
 import math
 import time
 from dataclasses import dataclass
@@ -19,8 +17,7 @@ from typing import Any
 
 import torch
 
-from linnet.core.errors import UserError
-from linnet.data.loader import Batches, validation_windows
+from linnet.data.loader import validation_windows
 from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
 from linnet.evaluation.frozen import calibration_tokens
@@ -28,7 +25,6 @@ from linnet.evaluation.likelihood import Evaluation, evaluate
 from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
 from linnet.model.store import check_tensors, shapes_of
-from linnet.present import numbers
 from linnet.training.checkpoint import (
     checkpoint_path,
     checkpoint_steps,
@@ -37,13 +33,14 @@ from linnet.training.checkpoint import (
     prune,
     save_checkpoint,
 )
-from linnet.training.machine import choose_precision, peak_flops_per_s, peak_memory_bytes, threads
+from linnet.training.machine import check_memory, choose_precision, peak_flops_per_s, peak_memory_bytes, threads
 from linnet.training.objective import Objective, checked_penalties, next_token_loss
+from linnet.training.on_data import changed_vocabulary, check_data, fitted, manifest_hash, training_batches
 from linnet.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
 from linnet.training.pace import Pace
 from linnet.training.record import RunFolder
 from linnet.training.schedule import learning_rate
-from linnet.training.spec import RunSpec, TrainingSpec
+from linnet.training.spec import RunSpec
 from linnet.training.standing import Meter, Standing
 from linnet.training.start import first_decoder, unfilled_decoder
 from linnet.training.step import NonFiniteError, Stepper
@@ -104,13 +101,14 @@ def train(
     folder.check(run)
     summary = folder.finished()
     if summary is not None:
+        check_data(summary.get("data", {}).get("manifest_sha256"), data, folder.path)
         watch.note(f"{out}: finished at step {summary['step']}, nothing to do")
         return RunResult(folder.path, summary)
     with StopRequest() as stop, folder.locked(), threads(run.training.threads):
         folder.check(run)
         trainer = Trainer(run, data, folder, objective, watch, stop)  # refuses what cannot be trained
         if run.model.vocab_size != asked.model.vocab_size:
-            watch.note(_changed_vocabulary(asked, run))
+            watch.note(changed_vocabulary(asked, run))
         folder.start(run)
         trainer.resume()
         trainer.run_steps()
@@ -129,6 +127,7 @@ class Trainer:
         self.steps, self.context_length = spec.steps, spec.context_length
         self.device = resolve_device(spec.device, "training.device")
         self.precision = choose_precision(spec, self.device)
+        check_memory(run, self.device, self.precision)
         self.batches = training_batches(data, spec)
         self.validation = data.split("validation")
         self.validation_windows = document_windows(self.validation, data.tokenizer.end_id, self.context_length)
@@ -154,14 +153,8 @@ class Trainer:
         """Go back to the newest whole checkpoint, if there is one; what lies after it is removed."""
         checkpoint = load_newest(self.folder.checkpoints, self.watch.note)
         if checkpoint is not None:
-            standing = Standing.from_plain(checkpoint.standing)
-            if standing.data_hash != self.standing.data_hash:
-                raise UserError(
-                    f"not the data that {self.folder.path} was trained on (manifest {self.standing.data_hash[:12]},"
-                    f" not {standing.data_hash[:12]}); choose another `out`",
-                    field="data",
-                    value=self.run.data,
-                )
+            standing = checkpoint.standing
+            check_data(standing.data_hash, self.data, self.folder.path)
             check_tensors(checkpoint.weights, shapes_of(self.decoder), checkpoint.path, "the run's model")
             self.decoder.load_state_dict(checkpoint.weights)
             load_optimiser_tensors(self.optimiser, self.decoder, checkpoint.moments)
@@ -193,7 +186,9 @@ class Trainer:
         lr = learning_rate(self.spec.schedule, self.spec.optimiser.lr, number + 1, self.steps)
         batches = [self.batches.batch(number * accumulate + part) for part in range(accumulate)]
         try:
-            result = self.take_step(batches, lr)
+            result = self.take_step(batches, lr, self.stop.until_requested)
+        except Stopped:
+            return
         except NonFiniteError as error:
             good = number if math.isfinite(error.loss) else number - 1
             raise self._broken_down(number + 1, str(error), good) from None
@@ -271,7 +266,7 @@ class Trainer:
             self.decoder,
             self.data.tokenizer,
             optimiser_tensors(self.optimiser, self.decoder),
-            standing.plain(),
+            standing,
         )
         self.saved = (standing.step, standing.closed)
         prune(self.folder.checkpoints, self.spec.checkpoint.keep, standing.best_step)
@@ -311,37 +306,3 @@ class Trainer:
         self.folder.draw_curves(self.run.model.name, self.decoder.causal)
         self.folder.write_model(self.decoder, self.data.tokenizer, summary)
         return summary
-
-
-def training_batches(data: TokenData, spec: TrainingSpec) -> Batches:
-    """The batches of a resolved run."""
-    assert spec.context_length is not None, "an unresolved run"
-    sequence, context_length = data.split("train"), spec.context_length
-    starts = None
-    if spec.windows == "documents":
-        starts = document_windows(sequence, data.tokenizer.end_id, context_length).whole(sequence, context_length)
-    return Batches(sequence, spec.batch_size, context_length, spec.seed, starts)
-
-
-def manifest_hash(data: TokenData) -> str:
-    """SHA-256 of a data folder's manifest: which tokenizer, how many tokens, from what."""
-    return hashlib.sha256(json.dumps(data.manifest.model_dump(), sort_keys=True).encode()).hexdigest()
-
-
-def fitted(run: RunSpec, data: TokenData) -> RunSpec:
-    """The run as it is trained: resolved, with a model for the data's tokenizer.
-
-    A model that begins with another's weights has a vocabulary already, in which the tokenizer has room.
-    """
-    wanted = data.tokenizer.vocab_size
-    if run.model.vocab_size != wanted and run.start_from is None:
-        run = run.model_copy(update={"model": run.model.replace(vocab_size=wanted)})
-    return run.resolved()
-
-
-def _changed_vocabulary(asked: RunSpec, run: RunSpec) -> str:
-    before, after = (numbers.metric(model_cost(spec.model).parameters) for spec in (asked, run))
-    return (
-        f"note: vocabulary: {run.model.vocab_size:,} tokens of {run.data} instead of the {asked.model.vocab_size:,} of"
-        f" the description ({run.model.name}): {after} parameters instead of {before}"
-    )

@@ -10,7 +10,13 @@ from contextlib import contextmanager
 import torch
 
 from linnet.core.errors import UserError
-from linnet.training.spec import TrainingSpec
+from linnet.core.memory import available_bytes
+from linnet.model.cost import model_cost
+from linnet.present.numbers import decimal
+from linnet.training.spec import RunSpec, TrainingSpec
+
+TOKEN_BYTES = 16
+"""Of a batch: input and target, 64 bits each."""
 
 PEAK_BUDGET_S = 0.15
 PEAK_WIDTHS = {"cpu": 1024, "cuda": 8192}
@@ -28,6 +34,36 @@ def choose_precision(spec: TrainingSpec, device: torch.device) -> torch.dtype:
         return torch.bfloat16 if spec.precision == "bfloat16" else torch.float32
     native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.bfloat16 if native else torch.float32
+
+
+def check_memory(run: RunSpec, device: torch.device, precision: torch.dtype) -> None:
+    """`UserError`, before anything is allocated, for a run of which one step takes more memory than there is.
+
+    What is predicted is a lower bound: bfloat16 keeps about half of what float32 keeps for the backward pass.
+    """
+    spec, cost = run.training, model_cost(run.model)
+    context = spec.context_length or run.model.context_length
+    kept = 0.5 if precision is torch.bfloat16 else 1.0
+
+    def needed(sequences: int) -> int:
+        found = cost.training_memory(sequences, context)
+        batches = spec.accumulate * sequences * context * TOKEN_BYTES
+        return found.weights + found.gradients + found.moments + int(kept * found.activations) + batches
+
+    free = available_bytes(device)
+    if needed(spec.batch_size) <= free:
+        return
+    of_one = needed(1)
+    if of_one > free:
+        problem = f"{decimal(of_one)} of memory for one sequence of {context:,} tokens, {decimal(free)} are free"
+        raise UserError(problem, field="model", value=run.model.name, accepted="a smaller model, or a shorter context")
+    most = max(1, int((free - of_one) // max(1, needed(2) - of_one)))
+    raise UserError(
+        f"{decimal(needed(spec.batch_size))} of memory for a step, {decimal(free)} are free",
+        field="training.batch_size",
+        value=spec.batch_size,
+        accepted=f"about {most} at the most (accumulate takes more of them for a step)",
+    )
 
 
 def check_threads(count: int, field: str) -> None:

@@ -4,10 +4,8 @@
 `metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model folder with the weights of the last step.
 """
 
-import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +13,13 @@ from typing import Any
 
 import yaml
 
+from linnet.core.atomic import is_left, refuse_link, remove_left_in
 from linnet.core.errors import UserError
-from linnet.core.files import read_json, sha256_of, write_json, write_text
-from linnet.core.spec import read_yaml
+from linnet.core.files import read_bytes, read_json, read_text, sha256_of, write_text
+from linnet.core.locks import locked
+from linnet.core.notes import note
+from linnet.core.seal import check_files, read_sealed, seal_text, sealed, unsealed, unsealed_text, write_sealed
+from linnet.core.spec import parse_yaml
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import MODEL, RUN, write_model
@@ -28,6 +30,9 @@ from linnet.training.start import OPERATOR, START_FROM, begun_with, leaves
 CONFIG, FILES, METRICS, CURVES, CHECKPOINTS, LOCK = (
     "config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", ".lock",
 )  # fmt: skip
+
+DAMAGED = "metrics.damaged.jsonl"
+"""Lines of `metrics.jsonl` that could not be read when the run went on."""
 
 DIVERGED = "diverged.json"
 """In the folder of a run that diverged: where and why. Such a run is not trained again."""
@@ -47,23 +52,27 @@ class RunFolder:
 
         Its data may have moved; a file that it began with is its content, however it is named.
         """
+        for name in (CONFIG, FILES, METRICS, DAMAGED, CURVES, CHECKPOINTS, MODEL):
+            refuse_link(self.path / name)
         if (self.path / CONFIG).is_file():
             before = leaves(self.configuration().plain())
             now = leaves(run.plain())
             self._compare_by_content(before, now)
             _check_same(before, now, self.path)
-        elif self.path.exists() and (not self.path.is_dir() or any(p.name != LOCK for p in self.path.iterdir())):
+        elif self.path.exists() and (not self.path.is_dir() or not all(map(_is_own, self.path.iterdir()))):
             raise UserError("exists and is not the folder of a run; choose another `out`", field="out", value=self.path)
 
     def configuration(self) -> RunSpec:
-        """What `config.yaml` says; `UserError` where it is missing or wrong."""
+        """What `config.yaml` says; `UserError` where it is missing, wrong, or not what was written."""
         config = self.path / CONFIG
-        return RunSpec.parse(read_yaml(config), str(config))
+        text = unsealed_text(read_text(config), str(config))
+        return RunSpec.parse(parse_yaml(text, str(config)), str(config))
 
     def finished(self) -> dict[str, Any] | None:
         """What `model/run.json` says, if the run came to its end."""
         if not (self.model / RUN).is_file():
             return None
+        check_files(self.model, (RUN,))
         summary = read_json(self.model / RUN)
         return summary if isinstance(summary, dict) and summary.get("finished") is True else None
 
@@ -71,31 +80,23 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder for this process alone; `UserError` with the other's process id where it is held."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / LOCK).open("a+") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                handle.seek(0)
-                raise UserError(f"{self.path}: another process (id {handle.read().strip()}) trains here") from None
-            handle.truncate(0)
-            handle.write(str(os.getpid()))
-            handle.flush()
+        with locked(self.path / LOCK, f"{self.path}: another process (id {{}}) trains here"):
             yield
 
     def start(self, run: RunSpec) -> None:
         """Clear what a killed process left half-written, and keep the configuration of a new run."""
-        for folder in (self.path, self.checkpoints, self.model):
-            for left in (*folder.glob(".*.partial"), *folder.glob(".*.old")):
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        for folder in (self.path, self.checkpoints):
+            remove_left_in(folder)
         if not (self.path / CONFIG).is_file():
-            write_text(self.path / CONFIG, yaml.safe_dump(run.plain(), sort_keys=False, allow_unicode=True))
+            text = yaml.safe_dump(run.plain(), sort_keys=False, allow_unicode=True)
+            write_text(self.path / CONFIG, seal_text(text))
         files = begun_with(run.model.initialisation.operator, run.start_from)
         if files and not (self.path / FILES).is_file() and not checkpoint_steps(self.checkpoints):
-            write_json(self.path / FILES, {field: sha256_of(file) for field, file in files.items()})
+            write_sealed(self.path / FILES, {field: sha256_of(file) for field, file in files.items()})
 
     def hashes(self) -> dict[str, str]:
         """By field, the SHA-256 of the files that the run began with."""
-        known = read_json(self.path / FILES) if (self.path / FILES).is_file() else {}
+        known = read_sealed(self.path / FILES) if (self.path / FILES).is_file() else {}
         return dict(known)
 
     def _compare_by_content(self, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -128,15 +129,15 @@ class RunFolder:
 
 
 class Metrics:
-    """`metrics.jsonl`: one JSON object per line, steps ascending."""
+    """`metrics.jsonl`: one JSON object per line, steps ascending, each with its seal."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def append(self, line: dict[str, Any]) -> None:
         """Add a line."""
-        with self.path.open("a", encoding="utf-8") as handle:
-            handle.write(json.dumps(line) + "\n")
+        with open(self.path, "a", encoding="utf-8", opener=_not_through_links) as handle:
+            handle.write(_text_of(line))
 
     def push_to_disk(self) -> None:
         """Before a checkpoint is written: it must not outlive, in a power cut, the lines of the steps before it."""
@@ -144,21 +145,61 @@ class Metrics:
             os.fsync(handle.fileno())
 
     def read(self) -> list[dict[str, Any]]:
-        """The lines; one that a killed process left half-written is left out."""
-        if not self.path.is_file():
-            return []
-        lines = []
-        for text in self.path.read_text(encoding="utf-8").splitlines():
-            try:
-                lines.append(json.loads(text))
-            except json.JSONDecodeError:
-                continue
+        """The lines; a note names those that are damaged, but for a last one that a killed process left unfinished."""
+        lines, damaged = self._read()
+        for number, _ in damaged:
+            note(f"{self.path}, line {number}: damaged, left out")
         return lines
 
     def cut(self, step: int) -> None:
-        """Drop the lines after `step`: the run goes on from there and writes them again."""
-        kept = [json.dumps(line) + "\n" for line in self.read() if line["step"] <= step]
-        write_text(self.path, "".join(kept))
+        """Drop the lines after `step`: the run goes on from there and writes them again. Damaged ones go aside."""
+        lines, damaged = self._read()
+        if damaged:
+            aside = self.path.with_name(DAMAGED)
+            with open(aside, "ab", opener=_not_through_links) as handle:
+                handle.writelines(text + b"\n" for _, text in damaged)
+            numbers = ", ".join(str(number) for number, _ in damaged)
+            note(f"{self.path}, line {numbers}: damaged, kept in {aside.name}")
+        write_text(self.path, "".join(_text_of(line) for line in lines if line["step"] <= step))
+
+    def _read(self) -> tuple[list[dict[str, Any]], list[tuple[int, bytes]]]:
+        """The lines, and the damaged ones with their numbers."""
+        if not self.path.is_file():
+            return [], []
+        *texts, last = read_bytes(self.path).split(b"\n")
+        lines, damaged = [], []
+        for number, text in enumerate(texts, start=1):
+            line = _line_of(text, f"{self.path}, line {number}")
+            if line is None:
+                damaged.append((number, text))
+            else:
+                lines.append(line)
+        whole = _line_of(last, str(self.path))
+        return lines + ([whole] if whole else []), damaged
+
+
+def _text_of(line: dict[str, Any]) -> str:
+    return json.dumps(sealed(line)) + "\n"
+
+
+def _line_of(text: bytes, origin: str) -> dict[str, Any] | None:
+    """The figures of a line; None where it is none, or not what was written."""
+    try:
+        line = unsealed(json.loads(text), origin)
+    except (ValueError, RecursionError):  # UserError is one
+        return None
+    if not isinstance(line, dict) or type(line.get("step")) is not int:
+        return None
+    return line
+
+
+def _not_through_links(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+def _is_own(path: Path) -> bool:
+    """Whether linnet made it before a run has its configuration."""
+    return path.name == LOCK or is_left(path)
 
 
 def _check_same(old: dict[str, Any], new: dict[str, Any], path: Path) -> None:

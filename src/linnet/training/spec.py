@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 
 from linnet.core.errors import UserError
-from linnet.core.spec import Spec, override, read_assignment, read_yaml
+from linnet.core.spec import Amount, Count, Extent, Seed, Spec, override, read_assignment, read_yaml
 from linnet.evaluation.frozen import OperatorFrom
 from linnet.model.spec import ModelSpec
 from linnet.model.store import model_folder, read_description
@@ -79,22 +79,22 @@ class EvaluateSpec(Spec):
     training split, or the empty prompt.
     """
 
-    every: PositiveInt = 100
-    tokens: PositiveInt = 65536
+    every: Amount = 100
+    tokens: Amount = 65536
     operator_from: OperatorFrom = "train"
 
 
 class CheckpointSpec(Spec):
     """A checkpoint every `every` steps, at a new best evaluation and at a stop; the `keep` newest and the best stay."""
 
-    every: PositiveInt = 500
-    keep: PositiveInt = 2
+    every: Amount = 500
+    keep: Count = 2
 
 
 class LogSpec(Spec):
     """A line of figures every `every` steps."""
 
-    every: PositiveInt = 10
+    every: Amount = 10
 
 
 class TrainingSpec(Spec):
@@ -112,21 +112,21 @@ class TrainingSpec(Spec):
     it, else float32 (`machine.choose_precision` says why). threads: null leaves the choice to PyTorch.
     """
 
-    batch_size: PositiveInt = 8
-    accumulate: PositiveInt = 1
-    context_length: PositiveInt | None = None
+    batch_size: Extent = 8
+    accumulate: Count = 1
+    context_length: Amount | None = None
     windows: Literal["stream", "documents"] = "stream"
     documents: Literal["joined", "apart"] = "joined"
-    steps: PositiveInt | None = None
-    tokens: PositiveInt | None = None
+    steps: Amount | None = None
+    tokens: Amount | None = None
     optimiser: OptimiserSpec = OptimiserSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     clip: ClipSpec = ClipSpec()
     dag: DagSpec | None = None
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     device: str = "auto"
-    threads: PositiveInt | None = None
+    threads: Count | None = None
     compile: bool = False
     evaluate: EvaluateSpec = EvaluateSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()

@@ -4,6 +4,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from linnet.core.errors import UserError
 from linnet.evaluation.likelihood import Evaluation
 from linnet.training.step import StepResult
 
@@ -98,6 +99,9 @@ class Standing:
         return asdict(self)
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> Self:
-        """What `plain` wrote."""
-        return cls(**{**plain, "meter": Meter(**plain["meter"])})
+    def from_plain(cls, plain: Any, origin: str) -> Self:
+        """What `plain` wrote; `UserError`, which names `origin`, for anything else."""
+        try:
+            return cls(**{**plain, "meter": Meter(**plain["meter"])})
+        except (TypeError, KeyError) as error:
+            raise UserError(f"{origin}: standing: not where a run stands ({type(error).__name__}: {error})") from None

@@ -4,7 +4,7 @@ Legend: `B` batch, `T` tokens, `V` vocabulary.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,6 +17,11 @@ from linnet.training.adamw import AdamW
 from linnet.training.objective import Objective
 from linnet.training.optimiser import set_learning_rate
 from linnet.training.spec import ClipSpec
+from linnet.training.stop import Stopped
+
+Batch = tuple[Tensor, Tensor]
+
+OneByOne = Callable[[Iterable[Batch]], Iterator[Batch]]
 
 
 class NonFiniteError(ArithmeticError):
@@ -53,14 +58,19 @@ class Stepper:
     precision: torch.dtype
     token_bytes_V: Tensor
 
-    def __call__(self, batches: Sequence[tuple[Tensor, Tensor]], lr: float) -> StepResult:
+    def __call__(self, batches: Sequence[Batch], lr: float, one_by_one: OneByOne = iter) -> StepResult:
         """Update the weights from inputs and targets `[B, T]` of each batch; `IGNORED` targets do not count.
 
+        `one_by_one` hands the batches out; what it raises between two of them ends the step as if it had not begun.
         `NonFiniteError`, before anything is updated, where the loss or the gradient norm is not finite.
         """
         tokens = sum(int((targets != IGNORED).sum()) for _, targets in batches)
         assert tokens, "a step without targets"
-        sums, names = self._accumulate(batches, tokens)
+        try:
+            sums, names = self._accumulate(one_by_one(batches), tokens)
+        except Stopped:
+            self.optimiser.zero_grad()
+            raise
         parameters = [parameter for parameter in self.decoder.parameters() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
         # The one wait for the device in a step: what was measured decides whether the update is applied.
@@ -76,7 +86,7 @@ class Stepper:
         named = dict(zip(names, terms, strict=True))
         return StepResult(nats, tokens, int(bytes_of_text), lr, gradient_norm, named)
 
-    def _accumulate(self, batches: Sequence[tuple[Tensor, Tensor]], tokens: int) -> tuple[Tensor, tuple[str, ...]]:
+    def _accumulate(self, batches: Iterable[Batch], tokens: int) -> tuple[Tensor, tuple[str, ...]]:
         """Add up the gradients of the mean over `tokens`.
 
         The sums of objective, nats, bytes and the objective's terms, float64, and the terms' names.

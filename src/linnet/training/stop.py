@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask a run to stop; they never break it off."""
+"""Ctrl-C, SIGTERM and a closed terminal ask a run to stop; they never break it off."""
 
 import signal
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any, Self, TypeVar
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Item = TypeVar("Item")
 
@@ -28,7 +28,8 @@ class StopRequest:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
+            heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # `nohup`
+            self._before = {number: signal.signal(number, self._ask) for number in heard}
         return self
 
     def __exit__(self, *error: object) -> None:

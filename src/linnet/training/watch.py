@@ -6,6 +6,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from linnet.core.notes import tell
 from linnet.present import numbers
 from linnet.present.progress import progress
 
@@ -53,7 +54,7 @@ class LogWatch(Watch):
 
     def note(self, text: str) -> None:
         """Print it."""
-        print(text, file=sys.stderr, flush=True)
+        tell(text)
 
     def begin(self, step: int, steps: int) -> None:
         """Remember the end."""
@@ -75,7 +76,7 @@ class LogWatch(Watch):
         ]
         if "validation" in line:
             parts.append(f"validation {evaluation_text(line['validation'])}")
-        print("  ".join(parts), file=sys.stderr, flush=True)
+        tell("  ".join(parts))
 
 
 class LineWatch(Watch):
@@ -86,7 +87,7 @@ class LineWatch(Watch):
 
     def note(self, text: str) -> None:
         """Print it."""
-        print(text, file=sys.stderr, flush=True)
+        tell(text)
 
     def begin(self, step: int, steps: int) -> None:
         """Remember the end."""
@@ -116,7 +117,7 @@ class BarWatch(Watch):
 
     def note(self, text: str) -> None:
         """Print it above the bar."""
-        print(text, file=sys.stderr, flush=True)
+        tell(text)
 
     def begin(self, step: int, steps: int) -> None:
         """Show where the run goes on."""

@@ -1,149 +1,15 @@
+import errno
 import json
 import os
-import signal
-import stat
-import subprocess
-import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from linnet.core import files
 from linnet.core.errors import UserError
-from linnet.core.files import atomic_directory, atomic_path, read_json, read_text, write_json, write_text
-
-
-class MidwayError(Exception):
-    """What goes wrong in the middle of writing."""
-
-
-def write_then_crash(target: Path) -> None:
-    with pytest.raises(MidwayError), atomic_path(target) as temporary:
-        temporary.write_text("half of the n")
-        raise MidwayError
-
-
-def build_then_crash(target: Path) -> None:
-    with pytest.raises(MidwayError), atomic_directory(target) as temporary:
-        (temporary / "part").write_text("half of the n")
-        raise MidwayError
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def test_a_file_appears_whole_and_alone(tmp_path: Path):
-    target = tmp_path / "new folder" / "file.txt"
-    write_text(target, "new\r\nline\nünïcødé 🐦")
-    assert target.read_bytes().decode() == "new\r\nline\nünïcødé 🐦"
-    assert names(target.parent) == ["file.txt"]
-
-
-def test_until_the_block_ends_the_old_file_stands(tmp_path: Path):
-    target = tmp_path / "file.txt"
-    target.write_text("old")
-    with atomic_path(target) as temporary:
-        temporary.write_text("new")
-        assert target.read_text() == "old"
-        assert temporary.parent == target.parent
-    assert target.read_text() == "new"
-
-
-@pytest.mark.skipif(os.name != "posix", reason="an open file cannot be replaced here")
-def test_who_reads_the_old_file_reads_it_to_its_end(tmp_path: Path):
-    target = tmp_path / "file.txt"
-    target.write_text("old")
-    with target.open() as reader:
-        write_text(target, "new")
-        assert reader.read() == "old"
-
-
-def test_a_crash_leaves_the_old_file_and_nothing_else(tmp_path: Path):
-    target = tmp_path / "file.txt"
-    target.write_text("old")
-    write_then_crash(target)
-    assert target.read_text() == "old"
-    assert names(tmp_path) == ["file.txt"]
-
-
-def test_a_crash_leaves_no_file_where_there_was_none(tmp_path: Path):
-    write_then_crash(tmp_path / "file.txt")
-    assert names(tmp_path) == []
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_a_killed_process_leaves_the_old_file(tmp_path: Path):
-    target = tmp_path / "file.txt"
-    target.write_text("old")
-    code = f"""
-import os, signal
-from linnet.core.files import atomic_path
-with atomic_path({str(target)!r}) as temporary:
-    temporary.write_text("half of the n")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-    assert target.read_text() == "old"
-
-
-def test_a_directory_appears_whole_and_replaces_the_old_one(tmp_path: Path):
-    target = tmp_path / "data"
-    for content in ("old", "new"):
-        with atomic_directory(target) as temporary:
-            (temporary / content).mkdir()
-            (temporary / content / "part").write_text(content)
-            assert not (target / content).exists()
-    assert names(target) == ["new"]
-    assert (target / "new" / "part").read_text() == "new"
-    assert names(tmp_path) == ["data"]
-
-
-def test_a_crash_leaves_the_old_directory_and_nothing_else(tmp_path: Path):
-    target = tmp_path / "data"
-    target.mkdir()
-    (target / "part").write_text("old")
-    build_then_crash(target)
-    assert (target / "part").read_text() == "old"
-    assert names(tmp_path) == ["data"]
-
-
-def test_a_crash_leaves_no_directory_where_there_was_none(tmp_path: Path):
-    build_then_crash(tmp_path / "data")
-    assert names(tmp_path) == []
-
-
-@pytest.mark.parametrize("crash", [OSError, KeyboardInterrupt])
-def test_a_crash_between_the_two_renames_puts_the_old_directory_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: type[BaseException]
-):
-    target = tmp_path / "data"
-    target.mkdir()
-    (target / "part").write_text("old")
-    rename = Path.replace
-
-    def crash_as_the_new_one_moves_in(self: Path, to: Path) -> Path:
-        if self.suffix == ".partial":
-            raise crash
-        return rename(self, to)
-
-    monkeypatch.setattr(Path, "replace", crash_as_the_new_one_moves_in)
-    with pytest.raises(crash), atomic_directory(target) as temporary:
-        (temporary / "part").write_text("new")
-    assert (target / "part").read_text() == "old"
-    assert names(tmp_path) == ["data"]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="needs POSIX permissions")
-def test_permissions_are_those_of_any_new_file(tmp_path: Path):
-    before = os.umask(0o027)
-    try:
-        write_text(tmp_path / "file.txt", "x")
-        with atomic_directory(tmp_path / "data"):
-            pass
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "file.txt").stat().st_mode) == 0o640
-    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o750
+from linnet.core.files import MOST_DEPTH, MOST_VALUES, check_extent, open_file, read_json, read_text, write_json
 
 
 def test_json_goes_out_readable_and_comes_back(tmp_path: Path):
@@ -173,20 +39,99 @@ def test_what_cannot_be_read_is_refused_in_one_line_that_names_the_file(tmp_path
 def test_a_file_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Raised by hand: tests may run as root, whom nothing is forbidden."""
 
-    def forbid(*_: object, **__: object) -> str:
-        raise PermissionError
+    def forbid(*_: object, **__: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", forbid)
+    monkeypatch.setattr(os, "open", forbid)
     with pytest.raises(UserError, match="no permission to read it"):
         read_text(tmp_path / "file.txt")
 
 
-@pytest.mark.parametrize("write", [atomic_path, atomic_directory])
-def test_what_the_system_says_of_a_temporary_name_is_said_of_the_target(write, tmp_path: Path):
-    target = tmp_path / "target"
-    with pytest.raises(OSError) as failed, write(target) as temporary:
-        (temporary / "missing" / "file").write_text("x")
-    assert failed.value.filename == str(target)
-    with pytest.raises(FileNotFoundError) as failed, write(target):
-        (tmp_path / "elsewhere").read_text()
-    assert failed.value.filename == str(tmp_path / "elsewhere")
+def test_names_and_links_that_lead_nowhere_are_refused(tmp_path: Path):
+    assert refusal(tmp_path / "a\0b").endswith("embedded null byte")
+    (tmp_path / "file").write_text("x")
+    assert refusal(tmp_path / "file" / "inside") == f"{tmp_path / 'file' / 'inside'}: no such file"
+    assert refusal(tmp_path / ("x" * 300)).endswith("File name too long")
+    (tmp_path / "loop").symlink_to("loop")
+    assert refusal(tmp_path / "loop") == f"{tmp_path / 'loop'}: a link that leads to itself"
+
+
+def test_devices_are_refused(tmp_path: Path):
+    for path in ("/dev/zero", "/dev/random"):
+        assert refusal(Path(path)) == f"{path}: a device or pipe, expected a file"
+    (tmp_path / "link").symlink_to("/dev/zero")
+    assert refusal(tmp_path / "link") == f"{tmp_path / 'link'}: a device or pipe, expected a file"
+
+
+def test_a_text_may_come_through_a_pipe(tmp_path: Path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=("é" * 100_000,))
+    writer.start()
+    assert read_text(path) == "é" * 100_000
+    writer.join()
+
+
+def test_a_pipe_into_which_nobody_writes_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(files, "PIPE_WAIT_S", 0.01)
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    assert refusal(path) == f"{path}: a pipe into which nobody wrote for 0 s, expected a file"
+    with pytest.raises(UserError, match="a device or pipe, expected a file"):
+        open_file(path)
+
+
+def test_a_file_is_not_read_beyond_its_bound(tmp_path: Path):
+    path = tmp_path / "file.txt"
+    path.write_text("x" * 100)
+    assert read_text(path, most_bytes=100) == "x" * 100
+    with pytest.raises(UserError, match=r"file\.txt: expected a file of at most 99 bytes"):
+        read_text(path, most_bytes=99)
+
+
+def test_no_more_is_read_than_the_bound_and_a_block(tmp_path: Path):
+    """A file of a terabyte without content."""
+    path = tmp_path / "file.json"
+    with path.open("wb") as handle:
+        handle.truncate(1 << 40)
+    with pytest.raises(UserError, match="at most 1,000 bytes"):
+        read_text(path, most_bytes=1000)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "9" * 5000])
+def test_json_beyond_limits_is_refused(text: str, tmp_path: Path):
+    path = tmp_path / "file.json"
+    path.write_text(text)
+    assert refusal(path) == f"{path}: not valid JSON (numbers or nesting beyond limits)"
+
+
+def test_names_that_are_no_utf8_are_written_as_escapes(tmp_path: Path):
+    value = {"file": os.fsdecode(b"caf\xe9"), "ä": "ö"}
+    write_json(tmp_path / "x.json", value)
+    assert read_json(tmp_path / "x.json") == value
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for level in range(depth):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
+def test_what_a_person_describes_has_an_extent():
+    check_extent(nested(MOST_DEPTH), "x")
+    check_extent(list(range(MOST_VALUES)), "x")
+    for value in (nested(MOST_DEPTH + 1), nested(100_000), list(range(MOST_VALUES + 1))):
+        with pytest.raises(UserError, match=r"^x: nested too deep or too large; expected at most 60 levels and "):
+            check_extent(value, "x")
+
+
+def test_what_contains_itself_or_much_of_the_same_has_none():
+    loop: list[Any] = []
+    loop.append(loop)
+    bomb: list[Any] = ["lol"] * 9
+    for _ in range(20):
+        bomb = [bomb] * 9
+    for value in (loop, bomb):
+        with pytest.raises(UserError, match="nested too deep or too large"):
+            check_extent(value, "x")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from linnet.core.errors import UserError
-from linnet.core.spec import Spec, override, read_yaml
+from linnet.core.spec import MOST_COUNT, Amount, Count, Extent, Seed, Spec, Vocabulary, override, read_yaml
 
 
 class Leaf(Spec):
@@ -161,3 +161,92 @@ class Outer(Spec):
 def test_a_key_that_belongs_into_a_section_is_told_which():
     with pytest.raises(UserError, match=r"steps: unknown key \(value 20\); did you mean training.steps\?"):
         Outer.parse({"steps": 20}, "run.yaml")
+
+
+class Bounded(Spec):
+    extent: Extent = 1
+    vocabulary: Vocabulary = 1
+    count: Count = 1
+    amount: Amount = 1
+    seed: Seed = 0
+    whole: int = 0
+
+
+MOST = {
+    "extent": 1 << 16,
+    "vocabulary": 1 << 22,
+    "count": 1 << 12,
+    "amount": 1 << 48,
+    "whole": MOST_COUNT,
+}
+
+
+@pytest.mark.parametrize("field", MOST)
+def test_every_amount_has_a_bound(field: str):
+    assert getattr(Bounded.parse({field: MOST[field]}, "x"), field) == MOST[field]
+    with pytest.raises(UserError, match=rf"^x: {field}: .*must be"):
+        Bounded.parse({field: MOST[field] + 1}, "x")
+
+
+def test_seeds_are_those_that_generators_take():
+    for seed in (0, MOST_COUNT):
+        assert Bounded.parse({"seed": seed}, "x").seed == seed
+    for seed in (-1, 1 << 63):
+        with pytest.raises(UserError, match=r"^x: seed: "):
+            Bounded.parse({"seed": seed}, "x")
+
+
+FAR_OUT = [-(2**64), 2**64, 10**400, 16**10_000, -(16**10_000), float("inf"), float("nan")]
+
+
+@pytest.mark.parametrize("field", Bounded.model_fields)
+@pytest.mark.parametrize("value", FAR_OUT, ids=range(len(FAR_OUT)))
+def test_no_number_is_beyond_telling(field: str, value: float):
+    with pytest.raises(UserError) as refused:
+        Bounded.parse({field: value}, "x")
+    assert str(refused.value).startswith(f"x: {field}: ") and len(str(refused.value)) < 200
+
+
+HOSTILE = {
+    "brackets": "[" * 3000,
+    "braces": "{a: " * 3000,
+    "dashes": "- " * 3000,
+    "closed brackets": "[" * 100 + "]" * 100,
+    "loop": "&a [*a]",
+    "many": "[" + "1, " * 300_000 + "]",
+    "timestamp": "!!timestamp x",
+    "truth": "!!bool x",
+    "whole": "!!int ''",
+    "digits": "9" * 5000,
+    "date": "2020-02-30",
+    "python": "!!python/object/apply:os.system [x]",
+    "mapping as key": "{? {a: b} : c}",
+    "control": "\x01",
+}
+LAUGHS = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 30))]
+
+
+@pytest.mark.parametrize("text", [*HOSTILE.values(), "\n".join(LAUGHS)], ids=[*HOSTILE, "aliases"])
+def test_a_hostile_file_is_one_line(text: str, tmp_path: Path):
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"x\.yaml(, line \d+)?: ") as refused:
+        read_yaml(tmp_path / "x.yaml")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_assignment_is_one_line(text: str):
+    with pytest.raises(UserError, match=r"^set") as refused:
+        override(BASE, [f"seed={text}"])
+    assert "\n" not in str(refused.value)
+
+
+def test_an_assignment_is_not_nested_without_end():
+    with pytest.raises(UserError, match=r"^set"):
+        Tree.parse(override({}, ["a." * 100_000 + "b=1"]), "x")
+
+
+def test_a_description_is_not_larger_than_any(tmp_path: Path):
+    (tmp_path / "x.yaml").write_text("# remark\n" * 200_000)
+    with pytest.raises(UserError, match=r"x\.yaml: expected a file of at most 1,048,576 bytes"):
+        read_yaml(tmp_path / "x.yaml")

@@ -1,15 +1,22 @@
 """The one reader of safetensors files, through which models, states, operators and checkpoints come."""
 
+import errno
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from linnet.core import tensor_file
 from linnet.core.errors import UserError
-from linnet.core.tensor_file import read_tensors
+from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.inference.state import load_state
 from linnet.layers.mixers.plga.files import read_operators
 from linnet.model.decoder import Decoder
@@ -59,3 +66,81 @@ def test_a_file_of_others_is_refused_by_every_reader(tmp_path: Path, decoder: De
     path = tmp_path / "model.safetensors"
     for read in (read_tensors, read_operators, lambda p: load_decoder(p.parent), lambda p: load_state(decoder, p)):
         assert refusal(read, path) == "cannot be read (Permission denied)"
+
+
+TENSORS = {
+    "a": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3),
+    "b": torch.tensor(3),
+    "empty": torch.empty(0, 4),
+    "turned": torch.arange(12.0).reshape(3, 4).T[1:],
+}
+
+
+def contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_what_is_written_is_read_back(seal: bool, tmp_path: Path):
+    path = tmp_path / "new" / "x.safetensors"
+    write_tensors(path, TENSORS, {"made": "here"}, seal=seal)
+    read = read_tensors(path)
+    assert read.keys() == TENSORS.keys() and all(torch.equal(read[name], TENSORS[name]) for name in TENSORS)
+    with safe_open(path, "pt") as file:
+        assert file.metadata().items() >= {"made": "here"}.items() and len(file.metadata()) == 1 + seal
+
+
+@pytest.fixture(scope="module")
+def sealed_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("sealed") / "x.safetensors"
+    write_tensors(path, TENSORS, {"made": "here"}, seal=True)
+    return path.read_bytes()
+
+
+@given(data=st.data())
+def test_no_flipped_bit_of_a_sealed_file_is_believed(
+    tmp_path_factory: pytest.TempPathFactory, sealed_file: bytes, data: st.DataObject
+):
+    content = bytearray(sealed_file)
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path = tmp_path_factory.mktemp("flipped") / "x.safetensors"
+    path.write_bytes(content)
+    try:
+        read = read_tensors(path)
+    except UserError:
+        return
+    assert b'"seal"' not in content  # its name was changed, and nothing else
+    assert all(torch.equal(read[name], TENSORS[name]) for name in TENSORS)
+
+
+def test_other_tensors_under_the_same_seal_are_refused(tmp_path: Path):
+    path = tmp_path / "x.safetensors"
+    write_tensors(path, TENSORS, seal=True)
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    for changed in ({"b": torch.tensor(4)}, {"b": torch.tensor([3])}, {"c": torch.zeros(0)}):
+        save_file(contiguous({**TENSORS, **changed}), path, metadata)
+        assert refusal(read_tensors, path) == "is not what linnet wrote: its hash differs; expected it unchanged"
+
+
+def test_without_room_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(OSError, match=r"4,000,000 bytes needed, 1,000 bytes free in "):
+        write_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(1_000_000)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_meanwhile_is_said_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(tensor_file, "save_file", full)
+    with pytest.raises(OSError) as failed:
+        write_tensors(tmp_path / "x.safetensors", TENSORS)
+    assert failed.value.errno == errno.ENOSPC and failed.value.filename == str(tmp_path / "x.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pipes_are_refused(tmp_path: Path):
+    os.mkfifo(tmp_path / "x.safetensors")
+    assert refusal(read_tensors, tmp_path / "x.safetensors") == "a device or pipe, expected a file"

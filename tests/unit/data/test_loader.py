@@ -7,14 +7,15 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.data.loader import Batches, spread_batches, validation_windows
-from linnet.data.shards import TokenSequence
+from linnet.data.shards import Shard, TokenSequence
 from linnet.data.windows import document_windows
 from linnet.ops.cross_entropy import IGNORED
 
 
 def counting(length: int, shards: int = 3) -> TokenSequence:
     """Tokens 0, 1, 2, ...: a token is its own position."""
-    return TokenSequence("count", np.array_split(np.arange(length, dtype=np.uint16), shards))
+    parts = np.array_split(np.arange(length, dtype=np.uint16), shards)
+    return TokenSequence("count", [Shard(part) for part in parts])
 
 
 def epoch_starts(batches: Batches, epoch: int) -> list[int]:
@@ -110,7 +111,7 @@ def with_ends(lengths: list[int]) -> TokenSequence:
     ends = np.cumsum([0, *(length + 1 for length in lengths)])
     tokens = np.arange(ends[-1] + 1)
     tokens[ends] = END
-    return TokenSequence("documents", np.array_split(tokens.astype(np.uint16), 3))
+    return TokenSequence("documents", [Shard(part) for part in np.array_split(tokens.astype(np.uint16), 3)])
 
 
 def validation(sequence: TokenSequence, context: int, batch_size: int, limit: int | None = None) -> Windows:

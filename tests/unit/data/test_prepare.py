@@ -12,10 +12,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from linnet.core.atomic import PARTIAL
 from linnet.core.errors import UserError
 from linnet.data import prepare as prepare_module
+from linnet.data.manifest import Manifest
 from linnet.data.prepare import prepare, prepare_texts, read_split
-from linnet.data.shards import Manifest, ShardWriter, TokenData
+from linnet.data.shards import ShardWriter, TokenData
 from linnet.data.split import Split, content_hash
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS
@@ -284,7 +286,7 @@ def test_interruption_while_writing_leaves_the_old_data(
     prepare([name], out, tokenizer="bytes")
 
     def fail(self: ShardWriter, tokens: Any) -> None:
-        assert any(path.suffix == ".partial" for path in tmp_path.iterdir())
+        assert any(path.suffix == PARTIAL for path in tmp_path.iterdir())
         raise error
 
     monkeypatch.setattr(ShardWriter, "write", fail)

@@ -1,24 +1,19 @@
-import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from linnet.core.errors import UserError
+from linnet.data import shards
+from linnet.data.manifest import Manifest, token_dtype, write_manifest
 from linnet.data.prepare import prepare_texts
-from linnet.data.shards import (
-    ShardWriter,
-    TokenData,
-    TokenSequence,
-    holds_only_data,
-    read_manifest,
-    token_dtype,
-    write_manifest,
-)
+from linnet.data.shards import BlockHashes, Shard, ShardWriter, TokenData, TokenSequence
+from linnet.data.split import Split
 
 
 def sequence(folder: Path, blocks: list[list[int]], vocab_size: int, shard_tokens: int) -> TokenSequence:
@@ -28,10 +23,10 @@ def sequence(folder: Path, blocks: list[list[int]], vocab_size: int, shard_token
             writer.write(np.array(block, dtype=np.int64))
     info = writer.info(documents=0, text_bytes=0)
     dtype = np.dtype(token_dtype(vocab_size)).newbyteorder("<")
-    maps = [np.memmap(folder / shard.file, dtype=dtype, mode="r") for shard in info.shards]
+    maps = [Shard(np.memmap(folder / shard.file, dtype, "r"), blocks=shard.blocks) for shard in info.shards]
     assert [len(shard) for shard in maps] == [shard.tokens for shard in info.shards]
     assert all(shard.tokens == shard_tokens for shard in info.shards[:-1])
-    return TokenSequence("train", list(maps))
+    return TokenSequence("train", maps)
 
 
 @given(
@@ -86,12 +81,7 @@ def tokens(found: TokenSequence) -> NDArray[np.int64]:
 
 
 def test_tokens_are_mapped_not_loaded(folder: Path) -> None:
-    assert all(isinstance(shard, np.memmap) for shard in TokenData.open(folder).split("train")._shards)
-
-
-def edit(folder: Path, **changes: Any) -> None:
-    path = folder / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    assert all(isinstance(shard._tokens, np.memmap) for shard in TokenData.open(folder).split("train")._shards)
 
 
 def refusal(folder: Path) -> str:
@@ -99,37 +89,6 @@ def refusal(folder: Path) -> str:
         TokenData.open(folder)
     assert "\n" not in str(caught.value)
     return str(caught.value).removeprefix(str(folder))
-
-
-def test_folder_without_manifest(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == ": not a data folder (no manifest.json); make one with `linnet prepare`"
-
-
-@pytest.mark.parametrize("version", [2, "1", None])
-def test_unknown_version(folder: Path, version: Any) -> None:
-    edit(folder, version=version)
-    assert refusal(folder) == f"/manifest.json: version: {version!r}: expected 1; prepare the text again"
-
-
-def test_manifest_that_is_no_mapping(folder: Path) -> None:
-    (folder / "manifest.json").write_text("[]")
-    assert refusal(folder) == "/manifest.json: version: None: expected 1; prepare the text again"
-
-
-def test_unknown_key_and_missing_side(folder: Path) -> None:
-    edit(folder, colour="red")
-    assert refusal(folder).startswith("/manifest.json: colour: unknown key (value 'red'); accepted: ")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    del manifest["colour"], manifest["splits"]["validation"]
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert refusal(folder).endswith("expected both train and validation")
-
-
-def test_shard_cannot_point_out_of_the_folder(folder: Path) -> None:
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["splits"]["train"]["shards"][0]["file"] = "../train-00000.bin"
-    edit(folder, splits=manifest["splits"])
-    assert refusal(folder).startswith("/manifest.json: splits.train.shards[0].file: '../train-00000.bin'")
 
 
 def test_missing_and_truncated_shards(folder: Path) -> None:
@@ -148,14 +107,89 @@ def test_tokenizer_of_other_data(folder: Path, tmp_path: Path) -> None:
     assert refusal(folder) == "/tokenizer.json: no such file"
 
 
-def test_manifest_survives_a_round_trip(folder: Path, tmp_path: Path) -> None:
-    manifest = read_manifest(folder)
-    write_manifest(tmp_path, manifest)
-    assert read_manifest(tmp_path) == manifest
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "data"
+    prepare_texts(["one", "two é"], ["three"], folder, tokenizer="bytes")
+    return folder
 
 
-def test_folder_with_anything_else_is_not_only_data(folder: Path) -> None:
-    assert holds_only_data(folder)
-    (folder / "notes.txt").write_text("mine")
-    assert not holds_only_data(folder)
-    assert not holds_only_data(folder.parent)
+@given(split=st.sampled_from(["train", "validation"]), data=st.data())
+def test_one_flipped_bit_is_found(
+    tmp_path_factory: pytest.TempPathFactory, whole: Path, split: Split, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("flipped") / "data"
+    shutil.copytree(whole, folder)
+    shard = folder / f"{split}-00000.bin"
+    content = bytearray(shard.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    shard.write_bytes(content)
+    with pytest.raises(UserError, match=r"-00000\.bin, tokens 0 to \d+: is not what linnet wrote"):
+        tokens(TokenData.open(folder).split(split))
+
+
+@pytest.fixture
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "BLOCK_BYTES", 8)  # 4 tokens of two bytes
+
+
+@pytest.mark.usefixtures("short_blocks")
+@given(cuts=st.lists(st.integers(0, 30), max_size=4), start=st.integers(0, 30), count=st.integers(1, 31))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_only_the_blocks_that_are_read_are_checked(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[int], start: int, count: int
+) -> None:
+    """One token of 31 is wrong; the hashes do not depend on how the tokens came."""
+    written = np.arange(31)
+    with ShardWriter(tmp_path_factory.mktemp("shards"), "train", 100) as writer:
+        for part in np.split(written, sorted(cuts)):
+            writer.write(part)
+    changed = written.astype("<u2")
+    changed[17] ^= 1
+    shard = Shard(changed, "train-00000.bin", blocks=writer.info(0, 0).shards[0].blocks)
+    stop = min(start + count, 31)
+    if start < 20 and stop > 16:
+        with pytest.raises(UserError, match=r"^train-00000\.bin, tokens 16 to 20: is not what linnet wrote"):
+            shard.read(start, stop)
+    else:
+        assert shard.read(start, stop).tolist() == list(range(start, stop))
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_a_block_is_checked_once() -> None:
+    hashes = BlockHashes()
+    content = np.arange(8, dtype="<u2")
+    hashes.add(content.tobytes())
+    shard = Shard(content, "x", blocks=hashes.all())
+    shard.read(0, 1)
+    content[:] = 0
+    assert shard.read(0, 4).tolist() == [0, 0, 0, 0]
+    with pytest.raises(UserError, match="x, tokens 4 to 8: "):
+        shard.read(3, 5)
+
+
+def test_a_token_beyond_the_vocabulary_is_refused() -> None:
+    shard = Shard(np.array([1, 99, 100]), "train-00000.bin", vocab_size=100)
+    with pytest.raises(UserError, match=r"^train-00000\.bin: token 100: expected one below 100, the size of the voc"):
+        shard.read(0, 1)
+
+
+def with_blocks(folder: Path, blocks: list[str] | None) -> None:
+    plain = TokenData.open(folder).manifest.model_dump()
+    plain["splits"]["train"]["shards"][0]["blocks"] = blocks
+    write_manifest(folder, Manifest.parse(plain, "test"))
+
+
+def test_a_folder_of_an_earlier_linnet_is_read_with_a_note(folder: Path, told: Callable[[], list[str]]) -> None:
+    with_blocks(folder, None)
+    for _ in range(2):
+        assert len(TokenData.open(folder).split("train")) == 12
+    assert told() == [f"{folder}: made by an earlier linnet: its shards have no hashes, and are taken as they are"]
+    (folder / "train-00000.bin").write_bytes(b"\xff\xff" * 12)
+    with pytest.raises(UserError, match=r"train-00000\.bin: token 65535: expected one below 257"):
+        tokens(TokenData.open(folder).split("train"))
+
+
+def test_a_shard_with_too_few_hashes_is_refused(folder: Path) -> None:
+    with_blocks(folder, [])
+    assert refusal(folder) == "/manifest.json: 0 blocks of train-00000.bin; prepare it again"

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.data.shards import TokenSequence
+from linnet.data.shards import Shard, TokenSequence
 from linnet.data.windows import document_windows
 
 END = 9
@@ -13,7 +13,7 @@ END = 9
 def sequence_of(text: str, shards: int = 2) -> TokenSequence:
     """Each character a token; a full stop is the end between documents."""
     tokens = np.array([END if character == "." else 1 for character in text], dtype=np.uint16)
-    return TokenSequence("text", np.array_split(tokens, shards))
+    return TokenSequence("text", [Shard(part) for part in np.array_split(tokens, shards)])
 
 
 def cut(text: str, context: int) -> list[tuple[int, int]]:

@@ -121,7 +121,8 @@ def test_a_described_model_is_the_one_that_was_chosen(small_space, data):
             {"block": {"feed_forward": {"kind": "mlp", "hidden": [8, 16]}}},
             "small: block.feed_forward.hidden: is decided by ratio; leave one of both out",
         ),
-        ({"block": {"repeat": [1, 10**9]}}, "small: block.repeat: 1000000000: must be at most 1,000"),
+        ({"block": {"repeat": [1, 2000]}}, "small: block.repeat: 2000: must be at most 1,000"),
+        ({"block": {"repeat": [1, 10**9]}}, "small: block: repeat: 1000000000: must be less than or equal to 4096"),
         ({"blocks": 10**8}, "small: blocks: 100000000: must be at most 64"),
         ({"block": {"head_width": 0.5}}, "small: block.head_width: 0.5: must be a whole number greater than 0"),
         (

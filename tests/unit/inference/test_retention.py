@@ -63,7 +63,7 @@ def test_a_file_whose_tensors_do_not_fit_is_refused(tmp_path: Path):
     save_state(state, path)
     tensors = load_file(path)
     with safe_open(path, "pt") as file:
-        metadata = file.metadata()
+        metadata = {"contexts": file.metadata()["contexts"]}  # without the seal
     save_file({**tensors, "layer.1.entries": tensors["layer.1.entries"][:, :1]}, path, metadata)
     with pytest.raises(UserError, match=re.escape(f"{path}: tensor layer.1.")):
         load_state(decoder, path)

@@ -9,7 +9,7 @@ import torch
 from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder
 
 from linnet.core.errors import UserError
-from linnet.data.shards import TokenSequence
+from linnet.data.shards import Shard, TokenSequence
 from linnet.evaluation.likelihood import Evaluation, Likelihood
 from linnet.inspection.causality import Causality, CutMove, Moves, differing_windows, frozen_pass, moves, whole_pass
 from linnet.layers.mixers.plga import DensitySpec, PlgaSpec
@@ -86,7 +86,7 @@ def test_a_nan_is_not_passed_over():
 
 
 def _sequence(*documents: list[int]) -> TokenSequence:
-    return TokenSequence("text", [np.array([token for document in documents for token in (0, *document)] + [0])])
+    return TokenSequence("text", [Shard(np.array([token for document in documents for token in (0, *document)] + [0]))])
 
 
 def test_windows_of_which_two_differ():

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.data.shards import TokenSequence
+from linnet.data.shards import Shard, TokenSequence
 from linnet.inspection.windows import spread_windows
 
 
 def _sequence(*documents: list[int]) -> TokenSequence:
-    return TokenSequence("text", [np.array([token for document in documents for token in (0, *document)] + [0])])
+    return TokenSequence("text", [Shard(np.array([token for document in documents for token in (0, *document)] + [0]))])
 
 
 def test_windows_are_whole_and_begin_with_documents_where_they_can():

@@ -1,11 +1,17 @@
 import json
+import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from linnet.core.files import sha256_of
+from linnet.core.seal import MANIFEST, seal_files
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
-from linnet.model.store import load_decoder
+from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, load_decoder
 from linnet.training.checkpoint import (
     MOMENTS,
     SUMMARY,
@@ -16,6 +22,7 @@ from linnet.training.checkpoint import (
     prune,
     save_checkpoint,
 )
+from linnet.training.standing import Standing
 
 
 @pytest.fixture
@@ -29,7 +36,7 @@ def save(tmp_path, tiny_model):
             for parameter in decoder.parameters():
                 parameter.fill_(step)
         moments = {"a.b/exp_avg": torch.full((3,), float(step)), "a.b/step": torch.tensor(float(step))}
-        return save_checkpoint(tmp_path, step, decoder, tokenizer, moments, {"step": step, "loss": 0.1 + step})
+        return save_checkpoint(tmp_path, step, decoder, tokenizer, moments, Standing("data", step, seconds=0.1 + step))
 
     return write
 
@@ -44,7 +51,7 @@ def test_what_was_saved_is_read_back(tmp_path, save):
     notes, note = _notes()
     found = load_newest(tmp_path, note)
     assert found.path == path == tmp_path / "step-00000007" and notes == []
-    assert found.standing == {"step": 7, "loss": 7.1}
+    assert found.standing == Standing("data", step=7, seconds=7.1)
     assert found.moments["a.b/exp_avg"].tolist() == [7.0] * 3 and found.moments["a.b/step"].item() == 7.0
     assert all((tensor == 7).all() for tensor in found.weights.values())
 
@@ -78,17 +85,89 @@ def _garble(path):
 
 
 def _renumber(path):
+    _change(path, version=99)
+
+
+def _step_back(path):
     summary = json.loads((path / SUMMARY).read_text())
-    (path / SUMMARY).write_text(json.dumps({**summary, "version": 99}))
+    _change(path, standing={**summary["standing"], "step": 1})
 
 
-@pytest.mark.parametrize("damage", [_cut, _flip, _lose, _garble, _renumber])
+def _unseal(path):
+    """As if it had come from elsewhere: what says how it was when it was written is gone."""
+    (path / MANIFEST).unlink()
+
+
+def _rename(path):
+    """Whole, but of another step."""
+    path.rename(path.with_name("step-00000009"))
+
+
+def _change(path, **changes):
+    summary = json.loads((path / SUMMARY).read_text())
+    (path / SUMMARY).write_text(json.dumps({**summary, **changes}))
+
+
+def _retell(path):
+    """Somebody else's standing, under a manifest that fits."""
+    _change(path, standing={"step": 2, "meter": {}})
+    seal_files(path, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
+
+
+DAMAGES = [_cut, _flip, _lose, _garble, _renumber, _step_back, _unseal, _rename, _retell]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_one_is_named_and_passed_over(tmp_path, save, damage):
     save(1)
     damage(save(2))
     notes, note = _notes()
-    assert load_newest(tmp_path, note).standing["step"] == 1
-    assert len(notes) == 1 and "step-00000002" in notes[0]
+    assert load_newest(tmp_path, note).standing.step == 1
+    assert len(notes) == 1 and f"{tmp_path}/step-0000000" in notes[0]
+
+
+@given(data=st.data())
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_changed_byte_of_any_file_is_believed(tmp_path_factory, tmp_path, save, data):
+    folder = tmp_path_factory.mktemp("changed")
+    path = shutil.copytree(save(7), folder / "step-00000007")
+    file = data.draw(st.sampled_from(sorted(path.iterdir())), label="file")
+    content = bytearray(file.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1), label="place")
+    content[place] = data.draw(st.integers(0, 255).filter(lambda byte: byte != content[place]))
+    file.write_bytes(content)
+    notes, note = _notes()
+    found = load_newest(folder, note)
+    if found is None:
+        assert len(notes) == 1
+    else:  # the name of the manifest's seal was changed, and nothing else
+        assert file.name == MANIFEST and found.standing == Standing("data", step=7, seconds=7.1)
+        assert all((tensor == 7).all() for tensor in found.weights.values())
+
+
+def _of_version_1(path):
+    """What earlier ones wrote: the hashes of the tensors in the summary, and no manifest."""
+    (path / MANIFEST).unlink()
+    _change(path, version=1, sha256={name: sha256_of(path / name) for name in (WEIGHTS, MOMENTS)})
+
+
+def test_one_of_version_1_is_read_with_a_note(tmp_path, save, told):
+    path = save(7)
+    _of_version_1(path)
+    found = load_newest(tmp_path, pytest.fail)
+    assert found.standing == Standing("data", step=7, seconds=7.1)
+    assert all((tensor == 7).all() for tensor in found.weights.values())
+    assert told() == [f"{path}: has no manifest.json: its files are taken as they are"]
+
+
+@pytest.mark.parametrize("damage", [_cut, _flip, _lose, _garble, _renumber, _step_back])
+def test_a_damaged_one_of_version_1_is_passed_over(tmp_path, save, damage):
+    path = save(7)
+    _of_version_1(path)
+    damage(path)
+    notes, note = _notes()
+    assert load_newest(tmp_path, note) is None
+    assert len(notes) == 1 and str(path) in notes[0]
 
 
 def test_a_half_written_one_is_not_there(tmp_path, save, monkeypatch):
@@ -119,3 +198,24 @@ def test_later_ones_are_discarded(tmp_path, save):
 
 def test_names_sort_by_step(tmp_path):
     assert checkpoint_path(tmp_path, 999).name < checkpoint_path(tmp_path, 1000).name
+
+
+def test_a_half_removed_one_does_not_keep_its_name(tmp_path, save, monkeypatch):
+    for step in (1, 2):
+        save(step)
+
+    def break_off(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", break_off)
+    with pytest.raises(KeyboardInterrupt):
+        discard_after(tmp_path, 1)
+    assert checkpoint_steps(tmp_path) == [1]
+
+
+def test_without_room_for_all_of_it_nothing_is_begun(tmp_path, save, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(OSError, match=r"No space left on device: [\d,]+ bytes needed, 1,000 bytes free in ") as full:
+        save(1)
+    assert full.value.filename == str(checkpoint_path(tmp_path, 1))
+    assert list(tmp_path.iterdir()) == []

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from linnet.core.errors import UserError
+from linnet.core.seal import read_sealed, write_sealed
 from linnet.data.loader import validation_windows
 from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
@@ -18,13 +19,14 @@ from linnet.model.store import load_decoder
 from linnet.present import numbers
 from linnet.training import curves, loop, machine
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.loop import BrokenDownError, train, training_batches
+from linnet.training.loop import BrokenDownError, train
 from linnet.training.objective import Loss, next_token_loss
+from linnet.training.stop import SIGNALS
 from linnet.training.watch import Watch
 
 MIXERS = ["attention", "ted", "plga"]
-MEASURED = {"tokens_per_s", "share_of_peak", "memory_bytes", "eta_s"}
-"""Figures of the machine, not of the run."""
+MEASURED = {"tokens_per_s", "share_of_peak", "memory_bytes", "eta_s", "seal"}
+"""Figures of the machine, not of the run, and the seal over them."""
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +79,7 @@ def test_a_fixed_seed_gives_the_same_run_twice(tmp_path, tiny_run, mixer):
 def test_stopped_and_resumed_it_ends_bit_for_bit_where_an_uninterrupted_run_ends(tmp_path, tiny_run, mixer):
     run = tiny_run(mixer, accumulate=2, precision="bfloat16" if mixer == "ted" else "float32")
     train(run, tmp_path / "straight")
-    for stop_at, number in ((1, signal.SIGINT), (4, signal.SIGTERM), (7, signal.SIGINT)):
+    for stop_at, number in ((1, signal.SIGINT), (4, signal.SIGTERM), (7, signal.SIGHUP)):
         result = train(run, tmp_path / "stopped", Recorder(stop_at, number))
         assert not result.finished and result.summary["step"] == stop_at
         assert checkpoint_steps(tmp_path / "stopped" / "checkpoints")[-1] == stop_at
@@ -160,20 +162,36 @@ def test_other_data_in_the_same_place_is_refused(tmp_path, tiny_run, tiny_data):
     shutil.copytree(tiny_data, tmp_path / "data")
     run = tiny_run().model_copy(update={"data": tmp_path / "data"})
     train(run, tmp_path / "run", Recorder(stop_at=3))
-    manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
-    manifest["sources"][0]["file"] = "another"
-    (tmp_path / "data" / "manifest.json").write_text(json.dumps(manifest))
+    _name_source(tmp_path / "data", "another")
     with pytest.raises(UserError, match=r"not the data that .* was trained on"):
         train(run, tmp_path / "run")
+
+
+def test_a_finished_run_is_refused_with_other_data(tmp_path, tiny_run, tiny_data):
+    shutil.copytree(tiny_data, tmp_path / "data")
+    train(tiny_run(steps=1), tmp_path / "run")
+    other = tiny_run(steps=1).model_copy(update={"data": tmp_path / "data"})
+    assert train(other, tmp_path / "run").finished  # moved, and the same
+    _name_source(tmp_path / "data", "another")
+    with pytest.raises(
+        UserError, match=rf"^data: {tmp_path / 'data'}: not the data that {tmp_path / 'run'} was trained"
+    ):
+        train(other, tmp_path / "run")
+
+
+def _name_source(data, name):
+    manifest = read_sealed(data / "manifest.json")
+    manifest["sources"][0]["file"] = name
+    write_sealed(data / "manifest.json", manifest)
 
 
 def test_the_run_folder_holds_what_it_promises(tmp_path, tiny_run, tiny_data):
     result = train(tiny_run("plga"), tmp_path, command="linnet train ...")
     assert {p.name for p in tmp_path.iterdir()} == {
-        "config.yaml", "metrics.jsonl", "curves.png", "checkpoints", "model", ".lock",
+        "config.yaml", "metrics.jsonl", "curves.png", "checkpoints", "model",
     }  # fmt: skip
     assert {p.name for p in result.model.iterdir()} == {
-        "config.json", "model.safetensors", "tokenizer.json", "run.json",
+        "config.json", "model.safetensors", "tokenizer.json", "run.json", "manifest.json",
     }  # fmt: skip
     summary = json.loads((result.model / "run.json").read_text())
     assert summary == result.summary
@@ -313,18 +331,14 @@ def test_a_stop_before_the_first_step(tmp_path, tiny_run):
 
 
 def test_signal_handlers_are_put_back(tmp_path, tiny_run):
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    before = [signal.getsignal(number) for number in SIGNALS]
     train(tiny_run(steps=1), tmp_path)
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-def test_windows_begin_with_documents_where_asked_for(tmp_path, tiny_run, tiny_data):
-    data = TokenData.open(tiny_data)
-    run = tiny_run(windows="documents")
-    documents, stream = train(run, tmp_path / "documents"), train(tiny_run(), tmp_path / "stream")
-    batches = training_batches(data, run.resolved().training)
-    starts = {tuple(row) for number in range(batches.windows_per_epoch) for row in batches.batch(number)[0].tolist()}
-    sequence = data.split("train")
-    windows = document_windows(sequence, data.tokenizer.end_id, 16).whole(sequence, 16)
-    assert starts == {tuple(sequence.read(int(start), 16).tolist()) for start in windows}
-    assert documents.summary["validation"] != stream.summary["validation"]
+def test_a_run_under_nohup_outlives_its_terminal(tmp_path, tiny_run):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert train(tiny_run(), tmp_path, Recorder(4, signal.SIGHUP)).finished
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -3,7 +3,7 @@ import torch
 
 from linnet.core.errors import UserError
 from linnet.training import machine
-from linnet.training.machine import choose_precision, peak_flops_per_s, peak_memory_bytes, threads
+from linnet.training.machine import check_memory, choose_precision, peak_flops_per_s, peak_memory_bytes, threads
 from linnet.training.spec import TrainingSpec
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -51,3 +51,25 @@ def test_memory_is_in_bytes():
     before = peak_memory_bytes(CPU)
     held = torch.ones(1 << 24)
     assert peak_memory_bytes(CPU) >= before and held.nbytes < peak_memory_bytes(CPU) < 1 << 42
+
+
+def test_a_step_that_fits_is_begun(tiny_run, monkeypatch):
+    monkeypatch.setattr(machine, "available_bytes", lambda device: 1 << 40)
+    check_memory(tiny_run().resolved(), CPU, torch.float32)
+
+
+def test_a_batch_that_does_not_fit_is_told_how_many_would(tiny_run, monkeypatch):
+    monkeypatch.setattr(machine, "available_bytes", lambda device: 10_000_000)
+    with pytest.raises(UserError, match=r"^training\.batch_size: 60000: .* for a step, 10 MB are free") as refused:
+        check_memory(tiny_run(batch_size=60_000).resolved(), CPU, torch.float32)
+    most = int(str(refused.value).split("about ")[1].split()[0])
+    assert most > 1
+    check_memory(tiny_run(batch_size=most).resolved(), CPU, torch.float32)
+    with pytest.raises(UserError):
+        check_memory(tiny_run(batch_size=2 * most).resolved(), CPU, torch.float32)
+
+
+def test_a_model_of_which_one_sequence_does_not_fit_is_told(tiny_run, monkeypatch):
+    monkeypatch.setattr(machine, "available_bytes", lambda device: 1000)
+    with pytest.raises(UserError, match=r"^model: tiny-attention: .* for one sequence of 16 tokens, 1,?.* are free"):
+        check_memory(tiny_run().resolved(), CPU, torch.float32)

@@ -1,11 +1,13 @@
-import json
 import os
 import subprocess
 import sys
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from linnet.core.atomic import PARTIAL
 from linnet.core.errors import UserError
 from linnet.layers.mixers.plga.files import save_operators
 from linnet.training.loop import train
@@ -118,19 +120,23 @@ def test_only_one_process_trains_in_a_folder(tmp_path, tiny_run):
         other.communicate()
     with RunFolder(tmp_path / "run").locked():
         assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())
+    assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_cleared(tmp_path, tiny_run):
+def test_what_a_killed_process_left_is_cleared_and_told(tmp_path, tiny_run, told):
     folder = _started(tmp_path / "run", tiny_run())
-    left = folder.checkpoints / ".step-00000001.x.partial"
+    left = folder.checkpoints / f".step-00000001.abcdefgh{PARTIAL}"
     left.mkdir(parents=True)
     (left / "model.safetensors").write_text("half")
-    (folder.path / ".metrics.jsonl.x.partial").write_text("half")
+    half = folder.path / f".metrics.jsonl.abcdefgh{PARTIAL}"
+    half.write_text("half")
+    (folder.path / "mine.partial").write_text("not linnet's")
     folder.start(tiny_run().resolved())
-    assert not left.exists() and not list(folder.path.glob("*.partial"))
+    assert {path.name for path in folder.path.rglob("*")} == {"config.yaml", "checkpoints", "mine.partial"}
+    assert told() == [f"{path}: left by a process that was broken off, removed" for path in (half, left)]
 
 
-def test_metrics_are_cut_after_a_step_and_a_half_written_line_is_dropped(tmp_path):
+def test_metrics_are_cut_after_a_step_and_a_half_written_line_is_dropped(tmp_path, told):
     metrics = Metrics(tmp_path / "metrics.jsonl")
     assert metrics.read() == []
     for step in (2, 4, 6):
@@ -139,7 +145,77 @@ def test_metrics_are_cut_after_a_step_and_a_half_written_line_is_dropped(tmp_pat
         handle.write('{"step": 8, "lo')
     assert [line["step"] for line in metrics.read()] == [2, 4, 6]
     metrics.cut(4)
-    assert [json.loads(text) for text in metrics.path.read_text().splitlines()] == [
-        {"step": 2, "loss": 0.5},
-        {"step": 4, "loss": 0.25},
-    ]
+    assert metrics.read() == [{"step": 2, "loss": 0.5}, {"step": 4, "loss": 0.25}]
+    assert metrics.path.read_text().endswith("}\n")
+    assert told() == []
+
+
+def test_what_is_damaged_in_the_metrics_is_named_and_kept_aside(tmp_path, told):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    for step in range(1, 8):
+        metrics.append({"step": step, "loss": 1 / step})
+    lines = metrics.path.read_bytes().splitlines()
+    lines[0] = lines[0].replace(b"1.0", b"2.0")
+    lines[1], lines[2], lines[3] = b"null", b'{"step": "\xff"}', b'{"loss": 1.0}'
+    lines[4] = b"[" * 100_000
+    metrics.path.write_bytes(b"\n".join(lines) + b"\n")
+    assert [line["step"] for line in metrics.read()] == [6, 7]
+    assert told() == [f"{metrics.path}, line {number}: damaged, left out" for number in range(1, 6)]
+    metrics.cut(6)
+    assert metrics.read() == [{"step": 6, "loss": 1 / 6}]
+    assert (tmp_path / "metrics.damaged.jsonl").read_bytes().splitlines() == lines[:5]
+    assert told()[5:] == [f"{metrics.path}, line 1, 2, 3, 4, 5: damaged, kept in metrics.damaged.jsonl"]
+
+
+def test_lines_without_a_seal_are_taken_as_they_are(tmp_path, told):
+    """Those of an earlier linnet."""
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.path.write_text('{"step": 1, "loss": 0.5}\n')
+    assert metrics.read() == [{"step": 1, "loss": 0.5}] and told() == []
+
+
+@given(data=st.data())
+def test_no_changed_character_of_a_line_is_believed(tmp_path_factory, data):
+    metrics = Metrics(tmp_path_factory.mktemp("run") / "metrics.jsonl")
+    metrics.append({"step": 12, "loss": 0.125})
+    text = metrics.path.read_text()
+    place = data.draw(st.integers(0, len(text) - 2))
+    other = data.draw(st.characters(min_codepoint=33, max_codepoint=126).filter(lambda c: c != text[place]))
+    metrics.path.write_text(text[:place] + other + text[place + 1 :])
+    for line in metrics.read():  # the name of the seal was changed, and nothing else
+        assert line.items() > {"step": 12, "loss": 0.125}.items()
+
+
+def test_a_changed_configuration_is_refused(tmp_path, tiny_run):
+    folder = _started(tmp_path / "run", tiny_run())
+    config = folder.path / "config.yaml"
+    text = config.read_text()
+    config.write_text(text.replace("steps: 12", "steps: 13"))
+    with pytest.raises(UserError, match=r"config\.yaml: is not what linnet wrote"):
+        folder.check(tiny_run(steps=13).resolved())
+    config.write_text(text.partition("# seal")[0].replace("steps: 12", "steps: 13"))
+    folder.check(tiny_run(steps=13).resolved())
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", "model"])
+def test_nothing_is_written_through_a_link(tmp_path, tiny_run, name):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=f"{name}: is a link; nothing is written through one"):
+        train(tiny_run(), tmp_path / "run")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_lines_are_not_written_through_a_link(tmp_path):
+    (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError):
+        Metrics(tmp_path / "metrics.jsonl").append({"step": 1})
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_folder_in_which_a_process_was_killed_at_once_is_taken(tmp_path, tiny_run):
+    """Killed before `config.yaml` stood: what is there, the run made."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").write_text("1")
+    (tmp_path / "run" / f".config.yaml.abcdefgh{PARTIAL}").write_text("half")
+    assert train(tiny_run(steps=1), tmp_path / "run").finished

@@ -9,6 +9,7 @@ from linnet.ops.cross_entropy import IGNORED
 from linnet.training.objective import Loss, next_token_loss
 from linnet.training.spec import ClipSpec
 from linnet.training.step import NonFiniteError, Stepper
+from linnet.training.stop import Stopped
 
 BYTES = torch.arange(257) % 5
 
@@ -133,3 +134,16 @@ def test_bfloat16_products_keep_float32_weights_and_gradients(stepper_of):
     low, high = stepper(batches, 0.1), exact(batches, 0.1)
     assert low.nats != high.nats and low.nats == pytest.approx(high.nats, rel=1e-2)
     assert all(p.dtype == torch.float32 for p in stepper.decoder.parameters())
+
+
+def test_a_stop_between_two_batches_ends_the_step_as_if_it_had_not_begun(stepper_of):
+    def one_and_no_more(batches):
+        yield batches[0]
+        raise Stopped
+
+    stepper = stepper_of()
+    before = {name: tensor.clone() for name, tensor in stepper.decoder.state_dict().items()}
+    with pytest.raises(Stopped):
+        stepper(_batches(3, rows=2), 1.0, one_and_no_more)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in stepper.decoder.state_dict().items())
+    assert all(parameter.grad is None for parameter in stepper.decoder.parameters())

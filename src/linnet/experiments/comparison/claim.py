@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from linnet.core.errors import UserError
-from linnet.core.files import read_json, write_json
+from linnet.core.seal import read_sealed, write_sealed
 from linnet.experiments.comparison.given import by_content, operator_hashes
 from linnet.experiments.comparison.parts import file_hashes
 from linnet.experiments.comparison.spec import DESCRIPTION, ComparisonSpec
@@ -21,11 +21,11 @@ def claim(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> Non
     hashes = operator_hashes(described, folder)
     path = folder / DESCRIPTION
     if path.exists():
-        before = read_json(path)
+        before = read_sealed(path)
         known = before.get("operators", {})
         hashes = {**known, **hashes}  # a file that is gone is taken for what it was
         _check_same(by_content(before, known), by_content(described, hashes), folder)
-    write_json(path, {**described, "operators": hashes})
+    write_sealed(path, {**described, "operators": hashes})
 
 
 def _check_same(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:

@@ -6,7 +6,8 @@ A seed with which a run diverged is no part of its curve: its own is dotted, and
 from collections.abc import Sequence
 from pathlib import Path
 
-from linnet.core.files import atomic_path, write_json
+from linnet.core.atomic import atomic_path
+from linnet.core.seal import write_sealed
 from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
 from linnet.experiments.comparison.spec import CURVES, FIGURES
 from linnet.present import numbers
@@ -22,7 +23,7 @@ COLUMNS = (
 
 def write_findings(findings: Findings, folder: Path) -> None:
     """Write `comparison.json` and `curves.png`."""
-    write_json(folder / FIGURES, findings.plain())
+    write_sealed(folder / FIGURES, findings.plain())
     draw(findings.runs, folder / CURVES, findings.name)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from linnet.core.errors import UserError
-from linnet.core.files import read_json
+from linnet.core.seal import read_sealed
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, validation_curve
 from linnet.experiments.comparison.spec import DESCRIPTION, FIGURES, ComparedSpec, ComparisonSpec, run_folder
 from linnet.model.store import MODEL
@@ -88,10 +88,10 @@ def _figures_of(recorded: dict[str, Any]) -> dict[str, Any]:
 
 
 def _comparison(folder: Path) -> Comparison:
-    described = read_json(folder / DESCRIPTION)
+    described = read_sealed(folder / DESCRIPTION)
     fields = {name: described[name] for name in ComparisonSpec.model_fields if name in described}
     spec = ComparisonSpec.parse(fields, str(folder / DESCRIPTION))
-    found = read_json(folder / FIGURES) if (folder / FIGURES).is_file() else {"runs": [], "broken_down": []}
+    found = read_sealed(folder / FIGURES) if (folder / FIGURES).is_file() else {"runs": [], "broken_down": []}
     evaluations = {(run["name"], each["seed"]): _figures_of(each) for run in found["runs"] for each in run["seeds"]}
     lost = {(each["run"], each["seed"]): each for each in found["broken_down"]}
     broken_down = [
@@ -148,7 +148,7 @@ def _but_the_seed(run: FinishedRun) -> str:
     """The configuration and the files that the model began with, as one text; the data is checked by itself."""
     plain = run.spec.plain()
     del plain["data"], plain["training"]["seed"]
-    files = read_json(run.path / FILES) if (run.path / FILES).is_file() else {}
+    files = read_sealed(run.path / FILES) if (run.path / FILES).is_file() else {}
     return json.dumps([plain, files], sort_keys=True)
 
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from linnet.core.errors import UserError
-from linnet.core.spec import Spec, override, read_assignment, read_yaml
+from linnet.core.spec import Amount, Count, Seed, Spec, Vocabulary, override, read_assignment, read_yaml
 from linnet.model.store import RUNS, read_description
 from linnet.training.spec import RunSpec, run_of
 
@@ -20,10 +20,10 @@ class TextSpec(Spec):
     the same for all.
     """
 
-    stories: PositiveInt | None = None
-    names: PositiveInt = 3
+    stories: Amount | None = None
+    names: Count = 3
     files: list[str] | None = Field(None, min_length=1)
-    parts: PositiveInt = 1
+    parts: Count = 1
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -36,7 +36,7 @@ class TokenizerSpec(Spec):
     """The tokenizer of all runs: a kind that is trained on the whole text, or a tokenizer.json."""
 
     kind: str = "bpe"
-    vocab_size: PositiveInt | None = None
+    vocab_size: Vocabulary | None = None
 
 
 class ComparedSpec(Spec):
@@ -48,7 +48,7 @@ class ComparedSpec(Spec):
     """
 
     name: str = Field(pattern=r"^\w+([ .-]\w+)*$")
-    part: PositiveInt = 1
+    part: Count = 1
     set: dict[str, Any] = Field(default_factory=dict)
     operator_of: str | None = None
     shown: bool = True
@@ -73,7 +73,7 @@ class ComparisonSpec(Spec):
     tokenizer: TokenizerSpec = TokenizerSpec()
     model: str | dict[str, Any]
     training: dict[str, Any] = Field(default_factory=dict)
-    seeds: tuple[NonNegativeInt, ...] = Field((0, 1, 2), min_length=1)
+    seeds: tuple[Seed, ...] = Field((0, 1, 2), min_length=1)
     runs: list[ComparedSpec] = Field(min_length=1)
 
     @model_validator(mode="after")

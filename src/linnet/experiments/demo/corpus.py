@@ -4,8 +4,9 @@ import lzma
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from linnet.core.atomic import is_left
 from linnet.core.errors import UserError
-from linnet.core.files import read_json, write_json
+from linnet.core.seal import read_sealed, write_sealed
 from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData
 from linnet.data.tokenizer import Tokenizer
@@ -75,16 +76,15 @@ def claim(out: Path, settings: Settings) -> None:
     if (out / SETTINGS).is_file():
         _check_same(out, settings)
         return
-    half_written = f".{SETTINGS}."  # what a process that was killed while claiming the folder leaves
-    if out.is_dir() and any(not path.name.startswith(half_written) for path in out.iterdir()):
+    if out.is_dir() and not all(map(is_left, out.iterdir())):
         raise UserError(
             f"holds other files (no {SETTINGS})", field="out", value=out, accepted="a new folder or that of a demo"
         )
-    write_json(out / SETTINGS, asdict(settings))
+    write_sealed(out / SETTINGS, asdict(settings))
 
 
 def _check_same(out: Path, settings: Settings) -> None:
-    found = read_json(out / SETTINGS)
+    found = read_sealed(out / SETTINGS)
     for field, wanted in asdict(settings).items():
         value = found.get(field) if isinstance(found, dict) else None
         if value != wanted:

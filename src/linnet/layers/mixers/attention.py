@@ -13,9 +13,10 @@ from functools import partial
 from typing import ClassVar, Literal, Self
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat
 from torch import Tensor
 
+from linnet.core.spec import Amount, Extent
 from linnet.layers.contract import Mixer, MixerSpec, Place, RowStep, Traits
 from linnet.layers.key_value import KeyValueState, WindowState, key_value_row, key_value_tensors, seen_keys
 from linnet.layers.retention import FULL, Retention
@@ -37,14 +38,14 @@ class AttentionSpec(MixerSpec):
     """
 
     kind: Literal["attention"] = "attention"
-    heads: PositiveInt
-    kv_heads: PositiveInt | None = None
-    head_dim: PositiveInt | None = None
+    heads: Extent
+    kv_heads: Extent | None = None
+    head_dim: Extent | None = None
     bias: bool = False
     out_bias: bool | None = None
     rotary: RotarySpec | None = RotarySpec()
     scale: PositiveFloat | None = None
-    window: PositiveInt | None = None
+    window: Amount | None = None
 
     @classmethod
     def examples(cls) -> list[Self]:

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from linnet.core.spec import Count, Extent
 from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import State
@@ -33,10 +33,10 @@ class MambaSpec(MixerSpec):
     """
 
     kind: Literal["mamba"] = "mamba"
-    expand: PositiveInt = 2
-    state: PositiveInt = 16
-    conv: PositiveInt = 4
-    step_rank: PositiveInt | None = None
+    expand: Count = 2
+    state: Extent = 16
+    conv: Extent = 4
+    step_rank: Extent | None = None
     bias: bool = False
     conv_bias: bool = True
 

@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
+from linnet.core.spec import Count, Extent
 from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.rotary import RotarySpec, check_heads, queries_keys_values
@@ -36,9 +37,9 @@ class RetentionSpec(MixerSpec):
     """
 
     kind: Literal["retention"] = "retention"
-    heads: PositiveInt
-    head_dim: PositiveInt | None = None
-    expand: PositiveInt = 2
+    heads: Extent
+    head_dim: Extent | None = None
+    expand: Count = 2
     rotary: RotarySpec | None = RotarySpec(pairing="adjacent")
     eps: PositiveFloat = 1e-6
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from linnet.core.errors import UserError
+from linnet.core.seal import read_sealed, write_sealed
 from linnet.data.prepare import prepare_texts
 from linnet.experiments.comparison.figures import Findings
 from linnet.experiments.comparison.recorded import recorded
@@ -160,6 +160,7 @@ def test_what_cannot_be_compared_is_refused(runs: Path, data: Path, tmp_path: Pa
     assert refusal(tmp_path / "empty") == f"{tmp_path / 'empty'}: no run in it"
     half = tmp_path / "half"
     shutil.copytree(wide, half)
+    (half / "model" / "manifest.json").unlink()
     (half / "model" / "run.json").write_text(json.dumps(summary(wide) | {"finished": False}))
     assert refusal(wide, half).startswith(f"{half}: the run is not finished; go on with it")
     for field, what in (("manifest_sha256", "data folder"), ("tokenizer_hash", "tokenizer")):
@@ -200,8 +201,8 @@ def test_beside_a_run_alone_a_comparison_is_measured_as_that_was(compared: tuple
 def test_an_unfinished_comparison_is_refused(compared: tuple[Path, Findings], tmp_path: Path):
     folder = tmp_path / "out"
     shutil.copytree(compared[0], folder)
-    described = yaml.safe_load((folder / "description.json").read_text())
-    (folder / "description.json").write_text(json.dumps(described | {"seeds": [0, 1, 2]}))
+    described = read_sealed(folder / "description.json")
+    write_sealed(folder / "description.json", described | {"seeds": [0, 1, 2]})
     unfinished = f"{folder}: the comparison is not finished (narrow, seed 2); go on with it by the same command"
     assert refusal(folder).startswith(unfinished)
     (folder / "comparison.json").unlink()

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from linnet.cli.main import main
+from linnet.core.seal import read_sealed
 from linnet.experiments import runner
 from linnet.training.loop import train
 from linnet.training.objective import Loss, next_token_loss
@@ -98,7 +99,7 @@ def test_where_and_why_is_recorded(compared: Path):
     assert lost["transferred", 1]["step"] is None
     assert lost["transferred", 1]["reason"] == "there are no operators of first half: it diverged"
     assert lost["again", 1]["reason"] == "there are no operators of transferred: it was not trained"
-    record = json.loads((compared / "out" / "runs" / "first-half-seed-1" / "diverged.json").read_text())
+    record = read_sealed(compared / "out" / "runs" / "first-half-seed-1" / "diverged.json")
     assert record == {"step": 3, "reason": first["reason"]}
 
 

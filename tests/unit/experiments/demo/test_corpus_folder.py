@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from linnet.core.atomic import PARTIAL
 from linnet.core.errors import UserError
 from linnet.experiments.demo.corpus import SETTINGS, Settings, claim
 
@@ -21,7 +22,7 @@ def test_a_new_folder_or_the_same_demos_is_claimed(before: str, tmp_path: Path):
         (out / "data").mkdir()
     if before == "half claimed":
         out.mkdir()
-        (out / f".{SETTINGS}.abc.partial").touch()
+        (out / f".{SETTINGS}.abcdefgh{PARTIAL}").touch()
     claim(out, OURS)
     claim(out, OURS)
     assert (out / SETTINGS).is_file()

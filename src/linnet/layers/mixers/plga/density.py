@@ -5,10 +5,10 @@ Legend: `B` batch, `T` tokens of the chunk, `H` heads, `K` head width.
 
 from typing import Literal, Self
 
-from pydantic import PositiveInt, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
-from linnet.core.spec import Spec
+from linnet.core.spec import Amount, Spec
 from linnet.layers.contract import Traits
 from linnet.nn.cost import Cost
 
@@ -22,7 +22,7 @@ class DensitySpec(Spec):
     """
 
     scope: Literal["sequence", "prefix"] = "sequence"
-    tokens: PositiveInt | None = None
+    tokens: Amount | None = None
 
     @model_validator(mode="after")
     def _tokens_of_a_prefix(self) -> Self:

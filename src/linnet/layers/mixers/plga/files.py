@@ -3,6 +3,7 @@
 Legend: `H` heads, `K` head width.
 """
 
+import math
 import re
 import zipfile
 import zlib
@@ -11,12 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.files import atomic_path
-from linnet.core.tensor_file import read_tensors
+from linnet.core.files import open_file
+from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.layers.contract import OperatorFiles
 from linnet.layers.mixers.plga.operator import OUTPUTS
 
@@ -24,14 +24,18 @@ SUFFIXES = (".safetensors", ".npz")
 
 EXPECTED = "identity, random, or a file of operators (.safetensors, .npz)"
 
+MOST_OPERATOR_BYTES = 1 << 30
+"""Of one array: the operators of a layer of 16,384 wide heads."""
+
+_MOST_HEADER_BYTES = 10_000
+
 LAYOUT = "layer{i}.G (and, with it, layer{i}.A, .A_LM, .A_P), or 0, 1, … for G alone"
 
 
 def save_operators(layers: Sequence[Mapping[str, Tensor]], path: str | Path) -> None:
     """Write the outputs of each plga layer, `[H, K, K]` by name (`OUTPUTS`), as safetensors."""
     named = {f"layer{i}.{name}": tensor for i, layer in enumerate(layers) for name, tensor in layer.items()}
-    with atomic_path(path) as temporary:
-        save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in named.items()}, temporary)
+    write_tensors(path, {name: tensor.clone() for name, tensor in named.items()}, seal=True)
 
 
 def read_operators(path: str | Path) -> list[dict[str, Tensor]]:
@@ -55,10 +59,31 @@ def _arrays(path: Path) -> dict[str, Tensor]:
     if path.suffix != ".npz":
         return read_tensors(path, otherwise="neither a .npz nor a safetensors file")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: torch.from_numpy(np.array(file[name])) for name in file.files}
+        open_file(path).close()
+        with zipfile.ZipFile(path) as archive:
+            return {
+                entry.filename.removesuffix(".npy"): torch.from_numpy(_array(archive, entry))
+                for entry in archive.infolist()
+            }
+    except UserError:
+        raise
     except (ValueError, TypeError, OSError, EOFError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
         raise UserError(f"{path}: not a .npz file of numbers ({error})") from error
+
+
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
+    """An array of numbers; `ValueError` for anything else, before it takes memory or runs anything."""
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file, max_header_size=_MOST_HEADER_BYTES)
+        if dtype.hasobject:
+            raise ValueError(f"{entry.filename} holds Python objects")
+        size_bytes = math.prod(shape) * dtype.itemsize
+        if not size_bytes <= min(entry.file_size, MOST_OPERATOR_BYTES):
+            raise ValueError(f"{entry.filename}: {size_bytes:,} bytes in a file of {entry.file_size:,}")
+    with archive.open(entry) as file:
+        return np.lib.format.read_array(file, allow_pickle=False, max_header_size=_MOST_HEADER_BYTES)
 
 
 def _place(name: str, path: Path) -> tuple[int, str]:

@@ -7,8 +7,9 @@ Gokden, "PLDR-LLMs learn a generalizable tensor operator that can replace its ow
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import PositiveInt, model_validator
+from pydantic import model_validator
 
+from linnet.core.spec import Count, Extent
 from linnet.layers.contract import MixerSpec, OperatorFiles, Place
 from linnet.layers.mixers.attention import AttentionShape
 from linnet.layers.mixers.plga.density import DensitySpec, density_cost
@@ -36,12 +37,12 @@ class PlgaSpec(MixerSpec):
     operator_files: ClassVar[OperatorFiles] = PLGA_FILES
 
     kind: Literal["plga"] = "plga"
-    heads: PositiveInt
+    heads: Extent
     operator: Literal["learned", "fixed"] = "learned"
     rotary: RotarySpec | None = RotarySpec(pairing="adjacent")
-    metric_hidden: PositiveInt = 170
-    residual_units: PositiveInt = 8
-    gated_units: PositiveInt = 2
+    metric_hidden: Extent = 170
+    residual_units: Count = 8
+    gated_units: Count = 2
     density: DensitySpec = DensitySpec()
     start: Start = "paper"
 

@@ -14,9 +14,10 @@ from typing import ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor, nn
 
+from linnet.core.spec import Extent
 from linnet.layers.contract import DecayingMixer, MixerSpec, Place, RowStep, Traits
 from linnet.layers.mixers.ted.policy import PolicyState
 from linnet.layers.mixers.ted.state import BankState, FullState, Shape, TedState
@@ -45,11 +46,11 @@ class TedSpec(MixerSpec):
     chooses_retention: ClassVar[bool] = True
 
     kind: Literal["ted"] = "ted"
-    heads: PositiveInt = 1
+    heads: Extent = 1
     rate_bias: bool = False
     form: Form = "auto"
     tolerance: float = Field(default=TOLERANCE, ge=SMALLEST_TOLERANCE, le=LARGEST_TOLERANCE)
-    chunk: PositiveInt = CHUNK
+    chunk: Extent = CHUNK
 
     @classmethod
     def examples(cls) -> list[Self]:

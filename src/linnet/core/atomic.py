@@ -1,0 +1,282 @@
+"""Writing so that nobody ever sees half of it: a temporary name beside the target, then a rename.
+
+What a killed process leaves behind has names that only linnet gives (`SUFFIXES`). Who writes the same target next
+removes it, or puts it back where it was the only copy (`heal`), and says so. One process at a time writes a folder
+(`claimed`).
+"""
+
+import ctypes
+import errno
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from linnet.core.errors import UserError
+from linnet.core.locks import has_name, locked, take
+from linnet.core.notes import note
+
+PARTIAL, RETIRED, LOCK = SUFFIXES = ".linnet-partial", ".linnet-old", ".linnet-lock"
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LONGEST_STEM_BYTES = 120
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+@contextmanager
+def atomic_path(target: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `target`; it takes the target's name only if the block ends without error.
+
+    `UserError` where a device, a pipe or a folder has that name.
+    """
+    target = Path(target)
+    _refuse_other_kinds(target)
+    with _naming(target), _in_folder(target.parent):
+        _remove_left(target)
+        handle, temporary = _held_file(target)
+        try:
+            yield temporary
+            temporary.chmod(0o666 & ~_umask())
+            _flush(temporary)
+            temporary.replace(target)
+            _flush(target.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+            os.close(handle)
+
+
+@contextmanager
+def atomic_directory(target: str | Path) -> Iterator[Path]:
+    """Yield a temporary directory beside `target`; it replaces the target only if the block ends without error.
+
+    `UserError` where another process writes the same one, or something else than a folder has that name.
+    """
+    target = Path(target)
+    if os.path.lexists(target) and not target.is_dir():
+        raise UserError(f"{target}: is no folder; expected one, or a new name")
+    with _naming(target), _in_folder(target.parent), claimed(target):
+        temporary = Path(tempfile.mkdtemp(prefix=_prefix(target), suffix=PARTIAL, dir=target.parent))
+        try:
+            yield temporary
+            temporary.chmod(0o777 & ~_umask())
+            for path in (*temporary.rglob("*"), temporary):
+                _flush(path)
+            _put(temporary, target)
+            _flush(target.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _refuse_other_kinds(target: Path) -> None:
+    if os.path.lexists(target) and not (target.is_file() or target.is_symlink()):
+        kind = "a folder" if target.is_dir() else "a device or pipe"
+        raise UserError(f"{target}: is {kind}; expected a file, or a new name")
+
+
+@contextmanager
+def _in_folder(folder: Path) -> Iterator[None]:
+    """Make a folder and those above it; what was made for nothing goes again."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for path in missing:
+                path.rmdir()
+        raise
+
+
+@contextmanager
+def claimed(target: Path) -> Iterator[None]:
+    """Hold the writing of a folder for this process alone, and begin with what a killed one left put in order."""
+    with locked(target.parent / f"{_prefix(target)[:-1]}{LOCK}", f"{target}: another process (id {{}}) is writing it"):
+        heal(target, held=True)
+        _remove_left(target)
+        yield
+
+
+def heal(target: Path, held: bool = False) -> None:
+    """Put a folder back that a killed process had moved away and not replaced yet. `held`: it is claimed already."""
+    if target.is_symlink() or target.exists():
+        return
+    for retired in _left(target, RETIRED):
+        kept = retired / target.name
+        if kept.is_dir() and (held or not _is_claimed(target)):
+            kept.replace(target)
+            retired.rmdir()
+            note(f"{target}: put back as it was before a writing that was broken off")
+            return
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder; half-removed it never keeps its name."""
+    retired = Path(tempfile.mkdtemp(prefix=_prefix(path), suffix=PARTIAL, dir=path.parent))
+    path.replace(retired / path.name)
+    shutil.rmtree(retired)
+
+
+def remove_left_in(folder: Path) -> None:
+    """Remove what killed processes left of any file or folder in `folder`, which this process alone writes."""
+    for retired in folder.glob(f".*{RETIRED}"):
+        for kept in retired.iterdir():
+            heal(folder / kept.name)
+    for suffix in (PARTIAL, RETIRED):
+        for path in sorted(folder.glob(f".*{suffix}")):
+            _remove(path)
+
+
+def is_left(path: Path) -> bool:
+    """Whether a killed process left this, or a running one works there."""
+    return path.name.startswith(".") and path.name.endswith(SUFFIXES)
+
+
+def refuse_link(path: Path) -> None:
+    """`UserError` for a link where linnet writes: what it leads to may be somebody else's."""
+    if path.is_symlink():
+        raise UserError(f"{path}: is a link; nothing is written through one, expected none or linnet's own")
+
+
+def _held_file(target: Path) -> tuple[int, Path]:
+    """A new temporary file, locked while it is written: so nobody takes it for a killed process's."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=_prefix(target), suffix=PARTIAL, dir=target.parent)
+        take(handle)
+        if has_name(handle, Path(name)):
+            return handle, Path(name)
+        os.close(handle)
+
+
+def _is_claimed(target: Path) -> bool:
+    try:
+        handle = os.open(target.parent / f"{_prefix(target)[:-1]}{LOCK}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    free = take(handle)
+    os.close(handle)
+    return not free
+
+
+def _prefix(target: Path) -> str:
+    """`.NAME.`, the name cut where no room is left for what stands behind it."""
+    return f".{os.fsdecode(os.fsencode(target.name)[:_LONGEST_STEM_BYTES])}."
+
+
+def _left(target: Path, suffix: str) -> list[Path]:
+    prefix = _prefix(target)
+    if not target.parent.is_dir():
+        return []
+    drawn = re.compile(re.escape(prefix) + "[a-z0-9_]{8}" + re.escape(suffix))  # by `tempfile`
+    return sorted(path for path in target.parent.iterdir() if drawn.fullmatch(path.name))
+
+
+def _remove_left(target: Path) -> None:
+    for suffix in (PARTIAL, RETIRED):
+        for path in _left(target, suffix):
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove what a killed process left; a file that is being written is locked, and stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif not _removed_unlocked(path):
+        return
+    note(f"{path}: left by a process that was broken off, removed")
+
+
+def _removed_unlocked(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        if not take(handle) or not has_name(handle, path):
+            return False
+        path.unlink()
+        return True
+    finally:
+        os.close(handle)
+
+
+def _put(temporary: Path, target: Path) -> None:
+    """Put `temporary` in the place of `target`; there is no moment without one or the other."""
+    if not os.path.lexists(target):
+        temporary.replace(target)
+    elif not _exchanged(temporary, target):
+        _swap(temporary, target)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Let two names change places at once; False where the system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None or other.is_symlink():
+        return False
+    code = rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    return bool(code == 0)
+
+
+def _swap(temporary: Path, target: Path) -> None:
+    """Two renames; an older target is removed only after the new one stands."""
+    retired = Path(tempfile.mkdtemp(prefix=_prefix(target), suffix=RETIRED, dir=target.parent))
+    try:
+        target.replace(retired / target.name)
+        temporary.replace(target)
+    except BaseException:  # Ctrl-C between the two as well
+        if not target.exists() and (retired / target.name).exists():
+            (retired / target.name).replace(target)
+        shutil.rmtree(retired, ignore_errors=True)
+        raise
+    shutil.rmtree(retired, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    """Push a file's bytes, or a folder's names, to the disk: a power cut must not leave a name without its content."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # folders of some file systems
+            raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def _naming(target: Path) -> Iterator[None]:
+    """What goes wrong with a temporary name, or without one, is said of the target: nobody else knows it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL and (error.filename is None or _is_within(error.filename, target)):
+            raise OSError(error.errno, f"{error.strerror} ({room(target)})", str(target)) from error
+        if error.filename is None or not _is_within(error.filename, target):
+            raise
+        raise OSError(error.errno, error.strerror, str(target)) from error
+
+
+def _is_within(name: str | bytes, target: Path) -> bool:
+    return f"/{_prefix(target)}" in os.fsdecode(name) or os.fsdecode(name) == str(target)
+
+
+def room(path: Path) -> str:
+    """How much can still be written there, in words."""
+    folder = next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
+    return f"{shutil.disk_usage(folder).free:,} bytes free in {folder}"
+
+
+def check_room(path: Path, needed_bytes: int) -> None:
+    """`OSError` where a file of that size has no room, before anything of it is written."""
+    folder = next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
+    if shutil.disk_usage(folder).free < needed_bytes:
+        reason = f"{os.strerror(errno.ENOSPC)}: {needed_bytes:,} bytes needed, {room(path)}"
+        raise OSError(errno.ENOSPC, reason, str(path))

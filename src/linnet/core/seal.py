@@ -1,0 +1,119 @@
+"""Seals: what was written, so that a later change of it is found before it changes a result.
+
+A folder's manifest holds the size and the BLAKE3 hash of each of its files; a JSON file that linnet reads back holds a
+hash of itself (`seal`). What has none (made by hand, or by an earlier linnet) is taken as it is.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from linnet.core.errors import UserError
+from linnet.core.files import read_json, write_json
+from linnet.core.notes import note
+
+MANIFEST, SEAL, VERSION = "manifest.json", "seal", 1
+
+_HEX_DIGITS = 32
+"""128 bits: no two contents meet by chance."""
+
+ALTERED = "is not what linnet wrote: its hash differs"
+
+
+def digest(content: bytes | memoryview) -> str:
+    """BLAKE3, the first 128 bits in hexadecimal."""
+    return blake3(content).hexdigest()[:_HEX_DIGITS]
+
+
+def digest_of(path: Path) -> str:
+    """That of a file's content."""
+    return blake3().update_mmap(path).hexdigest()[:_HEX_DIGITS]
+
+
+def sealed(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """With the hash of all the rest as the last field."""
+    rest = {name: value for name, value in plain.items() if name != SEAL}
+    canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return {**rest, SEAL: digest(canonical.encode())}
+
+
+def unsealed(plain: Any, origin: str) -> Any:
+    """Without its seal; `UserError`, which names `origin`, where that does not fit. Without one as it is."""
+    if not isinstance(plain, dict) or SEAL not in plain:
+        return plain
+    found = plain.pop(SEAL)
+    if sealed(plain)[SEAL] != found:
+        raise UserError(f"{origin}: {ALTERED}; expected it unchanged, or without the field {SEAL!r} if it is yours")
+    return plain
+
+
+def write_sealed(path: str | Path, plain: Mapping[str, Any]) -> None:
+    """Write a JSON file that `read_sealed` can check, atomically."""
+    write_json(path, sealed(plain))
+
+
+def read_sealed(path: str | Path) -> Any:
+    """Read a JSON file; `UserError` where it has a seal and was changed since."""
+    return unsealed(read_json(path), str(path))
+
+
+def seal_text(text: str) -> str:
+    """A YAML file's text, with its hash as a last line that YAML takes for a comment."""
+    return f"{text}# {SEAL}: {digest(text.encode())}\n"
+
+
+def unsealed_text(text: str, origin: str) -> str:
+    """Without that line; `UserError`, which names `origin`, where it does not fit. Without one as it is."""
+    body, mark, found = text.rpartition(f"# {SEAL}: ")
+    if not mark:
+        return text
+    if digest(body.encode()) != found.strip():
+        raise UserError(f"{origin}: {ALTERED}; expected it unchanged, or without its last line if it is yours")
+    return body
+
+
+def seal_files(folder: Path, names: Iterable[str]) -> None:
+    """Write the manifest of a folder: size and hash of these of its files."""
+    paths = {name: folder / name for name in names}
+    files = {name: {"bytes": path.stat().st_size, "blake3": digest_of(path)} for name, path in paths.items()}
+    write_sealed(folder / MANIFEST, {"version": VERSION, "files": files})
+
+
+def check_files(folder: Path, names: Iterable[str]) -> None:
+    """`UserError` naming a file that is not what the folder's manifest says; a note where there is no manifest."""
+    listed = _files(folder)
+    if listed is None:
+        note(f"{folder}: has no {MANIFEST}: its files are taken as they are")
+        return
+    for name in names:
+        if name in listed:
+            _check(folder / name, listed[name])
+        elif (folder / name).exists():
+            raise UserError(f"{folder / name}: not in {folder / MANIFEST}; expected files that linnet wrote{_REMEDY}")
+
+
+_REMEDY = f" (without {MANIFEST} they are taken as they are)"
+
+
+def _files(folder: Path) -> dict[str, Any] | None:
+    path = folder / MANIFEST
+    if not path.exists():
+        return None
+    plain = read_sealed(path)
+    files = plain.get("files") if isinstance(plain, dict) and plain.get("version") == VERSION else None
+    if not isinstance(files, dict) or not all(isinstance(entry, dict) for entry in files.values()):
+        raise UserError(f"{path}: expected version {VERSION} and files, each with bytes and blake3")
+    return files
+
+
+def _check(path: Path, entry: Mapping[str, Any]) -> None:
+    if not path.is_file():
+        raise UserError(f"{path}: missing, {MANIFEST} lists it")
+    size_bytes = path.stat().st_size
+    if size_bytes != entry.get("bytes"):
+        raise UserError(f"{path}: {size_bytes} bytes, {MANIFEST} says {entry.get('bytes')}{_REMEDY}")
+    if digest_of(path) != entry.get("blake3"):
+        raise UserError(f"{path}: {ALTERED}{_REMEDY}")

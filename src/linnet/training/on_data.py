@@ -1,0 +1,65 @@
+"""A run on its data folder: what fits what, which data it is, and its batches."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from linnet.core.errors import UserError
+from linnet.data.loader import Batches
+from linnet.data.shards import TokenData
+from linnet.data.windows import document_windows
+from linnet.model.cost import model_cost
+from linnet.present import numbers
+from linnet.training.spec import RunSpec, TrainingSpec
+
+
+def training_batches(data: TokenData, spec: TrainingSpec) -> Batches:
+    """The batches of a resolved run."""
+    assert spec.context_length is not None, "an unresolved run"
+    sequence, context_length = data.split("train"), spec.context_length
+    starts = None
+    if spec.windows == "documents":
+        starts = document_windows(sequence, data.tokenizer.end_id, context_length).whole(sequence, context_length)
+    return Batches(sequence, spec.batch_size, context_length, spec.seed, starts)
+
+
+def manifest_hash(data: TokenData) -> str:
+    """SHA-256 of a data folder's manifest: which tokenizer, how many tokens and which, from what."""
+    plain = data.manifest.model_dump()
+    for split in plain["splits"].values():
+        for shard in split["shards"]:
+            if shard["blocks"] is None:
+                del shard["blocks"]  # as it was when there were none
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def check_data(known: str | None, data: TokenData, trained: Path) -> None:
+    """`UserError` unless a data folder is the one that the run in the folder `trained` was trained on: `known`."""
+    found = manifest_hash(data)
+    if known is not None and known != found:
+        raise UserError(
+            f"not the data that {trained} was trained on (manifest {found[:12]}, not {known[:12]});"
+            " choose another `out`",
+            field="data",
+            value=data.folder,
+        )
+
+
+def fitted(run: RunSpec, data: TokenData) -> RunSpec:
+    """The run as it is trained: resolved, with a model for the data's tokenizer.
+
+    A model that begins with another's weights has a vocabulary already, in which the tokenizer has room.
+    """
+    wanted = data.tokenizer.vocab_size
+    if run.model.vocab_size != wanted and run.start_from is None:
+        run = run.model_copy(update={"model": run.model.replace(vocab_size=wanted)})
+    return run.resolved()
+
+
+def changed_vocabulary(asked: RunSpec, run: RunSpec) -> str:
+    """What is said where `run`, fitted to its data, has another vocabulary than `asked` for."""
+    before, after = (numbers.metric(model_cost(spec.model).parameters) for spec in (asked, run))
+    return (
+        f"note: vocabulary: {run.model.vocab_size:,} tokens of {run.data} instead of the {asked.model.vocab_size:,} of"
+        f" the description ({run.model.name}): {after} parameters instead of {before}"
+    )

@@ -1,0 +1,393 @@
+import ctypes
+import errno
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from linnet.core.atomic import (
+    LOCK,
+    PARTIAL,
+    RETIRED,
+    atomic_directory,
+    atomic_path,
+    check_room,
+    claimed,
+    heal,
+    is_left,
+    refuse_link,
+    remove_folder,
+    remove_left_in,
+)
+from linnet.core.errors import UserError
+from linnet.core.files import write_text
+
+Told = Callable[[], list[str]]
+
+
+class MidwayError(Exception):
+    """What goes wrong in the middle of writing."""
+
+
+def write_then_crash(target: Path) -> None:
+    with pytest.raises(MidwayError), atomic_path(target) as temporary:
+        temporary.write_text("half of the n")
+        raise MidwayError
+
+
+def build_then_crash(target: Path) -> None:
+    with pytest.raises(MidwayError), atomic_directory(target) as temporary:
+        (temporary / "part").write_text("half of the n")
+        raise MidwayError
+
+
+def build(target: Path, content: str) -> None:
+    with atomic_directory(target) as temporary:
+        (temporary / "part").write_text(content)
+
+
+def killed(code: str) -> None:
+    """Run Python in which a process kills itself by `die()`."""
+    start = "import os, signal\ndef die(*_):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    start += "from pathlib import Path\nfrom linnet.core import atomic\n"
+    assert subprocess.run([sys.executable, "-c", start + code], check=False).returncode == -signal.SIGKILL
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def removed(path: Path) -> str:
+    return f"{path}: left by a process that was broken off, removed"
+
+
+def test_a_file_appears_whole_and_alone(tmp_path: Path):
+    target = tmp_path / "new folder" / "file.txt"
+    write_text(target, "new\r\nline\nünïcødé 🐦")
+    assert target.read_bytes().decode() == "new\r\nline\nünïcødé 🐦"
+    assert names(target.parent) == ["file.txt"]
+
+
+def test_until_the_block_ends_the_old_file_stands(tmp_path: Path):
+    target = tmp_path / "file.txt"
+    target.write_text("old")
+    with atomic_path(target) as temporary:
+        temporary.write_text("new")
+        assert target.read_text() == "old"
+        assert temporary.parent == target.parent
+    assert target.read_text() == "new"
+
+
+def test_who_reads_the_old_file_reads_it_to_its_end(tmp_path: Path):
+    target = tmp_path / "file.txt"
+    target.write_text("old")
+    with target.open() as reader:
+        write_text(target, "new")
+        assert reader.read() == "old"
+
+
+def test_a_crash_leaves_the_old_file_and_nothing_else(tmp_path: Path):
+    target = tmp_path / "file.txt"
+    target.write_text("old")
+    write_then_crash(target)
+    assert target.read_text() == "old"
+    assert names(tmp_path) == ["file.txt"]
+
+
+@pytest.mark.parametrize("crash", [write_then_crash, build_then_crash])
+def test_a_crash_leaves_nothing_where_there_was_nothing(crash: Callable[[Path], None], tmp_path: Path):
+    crash(tmp_path / "target")
+    assert names(tmp_path) == []
+    crash(tmp_path / "new" / "deep" / "target")
+    assert names(tmp_path) == []
+
+
+def test_what_a_killed_process_left_of_a_file_is_removed_by_the_next_that_writes_it(tmp_path: Path, told: Told):
+    target = tmp_path / "file.txt"
+    target.write_text("old")
+    killed(f"with atomic.atomic_path({str(target)!r}) as path:\n    path.write_text('half')\n    die()")
+    (left,) = (path for path in tmp_path.iterdir() if path != target)
+    assert target.read_text() == "old" and left.read_text() == "half" and is_left(left)
+    write_text(target, "new")
+    assert names(tmp_path) == ["file.txt"] and told() == [removed(left)]
+
+
+def test_what_a_killed_process_left_of_a_folder_is_removed_by_the_next_that_writes_it(tmp_path: Path, told: Told):
+    target = tmp_path / "data"
+    build(target, "old")
+    killed(f"with atomic.atomic_directory({str(target)!r}) as path:\n    (path / 'part').write_text('half')\n    die()")
+    left = [path for path in tmp_path.iterdir() if path != target]
+    assert sorted(path.suffix for path in left) == [LOCK, PARTIAL] and all(map(is_left, left))
+    build(target, "new")
+    assert names(tmp_path) == ["data"] and (target / "part").read_text() == "new"
+    assert told() == [removed(path) for path in left if path.suffix == PARTIAL]
+
+
+def test_what_another_still_writes_is_left_alone(tmp_path: Path, told: Told):
+    target = tmp_path / "file.txt"
+    with atomic_path(target) as first:
+        first.write_text("first")
+        write_text(target, "second")
+        remove_left_in(tmp_path)
+        assert target.read_text() == "second"
+    assert target.read_text() == "first" and names(tmp_path) == ["file.txt"] and told() == []
+
+
+FOREIGN = [
+    "file.txt.partial",
+    f"file.txt.abcdefgh{PARTIAL}",
+    f".file.txt.abc{PARTIAL}",
+    f".file.txt.old.abcdefgh{PARTIAL}",
+    f".other.txt.abcdefgh{PARTIAL}",
+    ".file.txt.abcdefgh.partial",
+]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_is_not_of_this_target_is_left_alone(name: str, tmp_path: Path, told: Told):
+    (tmp_path / name).write_text("mine")
+    write_text(tmp_path / "file.txt", "x")
+    assert (tmp_path / name).read_text() == "mine" and told() == []
+
+
+def test_a_link_with_the_name_of_something_left_is_not_followed(tmp_path: Path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("x")
+    (tmp_path / f".file.txt.abcdefgh{PARTIAL}").symlink_to(mine)
+    write_text(tmp_path / "file.txt", "x")
+    remove_left_in(tmp_path)
+    assert (mine / "thesis.txt").read_text() == "x"
+
+
+def test_a_directory_appears_whole_and_replaces_the_old_one(tmp_path: Path):
+    target = tmp_path / "data"
+    for content in ("old", "new"):
+        with atomic_directory(target) as temporary:
+            (temporary / content).mkdir()
+            (temporary / content / "part").write_text(content)
+            assert not (target / content).exists()
+    assert names(target) == ["new"]
+    assert (target / "new" / "part").read_text() == "new"
+    assert names(tmp_path) == ["data"]
+
+
+def test_while_a_directory_is_replaced_there_is_always_one(tmp_path: Path):
+    target, missing, done = tmp_path / "data", [], threading.Event()
+    build(target, "old")
+
+    def look() -> None:
+        while not done.is_set():
+            if not target.exists():
+                missing.append(True)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for number in range(50):
+        build(target, str(number))
+    done.set()
+    looking.join()
+    assert missing == []
+
+
+def test_a_crash_leaves_the_old_directory_and_nothing_else(tmp_path: Path):
+    target = tmp_path / "data"
+    build(target, "old")
+    build_then_crash(target)
+    assert (target / "part").read_text() == "old"
+    assert names(tmp_path) == ["data"]
+
+
+@pytest.fixture(params=["none", "refused"])
+def no_exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system in which two names cannot change places at once."""
+    library = SimpleNamespace() if request.param == "none" else SimpleNamespace(renameat2=lambda *_: -1)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: library)
+
+
+@pytest.mark.usefixtures("no_exchange")
+def test_where_names_cannot_be_exchanged_two_renames_replace_a_directory(tmp_path: Path):
+    for content in ("old", "new"):
+        build(tmp_path / "data", content)
+    assert (tmp_path / "data" / "part").read_text() == "new" and names(tmp_path) == ["data"]
+
+
+@pytest.mark.usefixtures("no_exchange")
+@pytest.mark.parametrize("crash", [OSError, KeyboardInterrupt])
+def test_a_crash_between_the_two_renames_puts_the_old_directory_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crash: type[BaseException]
+):
+    target = tmp_path / "data"
+    build(target, "old")
+    rename = Path.replace
+
+    def crash_as_the_new_one_moves_in(self: Path, to: Path) -> Path:
+        if self.suffix == PARTIAL:
+            raise crash
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "replace", crash_as_the_new_one_moves_in)
+    with pytest.raises(crash):
+        build(target, "new")
+    assert (target / "part").read_text() == "old"
+    assert names(tmp_path) == ["data"]
+
+
+def kill_between_the_two_renames(target: Path) -> None:
+    killed(f"""
+rename = Path.replace
+Path.replace = lambda self, to: die() if self.suffix == atomic.PARTIAL else rename(self, to)
+atomic._exchanged = lambda one, other: False
+with atomic.atomic_directory({str(target)!r}) as path:
+    (path / "part").write_text("new")
+""")
+    assert not target.exists()
+
+
+def test_what_a_killed_process_had_moved_away_is_put_back_and_told(tmp_path: Path, told: Told):
+    target = tmp_path / "data"
+    build(target, "old")
+    kill_between_the_two_renames(target)
+    heal(target)
+    assert (target / "part").read_text() == "old"
+    assert told() == [f"{target}: put back as it was before a writing that was broken off"]
+    build(target, "new")
+    assert (target / "part").read_text() == "new" and names(tmp_path) == ["data"]
+
+
+def test_who_writes_next_has_the_old_directory_to_lose(tmp_path: Path):
+    target = tmp_path / "data"
+    build(target, "old")
+    kill_between_the_two_renames(target)
+    build_then_crash(target)
+    assert (target / "part").read_text() == "old" and names(tmp_path) == ["data"]
+
+
+def test_nothing_is_put_back_under_the_hands_of_who_writes(tmp_path: Path, told: Told):
+    target = tmp_path / "data"
+    with claimed(target):
+        retired = tmp_path / f".data.abcdefgh{RETIRED}"
+        (retired / "data").mkdir(parents=True)
+        heal(target)
+        assert not target.exists() and told() == []
+    heal(target)
+    assert target.is_dir() and not retired.exists()
+
+
+def test_what_was_replaced_is_removed_where_the_new_one_stands(tmp_path: Path, told: Told):
+    target, retired = tmp_path / "data", tmp_path / f".data.abcdefgh{RETIRED}"
+    build(target, "new")
+    build(retired / "data", "old")
+    heal(target)
+    assert (target / "part").read_text() == "new" and retired.is_dir()
+    build(target, "newer")
+    assert names(tmp_path) == ["data"] and told() == [removed(retired)]
+
+
+def test_of_two_that_write_one_directory_the_second_is_told(tmp_path: Path):
+    target = tmp_path / "data"
+    with atomic_directory(target) as first:
+        (first / "part").write_text("first")
+        message = rf"^{target}: another process \(id {os.getpid()}\) is writing it$"
+        with pytest.raises(UserError, match=message), atomic_directory(target):
+            pytest.fail("held by two")
+    assert (target / "part").read_text() == "first" and names(tmp_path) == ["data"]
+
+
+def test_a_link_in_the_place_of_a_directory_is_replaced_not_followed(tmp_path: Path):
+    build(tmp_path / "mine", "mine")
+    (tmp_path / "data").symlink_to(tmp_path / "mine")
+    build(tmp_path / "data", "new")
+    assert (tmp_path / "mine" / "part").read_text() == "mine"
+    assert (tmp_path / "data" / "part").read_text() == "new" and not (tmp_path / "data").is_symlink()
+    assert names(tmp_path) == ["data", "mine"]
+
+
+def test_a_half_removed_folder_does_not_keep_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told):
+    build(tmp_path / "data", "x")
+    with monkeypatch.context() as patched:
+
+        def break_off(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr(shutil, "rmtree", break_off)
+        with pytest.raises(KeyboardInterrupt):
+            remove_folder(tmp_path / "data")
+    (left,) = tmp_path.iterdir()
+    assert is_left(left)
+    remove_left_in(tmp_path)
+    assert names(tmp_path) == [] and told() == [removed(left)]
+
+
+@pytest.mark.parametrize("name", ["ü" * 120, "x" * 255, os.fsdecode(b"caf\xe9.txt"), "a\nb", "[x]*?"])
+def test_a_file_may_have_any_name(name: str, tmp_path: Path):
+    for content in ("old", "new"):
+        write_text(tmp_path / name, content)
+    assert (tmp_path / name).read_text() == "new" and names(tmp_path) == [name]
+
+
+@pytest.mark.parametrize("name", ["ü" * 120, "x" * 255, os.fsdecode(b"caf\xe9"), "a\nb", "[x]*?"])
+def test_a_folder_may_have_any_name(name: str, tmp_path: Path):
+    for content in ("old", "new"):
+        build(tmp_path / name, content)
+    assert (tmp_path / name / "part").read_text() == "new" and names(tmp_path) == [name]
+
+
+def test_permissions_are_those_of_any_new_file(tmp_path: Path):
+    before = os.umask(0o027)
+    try:
+        write_text(tmp_path / "file.txt", "x")
+        build(tmp_path / "data", "x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file.txt").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o750
+
+
+@pytest.mark.parametrize("write", [atomic_path, atomic_directory])
+def test_what_the_system_says_of_a_temporary_name_is_said_of_the_target(write: Any, tmp_path: Path):
+    target = tmp_path / "target"
+    with pytest.raises(OSError) as failed, write(target) as temporary:
+        (temporary / "missing" / "file").write_text("x")
+    assert failed.value.filename == str(target)
+    with pytest.raises(FileNotFoundError) as failed, write(target):
+        (tmp_path / "elsewhere").read_text()
+    assert failed.value.filename == str(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("write", [atomic_path, atomic_directory])
+def test_of_a_full_disk_it_is_said_how_much_is_left(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
+    with pytest.raises(OSError) as full, write(tmp_path / "target"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert full.value.errno == errno.ENOSPC and full.value.filename == str(tmp_path / "target")
+    assert full.value.strerror == f"No space left on device (4,096 bytes free in {tmp_path})"
+    assert names(tmp_path) == []
+
+
+def test_what_has_no_room_is_refused_before_it_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
+    target = tmp_path / "new" / "file"
+    check_room(target, 4096)
+    with pytest.raises(OSError) as full:
+        check_room(target, 4097)
+    assert full.value.errno == errno.ENOSPC and full.value.filename == str(target)
+    assert "4,097 bytes needed, 4,096 bytes free in " in full.value.strerror
+
+
+def test_a_link_is_refused_where_nothing_is_to_be_written_through_one(tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    refuse_link(tmp_path / "file")
+    refuse_link(tmp_path / "missing")
+    (tmp_path / "link").symlink_to(tmp_path / "missing")
+    with pytest.raises(UserError, match=r"link: is a link; nothing is written through one"):
+        refuse_link(tmp_path / "link")

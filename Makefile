@@ -12,7 +12,7 @@ RUN := $(VENV)/bin/python -m
 STAMP := $(VENV)/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow check docs format bench
+.PHONY: help venv demo test test-slow campaign check docs format bench
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -28,6 +28,9 @@ test: $(STAMP) ## all tests but the slow ones
 test-slow: $(STAMP) ## the tests that take minutes each
 	$(RUN) pytest -m slow
 
+campaign: $(STAMP) ## kills, damaged and hostile files, faults: an hour; counts into docs/reliability.md
+	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/campaigns --record
+
 check: $(STAMP) ## lint, format, types, and which room may import which
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
@@ -38,7 +41,7 @@ docs: $(STAMP) ## the documentation as a site: build/site/index.html
 	$(RUN) sphinx -W --keep-going -q -c docs . build/site
 
 bench: $(STAMP) ## every benchmark, alone on the machine (minutes)
-	for script in training_step greedy_decode decode_state decode_bandwidth pldr_decode pldr_training_step ted_training_step ted_attention ted_decode plan_fit design design_milp start_up; do $(VENV)/bin/python benchmarks/$$script.py || exit 1; done
+	for script in training_step greedy_decode decode_state decode_bandwidth pldr_decode pldr_training_step ted_training_step ted_attention ted_decode plan_fit design design_milp start_up block_hashes; do $(VENV)/bin/python benchmarks/$$script.py || exit 1; done
 
 format: $(STAMP) ## rewrite the sources as `check` wants them
 	$(RUN) ruff check --fix .

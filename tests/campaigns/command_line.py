@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
     torch.set_num_threads(1)
     warm_up()
-    chosen = [asked.only] if asked.only else list(CAMPAIGNS)
+    chosen = asked.only or list(CAMPAIGNS)
     with _ground(asked) as ground:
         results = [_one(ground, name, asked, len(chosen)) for name in chosen]
         commands = len({subject.command.example for subject in ground.subjects})
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python tests/campaigns", description=__doc__)
-    parser.add_argument("--only", choices=list(CAMPAIGNS), help="one campaign")
+    parser.add_argument("--only", choices=list(CAMPAIGNS), nargs="+", help="these campaigns")
     parser.add_argument("--case", help="one input of it, by the name that a finding has")
     parser.add_argument("--commands", default="", help="examples that this expression is found in")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for all of it, without the preparations")

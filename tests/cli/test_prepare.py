@@ -36,6 +36,12 @@ def test_table_names_what_was_made(tmp_path: Path) -> None:
     assert lines[3:] == ["tokenizer: bpe, 290 tokens", "written to data/stories"]
 
 
+def test_a_closed_standard_input_is_an_empty_one(tmp_path: Path) -> None:
+    command = ["sh", "-c", '"$0" "$@" <&-', *COMMAND, "-", "--out", "data"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=ENVIRONMENT, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (2, b"error: <stdin>: empty file, expected text\n")
+
+
 def test_standard_input_and_json(tmp_path: Path) -> None:
     text = "one\n\ntwo é\n\nthree"
     arguments = ["-", "--document-separator", r"\n\n", "--validation", "0.2", "--tokenizer", "bytes", "--out", "data"]

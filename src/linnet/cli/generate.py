@@ -1,6 +1,5 @@
 """`linnet generate`: a model continues a prompt."""
 
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from linnet.cli.context_view import ContextView, context_figures
 from linnet.cli.options import Weights, option
 from linnet.cli.report import echo, echo_json
 from linnet.core.errors import UserError
+from linnet.core.files import read_whole, standard_input
 
 if TYPE_CHECKING:
     from linnet.inference.continuation import Continuation
@@ -161,7 +161,7 @@ def _text(prompt: str) -> str:
     if prompt != "-":
         return prompt
     try:
-        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+        return read_whole(standard_input(), "--prompt -").decode("utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:
         raise UserError(f"--prompt -: the standard input is not UTF-8 text (byte {error.start})") from None
 

@@ -14,6 +14,8 @@ def guard() -> None:
             os.fstat(number)
         except OSError:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for as long as the process
     with suppress(OSError, ValueError):
         sys.stderr.flush()
     sys.stdout = _text(_Named(1, "w", closefd=False), line_buffering=os.isatty(1))

@@ -2,13 +2,15 @@
 
 import errno
 import hashlib
+import io
 import json
 import os
 import select
 import stat
-from io import BufferedReader
+import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from linnet.core.atomic import atomic_path
 from linnet.core.errors import UserError
@@ -88,16 +90,31 @@ def read_text(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> str:
 
 def read_bytes(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
     """Read a file, or a pipe, whole; `UserError` as from `read_text`."""
-    content = bytearray()
     with open_file(path, pipes=True) as handle:
-        while block := handle.read(_BLOCK_BYTES):
-            content += block
-            if len(content) > most_bytes:
-                raise UserError(f"{path}: expected a file of at most {most_bytes:,} bytes")
+        return read_whole(handle, str(path), most_bytes)
+
+
+def read_whole(handle: BinaryIO, name: str, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
+    """All that comes from an open file; `UserError`, which names `name`, as soon as it is more."""
+    content = bytearray()
+    while block := handle.read(_BLOCK_BYTES):
+        content += block
+        if len(content) > most_bytes:
+            raise UserError(f"{name}: expected a file of at most {most_bytes:,} bytes")
     return bytes(content)
 
 
-def open_file(path: str | Path, pipes: bool = False) -> BufferedReader:
+def standard_input() -> BinaryIO:
+    """That of the process; `UserError` for a device that has no end."""
+    with suppress(io.UnsupportedOperation):  # of a test
+        found = os.fstat(sys.stdin.fileno())
+        is_device = stat.S_ISCHR(found.st_mode) and not sys.stdin.isatty()
+        if is_device and found.st_rdev != Path(os.devnull).stat().st_rdev:
+            raise UserError("the standard input: a device, expected a file or a pipe")
+    return sys.stdin.buffer
+
+
+def open_file(path: str | Path, pipes: bool = False) -> io.BufferedReader:
     """Open a file for reading; `UserError` names one that is missing, a folder, a device, or a pipe without a writer.
 
     pipes: whether one is accepted (`<(command)`): it has to begin within `PIPE_WAIT_S`.

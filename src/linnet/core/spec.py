@@ -247,8 +247,8 @@ def _assign(node: Any, keys: list[str], value: Any, assignment: str) -> None:
     for depth, key in enumerate(keys):
         last = depth == len(keys) - 1
         if isinstance(node, list):
-            if not key.isdigit() or int(key) >= len(node):
-                raise UserError(f"{key!r} is not an index below {len(node)}", field="set", value=assignment)
+            if not re.fullmatch(r"[0-9]{1,9}", key) or int(key) >= len(node):
+                raise UserError(f"{_short(key)} is not an index below {len(node)}", field="set", value=assignment)
             index: Any = int(key)
         elif isinstance(node, dict):
             index = key

@@ -3,7 +3,6 @@
 import codecs
 import json
 import re
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from linnet.core.errors import UserError
-from linnet.core.files import open_file
+from linnet.core.files import open_file, standard_input
 from linnet.present.progress import Advance
 
 DEFAULT_SEPARATOR = "<|endoftext|>"
@@ -49,7 +48,7 @@ class Source:
 
     def __enter__(self) -> "Source":
         if str(self._path) == STDIN:
-            self._kept = _keep(sys.stdin.buffer)
+            self._kept = _keep(standard_input())
         elif not self._path.is_file():
             with _open(self._path) as pipe:
                 self._kept = _keep(pipe)

@@ -4,6 +4,7 @@
 `optimiser.safetensors` (moments), `checkpoint.json` (where the run stands) and the manifest that covers all of these.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +45,8 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 def checkpoint_steps(folder: Path) -> list[int]:
     """The steps that have a checkpoint, in order."""
-    found = [path.name.removeprefix(_PREFIX) for path in folder.glob(f"{_PREFIX}*")]
-    return sorted(int(number) for number in found if number.isdigit())
+    found = [re.fullmatch(rf"{_PREFIX}(\d{{8,18}})", path.name, re.ASCII) for path in folder.glob(f"{_PREFIX}*")]
+    return sorted(int(name[1]) for name in found if name and name[0] == checkpoint_path(folder, int(name[1])).name)
 
 
 def save_checkpoint(

@@ -1,6 +1,8 @@
 import errno
+import io
 import json
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,17 @@ import pytest
 
 from linnet.core import files
 from linnet.core.errors import UserError
-from linnet.core.files import MOST_DEPTH, MOST_VALUES, check_extent, open_file, read_json, read_text, write_json
+from linnet.core.files import (
+    MOST_DEPTH,
+    MOST_VALUES,
+    check_extent,
+    open_file,
+    read_json,
+    read_text,
+    read_whole,
+    standard_input,
+    write_json,
+)
 
 
 def test_json_goes_out_readable_and_comes_back(tmp_path: Path):
@@ -135,3 +147,18 @@ def test_what_contains_itself_or_much_of_the_same_has_none():
     for value in (loop, bomb):
         with pytest.raises(UserError, match="nested too deep or too large"):
             check_extent(value, "x")
+
+
+def test_the_standard_input_is_no_device_without_an_end(monkeypatch: pytest.MonkeyPatch):
+    with Path("/dev/zero").open() as zeros, Path(os.devnull).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", zeros)
+        with pytest.raises(UserError, match="the standard input: a device, expected a file or a pipe"):
+            standard_input()
+        monkeypatch.setattr(sys, "stdin", nothing)
+        assert standard_input().read() == b""
+
+
+def test_what_comes_through_a_pipe_is_bounded():
+    assert read_whole(io.BytesIO(b"1234"), "it", 4) == b"1234"
+    with pytest.raises(UserError, match="it: expected a file of at most 4 bytes"):
+        read_whole(io.BytesIO(b"12345"), "it", 4)

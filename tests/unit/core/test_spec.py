@@ -133,6 +133,7 @@ def test_later_assignments_win():
         ("seed.x=1", "set: seed.x=1: seed has no field 'x'"),
         ("model.blocks.2.heads=1", "set: model.blocks.2.heads=1: '2' is not an index below 2"),
         ("model.blocks.first.heads=1", "set: model.blocks.first.heads=1: 'first' is not an index below 2"),
+        ("model.blocks.².heads=1", "set: model.blocks.².heads=1: '²' is not an index below 2"),
     ],
 )
 def test_a_wrong_assignment_is_refused_as_typed(assignment: str, expected: str):

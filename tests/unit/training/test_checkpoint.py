@@ -196,6 +196,13 @@ def test_later_ones_are_discarded(tmp_path, save):
     assert checkpoint_steps(tmp_path) == [1, 2]
 
 
+@pytest.mark.parametrize("name", ["step-²", "step-5", "step-000000003", f"step-{200 * '9'}"])
+def test_a_folder_of_another_name_is_no_checkpoint(tmp_path, save, name):
+    save(2)
+    (tmp_path / name).mkdir()
+    assert checkpoint_steps(tmp_path) == [2]
+
+
 def test_names_sort_by_step(tmp_path):
     assert checkpoint_path(tmp_path, 999).name < checkpoint_path(tmp_path, 1000).name
 

@@ -28,6 +28,7 @@ MOST_OPERATOR_BYTES = 1 << 30
 """Of one array: the operators of a layer of 16,384 wide heads."""
 
 _MOST_HEADER_BYTES = 10_000
+_NUMBER = r"\d{1,6}"
 
 LAYOUT = "layer{i}.G (and, with it, layer{i}.A, .A_LM, .A_P), or 0, 1, … for G alone"
 
@@ -87,9 +88,9 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
 
 
 def _place(name: str, path: Path) -> tuple[int, str]:
-    if name.isascii() and name.isdigit():
+    if re.fullmatch(_NUMBER, name, re.ASCII):
         return int(name), "G"
-    found = re.fullmatch(r"layer(\d+)\.(A|A_LM|A_P|G)", name, re.ASCII)
+    found = re.fullmatch(rf"layer({_NUMBER})\.(A|A_LM|A_P|G)", name, re.ASCII)
     if found is None:
         raise UserError(f"{path}: array {name!r}: expected {LAYOUT}")
     return int(found[1]), found[2]

@@ -63,6 +63,8 @@ def test_arrays_of_operators_alone_are_read_in_the_order_of_the_layers(tmp_path:
             "layer0.A: shape [1, 3, 3]: expected that",
         ),
         ({"0": np.array([object()])}, "not a .npz file of numbers"),
+        ({5000 * "9": np.zeros((2, 3, 3))}, "expected layer{i}.G"),
+        ({f"layer{5000 * '9'}.G": np.zeros((2, 3, 3))}, "expected layer{i}.G"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_array_that_is_wrong(tmp_path: Path, arrays, message: str):

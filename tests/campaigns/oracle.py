@@ -17,6 +17,9 @@ LINE = 300
 
 NOT_A_LINE = re.compile(r"Traceback|panicked at|Exception ignored|Fatal Python|terminate called|core dumped")
 ESCAPES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]|[\udc80-\udcff]")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom")
+"""What every program shares; a name of theirs that an administrator's process takes is lost to all."""
+
 HALF = re.compile(r"\.(partial|old|tmp|aside)(/|$)")
 LOCK = re.compile(r"(^|/)\.[^/]*lock$")
 
@@ -141,4 +144,5 @@ def canaries(folder: Path) -> Tree:
 def foreign(before: Tree, folder: Path, more: bool = False) -> list[Finding]:
     """Canaries that are no longer what they were; where `more` may be there, those that are new do not count."""
     wrong = [name for name in differing(before, tree(folder)) if not more or name in before]
+    wrong += [name for name in DEVICES if not Path(name).is_char_device()]
     return [Finding(Fault.LOSS, f"a foreign file was changed: {', '.join(wrong)}")] if wrong else []

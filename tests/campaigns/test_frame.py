@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from campaigns import children, corruption, faults, kills
+from campaigns import children, corruption, faults, kills, oracle
 from campaigns.campaign import Ground, Subject, attacked, killed_at
 from campaigns.children import run
 from campaigns.operations import Operation, recording
@@ -160,6 +160,13 @@ def test_a_change_that_is_told_is_not_silent(subject: Callable[[Program], tuple[
 
     assert [f.fault for f in attacked(ground, of.template, partial(attack, "note: all is well"))] == [Fault.CHANGE]
     assert attacked(ground, of.template, partial(attack, "note: given.json: damaged")) == []
+
+
+def test_a_device_that_became_a_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "null").touch()
+    monkeypatch.setattr(oracle, "DEVICES", (os.devnull, str(tmp_path / "null")))
+    (found,) = oracle.foreign(oracle.canaries(tmp_path / "canaries"), tmp_path / "canaries")
+    assert (found.fault, found.told) == (Fault.LOSS, f"a foreign file was changed: {tmp_path / 'null'}")
 
 
 def test_kills_happen_where_they_should(tmp_path: Path):

@@ -24,7 +24,7 @@ MOST_DEPTH, MOST_VALUES = 60, 200_000
 MOST_BITS = 100
 """Of a whole number."""
 
-PIPE_WAIT_S = 20.0
+PIPE_WAIT_S = 10.0
 
 _BLOCK_BYTES = 1 << 20
 

@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.core.files import open_file
 from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.inference.retention import Retentions, from_json, retaining_state, retentions_of, to_json
 from linnet.layers.retention import FULL, BankRetention, FullRetention, Retention
@@ -72,9 +73,10 @@ def _positions(tensors: dict[str, Tensor], batch: int, path: Path) -> Tensor:
 def read_notes(path: str | Path) -> dict[str, str]:
     """What was written with a state; nothing where the file is no such one, which `load_state` says."""
     try:
+        open_file(path).close()  # the library waits for ever at a pipe
         with safe_open(path, "pt") as file:
             return dict(file.metadata() or {})
-    except (OSError, SafetensorError):
+    except (UserError, OSError, SafetensorError):
         return {}
 
 

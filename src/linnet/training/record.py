@@ -24,6 +24,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import MODEL, RUN, write_model
 from linnet.training.checkpoint import checkpoint_steps
+from linnet.training.figures import Line, Summary, told
 from linnet.training.spec import RunSpec
 from linnet.training.start import OPERATOR, START_FROM, begun_with, leaves
 
@@ -73,8 +74,12 @@ class RunFolder:
         if not (self.model / RUN).is_file():
             return None
         check_files(self.model, (RUN,))
-        summary = read_json(self.model / RUN)
-        return summary if isinstance(summary, dict) and summary.get("finished") is True else None
+        summary: dict[str, Any] = read_json(self.model / RUN)
+        if not isinstance(summary, dict) or summary.get("finished") is not True:
+            return None
+        if wrong := told(summary, Summary):
+            raise UserError(f"{self.model / RUN}: {wrong}")
+        return summary
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -123,7 +128,7 @@ class RunFolder:
         """Draw `curves.png` from the metrics."""
         from linnet.training.curves import draw_curves
 
-        lines = self.metrics.read()
+        lines = [line for line in self.metrics.read() if {"bits_per_byte", "lr", "gradient_norm"} <= line.keys()]
         if lines:
             draw_curves(lines, self.path / CURVES, title, causal)
 
@@ -185,12 +190,10 @@ def _text_of(line: dict[str, Any]) -> str:
 def _line_of(text: bytes, origin: str) -> dict[str, Any] | None:
     """The figures of a line; None where it is none, or not what was written."""
     try:
-        line = unsealed(json.loads(text), origin)
+        line: dict[str, Any] = unsealed(json.loads(text), origin)
     except (ValueError, RecursionError):  # UserError is one
         return None
-    if not isinstance(line, dict) or type(line.get("step")) is not int:
-        return None
-    return line
+    return line if told(line, Line) is None else None
 
 
 def _not_through_links(path: str, flags: int) -> int:

@@ -1,5 +1,6 @@
 """A decode state on disk: what is read goes on exactly as what was written."""
 
+import os
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder
 
 from linnet.core.errors import UserError
-from linnet.inference.state import load_state, save_state
+from linnet.inference.state import load_state, read_notes, save_state
 from linnet.layers.contract import MixerSpec
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
@@ -97,6 +98,11 @@ def test_a_file_that_is_no_state_is_refused(tmp_path: Path):
     refused(decoder, tmp_path / "weights", "not a decode state, it has no tensors of layers")
     save_file({"positions": torch.tensor([0]), "capacity": torch.tensor(4)}, tmp_path / "empty")
     refused(decoder, tmp_path / "empty", "no tensors of layers")
+
+
+def test_nobody_waits_at_a_pipe(tmp_path: Path):
+    os.mkfifo(tmp_path / "state.safetensors")
+    assert read_notes(tmp_path / "state.safetensors") == {}
 
 
 def test_what_does_not_fit_the_model_is_named(tmp_path: Path):

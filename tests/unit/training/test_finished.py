@@ -1,5 +1,6 @@
 """Finished runs, as their folders tell them."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,22 @@ def test_a_run_that_does_not_tell_its_data_is_refused(tmp_path: Path):
         folder = write_run_folder(tmp_path / name, small_model(8), [100], data=data)
         with pytest.raises(UserError, match=r"run.json: does not tell its data and its tokens; expected a run's$"):
             read_run_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"tokens": "100"}, "tokens: '100': must be a whole number"),
+        ({"validation": {"bytes": None}}, "validation.bytes: None: must be a whole number"),
+        ({"validation": 7}, "validation: 7: must be a mapping"),
+    ],
+)
+def test_a_run_that_was_changed_by_hand_is_held_to_the_kinds_of_its_figures(tmp_path: Path, changed: dict, said: str):
+    told = write_run_folder(tmp_path / "run", small_model(8), [100]) / "model" / "run.json"
+    told.write_text(json.dumps(json.loads(told.read_text()) | changed))
+    with pytest.raises(UserError) as refused:
+        read_run_folder(tmp_path / "run")
+    assert str(refused.value) == f"{told}: {said}"
 
 
 def test_of_several_folders_those_that_are_no_finished_runs_are_told(tmp_path: Path):

@@ -174,6 +174,14 @@ def test_lines_without_a_seal_are_taken_as_they_are(tmp_path, told):
     assert metrics.read() == [{"step": 1, "loss": 0.5}] and told() == []
 
 
+@pytest.mark.parametrize("field", ['"lr": null', '"tokens": "8"', '"validation": null', '"validation": {"bytes": 0}'])
+def test_a_line_without_a_seal_has_figures_of_their_kinds(tmp_path, told, field):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.path.write_text(f'{{"step": 1, {field}}}\n')
+    assert metrics.read() == []
+    assert told() == [f"{metrics.path}, line 1: damaged, left out"]
+
+
 @given(data=st.data())
 def test_no_changed_character_of_a_line_is_believed(tmp_path_factory, data):
     metrics = Metrics(tmp_path_factory.mktemp("run") / "metrics.jsonl")

@@ -128,10 +128,10 @@ class ComparedFigures:
     ) -> "ComparedFigures":
         """From the folders of finished runs that differ in their seeds alone, and what each was found to be worth."""
         outcomes = [
-            Outcome(run.seed, evaluation, validation_curve(run.lines), run.summary["tokens_per_s"])
+            Outcome(run.seed, evaluation, validation_curve(run.lines), run.summary.get("tokens_per_s"))
             for run, evaluation in zip(runs, evaluations, strict=True)
         ]
-        parameters, tokens = (runs[0].summary[name] if runs else None for name in ("parameters", "tokens"))
+        parameters, tokens = (runs[0].summary.get(name) if runs else None for name in ("parameters", "tokens"))
         training_flops = runs[0].training_flops if runs else None
         return cls(name, parameters, tokens, outcomes, list(broken_down), training_flops)
 

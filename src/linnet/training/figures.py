@@ -1,0 +1,81 @@
+"""What a run says of itself, as far as linnet reads it again.
+
+Where no seal tells that linnet wrote it, it is held to its kinds.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, Field, PositiveInt, ValidationError
+
+from linnet.core.spec import describe
+
+_ABSENT: Any = Field(default=None)
+"""Which fields there have to be, each reader says itself."""
+
+
+class Validation(BaseModel):
+    """An evaluation's figures."""
+
+    bits_per_byte: float = _ABSENT
+    nats_per_token: float = _ABSENT
+    tokens: PositiveInt = _ABSENT
+    bytes: PositiveInt = _ABSENT
+    whole_sequence_bits_per_byte: float = _ABSENT
+
+
+class Line(BaseModel):
+    """Of `metrics.jsonl`."""
+
+    step: int
+    tokens: int = _ABSENT
+    bits_per_byte: float = _ABSENT
+    lr: float = _ABSENT
+    gradient_norm: float = _ABSENT
+    validation: Validation = _ABSENT
+
+
+class Data(BaseModel):
+    """What a run was trained on."""
+
+    manifest_sha256: str = _ABSENT
+    tokenizer_hash: str = _ABSENT
+
+
+class Machine(BaseModel):
+    """What it was trained with."""
+
+    precision: str = _ABSENT
+
+
+class Best(BaseModel):
+    """Its lowest loss."""
+
+    step: int = _ABSENT
+    bits_per_byte: float = _ABSENT
+    checkpoint: str = _ABSENT
+
+
+class Summary(BaseModel):
+    """`run.json` of a training run."""
+
+    step: int = _ABSENT
+    steps: int = _ABSENT
+    tokens: int = _ABSENT
+    parameters: int = _ABSENT
+    seconds: float = _ABSENT
+    tokens_per_s: float | None = _ABSENT
+    share_of_peak: float | None = _ABSENT
+    memory_bytes: int = _ABSENT
+    validation: Validation | None = _ABSENT
+    best: Best | None = _ABSENT
+    data: Data | None = _ABSENT
+    machine: Machine = _ABSENT
+
+
+def told(plain: Any, kind: type[BaseModel]) -> str | None:
+    """What is wrong in the first field that is not of its kind, `Line` or `Summary`; None where all are."""
+    try:
+        kind.model_validate(plain, strict=True)
+    except ValidationError as error:
+        return describe(error, plain) or "expected a mapping"
+    return None

@@ -20,7 +20,7 @@ ESCAPES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]|[\udc80-\udcff]")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom")
 """What every program shares; a name of theirs that an administrator's process takes is lost to all."""
 
-HALF = re.compile(r"\.(partial|old|tmp|aside)(/|$)")
+HALF = re.compile(r"\.(linnet-)?(partial|old|tmp|aside)(/|$)")
 LOCK = re.compile(r"(^|/)\.[^/]*lock$")
 
 

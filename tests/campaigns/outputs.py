@@ -20,6 +20,9 @@ VOLATILE = {
 HASH = re.compile(r"\b[0-9a-f]{32,}\b")
 """Of a file that has such fields; what matters is compared by itself."""
 
+HASHED = {"bytes", "blake3"}
+"""The fields of a manifest's entry: of a file that is compared by itself as well."""
+
 SPOKEN = re.compile(
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d\S*(?: [A-Z]{3,4})?|(?:ETA )?[\d.,]+ ?(?:[kMGT]?B|k|M|G)?(?: |&nbsp;)?"
     r"(?:tokens/s|tokens per second|% of peak|s|ms|µs|min|h|MB|GB|kB)\b"
@@ -71,6 +74,8 @@ def settled_text(text: str) -> str:
 def without(value: Any) -> Any:
     """Plain data without volatile fields and hashes."""
     if isinstance(value, dict):
+        if value.keys() == HASHED:
+            return "#"
         return {key: without(inner) for key, inner in value.items() if key not in VOLATILE}
     if isinstance(value, list):
         return [without(inner) for inner in value]

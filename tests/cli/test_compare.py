@@ -1,5 +1,6 @@
 """`linnet compare` as its help and its documentation say it."""
 
+import errno
 import itertools
 import json
 import re
@@ -89,6 +90,21 @@ def test_a_mistake_is_one_line(
     assert main(["compare", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(f"error: {message}") and err.count("\n") == 1
+
+
+def test_what_cannot_be_written_leaves_no_folder_that_refuses_the_next(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    command = ["compare", str(runs / "one-0"), "--out", str(tmp_path / "out")]
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("linnet.experiments.comparison.output.draw", full)
+        assert main(command) == 1
+    assert list(tmp_path.iterdir()) == []
+    assert main(command) == 0
 
 
 def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):

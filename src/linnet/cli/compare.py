@@ -85,6 +85,7 @@ def _train_and_compare(comparison: Path, out: Path | None, changes: list[str], a
 
 
 def _set_side_by_side(sources: list[Path], out: Path | None, changes: list[str], as_json: bool) -> None:
+    from linnet.core.atomic import atomic_directory
     from linnet.experiments.comparison.output import write_findings
     from linnet.experiments.comparison.recorded import recorded
     from linnet.model.store import check_new_folder
@@ -99,7 +100,8 @@ def _set_side_by_side(sources: list[Path], out: Path | None, changes: list[str],
         check_new_folder(out)
     findings = recorded(_each_once(sources))
     if out is not None:
-        write_findings(findings, out)
+        with atomic_directory(out) as folder:
+            write_findings(findings, folder)
     _print(findings, out, as_json)
 
 

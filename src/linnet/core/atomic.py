@@ -93,7 +93,7 @@ def _in_folder(folder: Path) -> Iterator[None]:
 @contextmanager
 def claimed(target: Path) -> Iterator[None]:
     """Hold the writing of a folder for this process alone, and begin with what a killed one left put in order."""
-    with locked(target.parent / f"{_prefix(target)[:-1]}{LOCK}", f"{target}: another process (id {{}}) is writing it"):
+    with locked(_lock_of(target), f"{target}: another process (id {{}}) is writing it"):
         heal(target, held=True)
         _remove_left(target)
         yield
@@ -110,6 +110,14 @@ def heal(target: Path, held: bool = False) -> None:
             retired.rmdir()
             note(f"{target}: put back as it was before a writing that was broken off")
             return
+
+
+def tidy(target: Path) -> None:
+    """Put in order what a killed process left of a folder that is not written now; what another writes stays."""
+    with suppress(OSError, UserError):
+        if _lock_of(target).is_file() or _left(target, PARTIAL) or _left(target, RETIRED):
+            with claimed(target):
+                pass
 
 
 def remove_folder(path: Path) -> None:
@@ -152,12 +160,16 @@ def _held_file(target: Path) -> tuple[int, Path]:
 
 def _is_claimed(target: Path) -> bool:
     try:
-        handle = os.open(target.parent / f"{_prefix(target)[:-1]}{LOCK}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(_lock_of(target), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     free = take(handle)
     os.close(handle)
     return not free
+
+
+def _lock_of(target: Path) -> Path:
+    return target.parent / f"{_prefix(target)[:-1]}{LOCK}"
 
 
 def _prefix(target: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnet.core.atomic import atomic_directory
+from linnet.core.atomic import atomic_directory, tidy
 from linnet.core.errors import UserError
 from linnet.data.manifest import (
     Manifest,
@@ -126,6 +126,7 @@ def _checked_target(out: str | Path, overwrite: bool) -> Path:
                 "holds other files", field="out", value=out, accepted="a new folder or one with prepared data only"
             )
         if not overwrite:
+            tidy(target)
             raise UserError("holds prepared data already; `overwrite` replaces it", field="out", value=out)
     parent = next(folder for folder in target.parents if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):

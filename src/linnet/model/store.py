@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from linnet.core.atomic import atomic_directory
+from linnet.core.atomic import atomic_directory, tidy
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
 from linnet.core.guess import meant
@@ -89,6 +89,7 @@ def write_model(folder: str | Path, decoder: Decoder, tokenizer: Tokenizing, mad
 def check_new_folder(out: str | Path) -> None:
     """`UserError` where something is in the place of a folder that is to be made."""
     path = Path(out)
+    tidy(path)
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise UserError("exists already", field="out", value=out, accepted="a new folder")
 

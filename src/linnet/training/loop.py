@@ -101,6 +101,7 @@ def train(
     folder.check(run)
     summary = folder.finished()
     if summary is not None:
+        folder.tidy()
         check_data(summary.get("data", {}).get("manifest_sha256"), data, folder.path)
         watch.note(f"{out}: finished at step {summary['step']}, nothing to do")
         return RunResult(folder.path, summary)

@@ -7,7 +7,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,14 +90,24 @@ class RunFolder:
 
     def start(self, run: RunSpec) -> None:
         """Clear what a killed process left half-written, and keep the configuration of a new run."""
-        for folder in (self.path, self.checkpoints):
-            remove_left_in(folder)
+        self._remove_left()
         if not (self.path / CONFIG).is_file():
             text = yaml.safe_dump(run.plain(), sort_keys=False, allow_unicode=True)
             write_text(self.path / CONFIG, seal_text(text))
         files = begun_with(run.model.initialisation.operator, run.start_from)
         if files and not (self.path / FILES).is_file() and not checkpoint_steps(self.checkpoints):
             write_sealed(self.path / FILES, {field: sha256_of(file) for field, file in files.items()})
+
+    def tidy(self) -> None:
+        """Clear what a killed process left in a run that came to its end, unless another is at work there."""
+        folders = [folder for folder in (self.path, self.checkpoints) if folder.is_dir()]
+        if any(_is_own(path) for folder in folders for path in folder.iterdir()):
+            with suppress(OSError, UserError), self.locked():
+                self._remove_left()
+
+    def _remove_left(self) -> None:
+        for folder in (self.path, self.checkpoints):
+            remove_left_in(folder)
 
     def hashes(self) -> dict[str, str]:
         """By field, the SHA-256 of the files that the run began with."""

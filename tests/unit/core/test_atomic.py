@@ -27,6 +27,7 @@ from linnet.core.atomic import (
     refuse_link,
     remove_folder,
     remove_left_in,
+    tidy,
 )
 from linnet.core.errors import UserError
 from linnet.core.files import write_text
@@ -291,6 +292,20 @@ def test_what_was_replaced_is_removed_where_the_new_one_stands(tmp_path: Path, t
     assert (target / "part").read_text() == "new" and retired.is_dir()
     build(target, "newer")
     assert names(tmp_path) == ["data"] and told() == [removed(retired)]
+
+
+def test_where_nothing_is_to_be_written_what_was_left_goes_too(tmp_path: Path, told: Told):
+    target, left = tmp_path / "data", tmp_path / f".data.abcdefgh{PARTIAL}"
+    build(target, "old")
+    left.mkdir()
+    (tmp_path / f".data{LOCK}").write_text("4711")
+    with claimed(target):
+        left.mkdir()
+        tidy(target)
+        assert left.is_dir() and (tmp_path / f".data{LOCK}").is_file()
+    (tmp_path / f".data{LOCK}").write_text("4711")
+    tidy(target)
+    assert names(tmp_path) == ["data"] and told() == [removed(left)]
 
 
 def test_of_two_that_write_one_directory_the_second_is_told(tmp_path: Path):

@@ -227,3 +227,12 @@ def test_a_folder_in_which_a_process_was_killed_at_once_is_taken(tmp_path, tiny_
     (tmp_path / "run" / ".lock").write_text("1")
     (tmp_path / "run" / f".config.yaml.abcdefgh{PARTIAL}").write_text("half")
     assert train(tiny_run(steps=1), tmp_path / "run").finished
+
+
+def test_what_a_killed_process_left_in_a_finished_run_goes(tmp_path, tiny_run):
+    train(tiny_run(), tmp_path / "run")
+    before = sorted((tmp_path / "run").rglob("*"))
+    (tmp_path / "run" / ".lock").write_text("4711")
+    (tmp_path / "run" / "checkpoints" / f".step.abcdefgh{PARTIAL}").mkdir()
+    train(tiny_run(), tmp_path / "run")
+    assert sorted((tmp_path / "run").rglob("*")) == before

@@ -23,6 +23,9 @@ PARTIAL, RETIRED, LOCK = SUFFIXES = ".linnet-partial", ".linnet-old", ".linnet-l
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LONGEST_STEM_BYTES = 120
+_DRAWN = r"\.[a-z0-9_]{8}"
+"""What `tempfile` puts into a name."""
+_LEFT = re.compile(rf"\.(.+?)({_DRAWN}({re.escape(PARTIAL)}|{re.escape(RETIRED)})|{re.escape(LOCK)})", re.DOTALL)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
@@ -34,7 +37,7 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
     """
     target = Path(target)
     _refuse_other_kinds(target)
-    with _naming(target), _in_folder(target.parent):
+    with naming(target), _in_folder(target.parent):
         _remove_left(target)
         handle, temporary = _held_file(target)
         try:
@@ -57,7 +60,7 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
     target = Path(target)
     if os.path.lexists(target) and not target.is_dir():
         raise UserError(f"{target}: is no folder; expected one, or a new name")
-    with _naming(target), _in_folder(target.parent), claimed(target):
+    with naming(target), _in_folder(target.parent), claimed(target):
         temporary = Path(tempfile.mkdtemp(prefix=_prefix(target), suffix=PARTIAL, dir=target.parent))
         try:
             yield temporary
@@ -83,6 +86,8 @@ def _in_folder(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
+        for path in missing:
+            _flush(path.parent)
     except BaseException:
         with suppress(OSError):
             for path in missing:
@@ -128,13 +133,13 @@ def remove_folder(path: Path) -> None:
 
 
 def remove_left_in(folder: Path) -> None:
-    """Remove what killed processes left of any file or folder in `folder`, which this process alone writes."""
+    """Remove what killed processes left of any file or folder in `folder`; what another process writes stays."""
     for retired in folder.glob(f".*{RETIRED}"):
-        for kept in retired.iterdir():
-            heal(folder / kept.name)
-    for suffix in (PARTIAL, RETIRED):
-        for path in sorted(folder.glob(f".*{suffix}")):
-            _remove(path)
+        for kept in retired.iterdir():  # under its whole name
+            tidy(folder / kept.name)
+    found = [_LEFT.fullmatch(path.name) for path in folder.glob(".*")]
+    for name in sorted({left[1] for left in found if left}):
+        tidy(folder / name)
 
 
 def is_left(path: Path) -> bool:
@@ -181,7 +186,7 @@ def _left(target: Path, suffix: str) -> list[Path]:
     prefix = _prefix(target)
     if not target.parent.is_dir():
         return []
-    drawn = re.compile(re.escape(prefix) + "[a-z0-9_]{8}" + re.escape(suffix))  # by `tempfile`
+    drawn = re.compile(re.escape(prefix[:-1]) + _DRAWN + re.escape(suffix))
     return sorted(path for path in target.parent.iterdir() if drawn.fullmatch(path.name))
 
 
@@ -264,7 +269,7 @@ def _umask() -> int:
 
 
 @contextmanager
-def _naming(target: Path) -> Iterator[None]:
+def naming(target: Path) -> Iterator[None]:
     """What goes wrong with a temporary name, or without one, is said of the target: nobody else knows it."""
     try:
         yield

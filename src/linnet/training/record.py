@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from linnet.core.atomic import is_left, refuse_link, remove_left_in
+from linnet.core.atomic import is_left, naming, refuse_link, remove_left_in
 from linnet.core.errors import UserError
 from linnet.core.files import read_bytes, read_json, read_text, sha256_of, write_text
 from linnet.core.locks import locked
@@ -151,12 +151,12 @@ class Metrics:
 
     def append(self, line: dict[str, Any]) -> None:
         """Add a line."""
-        with open(self.path, "a", encoding="utf-8", opener=_not_through_links) as handle:
+        with naming(self.path), open(self.path, "a", encoding="utf-8", opener=_not_through_links) as handle:
             handle.write(_text_of(line))
 
     def push_to_disk(self) -> None:
         """Before a checkpoint is written: it must not outlive, in a power cut, the lines of the steps before it."""
-        with self.path.open("rb") as handle:
+        with naming(self.path), self.path.open("rb") as handle:
             os.fsync(handle.fileno())
 
     def read(self) -> list[dict[str, Any]]:

@@ -308,6 +308,21 @@ def test_where_nothing_is_to_be_written_what_was_left_goes_too(tmp_path: Path, t
     assert names(tmp_path) == ["data"] and told() == [removed(left)]
 
 
+def test_what_another_writes_in_a_folder_that_is_cleared_stays(tmp_path: Path, told: Told):
+    (tmp_path / f".gone{LOCK}").write_text("4711")
+    with atomic_directory(tmp_path / "exported") as other:
+        (other / "part").write_text("x")
+        remove_left_in(tmp_path)
+    assert (tmp_path / "exported" / "part").read_text() == "x" and names(tmp_path) == ["exported"] and told() == []
+
+
+def test_a_folder_with_a_long_name_that_was_moved_away_is_put_back(tmp_path: Path):
+    name = "d" * 200
+    (tmp_path / f".{name[:120]}.abcdefgh{RETIRED}" / name).mkdir(parents=True)
+    remove_left_in(tmp_path)
+    assert names(tmp_path) == [name]
+
+
 def test_of_two_that_write_one_directory_the_second_is_told(tmp_path: Path):
     target = tmp_path / "data"
     with atomic_directory(target) as first:

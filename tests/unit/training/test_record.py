@@ -1,6 +1,8 @@
 import os
+import resource
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -12,6 +14,17 @@ from linnet.core.errors import UserError
 from linnet.layers.mixers.plga.files import save_operators
 from linnet.training.loop import train
 from linnet.training.record import Metrics, RunFolder
+
+
+@contextmanager
+def limited_to(size_bytes):
+    """Files grow no larger in this process."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def _started(path, run):
@@ -236,3 +249,10 @@ def test_what_a_killed_process_left_in_a_finished_run_goes(tmp_path, tiny_run):
     (tmp_path / "run" / "checkpoints" / f".step.abcdefgh{PARTIAL}").mkdir()
     train(tiny_run(), tmp_path / "run")
     assert sorted((tmp_path / "run").rglob("*")) == before
+
+
+def test_a_line_for_which_there_is_no_room_is_said_of_its_file(tmp_path):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    with pytest.raises(OSError, match=r"bytes free in") as full, limited_to(20):
+        metrics.append({"step": 1})
+    assert full.value.filename == str(metrics.path)

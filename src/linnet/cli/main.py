@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from linnet.cli import streams
+from linnet.cli import signals, streams
 from linnet.core.errors import UserError
 from linnet.core.notes import tell
 from linnet.core.text import one_line
@@ -137,9 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit code."""
     if arguments is None:
         streams.guard()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup`
-                signal.signal(number, _leave)
+        signals.listen()
     try:
         code = _invoke(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
@@ -158,15 +156,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             streams.close_output()
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         return _fail(f"error: {place}{error.strerror or error}", 2 if isinstance(error, UNUSABLE_PATH) else 1)
-    except (MemoryError, RuntimeError) as error:
-        if not _is_about_memory(error):
+    except Exception as error:
+        if signals.heard() is None and not _is_about_memory(error):
             raise
         return _fail("error: out of memory; smaller amounts (of a batch, a context, a model) take less", 1)
-
-
-def _leave(number: int, frame: Any) -> None:
-    """End as after an error, so that nothing half-written stays. (`train` and `demo` save first: `StopRequest`.)"""
-    raise SystemExit(128 + number)
 
 
 def _invoke(arguments: list[str]) -> int:
@@ -179,12 +172,21 @@ def _invoke(arguments: list[str]) -> int:
 
 
 def _fail(line: str, code: int) -> int:
-    tell(one_line(line))
-    return code
+    """Say why it ended; after a signal that is the reason, whatever a library made of it."""
+    number = signals.heard()
+    if number is None:
+        tell(one_line(line))
+        return code
+    if number != signal.SIGINT:
+        return 128 + number
+    tell("interrupted")
+    return 1
 
 
 def _is_about_memory(error: Exception) -> bool:
     """PyTorch says it in words; what a GPU raises has a class of its own with words of its own."""
+    if not isinstance(error, MemoryError | RuntimeError):
+        return False
     return isinstance(error, MemoryError) or re.search(r"out of memory|allocate memory", str(error)) is not None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from campaigns.campaign import Case, Ground, Subject, attacked, rotated
 from campaigns.children import run
-from campaigns.damage import DAMAGES, Means
+from campaigns.damage import DAMAGES, UNSEALED, Means
 from campaigns.oracle import Fault, Finding, changes, names, said
 from campaigns.outputs import tree
 from campaigns.privileges import without_privileges
@@ -61,7 +61,7 @@ def _damaged(ground: Ground, subject: Subject, name: str, kind: str, told: str) 
         found = said(outcome)
         if tree(beside) != moved:
             found.append(Finding(Fault.LOSS, "written through a link"))
-        if written_by_linnet(ground, subject, name):
+        if written_by_linnet(ground, subject, name) and not kind.startswith(UNSEALED):
             known = names(outcome, subject.clean, name)
             found += changes(subject.clean, outcome, tree(folder), name, known)
         if kind == "moved":

@@ -8,6 +8,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+UNSEALED = "unsealed:"
+"""How kinds begin that may give other results."""
+
 Damage = Callable[[Path, random.Random, "Means"], bool]
 """False where the file cannot be damaged so: it is empty, or has no digit."""
 
@@ -126,6 +129,26 @@ def value(change: Callable[[dict, str], None]) -> Damage:
     return edit
 
 
+def unsealed(change: Callable[[dict, str], None]) -> Damage:
+    """One place of a document that was made by hand or by an earlier linnet: no seal covers it."""
+
+    def edit(path: Path, chance: random.Random, means: Means) -> bool:
+        if path.suffix not in (".json", ".jsonl"):
+            return False
+        manifest = path.with_name("manifest.json")
+        if manifest != path and manifest.exists() and "files" in json.loads(manifest.read_text()):
+            manifest.unlink()
+        texts = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        plain = [json.loads(text) for text in texts]
+        for document in plain:
+            if isinstance(document, dict):
+                document.pop("seal", None)
+        path.write_text("\n".join(map(json.dumps, plain)))
+        return value(change)(path, chance, means)
+
+    return edit
+
+
 def _places(document: object) -> list[tuple[dict, str]]:
     if isinstance(document, list):
         return [place for inner in document[:50] for place in _places(inner)]
@@ -219,6 +242,12 @@ DAMAGES: dict[str, tuple[Damage, int]] = {
     "null": (value(lambda holder, key: holder.__setitem__(key, None)), 3),
     "other value": (value(_other), 4),
     "nested": (value(lambda holder, key: holder.__setitem__(key, {"a": [holder[key]]})), 2),
+    f"{UNSEALED} null": (unsealed(lambda holder, key: holder.__setitem__(key, None)), 3),
+    f"{UNSEALED} text": (unsealed(lambda holder, key: holder.__setitem__(key, "x")), 3),
+    f"{UNSEALED} list": (unsealed(lambda holder, key: holder.__setitem__(key, [-1])), 2),
+    f"{UNSEALED} zero": (unsealed(lambda holder, key: holder.__setitem__(key, 0)), 3),
+    f"{UNSEALED} huge": (unsealed(lambda holder, key: holder.__setitem__(key, 10**15)), 2),
+    f"{UNSEALED} key gone": (unsealed(lambda holder, key: holder.pop(key)), 3),
     "swap": (swap, 2),
     "delete": (delete, 1),
     "folder": (folder, 1),

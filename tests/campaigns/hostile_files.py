@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 DEEP = 3000
-LETTERS = {"a": 0, "b": 1, "ab": 2}
+LETTERS = {"a": 0, "b": 1, "ab": 2, "</s>": 3}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 Maker = Callable[[Path], None]
 """Makes the file, or whatever stands in its place; nothing is there."""
@@ -82,9 +83,8 @@ def vocabulary(change: Callable[[dict], None]) -> Maker:
 
     def make(path: Path) -> None:
         document = {
-            "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
-            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
-            "post_processor": None, "decoder": {"type": "ByteLevel"},
+            "version": "1.0", "truncation": None, "padding": None, "added_tokens": [_added("</s>", 3)],
+            "normalizer": None, "pre_tokenizer": BYTE_LEVEL, "post_processor": None, "decoder": BYTE_LEVEL,
             "model": {"type": "BPE", "dropout": None, "unk_token": None,
                       "vocab": LETTERS.copy(), "merges": [["a", "b"]]},
         }  # fmt: skip
@@ -96,7 +96,7 @@ def vocabulary(change: Callable[[dict], None]) -> Maker:
 
 def _nested(kind: str) -> Callable[[dict], None]:
     def change(document: dict) -> None:
-        inner: dict = {"type": "NFC"} if kind == "normalizer" else {"type": "ByteLevel"}
+        inner: dict = {"type": "NFC"} if kind == "normalizer" else BYTE_LEVEL
         for _ in range(90):
             inner = {"type": "Sequence", f"{kind}s": [inner]}
         document[kind] = inner
@@ -201,12 +201,13 @@ TOKENIZER: dict[str, Maker] = {
     "huge added id": vocabulary(lambda d: d["added_tokens"].append(_added("<x>", 200_000_000))),
     "id beyond 32 bits": vocabulary(lambda d: d["model"]["vocab"].update({"x": 2**40})),
     "negative id": vocabulary(lambda d: d["model"]["vocab"].update({"x": -1})),
-    "long added token": vocabulary(lambda d: d["added_tokens"].append(_added("x" * 5_000_000, 3))),
-    "many added tokens": vocabulary(lambda d: d["added_tokens"].extend(_added(f"<{n}>", n + 3) for n in range(20_000))),
+    "long added token": vocabulary(lambda d: d["added_tokens"].append(_added("x" * 5_000_000, 4))),
+    "many added tokens": vocabulary(lambda d: d["added_tokens"].extend(_added(f"<{n}>", n + 4) for n in range(20_000))),
     "nested normalisers": vocabulary(_nested("normalizer")),
     "nested pre-tokenizers": vocabulary(_nested("pretokenizer")),
     "doubling normalisers": vocabulary(_replacing),
-    "escapes in tokens": vocabulary(lambda d: d["model"]["vocab"].update({"\x1b[31m": 3, "\x9b": 4})),
+    "escapes in tokens": vocabulary(lambda d: d["model"]["vocab"].update({"\x1b[31m": 4, "\x9b": 5})),
+    "plain": vocabulary(lambda d: None),
     "no model": vocabulary(lambda d: d.pop("model")),
     "unigram of nothing": vocabulary(lambda d: d.update(model={"type": "Unigram", "unk_id": 7, "vocab": []})),
     "expression": vocabulary(

@@ -16,6 +16,9 @@ LINE = 300
 """Characters of an error at most."""
 
 NOT_A_LINE = re.compile(r"Traceback|panicked at|Exception ignored|Fatal Python|terminate called|core dumped")
+PANIC_TOLD = re.compile(r"panicked at[^$]*\nerror: [^\n]* library gave up on a text [^\n]*\n?$")
+"""A library's own words, which nothing can hold back, and then the line."""
+
 ESCAPES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]|[\udc80-\udcff]")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/urandom")
 """What every program shares; a name of theirs that an administrator's process takes is lost to all."""
@@ -47,7 +50,10 @@ def said(outcome: Outcome, mute: bool = False) -> list[Finding]:
         return [Finding(Fault.HANG, f"no end after {outcome.seconds:.0f} s; {_tail(outcome)}")]
     if outcome.hung:
         return []
-    if found := NOT_A_LINE.search(outcome.err) or NOT_A_LINE.search(outcome.out):
+    err = outcome.err
+    if outcome.code == 2 and PANIC_TOLD.search(err):
+        err = err.splitlines()[-1]
+    if found := NOT_A_LINE.search(err) or NOT_A_LINE.search(outcome.out):
         return [Finding(Fault.TRACEBACK, f"{found[0]}: {_tail(outcome)}")]
     if outcome.code not in CODES:
         return [Finding(Fault.TRACEBACK, f"exit code {outcome.code}: {_tail(outcome)}")]

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -41,8 +42,9 @@ class Tokenizer:
         if model:
             self.end_id, self._pieces = model.end, Pieces.of_sentencepiece(model)
         else:
-            self.end_id = self._mark_end()
-            self._guard_special_tokens()
+            with _panics_told(origin):
+                self.end_id = self._mark_end()
+                self._guard_special_tokens()
             self._pieces = Pieces.of(self._definition, self._library.get_vocab(with_added_tokens=True), origin)
         self.kind = _kind(self._definition, self._pieces)
 
@@ -100,7 +102,9 @@ class Tokenizer:
         cut = [self.cut(text) for text in texts]
         if self._sentencepiece:
             return self._sentencepiece.encode_batch(texts)
-        encodings = self._library.encode_batch_fast([part for parts in cut for part in parts], add_special_tokens=False)
+        parts_of_all = [part for parts in cut for part in parts]
+        with _panics_told(self._origin):
+            encodings = self._library.encode_batch_fast(parts_of_all, add_special_tokens=False)
         ids = iter([encoding.ids for encoding in encodings])
         return [list(chain.from_iterable(islice(ids, len(parts)))) for parts in cut]
 
@@ -170,6 +174,20 @@ class Tokenizer:
                 splits.insert(0, self._library.pre_tokenizer)
             self._library.pre_tokenizer = pre_tokenizers.Sequence(splits)
             self._definition["pre_tokenizer"] = json.loads(self._library.to_str())["pre_tokenizer"]
+
+
+@contextmanager
+def _panics_told(origin: str) -> Iterator[None]:
+    """`UserError` where the library gives up on a text: an expression of the file that takes for ever, say.
+
+    Its own words on the standard error come first; they are not to be held back.
+    """
+    try:
+        yield
+    except BaseException as error:  # PanicException is none of `Exception`, and has no name to import
+        if type(error).__name__ != "PanicException":
+            raise
+        raise UserError(f"{origin}: the tokenizers library gave up on a text ({error})") from None
 
 
 def _plain(definition: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What a tokenizer.json may ask for, held against bounds before the library that reads it does any work."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,9 @@ from linnet.core.spec import MOST_VOCABULARY
 
 DEEPEST = 8
 """Normalisers within normalisers: the library takes time and stack out of proportion for each level."""
+
+MOST_GROWTH = 256
+"""Of a text, by all replacements one after the other: a space that becomes three bytes is one of three."""
 
 PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
@@ -20,6 +24,9 @@ def check_bounds(definition: dict[str, Any], origin: str) -> None:
     for part in PARTS:
         if _depth(definition.get(part)) > 2 * DEEPEST:  # a list, and what is in it
             raise UserError(f"{origin}: {part}: nested too deep; expected at most {DEEPEST} levels")
+        if (growth := math.prod(_growths(definition.get(part)))) > MOST_GROWTH:
+            accepted = f"replacements that make it at most {MOST_GROWTH} times as long"
+            raise UserError(f"{origin}: {part}: makes a text {growth:.3g} times as long; expected {accepted}")
 
 
 def _ids(definition: dict[str, Any]) -> Iterator[Any]:
@@ -31,6 +38,17 @@ def _ids(definition: dict[str, Any]) -> Iterator[Any]:
         yield len(vocabulary)
     added = definition.get("added_tokens")
     yield from (token.get("id", 0) for token in added or () if isinstance(token, dict))
+
+
+def _growths(value: Any) -> Iterator[float]:
+    """How much longer each replacement may make a text, of one byte at least that it replaces."""
+    left = [value]
+    while left:
+        node = left.pop()
+        if isinstance(node, dict) and isinstance(node.get("content"), str):
+            yield max(1.0, len(node["content"].encode(errors="surrogatepass")))
+        children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        left.extend(child for child in children if isinstance(child, dict | list))
 
 
 def _depth(value: Any) -> int:

@@ -361,3 +361,12 @@ def _sentencepiece(folder: Path) -> Path:
     )
     library.add_special_tokens(specials)
     return _write(folder, json.loads(library.to_str()))
+
+
+def test_where_the_library_panics_its_file_is_named(tmp_path: Path):
+    path = tmp_path / "tokenizer.json"
+    Tokenizer.train("bpe", TRAINING, 300).save(path)
+    endless = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"normalizer": endless}))
+    with pytest.raises(UserError, match=r"tokenizer.json: the tokenizers library gave up on a text \(Onig"):
+        Tokenizer.load(path).encode(40 * "a" + "b")

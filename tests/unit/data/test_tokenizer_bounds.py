@@ -48,6 +48,20 @@ def test_parts_within_parts_without_end_are_refused(part: str, written: dict[str
     check_bounds({**written, part: nested(DEEPEST)}, "x")
 
 
+def replacing(*contents: str) -> dict[str, Any]:
+    one = {"type": "Replace", "pattern": {"Regex": "."}}
+    return {"type": "Sequence", "normalizers": [{**one, "content": content} for content in contents]}
+
+
+def test_replacements_that_make_a_text_as_long_as_they_like_are_refused(written: dict[str, Any], tmp_path: Path):
+    line = refusal({**written, "normalizer": replacing(*["x" * 16] * 12)}, tmp_path)
+    assert line == (
+        ": normalizer: makes a text 2.81e+14 times as long; expected replacements that make it at most 256 times as"
+        " long"
+    )
+    check_bounds({**written, "normalizer": replacing("▁", "", "▁▁", " ")}, "x")
+
+
 def test_a_vocabulary_that_is_too_long_is_refused():
     with pytest.raises(UserError, match=r"^x: token id 4194305: expected 0 to 4,194,303"):
         check_bounds({"model": {"vocab": [None] * (MOST_VOCABULARY + 1)}}, "x")

@@ -242,6 +242,11 @@ def test_an_operator_of_the_end_token_alone_does_not_vary(figures, prefix, data)
     assert all(found[name]["variation"] == found[name]["largest"] == 0 for name in OUTPUTS)
 
 
+def test_caches_of_more_tokens_than_can_be_read_anew_each_time(plga, capsys):
+    assert main(["inspect", "caches", str(plga), "--tokens", "1000000"]) == 2
+    assert "expected a whole number, at least 1, at most 16384" in capsys.readouterr().err
+
+
 def test_caches(figures, table, plga, tmp_path, capsys):
     found = figures("caches", plga, "--prompt", "tree 7", "--tokens", 9, "--out", tmp_path / "out")
     assert (found["model"], found["prompt_tokens"], found["max_tokens"]) == (str(plga), 7, 9)

@@ -22,6 +22,9 @@ from linnet.cli.options import (
 from linnet.cli.report import show
 from linnet.core.errors import UserError
 
+MOST_TOKENS = 1 << 14
+"""Of a continuation that is read anew at each of its tokens: the work grows with the third power."""
+
 inspect = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
@@ -164,7 +167,9 @@ def invariance(
 def caches(
     model: Model,
     prompt: Annotated[str, typer.Option(help="The text to continue.")] = "",
-    tokens: Annotated[int, typer.Option(min=1, help="Stop after so many tokens, if the text has not ended.")] = 100,
+    tokens: Annotated[
+        int, typer.Option(min=1, max=MOST_TOKENS, help="Stop after so many tokens, if the text has not ended.")
+    ] = 100,
     out: ReportFolder = None,
     device: Device = "auto",
     as_json: AsJson = False,

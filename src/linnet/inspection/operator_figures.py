@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.inspection.matrices import (
     SquaredDifferences,
     between_heads,
@@ -168,6 +169,8 @@ def operator_figures(layers: Sequence[Mapping[str, Tensor]], rank_tolerance: flo
 
     `rank_tolerance` None: K times the rounding of the precision that the outputs come in, as for `numpy`'s rank.
     """
+    if rank_tolerance is not None and not 0 <= rank_tolerance <= 1:
+        raise UserError(field="rank_tolerance", value=rank_tolerance, accepted="a share, 0 to 1")
     if rank_tolerance is None:
         every = [tensor for outputs in layers for tensor in outputs.values()]
         rank_tolerance = max(tensor.shape[-1] * torch.finfo(tensor.dtype).eps for tensor in every)

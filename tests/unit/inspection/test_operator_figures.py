@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from linnet.core.errors import UserError
 from linnet.inspection.matrices import between_heads, log10_abs_determinants
 from linnet.inspection.operator_figures import operator_figures
 
@@ -121,3 +122,9 @@ def test_the_tolerance_of_ranks_follows_the_precision():
     assert _figures([{"G": x}])["rank_tolerance"] == 3 * torch.finfo(torch.float32).eps
     assert _figures([{"G": x.double()}])["G"]["rank"] == {"smallest": 3, "largest": 3}
     assert _figures([{"G": x.double()}], rank_tolerance=1e-8)["G"]["rank"] == {"smallest": 1, "largest": 1}
+
+
+@pytest.mark.parametrize("share", [math.inf, math.nan, -1.0, 2.0])
+def test_a_tolerance_is_a_share(share: float):
+    with pytest.raises(UserError, match=r"rank_tolerance: \S+: expected a share, 0 to 1"):
+        operator_figures(_layers(), share)

@@ -5,7 +5,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from linnet.core.errors import UserError
@@ -19,12 +19,15 @@ def locked(path: Path, taken: str) -> Iterator[None]:
     """
     handle = _lock(path, taken)
     try:
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        with suppress(OSError):  # a full disk: it is held all the same, and nobody is told by whom
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)
         yield
     finally:
-        path.unlink(missing_ok=True)
-        os.close(handle)
+        try:
+            path.unlink(missing_ok=True)
+        finally:
+            os.close(handle)
 
 
 def _lock(path: Path, taken: str) -> int:

@@ -141,3 +141,22 @@ def test_an_open_file_has_its_name_until_another_takes_it(tmp_path: Path):
         assert not has_name(handle.fileno(), path)
         path.unlink()
         assert not has_name(handle.fileno(), path)
+
+
+def test_a_lock_is_held_on_a_full_disk_and_free_after_a_failure_to_remove_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / ".lock"
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        patch.setattr(Path, "unlink", full)
+        with pytest.raises(OSError, match="No space"), locked(path, "taken by {}"):
+            with pytest.raises(UserError) as refused:
+                hold(path)
+            assert str(refused.value) == "held by"
+    hold(path)
+    assert list(tmp_path.iterdir()) == []

@@ -190,3 +190,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], expected: s
     assert out == ""
     assert err.startswith(expected)
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--tokens", "--batch"])
+def test_amounts_beyond_all_text_are_refused(option: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["spec", "show", "tiny-ted", option, 30 * "9"]) == 2
+    assert "expected a whole number, at least 1, at most 2.81475e+14" in capsys.readouterr().err

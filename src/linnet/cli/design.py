@@ -10,7 +10,7 @@ from linnet.cli.console import check_out_file, note, option_of, refuse_before, w
 from linnet.cli.design_show import LatencyOptions, show_checked, show_found, show_front
 from linnet.cli.design_study import study
 from linnet.cli.design_validate import validate
-from linnet.cli.options import AsJson, option
+from linnet.cli.options import MOST_AMOUNT, AsJson, option
 from linnet.cli.report import show
 from linnet.core import amounts
 from linnet.core.errors import UserError
@@ -93,7 +93,9 @@ def search(
         Literal["float32", "bfloat16", "int8"],
         typer.Option(help="Precision of weights and state (with int8 the state is float32)."),
     ] = "float32",
-    batch: Annotated[int, typer.Option(min=1, help="Sequences of a training step, for its memory.")] = 8,
+    batch: Annotated[
+        int, typer.Option(min=1, max=MOST_AMOUNT, help="Sequences of a training step, for its memory.")
+    ] = 8,
     seed: Annotated[int, typer.Option(min=0, help="Decides what evolution draws.")] = 0,
     changes: Annotated[
         list[str] | None,

@@ -5,6 +5,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+MOST_AMOUNT = 1 << 48
+"""Of tokens, or of sequences: that of a description's amounts."""
+
 
 def option(metavar: str, said: str, **limits: Any) -> Any:
     """An option whose value is called `metavar` in the help, which says what it is for."""
@@ -14,7 +17,7 @@ def option(metavar: str, said: str, **limits: Any) -> Any:
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 Bootstrap = Annotated[int, typer.Option("--bootstrap", min=20, metavar="N", help="Resamples behind the intervals.")]
 ContextLength = Annotated[
-    int | None, typer.Option(min=1, help="Tokens that are read at once; the model's if not given.")
+    int | None, typer.Option(min=1, max=MOST_AMOUNT, help="Tokens that are read at once; the model's if not given.")
 ]
 Data = Annotated[Path, option("DIR", "A folder made by `linnet prepare`.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]

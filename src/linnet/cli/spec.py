@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet.cli.options import AsJson
+from linnet.cli.options import MOST_AMOUNT, AsJson
 from linnet.cli.report import echo, echo_json, echo_parts
 from linnet.core.errors import UserError
 from linnet.present import numbers
@@ -61,9 +61,12 @@ def show(
         Literal["float32", "bfloat16"], typer.Option(help="Precision of the decode state's elements.")
     ] = "float32",
     tokens: Annotated[
-        int | None, typer.Option(min=1, help="Count FLOPs over so many tokens; the context if not given.")
+        int | None,
+        typer.Option(min=1, max=MOST_AMOUNT, help="Count FLOPs over so many tokens; the context if not given."),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences in a training step, for its memory.")] = 8,
+    batch: Annotated[
+        int, typer.Option(min=1, max=MOST_AMOUNT, help="Sequences in a training step, for its memory.")
+    ] = 8,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a field first; model.KEY is KEY too (repeatable)."),

@@ -21,7 +21,7 @@ from campaigns.campaign import Case, Ground, Subject, attacked, ended, rotated
 from campaigns.children import Arrange, Child, Outcome, memory_taken, run
 from campaigns.kills import afterwards
 from campaigns.operations import Operation, Operations
-from campaigns.oracle import Fault, Finding, said
+from campaigns.oracle import Fault, Finding, said, unheard
 from campaigns.privileges import without_privileges
 
 ERRORS = {
@@ -60,7 +60,7 @@ def cases_of(ground: Ground, subject: Subject, seed: int) -> Iterator[Case]:
                 yield Case(told, partial(_suffered, ground, subject, error_at(number, kind, lasting)))
     for name, arrange in ARRANGED.items():
         mute = name.endswith(("closed", "without a reader")) or name.startswith("stderr")
-        yield Case(f"{subject.label} | {name}", partial(_suffered, ground, subject, arrange, mute))
+        yield Case(f"{subject.label} | {name}", partial(_suffered, ground, subject, arrange, mute, name))
     for number in SIGNALS:
         for _ in range(TIMES):
             share = source.random()
@@ -71,10 +71,10 @@ def cases_of(ground: Ground, subject: Subject, seed: int) -> Iterator[Case]:
         yield Case(f"{subject.label} | three at once", partial(_together, ground, subject))
 
 
-def _suffered(ground: Ground, subject: Subject, arrange: Arrange, mute: bool = False) -> list[Finding]:
+def _suffered(ground: Ground, subject: Subject, arrange: Arrange, mute: bool = False, name: str = "") -> list[Finding]:
     def attack(folder: Path, beside: Path) -> list[Finding]:
         outcome = run(subject.command.words, folder, arrange, limit_s=subject.limit_s)
-        return said(outcome, mute) + afterwards(subject, folder)
+        return said(outcome, mute) + unheard(subject.clean, outcome, name) + afterwards(subject, folder)
 
     return attacked(ground, subject.template, attack)
 

@@ -79,6 +79,13 @@ def _unsaid(outcome: Outcome, mute: bool) -> list[str]:
     return []
 
 
+def unheard(clean: "Clean", outcome: Outcome, name: str) -> list[Finding]:
+    """Nobody listens at the standard error, if the attack's name says so: a command ends as ever."""
+    if not name.startswith("stderr") or outcome.code == clean.outcome.code:
+        return []
+    return [Finding(Fault.LOSS, f"exit code {outcome.code} for {clean.outcome.code}, as nobody heard a word")]
+
+
 def _tail(outcome: Outcome) -> str:
     """The innermost place in linnet that a traceback names, and the last lines."""
     places = re.findall(r'File "[^"]*/src/(linnet/[^"]+)", line (\d+)', outcome.err)

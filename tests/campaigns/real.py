@@ -13,7 +13,7 @@ from pathlib import Path
 from campaigns.campaign import LONG_S, Case, Ground, Subject, attacked
 from campaigns.children import Outcome
 from campaigns.kills import afterwards
-from campaigns.oracle import Finding, said
+from campaigns.oracle import Finding, said, unheard
 
 LINNET = f'"{sys.executable}" -m linnet "$@"'
 LIMIT_S = 60.0
@@ -68,7 +68,8 @@ def _in_a_shell(ground: Ground, subject: Subject, name: str) -> list[Finding]:
     line, mute = LINES[name]
 
     def attack(folder: Path, beside: Path) -> list[Finding]:
-        return said(shell(line, subject, folder), mute) + afterwards(subject, folder)
+        outcome = shell(line, subject, folder)
+        return said(outcome, mute) + unheard(subject.clean, outcome, name) + afterwards(subject, folder)
 
     return attacked(ground, subject.template, attack)
 

@@ -138,6 +138,7 @@ NO_MEMORY = "out of memory; smaller amounts (of a batch, a context, a model) tak
         (OSError(errno.ENOSPC, "No space left on device", "/out"), 1, "error: /out: No space left on device\n"),
         (OSError(errno.EIO, "Input/output error"), 1, "error: Input/output error\n"),
         (MemoryError(), 1, f"error: {NO_MEMORY}\n"),
+        (ImportError("x.so: failed to map segment from shared object"), 1, f"error: {NO_MEMORY}\n"),
         (
             RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
             1,
@@ -159,6 +160,13 @@ def test_a_bug_keeps_its_traceback(raising, error: Exception):
     raising(error)
     with pytest.raises(type(error), match="a bug"):
         main(["fail"])
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full"])
+@pytest.mark.parametrize(("words", "code"), [(["spec", "list"], 0), (["spce"], 2)])
+def test_a_command_ends_as_ever_whatever_its_streams_are(words: list[str], code: int, closed: str):
+    done = subprocess.run(["bash", "-c", f'"$@" {closed}', "linnet", *LINNET, *words], capture_output=True, check=False)
+    assert (done.returncode, b"Traceback" in done.stdout + done.stderr) == (code, False)
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

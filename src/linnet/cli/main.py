@@ -184,10 +184,13 @@ def _fail(line: str, code: int) -> int:
 
 
 def _is_about_memory(error: Exception) -> bool:
-    """PyTorch says it in words; what a GPU raises has a class of its own with words of its own."""
-    if not isinstance(error, MemoryError | RuntimeError):
+    """PyTorch says it in words, what a GPU raises with a class of its own, and the loader of a library's code."""
+    if not isinstance(error, MemoryError | RuntimeError | ImportError):
         return False
-    return isinstance(error, MemoryError) or re.search(r"out of memory|allocate memory", str(error)) is not None
+    return (
+        isinstance(error, MemoryError)
+        or re.search(r"out of memory|allocate memory|failed to map segment", str(error)) is not None
+    )
 
 
 def _usage_message(error: typer.TyperException, arguments: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ def guard() -> None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for as long as the process
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, AttributeError):  # AttributeError: there is none
         sys.stderr.flush()
     sys.stdout = _text(_Named(1, "w", closefd=False), line_buffering=os.isatty(1))
     sys.stderr = _text(_Quiet(2, "w", closefd=False), line_buffering=True)

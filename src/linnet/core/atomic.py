@@ -33,7 +33,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 def atomic_path(target: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `target`; it takes the target's name only if the block ends without error.
 
-    `UserError` where a device, a pipe or a folder has that name.
+    `UserError` where a device, a pipe or a folder has that name, or a link leads to one (`/dev/stdout`).
     """
     target = Path(target)
     _refuse_other_kinds(target)
@@ -60,6 +60,8 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
     target = Path(target)
     if os.path.lexists(target) and not target.is_dir():
         raise UserError(f"{target}: is no folder; expected one, or a new name")
+    if os.path.ismount(target):
+        raise UserError(f"{target}: another disk begins there, which nothing can replace; expected a folder in it")
     with naming(target), _in_folder(target.parent), claimed(target):
         temporary = Path(tempfile.mkdtemp(prefix=_prefix(target), suffix=PARTIAL, dir=target.parent))
         try:
@@ -74,9 +76,10 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
 
 
 def _refuse_other_kinds(target: Path) -> None:
-    if os.path.lexists(target) and not (target.is_file() or target.is_symlink()):
+    if target.exists() and not target.is_file():
         kind = "a folder" if target.is_dir() else "a device or pipe"
-        raise UserError(f"{target}: is {kind}; expected a file, or a new name")
+        way = "leads to" if target.is_symlink() else "is"
+        raise UserError(f"{target}: {way} {kind}; expected a file, or a new name")
 
 
 @contextmanager
@@ -111,8 +114,9 @@ def heal(target: Path, held: bool = False) -> None:
     for retired in _left(target, RETIRED):
         kept = retired / target.name
         if kept.is_dir() and (held or not _is_claimed(target)):
-            kept.replace(target)
-            retired.rmdir()
+            with suppress(FileNotFoundError):  # another reader was faster
+                kept.replace(target)
+                retired.rmdir()
             note(f"{target}: put back as it was before a writing that was broken off")
             return
 
@@ -157,8 +161,7 @@ def _held_file(target: Path) -> tuple[int, Path]:
     """A new temporary file, locked while it is written: so nobody takes it for a killed process's."""
     while True:
         handle, name = tempfile.mkstemp(prefix=_prefix(target), suffix=PARTIAL, dir=target.parent)
-        take(handle)
-        if has_name(handle, Path(name)):
+        if take(handle) and has_name(handle, Path(name)):  # else another process found it before it was locked
             return handle, Path(name)
         os.close(handle)
 
@@ -294,6 +297,7 @@ def room(path: Path) -> str:
 def check_room(path: Path, needed_bytes: int) -> None:
     """`OSError` where a file of that size has no room, before anything of it is written."""
     folder = next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
-    if shutil.disk_usage(folder).free < needed_bytes:
+    disk = shutil.disk_usage(folder)
+    if disk.total and disk.free < needed_bytes:  # some file systems do not tell
         reason = f"{os.strerror(errno.ENOSPC)}: {needed_bytes:,} bytes needed, {room(path)}"
         raise OSError(errno.ENOSPC, reason, str(path))

@@ -23,9 +23,11 @@ def _left_of_address_space() -> int:
 
 
 def _left_of_group() -> int:
-    """Of a container's share (cgroup 2), where there is one."""
+    """Of a container's share (cgroup 2), where there is one; files that the system keeps at hand give way."""
     try:
         limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        counts = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
     except OSError:
         return 1 << 62
-    return 1 << 62 if limit == "max" else max(0, int(limit) - int(used))
+    at_hand = sum(int(counts.get(name, 0)) for name in ("active_file", "inactive_file"))
+    return 1 << 62 if limit == "max" else max(0, int(limit) - int(used) + at_hand)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from linnet.core import atomic
 from linnet.core.atomic import (
     LOCK,
     PARTIAL,
@@ -396,7 +397,7 @@ def test_what_the_system_says_of_a_temporary_name_is_said_of_the_target(write: A
 
 @pytest.mark.parametrize("write", [atomic_path, atomic_directory])
 def test_of_a_full_disk_it_is_said_how_much_is_left(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=4096))
     with pytest.raises(OSError) as full, write(tmp_path / "target"):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert full.value.errno == errno.ENOSPC and full.value.filename == str(tmp_path / "target")
@@ -405,7 +406,7 @@ def test_of_a_full_disk_it_is_said_how_much_is_left(write: Any, tmp_path: Path, 
 
 
 def test_what_has_no_room_is_refused_before_it_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=4096))
     target = tmp_path / "new" / "file"
     check_room(target, 4096)
     with pytest.raises(OSError) as full:
@@ -421,3 +422,53 @@ def test_a_link_is_refused_where_nothing_is_to_be_written_through_one(tmp_path: 
     (tmp_path / "link").symlink_to(tmp_path / "missing")
     with pytest.raises(UserError, match=r"link: is a link; nothing is written through one"):
         refuse_link(tmp_path / "link")
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "folder"])
+def test_a_link_to_something_that_no_file_can_replace_stays(kind: str, tmp_path: Path):
+    target, link = tmp_path / "there", tmp_path / "link"
+    match kind:
+        case "device":
+            target = Path(os.devnull)
+        case "pipe":
+            os.mkfifo(target)
+        case "folder":
+            target.mkdir()
+    link.symlink_to(target)
+    with pytest.raises(UserError, match="link: leads to a"):
+        write_text(link, "text")
+    assert link.is_symlink() and sorted(tmp_path.iterdir()) == sorted({link, target} - {Path(os.devnull)})
+
+
+def test_where_another_disk_begins_a_folder_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "disk")
+    (tmp_path / "disk").mkdir()
+    with pytest.raises(UserError, match=r"disk: another disk begins there"), atomic_directory(tmp_path / "disk"):
+        pytest.fail("begun")
+
+
+def test_a_temporary_file_that_another_looks_at_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    free = iter([False, True])
+    monkeypatch.setattr(atomic, "take", lambda _: next(free, True))
+    with atomic_path(tmp_path / "file") as temporary:
+        temporary.write_text("text")
+    assert next(free, None) is None and (tmp_path / "file").read_text() == "text"
+
+
+def test_of_two_readers_that_put_a_folder_back_the_slower_is_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    retired = tmp_path / f".data.abcdefgh{RETIRED}"
+    (retired / "data").mkdir(parents=True)
+
+    def faster(_: Path) -> bool:
+        (retired / "data").rename(tmp_path / "data")
+        retired.rmdir()
+        return False
+
+    monkeypatch.setattr(atomic, "_is_claimed", faster)
+    heal(tmp_path / "data")
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_a_disk_that_does_not_tell_its_room_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=0, used=0, free=0))
+    check_room(tmp_path / "file", 1000)

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from linnet.core.errors import UserError
-from linnet.core.files import MOST_BITS, MOST_DEPTH, check_extent, read_text
+from linnet.core.files import MOST_BITS, MOST_DEPTH, MOST_VALUES, check_extent, read_text
 from linnet.core.guess import meant
 
 MOST_YAML_BYTES = 1 << 20
@@ -175,6 +175,9 @@ def _child(data: Any, part: int | str) -> Any:
     return data[part] if isinstance(data, list) and isinstance(part, int) and part < len(data) else None
 
 
+_MOST_DIGITS = 400
+"""Of a number, as it is written."""
+
 _VALUE_ERRORS = (ValueError, OverflowError, AttributeError, LookupError, TypeError)
 """What PyYAML raises for values that are none of their kind: the 30th of February, `!!timestamp x`, `!!int ''`."""
 
@@ -200,7 +203,22 @@ def parse_yaml(text: str, path: str) -> Any:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a key that is given twice; YAML would silently keep the last."""
+    """Refuses a key that is given twice, where YAML would silently keep the last, and what takes time without end."""
+
+    def construct_scalar(self, node: Any) -> Any:
+        """Numbers to the base 60 (`1:30`) take the square of their length."""
+        is_number = node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+        if is_number and isinstance(node.value, str) and len(node.value) > _MOST_DIGITS:
+            problem = f"a number of {len(node.value):,} characters; expected at most {_MOST_DIGITS}"
+            raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
+        return super().construct_scalar(node)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merged keys (`<<`) of merged keys double with each."""
+        super().flatten_mapping(node)
+        if len(node.value) > MOST_VALUES:
+            problem = f"more than {MOST_VALUES:,} merged keys"
+            raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -234,7 +252,7 @@ def read_assignment(assignment: str) -> tuple[str, Any]:
     if not equals or not path.strip():
         raise UserError(field="set", value=assignment, accepted="section.key=value")
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, Loader=_UniqueKeys)
     except (yaml.YAMLError, *_VALUE_ERRORS):
         raise UserError(f"{text!r} is not a valid YAML value", field="set", value=assignment) from None
     except RecursionError:

@@ -4,6 +4,7 @@
 """
 
 import pickle
+import struct
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.files import open_file
+
+_UNREADABLE = (
+    *(pickle.UnpicklingError, struct.error, RuntimeError, EOFError, ArithmeticError, AssertionError),
+    *(ValueError, LookupError, AttributeError, TypeError),
+)
+"""What PyTorch's reader of pickles raises for those that are cut, damaged or ask for something else."""
 
 
 def read_pth(path: Path, key: str | None = None) -> dict[str, Tensor]:
@@ -38,7 +45,7 @@ def _content(path: Path) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a kind of pickle that is refused below, or read as any other
             return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError) as error:
+    except _UNREADABLE as error:
         # Not in the library's words: they tell how to run what the file holds.
         raise UserError(
             f"{path}: not a file of tensors alone ({type(error).__name__}); nothing of it was run"

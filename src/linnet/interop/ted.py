@@ -14,7 +14,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.files import read_json, sha256_of
+from linnet.core.files import parse_json, read_json, read_text, sha256_of
 from linnet.core.spec import Spec
 from linnet.data.tokenizer import Tokenizer
 from linnet.interop.characters import tokenizer_from_characters
@@ -26,6 +26,8 @@ from linnet.model.store import check_new_folder, check_tensors, read_description
 from linnet.model.undrawn import decoder_of
 
 SIZES, VOCABULARY, JSON_WEIGHTS, PICKLED_WEIGHTS = "model.json", "vocab.json", "weights.json", "weights.pth"
+MOST_WEIGHTS_BYTES = 8 << 30
+"""Of `weights.json`: five bytes and a third for a number, of more than a billion."""
 PRESET = "ted-tinystories"
 """The published model, from whose description others differ by their sizes alone."""
 END = "\N{OCTAGONAL SIGN}"
@@ -78,7 +80,7 @@ def import_ted(
 
 def read_json_weights(path: Path) -> dict[str, Tensor]:
     """The float32 tensors by name of a published `weights.json`; `UserError` names the tensor that cannot be read."""
-    content = read_json(path)
+    content = parse_json(read_text(path, MOST_WEIGHTS_BYTES), str(path))
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a mapping of tensors, found {type(content).__name__}")
     return {name: _tensor(value, f"{path}: tensor {name}") for name, value in content.items()}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from linnet.core.errors import UserError
-from linnet.core.spec import MOST_COUNT, Amount, Count, Extent, Seed, Spec, Vocabulary, override, read_yaml
+from linnet.core.spec import MOST_COUNT, Amount, Count, Extent, Seed, Spec, Vocabulary, override, parse_yaml, read_yaml
 
 
 class Leaf(Spec):
@@ -251,3 +251,26 @@ def test_a_description_is_not_larger_than_any(tmp_path: Path):
     (tmp_path / "x.yaml").write_text("# remark\n" * 200_000)
     with pytest.raises(UserError, match=r"x\.yaml: expected a file of at most 1,048,576 bytes"):
         read_yaml(tmp_path / "x.yaml")
+
+
+def test_keys_that_are_merged_again_and_again_have_an_end():
+    levels = [f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 40)]
+    with pytest.raises(UserError, match=r"line 19: not valid YAML \(more than 200,000 merged keys"):
+        parse_yaml("\n".join(["a0: &a0 {x: 1}", *levels]), "file")
+
+
+def test_merged_keys_are_read():
+    assert parse_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}", "file")["b"] == {"x": 1, "y": 3}
+
+
+@pytest.mark.parametrize("text", ["1" + ":1" * 200_000, "1" + ":1" * 200_000 + ".5"])
+def test_a_number_has_an_end(text: str):
+    with pytest.raises(UserError, match=r"a number of 400,\d+ characters; expected at most 400"):
+        parse_yaml(f"a: {text}", "file")
+    with pytest.raises(UserError, match="not a valid YAML value"):
+        override({}, [f"a={text}"])
+
+
+def test_a_key_given_twice_is_refused_where_a_value_is_assigned():
+    with pytest.raises(UserError, match="not a valid YAML value"):
+        override({}, ["a={b: 1, b: 2}"])

@@ -3,8 +3,10 @@
 Legend: `H` heads, `K` head width.
 """
 
+import lzma
 import math
 import re
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.files import open_file
+from linnet.core.memory import available_bytes
 from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.layers.contract import OperatorFiles
 from linnet.layers.mixers.plga.operator import OUTPUTS
@@ -28,6 +31,11 @@ MOST_OPERATOR_BYTES = 1 << 30
 """Of one array: the operators of a layer of 16,384 wide heads."""
 
 _MOST_HEADER_BYTES = 10_000
+_UNREADABLE = (
+    *(ValueError, TypeError, SyntaxError, LookupError, RuntimeError, MemoryError, OSError, EOFError),
+    *(tokenize.TokenError, zlib.error, lzma.LZMAError, zipfile.BadZipFile),
+)
+"""What Python and NumPy raise for archives that are damaged or encrypted, and for headers that are none."""
 _NUMBER = r"\d{1,6}"
 
 LAYOUT = "layer{i}.G (and, with it, layer{i}.A, .A_LM, .A_P), or 0, 1, … for G alone"
@@ -62,13 +70,16 @@ def _arrays(path: Path) -> dict[str, Tensor]:
     try:
         open_file(path).close()
         with zipfile.ZipFile(path) as archive:
+            claimed = sum(entry.file_size for entry in archive.infolist())
+            if claimed > available_bytes(torch.device("cpu")):
+                raise ValueError(f"{claimed:,} bytes in it, more than there is memory for")
             return {
                 entry.filename.removesuffix(".npy"): torch.from_numpy(_array(archive, entry))
                 for entry in archive.infolist()
             }
     except UserError:
         raise
-    except (ValueError, TypeError, OSError, EOFError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise UserError(f"{path}: not a .npz file of numbers ({error})") from error
 
 

@@ -1,3 +1,4 @@
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -6,6 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from linnet.core.errors import UserError
+from linnet.layers.mixers.plga import files
 from linnet.layers.mixers.plga.files import OUTPUTS, read_operators, save_operators
 
 LAYERS = [{name: torch.randn(2, 3, 3, dtype=torch.float64) for name in OUTPUTS} for _ in range(3)]
@@ -78,3 +80,39 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, name: str, content:
     assert "no such file" in refusal(tmp_path / name)
     (tmp_path / name).write_bytes(content)
     refusal(tmp_path / name)
+
+
+def npz_with_header(path: Path, header: bytes) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("0.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(64))
+    return path
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '<f4', 'a\n",
+        b"(" * 5000,
+        b"-" * 9000 + b"1",
+        b"{'descr': '''",
+        b"{1: 2, 'descr': '<f4'}",
+        b"{'descr': ',', 'fortran_order': False, 'shape': (1, 2, 2), }\n",
+    ],
+)
+def test_a_header_that_is_none_is_refused(header: bytes, tmp_path: Path):
+    assert "not a .npz file of numbers (" in refusal(npz_with_header(tmp_path / "G.npz", header))
+
+
+def test_an_encrypted_archive_is_refused(tmp_path: Path):
+    path = npz_with_header(tmp_path / "G.npz", b"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2, 2), }\n")
+    content = bytearray(path.read_bytes())
+    content[6] |= 1
+    content[content.rfind(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(content)
+    assert "is encrypted" in refusal(path)
+
+
+def test_an_archive_that_unpacks_to_more_than_there_is_memory_for_is_refused(tmp_path: Path, monkeypatch):
+    np.savez_compressed(tmp_path / "G.npz", **{str(i): np.zeros((2, 64, 64)) for i in range(3)})
+    monkeypatch.setattr(files, "available_bytes", lambda _: 100_000)
+    assert "more than there is memory for" in refusal(tmp_path / "G.npz")

@@ -28,6 +28,9 @@ PIPE_WAIT_S = 10.0
 
 _BLOCK_BYTES = 1 << 20
 
+_NOT_OF_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.EINTR)
+"""What the machine says for a while: it tells nothing of the file, which may be whole."""
+
 _REASONS = {
     errno.ENOENT: "no such file",
     errno.ENOTDIR: "no such file",
@@ -117,11 +120,15 @@ def standard_input() -> BinaryIO:
 def open_file(path: str | Path, pipes: bool = False) -> io.BufferedReader:
     """Open a file for reading; `UserError` names one that is missing, a folder, a device, or a pipe without a writer.
 
+    `OSError` for what the machine cannot do now.
+
     pipes: whether one is accepted (`<(command)`): it has to begin within `PIPE_WAIT_S`.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:  # ValueError: a zero byte
+        if getattr(error, "errno", None) in _NOT_OF_THE_FILE:
+            raise
         reason = _REASONS.get(getattr(error, "errno", None) or 0, getattr(error, "strerror", None) or str(error))
         raise UserError(f"{path}: {reason}") from None
     try:

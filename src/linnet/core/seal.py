@@ -23,6 +23,16 @@ _HEX_DIGITS = 32
 ALTERED = "is not what linnet wrote: its hash differs"
 
 
+class LaterVersionError(UserError):
+    """A file is whole, and of a version of linnet that is to come: it is no damage, and nothing to write over."""
+
+
+def refuse_later(path: Path, version: Any, known: int) -> None:
+    """`LaterVersionError` for a version above the one that is known; of a file whose hash was checked."""
+    if type(version) is int and version > known:
+        raise LaterVersionError(f"{path}: version {version}: of a later linnet; expected at most {known}: update it")
+
+
 def digest(content: bytes | memoryview) -> str:
     """BLAKE3, the first 128 bits in hexadecimal."""
     return blake3(content).hexdigest()[:_HEX_DIGITS]
@@ -36,7 +46,8 @@ def digest_of(path: Path) -> str:
 def sealed(plain: Mapping[str, Any]) -> dict[str, Any]:
     """With the hash of all the rest as the last field."""
     rest = {name: value for name, value in plain.items() if name != SEAL}
-    canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    as_read = json.loads(json.dumps(rest))  # where all keys are text, and sort as such
+    canonical = json.dumps(as_read, sort_keys=True, separators=(",", ":"))
     return {**rest, SEAL: digest(canonical.encode())}
 
 
@@ -103,6 +114,8 @@ def _files(folder: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     plain = read_sealed(path)
+    if isinstance(plain, dict):
+        refuse_later(path, plain.get("version"), VERSION)
     files = plain.get("files") if isinstance(plain, dict) and plain.get("version") == VERSION else None
     if not isinstance(files, dict) or not all(isinstance(entry, dict) for entry in files.values()):
         raise UserError(f"{path}: expected version {VERSION} and files, each with bytes and blake3")

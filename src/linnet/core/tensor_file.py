@@ -44,7 +44,7 @@ def read_tensors(
     """The tensors of a safetensors file, on `device`; on the CPU they lie as the file does, which may be unaligned.
 
     `UserError` names a file that is missing, unreadable, changed since it was sealed, or, in the words of `otherwise`,
-    no such file.
+    no such file. `OSError` for what the machine cannot do now.
     """
     open_file(path).close()
     try:
@@ -53,8 +53,10 @@ def read_tensors(
         tensors = load_file(path)
     except SafetensorError as error:
         raise UserError(f"{path}: {otherwise} ({error})") from error
-    except OSError as error:
+    except PermissionError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except OSError as error:  # of the machine: the file could be opened
+        raise OSError(error.errno or errno.EIO, f"cannot be read ({error.strerror or error})", str(path)) from error
     found = notes.pop(SEAL, None)
     if found is not None and found != _seal(tensors, notes):
         raise UserError(f"{path}: {ALTERED}; expected it unchanged")

@@ -15,7 +15,7 @@ from torch import Tensor
 from linnet.core.atomic import atomic_directory, check_room, remove_folder
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, sha256_of, write_json
-from linnet.core.seal import ALTERED, MANIFEST, check_files, seal_files
+from linnet.core.seal import ALTERED, MANIFEST, LaterVersionError, check_files, refuse_later, seal_files
 from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
@@ -70,11 +70,17 @@ def save_checkpoint(
 
 
 def load_newest(folder: Path, note: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that is whole, or None; a damaged one is named to `note` and passed over."""
+    """The newest checkpoint that is whole, or None; a damaged one is named to `note` and passed over.
+
+    `LaterVersionError` for one of a later linnet, `OSError` where the machine cannot read now: neither is damage,
+    and what is passed over is made again.
+    """
     for step in reversed(checkpoint_steps(folder)):
         path = checkpoint_path(folder, step)
         try:
             return _load(path)
+        except LaterVersionError:
+            raise
         except UserError as error:
             note(f"damaged checkpoint passed over: {error}")
     return None
@@ -97,6 +103,8 @@ def discard_after(folder: Path, step: int) -> None:
 def _load(path: Path) -> Checkpoint:
     check_files(path, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
     summary = read_json(path / SUMMARY)
+    if isinstance(summary, dict) and (path / MANIFEST).exists():
+        refuse_later(path / SUMMARY, summary.get("version"), VERSION)
     if not isinstance(summary, dict) or summary.get("version") not in (1, VERSION):
         raise UserError(f"{path / SUMMARY}: not a summary of version {VERSION}")
     _check_old_hashes(path, summary)

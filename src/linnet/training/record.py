@@ -15,7 +15,7 @@ import yaml
 
 from linnet.core.atomic import is_left, naming, refuse_link, remove_left_in
 from linnet.core.errors import UserError
-from linnet.core.files import read_bytes, read_json, read_text, sha256_of, write_text
+from linnet.core.files import open_file, read_json, read_text, sha256_of, write_text
 from linnet.core.locks import locked
 from linnet.core.notes import note
 from linnet.core.seal import check_files, read_sealed, seal_text, sealed, unsealed, unsealed_text, write_sealed
@@ -181,16 +181,15 @@ class Metrics:
         """The lines, and the damaged ones with their numbers."""
         if not self.path.is_file():
             return [], []
-        *texts, last = read_bytes(self.path).split(b"\n")
         lines, damaged = [], []
-        for number, text in enumerate(texts, start=1):
-            line = _line_of(text, f"{self.path}, line {number}")
-            if line is None:
-                damaged.append((number, text))
-            else:
-                lines.append(line)
-        whole = _line_of(last, str(self.path))
-        return lines + ([whole] if whole else []), damaged
+        with open_file(self.path) as handle:  # line by line: a long run has more than is read at once elsewhere
+            for number, text in enumerate(handle, start=1):
+                line = _line_of(text, f"{self.path}, line {number}")
+                if line is not None:
+                    lines.append(line)
+                elif text.endswith(b"\n"):
+                    damaged.append((number, text.removesuffix(b"\n")))
+        return lines, damaged
 
 
 def _text_of(line: dict[str, Any]) -> str:

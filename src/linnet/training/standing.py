@@ -2,9 +2,12 @@
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from linnet.core.errors import UserError
+from linnet.core.spec import describe
 from linnet.evaluation.likelihood import Evaluation
 from linnet.training.step import StepResult
 
@@ -20,6 +23,7 @@ class Meter:
     lr: float = 0.0
     gradient_norm: float = 0.0
     terms: dict[str, float] = field(default_factory=dict)
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     def add(self, result: StepResult, seconds: float) -> None:
         """Count a step."""
@@ -71,6 +75,7 @@ class Standing:
     evaluation: dict[str, Any] | None = None
     best_step: int | None = None
     best_bits_per_byte: float | None = None
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     def add(self, result: StepResult, seconds: float) -> None:
         """Count a step."""
@@ -102,6 +107,6 @@ class Standing:
     def from_plain(cls, plain: Any, origin: str) -> Self:
         """What `plain` wrote; `UserError`, which names `origin`, for anything else."""
         try:
-            return cls(**{**plain, "meter": Meter(**plain["meter"])})
-        except (TypeError, KeyError) as error:
-            raise UserError(f"{origin}: standing: not where a run stands ({type(error).__name__}: {error})") from None
+            return TypeAdapter(cls).validate_python(plain)
+        except ValidationError as error:
+            raise UserError(f"{origin}: standing: not where a run stands ({describe(error, plain)})") from None

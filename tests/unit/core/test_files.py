@@ -162,3 +162,14 @@ def test_what_comes_through_a_pipe_is_bounded():
     assert read_whole(io.BytesIO(b"1234"), "it", 4) == b"1234"
     with pytest.raises(UserError, match="it: expected a file of at most 4 bytes"):
         read_whole(io.BytesIO(b"12345"), "it", 4)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.ENOMEM])
+def test_what_the_machine_cannot_do_now_is_not_said_of_the_file(number: int, monkeypatch: pytest.MonkeyPatch):
+    def fail(path: Any, *_: Any) -> int:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(OSError, match="file") as caught:
+        open_file("file")
+    assert caught.value.errno == number

@@ -12,6 +12,8 @@ from linnet.core.files import read_json, write_json
 from linnet.core.seal import (
     MANIFEST,
     SEAL,
+    VERSION,
+    LaterVersionError,
     check_files,
     digest,
     digest_of,
@@ -153,9 +155,20 @@ def test_a_folder_without_a_manifest_is_taken_as_it_is_with_a_note(folder: Path,
     assert told() == [f"{folder}: has no manifest.json: its files are taken as they are"]
 
 
-@pytest.mark.parametrize("changes", [{"version": 2}, {"files": None}, {"files": {"one.bin": 3}}])
+@pytest.mark.parametrize("changes", [{"version": 0}, {"files": None}, {"files": {"one.bin": 3}}])
 def test_a_manifest_of_something_else_is_refused(changes: dict[str, Any], folder: Path):
     write_sealed(folder / MANIFEST, {**read_json(folder / MANIFEST), **changes})
     assert refusal(lambda: check_files(folder, FILES)).endswith(
         "expected version 1 and files, each with bytes and blake3"
     )
+
+
+def test_keys_that_are_numbers_are_sealed_as_they_are_read(tmp_path: Path):
+    write_sealed(tmp_path / "file", {"counts": {2: 1, 10: 2}})
+    assert read_sealed(tmp_path / "file") == {"counts": {"2": 1, "10": 2}}
+
+
+def test_a_manifest_of_a_later_linnet_is_no_damage(folder: Path):
+    write_sealed(folder / MANIFEST, {"version": VERSION + 1, "anything": []})
+    with pytest.raises(LaterVersionError, match=rf"manifest\.json: version {VERSION + 1}: of a later linnet"):
+        check_files(folder, ())

@@ -124,7 +124,7 @@ def test_other_tensors_under_the_same_seal_are_refused(tmp_path: Path):
 
 
 def test_without_room_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=1000))
     with pytest.raises(OSError, match=r"4,000,000 bytes needed, 1,000 bytes free in "):
         write_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(1_000_000)})
     assert list(tmp_path.iterdir()) == []
@@ -144,3 +144,15 @@ def test_a_disk_that_fills_meanwhile_is_said_with_the_file(tmp_path: Path, monke
 def test_pipes_are_refused(tmp_path: Path):
     os.mkfifo(tmp_path / "x.safetensors")
     assert refusal(read_tensors, tmp_path / "x.safetensors") == "a device or pipe, expected a file"
+
+
+def test_what_the_machine_cannot_do_now_is_not_said_of_the_file(tmp_path, monkeypatch):
+    write_tensors(tmp_path / "file", {"a": torch.ones(2)})
+
+    def fail(*_, **__):
+        raise FileNotFoundError("No such file or directory")  # what the library says when there are no handles left
+
+    monkeypatch.setattr(tensor_file, "safe_open", fail)
+    with pytest.raises(OSError, match="cannot be read") as caught:
+        read_tensors(tmp_path / "file")
+    assert caught.value.errno == errno.EIO and caught.value.filename == str(tmp_path / "file")

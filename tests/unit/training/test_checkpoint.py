@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import shutil
 from types import SimpleNamespace
 
@@ -8,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from linnet.core.files import sha256_of
-from linnet.core.seal import MANIFEST, seal_files
+from linnet.core.seal import MANIFEST, LaterVersionError, seal_files
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, load_decoder
@@ -221,8 +223,34 @@ def test_a_half_removed_one_does_not_keep_its_name(tmp_path, save, monkeypatch):
 
 
 def test_without_room_for_all_of_it_nothing_is_begun(tmp_path, save, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=1000))
     with pytest.raises(OSError, match=r"No space left on device: [\d,]+ bytes needed, 1,000 bytes free in ") as full:
         save(1)
     assert full.value.filename == str(checkpoint_path(tmp_path, 1))
     assert list(tmp_path.iterdir()) == []
+
+
+def _restate(path, **changes):
+    """Change `checkpoint.json`, and seal it again."""
+    summary = json.loads((path / SUMMARY).read_text())
+    (path / SUMMARY).write_text(json.dumps(summary | changes))
+    seal_files(path, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
+
+
+def test_what_a_later_linnet_wrote_is_not_passed_over(tmp_path, save):
+    save(1)
+    _restate(save(2), version=3)
+    with pytest.raises(LaterVersionError, match="version 3: of a later linnet"):
+        load_newest(tmp_path, pytest.fail)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_what_cannot_be_read_now_is_not_passed_over(number, tmp_path, save, monkeypatch):
+    save(1)
+
+    def fail(path, *_):
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        load_newest(tmp_path, pytest.fail)

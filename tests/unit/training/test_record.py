@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linnet.core import files
 from linnet.core.atomic import PARTIAL
 from linnet.core.errors import UserError
 from linnet.layers.mixers.plga.files import save_operators
@@ -256,3 +257,12 @@ def test_a_line_for_which_there_is_no_room_is_said_of_its_file(tmp_path):
     with pytest.raises(OSError, match=r"bytes free in") as full, limited_to(20):
         metrics.append({"step": 1})
     assert full.value.filename == str(metrics.path)
+
+
+def test_figures_of_a_long_run_are_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_TEXT_BYTES", 10)
+    monkeypatch.setattr(files.read_bytes, "__defaults__", (10,))
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    for step in range(50):
+        metrics.append({"step": step})
+    assert [line["step"] for line in metrics.read()] == list(range(50))

@@ -56,7 +56,9 @@ def leaves(plain: Any, path: str = "") -> dict[str, Any]:
 
 def unfilled_decoder(run: RunSpec) -> Decoder:
     """A decoder of a run whose weights a checkpoint has: what a file or another model gave may be gone."""
-    return _drawn(run, without_operator_file(run.model))
+    decoder = _drawn(run, without_operator_file(run.model))
+    decoder.spec = run.model
+    return decoder
 
 
 def _drawn(run: RunSpec, model: ModelSpec) -> Decoder:

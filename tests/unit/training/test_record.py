@@ -15,6 +15,7 @@ from linnet.core.errors import UserError
 from linnet.layers.mixers.plga.files import save_operators
 from linnet.training.loop import train
 from linnet.training.record import Metrics, RunFolder
+from linnet.training.start import unfilled_decoder
 
 
 @contextmanager
@@ -266,3 +267,9 @@ def test_figures_of_a_long_run_are_read_whole(tmp_path, monkeypatch):
     for step in range(50):
         metrics.append({"step": step})
     assert [line["step"] for line in metrics.read()] == list(range(50))
+
+
+def test_a_run_that_goes_on_keeps_the_description_that_it_began_with(tiny_run):
+    run = _reading(tiny_run("plga"), "random").resolved()
+    assert unfilled_decoder(run).spec == run.model
+    assert run.model.initialisation.operator == "random"

@@ -10,12 +10,14 @@ import numpy as np
 
 from linnet.core.atomic import atomic_directory, tidy
 from linnet.core.errors import UserError
+from linnet.core.seal import ALTERED, MANIFEST, check_files, read_sealed
 from linnet.data.manifest import (
     Manifest,
     SourceInfo,
     SplitInfo,
     TokenizerInfo,
     holds_only_data,
+    read_manifest,
     token_dtype,
     write_manifest,
 )
@@ -192,8 +194,21 @@ def _given_tokenizer(name: str, vocab_size: int | None) -> Tokenizer | None:
             field="tokenizer", value=name, accepted=f"one of {', '.join(KINDS)}, or the path of a tokenizer.json"
         )
     given = Tokenizer.load(name)
+    _check_unchanged(Path(name), given)
     given.encode("")  # a package that it needs is missed now, not after a pass over the text
     return given
+
+
+def _check_unchanged(path: Path, tokenizer: Tokenizer) -> None:
+    """`UserError` where a tokenizer of a model's or a data folder is not what the manifest beside it says."""
+    folder = path if path.is_dir() else path.parent
+    if not (folder / MANIFEST).is_file() or path.name not in (folder.name, TOKENIZER):
+        return
+    plain = read_sealed(folder / MANIFEST)
+    if isinstance(plain, dict) and "files" in plain:
+        check_files(folder, (TOKENIZER,))
+    elif isinstance(plain, dict) and "splits" in plain and read_manifest(folder).tokenizer.hash != tokenizer.hash:
+        raise UserError(f"{folder / TOKENIZER}: {ALTERED} from that in {MANIFEST}")
 
 
 def _train(corpus: _Corpus, kind: str, vocab_size: int | None) -> Tokenizer:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from linnet.core.atomic import naming
 from linnet.core.errors import UserError
 from linnet.core.files import open_file, standard_input
 from linnet.present.progress import Advance
@@ -134,9 +135,13 @@ def _open(path: Path) -> BinaryIO:
 
 def _keep(pipe: BinaryIO) -> BinaryIO:
     """Copy a pipe into a temporary file that has no name, so that even a killed process leaves nothing."""
-    kept = tempfile.TemporaryFile()  # noqa: SIM115 - closed by Source
+    folder = Path(tempfile.gettempdir())
+    with naming(folder):  # where there may be less room than in the place of the data
+        kept = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by Source
     while block := pipe.read(_BLOCK_BYTES):
-        kept.write(block)
+        with naming(folder):
+            kept.write(block)
+            kept.flush()
     return kept
 
 

@@ -14,12 +14,13 @@ import pytest
 
 from linnet.core.atomic import PARTIAL
 from linnet.core.errors import UserError
+from linnet.core.seal import seal_files
 from linnet.data import prepare as prepare_module
 from linnet.data.manifest import Manifest
 from linnet.data.prepare import prepare, prepare_texts, read_split
 from linnet.data.shards import ShardWriter, TokenData
 from linnet.data.split import Split, content_hash
-from linnet.data.tokenizer import Tokenizer
+from linnet.data.tokenizer import TOKENIZER, Tokenizer
 from linnet.data.tokenizer_training import KINDS
 
 STORIES = [f"Story {n}: a dog and 1{n} cats met at the {place}.\n" for n, place in enumerate(["sea", "zoo"] * 40)]
@@ -331,3 +332,30 @@ def test_real_text_of_several_forms(real_data: Path, tmp_path: Path, kind: str) 
     assert manifest.sources[2].model_dump() == {"file": inputs[2], "documents": 1, "bytes": 1_115_394}
     assert manifest.sources[0].documents == 300
     assert sum(split.documents for split in manifest.splits.values()) == 302
+
+
+def swapped(tokenizer: Path) -> None:
+    """Let two tokens change their ids: still a tokenizer, and another one."""
+    plain = json.loads(tokenizer.read_text())
+    vocabulary = plain["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    tokenizer.write_text(json.dumps(plain))
+
+
+@pytest.mark.parametrize("named", ["folder", "file"])
+@pytest.mark.parametrize("of", ["data", "model"])
+def test_a_tokenizer_that_was_changed_in_its_folder_is_refused(named: str, of: str, tmp_path: Path) -> None:
+    source = text_file(tmp_path / "a.txt", STORIES)
+    folder = tmp_path / of
+    prepare([source], folder, tokenizer="bpe", vocab_size=300)
+    if of == "model":
+        for shard in folder.glob("*.bin"):
+            shard.unlink()
+        seal_files(folder, (TOKENIZER,))
+    name = str(folder if named == "folder" else folder / TOKENIZER)
+    prepare([source], tmp_path / "again", tokenizer=name)
+    swapped(folder / TOKENIZER)
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*manifest\.json"):
+        prepare([source], tmp_path / "more", tokenizer=name)
+    (folder / "manifest.json").unlink()
+    prepare([source], tmp_path / "more", tokenizer=name)

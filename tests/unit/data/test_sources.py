@@ -1,7 +1,9 @@
+import errno
 import io
 import json
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
 from linnet.data import sources
-from linnet.data.sources import Source, split_text, unescape
+from linnet.data.sources import Source, _keep, split_text, unescape
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -240,3 +242,15 @@ def test_advance_adds_up_to_the_size(tmp_path: Path) -> None:
             steps: list[int] = []
             list(source.documents(steps.append))
             assert sum(steps) == source.size_bytes == path.stat().st_size
+
+
+def test_a_full_disk_for_temporary_files_is_named(tmp_path, monkeypatch):
+    class Full(io.BytesIO):
+        def write(self, _):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Full())
+    with pytest.raises(OSError, match=r"No space left on device .* bytes free") as full:
+        _keep(io.BytesIO(b"text"))
+    assert full.value.filename == str(tmp_path)

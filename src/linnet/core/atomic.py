@@ -121,6 +121,25 @@ def heal(target: Path, held: bool = False) -> None:
             return
 
 
+@contextmanager
+def unreplaced(folder: Path) -> Iterator[None]:
+    """`UserError` where another process replaced the folder while the block read it: each file may be of another."""
+    before = folder.stat()
+    try:
+        yield
+    except (UserError, OSError):
+        _refuse_replaced(folder, before)
+        raise
+    _refuse_replaced(folder, before)
+
+
+def _refuse_replaced(folder: Path, before: os.stat_result) -> None:
+    with suppress(FileNotFoundError):
+        if os.path.samestat(before, folder.stat()):
+            return
+    raise UserError(f"{folder}: was replaced while it was read; the same command reads the new one")
+
+
 def tidy(target: Path) -> None:
     """Put in order what a killed process left of a folder that is not written now; what another writes stays."""
     with suppress(OSError, UserError):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack, overload
 
+from linnet.core.atomic import unreplaced
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.caches import Caches
@@ -190,7 +191,8 @@ def load(folder: str | Path, device: str = "auto", weights: str | None = None) -
     (`inference.weights`); None: as stored. Raises `UserError` that names what is missing, or a value that cannot be.
     """
     path = model_folder(folder)
-    decoder = load_decoder(path, resolve_device(device))
+    with unreplaced(path):
+        decoder, tokenizer = load_decoder(path, resolve_device(device)), Tokenizer.load(path / TOKENIZER)
     if weights is not None:
         convert_weights(decoder, weights)
-    return LanguageModel(decoder, Tokenizer.load(path / TOKENIZER))
+    return LanguageModel(decoder, tokenizer)

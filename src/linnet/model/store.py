@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from linnet.core.atomic import atomic_directory, tidy
+from linnet.core.atomic import atomic_directory, tidy, unreplaced
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
 from linnet.core.guess import meant
@@ -107,9 +107,10 @@ def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Deco
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise UserError(f"{folder}: is not a model folder, it has no {name}")
-    check_files(folder, (CONFIG,))
-    spec = ModelSpec.load(folder / CONFIG)
-    tensors = read_weights(folder, shapes_of(shapes_only(spec)), f"the model in {CONFIG}")
+    with unreplaced(folder):
+        check_files(folder, (CONFIG,))
+        spec = ModelSpec.load(folder / CONFIG)
+        tensors = read_weights(folder, shapes_of(shapes_only(spec)), f"the model in {CONFIG}")
     dtype = next(iter(tensors.values())).dtype
     # Copied, so that they lie in memory as PyTorch aligns them, not as the file does.
     return decoder_of(spec, {name: t.to(device, dtype, copy=True) for name, t in tensors.items()})

@@ -29,6 +29,7 @@ from linnet.core.atomic import (
     remove_folder,
     remove_left_in,
     tidy,
+    unreplaced,
 )
 from linnet.core.errors import UserError
 from linnet.core.files import write_text
@@ -472,3 +473,20 @@ def test_of_two_readers_that_put_a_folder_back_the_slower_is_content(tmp_path: P
 def test_a_disk_that_does_not_tell_its_room_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=0, used=0, free=0))
     check_room(tmp_path / "file", 1000)
+
+
+@pytest.mark.parametrize("error", [None, UserError("of the new one"), FileNotFoundError("of the old one")])
+def test_who_reads_a_folder_that_is_replaced_meanwhile_is_told(error: Exception | None, tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match="folder: was replaced while it was read"), unreplaced(tmp_path / "folder"):
+        with atomic_directory(tmp_path / "folder") as new:
+            (new / "file").touch()
+        if error:
+            raise error
+
+
+def test_of_a_folder_that_stays_what_is_wrong_is_said_as_it_is(tmp_path: Path):
+    with pytest.raises(UserError, match=r"^wrong$"), unreplaced(tmp_path):
+        raise UserError("wrong")
+    with unreplaced(tmp_path):
+        (tmp_path / "file").touch()

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -5,9 +6,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from linnet.core.errors import UserError
+from linnet.model import store
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import CONFIG, WEIGHTS, load_decoder, save_decoder
+from linnet.model.undrawn import shapes_only
 
 DESCRIPTION = {
     "vocab_size": 9,
@@ -87,3 +90,17 @@ def test_what_is_no_safetensors_file_is_refused(folder: Path):
 def test_a_broken_description_is_refused_with_its_line(folder: Path):
     (folder / CONFIG).write_text('{"name": "model",\n"vocab_size": }')
     assert refusal(folder).startswith(f"{folder / CONFIG}, line 2: not valid JSON (")
+
+
+def test_a_model_that_is_replaced_while_it_is_read_is_not_half_of_each(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of the same shapes: nothing else would tell."""
+
+    def after_another_was_written(model: ModelSpec):
+        shutil.copytree(folder, folder.with_name("new"))
+        folder.rename(folder.with_name("old"))
+        folder.with_name("new").rename(folder)
+        return shapes_only(model)
+
+    monkeypatch.setattr(store, "shapes_only", after_another_was_written)
+    with pytest.raises(UserError, match="was replaced while it was read"):
+        load_decoder(folder)

@@ -21,7 +21,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
 TOKENS, VOCABULARY = 20_000_000, 1024
-BATCH, CONTEXT, BATCHES = 8, 512, 40
+BATCH, CONTEXT, BATCHES = 8, 512, 4
 LIMIT = 0.01
 SHAPE = {
     "name": "seven-million",

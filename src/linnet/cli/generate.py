@@ -98,7 +98,6 @@ def generate(
     from linnet.inference.sampling import Sampling, fresh_seed
     from linnet.inference.session import Session
     from linnet.inference.weights import convert_weights
-    from linnet.training.machine import check_threads
 
     options = context_options.ContextOptions(
         context, context_top_k, context_threshold, context_min_tokens, show_context
@@ -107,6 +106,8 @@ def generate(
     _check_files(save_state, load_state, kv_cache and g_cache, options.typed)
     sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None and load_state is None else seed)
     if threads is not None:
+        from linnet.training.machine import check_threads
+
         check_threads(threads, "threads")
         set_num_threads(threads)
     prompt = _text(prompt)

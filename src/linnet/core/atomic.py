@@ -309,14 +309,18 @@ def _is_within(name: str | bytes, target: Path) -> bool:
 
 def room(path: Path) -> str:
     """How much can still be written there, in words."""
-    folder = next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
+    folder = _folder_of(path)
     return f"{shutil.disk_usage(folder).free:,} bytes free in {folder}"
+
+
+def _folder_of(path: Path) -> Path:
+    """The nearest folder that is there: what it lies on is what a file of that name would lie on."""
+    return next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
 
 
 def check_room(path: Path, needed_bytes: int) -> None:
     """`OSError` where a file of that size has no room, before anything of it is written."""
-    folder = next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
-    disk = shutil.disk_usage(folder)
+    disk = shutil.disk_usage(_folder_of(path))
     if disk.total and disk.free < needed_bytes:  # some file systems do not tell
         reason = f"{os.strerror(errno.ENOSPC)}: {needed_bytes:,} bytes needed, {room(path)}"
         raise OSError(errno.ENOSPC, reason, str(path))

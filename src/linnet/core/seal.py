@@ -33,14 +33,19 @@ def refuse_later(path: Path, version: Any, known: int) -> None:
         raise LaterVersionError(f"{path}: version {version}: of a later linnet; expected at most {known}: update it")
 
 
+def in_hexadecimal(hashed: blake3) -> str:
+    """What is kept of a hash: its first 128 bits."""
+    return hashed.hexdigest()[:_HEX_DIGITS]
+
+
 def digest(content: bytes | memoryview) -> str:
     """BLAKE3, the first 128 bits in hexadecimal."""
-    return blake3(content).hexdigest()[:_HEX_DIGITS]
+    return in_hexadecimal(blake3(content))
 
 
 def digest_of(path: Path) -> str:
     """That of a file's content."""
-    return blake3().update_mmap(path).hexdigest()[:_HEX_DIGITS]
+    return in_hexadecimal(blake3().update_mmap(path))
 
 
 def sealed(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from linnet.core.atomic import atomic_path, check_room
 from linnet.core.errors import UserError
 from linnet.core.files import open_file
-from linnet.core.seal import ALTERED, SEAL
+from linnet.core.seal import ALTERED, SEAL, in_hexadecimal
 
 
 def write_tensors(
@@ -71,4 +71,4 @@ def _seal(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
         hashed.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         hashed.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     hashed.update(json.dumps(dict(notes), sort_keys=True).encode())
-    return hashed.hexdigest()[:32]
+    return in_hexadecimal(hashed)

@@ -56,8 +56,14 @@ def decoder_of(mixers: list[MixerSpec], **changes: object) -> Decoder:
     return randomised(Decoder(spec_of(mixers, **changes))).double()
 
 
-@pytest.fixture(params=["all", *map(name_of, EXAMPLES)])
+RECIPE = {"head": {"tied": True, "norm": {"kind": "rms"}, "soft_cap": 2.0}}
+"""Fields of the whole model that training recipes of today use."""
+
+
+@pytest.fixture(params=["all", "recipe", *map(name_of, EXAMPLES)])
 def decoder(request: pytest.FixtureRequest) -> Decoder:
+    if request.param == "recipe":
+        return decoder_of(EXAMPLES, **RECIPE)
     named = dict(zip(map(name_of, EXAMPLES), EXAMPLES, strict=True))
     return decoder_of(EXAMPLES if request.param == "all" else [named[request.param]] * 3)
 
@@ -258,6 +264,37 @@ def test_scaled_residuals_make_what_a_branch_adds_so_much_smaller(spec: Sublayer
         torch.manual_seed(4)
         outs.append(sublayer(inputs(1, 6)))
     torch.testing.assert_close(outs[1], outs[0] * (2 * decoder.spec.layers) ** -0.5)
+
+
+def test_outputs_that_start_at_zero_make_branches_that_add_nothing(spec: SublayerSpec):
+    """Until they have learned something: gradients reach the last map."""
+    decoder = Decoder(model_of(spec, initialisation={"zero_outputs": True})).double()
+    for sublayer in sublayers_like(decoder, spec):
+        assert not sublayer(inputs(1, 6)).any()
+    last = [sublayer.last_map().weight for sublayer in sublayers_like(decoder, spec)]
+    loss = decoder(tokens(2), targets=tokens(2)).nats
+    assert all(gradient.any() for gradient in torch.autograd.grad(loss, last))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_no_logit_passes_the_cap(weights: str, tied: bool):
+    """In any precision, one token at a time too; the order of tokens stays."""
+    tokens_BT = tokens(2)
+    plain, capped = (
+        Decoder(model_of(EXAMPLES[0], head={"tied": tied, "soft_cap": cap, "norm": {"kind": "rms"}}))
+        for cap in (None, 0.5)
+    )
+    capped.load_state_dict(randomised(plain).state_dict())
+    found = []
+    for decoder in (plain, capped):
+        convert_weights(decoder, weights)
+        state = decoder.initial_state(2, LENGTH)
+        decoder(tokens_BT[:, :-1], state)
+        found.append(torch.cat([decoder(tokens_BT), decoder(tokens_BT[:, -1:], state)], dim=1).double())
+    assert found[0].abs().max() > 0.5
+    torch.testing.assert_close(found[1], 0.5 * torch.tanh(found[0] / 0.5), rtol=0.01, atol=1e-5)
 
 
 def test_a_sublayer_knows_which_layer_it_is(spec: SublayerSpec, monkeypatch: pytest.MonkeyPatch):

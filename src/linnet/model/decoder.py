@@ -23,6 +23,7 @@ from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear
 from linnet.ops.cross_entropy import TokenLoss, linear_cross_entropy
 from linnet.ops.linear import linear
+from linnet.ops.soft_cap import soft_capped
 
 
 class Embedding(nn.Module):
@@ -286,14 +287,15 @@ class Decoder(nn.Module):
 
     def logits(self, x_BTD: Tensor) -> Tensor:
         """`[B, T, D] -> [B, T, V]`."""
-        if self.head is None:
-            return linear(x_BTD, self.embedding.tokens.weight)
-        logits_BTV: Tensor = self.head(x_BTD)
-        return logits_BTV
+        logits_BTV: Tensor = linear(x_BTD, self.embedding.tokens.weight) if self.head is None else self.head(x_BTD)
+        soft_cap = self.spec.head.soft_cap
+        return logits_BTV if soft_cap is None else soft_capped(logits_BTV, soft_cap)
 
     def token_loss(self, x_BTD: Tensor, targets_BT: Tensor) -> TokenLoss:
         """Summed nats of the targets given what `hidden` returned, without ever holding all logits."""
-        return linear_cross_entropy(x_BTD.flatten(0, 1), *self._head_map(), targets_BT.flatten())
+        return linear_cross_entropy(
+            x_BTD.flatten(0, 1), *self._head_map(), targets_BT.flatten(), self.spec.head.soft_cap
+        )
 
     def _head_map(self) -> tuple[Tensor, Tensor | None]:
         """The head's matrix `[V, D]`, which is the embedding's, `[V, E]`, where they are tied, and its bias `[V]`."""

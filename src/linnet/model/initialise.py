@@ -22,21 +22,31 @@ def initialise(decoder: nn.Module, spec: ModelSpec) -> None:
     """Set embeddings and linear maps, and fill in the operators that are given."""
     settings = spec.initialisation
     sublayers = list(sublayers_of(decoder))
-    last = {id(sublayer.last_map()) for sublayer in sublayers} if settings.scale_residual else set()
+    last = {id(sublayer.last_map()) for sublayer in sublayers}
+    of_last = _factor_of_last_maps(settings, spec.layers)
     own = {id(part) for sublayer in sublayers for part in sublayer.modules()}
     for name, module in decoder.named_modules():
-        factor = (2 * spec.layers) ** -0.5 if id(module) in last else 1.0
+        factor = of_last if id(module) in last else 1.0
         if isinstance(module, nn.Embedding) and id(module) not in own:
             nn.init.normal_(module.weight, std=settings.embedding_std)
         elif isinstance(module, Linear) and id(module) not in own and name.endswith(IN_THE_STREAM):
             nn.init.xavier_uniform_(module.weight)  # smaller ones cost bits (experiments/LOG.md)
         elif isinstance(module, Linear):
             _draw(module, settings, factor)
+            if factor == 0 and module.bias is not None:
+                nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Linear) and factor != 1:
             with torch.no_grad():
                 for parameter in module.parameters():
                     parameter.mul_(factor)
     _fill_operators(sublayers, settings.operator)
+
+
+def _factor_of_last_maps(settings: InitialisationSpec, layers: int) -> float:
+    """What the last map of each branch is multiplied by. At 0 it is drawn too: all others are as without."""
+    if settings.zero_outputs:
+        return 0.0
+    return float((2 * layers) ** -0.5) if settings.scale_residual else 1.0
 
 
 def _draw(module: Linear, settings: InitialisationSpec, factor: float) -> None:

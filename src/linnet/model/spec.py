@@ -50,11 +50,15 @@ class BlockSpec(Spec):
 
 
 class HeadSpec(Spec):
-    """From the last layer to logits: an optional normalisation, then the embedding's own matrix (`tied`) or another."""
+    """From the last layer to logits: an optional normalisation, then the embedding's own matrix (`tied`) or another.
+
+    soft_cap: what logits come near to and never pass, `soft_cap tanh(logits / soft_cap)` (Gemma 2: 30); null for none.
+    """
 
     tied: bool = True
     bias: bool = False
     norm: NormSpec | None = None
+    soft_cap: PositiveFloat | None = None
 
     @model_validator(mode="after")
     def _no_bias_when_tied(self) -> Self:
@@ -70,6 +74,8 @@ class InitialisationSpec(Spec):
         width changes are always the latter: they stand in the residual stream, whose size they keep.
     embedding_std: standard deviation of token and position embeddings.
     scale_residual: divide the std of each branch's last map by `sqrt(2 * layers)` (GPT-2).
+    zero_outputs: each branch's last map at 0, its bias too, so that every layer begins as if it were not there; that of
+        `scale_residual` is 0 as well.
     operator: of layers whose operator is given (plga's fixed one): identity, random (normal), or a file.
     """
 
@@ -77,6 +83,7 @@ class InitialisationSpec(Spec):
     std: PositiveFloat = 0.02
     embedding_std: PositiveFloat = 0.02
     scale_residual: bool = False
+    zero_outputs: bool = False
     operator: str = "identity"
 
     @property

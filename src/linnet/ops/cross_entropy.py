@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from linnet.ops.soft_cap import soft_cap_, soft_capped
+
 SLICE_ELEMENTS = 1 << 21
 """Logits of one slice: 8 MiB of float32, which stays in a processor's cache."""
 
@@ -27,10 +29,12 @@ class TokenLoss(NamedTuple):
 
 
 def linear_cross_entropy_reference(
-    x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor
+    x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, soft_cap: float | None = None
 ) -> TokenLoss:
     """The definition, with all logits in memory."""
     logits_NV = F.linear(x_ND, weight_VD, bias_V)
+    if soft_cap is not None:
+        logits_NV = soft_capped(logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)), soft_cap)
     nats = F.cross_entropy(
         logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)),
         targets_N,
@@ -43,7 +47,7 @@ def linear_cross_entropy_reference(
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor
+        ctx: Any, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, soft_cap: float | None
     ) -> tuple[Tensor, Tensor]:
         differentiate = any(ctx.needs_input_grad)
         gradients = _Gradients(x_ND, weight_VD, bias_V) if differentiate else None
@@ -54,6 +58,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             part = slice(first, first + step)
             logits_nV = F.linear(x_ND[part], weight_VD, bias_V)
             logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
+            slopes_nV = None if soft_cap is None else soft_cap_(logits_nV, soft_cap)
             highest_n1, likeliest_n1 = logits_nV.max(dim=-1, keepdim=True)
             ignored_n1 = targets_N[part, None] == IGNORED
             targets_n1 = targets_N[part, None].masked_fill(ignored_n1, 0)
@@ -65,17 +70,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if gradients is not None:
                 logits_nV /= total_n1.masked_fill(ignored_n1, torch.inf)
                 logits_nV.scatter_add_(1, targets_n1, ignored_n1.to(logits_nV.dtype) - 1.0)
-                gradients.add(part, logits_nV)
+                gradients.add(part, logits_nV if slopes_nV is None else logits_nV.mul_(slopes_nV))
         ctx.gradients = gradients
         ctx.mark_non_differentiable(correct)
         return nats, correct
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    def backward(
+        ctx: Any, upstream: Tensor, _: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         of_x, of_weight, of_bias = ctx.gradients.scaled(upstream)
         ctx.gradients = None
-        return of_x, of_weight, of_bias, None
+        return of_x, of_weight, of_bias, None, None
 
 
 class _Gradients:
@@ -104,19 +111,21 @@ class _Gradients:
         return self.of_x_ND.mul_(factor), self.of_weight_VD.mul_(factor).to(dtype), of_bias_V
 
 
-def linear_cross_entropy(x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor) -> TokenLoss:
+def linear_cross_entropy(
+    x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, soft_cap: float | None = None
+) -> TokenLoss:
     """The same, in slices: hidden vectors `[N, D]`, the head's matrix `[V, D]`, targets int64 `[N]`, maybe `IGNORED`.
 
-    `nats` is float64. Gradients are made in the forward pass and can be used once. Under autocast the products are in
-    autocast's precision, everything behind them in float32.
+    soft_cap: of the logits (`ops.soft_cap`), where there is one. `nats` is float64. Gradients are made in the forward
+    pass and can be used once. Under autocast the products are in autocast's precision, all behind them in float32.
     """
     if torch.compiler.is_compiling():
-        return linear_cross_entropy_reference(x_ND, weight_VD, bias_V, targets_N)
+        return linear_cross_entropy_reference(x_ND, weight_VD, bias_V, targets_N, soft_cap)
     device = x_ND.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VD.dtype
     bias_V = None if bias_V is None else bias_V.to(dtype)
     with torch.autocast(device, enabled=False):
         nats, correct = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            x_ND.to(dtype), weight_VD.to(dtype), bias_V, targets_N
+            x_ND.to(dtype), weight_VD.to(dtype), bias_V, targets_N, soft_cap
         )
     return TokenLoss(nats, correct)

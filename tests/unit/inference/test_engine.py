@@ -5,8 +5,9 @@ import torch
 from small_models import EXAMPLE_IDS, EXAMPLES, VOCABULARY, small_decoder
 
 from linnet.core.errors import UserError
+from linnet.inference.caches import Caches
 from linnet.inference.engine import decode, new_state
-from linnet.inference.sampling import Sampling
+from linnet.inference.sampling import Sampling, choose, row_uniforms
 from linnet.layers.contract import MixerSpec
 from linnet.model.decoder import Decoder
 
@@ -63,6 +64,21 @@ def test_the_same_seed_gives_the_same_tokens_and_more_of_them_begin_alike():
     assert one == again
     assert one == [row[:8] for row in longer]
     assert one != rows(decoder, PROMPTS, 8, Sampling(1.0, seed=4))
+
+
+@pytest.mark.parametrize("caches", [Caches(), Caches(kv=False)], ids=["kept", "recomputed"])
+def test_tokens_are_drawn_from_capped_logits(caches: Caches):
+    decoder, cap, expected = small_decoder(), 0.5, list(PROMPTS[0])
+    uniforms = row_uniforms(7, 1)
+    for _ in range(8):
+        with torch.no_grad():
+            raw_BV = decoder(torch.tensor([expected]))[:, -1]
+        capped_BV = cap * torch.tanh(raw_BV / cap)
+        expected += choose(capped_BV, Sampling(1.0), next(uniforms)).tolist()
+    uncapped = rows(decoder, PROMPTS[:1], sampling=Sampling(1.0, seed=7), caches=caches)
+    decoder.spec = decoder.spec.replace(head={**decoder.spec.head.model_dump(), "soft_cap": cap})
+    found = rows(decoder, PROMPTS[:1], sampling=Sampling(1.0, seed=7), caches=caches)
+    assert found == [expected[len(PROMPTS[0]) :]] != uncapped
 
 
 def test_without_a_seed_each_time_is_another():

@@ -144,7 +144,7 @@ def descriptions(draw: st.DrawFn) -> ModelSpec:
         feed_forward = {
             "kind": draw(st.sampled_from(["glu", "mlp"])),
             "hidden": draw(st.integers(1, 9)),
-            "activation": draw(st.sampled_from(["silu", "gelu", "gelu_tanh", "relu"])),
+            "activation": draw(st.sampled_from(["silu", "gelu", "gelu_tanh", "relu", "relu_squared"])),
             "bias": draw(st.booleans()),
         }
         parallel = draw(st.booleans())
@@ -173,6 +173,7 @@ def descriptions(draw: st.DrawFn) -> ModelSpec:
             "tied": tied,
             "bias": not tied and draw(st.booleans()),
             "norm": draw(st.sampled_from([None, norms(draw)])),
+            "soft_cap": draw(st.sampled_from([None, 3.0])),
         },
     }
     return ModelSpec.parse(description, "generated")

@@ -5,6 +5,7 @@ from torch import nn
 from linnet.model.decoder import Decoder
 from linnet.model.initialise import initialise
 from linnet.model.spec import ModelSpec
+from linnet.nn.linear import Linear
 
 LAYERS = 2
 
@@ -57,6 +58,26 @@ def test_scaled_residuals_scale_a_bias_that_does_not_start_at_zero():
     model.layers[0].mixer.out = own
     initialise(model, model.spec)
     torch.testing.assert_close(own.bias, bias / (2 * LAYERS) ** 0.5)
+
+
+def test_outputs_that_start_at_zero_touch_the_last_map_of_each_branch_alone():
+    """All else is as it would be, and a second field for the same maps changes nothing."""
+    plain, zero = decoder(), decoder(zero_outputs=True)
+    both = decoder(zero_outputs=True, scale_residual=True).state_dict()
+    for (name, before), after in zip(plain.state_dict().items(), zero.state_dict().values(), strict=True):
+        last = "mixer.out" in name or "feed_forward.down" in name
+        assert not after.any() if last else torch.equal(after, before), name
+        assert torch.equal(both[name], after), name
+
+
+def test_outputs_that_start_at_zero_have_no_bias_left_either():
+    model = decoder(zero_outputs=True)
+    own = [nn.Linear(64, 64), Linear(64, 64)]
+    for layer, module in zip(model.layers, own, strict=True):
+        nn.init.constant_(module.bias, 3.0)
+        layer.mixer.out = module
+    initialise(model, model.spec)
+    assert not any(parameter.any() for module in own for parameter in module.parameters())
 
 
 def test_each_map_of_a_fused_layer_is_xavier_by_its_own_shape():

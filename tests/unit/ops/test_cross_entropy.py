@@ -6,20 +6,53 @@ from linnet.ops import cross_entropy
 from linnet.ops.cross_entropy import IGNORED, linear_cross_entropy, linear_cross_entropy_reference
 
 
+@pytest.mark.parametrize("soft_cap", [None, 0.7])
 @pytest.mark.parametrize("ignored", [[], [0, 4, 5], list(range(9))])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("slice_elements", [1, 30, 10_000])
 def test_linear_cross_entropy(
-    with_bias: bool, slice_elements: int, ignored: list[int], monkeypatch: pytest.MonkeyPatch
+    with_bias: bool,
+    slice_elements: int,
+    ignored: list[int],
+    soft_cap: float | None,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
     x, weight, bias = double(9, 4), double(7, 4), double(7) if with_bias else None
     targets = torch.randint(7, (9,))
     targets[ignored] = IGNORED
-    fast, slow = (f(x, weight, bias, targets) for f in (linear_cross_entropy, linear_cross_entropy_reference))
+    fast, slow = (f(x, weight, bias, targets, soft_cap) for f in (linear_cross_entropy, linear_cross_entropy_reference))
     assert fast.correct == slow.correct
     inputs = tuple(tensor for tensor in (x, weight, bias) if tensor is not None)
     assert_same_with_gradients(fast.nats, slow.nats, inputs)
+
+
+@pytest.mark.parametrize("slice_elements", [30, 10_000])
+def test_gradients_of_capped_logits_are_those_of_finite_differences(
+    slice_elements: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
+    targets = torch.randint(7, (9,))
+    targets[3] = IGNORED
+
+    inputs = double(9, 4), double(7, 4), double(7)
+    gradients = torch.autograd.grad(linear_cross_entropy(*inputs, targets, 1.5).nats, inputs)
+    for number, gradient in enumerate(gradients):
+        for place in range(gradient.numel()):
+            ends = []
+            for step in (-1e-6, 1e-6):
+                moved = [tensor.detach().clone() for tensor in inputs]
+                moved[number].view(-1)[place] += step
+                ends.append(linear_cross_entropy(*moved, targets, 1.5).nats)
+            slope = (ends[1] - ends[0]) / 2e-6
+            torch.testing.assert_close(gradient.view(-1)[place], slope, rtol=1e-5, atol=1e-7)
+
+
+def test_capped_logits_give_the_loss_of_the_capped_logits():
+    x, weight, targets = double(9, 4), double(7, 4), torch.randint(7, (9,))
+    logits = 0.5 * torch.tanh(x @ weight.t() / 0.5)
+    expected = torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
+    torch.testing.assert_close(linear_cross_entropy(x, weight, None, targets, 0.5).nats, expected)
 
 
 def test_linear_cross_entropy_of_huge_logits_is_finite():
@@ -34,15 +67,18 @@ def test_linear_cross_entropy_without_gradients():
     torch.testing.assert_close(fast.nats.float(), slow.nats)
 
 
+@pytest.mark.parametrize("soft_cap", [None, 2.0])
 @pytest.mark.parametrize("slice_elements", [30, 10_000])
-def test_linear_cross_entropy_under_autocast(slice_elements: int, monkeypatch: pytest.MonkeyPatch):
+def test_linear_cross_entropy_under_autocast(
+    slice_elements: int, soft_cap: float | None, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
     x, weight = (torch.randn(*shape, requires_grad=True) for shape in ((40, 16), (7, 16)))
     targets = torch.randint(7, (40,))
     gradients = []
     for dtype in (torch.bfloat16, torch.float32):
         with torch.autocast("cpu", dtype, enabled=dtype == torch.bfloat16):
-            loss = linear_cross_entropy(x, weight, None, targets)
+            loss = linear_cross_entropy(x, weight, None, targets, soft_cap)
         assert loss.nats.dtype == torch.float64
         gradients.append(torch.autograd.grad(loss.nats, (x, weight)))
     for rough, exact in zip(*gradients, strict=True):

@@ -29,17 +29,18 @@ class GatedSpec(FeedForwardSpec):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """The fused form, with biases too, and another activation."""
-        return [cls(hidden=24), cls(hidden=12, bias=True), cls(hidden=12, activation="gelu_tanh")]
+        """The fused form, with biases too, and other activations."""
+        fused = [cls(hidden=24), cls(hidden=12, bias=True)]
+        return [*fused, cls(hidden=12, activation="gelu_tanh"), cls(hidden=12, activation="relu_squared")]
 
     def build(self, place: Place) -> "GatedFeedForward":
         """Build the module."""
         return GatedFeedForward(place.width, self.hidden, self.bias, self.activation)
 
     def cost(self, place: Place) -> Cost:
-        """Two maps up, one down; kept are gate and value, and but for silu (`ops.gated_feed_forward`) two more."""
+        """Two maps up, one down; kept are gate and value, but for silu (`ops.gated_feed_forward`) two or three more."""
         up = linear_cost(place.width, self.hidden, self.bias)
-        kept = Cost(kept_per_token=place.width + (2 if self.activation == "silu" else 4) * self.hidden)
+        kept = Cost(kept_per_token=place.width + {"silu": 2, "relu_squared": 5}.get(self.activation, 4) * self.hidden)
         return up.repeated(2) + linear_cost(self.hidden, place.width, self.bias) + kept
 
 

@@ -25,15 +25,16 @@ class PlainSpec(FeedForwardSpec):
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """An activation that keeps its input and one that does not; biases."""
-        return [cls(hidden=24), cls(hidden=12, bias=True, activation="relu")]
+        """An activation that keeps its input, one that does not, one that keeps something else; biases."""
+        relu = cls(hidden=12, bias=True, activation="relu")
+        return [cls(hidden=24), relu, cls(hidden=12, activation="relu_squared")]
 
     def build(self, place: Place) -> "PlainFeedForward":
         """Build the module."""
         return PlainFeedForward(place.width, self.hidden, self.bias, self.activation)
 
     def cost(self, place: Place) -> Cost:
-        """One map up, one down; kept is what the activation reads, but for relu, and what it gives."""
+        """One map up, one down; kept is what the activation gives, and reads or, squared, has between; but for relu."""
         up, down = linear_cost(place.width, self.hidden, self.bias), linear_cost(self.hidden, place.width, self.bias)
         return up + down + Cost(kept_per_token=place.width + (1 if self.activation == "relu" else 2) * self.hidden)
 

@@ -22,7 +22,7 @@ from linnet.model.spec import ModelSpec
 from linnet.ops.decay.chunked import decay_chunked
 from linnet.training.objective import next_token_loss
 from linnet.training.optimiser import build_optimiser
-from linnet.training.spec import ClipSpec, OptimiserSpec
+from linnet.training.sections import ClipSpec, OptimiserSpec
 from linnet.training.step import Stepper
 
 SHAPES = ((4, 2048), (1, 8192))

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from linnet.layers.contract import linear_maps
 from linnet.model.decoder import Decoder
 from linnet.training.adamw import AdamW, Group
-from linnet.training.spec import OptimiserSpec
+from linnet.training.sections import OptimiserSpec
 
 
 def build_optimiser(spec: OptimiserSpec, decoder: Decoder) -> AdamW:

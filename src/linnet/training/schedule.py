@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from linnet.training.spec import ScheduleSpec
+from linnet.training.sections import ScheduleSpec
 
 CURVES: dict[str, Callable[[float], float]] = {
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,

@@ -16,7 +16,7 @@ from linnet.ops.cross_entropy import IGNORED
 from linnet.training.adamw import AdamW
 from linnet.training.objective import Objective
 from linnet.training.optimiser import set_learning_rate
-from linnet.training.spec import ClipSpec
+from linnet.training.sections import ClipSpec
 from linnet.training.stop import Stopped
 
 Batch = tuple[Tensor, Tensor]

@@ -10,7 +10,7 @@ from linnet.model.watched import shown
 from linnet.ops.cross_entropy import IGNORED
 from linnet.training.loop import BrokenDownError, train
 from linnet.training.objective import checked_penalties, next_token_loss
-from linnet.training.spec import DagSpec
+from linnet.training.sections import DagSpec
 
 
 def deductive_outputs(decoder: Decoder, tokens_BT: torch.Tensor) -> list[DeductiveOutputs]:

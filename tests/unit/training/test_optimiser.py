@@ -10,7 +10,7 @@ from linnet.training.optimiser import (
     set_learning_rate,
     split_by_decay,
 )
-from linnet.training.spec import OptimiserSpec
+from linnet.training.sections import OptimiserSpec
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.training.schedule import CURVES, learning_rate
-from linnet.training.spec import ScheduleSpec
+from linnet.training.sections import ScheduleSpec
 
 KINDS = st.sampled_from(sorted(CURVES))
 FRACTIONS = st.floats(0, 1)

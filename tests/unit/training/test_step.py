@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORED
 from linnet.training.objective import Loss, next_token_loss
-from linnet.training.spec import ClipSpec
+from linnet.training.sections import ClipSpec
 from linnet.training.step import NonFiniteError, Stepper
 from linnet.training.stop import Stopped
 

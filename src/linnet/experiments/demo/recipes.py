@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 
 from linnet.inference.sampling import Sampling
 from linnet.model.spec import ModelSpec
-from linnet.training.spec import (
+from linnet.training.sections import (
     CheckpointSpec,
     ClipSpec,
     EvaluateSpec,
     LogSpec,
     OptimiserSpec,
     ScheduleSpec,
-    TrainingSpec,
 )
+from linnet.training.spec import TrainingSpec
 
 STORIES = 6000
 NAMES = 3

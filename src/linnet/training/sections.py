@@ -1,0 +1,88 @@
+"""The sections of `training`, each a typed description of its own."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
+
+from linnet.core.spec import Amount, Count, Spec
+from linnet.evaluation.frozen import OperatorFrom
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimiserSpec(Spec):
+    """AdamW (Loshchilov and Hutter, arXiv 1711.05101). `lr` is the peak that the schedule scales.
+
+    weight_decay_on: `matrices` are the parameters of two or more dimensions that are neither embeddings nor biases;
+    `all` are all parameters.
+    """
+
+    lr: PositiveFloat = 1e-3
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    eps: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.1
+    weight_decay_on: Literal["matrices", "all"] = "matrices"
+
+
+class ScheduleSpec(Spec):
+    """The learning rate over the steps: a linear warm-up, then `kind` down to the end. Fractions are of the peak.
+
+    The warm-up is so many `warmup_steps`, or a `warmup_share` of all steps, whatever their number (neither: a tenth).
+    See `schedule.learning_rate` for the curves.
+    """
+
+    kind: Literal["cosine", "cosine_squared", "linear", "constant"] = "cosine"
+    warmup_steps: NonNegativeInt | None = None
+    warmup_share: Fraction | None = None
+    start_fraction: Fraction = 0.0
+    final_fraction: Fraction = 0.1
+
+    @model_validator(mode="after")
+    def _one_warm_up(self) -> Self:
+        if self.warmup_steps is not None and self.warmup_share is not None:
+            raise ValueError(
+                f"warmup_steps: {self.warmup_steps} and warmup_share: {self.warmup_share}: give one of the two"
+                " (`set` training.schedule.warmup_steps=null clears that one)"
+            )
+        return self
+
+
+class ClipSpec(Spec):
+    """Gradients are clipped by their joint norm, or each element by its value, `at` this much; or not at all."""
+
+    by: Literal["norm", "value", "none"] = "norm"
+    at: PositiveFloat = 1.0
+
+
+class DagSpec(Spec):
+    """Coefficients of PLDR-LLM's regulariser for each of its tensors (`acyclicity`); the paper's DAG model has 0.05."""
+
+    a_lm: NonNegativeFloat = 0.05
+    a_p: NonNegativeFloat = 0.05
+    g: NonNegativeFloat = 0.05
+
+
+class EvaluateSpec(Spec):
+    """The fixed validation set: `tokens` of the validation split, the same ones every `every` steps and at the end.
+
+    operator_from: the text that freezes the operator of a model that is not causal by itself: the start of the
+    training split, or the empty prompt.
+    """
+
+    every: Amount = 100
+    tokens: Amount = 65536
+    operator_from: OperatorFrom = "train"
+
+
+class CheckpointSpec(Spec):
+    """A checkpoint every `every` steps, at a new best evaluation and at a stop; the `keep` newest and the best stay."""
+
+    every: Amount = 500
+    keep: Count = 2
+
+
+class LogSpec(Spec):
+    """A line of figures every `every` steps."""
+
+    every: Amount = 10

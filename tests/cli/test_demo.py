@@ -147,7 +147,7 @@ def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: 
         raise KeyboardInterrupt
 
     monkeypatch.setattr("linnet.experiments.demo.run.build_corpus", interrupt)
-    assert main(["demo", "--out", str(tmp_path / "demo")]) == 1
+    assert main(["demo", "--out", str(tmp_path / "demo")]) == 130
     assert capfd.readouterr() == ("", "interrupted; the same command goes on\n")
 
 

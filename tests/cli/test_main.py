@@ -133,7 +133,7 @@ NO_MEMORY = "out of memory; smaller amounts (of a batch, a context, a model) tak
     ("error", "code", "line"),
     [
         (UserError("x.yaml: heads: 5: must\ndivide"), 2, "error: x.yaml: heads: 5: must divide\n"),
-        (KeyboardInterrupt(), 1, "interrupted\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
         (PermissionError(errno.EACCES, "Permission denied", "/out"), 2, "error: /out: Permission denied\n"),
         (OSError(errno.ENOSPC, "No space left on device", "/out"), 1, "error: /out: No space left on device\n"),
         (OSError(errno.EIO, "Input/output error"), 1, "error: Input/output error\n"),

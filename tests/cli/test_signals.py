@@ -1,5 +1,6 @@
 """A process that is told to end leaves nothing half-written."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -7,6 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+
+from linnet.cli.main import main
+from linnet.training.loop import Trainer
+
+Capture = pytest.CaptureFixture[str]
 
 
 def test_sigterm_in_the_middle_of_prepare_leaves_nothing_behind(tmp_path: Path):
@@ -56,10 +62,58 @@ sys.exit(frame.main())
     [
         (signal.SIGTERM, 128 + signal.SIGTERM, ""),
         (signal.SIGHUP, 128 + signal.SIGHUP, ""),
-        (signal.SIGINT, 1, "interrupted\n"),
+        (signal.SIGINT, 130, "interrupted\n"),
     ],
 )
 def test_a_signal_is_heard_where_a_library_swallows_its_exception(number: int, code: int, line: str, what: str):
     program = SWALLOWED.format(number=int(number), what=what)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", line)
+
+
+COMPARISON = """
+name: small
+text: {stories: 60}
+tokenizer: {kind: bytes}
+model: tiny-attention
+training: {steps: 3, batch_size: 1, context_length: 16, threads: 1, evaluate: {tokens: 64}}
+seeds: [0]
+runs: [{name: one}, {name: other}]
+"""
+
+TRAINING = ["steps=3", "batch_size=1", "context_length=16", "threads=1", "evaluate.tokens=64"]
+SHORT = [part for field in TRAINING for part in ("--set", f"training.{field}")]
+
+TRAIN_VERBS = {
+    "train": ["--model", "tiny-attention", "--data", "data", *SHORT],
+    "demo": ["--steps", "3", "--stories", "60"],
+    "compare": ["small.yaml"],
+    "design study": ["--shapes", "6", "--bands", "2", "--seeds", "1", "--steps", "3", "--stories", "200"],
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("verb", TRAIN_VERBS)
+def test_every_verb_that_trains_saves_and_ends_as_a_shell_says_it(
+    verb: str,
+    number: signal.Signals,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(COMPARISON)
+    if verb == "train":
+        (tmp_path / "text.txt").write_text("the bird sang to the tree.<|endoftext|>" * 99)
+        assert main(["prepare", "text.txt", "--tokenizer", "bytes", "--out", "data"]) == 0
+    plain = Trainer._step
+
+    def step(trainer: Trainer) -> None:
+        plain(trainer)
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Trainer, "_step", step)
+    assert main([*verb.split(), *TRAIN_VERBS[verb], "--out", "out"]) == 128 + number
+    last = capfd.readouterr().err.splitlines()[-1]
+    assert last.startswith("stopped at step 1 of 3") and last.endswith("the same command goes on")
+    assert [path.name for path in (tmp_path / "out").rglob("step-*")] == ["step-00000001"]

@@ -89,7 +89,7 @@ def test_a_killed_process_and_the_same_command_end_where_an_uninterrupted_run_en
     assert main(command(tmp_path / "straight", mixer, *long)) == 0
     out = tmp_path / "killed"
     code, told = _run_and_signal(command(out, mixer, *long), out, number, lines=20)
-    assert code == (-signal.SIGKILL if number == signal.SIGKILL else 1)
+    assert code == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number)
     saved = max(int(path.name.removeprefix("step-")) for path in (out / "checkpoints").iterdir())
     assert 25 <= saved < 140
     if number != signal.SIGKILL:
@@ -126,7 +126,7 @@ def test_the_same_command_on_a_finished_run(tmp_path, command, capsys):
     assert err.strip() == f"{tmp_path / 'run'}: finished at step 8, nothing to do"
 
 
-def test_an_interrupted_run_exits_with_1_and_goes_on(tmp_path, command, capsys, monkeypatch):
+def test_an_interrupted_run_exits_as_a_shell_says_it_and_goes_on(tmp_path, command, capsys, monkeypatch):
     from linnet.training.watch import LogWatch
 
     def interrupt(self, line):
@@ -134,7 +134,7 @@ def test_an_interrupted_run_exits_with_1_and_goes_on(tmp_path, command, capsys, 
 
     with monkeypatch.context() as patched:
         patched.setattr(LogWatch, "line", interrupt)
-        assert main([*command(tmp_path / "run"), "--json"]) == 1
+        assert main([*command(tmp_path / "run"), "--json"]) == 130
     out, err = capsys.readouterr()
     assert json.loads(out)["finished"] is False
     assert err.splitlines()[-1] == "stopped at step 2 of 8; saved; the same command goes on"

@@ -1,6 +1,7 @@
 """What every verb says beside its figures, and how it was called."""
 
 import shlex
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import typer
 
+from linnet.cli import signals
 from linnet.core.errors import UserError
 from linnet.core.notes import tell
 
@@ -19,7 +21,7 @@ def note(line: str) -> None:
 
 @contextmanager
 def stopped_in_a_line() -> Iterator[None]:
-    """Trainings that were asked to stop, or broke down, end in one line and the exit code 1."""
+    """Trainings that were asked to stop, or broke down, end in one line and the exit code of what ended them."""
     from linnet.experiments.runner import ExperimentStopped
     from linnet.training.loop import BrokenDownError
 
@@ -30,7 +32,8 @@ def stopped_in_a_line() -> Iterator[None]:
         raise typer.Exit(1) from None
     except (ExperimentStopped, KeyboardInterrupt) as stop:
         note(f"{str(stop) or 'interrupted'}; the same command goes on")
-        raise typer.Exit(1) from None
+        number = stop.signal if isinstance(stop, ExperimentStopped) else signal.SIGINT
+        raise typer.Exit(signals.exit_code(number)) from None
 
 
 def invocation() -> str:

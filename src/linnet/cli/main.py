@@ -1,6 +1,7 @@
 """The frame of the command line: which verbs there are, and what becomes of an error.
 
-Exit codes: 0, 1 (the run failed), 2 (the user's input is wrong; one line says what and where).
+Exit codes: 0, 1 (the run failed), 2 (the user's input is wrong; one line says what and where), 128 and the number of a
+signal that ended it: 130 for Ctrl-C.
 """
 
 import functools
@@ -146,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         streams.close_output()
         return 1
     except KeyboardInterrupt:
-        return _fail("interrupted", 1)
+        return _fail("interrupted", signals.exit_code(signal.SIGINT))
     except UserError as error:
         return _fail(f"error: {error}", 2)
     except typer.TyperException as error:
@@ -177,10 +178,9 @@ def _fail(line: str, code: int) -> int:
     if number is None:
         tell(one_line(line))
         return code
-    if number != signal.SIGINT:
-        return 128 + number
-    tell("interrupted")
-    return 1
+    if number == signal.SIGINT:
+        tell("interrupted")
+    return signals.exit_code(number)
 
 
 def _is_about_memory(error: Exception) -> bool:

@@ -25,13 +25,18 @@ def heard() -> signal.Signals | None:
     return _heard[0] if _heard else None
 
 
+def exit_code(number: int | None) -> int:
+    """What a shell says of a process that a signal ended: 130 for Ctrl-C, 143 for SIGTERM; 1 where there was none."""
+    return 1 if number is None else 128 + number
+
+
 def leave(number: int, frame: Any) -> None:
     """End the command: `KeyboardInterrupt` for Ctrl-C, `SystemExit` with the exit code of a shell for others."""
     if number != signal.SIGALRM:
         _heard.append(signal.Signals(number))
     if _heard[0] == signal.SIGINT:
         raise KeyboardInterrupt
-    raise SystemExit(128 + _heard[0])
+    raise SystemExit(exit_code(_heard[0]))
 
 
 def _say_again(found: Any) -> None:

@@ -8,6 +8,7 @@ import typer
 from linnet.cli.console import invocation, note
 from linnet.cli.options import AsJson, option
 from linnet.cli.report import echo, echo_json, echo_parts
+from linnet.cli.signals import exit_code
 from linnet.present import numbers
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def train(
     if not result.finished:
         step, steps = result.summary["step"], result.summary["steps"]
         note(f"stopped at step {step} of {steps}; saved; the same command goes on")
-        raise typer.Exit(1)
+        raise typer.Exit(exit_code(result.signal))
 
 
 def _print_table(result: "RunResult") -> None:

@@ -23,7 +23,14 @@ Watching = Callable[[str], AbstractContextManager[Watch]]
 
 
 class ExperimentStopped(Exception):  # noqa: N818 - not an error: somebody asked for it
-    """Training was asked to stop, by Ctrl-C or SIGTERM, and saved; the trainings that follow did not begin."""
+    """Training was asked to stop, by Ctrl-C or SIGTERM, and saved; the trainings that follow did not begin.
+
+    `signal` is what asked.
+    """
+
+    def __init__(self, said: str, signal: int | None) -> None:
+        super().__init__(said)
+        self.signal = signal
 
 
 class Diverged(Spec):
@@ -72,8 +79,9 @@ class Runner:
         steps = planned.run.steps
         with self.watching(planned.title) as watch:
             result = train(planned.run, planned.folder, watch, command=self.command)
-        if not result.finished:
-            raise ExperimentStopped(f"stopped at step {result.summary['step']} of {steps} of {planned.title}")
+        if not result.finished or result.signal is not None:  # one that came while the last step was saved
+            said = f"stopped at step {result.summary['step']} of {steps} of {planned.title}"
+            raise ExperimentStopped(said, result.signal)
         return result
 
     def attempt(self, planned: Planned) -> RunResult | Diverged:

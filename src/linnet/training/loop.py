@@ -66,10 +66,11 @@ class BrokenDownError(ArithmeticError):
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to: its folder and the figures of `model/run.json`."""
+    """What a run came to: its folder and the figures of `model/run.json`; `signal`: the one that asked it to stop."""
 
     folder: Path
     summary: dict[str, Any]
+    signal: int | None = None
 
     @property
     def finished(self) -> bool:
@@ -113,7 +114,7 @@ def train(
         folder.start(run)
         trainer.resume()
         trainer.run_steps()
-        return RunResult(folder.path, trainer.finish(command))
+        return RunResult(folder.path, trainer.finish(command), stop.signal)
 
 
 class Trainer:

@@ -16,7 +16,7 @@ class Stopped(Exception):  # noqa: N818 - not an error: somebody asked for it
 
 
 class StopRequest:
-    """A context in which the signals only set `requested`, however often they come.
+    """A context in which the signals only set `requested`, however often they come; `signal` is the first of them.
 
     So a second Ctrl-C cannot break off the saving that the first one started. Outside the main thread, where Python
     cannot handle signals, nothing changes.
@@ -24,6 +24,7 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.requested = False
+        self.signal: int | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -38,6 +39,7 @@ class StopRequest:
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
+        self.signal = self.signal or number
 
     def until_requested(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items; `Stopped` before the next one once a stop is requested."""

@@ -51,6 +51,14 @@ class Steps(Watch):
             os.kill(os.getpid(), self._number)
 
 
+class Saving(Watch):
+    """A signal is sent after the evaluation of the last step, before that is saved."""
+
+    def line(self, line: dict[str, object]) -> None:
+        if line["step"] == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 def runner(watch: Watch, said: list[str], titles: list[str] | None = None) -> Runner:
     @contextmanager
     def watching(title: str) -> Iterator[Watch]:
@@ -71,11 +79,19 @@ def test_what_watches_is_handed_on_and_a_finished_run_is_left_alone(data: Path, 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_ends_the_experiment_and_the_next_call_goes_on(data: Path, tmp_path: Path, number: signal.Signals):
-    with pytest.raises(ExperimentStopped, match=r"^stopped at step 2 of 3 of one, seed 0$"):
+    with pytest.raises(ExperimentStopped, match=r"^stopped at step 2 of 3 of one, seed 0$") as stopped:
         runner(Steps(2, number), []).attempt(planned(data, tmp_path / "run"))
+    assert stopped.value.signal == number
     watch = Steps()
     result = runner(watch, []).attempt(planned(data, tmp_path / "run"))
     assert watch.made == [3] and isinstance(result, RunResult) and result.finished
+
+
+def test_a_stop_while_the_last_step_is_saved_ends_the_experiment_too(data: Path, tmp_path: Path):
+    with pytest.raises(ExperimentStopped, match="stopped at step 3 of 3") as stopped:
+        runner(Saving(), []).train(planned(data, tmp_path / "run"))
+    assert stopped.value.signal == signal.SIGINT
+    assert runner(Steps(), []).train(planned(data, tmp_path / "run")).finished
 
 
 def test_a_run_that_diverges_is_recorded_and_not_tried_again(data: Path, tmp_path: Path):

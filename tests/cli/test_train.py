@@ -99,6 +99,21 @@ def test_a_killed_process_and_the_same_command_end_where_an_uninterrupted_run_en
     assert [line["step"] for line in _metrics(out)] == list(range(2, 141, 2))
 
 
+def test_the_folder_alone_goes_on_and_is_prolonged_through_kills(tmp_path, command, capsys):
+    long = ("training.steps=60", "training.checkpoint.every=10", "training.evaluate.every=20")
+    for name in ("killed", "straight"):
+        assert main(command(tmp_path / name, "ted", *long)) == 0
+    longer = ["train", "--out", str(tmp_path / "straight"), "--set", "training.steps=140"]
+    assert main(longer) == 0
+    capsys.readouterr()
+    out = tmp_path / "killed"
+    code, _ = _run_and_signal([*longer[:2], str(out), *longer[3:]], out, signal.SIGKILL, lines=45)
+    assert code == -signal.SIGKILL
+    assert main(["train", "--out", str(out)]) == 0
+    assert "going on from step" in capsys.readouterr().err
+    assert _ends(out) == _ends(tmp_path / "straight")
+
+
 def test_figures_on_stdout_progress_on_stderr(tmp_path, command, capsys):
     assert main([*command(tmp_path / "run", "plga"), "--json"]) == 0
     out, err = capsys.readouterr()
@@ -202,6 +217,8 @@ def test_another_configuration_in_the_same_folder(tmp_path, command, capsys):
     capsys.readouterr()
     message = _fails(capsys, command(tmp_path / "run", "attention", "training.optimiser.lr=0.5"))
     assert "training.optimiser.lr: 0.001, not 0.5" in message and "choose another --out" in message
+    for field, said in (("training.steps=7", "steps: 8, not 7"), ("model.d_model=32", "model.d_model: 16, not 32")):
+        assert said in _fails(capsys, ["train", "--out", str(tmp_path / "run"), "--set", field])
 
 
 def test_the_resolved_configuration_trains_the_same_model(tmp_path, command):

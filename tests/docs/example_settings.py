@@ -26,6 +26,11 @@ SMALL = {
 }
 """By command, or command and one of its words, what is put behind an example. It stands last, so it counts."""
 
+DESCRIBED = ("--model", "--config", "--from", "--recipe")
+"""Without any of these `train` goes on with the run that lies in its --out."""
+
+LONGER = "--set training.steps=4"
+
 TRAINS = ("train", "compare", "design study")
 """Their examples are also started as they stand, and stopped before the first step: what is written has to be right."""
 
@@ -42,9 +47,16 @@ PARSED_ONLY = {
 
 def small(words: list[str]) -> list[str]:
     """What makes this command line small."""
+    if goes_on(words):
+        return LONGER.split() if "--set" in words else []
     name = name_of(words)
     found = [SMALL[key] for key in (*(f"{name} {word}" for word in words), name) if key in SMALL]
     return found[0].split() if found else []
+
+
+def goes_on(words: list[str]) -> bool:
+    """Whether a command line trains what its output folder holds already."""
+    return words[0] == "train" and not set(DESCRIBED) & set(words)
 
 
 def name_of(words: list[str]) -> str:

@@ -45,8 +45,9 @@ def train(
     """Train a model, or go on with an interrupted run.
 
     RUN gets config.yaml (everything resolved), metrics.jsonl, curves.png, checkpoints, and a model folder with the
-    weights of the last step. Ctrl-C and SIGTERM save and stop; the same command goes on, and ends bit for bit where
-    an uninterrupted run ends (same machine, CPU).
+    weights of the last step. Ctrl-C and SIGTERM save and stop (exit codes 130 and 143); the same command, or --out RUN
+    alone, goes on, and ends bit for bit where an uninterrupted run ends (same machine, CPU). --out RUN --set
+    training.steps=N, with more steps, prolongs a run, a finished one too: the schedule is then that of N steps.
 
     Fields (docs/training.md says what they mean): training.steps or training.tokens, training.batch_size,
     training.accumulate, training.context_length, training.windows (stream, documents), training.seed,
@@ -61,18 +62,20 @@ def train(
 
     Example: linnet train --from runs/ted --data data/letters --out runs/ted-letters --set training.optimiser.lr=1e-4
 
+    Example: linnet train --out runs/ted --set training.steps=40000
+
     Example: linnet train --config run.yaml --out runs/small --set model.context_length=256
 
     Example: linnet train --model pldr-v51-110m-1 --recipe pldr-v51-110m-1 --data data/web --out runs/pldr
     """
     from linnet.core.allocator import keep_freed_memory
+    from linnet.training.asked import asked_run
     from linnet.training.loop import BrokenDownError
     from linnet.training.loop import train as train_run
-    from linnet.training.spec import read_run
     from linnet.training.watch import terminal_watch
 
     keep_freed_memory()
-    run = read_run(config, model, data, changes, recipe, start_from)
+    run = asked_run(out, config, model, data, changes or (), recipe, start_from)
     if model is not None and Path(model).is_dir() and run.start_from is None:
         note(f"note: --model {model}: its description alone, with fresh weights; --from {model} begins with its own")
     command = invocation()

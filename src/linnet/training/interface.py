@@ -6,9 +6,9 @@ from typing import Any
 
 from linnet.core.allocator import keep_freed_memory
 from linnet.model.spec import ModelSpec
+from linnet.training.asked import asked_run
 from linnet.training.loop import RunResult
 from linnet.training.loop import train as carry_out
-from linnet.training.spec import read_run
 from linnet.training.watch import Watch
 
 
@@ -25,6 +25,8 @@ def train(
 ) -> RunResult:
     """Train a model into the run folder `out`, or go on where an earlier call with the same settings stopped.
 
+    `train(out)` alone goes on with the run that is there; `train(out, training={"steps": n})` prolongs it.
+
     model: a preset's name, a YAML file, a model folder (its description alone), or a description. data: a folder made
     by `prepare`. training: fields, `{"steps": 200, "optimiser": {"lr": 1e-3}}` (docs/training.md). start_from: a model
     folder, or a run's, to begin with the weights of. config: a YAML file with the sections model, data, training, which
@@ -35,4 +37,4 @@ def train(
     and `BrokenDownError` where a loss is not finite.
     """
     keep_freed_memory()
-    return carry_out(read_run(config, model, data, None, recipe, start_from, training), out, watch)
+    return carry_out(asked_run(out, config, model, data, (), recipe, start_from, training), out, watch)

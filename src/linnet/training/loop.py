@@ -38,6 +38,8 @@ from linnet.training.objective import Objective, checked_penalties, next_token_l
 from linnet.training.on_data import changed_vocabulary, check_data, fitted, manifest_hash, training_batches
 from linnet.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
 from linnet.training.pace import Pace
+from linnet.training.prolonged import Lengths
+from linnet.training.prolonged import told as prolonged
 from linnet.training.record import RunFolder
 from linnet.training.schedule import learning_rate
 from linnet.training.spec import RunSpec
@@ -92,16 +94,18 @@ def train(
 ) -> RunResult:
     """Train a model into the run folder `out`, going on where an earlier call with the same `run` stopped.
 
+    A `run` with more steps prolongs it (`training.prolonged` says what becomes of the schedule), a finished one too.
+
     `watch` hears of the progress; `command` is kept in `run.json`. A finished run is left as it is. Ctrl-C and SIGTERM
     save and return (`finished` is False). Raises `UserError` where nothing could be trained, and `BrokenDownError`.
     """
     watch = watch or Watch()
     folder = RunFolder(out)
     data = TokenData.open(run.data)
-    asked, run = run, fitted(run, data)
+    asked, run = run, folder.as_long_as(run, fitted(run, data))
     folder.check(run)
     summary = folder.finished()
-    if summary is not None:
+    if summary is not None and not folder.prolongs(run):
         folder.tidy()
         check_data(summary.get("data", {}).get("manifest_sha256"), data, folder.path)
         watch.note(f"{out}: finished at step {summary['step']}, nothing to do")
@@ -147,6 +151,7 @@ class Trainer:
         flops_per_token = 3 * model_cost(run.model).flops_per_token(self.context_length, with_head=True)
         self.peak_tokens_per_s = peak_flops_per_s(self.device, self.precision) / flops_per_token
         self.standing = Standing(data_hash=manifest_hash(data))
+        self.lengths = Lengths(self.steps)
         self.saved: tuple[int, bool] | None = None
         self.pace = Pace(0.0)
         self.curves_due_s = time.monotonic() + CURVES_PAUSE_S
@@ -167,6 +172,10 @@ class Trainer:
         step = self.standing.step
         discard_after(self.folder.checkpoints, step)
         self.folder.metrics.cut(step if self.standing.closed else step - 1)
+        before = self.folder.configuration().training.steps
+        self.lengths = self.folder.lengths(self.run, step)
+        if before != self.steps:
+            self.watch.note(prolonged(self.spec, self.lengths.history))
 
     def run_steps(self) -> None:
         """Train to the end, or until a stop is requested; leave a checkpoint of the last step made."""
@@ -185,7 +194,7 @@ class Trainer:
         """Take one step and count it."""
         start_s = time.perf_counter()
         number, accumulate = self.standing.step, self.spec.accumulate
-        lr = learning_rate(self.spec.schedule, self.spec.optimiser.lr, number + 1, self.steps)
+        lr = learning_rate(self.spec.schedule, self.spec.optimiser.lr, number + 1, self.lengths.of(number + 1))
         batches = [self.batches.batch(number * accumulate + part) for part in range(accumulate)]
         try:
             result = self.take_step(batches, lr, self.stop.until_requested)
@@ -204,7 +213,7 @@ class Trainer:
         standing = self.standing
         if standing.closed:
             return
-        last, best = standing.step == self.steps, False
+        last, best = self.lengths.ends(standing.step), False
         evaluation_is_due = last or standing.step % self.spec.evaluate.every == 0
         if evaluation_is_due:
             try:

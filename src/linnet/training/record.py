@@ -1,7 +1,8 @@
 """The run folder: what a run leaves behind, and what makes it go on.
 
 `config.yaml` (resolved), `files.json` (hashes of the files that the model began with, where there are any),
-`metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model folder with the weights of the last step.
+`prolonged.json` (where it was given more steps), `metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model
+folder with the weights of the last step.
 """
 
 import json
@@ -25,12 +26,23 @@ from linnet.model.decoder import Decoder
 from linnet.model.store import MODEL, RUN, write_model
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.figures import Line, Summary, told
+from linnet.training.prolonged import (
+    PROLONGED,
+    Lengths,
+    Prolonging,
+    is_longer,
+    read_lengths,
+    with_its_warm_up,
+    write_lengths,
+)
 from linnet.training.spec import RunSpec
 from linnet.training.start import OPERATOR, START_FROM, begun_with, leaves
 
 CONFIG, FILES, METRICS, CURVES, CHECKPOINTS, LOCK = (
     "config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", ".lock",
 )  # fmt: skip
+
+STEPS = "training.steps"
 
 DAMAGED = "metrics.damaged.jsonl"
 """Lines of `metrics.jsonl` that could not be read when the run went on."""
@@ -49,15 +61,17 @@ class RunFolder:
         self.metrics = Metrics(self.path / METRICS)
 
     def check(self, run: RunSpec) -> None:
-        """`UserError` unless the folder is new, empty, or that of the same run.
+        """`UserError` unless the folder is new, empty, or that of the same resolved run, which may have become longer.
 
         Its data may have moved; a file that it began with is its content, however it is named.
         """
-        for name in (CONFIG, FILES, METRICS, DAMAGED, CURVES, CHECKPOINTS, MODEL):
+        for name in (CONFIG, FILES, PROLONGED, METRICS, DAMAGED, CURVES, CHECKPOINTS, MODEL):
             refuse_link(self.path / name)
         if (self.path / CONFIG).is_file():
-            before = leaves(self.configuration().plain())
-            now = leaves(run.plain())
+            known = self.configuration()
+            before, now = leaves(known.plain()), leaves(run.plain())
+            if is_longer(run, known):
+                before[STEPS] = now[STEPS]
             self._compare_by_content(before, now)
             _check_same(before, now, self.path)
         elif self.path.exists() and (not self.path.is_dir() or not all(map(_is_own, self.path.iterdir()))):
@@ -79,6 +93,8 @@ class RunFolder:
             return None
         if wrong := told(summary, Summary):
             raise UserError(f"{self.model / RUN}: {wrong}")
+        if (self.path / PROLONGED).is_file() and summary.get("steps") != self.configuration().training.steps:
+            return None
         return summary
 
     @contextmanager
@@ -92,11 +108,39 @@ class RunFolder:
         """Clear what a killed process left half-written, and keep the configuration of a new run."""
         self._remove_left()
         if not (self.path / CONFIG).is_file():
-            text = yaml.safe_dump(run.plain(), sort_keys=False, allow_unicode=True)
-            write_text(self.path / CONFIG, seal_text(text))
+            self._write_configuration(run)
         files = begun_with(run.model.initialisation.operator, run.start_from)
         if files and not (self.path / FILES).is_file() and not checkpoint_steps(self.checkpoints):
             write_sealed(self.path / FILES, {field: sha256_of(file) for field, file in files.items()})
+
+    def as_long_as(self, asked: RunSpec, run: RunSpec) -> RunSpec:
+        """The resolved `run` that was asked for; where the one in the folder is prolonged, or was, with its warm-up."""
+        if not (self.path / CONFIG).is_file():
+            return run
+        known = self.configuration()
+        was_prolonged = (self.path / PROLONGED).is_file()
+        return with_its_warm_up(asked, run, known) if was_prolonged or is_longer(run, known) else run
+
+    def prolongs(self, run: RunSpec) -> bool:
+        """Whether the resolved `run` has more steps than the one in the folder."""
+        return is_longer(run, self.configuration())
+
+    def lengths(self, run: RunSpec, step: int) -> Lengths:
+        """How many steps the run has and had; where it is prolonged after `step`, that is kept."""
+        known, steps = self.configuration(), run.training.steps
+        assert known.training.steps is not None and steps is not None, "an unresolved run"
+        found = read_lengths(self.path / PROLONGED, known.training.steps)
+        if not is_longer(run, known):
+            return found
+        latest = Prolonging(step=step, before=found.steps, steps=steps)
+        longer = Lengths(steps, (*found.history, latest))
+        write_lengths(self.path / PROLONGED, longer)
+        self._write_configuration(run)
+        return longer
+
+    def _write_configuration(self, run: RunSpec) -> None:
+        text = yaml.safe_dump(run.plain(), sort_keys=False, allow_unicode=True)
+        write_text(self.path / CONFIG, seal_text(text))
 
     def tidy(self) -> None:
         """Clear what a killed process left in a run that came to its end, unless another is at work there."""

@@ -1,0 +1,42 @@
+"""What a caller asks for where a run folder is there already."""
+
+import pytest
+
+from linnet.core.errors import UserError
+from linnet.training import curves, machine
+from linnet.training.asked import asked_run
+from linnet.training.interface import train
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(machine, "PEAK_BUDGET_S", 1e-9)
+    monkeypatch.setattr(curves, "draw_curves", lambda lines, path, title, causal: path.touch())
+
+
+@pytest.fixture
+def begun(tmp_path, tiny_model, tiny_data):
+    training = {"steps": 4, "batch_size": 2, "threads": 1, "evaluate": {"tokens": 64}}
+    train(tmp_path / "run", model=tiny_model(vocab_size=99), data=tiny_data, training=training)
+    return tmp_path / "run"
+
+
+def test_the_folder_alone_says_what_is_trained(begun):
+    assert train(begun).summary["steps"] == 4
+    assert train(begun, training={"steps": 6}).summary["step"] == 6
+    assert train(begun, training={"tokens": 8 * 2 * 16}).summary["step"] == 8
+    assert asked_run(begun, assignments=["training.tokens=320"]).steps == 10
+    assert train(begun, data=train(begun).summary["data"]["path"]).finished
+
+
+def test_what_is_described_is_not_read_from_the_folder(begun, tmp_path):
+    with pytest.raises(UserError, match="data: missing"):
+        asked_run(begun, model="tiny-ted")
+    with pytest.raises(UserError, match="model: missing"):
+        asked_run(tmp_path / "nothing", data=tmp_path)
+
+
+def test_a_mistake_names_the_file_it_is_in(begun):
+    (begun / "config.yaml").write_text("model: 3\n")
+    with pytest.raises(UserError, match=r"config\.yaml"):
+        asked_run(begun)

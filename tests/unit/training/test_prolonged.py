@@ -1,0 +1,157 @@
+"""A run that is given more steps."""
+
+import json
+import os
+import shutil
+import signal
+
+import pytest
+
+from linnet.core.errors import UserError
+from linnet.core.seal import read_sealed, write_sealed
+from linnet.training import curves, machine, prolonged, record
+from linnet.training.checkpoint import checkpoint_steps
+from linnet.training.finished import NoRunError, read_run_folder
+from linnet.training.interface import train as train_in
+from linnet.training.loop import train
+from linnet.training.prolonged import Lengths, Prolonging
+from linnet.training.record import RunFolder
+from linnet.training.schedule import learning_rate
+from linnet.training.watch import Watch
+
+MEASURED = {"tokens_per_s", "share_of_peak", "memory_bytes", "eta_s", "seal"}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(machine, "PEAK_BUDGET_S", 1e-9)
+    monkeypatch.setattr(curves, "draw_curves", lambda lines, path, title, causal: path.touch())
+
+
+class Stops(Watch):
+    def __init__(self, at=None):
+        self.at, self.notes, self.rates = at, [], {}
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def step(self, progress):
+        self.rates[progress.step] = progress.lr
+        if progress.step == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def _weights(folder):
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+def _metrics(folder):
+    lines = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in MEASURED} for line in lines]
+
+
+def _same(one, two):
+    return _weights(one) == _weights(two) and _metrics(one) == _metrics(two)
+
+
+def test_each_step_has_the_length_under_which_it_was_first_taken():
+    lengths = Lengths(
+        40, (Prolonging(step=10, before=10, steps=20), Prolonging(step=15, before=20, steps=30),
+             Prolonging(step=12, before=30, steps=40))
+    )  # fmt: skip
+    assert [lengths.of(step) for step in (1, 10, 11, 15, 16, 40)] == [10, 10, 20, 20, 40, 40]
+    assert [step for step in range(1, 41) if lengths.ends(step)] == [10, 40]
+
+
+def test_a_finished_run_goes_on_to_its_new_end(tmp_path, tiny_run):
+    train(tiny_run(), tmp_path)
+    first = _metrics(tmp_path)
+    watch = Stops()
+    result = train(tiny_run(steps=20), tmp_path, watch)
+    assert result.finished and result.summary["step"] == 20
+    assert result.summary["prolonged"] == [{"step": 12, "before": 12, "steps": 20}]
+    assert RunFolder(tmp_path).configuration().training.steps == 20
+    assert RunFolder(tmp_path).configuration().training.schedule.warmup_steps == 1
+    assert _metrics(tmp_path)[: len(first)] == first and _metrics(tmp_path)[-1]["step"] == 20
+    schedule = RunFolder(tmp_path).configuration().training.schedule
+    assert watch.rates == {step: learning_rate(schedule, 1e-3, step, 20) for step in range(13, 21)}
+    assert watch.notes[1] == (
+        "prolonged at step 12: 20 steps instead of 12; the schedule (cosine) is of all steps:"
+        f" learning rate {watch.rates[13]:.2e} now, 1.00e-04 before"
+    )
+    assert train(tiny_run(steps=20), tmp_path).summary == result.summary
+
+
+def test_a_constant_rate_simply_goes_on(tmp_path, tiny_run):
+    """Prolonged before its end, the run is the one that had all steps from the start."""
+    constant = {"schedule": {"kind": "constant", "warmup_steps": 2}}
+    train(tiny_run(**constant), tmp_path / "run", Stops(at=7))
+    train(tiny_run(**constant, steps=20), tmp_path / "run")
+    train(tiny_run(**constant, steps=20), tmp_path / "straight")
+    assert _same(tmp_path / "run", tmp_path / "straight")
+
+
+def test_from_any_checkpoint_a_prolonged_run_ends_the_same(tmp_path, tiny_run):
+    def longer(steps):
+        return tiny_run(steps=steps, checkpoint={"every": 3, "keep": 20}, evaluate={"every": 5, "tokens": 128})
+
+    train(longer(8), tmp_path)
+    train(longer(14), tmp_path, Stops(at=11))
+    train(longer(20), tmp_path)
+    weights, metrics = _weights(tmp_path), _metrics(tmp_path)
+    steps = checkpoint_steps(tmp_path / "checkpoints")
+    assert {3, 6, 8, 11, 15, 20} <= set(steps)
+    for step in reversed(steps):
+        shutil.rmtree(tmp_path / "checkpoints" / f"step-{step:08d}")
+        shutil.rmtree(tmp_path / "model")
+        train_in(tmp_path)
+        assert _weights(tmp_path) == weights and _metrics(tmp_path) == metrics, step
+
+
+def test_a_process_killed_between_record_and_configuration_changes_nothing(tmp_path, tiny_run, monkeypatch):
+    train(tiny_run(), tmp_path / "run")
+    train(tiny_run(steps=20), shutil.copytree(tmp_path / "run", tmp_path / "straight"))
+    with monkeypatch.context() as patch:
+        patch.setattr(record.RunFolder, "_write_configuration", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(tiny_run(steps=30), tmp_path / "run")
+    assert (tmp_path / "run" / "prolonged.json").is_file()
+    assert train(tiny_run(), tmp_path / "run").summary["steps"] == 12, "it was never prolonged"
+    train(tiny_run(steps=20), tmp_path / "run")
+    assert _same(tmp_path / "run", tmp_path / "straight")
+    assert read_sealed(tmp_path / "run" / "prolonged.json")["prolonged"] == [{"step": 12, "before": 12, "steps": 20}]
+
+
+def test_what_is_prolonged_is_not_finished_until_it_is(tmp_path, tiny_run):
+    train(tiny_run(), tmp_path)
+    train(tiny_run(steps=20), tmp_path, Stops(at=13))
+    shutil.rmtree(tmp_path / "model")
+    train(tiny_run(steps=20), tmp_path, Stops(at=14))
+    with pytest.raises(NoRunError, match="is not finished"):
+        read_run_folder(tmp_path)
+
+
+def test_other_changes_and_fewer_steps_are_refused(tmp_path, tiny_run):
+    train(tiny_run(), tmp_path)
+    for changes, message in (
+        ({"steps": 11}, "training.steps: 12, not 11"),
+        ({"steps": 20, "seed": 4}, "training.seed: 0, not 4"),
+        ({"steps": 20, "schedule": {"warmup_steps": 3}}, "training.schedule.warmup_steps: 1, not 3"),
+    ):
+        with pytest.raises(UserError, match=message):
+            train(tiny_run(**changes), tmp_path)
+    assert not (tmp_path / "prolonged.json").exists()
+
+
+def test_an_altered_record_is_named(tmp_path, tiny_run):
+    train(tiny_run(), tmp_path)
+    train(tiny_run(steps=20), tmp_path)
+    for plain, message in (
+        ({"prolonged": [{"step": 12, "before": 12, "steps": 21}]}, r"prolonged to \[21\] steps.* config.yaml says 20"),
+        ({"prolonged": [{"step": 12, "before": 12}]}, r"prolonged\[0\]: steps: missing"),
+        ({}, "expected a list"),
+    ):
+        write_sealed(tmp_path / prolonged.PROLONGED, plain)
+        (tmp_path / "model" / "run.json").unlink(missing_ok=True)
+        with pytest.raises(UserError, match=message):
+            train_in(tmp_path)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def summarise(trainer: "Trainer", command: str | None) -> dict[str, Any]:
     """The figures of a run where it stands. The model's weights are those of the last step made, `step`.
 
-    `prolonged`: after which steps the run was given more. `validation` is the latest evaluation, `best` the lowest bits per byte with its checkpoint; None before the first.
+    `validation` is the latest evaluation, `best` the lowest bits per byte with its checkpoint; None before the first.
+    `prolonged`: after which steps the run was given more.
     Speeds are means over all steps; `share_of_peak` is of a large matrix product on the same device and in `precision`.
     """
     standing = trainer.standing

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from linnet.core.errors import UserError
 from linnet.interop.names import LLAMA, from_gpt2, renamed
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -34,6 +35,39 @@ def test_llama(heads: int, kv_heads: int):
     theirs, ours = _llama(heads, kv_heads)
     tokens = torch.randint(37, (2, 33))
     torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_qwen3(kv_heads: int):
+    """Queries and keys normalised over the head's width, before they are turned."""
+    torch.manual_seed(0)
+    config = transformers.Qwen3Config(
+        vocab_size=37, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4, head_dim=12,
+        num_key_value_heads=kv_heads, rms_norm_eps=1e-6, max_position_embeddings=64, tie_word_embeddings=False,
+    )  # fmt: skip
+    theirs = transformers.Qwen3ForCausalLM(config).double()
+    for name, parameter in theirs.named_parameters():
+        if "norm" in name:
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    mixer = {"kind": "attention", "heads": 4, "kv_heads": kv_heads, "head_dim": 12, "query_key_norm": {"kind": "rms"}}
+    block = {"repeat": 2, "mixer": mixer, "feed_forward": {"kind": "glu", "hidden": 44}}
+    head = {"tied": False, "norm": {"kind": "rms", "eps": 1e-6}}
+    base = theirs.config.rope_parameters["rope_theta"]
+    block["mixer"]["rotary"] = {"base": base}
+    ours = Decoder(ModelSpec(vocab_size=37, d_model=32, context_length=64, blocks=[block], head=head)).double()
+    ours.load_state_dict(renamed(theirs.state_dict(), ours.spec, LLAMA))
+    tokens = torch.randint(37, (2, 33))
+    torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_a_part_that_published_models_have_not_is_refused():
+    spec = ModelSpec.load("gpt2-124m").model_dump()
+    spec["blocks"][0]["mixer"]["query_key_norm"] = {"kind": "layer"}
+    with pytest.raises(
+        UserError, match=r"^gpt2-124m: blocks\.0\.layers\.0\.mixer\.query_key_norm\.query\.weight: published"
+    ):
+        from_gpt2({}, ModelSpec.parse(spec, "gpt2"))
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
+from linnet.core.errors import UserError
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.model.spec import ModelSpec
 from linnet.model.store import shapes_of
@@ -20,6 +21,8 @@ NameTable = dict[str, str]
 
 _LAYER = "blocks.#.layers.#."
 _UNIT = "mha1.reslayerAs.{1}.denseAs.{2}"
+GIVEN = "mixer.operator.g"
+"""How the name of an operator ends that is given."""
 OPT_OFFSET = 2
 """Rows of OPT's table of positions that no token's position reaches."""
 
@@ -89,8 +92,11 @@ LLAMA = {
         ("input_layernorm", "self_attn.q_proj self_attn.k_proj self_attn.v_proj", "self_attn.o_proj"),
         ("post_attention_layernorm", "mlp.gate_proj mlp.up_proj", "mlp.down_proj"),
     ),
+    **_of_layers(
+        "model.layers.{0}.self_attn.", {f"mixer.query_key_norm.{x}": f"{x[0]}_norm" for x in ("query", "key")}
+    ),
 }
-"""Of Transformers' `LlamaForCausalLM`, its head untied."""
+"""Of Transformers' `LlamaForCausalLM`, its head untied; and of `Qwen3ForCausalLM`, with `query_key_norm`."""
 
 OPT = {
     "embedding.tokens": "embed_tokens",
@@ -138,7 +144,10 @@ def published_shapes(spec: ModelSpec, table: NameTable) -> dict[str, tuple[int, 
 
 
 def _pairs(names: Iterable[str], spec: ModelSpec, table: NameTable) -> dict[str, list[str]]:
-    """The published names of each of our tensors; not of an operator that is given, which has none."""
+    """The published names of each of our tensors; not of an operator that is given, which has none.
+
+    `UserError` where another tensor has none: published models of that kind have no such part.
+    """
     firsts = [sum(block.repeat for block in spec.blocks[:index]) for index in range(len(spec.blocks))]
     pairs = {}
     for name in names:
@@ -149,6 +158,8 @@ def _pairs(names: Iterable[str], spec: ModelSpec, table: NameTable) -> dict[str,
             numbers = [firsts[numbers[0]] + numbers[1], *numbers[2:]]
         if theirs:
             pairs[name] = theirs.format(*numbers).split()
+        elif not name.endswith(GIVEN):
+            raise UserError(f"{spec.name}: {name}: published models of its kind have no such tensor")
     return pairs
 
 

@@ -4,7 +4,7 @@ Legend: `B` batch, `N` query heads, `M` key-value heads, `P` query heads of each
 of the chunk, `K` head width, `W` window, `C` capacity.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Self
@@ -116,9 +116,11 @@ def key_value_row(
     rotary: RotarySpec | None,
     scale: float | None = None,
     operator_NKK: Tensor | None = None,
+    norm: Callable[[Tensor], Tensor] | None = None,
 ) -> RowStep | None:
-    """Attention for one more token of one stream; `operator_NKK` stands between queries and keys where it is given.
+    """Attention for one more token of one stream.
 
+    operator_NKK: stands between queries and keys where it is given. norm: of a token's queries and keys, `[N + M, K]`.
     None where weights are packed in another way than 8 bits, or there are several streams.
     """
     joint_row, out_row = row_map_of(joint), row_map_of(out)
@@ -132,6 +134,8 @@ def key_value_row(
     def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
         joint_JK = joint_row.of(x_1D).view(heads + 2 * kv_heads, width)
         turned_JK = joint_JK[: heads + kv_heads]
+        if norm is not None:
+            turned_JK = norm(turned_JK)
         if turn is not None:
             turned_JK = turn(turned_JK, position)
         keys_MCK[:, position] = turned_JK[heads:]

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from linnet.core.spec import Spec
 from linnet.layers.view import View
-from linnet.ops.rotary import Pairing, rotary_range, rotary_table, rotate_heads
+from linnet.nn.head_norm import HeadNorm
+from linnet.ops.rotary import Pairing, rotary_range, rotary_table, rotate, rotate_heads
 
 Turn = Callable[[Tensor, int], Tensor]
 """Turns the heads of a row, `[J, K]`, by the angles of a position; maybe in place."""
@@ -35,22 +36,38 @@ class RotarySpec(Spec):
 
     def turned(self, joint_BTNK: Tensor, heads: tuple[int, int, int], view: View) -> tuple[Tensor, ...]:
         """Queries and keys, rotated by the positions of their tokens, and values, from one joint projection."""
-        length, width, device = joint_BTNK.shape[1], self.width(joint_BTNK.shape[-1]), joint_BTNK.device
+        return rotate_heads(joint_BTNK, heads, self._table(joint_BTNK, view), self.pairing)
+
+    def turned_alone(self, x_BTNK: Tensor, view: View) -> Tensor:
+        """Heads `[B, T, N, K]`, all of them queries or keys, rotated by the positions of their tokens."""
+        return rotate(x_BTNK, self._table(x_BTNK, view), self.pairing)
+
+    def _table(self, x_BTNK: Tensor, view: View) -> tuple[Tensor, Tensor]:
+        length, width, device = x_BTNK.shape[1], self.width(x_BTNK.shape[-1]), x_BTNK.device
         end = view.end(length)
         if view.uniform:
-            table = rotary_range(view.start, end, width, self.base, device)
-        else:
-            key = ("rotary", width, self.base, length, device)
-            table = view.remember(key, lambda: rotary_table(view.positions(length, device), width, self.base, end))
-        return rotate_heads(joint_BTNK, heads, table, self.pairing)
+            return rotary_range(view.start, end, width, self.base, device)
+        key = ("rotary", width, self.base, length, device)
+        return view.remember(key, lambda: rotary_table(view.positions(length, device), width, self.base, end))
 
 
 def queries_keys_values(
-    joint_BTD: Tensor, heads: tuple[int, int, int], rotary: RotarySpec | None, view: View
+    joint_BTD: Tensor, heads: tuple[int, int, int], rotary: RotarySpec | None, view: View, norm: HeadNorm | None = None
 ) -> tuple[Tensor, ...]:
-    """`[B, T, (N + 2M) K]` -> queries `[B, N, T, K]`, keys and values `[B, M, T, K]`, rotated where asked for."""
+    """`[B, T, (N + 2M) K]` -> queries `[B, N, T, K]`, keys and values `[B, M, T, K]`.
+
+    Queries and keys are normalised and then rotated, where asked for.
+    """
     joint_BTNK = joint_BTD.view(*joint_BTD.shape[:2], sum(heads), -1)
-    parts = torch.split(joint_BTNK, list(heads), dim=2) if rotary is None else rotary.turned(joint_BTNK, heads, view)
+    if norm is None and rotary is not None:
+        parts = rotary.turned(joint_BTNK, heads, view)
+    else:
+        parts = torch.split(joint_BTNK, list(heads), dim=2)
+    if norm is not None:
+        q_BTNK, k_BTMK, v_BTMK = parts
+        pair = norm(q_BTNK, k_BTMK)
+        turned = pair if rotary is None else tuple(rotary.turned_alone(x_BTNK, view) for x_BTNK in pair)
+        parts = (*turned, v_BTMK)
     return tuple(part.transpose(1, 2) for part in parts)
 
 

@@ -11,6 +11,8 @@ from linnet.core.spec import Spec
 from linnet.nn.cost import Cost
 from linnet.ops.rms_norm import rms_norm, rms_norm_row
 
+NormKind = Literal["rms", "layer"]
+
 RowFunction = Callable[[Tensor], Tensor]
 """Of a row `[1, D]`."""
 
@@ -18,10 +20,10 @@ RowFunction = Callable[[Tensor], Tensor]
 class NormSpec(Spec):
     """`rms` (scale by the root mean square, one gain) or `layer` (centre and scale, gain and bias)."""
 
-    kind: Literal["rms", "layer"] = "rms"
+    kind: NormKind = "rms"
     eps: PositiveFloat = 1e-6
 
-    def build(self, width: int) -> nn.Module:
+    def build(self, width: int) -> "RmsNorm | nn.LayerNorm":
         """The normalisation of vectors of `width` elements."""
         if self.kind == "rms":
             return RmsNorm(width, self.eps)

@@ -100,6 +100,11 @@ class _RotateHeads(torch.autograd.Function):
         return gradient, None, None, None, None
 
 
+def rotate(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pairing) -> Tensor:
+    """All heads of `[B, T, N, K]` turned, fast."""
+    return rotate_heads(x_BTNK, (x_BTNK.shape[2], 0, 0), table, pairing)[0]
+
+
 def rotate_heads(
     joint_BTNK: Tensor, heads: tuple[int, int, int], table: tuple[Tensor, Tensor], pairing: Pairing
 ) -> tuple[Tensor, ...]:

@@ -124,6 +124,7 @@ def mixers(draw: st.DrawFn, heads: int) -> dict[str, Any]:
             "out_bias": draw(st.sampled_from([None, not bias])),
             "rotary": rotary,
             "window": draw(st.sampled_from([None, 1, 5, 16])),
+            "query_key_norm": draw(st.sampled_from([None, {"kind": "rms"}, {"kind": "layer"}])),
         }
     if draw(st.booleans()):
         return {"kind": kind, "heads": heads, "operator": "fixed", "rotary": rotary}

@@ -24,7 +24,9 @@ from linnet.layers.rotary import RotarySpec, check_heads, queries_keys_values
 from linnet.layers.state import State
 from linnet.layers.view import View
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.head_norm import HeadNorm, head_norm_cost
 from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.norms import NormKind, NormSpec
 from linnet.ops.attention import attention, attention_reference
 from linnet.ops.windowed_attention import in_blocks, windowed_pairs
 
@@ -35,6 +37,7 @@ class AttentionSpec(MixerSpec):
     bias: of the maps to queries, keys and values; out_bias: of the map behind them (null: as `bias`).
     scale: what scores are multiplied by (null: one over the root of the head width).
     window: a token sees so many tokens, itself included (null: all of the past); the state is as large and stays so.
+    query_key_norm: of each query and each key over the head's width, before rotary positions (`nn.head_norm`).
     """
 
     kind: Literal["attention"] = "attention"
@@ -46,15 +49,21 @@ class AttentionSpec(MixerSpec):
     rotary: RotarySpec | None = RotarySpec()
     scale: PositiveFloat | None = None
     window: Amount | None = None
+    query_key_norm: NormSpec | None = None
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """Multi-head, grouped-query, multi-query; pairings, partial, no positions; biases; a head width, a window."""
+        """Multi-head, grouped-query, multi-query; pairings, partial, no positions; biases; a head width, a window.
+
+        Queries and keys normalised, in both ways.
+        """
         return [
             cls(heads=4),
             cls(heads=4, kv_heads=2, bias=True, rotary=RotarySpec(pairing="adjacent")),
             cls(heads=2, kv_heads=1, head_dim=12, rotary=None),
             cls(heads=2, out_bias=True, scale=1.0, window=4, rotary=RotarySpec(fraction=0.5)),
+            cls(heads=4, kv_heads=2, query_key_norm=NormSpec()),
+            cls(heads=2, head_dim=6, window=4, query_key_norm=NormSpec(kind="layer")),
         ]
 
     def check(self, width: int) -> None:
@@ -83,18 +92,25 @@ class AttentionSpec(MixerSpec):
         query, key_value = (linear_cost(width, count * head_dim, self.bias) for count in (heads, kv_heads))
         out = linear_cost(heads * head_dim, width, self.out_has_bias)
         maps = query + key_value.repeated(2) + out + Cost(kept_per_token=width)
-        shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None)
+        norm = self.query_key_norm
+        if norm is not None:
+            maps += head_norm_cost(norm, head_dim)
+        shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, None if norm is None else norm.kind)
         return maps + (shape.cost() if self.window is None else shape.windowed_cost(self.window))
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """What the cost of the attention between the maps depends on. Kept is what PyTorch's CPU kernel keeps."""
+    """What the cost of the attention between the maps depends on. Kept is what PyTorch's CPU kernel keeps.
+
+    norm: of queries and keys, by its kind.
+    """
 
     heads: int
     kv_heads: int
     head_dim: int
     rotary: bool
+    norm: NormKind | None = None
 
     def cost(self) -> Cost:
         """Over all of the past. Kept are the joint projection, what was turned, the result, a number per head."""
@@ -102,8 +118,21 @@ class AttentionShape:
         return Cost(
             flops_per_pair=4 * queries,
             state_elements_per_token=2 * keys,
-            kept_per_token=(queries + 2 * keys) + (queries + keys) * self.rotary + queries + self.heads,
+            kept_per_token=(queries + 2 * keys)
+            + (queries + keys) * self.rotary
+            + self._kept_by_norm()
+            + queries
+            + self.heads,
         )
+
+    def _kept_by_norm(self) -> int:
+        """`rms` keeps its output and a number per head; `layer` its input, which is kept anyway, and two numbers."""
+        heads = self.heads + self.kv_heads
+        if self.norm is None:
+            return 0
+        if self.norm == "rms":
+            return heads * (self.head_dim + 1)
+        return heads * (2 + (0 if self.rotary else self.head_dim))
 
     def windowed_cost(self, window: int) -> Cost:
         """Over a window, in blocks where the sequence is long."""
@@ -122,7 +151,14 @@ class AttentionShape:
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         whole = -(-tokens // window) * window
         cut = tokens * queries if whole > tokens else 0
-        return sequences * (whole * (2 * queries + 4 * keys + self.heads + 2 * window) + cut)
+        return sequences * (whole * (2 * queries + 4 * keys + self.heads + 2 * window) + cut + tokens * self._normed())
+
+    def _normed(self) -> int:
+        """Of a token in blocks, which are copies, so that a `layer` norm keeps the joint projection for itself."""
+        heads = self.heads + self.kv_heads
+        if self.norm == "layer":
+            return (heads + self.kv_heads) * self.head_dim + 2 * heads
+        return self._kept_by_norm()
 
 
 class Attention(Mixer):
@@ -137,6 +173,8 @@ class Attention(Mixer):
         self.rotary, self.scale, self.window = spec.rotary, spec.scale, spec.window
         widths = [n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)]
         self.query_key_value = FusedLinear(d_model, widths, spec.bias)
+        norm = spec.query_key_norm
+        self.query_key_norm = None if norm is None else HeadNorm(norm, self.head_dim)
         self.attend = attention
         self.out = Linear(self.heads * self.head_dim, d_model, bias=spec.out_has_bias)
 
@@ -155,7 +193,9 @@ class Attention(Mixer):
     def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         heads = (self.heads, self.kv_heads, self.kv_heads)
-        q_BNTK, k_BMTK, v_BMTK = queries_keys_values(self.query_key_value(x_BTD), heads, self.rotary, view)
+        q_BNTK, k_BMTK, v_BMTK = queries_keys_values(
+            self.query_key_value(x_BTD), heads, self.rotary, view, self.query_key_norm
+        )
         seen = seen_keys(k_BMTK, v_BMTK, state, view)
         out_BNTK = self.attend(q_BNTK, *seen[:3], self.scale, self.window, seen.last_BT)
         out_BTD: Tensor = self.out(out_BNTK.transpose(1, 2).flatten(2))
@@ -165,4 +205,6 @@ class Attention(Mixer):
         """See `Sublayer`; not over a window."""
         if not isinstance(state, KeyValueState):
             return None
-        return key_value_row(self.query_key_value, self.out, state, self.heads, self.rotary, scale=self.scale)
+        norm = None if self.query_key_norm is None else self.query_key_norm.row(self.heads, self.kv_heads)
+        joint, out = self.query_key_value, self.out
+        return key_value_row(joint, out, state, self.heads, self.rotary, scale=self.scale, norm=norm)

@@ -47,10 +47,9 @@ class FusedLinear(Linear):
 
 
 def in_one_piece(x: Tensor, *maps: nn.Module) -> bool:
-    """Whether a fused form with gradients of its own serves: they are wanted, in one precision, of unpacked weights."""
+    """Whether a fused form with gradients of its own serves: they are wanted, and the weights are unpacked."""
     return (
         torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
-        and not torch.is_autocast_enabled(x.device.type)
         and all(isinstance(module, Linear) for module in maps)
     )

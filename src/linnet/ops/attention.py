@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linnet.ops.blocked_attention import blocked_attention, blocks_serve
 from linnet.ops.windowed_attention import in_blocks, windowed_attention
 
 
@@ -67,7 +68,10 @@ def attention(
     window: int | None = None,
     last_BT: Tensor | None = None,
 ) -> Tensor:
-    """The same by PyTorch's fused kernel, block by block where a window leaves most scores out: `[B, N, T, K]`."""
+    """The same, fast: `[B, N, T, K]`.
+
+    By PyTorch's fused kernel, or block by block: where a window leaves most scores out, and where that is faster.
+    """
     queries, keys = q_BNTK.shape[2], k_BMSK.shape[2]
     if window is not None and window >= keys:
         window = None
@@ -76,6 +80,9 @@ def attention(
     grouped = q_BNTK.shape[1] != k_BMSK.shape[1]
     plain = padding_B is None and window is None and last_BT is None
     whole, single = queries == keys and plain, queries == 1 and plain
+    on_cpu = q_BNTK.device.type == "cpu" and not torch.compiler.is_compiling()
+    if whole and on_cpu and blocks_serve(queries, q_BNTK.dtype):
+        return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale)
     mask = None if whole or single else visible(queries, keys, q_BNTK.device, padding_B, window, last_BT)
     out_BNTK: Tensor = F.scaled_dot_product_attention(
         q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, is_causal=whole and queries > 1, scale=scale, enable_gqa=grouped

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from linnet.ops.autocast import of_products
 from linnet.ops.gated import gated_silu_reference
 
 
@@ -92,7 +93,7 @@ def gated_feed_forward(
     down_bias_O: Tensor | None,
     recompute: bool = False,
 ) -> Tensor:
-    """The same, fast where gradients are wanted, all in one precision: `[..., I] -> [..., O]`."""
-    arguments = (x, up_2FI, up_bias_2F, down_OF, down_bias_O, recompute)
-    out: Tensor = _GatedFeedForward.apply(*arguments)  # type: ignore[no-untyped-call]
+    """The same, fast where gradients are wanted, all in one precision, autocast's too: `[..., I] -> [..., O]`."""
+    arguments = of_products(x, up_2FI, up_bias_2F, down_OF, down_bias_O)
+    out: Tensor = _GatedFeedForward.apply(*arguments, recompute)  # type: ignore[no-untyped-call]
     return out

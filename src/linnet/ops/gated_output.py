@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from linnet.ops.autocast import of_products
+
 
 def gated_output_reference(o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor:
     """The definition: `[..., I]` and `[..., O]` -> `[..., O]`."""
@@ -27,13 +29,14 @@ class _GatedOutput(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         o, weight_OI, gate, mapped = ctx.saved_tensors
-        of_mapped = upstream * gate
-        of_weight_OI = of_mapped.flatten(0, -2).t() @ F.silu(o).flatten(0, -2)
-        of_o = torch.ops.aten.silu_backward(of_mapped @ weight_OI, o)
-        return of_o, of_weight_OI, upstream * mapped
+        with torch.autocast(upstream.device.type, enabled=False):  # the forward pass was in one precision
+            of_mapped = upstream * gate
+            of_weight_OI = of_mapped.flatten(0, -2).t() @ F.silu(o).flatten(0, -2)
+            of_o = torch.ops.aten.silu_backward(of_mapped @ weight_OI, o)
+            return of_o, of_weight_OI, upstream * mapped
 
 
 def gated_output(o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor:
-    """The same, with less to keep for the backward pass; in one precision."""
-    out: Tensor = _GatedOutput.apply(o, weight_OI, gate)  # type: ignore[no-untyped-call]
+    """The same, with less to keep for the backward pass; in one precision, autocast's too."""
+    out: Tensor = _GatedOutput.apply(*of_products(o, weight_OI, gate))  # type: ignore[no-untyped-call]
     return out

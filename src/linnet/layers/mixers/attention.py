@@ -28,6 +28,7 @@ from linnet.nn.head_norm import HeadNorm, head_norm_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import NormKind, NormSpec
 from linnet.ops.attention import attention, attention_reference
+from linnet.ops.blocked_attention import blocks_serve
 from linnet.ops.windowed_attention import in_blocks, windowed_pairs
 
 
@@ -101,7 +102,7 @@ class AttentionSpec(MixerSpec):
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """What the cost of the attention between the maps depends on. Kept is what PyTorch's CPU kernel keeps.
+    """What the cost of the attention between the maps depends on. Kept is what is kept on a CPU in float32.
 
     norm: of queries and keys, by its kind.
     """
@@ -113,17 +114,18 @@ class AttentionShape:
     norm: NormKind | None = None
 
     def cost(self) -> Cost:
-        """Over all of the past. Kept are the joint projection, what was turned, the result, a number per head."""
+        """Over all of the past. Kept are the joint projection, what was turned, the result; maybe a number per head."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         return Cost(
             flops_per_pair=4 * queries,
             state_elements_per_token=2 * keys,
-            kept_per_token=(queries + 2 * keys)
-            + (queries + keys) * self.rotary
-            + self._kept_by_norm()
-            + queries
-            + self.heads,
+            kept_per_token=(queries + 2 * keys) + (queries + keys) * self.rotary + self._kept_by_norm() + queries,
+            kept_by_shape=(self._kept_by_softmax,),
         )
+
+    def _kept_by_softmax(self, sequences: int, tokens: int) -> int:
+        """PyTorch's kernel keeps a number for each query; in blocks nothing is kept."""
+        return 0 if blocks_serve(tokens, torch.float32) else sequences * tokens * self.heads
 
     def _kept_by_norm(self) -> int:
         """`rms` keeps its output and a number per head; `layer` its input, which is kept anyway, and two numbers."""
@@ -147,7 +149,8 @@ class AttentionShape:
         """In blocks: queries, results, keys and values with their neighbours, masks; else as above with one mask."""
         if not in_blocks(tokens, window):
             mask = tokens * tokens if tokens > window else 0
-            return sequences * tokens * self.cost().kept_per_token + mask
+            softmax = sequences * tokens * self.heads if mask else self._kept_by_softmax(sequences, tokens)
+            return sequences * tokens * self.cost().kept_per_token + softmax + mask
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         whole = -(-tokens // window) * window
         cut = tokens * queries if whole > tokens else 0

@@ -1,0 +1,67 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from same_gradients import assert_same_with_gradients, double
+
+from linnet.ops import blocked_attention as blocks
+from linnet.ops.attention import attention, attention_reference
+from linnet.ops.blocked_attention import blocked_attention, blocks_serve
+
+
+@given(
+    batch=st.integers(1, 3),
+    tokens=st.integers(1, 13),
+    heads=st.sampled_from([(4, 4), (4, 2), (3, 1)]),
+    scale=st.sampled_from([None, 0.3]),
+    of_a_block=st.sampled_from([(3, 1), (4, 60), (16, 1 << 19)]),
+)
+def test_blocks_equal_the_definition_with_all_gradients(batch, tokens, heads, scale, of_a_block):
+    q, k, v = (double(batch, count, tokens, 4) for count in (heads[0], heads[1], heads[1]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "OTHERWISE", of_a_block[0])
+        patch.setattr(blocks, "SCORES_OF_A_BLOCK", of_a_block[1])
+        fast, slow = blocked_attention(q, k, v, scale), attention_reference(q, k, v, None, scale)
+        assert_same_with_gradients(fast, slow, (q, k, v))
+
+
+@pytest.mark.parametrize("tokens", [63, 64, 65, 200])
+def test_attention_takes_blocks_where_they_serve(tokens, monkeypatch):
+    taken = []
+    monkeypatch.setattr(
+        "linnet.ops.attention.blocked_attention", lambda *given: taken.append(1) or blocked_attention(*given)
+    )
+    q, k, v = torch.randn(3, 2, 4, tokens, 8, requires_grad=True)
+    torch.testing.assert_close(attention(q, k, v), attention_reference(q, k, v), rtol=1e-4, atol=1e-5)
+    assert bool(taken) == blocks_serve(tokens, q.dtype) == (tokens >= 64)
+    with_padding = attention(q, k, v, torch.tensor([0, 3]))
+    assert len(taken) == (tokens >= 64) and with_padding.isfinite().all()
+
+
+def test_views_of_a_joint_projection_and_an_upstream_that_is_not_contiguous():
+    joint = double(2, 70, 12, 4)
+    q, k, v = (part.transpose(1, 2) for part in joint.split([8, 2, 2], dim=2))
+    assert_same_with_gradients(blocked_attention(q, k, v), attention_reference(q, k, v), (joint,))
+    (ones,) = torch.autograd.grad(blocked_attention(q, k, v).sum(), joint)
+    torch.testing.assert_close(ones, torch.autograd.grad(attention_reference(q, k, v).sum(), joint)[0])
+
+
+def test_in_bfloat16_no_less_exact_than_softmax_of_rounded_scores():
+    """Scores are rounded to bfloat16, as in any attention that is no fused kernel: within 2 % of the largest output."""
+    torch.manual_seed(0)
+    wide = [torch.randn(2, 4, 300, 32, requires_grad=True) for _ in range(3)]
+    narrow = [x.detach().bfloat16().requires_grad_() for x in wide]
+    exact, rounded = F.scaled_dot_product_attention(*wide, is_causal=True), blocked_attention(*narrow)
+    upstream = torch.randn_like(exact)
+    expected = [exact, *torch.autograd.grad(exact, wide, upstream)]
+    found = [rounded, *torch.autograd.grad(rounded, narrow, upstream.bfloat16())]
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == torch.bfloat16
+        assert (one - other).abs().max() < 0.02 * other.abs().max()
+
+
+def test_large_scores_stay_finite():
+    q, k, v = (1e4 * torch.randn(3, 1, 2, 70, 8)).requires_grad_()
+    out = blocked_attention(q, k, v)
+    assert out.isfinite().all() and torch.autograd.grad(out.sum(), q)[0].isfinite().all()

@@ -346,6 +346,11 @@ def test_a_study_trains_and_compares(tmp_path: Path, capsys):
     assert measured["models"] == 6
 
 
+def test_a_study_has_bounds(capsys):
+    assert main(["design", "study", "--out", "s", "--shapes", "9" * 30]) == 2
+    assert capsys.readouterr().err.startswith(f"error: the study: shapes: {'9' * 30}: must be less than or equal to")
+
+
 def test_a_study_sets_fields_of_training_alone(capsys):
     assert main(["design", "study", "--out", "nowhere", "--set", "model.d_model=3"]) == 2
     assert capsys.readouterr().err == "error: --set model.d_model=3: expected training.KEY=VALUE\n"

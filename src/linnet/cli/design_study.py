@@ -48,16 +48,9 @@ def study(
     from linnet.experiments.study import study as run_study
 
     fields = _fields(changes or [])
-    settings = StudySettings(
-        shapes=shapes,
-        bands=bands,
-        seeds=seeds,
-        steps=steps,
-        stories=stories,
-        files=tuple(text or ()),
-        seed=seed,
-        resamples=resamples,
-    )
+    asked: dict[str, Any] = {"shapes": shapes, "bands": bands, "seeds": seeds, "steps": steps, "stories": stories}
+    asked |= {"files": tuple(text or ()), "seed": seed, "resamples": resamples}
+    settings = StudySettings.parse(asked, "the study")
     with stopped_in_a_line():
         groups = run_study(load_space(space), settings, fields, out, Runner(note, invocation()))
     title, facts = "Study of shapes", {"space": f"{shapes} shapes of space {space}, {seeds} seeds"}

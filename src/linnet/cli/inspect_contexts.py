@@ -88,9 +88,10 @@ def _numbers(
         for part in text.split(","):
             try:
                 number = parse(part)
-            except ValueError:
-                raise UserError(f"{option} {text}: expected {expected}") from None
-            if not math.isfinite(number) or (parse is int and number < 0):
+                wrong = not math.isfinite(number) or (parse is int and number < 0)
+            except (ValueError, OverflowError):
+                wrong = True
+            if wrong:
                 raise UserError(f"{option} {text}: expected {expected}")
             found.append(number)
     return tuple(dict.fromkeys(found))

@@ -20,5 +20,5 @@ def spread_windows(sequence: TokenSequence, end_id: int, count: int, context_len
             " prepare more text or choose a shorter `context_length`"
         )
     starts = document_windows(sequence, end_id, context_length).whole(sequence, context_length)
-    chosen = np.unique(np.linspace(0, len(starts) - 1, count).astype(int))
+    chosen = np.unique(np.linspace(0, len(starts) - 1, min(count, len(starts))).astype(int))
     return torch.from_numpy(np.stack([sequence.read(int(starts[i]), context_length) for i in chosen]))

@@ -203,11 +203,17 @@ class Metrics:
         with naming(self.path), self.path.open("rb") as handle:
             os.fsync(handle.fileno())
 
-    def read(self) -> list[dict[str, Any]]:
-        """The lines; a note names those that are damaged, but for a last one that a killed process left unfinished."""
+    def read(self, until: int | None = None) -> list[dict[str, Any]]:
+        """The lines; a note names those that are damaged, but for a last one that a killed process left unfinished.
+
+        until: the step of the last line of a finished run; a note where it is another.
+        """
         lines, damaged = self._read()
         for number, _ in damaged:
             note(f"{self.path}, line {number}: damaged, left out")
+        last = lines[-1]["step"] if lines else 0
+        if until is not None and last < until:
+            note(f"{self.path}: ends at step {last} of {until}: what came after is lost, and missing in its curves")
         return lines
 
     def cut(self, step: int) -> None:

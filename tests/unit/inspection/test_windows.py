@@ -17,6 +17,7 @@ def test_windows_are_whole_and_begin_with_documents_where_they_can():
     assert spread_windows(sequence, 0, 3, 4).tolist() == [[0, 1, 2, 3], [0, 4, 5, 6], [0, 1, 1, 1]]
     assert spread_windows(sequence, 0, 1, 4).tolist() == [[0, 1, 2, 3]]
     assert len(spread_windows(sequence, 0, 100, 4)) == 4
+    assert len(spread_windows(sequence, 0, 10**40, 4)) == 4
 
 
 def test_too_little_text_is_refused():

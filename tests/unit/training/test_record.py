@@ -182,6 +182,18 @@ def test_what_is_damaged_in_the_metrics_is_named_and_kept_aside(tmp_path, told):
     assert told()[5:] == [f"{metrics.path}, line 1, 2, 3, 4, 5: damaged, kept in metrics.damaged.jsonl"]
 
 
+def test_the_lost_end_of_a_finished_run_is_named(tmp_path, told):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    for step in (1, 2, 3):
+        metrics.append({"step": step})
+    assert len(metrics.read(until=3)) == 3 and told() == []
+    whole = metrics.path.read_text()
+    metrics.path.write_text(whole[: len(whole) // 2])
+    assert len(metrics.read()) == 1 and told() == []
+    assert len(metrics.read(until=3)) == 1
+    assert told() == [f"{metrics.path}: ends at step 1 of 3: what came after is lost, and missing in its curves"]
+
+
 def test_lines_without_a_seal_are_taken_as_they_are(tmp_path, told):
     """Those of an earlier linnet."""
     metrics = Metrics(tmp_path / "metrics.jsonl")

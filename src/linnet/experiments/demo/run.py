@@ -154,7 +154,7 @@ def _model_figures(trained: Trained, decode_tokens_per_s: float, sample: Sample)
     recipe, summary, evaluation = trained.recipe, trained.run.summary, trained.evaluation
     cost = model_cost(trained.model.spec)
     whole = evaluation.whole_sequence
-    training_curve, validation_curve = curves(RunFolder(trained.run.folder).metrics.read())
+    training_curve, validation_curve = curves(RunFolder(trained.run.folder).metrics.read(summary["step"]))
     return ModelFigures(
         key=recipe.key,
         title=recipe.title,

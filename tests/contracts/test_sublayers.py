@@ -14,6 +14,7 @@ from linnet.layers.contract import Place, Sublayer, SublayerSpec, linear_maps
 from linnet.layers.passes import run
 from linnet.layers.state import State
 from linnet.layers.view import View, at
+from linnet.nn.linear import FusedLinear
 
 PROMPT = 5
 LENGTH = 14
@@ -400,6 +401,20 @@ def test_undecayed_parameters_are_its_own(sublayer: Sublayer):
     assert vectors <= set(undecayed)
     maps = {id(linear.weight) for linear in linear_maps(sublayer)}
     assert not maps & set(undecayed)
+
+
+def test_each_parameter_is_updated_by_one_optimiser(sublayer: Sublayer):
+    """Matrices between hidden vectors by Muon, the rest by AdamW; joined maps come apart without a rest."""
+    own = {id(parameter) for parameter in sublayer.parameters()}
+    matrices = list(sublayer.matrices())
+    found = [id(matrix.parameter) for matrix in matrices]
+    assert found and set(found) <= own and len(set(found)) == len(found)
+    assert not set(found) & {id(parameter) for parameter in sublayer.undecayed()}
+    for matrix in matrices:
+        rows, columns = matrix.parameter.shape
+        assert sum(matrix.rows) == rows and min(*matrix.rows, columns) > 1
+    joined = {id(module.weight): module.parts for module in sublayer.modules() if isinstance(module, FusedLinear)}
+    assert all(joined.get(id(matrix.parameter), matrix.rows) == matrix.rows for matrix in matrices)
 
 
 def test_a_state_is_made_where_it_is_wanted(sublayer: Sublayer):

@@ -52,7 +52,9 @@ def train(
     Fields (docs/training.md says what they mean): training.steps or training.tokens, training.batch_size,
     training.accumulate, training.context_length, training.windows (stream, documents), training.seed,
     training.precision (auto, float32, bfloat16), training.device, training.threads, training.compile;
-    training.optimiser.lr, .betas, .eps, .weight_decay, .weight_decay_on (matrices, all); training.schedule.kind
+    training.optimiser.kind (adamw, muon), .lr, .betas, .eps, .weight_decay, .weight_decay_on (matrices, all),
+    .cautious_decay; training.optimiser.muon.lr, .scale (adamw, spectral), .momentum, .iterations, .every, .precision
+    (auto, float32, bfloat16); training.schedule.kind
     (cosine, cosine_squared, linear, constant), .warmup_steps or .warmup_share, .start_fraction, .final_fraction;
     training.clip.by (norm, value, none), .at; training.dag.a_lm, .a_p, .g; training.evaluate.every, .tokens,
     .operator_from (train, empty); training.checkpoint.every, .keep; training.log.every; and every field of the model. A
@@ -112,6 +114,8 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if summary["tokens_per_s"]:
         rows.append(("speed", f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['share_of_peak']:.1%} of peak"))
+    if summary.get("orthogonalising_share") is not None:
+        rows.append(("orthogonalising", f"{summary['orthogonalising_share']:.1%} of the time in steps"))
     rows.append(("memory", numbers.decimal(summary["memory_bytes"])))
     if summary["validation"]:
         found = summary["validation"]

@@ -20,6 +20,7 @@ from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import NoState, State
 from linnet.layers.view import View
 from linnet.nn.cost import Cost
+from linnet.nn.linear import FusedLinear
 
 RowStep = Callable[[Tensor, Tensor, int], Tensor]
 """One more token of one stream: the row `[1, D]` that is added to, the row that is read, its position; their sum."""
@@ -62,6 +63,17 @@ class Traits:
     window: int | None = None
 
 
+@dataclass(frozen=True)
+class Matrices:
+    """A parameter `[rows, columns]` between hidden vectors: one matrix, or several below each other.
+
+    rows: of each.
+    """
+
+    parameter: Tensor
+    rows: tuple[int, ...]
+
+
 class Sublayer(nn.Module, ABC):
     """What stands on a residual branch.
 
@@ -102,6 +114,16 @@ class Sublayer(nn.Module, ABC):
         """The parameters on which weight decay never acts: by default all but the weights of linear maps."""
         decayed = {id(linear.weight) for linear in linear_maps(self)}
         return (parameter for parameter in self.parameters() if id(parameter) not in decayed)
+
+    def matrices(self) -> Iterator[Matrices]:
+        """The parameters of which an optimiser for matrices (Muon) has charge, each map of a joined one by itself.
+
+        By default the weights of linear maps, unless they never decay or have one row or column. A layer leaves out
+        what is of low rank, or no map between hidden vectors.
+        """
+        undecayed = {id(parameter) for parameter in self.undecayed()}
+        maps = (linear for linear in linear_maps(self) if id(linear.weight) not in undecayed)
+        return (matrices_of(linear) for linear in maps if min(linear.weight.shape) > 1)
 
     def precise(self) -> Iterator[nn.Module]:
         """The parts whose linear maps must not be stored in few bits: none by default."""
@@ -223,6 +245,11 @@ class FeedForwardSpec(SublayerSpec):
     """The description of a feed-forward; `hidden`: the width within."""
 
     hidden: Extent
+
+
+def matrices_of(linear: nn.Linear) -> Matrices:
+    """The weight of a linear map, the single maps of a joined one apart."""
+    return Matrices(linear.weight, linear.parts if isinstance(linear, FusedLinear) else (linear.out_features,))
 
 
 def linear_maps(module: nn.Module) -> Iterator[nn.Linear]:

@@ -1,52 +1,36 @@
-"""AdamW in PyTorch's fused form, without `torch.optim.Optimizer`.
+"""AdamW in PyTorch's fused form."""
 
-That class brings in `torch.compile` with all that belongs to it: a second at the start of every run
-(`benchmarks/start_up.py`), compiled or not.
-"""
-
-from collections import defaultdict
 from collections.abc import Sequence
-from typing import TypedDict
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.adamw import adamw
 
-
-class Group(TypedDict):
-    """Parameters that share learning rate and weight decay."""
-
-    params: list[nn.Parameter]
-    lr: float
-    weight_decay: float
+from linnet.training.groups import Group, Optimiser, decay_where_agreed, with_gradients
 
 
-class AdamW:
+class AdamW(Optimiser):
     """The update of `torch.optim.AdamW(fused=True)`, bit for bit (Loshchilov and Hutter, arXiv 1711.05101).
 
-    state: of each parameter that was updated `step`, `exp_avg` and `exp_avg_sq`, as PyTorch names them.
+    cautious: weight decay where update and weight agree alone (`decay_where_agreed`). state: of each parameter `step`,
+    `exp_avg` and `exp_avg_sq`, as PyTorch names them.
     """
 
-    def __init__(self, groups: Sequence[Group], betas: tuple[float, float], eps: float) -> None:
-        self.param_groups = list(groups)
-        self.state: dict[nn.Parameter, dict[str, Tensor]] = defaultdict(dict)
-        self._betas, self._eps = betas, eps
-
-    def zero_grad(self) -> None:
-        """Forget all gradients."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
+    def __init__(self, groups: Sequence[Group], betas: tuple[float, float], eps: float, cautious: bool = False) -> None:
+        super().__init__(groups)
+        self._betas, self._eps, self._cautious = betas, eps, cautious
 
     @torch.no_grad()
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            parameters, gradients = with_gradients(group)
             states = [self._moments(parameter) for parameter in parameters]
+            if self._cautious:
+                self._decay(group, parameters, gradients, states)
             adamw(
-                list[Tensor](parameters),
-                [parameter.grad for parameter in parameters if parameter.grad is not None],
+                parameters,
+                gradients,
                 [state["exp_avg"] for state in states],
                 [state["exp_avg_sq"] for state in states],
                 [],
@@ -56,12 +40,21 @@ class AdamW:
                 beta1=self._betas[0],
                 beta2=self._betas[1],
                 lr=group["lr"],
-                weight_decay=group["weight_decay"],
+                weight_decay=0.0 if self._cautious else group["weight_decay"],
                 eps=self._eps,
                 maximize=False,
             )
 
-    def _moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+    def _decay(
+        self, group: Group, parameters: list[Tensor], gradients: list[Tensor], states: list[dict[str, Tensor]]
+    ) -> None:
+        """Before the update, whose signs are those of the mean gradient that it will have."""
+        amount = group["lr"] * group["weight_decay"]
+        for parameter, gradient, state in zip(parameters, gradients, states, strict=True):
+            if amount:
+                decay_where_agreed(parameter, state["exp_avg"].lerp(gradient, 1 - self._betas[0]), amount)
+
+    def _moments(self, parameter: Tensor) -> dict[str, Tensor]:
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), device=parameter.device)

@@ -22,7 +22,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, save_decoder
 from linnet.training.standing import Standing
 
-VERSION = 2
+VERSION = 3
 MOMENTS = "optimiser.safetensors"
 SUMMARY = "checkpoint.json"
 _PREFIX = "step-"
@@ -105,7 +105,7 @@ def _load(path: Path) -> Checkpoint:
     summary = read_json(path / SUMMARY)
     if isinstance(summary, dict) and (path / MANIFEST).exists():
         refuse_later(path / SUMMARY, summary.get("version"), VERSION)
-    if not isinstance(summary, dict) or summary.get("version") not in (1, VERSION):
+    if not isinstance(summary, dict) or summary.get("version") not in (1, 2, VERSION):
         raise UserError(f"{path / SUMMARY}: not a summary of version {VERSION}")
     _check_old_hashes(path, summary)
     standing = Standing.from_plain(summary.get("standing"), str(path / SUMMARY))

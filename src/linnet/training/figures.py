@@ -65,6 +65,7 @@ class Summary(BaseModel):
     seconds: float = _ABSENT
     tokens_per_s: float | None = _ABSENT
     share_of_peak: float | None = _ABSENT
+    orthogonalising_share: float | None = _ABSENT
     memory_bytes: int = _ABSENT
     validation: Validation | None = _ABSENT
     best: Best | None = _ABSENT

@@ -141,7 +141,7 @@ class Trainer:
         self.token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(self.device)
         begun = bool(checkpoint_steps(folder.checkpoints))
         self.decoder = (unfilled_decoder(run) if begun else first_decoder(run, data)).to(self.device)
-        self.optimiser = build_optimiser(spec.optimiser, self.decoder)
+        self.optimiser = build_optimiser(spec.optimiser, self.decoder, self.precision)
         settings: dict[str, Any] = {"penalties": checked_penalties(self.decoder, spec.penalties)}
         if spec.documents == "apart":
             settings["end_id"] = data.tokenizer.end_id
@@ -192,7 +192,7 @@ class Trainer:
 
     def _step(self) -> None:
         """Take one step and count it."""
-        start_s = time.perf_counter()
+        start_s, orthogonalising_s = time.perf_counter(), self.optimiser.orthogonalising_s
         number, accumulate = self.standing.step, self.spec.accumulate
         lr = learning_rate(self.spec.schedule, self.spec.optimiser.lr, number + 1, self.lengths.of(number + 1))
         batches = [self.batches.batch(number * accumulate + part) for part in range(accumulate)]
@@ -204,7 +204,7 @@ class Trainer:
             good = number if math.isfinite(error.loss) else number - 1
             raise self._broken_down(number + 1, str(error), good) from None
         seconds = time.perf_counter() - start_s
-        self.standing.add(result, seconds)
+        self.standing.add(result, seconds, self.optimiser.orthogonalising_s - orthogonalising_s)
         self.pace.add(seconds)
         self.watch.step(self._progress())
 
@@ -257,6 +257,8 @@ class Trainer:
             "memory_bytes": peak_memory_bytes(self.device),
             "eta_s": progress.eta_s,
         }
+        if self.spec.optimiser.kind == "muon":
+            line["orthogonalising_share"] = meter.orthogonalising_s / meter.seconds
         if meter.terms:
             line["terms"] = meter.means
         if evaluated:

@@ -11,18 +11,45 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-class OptimiserSpec(Spec):
-    """AdamW (Loshchilov and Hutter, arXiv 1711.05101). `lr` is the peak that the schedule scales.
+class MuonSpec(Spec):
+    """Muon (Jordan et al., kellerjordan.github.io/posts/muon) on the matrices between hidden vectors.
 
-    weight_decay_on: `matrices` are the parameters of two or more dimensions that are neither embeddings nor biases;
-    `all` are all parameters.
+    lr: the peak (null: `optimiser.lr`). scale: of `lr`, by the shape of a matrix: `adamw` makes elements move as far as
+    AdamW's, so that one `lr` serves both; `spectral` makes outputs move alike at any width, with an `lr` of about 0.02.
+    iterations: steps of the orthogonalising iteration (`ops.orthogonal`), made at every `every`-th step of training;
+    between them the latest direction serves again. precision: of the iteration (`auto`: that of the run's products).
     """
 
+    lr: PositiveFloat | None = None
+    scale: Literal["adamw", "spectral"] = "adamw"
+    momentum: Beta = 0.95
+    iterations: Annotated[int, Field(ge=1, le=10)] = 4
+    every: Count = 1
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+
+
+class OptimiserSpec(Spec):
+    """AdamW (Loshchilov and Hutter, arXiv 1711.05101) on all parameters, or `muon` on matrices and AdamW on the rest.
+
+    lr: the peak that the schedule scales. weight_decay_on: `matrices` are the parameters of two or more dimensions that
+    are neither embeddings nor biases; `all` are all parameters. cautious_decay: only where update and weight are of one
+    sign (Chen et al., arXiv 2510.12402).
+    """
+
+    kind: Literal["adamw", "muon"] = "adamw"
     lr: PositiveFloat = 1e-3
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     eps: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.1
     weight_decay_on: Literal["matrices", "all"] = "matrices"
+    cautious_decay: bool = False
+    muon: MuonSpec = MuonSpec()
+
+    @model_validator(mode="after")
+    def _muon_is_used(self) -> Self:
+        if self.kind != "muon" and self.muon != MuonSpec():
+            raise ValueError("muon: goes with kind: muon")
+        return self
 
 
 class ScheduleSpec(Spec):

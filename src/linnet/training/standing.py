@@ -23,10 +23,12 @@ class Meter:
     lr: float = 0.0
     gradient_norm: float = 0.0
     terms: dict[str, float] = field(default_factory=dict)
+    orthogonalising_s: float = 0.0
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
-    def add(self, result: StepResult, seconds: float) -> None:
+    def add(self, result: StepResult, seconds: float, orthogonalising_s: float = 0.0) -> None:
         """Count a step."""
+        self.orthogonalising_s += orthogonalising_s
         self.nats += result.nats
         self.tokens += result.tokens
         self.bytes += result.bytes
@@ -61,8 +63,8 @@ class Standing:
     """A run after `step` steps.
 
     closed: what was due at this step (evaluation, line of figures) is done; a stop can come between the two.
-    seconds: time spent in steps, over all processes of the run. evaluation: sums of the latest one, made at
-    `evaluation_step`.
+    seconds: time spent in steps, over all processes of the run; `orthogonalising_s` of these in Muon's iteration.
+    evaluation: sums of the latest one, made at `evaluation_step`.
     """
 
     data_hash: str
@@ -75,15 +77,17 @@ class Standing:
     evaluation: dict[str, Any] | None = None
     best_step: int | None = None
     best_bits_per_byte: float | None = None
+    orthogonalising_s: float = 0.0
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
-    def add(self, result: StepResult, seconds: float) -> None:
+    def add(self, result: StepResult, seconds: float, orthogonalising_s: float = 0.0) -> None:
         """Count a step."""
         self.step += 1
         self.tokens += result.tokens
         self.seconds += seconds
+        self.orthogonalising_s += orthogonalising_s
         self.closed = False
-        self.meter.add(result, seconds)
+        self.meter.add(result, seconds, orthogonalising_s)
 
     def add_evaluation(self, evaluation: Evaluation) -> bool:
         """Keep an evaluation of this step's weights; True if it is the best so far."""

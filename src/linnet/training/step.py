@@ -13,7 +13,7 @@ from torch import Tensor
 from linnet.evaluation.likelihood import text_bytes
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORED
-from linnet.training.adamw import AdamW
+from linnet.training.groups import Optimiser
 from linnet.training.objective import Objective
 from linnet.training.optimiser import set_learning_rate
 from linnet.training.sections import ClipSpec
@@ -53,7 +53,7 @@ class Stepper:
 
     decoder: Decoder
     objective: Objective
-    optimiser: AdamW
+    optimiser: Optimiser
     clip: ClipSpec
     precision: torch.dtype
     token_bytes_V: Tensor

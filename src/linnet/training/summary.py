@@ -31,6 +31,7 @@ def summarise(trainer: "Trainer", command: str | None) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in trainer.decoder.parameters()),
         "seconds": standing.seconds,
         "tokens_per_s": tokens_per_s,
+        "orthogonalising_share": _orthogonalising_share(trainer),
         "share_of_peak": tokens_per_s and tokens_per_s / trainer.peak_tokens_per_s,
         "memory_bytes": peak_memory_bytes(trainer.device),
         "validation": standing.validation and {"step": standing.evaluation_step, **standing.validation},
@@ -46,6 +47,14 @@ def summarise(trainer: "Trainer", command: str | None) -> dict[str, Any]:
         },
         "machine": _machine(trainer),
     }
+
+
+def _orthogonalising_share(trainer: "Trainer") -> float | None:
+    """What part of the time in steps Muon's iteration took; None of another optimiser."""
+    standing = trainer.standing
+    if trainer.spec.optimiser.kind != "muon" or not standing.seconds:
+        return None
+    return standing.orthogonalising_s / standing.seconds
 
 
 def _best(trainer: "Trainer") -> dict[str, Any] | None:

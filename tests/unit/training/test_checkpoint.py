@@ -239,8 +239,8 @@ def _restate(path, **changes):
 
 def test_what_a_later_linnet_wrote_is_not_passed_over(tmp_path, save):
     save(1)
-    _restate(save(2), version=3)
-    with pytest.raises(LaterVersionError, match="version 3: of a later linnet"):
+    _restate(save(2), version=4)
+    with pytest.raises(LaterVersionError, match="version 4: of a later linnet"):
         load_newest(tmp_path, pytest.fail)
 
 

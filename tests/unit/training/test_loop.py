@@ -25,7 +25,7 @@ from linnet.training.stop import SIGNALS
 from linnet.training.watch import Watch
 
 MIXERS = ["attention", "ted", "plga"]
-MEASURED = {"tokens_per_s", "share_of_peak", "memory_bytes", "eta_s", "seal"}
+MEASURED = {"tokens_per_s", "share_of_peak", "memory_bytes", "eta_s", "orthogonalising_share", "seal"}
 """Figures of the machine, not of the run, and the seal over them."""
 
 
@@ -86,6 +86,20 @@ def test_stopped_and_resumed_it_ends_bit_for_bit_where_an_uninterrupted_run_ends
     assert train(run, tmp_path / "stopped").finished
     assert _same(tmp_path / "straight", tmp_path / "stopped")
     assert [line["step"] for line in _metrics(tmp_path / "stopped")] == [2, 4, 6, 8, 10, 12]
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_run_with_muon_goes_on_bit_for_bit_and_tells_its_share(tmp_path, tiny_run, mixer):
+    run = tiny_run(mixer, optimiser={"kind": "muon", "cautious_decay": True, "muon": {"every": 3}})
+    summary = train(run, tmp_path / "straight").summary
+    for stop_at in (1, 5):
+        train(run, tmp_path / "stopped", Recorder(stop_at))
+    assert train(run, tmp_path / "stopped").finished
+    assert _same(tmp_path / "straight", tmp_path / "stopped")
+    shares = [json.loads(text)["orthogonalising_share"] for text in (tmp_path / "straight" / "metrics.jsonl").open()]
+    assert len(shares) == 6 and all(0 < share < 1 for share in shares)
+    assert min(shares) <= summary["orthogonalising_share"] <= max(shares)
+    assert "orthogonalising_share" not in _metrics(tmp_path / "straight")[0]
 
 
 @pytest.mark.parametrize("stop_at", [4, 12])

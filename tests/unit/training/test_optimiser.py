@@ -89,8 +89,8 @@ def test_it_is_pytorchs_fused_form_bit_for_bit():
 
     def groups(parameters):
         return [
-            {"params": parameters[:1], "lr": 0.1, "weight_decay": 0.5},
-            {"params": parameters[1:], "lr": 0.1, "weight_decay": 0.0},
+            {"params": parameters[:1], "lr": 0.1, "scale": 1.0, "weight_decay": 0.5},
+            {"params": parameters[1:], "lr": 0.1, "scale": 1.0, "weight_decay": 0.0},
         ]
 
     optimisers = AdamW(groups(ours), **settings), torch.optim.AdamW(groups(theirs), **settings, fused=True)
@@ -103,3 +103,28 @@ def test_it_is_pytorchs_fused_form_bit_for_bit():
             optimiser.zero_grad()
     assert all(torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))
     assert all(parameter.grad is None for parameter in ours)
+
+
+def test_cautious_decay_acts_where_update_and_weight_agree(decoder_of):
+    """Chen et al., arXiv 2510.12402: the sign of the update is that of the mean gradient, the latest one included."""
+    decoder = decoder_of()
+    spec = OptimiserSpec(lr=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.5, cautious_decay=True)
+    optimiser = build_optimiser(spec, decoder)
+    decayed = split_by_decay(decoder)[0]
+    expected = {name: p.detach().double().clone() for name, p in decoder.named_parameters()}
+    m, v = ({name: torch.zeros_like(p) for name, p in expected.items()} for _ in "mv")
+    kept = 0
+    for t in (1, 2):
+        _with_gradients(decoder, t)
+        for name, parameter in decoder.named_parameters():
+            gradient, before = parameter.grad.double(), expected[name]
+            m[name] = 0.8 * m[name] + 0.2 * gradient
+            v[name] = 0.9 * v[name] + 0.1 * gradient**2
+            update = (m[name] / (1 - 0.8**t)) / ((v[name] / (1 - 0.9**t)).sqrt() + 1e-3)
+            agree = (update * before >= 0) & (name in decayed)
+            kept += int((~agree).sum())
+            expected[name] = before - 0.1 * (update + 0.5 * agree * before)
+        optimiser.step()
+    assert kept > 100
+    for name, parameter in decoder.named_parameters():
+        torch.testing.assert_close(parameter.double(), expected[name], rtol=1e-4, atol=1e-5, msg=name)

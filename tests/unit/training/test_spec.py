@@ -52,6 +52,8 @@ def test_the_resolved_configuration_reads_back_as_itself():
         ("training.schedule.kind=step", ["training.schedule.kind", "'step'", "'cosine'", "'cosine_squared'"]),
         ("training.schedule.final_fraction=2", ["training.schedule.final_fraction", "2", "less than or equal to 1"]),
         ("training.optimiser.weight_decay_on=none", ["weight_decay_on", "'none'", "'matrices' or 'all'"]),
+        ("training.optimiser.kind=sgd", ["training.optimiser.kind", "'sgd'", "'adamw' or 'muon'"]),
+        ("training.optimiser.muon.every=2", ["training.optimiser", "muon: goes with kind: muon"]),
         ("training.clip.by=size", ["training.clip.by", "'size'", "'norm', 'value' or 'none'"]),
         ("training.precision=float8", ["training.precision", "'float8'", "'auto', 'float32' or 'bfloat16'"]),
         ("training.evaluate.operator_from=me", ["training.evaluate.operator_from", "'me'", "'train' or 'empty'"]),

@@ -19,7 +19,7 @@ def stepper_of(tiny_model):
     def make(clip="none", at=1.0, objective=next_token_loss, precision=torch.float32):
         torch.manual_seed(0)
         decoder = Decoder(tiny_model())
-        optimiser = torch.optim.SGD(decoder.parameters(), lr=9.0)
+        optimiser = torch.optim.SGD([{"params": decoder.parameters(), "scale": 1.0}], lr=9.0)
         return Stepper(decoder, objective, optimiser, ClipSpec(by=clip, at=at), precision, BYTES)
 
     return make

@@ -5,7 +5,7 @@ width of the map to the steps, `W` inputs of the convolution.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnet.core.spec import Count, Extent
-from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.contract import Matrices, Mixer, MixerSpec, Place, Traits, matrices_of
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import State
 from linnet.layers.view import View
@@ -125,6 +125,11 @@ class Mamba(Mixer):
         inputs = torch.zeros(batch, channels, self.conv1d.kernel_size[0] - 1, device=device, dtype=dtype)
         wide = torch.promote_types(dtype, torch.float32)
         return MambaState(inputs, torch.zeros(batch, state, channels, device=device, dtype=wide))
+
+    def matrices(self) -> Iterator[Matrices]:
+        """The maps from and to hidden vectors, that of values and gate as two; those of the steps are of low rank."""
+        yield Matrices(self.in_proj.weight, (self.in_proj.out_features // 2,) * 2)
+        yield matrices_of(self.out_proj)
 
     def takes(self, view: View, length: int, state: State | None) -> bool:
         """Rows at any positions, which it does not know; no padding."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from linnet.layers.contract import Mixer, RowStep, Traits
+from linnet.layers.contract import Matrices, Mixer, RowStep, Traits, matrices_of
 from linnet.layers.key_value import KeyValueState, key_value_row, key_value_tensors, seen_keys
 from linnet.layers.mixers.plga.operator import OUTPUTS, DeductiveOutputs, FixedOperator, PowerLawOperator, acyclicity
 from linnet.layers.retention import FULL, Retention
@@ -145,6 +145,10 @@ class Plga(Mixer):
     def undecayed(self) -> Iterator[nn.Parameter]:
         """Biases and norms: the matrices of the operator decay like those of linear maps (the paper)."""
         return (p for name, p in self.named_parameters() if p.dim() < 2 or name.endswith("bias"))
+
+    def matrices(self) -> Iterator[Matrices]:
+        """The maps from and to hidden vectors: the operator's net reads rows of a density matrix."""
+        return map(matrices_of, (self.query_key_value, self.out))
 
     def precise(self) -> Iterator[nn.Module]:
         """The net behind the operator, whose powers multiply rounding."""

@@ -1,0 +1,160 @@
+"""The orthogonal factor of a matrix: `U V^T` of its singular value decomposition `U S V^T`.
+
+Legend: `L` matrices, `M` rows, `N` columns, `m <= n` the smaller and the larger of the two.
+
+The iteration takes odd polynomials `a x + b x^3 + c x^5` of the matrix, which bring its singular values towards 1. That
+of step k is the best on the interval in which step k-1 leaves the singular values (Amsel et al., The Polar
+Express, arXiv 2505.16932, theorem 3.1), made for so many steps and for the error `ERROR`. The first interval ends at 1:
+the matrix is divided by the eighth root of the sum of the eighth powers of its singular values, which is no less than
+the largest and, other than the Frobenius norm, hardly more (Grishina et al., arXiv 2506.10935, section 4; the first
+step has the product for it). That saves about one step.
+"""
+
+import math
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ERROR = 0.3
+"""The singular values that a number of steps is made for end within so much of 1; smaller ones end below."""
+
+MARGIN = 1.01
+"""Each polynomial serves so much beyond its interval, where rounding may leave a singular value."""
+
+CUSHION = 0.1
+"""No interval begins below this share of its end (section 4.3 there): the best polynomial of a longer one is almost 0
+somewhere in it, where half precision leaves rounding alone. Smaller singular values grow as much, or nearly.
+"""
+
+LEAST_NORM = 1e-30
+"""A matrix below this has no direction, and becomes zeros."""
+
+GRAM_ASPECT = 1.5
+"""From this many times as many columns as rows on, the products of the small side are the fewer, whatever the steps."""
+
+GRAM_STEPS = 4
+"""So many in a row: more would bring up what rounding leaves of the squares of small singular values."""
+
+Polynomial = tuple[float, float, float]
+
+
+def orthogonal_reference(matrices_LMN: Tensor, steps: int | None = None) -> Tensor:
+    """`U V^T` of each matrix, exactly; with a number of `steps`, what these make of the singular values between."""
+    left_LMm, s_Lm, right_LmN = torch.linalg.svd(matrices_LMN, full_matrices=False)
+    size_L1 = s_Lm.norm(dim=-1, keepdim=True)
+    if steps is None:
+        s_Lm = (s_Lm > size_L1 * torch.finfo(s_Lm.dtype).eps).to(s_Lm.dtype)
+    else:
+        s_Lm = s_Lm / size_L1.clamp(min=LEAST_NORM)
+        s_Lm = s_Lm / s_Lm.pow(8).sum(dim=-1, keepdim=True).pow(1 / 8).clamp(min=LEAST_NORM)
+        for a, b, c in polynomials(steps):
+            s_Lm = a * s_Lm + b * s_Lm**3 + c * s_Lm**5
+    found_LMN: Tensor = (left_LMm * s_Lm[:, None]) @ right_LmN
+    return found_LMN
+
+
+def orthogonal(matrices_LMN: Tensor, steps: int = 4) -> Tensor:
+    """The same but for an error, in matrix products alone, `[L, M, N]` and in the precision of its input.
+
+    Singular values above `covered(steps)` of the largest (more exactly, of the bound that stands above) end within
+    `ERROR` of 1. The small side is iterated in float32 or wider alone.
+    """
+    rows, columns = matrices_LMN.shape[1:]
+    x_Lmn = matrices_LMN if rows <= columns else matrices_LMN.transpose(1, 2)
+    x_Lmn = x_Lmn / x_Lmn.flatten(1).norm(dim=1).clamp(min=LEAST_NORM)[:, None, None]
+    wide = x_Lmn.dtype in (torch.float32, torch.float64)
+    small_side = wide and max(rows, columns) > GRAM_ASPECT * min(rows, columns)
+    x_Lmn = (_by_gram if small_side else _directly)(x_Lmn, polynomials(steps))
+    return x_Lmn if rows <= columns else x_Lmn.transpose(1, 2)
+
+
+def _directly(x_Lmn: Tensor, schedule: tuple[Polynomial, ...]) -> Tensor:
+    """Two products with the matrices and one of the small side for each step."""
+    for number, (a, b, c) in enumerate(schedule):
+        gram_Lmm = torch.bmm(x_Lmn, x_Lmn.mT)
+        if number == 0:
+            square_Lmm = torch.bmm(gram_Lmm, gram_Lmm)
+            bound_L11 = _bound(square_Lmm)
+            x_Lmn = x_Lmn / bound_L11
+            factor_Lmm = gram_Lmm * (b / bound_L11**2) + square_Lmm * (c / bound_L11**4)
+        else:
+            factor_Lmm = torch.baddbmm(gram_Lmm, gram_Lmm, gram_Lmm, beta=b, alpha=c)
+        x_Lmn = torch.baddbmm(x_Lmn, factor_Lmm, x_Lmn, beta=a)
+    return x_Lmn
+
+
+def _by_gram(x_Lmn: Tensor, schedule: tuple[Polynomial, ...]) -> Tensor:
+    """Products of the small side alone, but for one to begin with and one at the end of `GRAM_STEPS`.
+
+    What the steps multiply by are polynomials of `x x^T`, which commute: their product is applied once.
+    """
+    for first in range(0, len(schedule), GRAM_STEPS):
+        gram_Lmm = torch.bmm(x_Lmn, x_Lmn.mT)
+        product_Lmm: Tensor | None = None
+        part = schedule[first : first + GRAM_STEPS]
+        for number, (a, b, c) in enumerate(part, start=1):
+            square_Lmm = torch.bmm(gram_Lmm, gram_Lmm)
+            if first == 0 and number == 1:
+                bound_L11 = _bound(square_Lmm)
+                x_Lmn, gram_Lmm, square_Lmm = x_Lmn / bound_L11, gram_Lmm / bound_L11**2, square_Lmm / bound_L11**4
+            factor_Lmm = square_Lmm.mul_(c).add_(gram_Lmm, alpha=b)
+            factor_Lmm.diagonal(dim1=1, dim2=2).add_(a)
+            product_Lmm = factor_Lmm if product_Lmm is None else torch.bmm(factor_Lmm, product_Lmm)
+            if number < len(part):
+                gram_Lmm = torch.bmm(torch.bmm(factor_Lmm, gram_Lmm), factor_Lmm)
+        assert product_Lmm is not None, "no steps"
+        x_Lmn = torch.bmm(product_Lmm, x_Lmn)
+    return x_Lmn
+
+
+def _bound(square_Lmm: Tensor) -> Tensor:
+    """`[L, 1, 1]`: the eighth root of the sum of the singular values' eighth powers, from the square of `x x^T`."""
+    bound_L: Tensor = square_Lmm.flatten(1).norm(dim=1).clamp(min=LEAST_NORM).pow(1 / 4)
+    return bound_L[:, None, None]
+
+
+@cache
+def polynomials(steps: int) -> tuple[Polynomial, ...]:
+    """`(a, b, c)` of each step, for singular values from `covered(steps)` to 1."""
+    return _schedule(covered(steps), steps)[0]
+
+
+@cache
+def covered(steps: int) -> float:
+    """The smallest singular value that so many steps bring within `ERROR` of 1, of values up to 1."""
+    low, high = math.log(1e-12), 0.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if _schedule(math.exp(middle), steps)[1] > ERROR:
+            low = middle
+        else:
+            high = middle
+    return math.exp(high)
+
+
+def _schedule(lowest: float, steps: int) -> tuple[tuple[Polynomial, ...], float]:
+    """The best polynomial of each step after those before it, and how far below 1 the last one leaves any."""
+    low, high = lowest, MARGIN
+    found = []
+    for _ in range(steps):
+        (a, b, c), error = _best(max(low, CUSHION * high), high)
+        found.append((a, b, c))
+        low, high = min(a * low + b * low**3 + c * low**5, 1 - error), (1 + error) * MARGIN
+    return tuple(found), 1 - low
+
+
+def _best(low: float, high: float) -> tuple[Polynomial, float]:
+    """The odd polynomial of degree 5 that is nearest to 1 on an interval, and its largest distance (Remez)."""
+    inner = np.array([low + (high - low) / 4, low + 3 * (high - low) / 4])
+    for _ in range(30):
+        x = np.array([low, *inner, high])
+        system = np.stack([x, x**3, x**5, [1.0, -1.0, 1.0, -1.0]], axis=1)
+        a, b, c, error = np.linalg.solve(system, np.ones(4)).tolist()
+        root = math.sqrt(max(0.0, 9 * b * b - 20 * a * c))
+        squares = [(-3 * b - root) / (10 * c), (-3 * b + root) / (10 * c)]
+        if not low**2 < min(squares) <= max(squares) < high**2:
+            break  # the interval is a point to working precision, or the points are there already
+        inner = np.sqrt(np.sort(squares))
+    return (a, b, c), abs(error)

@@ -12,8 +12,9 @@ from typing import Any
 import yaml
 
 VOLATILE = {
-    "seconds", "tokens_per_s", "share_of_peak", "memory_bytes", "eta_s", "command", "made", "date", "commit", "machine",
-    "latency_s", "measured", "throughput", "elapsed_s", "time", "times", "created", "hostname", "pid",
+    "seconds", "tokens_per_s", "share_of_peak", "waiting_share", "waited_s", "memory_bytes", "eta_s", "command", "made",
+    "date", "commit", "machine", "latency_s", "measured", "throughput", "elapsed_s", "time", "times", "created",
+    "hostname", "pid",
 }  # fmt: skip
 """Fields of JSON and YAML, and columns of CSV, that differ from run to run."""
 

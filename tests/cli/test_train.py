@@ -16,7 +16,7 @@ MIXERS = {
     "ted": {"kind": "ted"},
     "plga": {"kind": "plga", "heads": 2, "metric_hidden": 8, "residual_units": 1},
 }
-MEASURED = {"tokens_per_s", "share_of_peak", "memory_bytes", "eta_s", "seal"}
+MEASURED = {"tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "eta_s", "seal"}
 
 
 @pytest.fixture(scope="module")

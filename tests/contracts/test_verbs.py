@@ -25,7 +25,7 @@ from linnet.stories.corpus import texts
 from linnet.training.watch import LogWatch
 
 LENGTH = 16
-MEASURED = ("tokens_per_s", "share_of_peak", "memory_bytes", "eta_s", "seal")
+MEASURED = ("tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "eta_s", "seal")
 Figures = Callable[..., dict]
 
 PRECISIONS = get_args(Weights)

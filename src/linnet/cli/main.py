@@ -8,7 +8,6 @@ import functools
 import importlib
 import keyword
 import os
-import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from linnet.cli import signals, streams
-from linnet.core.errors import UserError
+from linnet.core.errors import UserError, is_about_memory
 from linnet.core.notes import tell
 from linnet.core.text import one_line
 
@@ -158,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         return _fail(f"error: {place}{error.strerror or error}", 2 if isinstance(error, UNUSABLE_PATH) else 1)
     except Exception as error:
-        if signals.heard() is None and not _is_about_memory(error):
+        if signals.heard() is None and not is_about_memory(error):
             raise
         return _fail("error: out of memory; smaller amounts (of a batch, a context, a model) take less", 1)
 
@@ -181,16 +180,6 @@ def _fail(line: str, code: int) -> int:
     if number == signal.SIGINT:
         tell("interrupted")
     return signals.exit_code(number)
-
-
-def _is_about_memory(error: Exception) -> bool:
-    """PyTorch says it in words, what a GPU raises with a class of its own, and the loader of a library's code."""
-    if not isinstance(error, MemoryError | RuntimeError | ImportError):
-        return False
-    return (
-        isinstance(error, MemoryError)
-        or re.search(r"out of memory|allocate memory|failed to map segment", str(error)) is not None
-    )
 
 
 def _usage_message(error: typer.TyperException, arguments: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The one error that a user can cause."""
+"""The one error that a user can cause, and how one is told that the machine causes."""
 
 import re
 from collections.abc import Mapping
@@ -37,3 +37,15 @@ class UserError(ValueError):
             lead = f"{option}: " if self.value is None else f"{option} {self.value}: "
         line = " ".join(f"{lead}{body}".split())
         return NAMED.sub(lambda found: options.get(found[1], found[0]), line)
+
+
+def is_about_memory(error: Exception) -> bool:
+    """Whether there was too little: PyTorch says it in words, what a GPU raises with a class of its own, and so does
+    the loader of a library's code.
+    """
+    if not isinstance(error, MemoryError | RuntimeError | ImportError):
+        return False
+    return (
+        isinstance(error, MemoryError)
+        or re.search(r"out of memory|allocate memory|failed to map segment", str(error)) is not None
+    )

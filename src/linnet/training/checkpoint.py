@@ -86,10 +86,10 @@ def load_newest(folder: Path, note: Callable[[str], None]) -> Checkpoint | None:
     return None
 
 
-def prune(folder: Path, keep: int, best: int | None) -> None:
-    """Remove all checkpoints but the `keep` newest and that of step `best`."""
+def prune(folder: Path, keep: int, *also: int | None) -> None:
+    """Remove all checkpoints but the `keep` newest and those of the steps `also` (the best)."""
     for step in checkpoint_steps(folder)[:-keep]:
-        if step != best:
+        if step not in also:
             remove_folder(checkpoint_path(folder, step))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from linnet.core.errors import is_about_memory
 from linnet.data.loader import validation_windows
 from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
@@ -33,10 +34,12 @@ from linnet.training.checkpoint import (
     prune,
     save_checkpoint,
 )
+from linnet.training.guard import GuardStanding, SpikeError, back, goes_back, judge, skip
 from linnet.training.machine import check_memory, choose_precision, peak_flops_per_s, peak_memory_bytes, threads
 from linnet.training.objective import Objective, checked_penalties, next_token_loss
 from linnet.training.on_data import changed_vocabulary, check_data, fitted, manifest_hash, training_batches
 from linnet.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
+from linnet.training.out_of_memory import too_large
 from linnet.training.pace import Pace
 from linnet.training.prolonged import Lengths
 from linnet.training.prolonged import told as prolonged
@@ -45,7 +48,8 @@ from linnet.training.schedule import learning_rate
 from linnet.training.spec import RunSpec
 from linnet.training.standing import Meter, Standing
 from linnet.training.start import first_decoder, unfilled_decoder
-from linnet.training.step import NonFiniteError, Stepper
+from linnet.training.steadiness import Steadiness
+from linnet.training.step import Batch, NonFiniteError, Stepper, StepResult
 from linnet.training.stop import Stopped, StopRequest
 from linnet.training.summary import summarise
 from linnet.training.watch import Progress, Watch
@@ -147,17 +151,30 @@ class Trainer:
             settings["end_id"] = data.tokenizer.end_id
         objective = partial(objective, **{name: value for name, value in settings.items() if value not in ({}, None)})
         objective = torch.compile(objective) if spec.compile else objective
-        self.take_step = Stepper(self.decoder, objective, self.optimiser, spec.clip, self.precision, self.token_bytes_V)
+        self.take_step = Stepper(
+            self.decoder, objective, self.optimiser, spec.clip, self.precision, self.token_bytes_V, self._judge
+        )
         flops_per_token = 3 * model_cost(run.model).flops_per_token(self.context_length, with_head=True)
         self.peak_tokens_per_s = peak_flops_per_s(self.device, self.precision) / flops_per_token
-        self.standing = Standing(data_hash=manifest_hash(data))
+        self.standing = self._first_standing()
+        self.steadiness = Steadiness(torch.get_num_threads())
         self.lengths = Lengths(self.steps)
         self.saved: tuple[int, bool] | None = None
         self.pace = Pace(0.0)
         self.curves_due_s = time.monotonic() + CURVES_PAUSE_S
 
     def resume(self) -> None:
-        """Go back to the newest whole checkpoint, if there is one; what lies after it is removed."""
+        """Go on from the newest whole checkpoint, if there is one; what lies after it is removed."""
+        self._load_newest()
+        before = self.folder.configuration().training.steps
+        self.lengths = self.folder.lengths(self.run, self.standing.step)
+        if before != self.steps:
+            self.watch.note(prolonged(self.spec, self.lengths.history))
+
+    def _first_standing(self) -> Standing:
+        return Standing(manifest_hash(self.data), guard=None if self.spec.guard is None else GuardStanding())
+
+    def _load_newest(self) -> None:
         checkpoint = load_newest(self.folder.checkpoints, self.watch.note)
         if checkpoint is not None:
             standing = checkpoint.standing
@@ -169,13 +186,11 @@ class Trainer:
             self.watch.note(f"going on from step {standing.step} ({checkpoint.path})")
         elif checkpoint_steps(self.folder.checkpoints):  # none of them is whole
             self.decoder.load_state_dict(first_decoder(self.run, self.data).state_dict())
+            self.optimiser.state.clear()
+            self.standing = self._first_standing()
         step = self.standing.step
         discard_after(self.folder.checkpoints, step)
         self.folder.metrics.cut(step if self.standing.closed else step - 1)
-        before = self.folder.configuration().training.steps
-        self.lengths = self.folder.lengths(self.run, step)
-        if before != self.steps:
-            self.watch.note(prolonged(self.spec, self.lengths.history))
 
     def run_steps(self) -> None:
         """Train to the end, or until a stop is requested; leave a checkpoint of the last step made."""
@@ -193,20 +208,64 @@ class Trainer:
     def _step(self) -> None:
         """Take one step and count it."""
         start_s, orthogonalising_s = time.perf_counter(), self.optimiser.orthogonalising_s
-        number, accumulate = self.standing.step, self.spec.accumulate
+        number, place, accumulate = self.standing.step, self.standing.place, self.spec.accumulate
         lr = learning_rate(self.spec.schedule, self.spec.optimiser.lr, number + 1, self.lengths.of(number + 1))
-        batches = [self.batches.batch(number * accumulate + part) for part in range(accumulate)]
-        try:
-            result = self.take_step(batches, lr, self.stop.until_requested)
-        except Stopped:
+        batches = [self.batches.batch(place * accumulate + part) for part in range(accumulate)]
+        waited_s = time.perf_counter() - start_s
+        result = self._taken(batches, lr)
+        if result is None:
             return
+        seconds = time.perf_counter() - start_s
+        self.standing.add(result, seconds, self.optimiser.orthogonalising_s - orthogonalising_s, waited_s)
+        self.pace.add(seconds)
+        for said in self.steadiness.add(seconds, waited_s):
+            self.watch.note(said)
+        self.watch.step(self._progress())
+
+    def _taken(self, batches: list[Batch], lr: float) -> StepResult | None:
+        """The step that was taken; None where it was not: asked to stop, or left out."""
+        number = self.standing.step
+        try:
+            return self.take_step(batches, lr, self.stop.until_requested)
+        except Stopped:
+            return None
+        except SpikeError as spike:
+            self._leave_out(spike)
+            return None
         except NonFiniteError as error:
             good = number if math.isfinite(error.loss) else number - 1
             raise self._broken_down(number + 1, str(error), good) from None
-        seconds = time.perf_counter() - start_s
-        self.standing.add(result, seconds, self.optimiser.orthogonalising_s - orthogonalising_s)
-        self.pace.add(seconds)
-        self.watch.step(self._progress())
+        except Exception as error:
+            if not is_about_memory(error):
+                raise
+        # Here, where the error is gone, nothing holds what the step held.
+        raise too_large(self.take_step, batches, self.spec.batch_size, number + 1, self._newest_saved())
+
+    def _judge(self, loss: float, gradient_norm: float) -> SpikeError | None:
+        """Whether the update of a batch is not to be made."""
+        seen = self.standing.guard
+        return None if seen is None or self.spec.guard is None else judge(self.spec.guard, seen, loss, gradient_norm)
+
+    def _leave_out(self, spike: SpikeError) -> None:
+        """Go on without the batch of a spike, or without all data since the last checkpoint."""
+        seen, step = self.standing.guard, self.standing.step
+        assert seen is not None and self.spec.guard is not None, "a spike that nobody judged"
+        if not goes_back(self.spec.guard, seen):
+            self.watch.note(skip(seen, step + 1, spike))
+            return
+        assert seen.checkpoint is not None, "nothing to go back to"
+        discard_after(self.folder.checkpoints, seen.checkpoint)
+        self._load_newest()
+        loaded = self.standing.guard
+        assert loaded is not None, "a checkpoint of this run"
+        if self.standing.step == seen.checkpoint:  # else it is damaged: it is made again, and then the spike is met
+            self.watch.note(back(seen, loaded, step + 1, spike))
+            self._save()
+
+    def _newest_saved(self) -> str:
+        """What is said of the newest checkpoint."""
+        saved = checkpoint_steps(self.folder.checkpoints)
+        return f"step {saved[-1]}" if saved else "none yet"
 
     def _close_step(self) -> None:
         """Do what is due after this step, unless it is done: evaluate, write figures, save."""
@@ -224,6 +283,8 @@ class Trainer:
             self._write_line(evaluation_is_due)
         standing.closed = True
         if last or best or standing.step % self.spec.checkpoint.every == 0:
+            if standing.guard is not None:
+                standing.guard.checkpoint = standing.step
             self._save()
 
     def _evaluate(self) -> Evaluation:
@@ -254,11 +315,14 @@ class Trainer:
             "gradient_norm": progress.gradient_norm,
             "tokens_per_s": progress.tokens_per_s,
             "share_of_peak": meter.tokens_per_s / self.peak_tokens_per_s,
+            "waiting_share": meter.waiting_share,
             "memory_bytes": peak_memory_bytes(self.device),
             "eta_s": progress.eta_s,
         }
         if self.spec.optimiser.kind == "muon":
             line["orthogonalising_share"] = meter.orthogonalising_s / meter.seconds
+        if self.standing.guard is not None:
+            line["spikes"] = self.standing.guard.count
         if meter.terms:
             line["terms"] = meter.means
         if evaluated:
@@ -282,7 +346,8 @@ class Trainer:
             standing,
         )
         self.saved = (standing.step, standing.closed)
-        prune(self.folder.checkpoints, self.spec.checkpoint.keep, standing.best_step)
+        guarded = None if standing.guard is None else standing.guard.checkpoint
+        prune(self.folder.checkpoints, self.spec.checkpoint.keep, standing.best_step, guarded)
         if time.monotonic() > self.curves_due_s:
             self.folder.draw_curves(self.run.model.name, self.decoder.causal)
             self.curves_due_s = time.monotonic() + CURVES_PAUSE_S

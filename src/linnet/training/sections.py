@@ -90,6 +90,22 @@ class DagSpec(Spec):
     g: NonNegativeFloat = 0.05
 
 
+class GuardSpec(Spec):
+    """What becomes of a loss spike: `skip` leaves out its batch before the update, `back` goes to the last checkpoint.
+
+    `back` leaves out all data from there to the spike; a checkpoint that a stop left does not count. of: what tells a
+    spike, the loss, the norm of the gradient, or `either`, when it is not finite, or lies over `limit` robust
+    deviations above the median of the last `window` steps. in_a_row: so many spikes after each other, or so many
+    returns to one checkpoint, are at most made.
+    """
+
+    action: Literal["skip", "back"] = "skip"
+    of: Literal["loss", "gradient_norm", "either"] = "either"
+    limit: PositiveFloat = 6.0
+    window: Annotated[int, Field(ge=16, le=1 << 12)] = 128
+    in_a_row: Count = 5
+
+
 class EvaluateSpec(Spec):
     """The fixed validation set: `tokens` of the validation split, the same ones every `every` steps and at the end.
 

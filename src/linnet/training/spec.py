@@ -16,6 +16,7 @@ from linnet.training.sections import (
     ClipSpec,
     DagSpec,
     EvaluateSpec,
+    GuardSpec,
     LogSpec,
     OptimiserSpec,
     ScheduleSpec,
@@ -35,7 +36,8 @@ class TrainingSpec(Spec):
     begins with a document, or goes on where one that is longer was cut (`data.windows`), and is filled with what
     follows. For many short documents: text from the middle of one teaches a model little about what to remember.
     documents: those that share a window may see what is before them (`joined`), or not (`apart`).
-    dag: the regulariser of a model with plga layers; null for none.
+    dag: the regulariser of a model with plga layers; null for none. guard: what becomes of loss spikes; null: nothing,
+    but one that is not finite ends the run.
     precision: of the products; weights, moments and sums are float32. `auto` is bfloat16 on a CUDA device that has
     it, else float32 (`machine.choose_precision` says why). threads: null leaves the choice to PyTorch.
     """
@@ -51,6 +53,7 @@ class TrainingSpec(Spec):
     schedule: ScheduleSpec = ScheduleSpec()
     clip: ClipSpec = ClipSpec()
     dag: DagSpec | None = None
+    guard: GuardSpec | None = None
     seed: Seed = 0
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     device: str = "auto"

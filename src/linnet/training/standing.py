@@ -9,6 +9,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from linnet.core.errors import UserError
 from linnet.core.spec import describe
 from linnet.evaluation.likelihood import Evaluation
+from linnet.training.guard import GuardStanding
 from linnet.training.step import StepResult
 
 
@@ -20,15 +21,17 @@ class Meter:
     tokens: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    waited_s: float = 0.0
     lr: float = 0.0
     gradient_norm: float = 0.0
     terms: dict[str, float] = field(default_factory=dict)
     orthogonalising_s: float = 0.0
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
-    def add(self, result: StepResult, seconds: float, orthogonalising_s: float = 0.0) -> None:
+    def add(self, result: StepResult, seconds: float, orthogonalising_s: float = 0.0, waited_s: float = 0.0) -> None:
         """Count a step."""
         self.orthogonalising_s += orthogonalising_s
+        self.waited_s += waited_s
         self.nats += result.nats
         self.tokens += result.tokens
         self.bytes += result.bytes
@@ -57,6 +60,11 @@ class Meter:
         """Speed of the steps alone, without evaluation and saving."""
         return self.tokens / self.seconds
 
+    @property
+    def waiting_share(self) -> float:
+        """Of the steps' time: the wait for data."""
+        return self.waited_s / self.seconds
+
 
 @dataclass
 class Standing:
@@ -78,16 +86,22 @@ class Standing:
     best_step: int | None = None
     best_bits_per_byte: float | None = None
     orthogonalising_s: float = 0.0
+    guard: GuardStanding | None = None
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
-    def add(self, result: StepResult, seconds: float, orthogonalising_s: float = 0.0) -> None:
-        """Count a step."""
+    @property
+    def place(self) -> int:
+        """The number of the next step's data, which is the step's own where none was skipped."""
+        return self.step + (0 if self.guard is None else self.guard.skipped)
+
+    def add(self, result: StepResult, seconds: float, orthogonalising_s: float = 0.0, waited_s: float = 0.0) -> None:
+        """Count a step; `waited_s` of its time it waited for data."""
         self.step += 1
         self.tokens += result.tokens
         self.seconds += seconds
         self.orthogonalising_s += orthogonalising_s
         self.closed = False
-        self.meter.add(result, seconds, orthogonalising_s)
+        self.meter.add(result, seconds, orthogonalising_s, waited_s)
 
     def add_evaluation(self, evaluation: Evaluation) -> bool:
         """Keep an evaluation of this step's weights; True if it is the best so far."""

@@ -21,6 +21,9 @@ from linnet.training.stop import Stopped
 
 Batch = tuple[Tensor, Tensor]
 
+Judge = Callable[[float, float], Exception | None]
+"""Of a step's loss (nats per token, of the whole objective) and gradient norm: why the update is not to be made."""
+
 OneByOne = Callable[[Iterable[Batch]], Iterator[Batch]]
 
 
@@ -49,7 +52,10 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Stepper:
-    """Everything that a step needs. `precision` is that of the products in the forward pass."""
+    """Everything that a step needs. `precision` is that of the products in the forward pass.
+
+    What `judge` finds is raised in the place of the update.
+    """
 
     decoder: Decoder
     objective: Objective
@@ -57,6 +63,7 @@ class Stepper:
     clip: ClipSpec
     precision: torch.dtype
     token_bytes_V: Tensor
+    judge: Judge | None = None
 
     def __call__(self, batches: Sequence[Batch], lr: float, one_by_one: OneByOne = iter) -> StepResult:
         """Update the weights from inputs and targets `[B, T]` of each batch; `IGNORED` targets do not count.
@@ -76,6 +83,10 @@ class Stepper:
         # The one wait for the device in a step: what was measured decides whether the update is applied.
         total, nats, bytes_of_text, *terms, gradient_norm = torch.cat((sums, norm.double()[None])).tolist()
         loss = total / tokens
+        problem = None if self.judge is None else self.judge(loss, gradient_norm)
+        if problem is not None:
+            self.optimiser.zero_grad()
+            raise problem
         if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
             self.optimiser.zero_grad()
             raise NonFiniteError(loss, lr, gradient_norm)

@@ -40,6 +40,7 @@ def summarise(trainer: "Trainer", command: str | None) -> dict[str, Any]:
         "started_from": _start(trainer),
         "seed": trainer.spec.seed,
         "prolonged": trainer.lengths.plain(),
+        "spikes": standing.guard and {"count": standing.guard.count, "latest": standing.guard.spikes},
         "data": {
             "path": str(trainer.run.data),
             "manifest_sha256": standing.data_hash,

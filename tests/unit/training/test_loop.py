@@ -25,7 +25,7 @@ from linnet.training.stop import SIGNALS
 from linnet.training.watch import Watch
 
 MIXERS = ["attention", "ted", "plga"]
-MEASURED = {"tokens_per_s", "share_of_peak", "memory_bytes", "eta_s", "orthogonalising_share", "seal"}
+MEASURED = {"tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "eta_s", "orthogonalising_share", "seal"}
 """Figures of the machine, not of the run, and the seal over them."""
 
 

@@ -19,7 +19,7 @@ from linnet.training.record import RunFolder
 from linnet.training.schedule import learning_rate
 from linnet.training.watch import Watch
 
-MEASURED = {"tokens_per_s", "share_of_peak", "memory_bytes", "eta_s", "seal"}
+MEASURED = {"tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "eta_s", "seal"}
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from linnet.layers.contract import Place, Sublayer, SublayerSpec, linear_maps
 from linnet.layers.passes import run
 from linnet.layers.state import State
-from linnet.layers.view import View, at
+from linnet.layers.view import Record, View, at
 from linnet.nn.linear import FusedLinear
 
 PROMPT = 5
@@ -204,6 +204,20 @@ def test_a_state_begins_anew_with_a_document(sublayer: Sublayer):
         sublayer(x_BTD[row : row + 1, LENGTH - place :], alone)
         expected = sublayer(later[row : row + 1], alone, View(place))
         torch.testing.assert_close(out[row : row + 1], expected)
+
+
+def test_what_it_leaves_for_later_layers_is_what_it_says(spec: SublayerSpec, sublayer: Sublayer):
+    """And it reads what an earlier layer left: in a batch, for one token, with rows that are padded."""
+    for view in (View(record=Record()), View(0, (3, 0), record=Record())):
+        x_BTD = inputs(2, LENGTH)
+        first = run(sublayer, x_BTD, None, view)
+        left = dict(view.record.values)
+        assert {name: tuple(value.shape) for name, value in left.items()} == {
+            name: (2, LENGTH, *shape) for name, shape in spec.leaves(PLACE.width).items()
+        }
+        torch.testing.assert_close(run(sublayer, x_BTD, None, view), first)
+        view.record.values = {name: value + 1 for name, value in left.items()}
+        assert torch.equal(run(sublayer, x_BTD, None, view)[:, 3:], first[:, 3:]) == (not left)
 
 
 def test_a_fork_goes_its_own_way(sublayer: Sublayer):

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from linnet.design.metrics import Metric
 from linnet.design.shape import joined_widths
 from linnet.design.space import Space
-from linnet.inference.row_steps import RowSteps, block_steps
+from linnet.inference.row_steps import EMBEDDED, RowSteps, block_steps
 from linnet.layers.contract import Place
 from linnet.layers.state import NoState, State
-from linnet.layers.view import View
+from linnet.layers.view import Record, View
 from linnet.model.cost import block_cost, model_cost
 from linnet.model.decoder import Block, Decoder, Layer
 from linnet.model.spec import BlockSpec, ModelSpec
@@ -183,15 +183,17 @@ def _projection(inputs: int, outputs: int, timing: Timing) -> Callable[[], objec
 def _block(described: BlockSpec, model: ModelSpec, timing: Timing) -> Callable[[], object]:
     """A run of a block, its projection left out, as a decoder runs it."""
     width, position = described.width or model.d_model, timing.position(model)
-    block = Block(described, width, Place(width, model.context_length)).to(timing.device).eval()
+    skip = model.embedding.skip
+    block = Block(described, width, Place(width, model.context_length), skip).to(timing.device).eval()
     x_BTW = torch.randn(1, timing.length, width, device=timing.device)
     if timing.kind == "sequence":
-        return lambda: block(x_BTW, [(None, None)] * described.repeat, View())
+        return lambda: block(x_BTW, [(None, None)] * described.repeat, View(), x_BTW)
     states = [_states(block.layer(index), position + 1, timing.device) for index in range(described.repeat)]
-    block(torch.randn(1, min(PROMPT, max(1, position)), width, device=timing.device), states, View())
+    read_BTW = torch.randn(1, min(PROMPT, max(1, position)), width, device=timing.device)
+    block(read_BTW, states, View(), read_BTW)
     if timing.device.type != "cpu":
-        return lambda: block(x_BTW, states, View(position))
-    steps = block_steps(block, states)
+        return lambda: block(x_BTW, states, View(position), x_BTW)
+    steps = block_steps(block, states, Record(values={EMBEDDED: x_BTW}))
     return lambda: reduce(lambda x_1W, step: step(x_1W, position), steps, x_BTW[0])[None]
 
 

@@ -18,7 +18,7 @@ from pydantic import PositiveInt
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec, override, read_assignment, read_yaml, unknown_key
 from linnet.layers.registry import MIXERS
-from linnet.model.spec import BlockSpec, ModelSpec
+from linnet.model.spec import BlockSpec, ModelSpec, check_together
 
 SPACES = Path(__file__).parent / "spaces"
 MOST_BLOCKS = 20_000
@@ -119,14 +119,15 @@ def build_space(spec: SpaceSpec, origin: str, assigned: Sequence[str] = ()) -> S
     if spec.blocks > MOST_PLACES:
         raise UserError(f"{origin}: blocks: {spec.blocks}: must be at most {MOST_PLACES}")
     _check_fields(spec, origin)
-    d_model = _common_width(spec, origin, assigned)
+    common = _common(spec, origin, assigned)
     choices = tuple(_choices(spec.block, (), origin))
     count = prod(choice.options for choice in choices)
     if count > MOST_BLOCKS:
         raise UserError(f"{origin}: block: has {count:,} combinations; expected at most {MOST_BLOCKS:,}")
-    found, meant, refused = _every_block(spec, choices, d_model, origin)
+    found, meant, refused = _every_block(spec, choices, common.d_model, origin)
     _check_found(spec, [block for _, block, _ in found.values()], refused, origin)
     plain, described, coordinates = zip(*found.values(), strict=True)
+    _check_together(described, common, origin)
     number_of = {key: number for number, key in enumerate(found)}
     numbers = {chosen: number_of[key] for chosen, key in meant.items()}
     left_out = len(refused), refused[0][1] if refused else ""
@@ -165,6 +166,15 @@ def _check_found(spec: SpaceSpec, described: Sequence[BlockSpec], refused: list[
         raise UserError(f"{origin}: block.ratio: is that of a feed_forward, which no block has; give one, or no ratio")
 
 
+def _check_together(described: Sequence[BlockSpec], common: ModelSpec, origin: str) -> None:
+    """`UserError` where some blocks cannot stand in one model with others."""
+    try:
+        check_together(described, common.d_model, common.embedding.skip)
+    except ValueError as error:
+        _, _, problem = str(error).partition("].")
+        raise UserError(f"{origin}: block.{problem}; blocks of a space must fit each other") from None
+
+
 def _check_fields(spec: SpaceSpec, origin: str) -> None:
     """Of a block's fields and what stands beside them only here."""
     fields = (*BlockSpec.model_fields, "ratio", "head_width")
@@ -173,13 +183,13 @@ def _check_fields(spec: SpaceSpec, origin: str) -> None:
             raise UserError(f"{origin}: block: {unknown_key(key, value, fields)}")
 
 
-def _common_width(spec: SpaceSpec, origin: str, assigned: Sequence[str]) -> int:
-    """The width of what is common to all models, which is checked here with a block that fits every width."""
+def _common(spec: SpaceSpec, origin: str, assigned: Sequence[str]) -> ModelSpec:
+    """What is common to all models, checked with a block that fits every width."""
     if "blocks" in spec.model:
         raise UserError(f"{origin}: model.blocks: is decided by blocks and block; leave it out")
     of_model = [field.removeprefix("model.") for field in assigned if field.startswith("model.")]
     plain = {**spec.model, "blocks": [{"mixer": {"kind": "ted"}}]}
-    return ModelSpec.parse(plain, f"{origin}: model", of_model, "`set` model.").d_model
+    return ModelSpec.parse(plain, f"{origin}: model", of_model, "`set` model.")
 
 
 def _choices(node: Any, place: KeyPath, origin: str) -> Iterator[Choice]:

@@ -26,6 +26,9 @@ from linnet.nn.row_maps import row_map_of
 Step = Callable[[Tensor, int], Tensor]
 """A layer, or a projection between blocks: `[1, D]` and the position to `[1, D]`."""
 
+EMBEDDED = "embedding"
+"""The name in a step's record under which layers that read what the embedding gave find it."""
+
 LayerStates = tuple[State, State]
 """Of a layer's mixer and of its feed-forward."""
 
@@ -48,10 +51,10 @@ class RowSteps:
             return None
         states = zip(state.layers, state.feed_forwards, strict=True)
         layers = list(zip(decoder.layers, states, strict=True))
-        known = [_step_of(*layer) for layer in layers]
+        record = Record()
+        known = [_step_of(*layer, record) for layer in layers]
         if not any(known):
             return None
-        record = Record()
         each = (step or _as_it_is(*layer, record) for step, layer in zip(known, layers, strict=True))
         steps: list[Step] = []
         for block in decoder.blocks_in_order():
@@ -67,24 +70,29 @@ class RowSteps:
         if position >= state.capacity:
             raise ValueError("1 more tokens: the state has room for 0")
         self._record.values.clear()
-        x_1D = decoder.embedding(token_11, View(position))[0]
+        x_11D = decoder.embedding(token_11, View(position))
+        self._record.values[EMBEDDED], x_1D = x_11D, x_11D[0]
         for step in self._steps:
             x_1D = step(x_1D, position)
         state.positions = (position + 1,)
         return decoder.after_blocks(x_1D[None])
 
 
-def block_steps(block: Block, states: Sequence[LayerStates]) -> list[Step]:
-    """The layers of a block, its projection left out; a layer without row steps runs as it is."""
-    layers = [(block.layer(index), of_layer) for index, of_layer in enumerate(states)]
-    return [_step_of(*layer) or _as_it_is(*layer, Record()) for layer in layers]
+def block_steps(block: Block, states: Sequence[LayerStates], record: Record) -> list[Step]:
+    """The layers of a block, its projection left out; a layer without row steps runs as it is.
+
+    record: of the step, what the embedding gave (`EMBEDDED`) and layers leave for later ones.
+    """
+    layers = [(block.layer(index), of_layer, record) for index, of_layer in enumerate(states)]
+    return [_step_of(*layer) or _as_it_is(*layer) for layer in layers]
 
 
 def _as_it_is(layer: Layer, states: LayerStates, record: Record) -> Step:
     """`record`: of the step, what layers leave for later ones."""
 
     def step(x_1D: Tensor, position: int) -> Tensor:
-        out_11D: Tensor = layer(x_1D[None], states, View(position, record=record))
+        view = View(position, record=record)
+        out_11D: Tensor = layer(x_1D[None], states, view, record.values.get(EMBEDDED))
         return out_11D[0]
 
     return step
@@ -96,12 +104,20 @@ def _projection(module: nn.Module) -> Step:
     return lambda x_1D, _: project(x_1D)
 
 
-def _step_of(layer: Layer, states: LayerStates) -> Step | None:
+def _step_of(layer: Layer, states: LayerStates, record: Record) -> Step | None:
     """As `Layer.forward`; None where one of its parts has no such form."""
-    mixer = _branch(layer.mixer.row_step(states[0]), norm_row(layer.mixer_norm), layer.pre)
+    step = _branches(layer, states, record)
+    if step is None or layer.skip is None:
+        return step
+    mix, values = layer.skip.row(), record.values
+    return lambda x_1D, position: step(mix(x_1D, values[EMBEDDED][0]), position)
+
+
+def _branches(layer: Layer, states: LayerStates, record: Record) -> Step | None:
+    mixer = _branch(layer.mixer.row_step(states[0], record), norm_row(layer.mixer_norm), layer.pre)
     if mixer is None or layer.feed_forward is None:
         return mixer
-    row, norm = layer.feed_forward.row_step(states[1]), norm_row(layer.feed_forward_norm)
+    row, norm = layer.feed_forward.row_step(states[1], record), norm_row(layer.feed_forward_norm)
     feed_forward = _branch(row, norm, layer.pre)
     if row is None or norm is None or feed_forward is None:
         return None

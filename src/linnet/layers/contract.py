@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Extent, Spec
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import NoState, State
-from linnet.layers.view import View
+from linnet.layers.view import Record, View
 from linnet.nn.cost import Cost
 from linnet.nn.linear import FusedLinear
 
@@ -133,10 +133,11 @@ class Sublayer(nn.Module, ABC):
         """The linear map behind which nothing but the residual stream comes: by default the one built last."""
         return next(reversed(list(linear_maps(self))), None)
 
-    def row_step(self, state: State | None) -> RowStep | None:
+    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """One more token of the one stream of `state`, in as few operations as can be; None: there is no such form.
 
-        It holds the tensors of the state, which nothing else may advance or crop from then on.
+        It holds the tensors of the state, which nothing else may advance or crop from then on. record: what layers
+        leave for later ones of the same step, `[1, 1, ...]` each; its owner empties it before every step.
         """
         return None
 
@@ -222,6 +223,12 @@ class SublayerSpec(Spec, ABC):
     @abstractmethod
     def examples(cls) -> list[Self]:
         """Small variants that together show what it can be, at width 16; the contract tests build them all."""
+
+    def leaves(self, width: int) -> Mapping[str, tuple[int, ...]]:
+        """Values that it leaves for later layers, or reads (`View.leave`): the shape for each token, by the field that
+        says so, under whose name they are left. All layers of a model that have one must agree in its shape.
+        """
+        return {}
 
     def check(self, width: int) -> None:
         """Raise `ValueError("field: value: what would be accepted")` where it does not fit the width."""

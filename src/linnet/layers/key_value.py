@@ -117,10 +117,12 @@ def key_value_row(
     scale: float | None = None,
     operator_NKK: Tensor | None = None,
     norm: Callable[[Tensor], Tensor] | None = None,
+    values: Callable[[Tensor], Tensor] | None = None,
 ) -> RowStep | None:
     """Attention for one more token of one stream.
 
     operator_NKK: stands between queries and keys where it is given. norm: of a token's queries and keys, `[N + M, K]`.
+    values: makes its own values, `[M, K]`, into those that are read.
     None where weights are packed in another way than 8 bits, or there are several streams.
     """
     joint_row, out_row = row_map_of(joint), row_map_of(out)
@@ -139,7 +141,8 @@ def key_value_row(
         if turn is not None:
             turned_JK = turn(turned_JK, position)
         keys_MCK[:, position] = turned_JK[heads:]
-        values_MCK[:, position] = joint_JK[heads + kv_heads :]
+        v_MK = joint_JK[heads + kv_heads :]
+        values_MCK[:, position] = v_MK if values is None else values(v_MK)
         q_MPK = turned_JK[:heads].view(kv_heads, heads // kv_heads, width)
         if operator_NKK is not None:
             q_MPK = torch.bmm(q_MPK, operator_NKK)

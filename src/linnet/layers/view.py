@@ -35,7 +35,7 @@ class Record:
 
     wanted: penalties that training asks for, by name, with their coefficients; a sublayer that has one adds it.
     outputs: what may be watched, by name, for each layer in the order a token meets them; None where nobody does.
-    values: tensors by name, of the last sublayer that left one under it (RWKV-7's first values).
+    values: tensors by name, of the last sublayer that left one under it (the first layer's values); of one pass.
     """
 
     wanted: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -121,12 +121,17 @@ def block_cost(block: BlockSpec, spec: ModelSpec, first: int = 0) -> Cost:
     width = block.width or spec.d_model
     places = [Place(width, spec.context_length, first + index, spec.layers) for index in range(block.repeat)]
     if block.share_weights:
-        return _layer_cost(block, places[0]).repeated(block.repeat, shared=True)
-    return sum((_layer_cost(block, place) for place in places), Cost())
+        return _layer_cost(block, places[0], spec.embedding.skip).repeated(block.repeat, shared=True)
+    return sum((_layer_cost(block, place, spec.embedding.skip) for place in places), Cost())
 
 
-def _layer_cost(block: BlockSpec, place: Place) -> Cost:
+def _layer_cost(block: BlockSpec, place: Place, skip: bool) -> Cost:
+    """`skip`: two numbers, whose gradients need what they multiply: the stream before each layer, at first the
+    embedding itself.
+    """
     layer = block.mixer.cost(place) + block.norm.cost(place.width)
+    if skip:
+        layer += Cost(parameters=2, kept_per_token=place.width)
     if block.feed_forward is not None:
         layer += block.feed_forward.cost(place) + block.norm.cost(place.width)
         if block.residual == "parallel" and block.norm.kind == "layer":
@@ -141,6 +146,7 @@ def _kept_alone(spec: ModelSpec, reader: int, width: int) -> Cost:
     norm = spec.head.norm if following is None else following.norm
     keeps = (
         projected
+        or (following is not None and spec.embedding.skip)
         or norm is None
         or norm.kind == "layer"
         or (following is not None and following.norm.placement == "post")

@@ -21,6 +21,7 @@ from linnet.model.spec import BlockSpec, EmbeddingSpec, ModelSpec
 from linnet.model.state import DecoderState, counts
 from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear
+from linnet.nn.scalar_mix import ScalarMix
 from linnet.ops.cross_entropy import TokenLoss, linear_cross_entropy
 from linnet.ops.linear import linear
 from linnet.ops.soft_cap import soft_capped
@@ -59,8 +60,10 @@ class Embedding(nn.Module):
 class Layer(nn.Module):
     """A mixer and a feed-forward, each on a residual branch."""
 
-    def __init__(self, spec: BlockSpec, place: Place) -> None:
+    def __init__(self, spec: BlockSpec, place: Place, skip: bool = False) -> None:
+        """`skip`: it reads the embedding too (`EmbeddingSpec`)."""
         super().__init__()
+        self.skip = ScalarMix(1.0, 0.0) if skip else None
         self.pre, self.parallel = spec.norm.placement == "pre", spec.residual == "parallel"
         mixer, feed_forward = spec.mixer.build(place), spec.feed_forward.build(place) if spec.feed_forward else None
         assert isinstance(mixer, Mixer) and (feed_forward is None or isinstance(feed_forward, FeedForward))
@@ -69,10 +72,19 @@ class Layer(nn.Module):
         self.feed_forward: FeedForward | None = feed_forward
         self.feed_forward_norm = spec.norm.build(place.width) if spec.feed_forward else None
 
-    def forward(self, x_BTW: Tensor, states: tuple[State | None, State | None], view: View) -> Tensor:
-        """`[B, T, W] -> [B, T, W]`; states of mixer and feed-forward."""
+    def forward(
+        self,
+        x_BTW: Tensor,
+        states: tuple[State | None, State | None],
+        view: View,
+        embedded_BTW: Tensor | None = None,
+    ) -> Tensor:
+        """`[B, T, W] -> [B, T, W]`; states of mixer and feed-forward; what the embedding gave, where it is read."""
         if view.record is not None:
             view.record.begin_layer()
+        if self.skip is not None:
+            assert embedded_BTW is not None
+            x_BTW = self.skip(x_BTW, embedded_BTW)
         mixer_state, feed_forward_state = states
         if not self.pre:
             x_BTW = self.mixer_norm(x_BTW + run(self.mixer, x_BTW, mixer_state, view))
@@ -90,23 +102,29 @@ class Layer(nn.Module):
 class Block(nn.Module):
     """Equal layers in a row, behind a projection where the width changes."""
 
-    def __init__(self, spec: BlockSpec, width_before: int, place: Place) -> None:
-        """`place`: of its first layer."""
+    def __init__(self, spec: BlockSpec, width_before: int, place: Place, skip: bool = False) -> None:
+        """`place`: of its first layer. `skip`: its layers read the embedding too."""
         super().__init__()
         self.width = place.width
         changes = width_before != self.width
         self.project = Linear(width_before, self.width, bias=False) if changes else None
         sets_of_weights = 1 if spec.share_weights else spec.repeat
         places = (replace(place, index=place.index + number) for number in range(sets_of_weights))
-        self.layers = nn.ModuleList(Layer(spec, place) for place in places)
+        self.layers = nn.ModuleList(Layer(spec, place, skip) for place in places)
         self.repeat = spec.repeat
 
-    def forward(self, x: Tensor, states: Sequence[tuple[State | None, State | None]], view: View) -> Tensor:
-        """`[B, T, width before] -> [B, T, W]`."""
+    def forward(
+        self,
+        x: Tensor,
+        states: Sequence[tuple[State | None, State | None]],
+        view: View,
+        embedded_BTW: Tensor | None = None,
+    ) -> Tensor:
+        """`[B, T, width before] -> [B, T, W]`; what the embedding gave, where layers read it."""
         if self.project is not None:
             x = self.project(x)
         for index, of_layer in enumerate(states):
-            x = self.layer(index)(x, of_layer, view)
+            x = self.layer(index)(x, of_layer, view, embedded_BTW)
         return x
 
     def layer(self, index: int) -> Layer:
@@ -129,7 +147,7 @@ class Decoder(nn.Module):
         widths = [spec.d_model, *(block.width or spec.d_model for block in spec.blocks)]
         firsts = [sum(block.repeat for block in spec.blocks[:number]) for number in range(len(spec.blocks))]
         self.blocks = nn.ModuleList(
-            Block(block, before, Place(width, spec.context_length, first, spec.layers))
+            Block(block, before, Place(width, spec.context_length, first, spec.layers), spec.embedding.skip)
             for block, before, width, first in zip(spec.blocks, widths[:-1], widths[1:], firsts, strict=True)
         )
         width = widths[-1]
@@ -248,6 +266,7 @@ class Decoder(nn.Module):
             room = state.capacity - state.position
             raise ValueError(f"{length} more tokens: the state has room for {room}")
         x: Tensor = self.embedding(tokens_BT, view)
+        embedded_BTD = x
         states = (
             [(None, None)] * self.spec.layers
             if state is None
@@ -255,7 +274,7 @@ class Decoder(nn.Module):
         )
         first = 0
         for block in self.blocks_in_order():
-            x = block(x, states[first : first + block.repeat], view)
+            x = block(x, states[first : first + block.repeat], view, embedded_BTD)
             first += block.repeat
         if state is not None:
             state.positions = view.positions_after(batch, length)
@@ -269,6 +288,7 @@ class Decoder(nn.Module):
         record: Record | None,
     ) -> View:
         record = Record() if record is None else record
+        record.values.clear()
         view = View(0, padding, record=record) if state is None else at(state.positions, padding, record)
         if documents is None or not any(documents):
             return view

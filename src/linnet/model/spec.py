@@ -1,6 +1,7 @@
 """The typed description of a model: everything that a decoder can be, as data."""
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,13 +18,15 @@ class EmbeddingSpec(Spec):
     """Token embedding: `scale` multiplies by `sqrt(d_model)`; `positions: learned` adds a vector for each position.
 
     `width` differs from the model's where given: a projection stands behind the token vectors, and one back before a
-    tied head (OPT-350M).
+    tied head (OPT-350M). `skip`: what it gives is mixed into the input of every layer, with two learned numbers each
+    that start at 1 for the stream and 0 for it.
     """
 
     width: Extent | None = None
     scale: bool = False
     positions: Literal["none", "learned"] = "none"
     norm: NormSpec | None = None
+    skip: bool = False
 
 
 class BlockSpec(Spec):
@@ -124,6 +127,11 @@ class ModelSpec(Spec):
         return self
 
     @model_validator(mode="after")
+    def _blocks_fit_each_other(self) -> Self:
+        check_together(self.blocks, self.d_model, self.embedding.skip)
+        return self
+
+    @model_validator(mode="after")
     def _operators_for_layers_that_take_them(self) -> Self:
         source = self.initialisation.operator
         if source != "identity" and not any(block.mixer.takes_operator for block in self.blocks):
@@ -153,6 +161,28 @@ class ModelSpec(Spec):
     def replace(self, **changes: Any) -> "ModelSpec":
         """A validated copy with some fields changed."""
         return ModelSpec.parse({**self.model_dump(), **changes}, self.name)
+
+
+def check_together(blocks: Sequence[BlockSpec], d_model: int, skip: bool) -> None:
+    """`ValueError` that names the block where blocks cannot be in one model: values that they leave for later layers
+    differ in shape, or with `embedding.skip` widths do.
+    """
+    left: dict[str, tuple[int, tuple[int, ...]]] = {}
+    for index, block in enumerate(blocks):
+        width = block.width or d_model
+        if skip and width != d_model:
+            raise ValueError(
+                f"blocks[{index}].width: {width}: must be {d_model}, that of the embedding, with embedding.skip"
+            )
+        for name, part in (("mixer", block.mixer), ("feed_forward", block.feed_forward)):
+            for field, shape in {} if part is None else part.leaves(width).items():
+                before, known = left.setdefault(field, (index, shape))
+                if shape != known:
+                    said = " x ".join(map(str, shape)), " x ".join(map(str, known))
+                    raise ValueError(
+                        f"blocks[{index}].{name}.{field}: values of {said[0]} (heads x width): must be of {said[1]}, as"
+                        f" those of blocks[{before}]"
+                    )
 
 
 def _with_operator(data: dict[str, Any]) -> dict[str, Any]:

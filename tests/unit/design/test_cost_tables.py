@@ -80,6 +80,22 @@ def test_whatever_is_common_to_all_models(small_space, tokens: int, tied: bool, 
         assert judged.score_C[row] == model_cost(spec).parameters
 
 
+def test_fields_of_training_recipes(small_space):
+    """What they cost lies in the parts that have them."""
+    mixers = [{"kind": "attention", "heads": 2, "kv_heads": 1, "query_key_norm": {}, "value_residual": {}}]
+    mixers += [{**mixers[0], "value_residual": {"learned": learned}, "window": 4} for learned in (True, False)]
+    feed_forward = {"kind": "mlp", "activation": "relu_squared"}
+    model = {"embedding": {"skip": True}, "head": {"soft_cap": 30.0}, "initialisation": {"zero_outputs": True}}
+    space = small_space(model=model, block={"width": 16, "mixer": mixers, "feed_forward": feed_forward})
+    tables = build_cost_tables(space, all_metrics(), SCORES["parameters"], ScoreSettings())
+    candidates = np.array(list(product(range(len(space.plain)), repeat=2)))
+    judged = tables.judge(candidates)
+    for row in range(0, len(candidates), 17):
+        spec = space.model(candidates[row])
+        assert judged.metrics_CM[row].tolist() == of_model(spec)
+        assert sum(part.parameters for part in parts_of(spec)) == model_cost(spec).parameters
+
+
 @settings(max_examples=30)
 @given(st.data(), st.sampled_from([None, "rms", "layer"]), st.sampled_from([None, "rms", "layer"]))
 def test_training_memory_is_never_too_low_whatever_norms_follow_each_other(small_space, data, first, last):

@@ -136,6 +136,11 @@ def test_a_described_model_is_the_one_that_was_chosen(small_space, data):
         ({"model": {"blocks": []}}, "small: model.blocks: is decided by blocks and block; leave it out"),
         ({"model": {"d_modl": 3}}, "small: model: d_modl: unknown key (value 3); did you mean d_model?"),
         ({"blocks": 0}, "small: blocks: 0: must be greater than 0"),
+        ({"model": {"embedding": {"skip": True}}}, "small: block.width: 8: must be 16, that of the embedding, with"),
+        (
+            {"block": {"mixer": {"kind": "attention", "value_residual": {}}}},
+            "small: block.mixer.value_residual: values of 4 x 4 (heads x width): must be of 2 x 4",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(small_space, changes: dict, message: str):

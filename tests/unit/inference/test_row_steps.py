@@ -108,6 +108,7 @@ def test_every_shape_of_layer(shape: dict[str, Any], kind: str):
 @pytest.mark.parametrize(
     "changes",
     [
+        {"embedding": {"skip": True, "norm": RMS}, "head": {"soft_cap": 2.0}},
         {"embedding": {"positions": "learned", "norm": LAYER}},
         {"embedding": {"scale": True, "width": 8}, "head": {"tied": True, "norm": None}},
     ],
@@ -127,7 +128,9 @@ def test_weights_of_8_bits():
 @torch.inference_mode()
 def test_a_layer_that_is_not_known_runs_as_it_is_among_others():
     described = [AttentionSpec(heads=2), AttentionSpec(heads=2, window=4), TedSpec()]
-    assert_same_steps(decoder_of(TedSpec(), blocks=[{"mixer": mixer.model_dump()} for mixer in described]))
+    blocks = [{"mixer": mixer.model_dump()} for mixer in described]
+    for skip in (False, True):
+        assert_same_steps(decoder_of(TedSpec(), blocks=blocks, embedding={"skip": skip}))
 
 
 @torch.inference_mode()

@@ -114,12 +114,15 @@ def mixers(draw: st.DrawFn, heads: int) -> dict[str, Any]:
     if kind == "attention":
         kv_heads = draw(st.sampled_from([None, *(n for n in range(1, heads + 1) if heads % n == 0)]))
         head_dim = draw(st.sampled_from([None, 2, 6]))
-        bias = draw(st.booleans())
+        bias, learned = draw(st.booleans()), draw(st.sampled_from([None, False, True]))
+        if learned is not None:
+            kv_heads, head_dim = 1, 6  # all first values are of one shape
         return {
             "kind": kind,
             "heads": heads,
             "kv_heads": kv_heads,
             "head_dim": head_dim,
+            "value_residual": None if learned is None else {"learned": learned},
             "bias": bias,
             "out_bias": draw(st.sampled_from([None, not bias])),
             "rotary": rotary,
@@ -139,7 +142,7 @@ def norms(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def descriptions(draw: st.DrawFn) -> ModelSpec:
-    blocks = []
+    blocks, skip = [], draw(st.booleans())
     for _ in range(draw(st.integers(1, 3))):
         heads = draw(st.integers(1, 4))
         feed_forward = {
@@ -155,7 +158,7 @@ def descriptions(draw: st.DrawFn) -> ModelSpec:
             "feed_forward": draw(st.sampled_from([None, feed_forward])),
             "norm": {**norms(draw), "placement": "pre" if parallel else draw(st.sampled_from(["pre", "post"]))},
             "residual": "parallel" if parallel else "sequential",
-            "width": draw(st.sampled_from([None, 2 * heads, 4 * heads])),
+            "width": None if skip else draw(st.sampled_from([None, 2 * heads, 4 * heads])),
             "share_weights": draw(st.booleans()),
         }
         blocks.append(block)
@@ -168,6 +171,7 @@ def descriptions(draw: st.DrawFn) -> ModelSpec:
             "width": draw(st.sampled_from([None, 7])),
             "positions": draw(st.sampled_from(["none", "learned"])),
             "norm": draw(st.sampled_from([None, norms(draw)])),
+            "skip": skip,
         },
         "blocks": blocks,
         "head": {

@@ -67,6 +67,17 @@ WRONG = {
     "no block": (GOOD[GOOD.index("\n  - mixer") : GOOD.index("\nhead")], " []", "blocks: []: must not be empty"),
     "a block that is no list": ("  - mixer", "    mixer", "must be a list"),
     "a tied head with a bias": ("tied: true", "tied: true, bias: true", "head.bias: True: a tied head has no bias"),
+    "an embedding that skips into another width": (
+        "blocks:\n",
+        "embedding: {skip: true}\nblocks:\n  - {mixer: {kind: ted}, width: 32}\n",
+        "{file}: blocks[0].width: 32: must be 64, that of the embedding, with embedding.skip",
+    ),
+    "first values of another shape": (
+        "heads: 4}",
+        "heads: 4, value_residual: {}}\n  - mixer: {kind: attention, heads: 2, value_residual: {}}",
+        "{file}: blocks[1].mixer.value_residual: values of 2 x 32 (heads x width): must be of 4 x 16",
+    ),
+    "a cap of nothing": ("tied: true", "tied: true, soft_cap: 0", "head.soft_cap: 0: must be greater than 0"),
     "a broken line": ("heads: 4}", "heads: 4", "{file}, line 7: not valid YAML ("),
     "a tab": ("  - mixer", "\t- mixer", "{file}, line 6: not valid YAML ("),
     "a date that does not exist": ("name: small", "name: 2020-02-30", "{file}: not valid YAML (day is out of range"),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from linnet.layers.contract import FeedForward, FeedForwardSpec, Place, RowStep, Traits
 from linnet.layers.state import State
-from linnet.layers.view import View
+from linnet.layers.view import Record, View
 from linnet.nn.activation import ACTIVATIONS, Activation
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear, in_one_piece
@@ -74,7 +74,7 @@ class GatedFeedForward(FeedForward):
         gate, value = self.up.split(joint)
         return ACTIVATIONS[self.activation](gate) * value
 
-    def row_step(self, state: State | None) -> RowStep | None:
+    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """See `Sublayer`."""
         up, down, activation = row_map_of(self.up), row_map_of(self.down), ACTIVATIONS[self.activation]
         if up is None or down is None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from linnet.layers.contract import FeedForward, FeedForwardSpec, Place, RowStep, Traits
 from linnet.layers.state import State
-from linnet.layers.view import View
+from linnet.layers.view import Record, View
 from linnet.nn.activation import ACTIVATIONS, Activation
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import Linear
@@ -55,7 +55,7 @@ class PlainFeedForward(FeedForward):
         out_BTD: Tensor = self.down(self.activation(self.up(x_BTD)))
         return out_BTD
 
-    def row_step(self, state: State | None) -> RowStep | None:
+    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """See `Sublayer`."""
         up, down, activation = row_map_of(self.up), row_map_of(self.down), self.activation
         if up is None or down is None:

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from linnet.core.spec import Amount, Extent
 from linnet.layers.contract import Mixer, MixerSpec, Place, RowStep, Traits
+from linnet.layers.first_values import VALUE_RESIDUAL, ValueResidual, ValueResidualSpec, ValuesRead
 from linnet.layers.key_value import KeyValueState, WindowState, key_value_row, key_value_tensors, seen_keys
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.rotary import RotarySpec, check_heads, queries_keys_values
 from linnet.layers.state import State
-from linnet.layers.view import View
+from linnet.layers.view import Record, View
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.head_norm import HeadNorm, head_norm_cost
 from linnet.nn.linear import FusedLinear, Linear
@@ -38,6 +39,7 @@ class AttentionSpec(MixerSpec):
     bias: of the maps to queries, keys and values; out_bias: of the map behind them (null: as `bias`).
     scale: what scores are multiplied by (null: one over the root of the head width).
     window: a token sees so many tokens, itself included (null: all of the past); the state is as large and stays so.
+    value_residual: values are mixed with those of the first layer that has them (`layers.first_values`).
     query_key_norm: of each query and each key over the head's width, before rotary positions (`nn.head_norm`).
     """
 
@@ -51,13 +53,15 @@ class AttentionSpec(MixerSpec):
     scale: PositiveFloat | None = None
     window: Amount | None = None
     query_key_norm: NormSpec | None = None
+    value_residual: ValueResidualSpec | None = None
 
     @classmethod
     def examples(cls) -> list[Self]:
         """Multi-head, grouped-query, multi-query; pairings, partial, no positions; biases; a head width, a window.
 
-        Queries and keys normalised, in both ways.
+        Queries and keys normalised, in both ways; values mixed with those of the first layer, in both ways.
         """
+        residual, fixed = ValueResidualSpec(), ValueResidualSpec(own=1.0, first=0.7, learned=False)
         return [
             cls(heads=4),
             cls(heads=4, kv_heads=2, bias=True, rotary=RotarySpec(pairing="adjacent")),
@@ -65,6 +69,8 @@ class AttentionSpec(MixerSpec):
             cls(heads=2, out_bias=True, scale=1.0, window=4, rotary=RotarySpec(fraction=0.5)),
             cls(heads=4, kv_heads=2, query_key_norm=NormSpec()),
             cls(heads=2, head_dim=6, window=4, query_key_norm=NormSpec(kind="layer")),
+            cls(heads=2, kv_heads=1, head_dim=12, value_residual=residual),
+            cls(heads=3, kv_heads=1, head_dim=12, window=4, value_residual=fixed),
         ]
 
     def check(self, width: int) -> None:
@@ -76,6 +82,10 @@ class AttentionSpec(MixerSpec):
     def widths(self, d_model: int) -> tuple[int, int, int]:
         """Query heads, key-value heads, head width."""
         return self.heads, self.kv_heads or self.heads, self.head_dim or d_model // self.heads
+
+    def leaves(self, width: int) -> dict[str, tuple[int, ...]]:
+        """The first values."""
+        return {} if self.value_residual is None else {VALUE_RESIDUAL: self.widths(width)[1:]}
 
     @property
     def out_has_bias(self) -> bool:
@@ -93,10 +103,11 @@ class AttentionSpec(MixerSpec):
         query, key_value = (linear_cost(width, count * head_dim, self.bias) for count in (heads, kv_heads))
         out = linear_cost(heads * head_dim, width, self.out_has_bias)
         maps = query + key_value.repeated(2) + out + Cost(kept_per_token=width)
-        norm = self.query_key_norm
-        if norm is not None:
-            maps += head_norm_cost(norm, head_dim)
-        shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, None if norm is None else norm.kind)
+        norm, residual = self.query_key_norm, self.value_residual
+        maps += Cost() if norm is None else head_norm_cost(norm, head_dim)
+        maps += Cost() if residual is None else residual.cost()
+        kind, values = None if norm is None else norm.kind, "own" if residual is None else residual.read
+        shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, kind, values)
         return maps + (shape.cost() if self.window is None else shape.windowed_cost(self.window))
 
 
@@ -104,7 +115,7 @@ class AttentionSpec(MixerSpec):
 class AttentionShape:
     """What the cost of the attention between the maps depends on. Kept is what is kept on a CPU in float32.
 
-    norm: of queries and keys, by its kind.
+    norm: of queries and keys, by its kind. values: that are read: a token's own, or mixed with others.
     """
 
     heads: int
@@ -112,6 +123,7 @@ class AttentionShape:
     head_dim: int
     rotary: bool
     norm: NormKind | None = None
+    values: ValuesRead = "own"
 
     def cost(self) -> Cost:
         """Over all of the past. Kept are the joint projection, what was turned, the result; maybe a number per head."""
@@ -119,7 +131,11 @@ class AttentionShape:
         return Cost(
             flops_per_pair=4 * queries,
             state_elements_per_token=2 * keys,
-            kept_per_token=(queries + 2 * keys) + (queries + keys) * self.rotary + self._kept_by_norm() + queries,
+            kept_per_token=(queries + 2 * keys) * self._keeps_joint
+            + (queries + keys) * self.rotary
+            + keys * (self.values != "own")
+            + self._kept_by_norm()
+            + queries,
             kept_by_shape=(self._kept_by_softmax,),
         )
 
@@ -127,8 +143,14 @@ class AttentionShape:
         """PyTorch's kernel keeps a number for each query; in blocks nothing is kept."""
         return 0 if blocks_serve(tokens, torch.float32) else sequences * tokens * self.heads
 
+    @property
+    def _keeps_joint(self) -> bool:
+        """But where nothing of the joint projection is read as it is."""
+        copied = self.rotary or self.norm == "rms"
+        return self.values != "fixed" or self.norm == "layer" or not copied
+
     def _kept_by_norm(self) -> int:
-        """`rms` keeps its output and a number per head; `layer` its input, which is kept anyway, and two numbers."""
+        """`rms` keeps its output and a number per head; `layer` its input, of the joint projection, and two numbers."""
         heads = self.heads + self.kv_heads
         if self.norm is None:
             return 0
@@ -154,14 +176,15 @@ class AttentionShape:
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         whole = -(-tokens // window) * window
         cut = tokens * queries if whole > tokens else 0
-        return sequences * (whole * (2 * queries + 4 * keys + self.heads + 2 * window) + cut + tokens * self._normed())
+        return sequences * (whole * (2 * queries + 4 * keys + self.heads + 2 * window) + cut + tokens * self._before())
 
-    def _normed(self) -> int:
-        """Of a token in blocks, which are copies, so that a `layer` norm keeps the joint projection for itself."""
-        heads = self.heads + self.kv_heads
-        if self.norm == "layer":
-            return (heads + self.kv_heads) * self.head_dim + 2 * heads
-        return self._kept_by_norm()
+    def _before(self) -> int:
+        """Of a token before the blocks, which are copies: what its norm keeps, and the joint projection if it is read
+        by a `layer` norm or by shares of values that are learned.
+        """
+        joint = (self.heads + 2 * self.kv_heads) * self.head_dim
+        normed = 2 * (self.heads + self.kv_heads) if self.norm == "layer" else self._kept_by_norm()
+        return normed + joint * (self.norm == "layer" or self.values == "learned")
 
 
 class Attention(Mixer):
@@ -178,6 +201,8 @@ class Attention(Mixer):
         self.query_key_value = FusedLinear(d_model, widths, spec.bias)
         norm = spec.query_key_norm
         self.query_key_norm = None if norm is None else HeadNorm(norm, self.head_dim)
+        residual = spec.value_residual
+        self.value_residual = None if residual is None else ValueResidual(residual)
         self.attend = attention
         self.out = Linear(self.heads * self.head_dim, d_model, bias=spec.out_has_bias)
 
@@ -199,15 +224,19 @@ class Attention(Mixer):
         q_BNTK, k_BMTK, v_BMTK = queries_keys_values(
             self.query_key_value(x_BTD), heads, self.rotary, view, self.query_key_norm
         )
+        if self.value_residual is not None:
+            v_BMTK = self.value_residual(v_BMTK.transpose(1, 2), view).transpose(1, 2)
         seen = seen_keys(k_BMTK, v_BMTK, state, view)
         out_BNTK = self.attend(q_BNTK, *seen[:3], self.scale, self.window, seen.last_BT)
         out_BTD: Tensor = self.out(out_BNTK.transpose(1, 2).flatten(2))
         return out_BTD
 
-    def row_step(self, state: State | None) -> RowStep | None:
+    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """See `Sublayer`; not over a window."""
         if not isinstance(state, KeyValueState):
             return None
         norm = None if self.query_key_norm is None else self.query_key_norm.row(self.heads, self.kv_heads)
+        residual = self.value_residual
+        values = None if residual is None else residual.row(record)
         joint, out = self.query_key_value, self.out
-        return key_value_row(joint, out, state, self.heads, self.rotary, scale=self.scale, norm=norm)
+        return key_value_row(joint, out, state, self.heads, self.rotary, scale=self.scale, norm=norm, values=values)

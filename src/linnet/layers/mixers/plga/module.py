@@ -19,7 +19,7 @@ from linnet.layers.mixers.plga.operator import OUTPUTS, DeductiveOutputs, FixedO
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.rotary import queries_keys_values
 from linnet.layers.state import State
-from linnet.layers.view import View
+from linnet.layers.view import Record, View
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.attention import attention, attention_reference
 from linnet.ops.power_law import density
@@ -169,7 +169,7 @@ class Plga(Mixer):
         """See `Sublayer`."""
         return self.heads, self.head_dim, self.head_dim
 
-    def row_step(self, state: State | None) -> RowStep | None:
+    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """See `Sublayer`; with the operator in the state, or a fixed one."""
         assert isinstance(state, PlgaState)
         operator_HKK = self.given

@@ -23,7 +23,7 @@ from linnet.layers.mixers.ted.policy import PolicyState
 from linnet.layers.mixers.ted.state import BankState, FullState, Shape, TedState
 from linnet.layers.retention import FULL, LONGEST, RETENTIONS, BankRetention, FullRetention, Retention
 from linnet.layers.state import State
-from linnet.layers.view import View
+from linnet.layers.view import Record, View
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear, in_one_piece
 from linnet.nn.row_maps import row_map, row_map_of
@@ -194,7 +194,7 @@ class Ted(DecayingMixer):
         """Biases alone: the weights of the rates decay like those of linear maps."""
         return (parameter for parameter in self.parameters() if parameter.dim() < 2)
 
-    def row_step(self, state: State | None) -> RowStep | None:
+    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """See `Sublayer`: quantity, gate, and the logits of the rates times -1, come from one product."""
         assert isinstance(state, TedState)
         out = row_map_of(self.out)

@@ -1,0 +1,102 @@
+"""Later layers read with values of the first, in every way that a text is read."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from linnet.inference.engine import decode, new_state
+from linnet.inference.row_steps import RowSteps
+from linnet.inference.sampling import Sampling
+from linnet.layers.view import Record
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+
+OWN, FIRST = 0.9, 0.4
+
+
+def decoder(learned: bool, blocks: list[dict[str, object]] | None = None) -> Decoder:
+    torch.manual_seed(0)
+    residual = {"own": OWN, "first": FIRST, "learned": learned}
+    mixer = {"kind": "attention", "heads": 4, "kv_heads": 2, "value_residual": residual}
+    plain = {"mixer": mixer, "feed_forward": {"kind": "mlp", "hidden": 8}}
+    described = [{**plain, **block} for block in blocks or [{"repeat": 3}]]
+    model = Decoder(
+        ModelSpec.parse({"vocab_size": 11, "d_model": 16, "context_length": 32, "blocks": described}, "test")
+    )
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def values_read(model: Decoder, tokens_BT: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Of each layer its own values, `[B, T, M K]`, and those that it reads with."""
+    own: list[Tensor] = []
+    read: list[Tensor] = []
+    for layer in model.layers:
+        mixer = layer.mixer
+        mixer.query_key_value.register_forward_hook(lambda module, _, out: own.append(module.split(out)[2]))
+        attend = mixer.attend
+
+        def watched(q: Tensor, k: Tensor, v: Tensor, *rest: object, attend=attend) -> Tensor:
+            read.append(v.transpose(1, 2).flatten(2))
+            return attend(q, k, v, *rest)
+
+        mixer.attend = watched
+    model(tokens_BT)
+    return own, read
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_every_layer_reads_a_mixture_with_the_first_layers_values(learned: bool):
+    own, read = values_read(decoder(learned), torch.randint(11, (2, 7)))
+    assert len(read) == 3
+    for mine, mixed in zip(own, read, strict=True):
+        torch.testing.assert_close(mixed, OWN * mine + FIRST * own[0])
+
+
+def test_the_first_layer_that_has_them_is_the_first():
+    blocks = [{"mixer": {"kind": "ted"}}, {"repeat": 2}]
+    model = decoder(True, blocks)
+    assert [len(list(layer.mixer.parameters())) for layer in model.layers] == [3, 3, 3]
+    tokens_BT = torch.randint(11, (2, 7))
+    record = Record()
+    model.hidden(tokens_BT, record=record)
+    assert record.values["value_residual"].shape == (2, 7, 2, 4)
+
+
+def test_shares_are_two_numbers_that_learn_and_do_not_decay():
+    model = decoder(True)
+    model(torch.randint(11, (2, 7)), targets=torch.randint(11, (2, 7))).nats.backward()
+    for layer in model.layers:
+        shares = layer.mixer.value_residual.mix.shares
+        assert shares.shape == (2,) and shares.grad.all()
+        assert id(shares) in {id(parameter) for parameter in layer.mixer.undecayed()}
+    assert not any("shares" in name for name, _ in decoder(False).named_parameters())
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("windowed", [False, True])
+def test_steps_on_rows_read_the_first_values_of_their_own_token(windowed: bool):
+    """Whether the layer that leaves them steps on rows or runs as it is."""
+    window = {"kind": "attention", "heads": 2, "kv_heads": 2, "head_dim": 4, "value_residual": {}, "window": 3}
+    model = decoder(True, [{"mixer": window} if windowed else {}, {"repeat": 2}])
+    tokens_1T = torch.randint(11, (1, 12))
+    states = [model.initial_state(1, 12) for _ in range(2)]
+    for state in states:
+        model.hidden(tokens_1T[:, :3], state)
+    steps = RowSteps.of(model, states[0])
+    assert steps is not None
+    assert model.layers[2].mixer.row_step(states[0].layers[2]) is not None
+    for token in tokens_1T[0, 3:, None, None]:
+        torch.testing.assert_close(steps.read(token), model.hidden(token, states[1]), rtol=1e-4, atol=1e-5)
+
+
+def test_values_of_an_earlier_pass_are_forgotten():
+    """Where passes share a record, as steps do for whoever watches them."""
+    model = decoder(True).double()
+    plain, watched = (
+        list(decode(model, [[1, 2, 3]], 6, Sampling(0), state=new_state(model, [[1, 2, 3]], 6), record=record))
+        for record in (None, Record())
+    )
+    assert plain == watched

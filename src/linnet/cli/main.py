@@ -28,6 +28,7 @@ VERBS = {
     "design": "Find the shape of a model under a budget.",
     "prepare": "Turn text into token shards to train on.",
     "train": "Train a model, or go on with an interrupted run.",
+    "runs": "List runs, compare two, show their curves.",
     "generate": "Let a model write.",
     "evaluate": "Measure a model on text: bits per byte, accuracy.",
     "compare": "Train several models on one text, or compare runs.",

@@ -47,6 +47,8 @@ STEPS = "training.steps"
 DAMAGED = "metrics.damaged.jsonl"
 """Lines of `metrics.jsonl` that could not be read when the run went on."""
 
+TAIL_BYTES = 1 << 16
+
 DIVERGED = "diverged.json"
 """In the folder of a run that diverged: where and why. Such a run is not trained again."""
 
@@ -215,6 +217,17 @@ class Metrics:
         if until is not None and last < until:
             note(f"{self.path}: ends at step {last} of {until}: what came after is lost, and missing in its curves")
         return lines
+
+    def tail(self) -> list[dict[str, Any]]:
+        """The whole lines at the end of the file, as many as `TAIL_BYTES` have."""
+        if not self.path.is_file():
+            return []
+        with open_file(self.path) as handle:
+            size = handle.seek(0, os.SEEK_END)
+            handle.seek(max(0, size - TAIL_BYTES))
+            texts = handle.read(TAIL_BYTES).split(b"\n")
+        found = (_line_of(text, str(self.path)) for text in texts[size > TAIL_BYTES :])
+        return [line for line in found if line is not None]
 
     def cut(self, step: int) -> None:
         """Drop the lines after `step`: the run goes on from there and writes them again. Damaged ones go aside."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.core.locks import has_name, locked, take
+from linnet.core.locks import has_name, holder, locked, take
 
 
 def hold(path: Path) -> None:
@@ -160,3 +160,13 @@ def test_a_lock_is_held_on_a_full_disk_and_free_after_a_failure_to_remove_it(
             assert str(refused.value) == "held by"
     hold(path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_holds_a_lock_is_known_without_taking_it(tmp_path: Path):
+    path = tmp_path / "lock"
+    assert holder(path) is None
+    with locked(path, "{}"):
+        assert holder(path) == os.getpid()
+    for left in ("", "999999999", "not a number", str(os.getpid())):
+        path.write_text(left)
+        assert holder(path) is None

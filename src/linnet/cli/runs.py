@@ -1,0 +1,178 @@
+"""`linnet runs`: the runs that there are, what they differ in, and how they went."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from linnet.cli.options import AsJson
+from linnet.cli.report import echo, echo_json, echo_parts
+from linnet.present import numbers
+
+if TYPE_CHECKING:
+    from linnet.training.listing import ListedRun
+
+CURVE_HEIGHT = 12
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+
+
+class ListsByItself(TyperGroup):
+    """What is no subcommand is a folder, whose runs are listed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `list` before the arguments where nothing else is asked for."""
+        asked = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if asked else ["list", *args])
+
+
+runs = typer.Typer(
+    cls=ListsByItself,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="""List runs, and look at them: `linnet runs DIR` is `linnet runs list DIR`.
+
+    Example: linnet runs
+
+    Example: linnet runs runs --json
+    """,
+)
+
+
+@runs.command("list")
+def list_runs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with runs below it.")] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """List all runs below DIR (here, if not given): model, size, steps, tokens, bits per byte, time, state.
+
+    finished; running: another process trains there; stopped: it goes on with `linnet train --out RUN`; diverged: its
+    loss was not finite; damaged: its files cannot be read. Bits per byte are of held-out text, causal, at the latest
+    evaluation; time is that of the steps.
+
+    Example: linnet runs list runs
+    """
+    from linnet.present.table import Table
+    from linnet.training.listing import listed, run_paths
+
+    found = [listed(path) for path in run_paths(folder)]
+    if as_json:
+        echo_json([run.plain() for run in found])
+        return
+    if not found:
+        echo(f"{folder}: no runs\n")
+        return
+    columns = ("run", "model", "parameters", "steps", "tokens", "bits/byte", "time", "state")
+    echo_parts(Table("", columns, [_row(run, folder) for run in found]))
+    for run in found:
+        if run.problem:
+            echo(f"{run.path}: {run.problem}\n")
+
+
+def _row(run: "ListedRun", folder: Path) -> tuple[str, ...]:
+    path = Path(run.path)
+    below = path.relative_to(folder) if path.is_relative_to(folder) and path != folder else path
+    at_end = run.step == run.steps
+    return (
+        str(below),
+        run.model or "",
+        _said(run.parameters, numbers.metric),
+        "" if run.step is None else f"{run.step:,}" + ("" if at_end else f" of {run.steps or 0:,}"),
+        _said(run.tokens, numbers.metric),
+        _said(run.bits_per_byte, numbers.bits),
+        _said(run.seconds, numbers.duration),
+        run.state,
+    )
+
+
+def _said(value: Any, say: Any) -> str:
+    return "" if value is None else str(say(value))
+
+
+@runs.command()
+def diff(one: Run, other: Run, as_json: AsJson = False) -> None:
+    """Tell in which fields two runs differ, and their figures side by side.
+
+    Example: linnet runs diff runs/ted runs/pldr
+
+    Example: linnet runs diff runs/pldr runs/other --json
+    """
+    from linnet.present.table import Table
+    from linnet.training.listing import differences, listed
+
+    fields, figures = differences(one, other), [listed(path).plain() for path in (one, other)]
+    if as_json:
+        plain = {field: list(values) for field, values in fields.items()}
+        echo_json({"runs": [str(one), str(other)], "fields": plain, "figures": figures})
+        return
+    names = [str(one), str(other)]
+    rows = [(field, *map(_value, values)) for field, values in fields.items()]
+    if rows:
+        echo_parts(Table("Fields that differ", ("field", *names), rows, text=True))
+    else:
+        echo("The same in every field.\n")
+    shown = [name for name in figures[0] if name not in ("path", "problem")]
+    echo("\n")
+    sides = [(name.replace("_", " "), *(_figure(name, each[name]) for each in figures)) for name in shown]
+    echo_parts(Table("Figures", ("", *names), sides))
+
+
+def _value(value: Any) -> str:
+    return "–" if value is None else str(value)
+
+
+def _figure(name: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    if name == "seconds":
+        return numbers.duration(value)
+    if name == "bits_per_byte":
+        return f"{value:.4f}"
+    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
+
+
+@runs.command()
+def show(run: Run, as_json: AsJson = False) -> None:
+    """Show a run: its figures, and the curves of loss, learning rate and gradient norm in the terminal.
+
+    Example: linnet runs show runs/ted
+
+    Example: linnet runs show runs/ted --json
+    """
+    from linnet.present.table import Table
+    from linnet.training.listing import check_run, listed, summary_of
+    from linnet.training.record import RunFolder
+
+    check_run(run)
+    found, lines, summary = listed(run).plain(), RunFolder(run).metrics.read(), summary_of(run)
+    if as_json:
+        told = {name: summary[name] for name in ("best", "prolonged", "spikes", "machine") if summary.get(name)}
+        echo_json({**found, **told, "lines": lines})
+        return
+    rows = [(name.replace("_", " "), _figure(name, value)) for name, value in found.items() if value is not None]
+    rows += [("spikes", str(summary["spikes"]["count"]))] if summary.get("spikes") else []
+    rows += [("prolonged", f"at step {each['step']:,} to {each['steps']:,}") for each in summary.get("prolonged") or []]
+    echo_parts(Table("", ("", ""), rows, text=True))
+    _print_curves([line for line in lines if {"bits_per_byte", "lr", "gradient_norm"} <= line.keys()])
+
+
+def _print_curves(lines: list[dict[str, Any]]) -> None:
+    import sys
+
+    from linnet.present.terminal import width_of_terminal
+    from linnet.present.terminal_plot import DottedCurve, curve_lines
+
+    width, styled = min(100, width_of_terminal()), sys.stdout.isatty()
+    steps = [line["step"] for line in lines]
+    evaluated = [line for line in lines if "validation" in line]
+    validation = [line["validation"]["bits_per_byte"] for line in evaluated]
+    losses = [
+        DottedCurve("training", steps, [line["bits_per_byte"] for line in lines]),
+        DottedCurve("held out, causal", [line["step"] for line in evaluated], validation),
+    ]
+    plots = [("loss, bits per byte", losses, CURVE_HEIGHT, True)]
+    for name, title in (("lr", "learning rate"), ("gradient_norm", "gradient norm")):
+        plots.append((title, [DottedCurve("", steps, [line[name] for line in lines])], CURVE_HEIGHT // 3, False))
+    for title, curves, height, logarithmic in plots:
+        text = "\n".join(curve_lines(title, curves, width, height, logarithmic, styled))
+        typer.echo(f"\n{text}".encode(errors="surrogateescape"))

@@ -1,0 +1,69 @@
+"""`linnet runs`."""
+
+import json
+
+import pytest
+
+from linnet.cli.main import main
+from linnet.data.prepare import prepare_texts
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    prepare_texts(["the bird sang to the tree. " * 9] * 20, ["the tree was glad. "] * 6, folder / "data", "bytes")
+    small = ["model.d_model=16", "model.blocks.0.repeat=1", "training.steps=4", "training.batch_size=1",
+             "training.context_length=16", "training.threads=1", "training.evaluate.tokens=64", "training.log.every=1",
+             "training.evaluate.every=2"]  # fmt: skip
+    changes = [part for change in small for part in ("--set", change)]
+    for name, seed in (("one", 0), ("other", 7)):
+        out = ["--out", str(folder / "runs" / name), "--set", f"training.seed={seed}"]
+        assert main(["train", "--model", "tiny-ted", "--data", str(folder / "data"), *changes, *out]) == 0
+    return folder
+
+
+def answer(capsys, *words):
+    assert main(["runs", *map(str, words)]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", [[], ["list"]])
+def test_all_runs_below_a_folder_stand_in_a_table(folder, capsys, verb, monkeypatch):
+    monkeypatch.chdir(folder)
+    capsys.readouterr()
+    head, *rows = answer(capsys, *verb, "runs").splitlines()
+    assert head.split() == ["run", "model", "parameters", "steps", "tokens", "bits/byte", "time", "state"]
+    assert [row.split()[:2] for row in rows] == [["one", "tiny-ted"], ["other", "tiny-ted"]]
+    assert all(row.endswith("finished") for row in rows)
+    assert answer(capsys, *verb).count("finished") == 2
+    found = json.loads(answer(capsys, *verb, "runs", "--json"))
+    assert [run["path"] for run in found] == ["runs/one", "runs/other"]
+    assert {run["tokens"] for run in found} == {64}
+    assert answer(capsys, *verb, "data") == "data: no runs\n"
+
+
+def test_two_runs_side_by_side(folder, capsys):
+    one, other = folder / "runs" / "one", folder / "runs" / "other"
+    told = answer(capsys, "diff", one, other)
+    assert "training.seed" in told and "bits per byte" in told and "training.steps" not in told
+    found = json.loads(answer(capsys, "diff", one, other, "--json"))
+    assert found["fields"] == {"training.seed": [0, 7]}
+    assert found["figures"][0]["steps"] == 4
+    assert answer(capsys, "diff", one, one).startswith("The same in every field.\n")
+
+
+def test_a_run_and_its_curves(folder, capsys):
+    told = answer(capsys, "show", folder / "runs" / "one")
+    for part in ("tiny-ted", "finished", "loss, bits per byte: training, held out, causal", "learning rate", "└1"):
+        assert part in told
+    assert any("\u2801" <= character <= "\u28ff" for character in told)
+    found = json.loads(answer(capsys, "show", folder / "runs" / "one", "--json"))
+    assert [line["step"] for line in found["lines"]] == [1, 2, 3, 4] and found["state"] == "finished"
+
+
+@pytest.mark.parametrize("words", [["nothing"], ["show", "nothing"], ["diff", "nothing", "nothing"]])
+def test_mistakes_are_one_line(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs", *words]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: nothing: ") and err.count("\n") == 1

@@ -54,11 +54,12 @@ def train(
     training.precision (auto, float32, bfloat16), training.device, training.threads, training.compile;
     training.optimiser.kind (adamw, muon), .lr, .betas, .eps, .weight_decay, .weight_decay_on (matrices, all),
     .cautious_decay; training.optimiser.muon.lr, .scale (adamw, spectral), .momentum, .iterations, .every, .precision
-    (auto, float32, bfloat16); training.schedule.kind
-    (cosine, cosine_squared, linear, constant), .warmup_steps or .warmup_share, .start_fraction, .final_fraction;
-    training.clip.by (norm, value, none), .at; training.dag.a_lm, .a_p, .g; training.evaluate.every, .tokens,
-    .operator_from (train, empty); training.checkpoint.every, .keep; training.log.every; and every field of the model. A
-    PLDR-LLM trains with operators that are given instead of learned by --set model.operator=FILE|identity|random.
+    (auto, float32, bfloat16); training.schedule.kind (cosine, cosine_squared, linear, constant, stable), .decay_share,
+    .decay (one_minus_sqrt, linear), .warmup_steps or .warmup_share, .start_fraction, .final_fraction;
+    training.clip.by (norm, value, none), .at; training.z_loss; training.dag.a_lm, .a_p, .g; training.evaluate.every,
+    .tokens, .operator_from (train, empty); training.checkpoint.every, .keep; training.log.every; and every field of the
+    model. A PLDR-LLM trains with operators that are given instead of learned by
+    --set model.operator=FILE|identity|random.
 
     Example: linnet train --model ted-tinystories --recipe ted-tinystories --data data/stories --out runs/ted
 

@@ -235,15 +235,16 @@ class Decoder(nn.Module):
         padding: Sequence[int] | Tensor | None = None,
         documents: Sequence[Sequence[int]] | None = None,
         record: Record | None = None,
+        z_loss: float = 0.0,
     ) -> Tensor | TokenLoss:
         """`[B, T] -> logits [B, T, V]`; with targets `[B, T]` the summed loss, and no logits are held.
 
         state: the pass goes on where it stands, and advances it. padding: tokens at the start of each row that are
         none. documents: for each row, where in the chunk documents begin; none sees what is before it. record: what
-        layers leave. `ValueError` where the state has no room for `T` more tokens.
+        layers leave. z_loss: see `ops.cross_entropy`. `ValueError` where the state has no room for `T` more tokens.
         """
         x_BTD = self.hidden(tokens_BT, state, padding=padding, documents=documents, record=record)
-        return self.logits(x_BTD) if targets is None else self.token_loss(x_BTD, targets)
+        return self.logits(x_BTD) if targets is None else self.token_loss(x_BTD, targets, z_loss)
 
     def hidden(
         self,
@@ -311,10 +312,10 @@ class Decoder(nn.Module):
         soft_cap = self.spec.head.soft_cap
         return logits_BTV if soft_cap is None else soft_capped(logits_BTV, soft_cap)
 
-    def token_loss(self, x_BTD: Tensor, targets_BT: Tensor) -> TokenLoss:
+    def token_loss(self, x_BTD: Tensor, targets_BT: Tensor, z_loss: float = 0.0) -> TokenLoss:
         """Summed nats of the targets given what `hidden` returned, without ever holding all logits."""
         return linear_cross_entropy(
-            x_BTD.flatten(0, 1), *self._head_map(), targets_BT.flatten(), self.spec.head.soft_cap
+            x_BTD.flatten(0, 1), *self._head_map(), targets_BT.flatten(), self.spec.head.soft_cap, z_loss
         )
 
     def _head_map(self) -> tuple[Tensor, Tensor | None]:

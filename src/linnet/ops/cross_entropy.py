@@ -22,14 +22,25 @@ IGNORED = -100
 
 
 class TokenLoss(NamedTuple):
-    """Summed `-log p(target)` in nats (differentiable), and how many targets were the likeliest token."""
+    """Summed `-log p(target)` in nats, and how many targets were the likeliest token.
+
+    total: `nats`, or with a z-loss what it adds to them; carries the graph, and where the two are one so does `nats`.
+    squared_log_z: the sum of `log^2 Z` over the targets, where there is a z-loss.
+    """
 
     nats: Tensor
     correct: Tensor
+    total: Tensor
+    squared_log_z: Tensor | None = None
 
 
 def linear_cross_entropy_reference(
-    x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, soft_cap: float | None = None
+    x_ND: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_N: Tensor,
+    soft_cap: float | None = None,
+    z_loss: float = 0.0,
 ) -> TokenLoss:
     """The definition, with all logits in memory."""
     logits_NV = F.linear(x_ND, weight_VD, bias_V)
@@ -41,17 +52,28 @@ def linear_cross_entropy_reference(
         ignore_index=IGNORED,
         reduction="sum",
     )
-    return TokenLoss(nats, (logits_NV.argmax(dim=-1) == targets_N).sum())
+    correct = (logits_NV.argmax(dim=-1) == targets_N).sum()
+    if not z_loss:
+        return TokenLoss(nats, correct, nats)
+    log_z_N = logits_NV.to(nats.dtype).logsumexp(dim=-1)
+    squares = log_z_N.square().masked_fill(targets_N == IGNORED, 0.0).sum()
+    return TokenLoss(nats.detach(), correct, nats + z_loss * squares, squares.detach())
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, soft_cap: float | None
-    ) -> tuple[Tensor, Tensor]:
+        ctx: Any,
+        x_ND: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        targets_N: Tensor,
+        soft_cap: float | None,
+        z_loss: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         differentiate = any(ctx.needs_input_grad)
         gradients = _Gradients(x_ND, weight_VD, bias_V) if differentiate else None
-        nats = torch.zeros((), dtype=torch.float64, device=x_ND.device)
+        nats, squares = torch.zeros((2,), dtype=torch.float64, device=x_ND.device)
         correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
         step = max(1, SLICE_ELEMENTS // weight_VD.shape[0])
         for first in range(0, x_ND.shape[0], step):
@@ -67,22 +89,27 @@ class _LinearCrossEntropy(torch.autograd.Function):
             of_target_n1 = logits_nV.gather(1, targets_n1)
             total_n1 = logits_nV.exp_().sum(dim=-1, keepdim=True)
             nats += (total_n1.log() - of_target_n1).masked_fill(ignored_n1, 0.0).sum(dtype=torch.float64)
+            if z_loss:
+                log_z_n1 = total_n1.log() + highest_n1
+                squares += log_z_n1.square().masked_fill(ignored_n1, 0.0).sum(dtype=torch.float64)
             if gradients is not None:
                 logits_nV /= total_n1.masked_fill(ignored_n1, torch.inf)
+                if z_loss:  # the slope of log Z is the probability
+                    logits_nV *= 1 + 2 * z_loss * log_z_n1
                 logits_nV.scatter_add_(1, targets_n1, ignored_n1.to(logits_nV.dtype) - 1.0)
                 gradients.add(part, logits_nV if slopes_nV is None else logits_nV.mul_(slopes_nV))
         ctx.gradients = gradients
-        ctx.mark_non_differentiable(correct)
-        return nats, correct
+        ctx.mark_non_differentiable(correct, squares)
+        return nats + z_loss * squares, correct, squares
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, upstream: Tensor, _: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+        ctx: Any, upstream: Tensor, *_: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
         of_x, of_weight, of_bias = ctx.gradients.scaled(upstream)
         ctx.gradients = None
-        return of_x, of_weight, of_bias, None, None
+        return of_x, of_weight, of_bias, None, None, None
 
 
 class _Gradients:
@@ -112,20 +139,29 @@ class _Gradients:
 
 
 def linear_cross_entropy(
-    x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, soft_cap: float | None = None
+    x_ND: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_N: Tensor,
+    soft_cap: float | None = None,
+    z_loss: float = 0.0,
 ) -> TokenLoss:
     """The same, in slices: hidden vectors `[N, D]`, the head's matrix `[V, D]`, targets int64 `[N]`, maybe `IGNORED`.
 
-    soft_cap: of the logits (`ops.soft_cap`), where there is one. `nats` is float64. Gradients are made in the forward
-    pass and can be used once. Under autocast the products are in autocast's precision, all behind them in float32.
+    soft_cap: of the logits (`ops.soft_cap`), where there is one. z_loss: the coefficient of `log^2 Z` in `total`, Z
+    being what makes probabilities of logits (Chowdhery et al., PaLM, arXiv 2204.02311, section 5). `total` is float64.
+    Gradients are made in the forward pass and can be used once. Under autocast the products are in autocast's
+    precision, all behind them in float32.
     """
     if torch.compiler.is_compiling():
-        return linear_cross_entropy_reference(x_ND, weight_VD, bias_V, targets_N, soft_cap)
+        return linear_cross_entropy_reference(x_ND, weight_VD, bias_V, targets_N, soft_cap, z_loss)
     device = x_ND.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VD.dtype
     bias_V = None if bias_V is None else bias_V.to(dtype)
     with torch.autocast(device, enabled=False):
-        nats, correct = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            x_ND.to(dtype), weight_VD.to(dtype), bias_V, targets_N, soft_cap
+        total, correct, squares = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            x_ND.to(dtype), weight_VD.to(dtype), bias_V, targets_N, soft_cap, z_loss
         )
-    return TokenLoss(nats, correct)
+    if not z_loss:
+        return TokenLoss(total, correct, total)
+    return TokenLoss(total.detach() - z_loss * squares, correct, total, squares)

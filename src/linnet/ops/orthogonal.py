@@ -55,7 +55,7 @@ def orthogonal_reference(matrices_LMN: Tensor, steps: int | None = None) -> Tens
     return found_LMN
 
 
-def orthogonal(matrices_LMN: Tensor, steps: int = 4) -> Tensor:
+def orthogonal(matrices_LMN: Tensor, steps: int = 3) -> Tensor:
     """The same but for an error, in matrix products alone, `[L, M, N]` and in the precision of its input.
 
     Singular values above `covered(steps)` of the largest (more exactly, of the bound that stands above) end within

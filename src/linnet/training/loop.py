@@ -147,6 +147,8 @@ class Trainer:
         self.decoder = (unfilled_decoder(run) if begun else first_decoder(run, data)).to(self.device)
         self.optimiser = build_optimiser(spec.optimiser, self.decoder, self.precision)
         settings: dict[str, Any] = {"penalties": checked_penalties(self.decoder, spec.penalties)}
+        if spec.z_loss:
+            settings["z_loss"] = spec.z_loss
         if spec.documents == "apart":
             settings["end_id"] = data.tokenizer.end_id
         objective = partial(objective, **{name: value for name, value in settings.items() if value not in ({}, None)})

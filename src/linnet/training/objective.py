@@ -42,22 +42,25 @@ def next_token_loss(
     targets_BT: Tensor,
     penalties: Penalties = MappingProxyType({}),
     end_id: int | None = None,
+    z_loss: float = 0.0,
 ) -> Loss:
     """The cross-entropy of each target given the tokens before it, in nats, and the losses of sublayers.
 
     Never holds all logits at once. Each added loss counts once for each target, as the cross-entropy does. end_id: the
-    token that begins a document, which then does not see what is before it; None: all is one text.
+    token that begins a document, which then does not see what is before it; None: all is one text. z_loss: the
+    coefficient of `log^2 Z` (`ops.cross_entropy`), which is a term of its own.
     """
     record = Record(wanted=penalties)
     documents = None if end_id is None else documents_of(inputs_BT, end_id)
-    nats = decoder(inputs_BT, targets=targets_BT, documents=documents, record=record).nats
+    loss = decoder(inputs_BT, targets=targets_BT, documents=documents, record=record, z_loss=z_loss)
+    nats, of_head = loss.nats.detach(), {"z_loss": loss.squared_log_z} if z_loss else {}
     if not record.losses:
-        return Loss(nats, nats.detach())
+        return Loss(loss.total, nats, of_head)
     count = (targets_BT != IGNORED).sum()
     terms = {name: count * value for name, value in _means(record.losses).items()}
     coefficients = {loss.name: loss.coefficient for loss in record.losses}
-    total = nats + sum(coefficients[name] * term for name, term in terms.items())
-    return Loss(total, nats.detach(), {name: term.detach() for name, term in terms.items()})
+    total = loss.total + sum(coefficients[name] * term for name, term in terms.items())
+    return Loss(total, nats, of_head | {name: term.detach() for name, term in terms.items()})
 
 
 def documents_of(inputs_BT: Tensor, end_id: int) -> list[list[int]]:

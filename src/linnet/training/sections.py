@@ -23,7 +23,7 @@ class MuonSpec(Spec):
     lr: PositiveFloat | None = None
     scale: Literal["adamw", "spectral"] = "adamw"
     momentum: Beta = 0.95
-    iterations: Annotated[int, Field(ge=1, le=10)] = 4
+    iterations: Annotated[int, Field(ge=1, le=10)] = 3
     every: Count = 1
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
 
@@ -56,14 +56,24 @@ class ScheduleSpec(Spec):
     """The learning rate over the steps: a linear warm-up, then `kind` down to the end. Fractions are of the peak.
 
     The warm-up is so many `warmup_steps`, or a `warmup_share` of all steps, whatever their number (neither: a tenth).
-    See `schedule.learning_rate` for the curves.
+    See `schedule.learning_rate` for the curves. decay_share, decay: of `stable`, the last share of the steps, in which
+    the rate falls (null: a fifth), and along which curve (null: `one_minus_sqrt`).
     """
 
-    kind: Literal["cosine", "cosine_squared", "linear", "constant"] = "cosine"
+    kind: Literal["cosine", "cosine_squared", "linear", "constant", "stable"] = "cosine"
     warmup_steps: NonNegativeInt | None = None
     warmup_share: Fraction | None = None
     start_fraction: Fraction = 0.0
     final_fraction: Fraction = 0.1
+    decay_share: Fraction | None = None
+    decay: Literal["one_minus_sqrt", "linear"] | None = None
+
+    @model_validator(mode="after")
+    def _decay_of_stable(self) -> Self:
+        for field in ("decay_share", "decay"):
+            if self.kind != "stable" and getattr(self, field) is not None:
+                raise ValueError(f"{field}: {getattr(self, field)}: goes with kind: stable")
+        return self
 
     @model_validator(mode="after")
     def _one_warm_up(self) -> Self:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import NonNegativeFloat, model_validator
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Extent, Seed, Spec, override, read_assignment, read_yaml
@@ -36,6 +36,7 @@ class TrainingSpec(Spec):
     begins with a document, or goes on where one that is longer was cut (`data.windows`), and is filled with what
     follows. For many short documents: text from the middle of one teaches a model little about what to remember.
     documents: those that share a window may see what is before them (`joined`), or not (`apart`).
+    z_loss: coefficient of `log^2 Z` in what is minimised, which keeps the logits from drifting (PaLM has 1e-4).
     dag: the regulariser of a model with plga layers; null for none. guard: what becomes of loss spikes; null: nothing,
     but one that is not finite ends the run.
     precision: of the products; weights, moments and sums are float32. `auto` is bfloat16 on a CUDA device that has
@@ -52,6 +53,7 @@ class TrainingSpec(Spec):
     optimiser: OptimiserSpec = OptimiserSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     clip: ClipSpec = ClipSpec()
+    z_loss: NonNegativeFloat = 0.0
     dag: DagSpec | None = None
     guard: GuardSpec | None = None
     seed: Seed = 0

@@ -6,6 +6,7 @@ from linnet.ops import cross_entropy
 from linnet.ops.cross_entropy import IGNORED, linear_cross_entropy, linear_cross_entropy_reference
 
 
+@pytest.mark.parametrize("z_loss", [0.0, 0.3])
 @pytest.mark.parametrize("soft_cap", [None, 0.7])
 @pytest.mark.parametrize("ignored", [[], [0, 4, 5], list(range(9))])
 @pytest.mark.parametrize("with_bias", [True, False])
@@ -15,16 +16,50 @@ def test_linear_cross_entropy(
     slice_elements: int,
     ignored: list[int],
     soft_cap: float | None,
+    z_loss: float,
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
     x, weight, bias = double(9, 4), double(7, 4), double(7) if with_bias else None
     targets = torch.randint(7, (9,))
     targets[ignored] = IGNORED
-    fast, slow = (f(x, weight, bias, targets, soft_cap) for f in (linear_cross_entropy, linear_cross_entropy_reference))
+    forms = linear_cross_entropy, linear_cross_entropy_reference
+    fast, slow = (form(x, weight, bias, targets, soft_cap, z_loss) for form in forms)
     assert fast.correct == slow.correct
     inputs = tuple(tensor for tensor in (x, weight, bias) if tensor is not None)
-    assert_same_with_gradients(fast.nats, slow.nats, inputs)
+    torch.testing.assert_close(fast.nats, slow.nats)
+    torch.testing.assert_close(fast.squared_log_z, slow.squared_log_z)
+    assert_same_with_gradients(fast.total, slow.total, inputs)
+
+
+def test_a_z_loss_is_added_and_told():
+    x, weight, targets = double(9, 4), double(7, 4), torch.randint(7, (9,))
+    plain, found = (linear_cross_entropy(x, weight, None, targets, z_loss=z_loss) for z_loss in (0.0, 0.5))
+    squares = (x @ weight.t()).exp().sum(-1).log().square().sum()
+    torch.testing.assert_close(found.squared_log_z, squares.detach())
+    torch.testing.assert_close(found.total, plain.nats + 0.5 * squares)
+    torch.testing.assert_close(found.nats, plain.nats.detach())
+    assert not found.nats.requires_grad and plain.squared_log_z is None and plain.total is plain.nats
+
+
+@pytest.mark.parametrize("slice_elements", [30, 10_000])
+def test_gradients_with_a_z_loss_are_those_of_finite_differences(slice_elements, monkeypatch):
+    monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
+    targets = torch.randint(7, (9,))
+    targets[3] = IGNORED
+
+    def total(*inputs: torch.Tensor) -> torch.Tensor:
+        return linear_cross_entropy(*inputs, targets, 1.5, 0.3).total
+
+    inputs = double(9, 4), double(7, 4), double(7)
+    for number, gradient in enumerate(torch.autograd.grad(total(*inputs), inputs)):
+        for place in range(gradient.numel()):
+            ends = []
+            for step in (-1e-6, 1e-6):
+                moved = [tensor.detach().clone() for tensor in inputs]
+                moved[number].view(-1)[place] += step
+                ends.append(total(*moved))
+            torch.testing.assert_close(gradient.view(-1)[place], (ends[1] - ends[0]) / 2e-6, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("slice_elements", [30, 10_000])

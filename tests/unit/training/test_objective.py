@@ -1,3 +1,6 @@
+import json
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -43,6 +46,18 @@ def test_documents_apart_are_read_as_if_each_stood_alone(mixer, setup):
     alone = sum(next_token_loss(decoder, inputs[b : b + 1, i:j], targets[b : b + 1, i:j]).total for b, i, j in pieces)
     torch.testing.assert_close(apart.total, alone, rtol=1e-5, atol=1e-5)
     assert abs(apart.nats - next_token_loss(decoder, inputs, targets).nats) > 1e-3
+
+
+def test_a_z_loss_is_minimised_and_told_but_no_likelihood(setup, tmp_path, tiny_run):
+    decoder, inputs, targets = setup()
+    plain, found = next_token_loss(decoder, inputs, targets), next_token_loss(decoder, inputs, targets, z_loss=0.1)
+    squares = decoder(inputs).logsumexp(-1).square().sum()
+    torch.testing.assert_close(found.total, plain.total + 0.1 * squares, check_dtype=False)
+    torch.testing.assert_close(found.nats, plain.nats)
+    torch.testing.assert_close(found.terms["z_loss"], squares, check_dtype=False)
+    train(tiny_run(z_loss=1.0), tmp_path)
+    terms = [json.loads(line)["terms"]["z_loss"] for line in (tmp_path / "metrics.jsonl").open()]
+    assert terms[0] == pytest.approx(math.log(257) ** 2, rel=0.2) and terms[-1] < terms[0]
 
 
 def test_a_run_keeps_documents_apart_where_it_is_told_to(tmp_path, tiny_run):

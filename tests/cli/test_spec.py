@@ -44,10 +44,26 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]):
     }
 
 
+def test_show_names_the_fields_that_are_on_and_counts_what_they_cost(capsys: pytest.CaptureFixture[str]):
+    """Two numbers in each of two layers for each of the first two, two gains of a head's width for the third."""
+    changes = ["embedding.skip=true", "blocks.0.mixer.value_residual={}", "blocks.0.mixer.query_key_norm={}"]
+    changes += ["head.soft_cap=15", "initialisation.zero_outputs=true"]
+    before, options = figures(capsys, "tiny-attention"), [word for change in changes for word in ("--set", change)]
+    after = figures(capsys, "tiny-attention", *options)
+    assert after["parameters"]["blocks"] - before["parameters"]["blocks"] == 2 * (2 + 2 + 2 * 32)
+    assert after["flops_per_token"] == before["flops_per_token"]
+    lines = output(capsys, "show", "tiny-attention", *options).splitlines()
+    on = ["embedding.skip", "head.norm", "head.soft_cap", "initialisation.zero_outputs"]
+    assert lines[1] == f"with {', '.join([*on, 'mixer.query_key_norm', 'mixer.value_residual'])}"
+    plain = output(capsys, "show", "tiny-attention", "--set", "head.norm=null").splitlines()
+    assert plain[1] == ""
+
+
 def test_show_prints_exact_and_readable_figures(capsys: pytest.CaptureFixture[str]):
     lines = [" ".join(line.split()) for line in output(capsys, "show", "gpt2-124m").splitlines()]
     assert lines == [
         "gpt2-124m: 12 layers of width 768 (attention), vocabulary 50,257, context 1,024",
+        "with head.norm, initialisation.scale_residual, mixer.bias, feed_forward.bias",
         "",
         "parameters",
         "embedding 39,383,808 39.4 M",
@@ -85,8 +101,8 @@ def test_show_prints_exact_and_readable_figures(capsys: pytest.CaptureFixture[st
         "weights 497,759,232 475 MiB",
         "gradients 497,759,232 475 MiB",
         "moments 995,518,464 949 MiB",
-        "activations 5,042,916,352 4.70 GiB",
-        "total 7,033,953,280 6.55 GiB",
+        "activations 5,038,197,760 4.69 GiB",
+        "total 7,029,234,688 6.55 GiB",
     ]
 
 

@@ -13,6 +13,7 @@ from linnet.present import numbers
 from linnet.present.table import Table
 
 if TYPE_CHECKING:
+    from linnet.core.spec import Spec
     from linnet.model.cost import ModelCost, WeightType
     from linnet.model.spec import ModelSpec
 
@@ -102,8 +103,24 @@ def show(
         layers = f"{row['layers']} layer{'s' * (row['layers'] > 1)}"
         shape = f"{layers} of width {_widths(row)} ({', '.join(row['mixers'])})"
         vocabulary = f"vocabulary {description.vocab_size:,}, context {description.context_length:,}"
-        echo(f"{description.name}: {shape}, {vocabulary}\n\n")
+        echo(f"{description.name}: {shape}, {vocabulary}\n{_switched_on(description)}\n")
         echo_parts(*_tables(figures, dtype))
+
+
+def _switched_on(description: "ModelSpec") -> str:
+    """A line with the fields that are off unless said and are on here; those of several blocks once. Maybe none."""
+    parts: list[tuple[str, Spec | None]] = [("embedding", description.embedding), ("head", description.head)]
+    parts += [("initialisation", description.initialisation)]
+    for block in description.blocks:
+        parts += [("mixer", block.mixer), ("feed_forward", block.feed_forward)]
+    names = [
+        f"{part}.{name}"
+        for part, spec in parts
+        if spec is not None
+        for name, field in type(spec).model_fields.items()
+        if field.default in (None, False) and getattr(spec, name) not in (None, False)
+    ]
+    return f"with {', '.join(dict.fromkeys(names))}\n" if names else ""
 
 
 def _figures(

@@ -32,7 +32,10 @@ MORE = (
 """What the examples of the help texts leave out."""
 
 
-TOO_LONG = ("linnet design study --out runs/study", "linnet plan --hours 24", "linnet demo --out tried")
+TOO_LONG = (
+    "linnet design study --out runs/study", "linnet plan --hours 24", "linnet demo --out tried",
+    "linnet train --out runs/ted --verify-resume",
+)  # fmt: skip
 """Examples that take ten seconds and more, or do what another does."""
 
 

@@ -48,7 +48,7 @@ PARSED_ONLY = {
 def small(words: list[str]) -> list[str]:
     """What makes this command line small."""
     if goes_on(words):
-        return LONGER.split() if "--set" in words else []
+        return LONGER.split() if {"--set", "--verify-resume"} & set(words) else []
     name = name_of(words)
     found = [SMALL[key] for key in (*(f"{name} {word}" for word in words), name) if key in SMALL]
     return found[0].split() if found else []

@@ -9,10 +9,12 @@ from linnet.cli.console import invocation, note
 from linnet.cli.options import AsJson, option
 from linnet.cli.report import echo, echo_json, echo_parts
 from linnet.cli.signals import exit_code
+from linnet.core.errors import UserError
 from linnet.present import numbers
 
 if TYPE_CHECKING:
     from linnet.training.loop import RunResult
+    from linnet.training.spec import RunSpec
 
 
 def train(
@@ -40,6 +42,13 @@ def train(
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field (repeatable).")
     ] = None,
+    verify_resume: Annotated[
+        bool,
+        typer.Option("--verify-resume", help="Train nothing in RUN: show that a killed run ends the same."),
+    ] = False,
+    verify_steps: Annotated[
+        int | None, typer.Option(min=4, max=100_000, help="Of --verify-resume: so many of the first steps; 20.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a model, or go on with an interrupted run.
@@ -48,6 +57,10 @@ def train(
     weights of the last step. Ctrl-C and SIGTERM save and stop (exit codes 130 and 143); the same command, or --out RUN
     alone, goes on, and ends bit for bit where an uninterrupted run ends (same machine, CPU). --out RUN --set
     training.steps=N, with more steps, prolongs a run, a finished one too: the schedule is then that of N steps.
+
+    --verify-resume shows that on the run as it is described, or as RUN holds it: its first steps are trained in a
+    folder beside RUN, once as they are and once killed (SIGKILL) at a random moment and resumed, also with its newest
+    checkpoint truncated; weights, moments and figures are compared bit for bit. The exit code is 1 where one differs.
 
     Fields (docs/training.md says what they mean): training.steps or training.tokens, training.batch_size,
     training.accumulate, training.context_length, training.windows (stream, documents), training.seed,
@@ -67,6 +80,8 @@ def train(
 
     Example: linnet train --out runs/ted --set training.steps=40000
 
+    Example: linnet train --out runs/ted --verify-resume
+
     Example: linnet train --config run.yaml --out runs/small --set model.context_length=256
 
     Example: linnet train --model pldr-v51-110m-1 --recipe pldr-v51-110m-1 --data data/web --out runs/pldr
@@ -78,9 +93,14 @@ def train(
     from linnet.training.watch import terminal_watch
 
     keep_freed_memory()
+    if verify_steps is not None and not verify_resume:
+        raise UserError("--verify-steps: belongs to --verify-resume")
     run = asked_run(out, config, model, data, changes or (), recipe, start_from)
     if model is not None and Path(model).is_dir() and run.start_from is None:
         note(f"note: --model {model}: its description alone, with fresh weights; --from {model} begins with its own")
+    if verify_resume:
+        _verify(run, out, verify_steps, as_json)
+        return
     command = invocation()
     try:
         with terminal_watch() as watch:
@@ -96,6 +116,25 @@ def train(
         step, steps = result.summary["step"], result.summary["steps"]
         note(f"stopped at step {step} of {steps}; saved; the same command goes on")
         raise typer.Exit(exit_code(result.signal))
+
+
+def _verify(run: "RunSpec", out: Path, steps: int | None, as_json: bool) -> None:
+    from linnet.present.table import Table
+    from linnet.training.verification import STEPS, verify_resume
+
+    found = verify_resume(run, out, steps or STEPS)
+    if as_json:
+        echo_json(found.plain())
+    else:
+        columns = ("resumed after", "compared", "values", "that differ")
+        rows = [(each.case, each.what, f"{each.count:,}", f"{each.differs:,}") for each in found.compared]
+        went_on = " and ".join(f"{step} ({case})" for case, step in found.resumed_from.items())
+        told = f"{found.steps} steps, killed after step {found.killed_at}, gone on from step {went_on}."
+        echo_parts(Table("", columns, rows, f"{told} {found.refused}"))
+        verdict = "the same to the last bit" if found.same else "not the same: this run does not go on as it was"
+        echo(f"{verdict}\n")
+    if not found.same:
+        raise typer.Exit(1)
 
 
 def _print_table(result: "RunResult") -> None:

@@ -69,10 +69,10 @@ def train(
     .cautious_decay; training.optimiser.muon.lr, .scale (adamw, spectral), .momentum, .iterations, .every, .precision
     (auto, float32, bfloat16); training.schedule.kind (cosine, cosine_squared, linear, constant, stable), .decay_share,
     .decay (one_minus_sqrt, linear), .warmup_steps or .warmup_share, .start_fraction, .final_fraction;
-    training.clip.by (norm, value, none), .at; training.z_loss; training.dag.a_lm, .a_p, .g; training.evaluate.every,
-    .tokens, .operator_from (train, empty); training.checkpoint.every, .keep; training.log.every; and every field of the
-    model. A PLDR-LLM trains with operators that are given instead of learned by
-    --set model.operator=FILE|identity|random.
+    training.averaging.kind (ema, mean), .decay, .share; training.clip.by (norm, value, none), .at; training.z_loss;
+    training.dag.a_lm, .a_p, .g; training.evaluate.every, .tokens, .operator_from (train, empty);
+    training.checkpoint.every, .keep; training.log.every; and every field of the model. A PLDR-LLM trains with operators
+    that are given instead of learned by --set model.operator=FILE|identity|random.
 
     Example: linnet train --model ted-tinystories --recipe ted-tinystories --data data/stories --out runs/ted
 
@@ -141,7 +141,8 @@ def _print_table(result: "RunResult") -> None:
     from linnet.present.table import Table
 
     echo_parts(Table("", ("", ""), _rows(result.summary), text=True))
-    echo(f"model: {result.model} (the weights of step {result.summary['step']})\n")
+    averaged = "averaged weights until" if result.summary.get("averaging") else "the weights of"
+    echo(f"model: {result.model} ({averaged} step {result.summary['step']})\n")
 
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:

@@ -26,6 +26,7 @@ from linnet.evaluation.likelihood import Evaluation, evaluate
 from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
 from linnet.model.store import check_tensors, shapes_of
+from linnet.training.averaging import Averaging
 from linnet.training.checkpoint import (
     checkpoint_path,
     checkpoint_steps,
@@ -146,6 +147,7 @@ class Trainer:
         begun = bool(checkpoint_steps(folder.checkpoints))
         self.decoder = (unfilled_decoder(run) if begun else first_decoder(run, data)).to(self.device)
         self.optimiser = build_optimiser(spec.optimiser, self.decoder, self.precision)
+        self.averaging = Averaging(spec.averaging, self.decoder)
         settings: dict[str, Any] = {"penalties": checked_penalties(self.decoder, spec.penalties)}
         if spec.z_loss:
             settings["z_loss"] = spec.z_loss
@@ -183,12 +185,13 @@ class Trainer:
             check_data(standing.data_hash, self.data, self.folder.path)
             check_tensors(checkpoint.weights, shapes_of(self.decoder), checkpoint.path, "the run's model")
             self.decoder.load_state_dict(checkpoint.weights)
-            load_optimiser_tensors(self.optimiser, self.decoder, checkpoint.moments)
+            load_optimiser_tensors(self.optimiser, self.decoder, self.averaging.resume(checkpoint.moments))
             self.standing, self.saved = standing, (standing.step, standing.closed)
             self.watch.note(f"going on from step {standing.step} ({checkpoint.path})")
         elif checkpoint_steps(self.folder.checkpoints):  # none of them is whole
             self.decoder.load_state_dict(first_decoder(self.run, self.data).state_dict())
             self.optimiser.state.clear()
+            self.averaging.resume({})
             self.standing = self._first_standing()
         step = self.standing.step
         discard_after(self.folder.checkpoints, step)
@@ -219,6 +222,7 @@ class Trainer:
             return
         seconds = time.perf_counter() - start_s
         self.standing.add(result, seconds, self.optimiser.orthogonalising_s - orthogonalising_s, waited_s)
+        self.averaging.update(self.standing.step, self.lengths.of(self.standing.step))
         self.pace.add(seconds)
         for said in self.steadiness.add(seconds, waited_s):
             self.watch.note(said)
@@ -298,7 +302,9 @@ class Trainer:
             self.spec.batch_size,
             self.spec.evaluate.tokens,
         )
-        found = evaluate(self.decoder, self.stop.until_requested(windows), self.token_bytes_V, self.calibration_1T)
+        windows = self.stop.until_requested(windows)
+        with self.averaging.applied():
+            found = evaluate(self.decoder, windows, self.token_bytes_V, self.calibration_1T)
         if not math.isfinite(found.causal.nats):
             raise self._broken_down_after(f"validation loss {found.causal.nats:g}")
         return found
@@ -339,14 +345,15 @@ class Trainer:
         if not math.isfinite(torch.nn.utils.get_total_norm(self.decoder.parameters()).item()):
             raise self._broken_down_after("the norm of the weights is not finite")
         self.folder.metrics.push_to_disk()
-        save_checkpoint(
-            self.folder.checkpoints,
-            standing.step,
-            self.decoder,
-            self.data.tokenizer,
-            optimiser_tensors(self.optimiser, self.decoder),
-            standing,
-        )
+        with self.averaging.applied() as trained:
+            save_checkpoint(
+                self.folder.checkpoints,
+                standing.step,
+                self.decoder,
+                self.data.tokenizer,
+                optimiser_tensors(self.optimiser, self.decoder) | trained,
+                standing,
+            )
         self.saved = (standing.step, standing.closed)
         guarded = None if standing.guard is None else standing.guard.checkpoint
         prune(self.folder.checkpoints, self.spec.checkpoint.keep, standing.best_step, guarded)
@@ -384,5 +391,6 @@ class Trainer:
         """Write the model folder and the picture, wherever the run stands; what `run.json` says."""
         summary = summarise(self, command)
         self.folder.draw_curves(self.run.model.name, self.decoder.causal)
-        self.folder.write_model(self.decoder, self.data.tokenizer, summary)
+        with self.averaging.applied():
+            self.folder.write_model(self.decoder, self.data.tokenizer, summary)
         return summary

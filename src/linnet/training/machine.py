@@ -48,7 +48,7 @@ def check_memory(run: RunSpec, device: torch.device, precision: torch.dtype) -> 
     def needed(sequences: int) -> int:
         found = cost.training_memory(sequences, context)
         batches = spec.accumulate * sequences * context * TOKEN_BYTES
-        return found.weights + found.gradients + found.moments + int(kept * found.activations) + batches
+        return found.weights + found.gradients + _kept_bytes(run) + int(kept * found.activations) + batches
 
     free = available_bytes(device)
     if needed(spec.batch_size) <= free:
@@ -64,6 +64,15 @@ def check_memory(run: RunSpec, device: torch.device, precision: torch.dtype) -> 
         value=spec.batch_size,
         accepted=f"about {most} at the most (accumulate takes more of them for a step)",
     )
+
+
+def _kept_bytes(run: RunSpec) -> int:
+    """What stays between two steps beside the weights: two moments of each parameter, one of Muon's; an average."""
+    spec, cost = run.training, model_cost(run.model)
+    kept = 2 * cost.parameters
+    if spec.optimiser.kind == "muon" and spec.optimiser.muon.every == 1:
+        kept -= sum(inputs * outputs for inputs, outputs in cost.blocks.matrices)
+    return 4 * (kept + (cost.parameters if spec.averaging else 0))
 
 
 def check_threads(count: int, field: str) -> None:

@@ -85,6 +85,24 @@ class ScheduleSpec(Spec):
         return self
 
 
+class AveragingSpec(Spec):
+    """The model is an average of the trained weights (`averaging.weight_of`).
+
+    `ema`: all steps count, each `decay` times as much as the next one. `mean`: those of the last `share` count alike.
+    """
+
+    kind: Literal["ema", "mean"] = "ema"
+    decay: Beta = 0.999
+    share: Annotated[float, Field(gt=0, le=1)] = 0.2
+
+    @model_validator(mode="after")
+    def _fields_of_the_kind(self) -> Self:
+        other, kind = ("share", "mean") if self.kind == "ema" else ("decay", "ema")
+        if getattr(self, other) != type(self).model_fields[other].default:
+            raise ValueError(f"{other}: {getattr(self, other)}: goes with kind: {kind}")
+        return self
+
+
 class ClipSpec(Spec):
     """Gradients are clipped by their joint norm, or each element by its value, `at` this much; or not at all."""
 

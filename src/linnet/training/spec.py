@@ -12,6 +12,7 @@ from linnet.model.spec import ModelSpec
 from linnet.model.store import model_folder, read_description
 from linnet.training.recipe import merged, read_recipe
 from linnet.training.sections import (
+    AveragingSpec,
     CheckpointSpec,
     ClipSpec,
     DagSpec,
@@ -36,6 +37,7 @@ class TrainingSpec(Spec):
     begins with a document, or goes on where one that is longer was cut (`data.windows`), and is filled with what
     follows. For many short documents: text from the middle of one teaches a model little about what to remember.
     documents: those that share a window may see what is before them (`joined`), or not (`apart`).
+    averaging: of the weights that are evaluated and kept as the model; null: those of the last step.
     z_loss: coefficient of `log^2 Z` in what is minimised, which keeps the logits from drifting (PaLM has 1e-4).
     dag: the regulariser of a model with plga layers; null for none. guard: what becomes of loss spikes; null: nothing,
     but one that is not finite ends the run.
@@ -52,6 +54,7 @@ class TrainingSpec(Spec):
     tokens: Amount | None = None
     optimiser: OptimiserSpec = OptimiserSpec()
     schedule: ScheduleSpec = ScheduleSpec()
+    averaging: AveragingSpec | None = None
     clip: ClipSpec = ClipSpec()
     z_loss: NonNegativeFloat = 0.0
     dag: DagSpec | None = None

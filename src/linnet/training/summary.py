@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def summarise(trainer: "Trainer", command: str | None) -> dict[str, Any]:
-    """The figures of a run where it stands. The model's weights are those of the last step made, `step`.
+    """The figures of a run where it stands. The model's weights are those of the last step made, `step`,
+    or an average up to it (`averaging`).
 
     `validation` is the latest evaluation, `best` the lowest bits per byte with its checkpoint; None before the first.
     `prolonged`: after which steps the run was given more.
@@ -39,6 +40,7 @@ def summarise(trainer: "Trainer", command: str | None) -> dict[str, Any]:
         "command": command,
         "started_from": _start(trainer),
         "seed": trainer.spec.seed,
+        "averaging": trainer.spec.averaging and trainer.spec.averaging.model_dump(),
         "prolonged": trainer.lengths.plain(),
         "spikes": standing.guard and {"count": standing.guard.count, "latest": standing.guard.spikes},
         "data": {

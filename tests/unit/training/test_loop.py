@@ -6,6 +6,7 @@ import signal
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from linnet.core.errors import UserError
 from linnet.core.seal import read_sealed, write_sealed
@@ -100,6 +101,35 @@ def test_a_run_with_muon_goes_on_bit_for_bit_and_tells_its_share(tmp_path, tiny_
     assert len(shares) == 6 and all(0 < share < 1 for share in shares)
     assert min(shares) <= summary["orthogonalising_share"] <= max(shares)
     assert "orthogonalising_share" not in _metrics(tmp_path / "straight")[0]
+
+
+@pytest.mark.parametrize("averaging", [{"kind": "ema", "decay": 0.9}, {"kind": "mean", "share": 0.5}])
+def test_a_run_with_averaged_weights_goes_on_bit_for_bit(tmp_path, tiny_run, tiny_data, averaging):
+    run = tiny_run(averaging=averaging)
+    summary = train(run, tmp_path / "straight").summary
+    for stop_at in (1, 5, 9):
+        train(run, tmp_path / "stopped", Recorder(stop_at))
+    train(run, tmp_path / "stopped")
+    assert _same(tmp_path / "straight", tmp_path / "stopped")
+    train(tiny_run(), tmp_path / "plain")
+    losses = [[line["loss"] for line in _metrics(tmp_path / name)] for name in ("straight", "plain")]
+    assert losses[0] == losses[1] and _weights(tmp_path / "straight") != _weights(tmp_path / "plain")
+    last = load_file(tmp_path / "straight" / "checkpoints" / "step-00000012" / "optimiser.safetensors")
+    trained = load_decoder(tmp_path / "plain" / "model").state_dict()
+    assert all(torch.equal(last[f"{name}/trained_weight"], tensor) for name, tensor in trained.items())
+    assert summary["averaging"]["kind"] == averaging["kind"]
+    assert _evaluated(tmp_path / "straight" / "model", tiny_data) == {
+        key: value for key, value in summary["validation"].items() if key != "step"
+    }
+
+
+def _evaluated(model, folder):
+    """What the model folder comes to on the validation set of a tiny run."""
+    data = TokenData.open(folder)
+    sequence, end_id = data.split("validation"), data.tokenizer.end_id
+    windows = validation_windows(sequence, document_windows(sequence, end_id, 16), end_id, 2, 128)
+    token_bytes = torch.from_numpy(data.tokenizer.token_bytes())
+    return evaluate(load_decoder(model), windows, token_bytes, calibration_tokens(data, "train", 16)).figures()
 
 
 @pytest.mark.parametrize("stop_at", [4, 12])
@@ -223,11 +253,7 @@ def test_the_run_folder_holds_what_it_promises(tmp_path, tiny_run, tiny_data):
 @pytest.mark.parametrize("mixer", ["attention", "plga"])
 def test_the_validation_figures_are_those_of_the_saved_model(tmp_path, tiny_run, tiny_data, mixer):
     result = train(tiny_run(mixer), tmp_path)
-    data = TokenData.open(tiny_data)
-    sequence, end_id = data.split("validation"), data.tokenizer.end_id
-    windows = validation_windows(sequence, document_windows(sequence, end_id, 16), end_id, 2, 128)
-    token_bytes = torch.from_numpy(data.tokenizer.token_bytes())
-    found = evaluate(load_decoder(result.model), windows, token_bytes, calibration_tokens(data, "train", 16)).figures()
+    found = _evaluated(result.model, tiny_data)
     assert found == {k: v for k, v in result.summary["validation"].items() if k != "step"}
     assert ("leak" in found) == (mixer == "plga")
 

@@ -2,8 +2,11 @@ import pytest
 import torch
 
 from linnet.core.errors import UserError
+from linnet.model.decoder import Decoder
 from linnet.training import machine
 from linnet.training.machine import check_memory, choose_precision, peak_flops_per_s, peak_memory_bytes, threads
+from linnet.training.optimiser import build_optimiser, optimiser_tensors
+from linnet.training.sections import OptimiserSpec
 from linnet.training.spec import TrainingSpec
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -67,6 +70,36 @@ def test_a_batch_that_does_not_fit_is_told_how_many_would(tiny_run, monkeypatch)
     check_memory(tiny_run(batch_size=most).resolved(), CPU, torch.float32)
     with pytest.raises(UserError):
         check_memory(tiny_run(batch_size=2 * most).resolved(), CPU, torch.float32)
+
+
+def _least_bytes(run, monkeypatch):
+    """The least memory with which a run is begun."""
+    low, high = 0, 1 << 30
+    while high - low > 1:
+        middle = (low + high) // 2
+        monkeypatch.setattr(machine, "available_bytes", lambda device, free=middle: free)
+        try:
+            check_memory(run.resolved(), CPU, torch.float32)
+            high = middle
+        except UserError:
+            low = middle
+    return high
+
+
+def test_what_optimiser_and_average_keep_is_counted(tiny_run, monkeypatch):
+    """To the byte: the tensors of their states, but for the counts of steps."""
+    plain = _least_bytes(tiny_run(), monkeypatch)
+    adamw = 2 * 4 * sum(parameter.numel() for parameter in Decoder(tiny_run().model).parameters())
+    for every in (1, 2):
+        optimiser = {"kind": "muon", "muon": {"every": every}}
+        decoder = Decoder(tiny_run().model)
+        made = build_optimiser(OptimiserSpec(**optimiser), decoder)
+        for parameter in decoder.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        made.step()
+        held = sum(t.nbytes for t in optimiser_tensors(made, decoder).values() if t.dim())
+        assert _least_bytes(tiny_run(optimiser=optimiser), monkeypatch) - plain == held - adamw
+    assert _least_bytes(tiny_run(averaging={}), monkeypatch) - plain == adamw // 2
 
 
 def test_a_model_of_which_one_sequence_does_not_fit_is_told(tiny_run, monkeypatch):

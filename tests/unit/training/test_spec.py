@@ -56,6 +56,8 @@ def test_the_resolved_configuration_reads_back_as_itself():
         ("training.optimiser.muon.every=2", ["training.optimiser", "muon: goes with kind: muon"]),
         ("training.schedule.decay_share=0.5", ["training.schedule", "decay_share: 0.5: goes with kind: stable"]),
         ("training.z_loss=-1", ["training.z_loss", "-1", "greater than or equal to 0"]),
+        ("training.averaging.share=0.5", ["training.averaging", "share: 0.5: goes with kind: mean"]),
+        ("training.averaging.kind=best", ["training.averaging.kind", "'best'", "'ema' or 'mean'"]),
         ("training.clip.by=size", ["training.clip.by", "'size'", "'norm', 'value' or 'none'"]),
         ("training.precision=float8", ["training.precision", "'float8'", "'auto', 'float32' or 'bfloat16'"]),
         ("training.evaluate.operator_from=me", ["training.evaluate.operator_from", "'me'", "'train' or 'empty'"]),

@@ -239,19 +239,19 @@ def _end(path: Path) -> Checkpoint:
 def _differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> int:
     """Values whose bits are not the same; all of a tensor that only one of the two has."""
     alone = one.keys() ^ other.keys()
-    count = sum((one | other)[name].numel() for name in alone)
+    count: int = sum((one | other)[name].numel() for name in alone)
     for name in one.keys() & other.keys():
         if one[name].shape != other[name].shape or one[name].dtype != other[name].dtype:
             count += one[name].numel()
         else:
             bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one[name], other[name])]
             unequal = (bits[0] != bits[1]).reshape(-1, one[name].element_size())
-            count += int(unequal.any(dim=1).sum())
+            count += int(unequal.any(dim=1).sum().item())
     return count
 
 
 def _unequal(one: list[Any], other: list[Any]) -> int:
-    return sum(a != b for a, b in zip(one, other, strict=False)) + abs(len(one) - len(other))
+    return sum(bool(a != b) for a, b in zip(one, other, strict=False)) + abs(len(one) - len(other))
 
 
 def _unmeasured(plain: Any) -> Any:

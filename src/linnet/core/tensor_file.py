@@ -50,7 +50,7 @@ def read_tensors(
     try:
         with safe_open(path, framework="pt") as file:
             notes = file.metadata() or {}
-        tensors = load_file(path)
+        tensors = _load(path)
     except SafetensorError as error:
         raise UserError(f"{path}: {otherwise} ({error})") from error
     except PermissionError as error:
@@ -61,6 +61,17 @@ def read_tensors(
     if found is not None and found != _seal(tensors, notes):
         raise UserError(f"{path}: {ALTERED}; expected it unchanged")
     return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def _load(path: str | Path) -> dict[str, Tensor]:
+    """The tensors; `OSError` also where PyTorch, which maps the file, says in words that the machine could not."""
+    try:
+        return load_file(path)
+    except RuntimeError as error:
+        code = re.search(r"unable to open file .*\((\d+)\)", str(error))
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
 
 
 def _seal(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:

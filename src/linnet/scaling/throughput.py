@@ -15,9 +15,10 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
 from linnet.training.finished import training_flops_per_token
-from linnet.training.machine import choose_precision, peak_flops_per_s
+from linnet.training.machine import peak_flops_per_s
 from linnet.training.objective import next_token_loss
 from linnet.training.optimiser import build_optimiser
+from linnet.training.precision import measured_precision, stated_precision
 from linnet.training.spec import TrainingSpec
 from linnet.training.step import Stepper
 
@@ -42,7 +43,8 @@ class Throughput:
 
 def guessed_flops_per_s(device: torch.device) -> float:
     """Roughly, from one large product."""
-    return SHARE_OF_PEAK * peak_flops_per_s(device, choose_precision(TrainingSpec(), device))
+    stated = stated_precision(TrainingSpec(), device)
+    return SHARE_OF_PEAK * peak_flops_per_s(device, torch.float32 if stated is None else stated.dtype)
 
 
 def most_parameters(device: torch.device, context_length: int) -> float:
@@ -82,8 +84,9 @@ def _stepper(model: ModelSpec, rows: int, device: torch.device) -> tuple[Stepper
         tokens = torch.randint(model.vocab_size, (rows, model.context_length + 1))
     bytes_V = torch.ones(model.vocab_size, dtype=torch.int64, device=device)
     optimiser = build_optimiser(spec.optimiser, decoder)
-    stepper = Stepper(decoder, next_token_loss, optimiser, spec.clip, choose_precision(spec, device), bytes_V)
-    return stepper, (tokens[:, :-1], tokens[:, 1:].contiguous())
+    batch = tokens[:, :-1], tokens[:, 1:].contiguous()
+    precision = stated_precision(spec, device) or measured_precision(decoder, next_token_loss, batch)
+    return Stepper(decoder, next_token_loss, optimiser, spec.clip, precision.dtype, bytes_V), batch
 
 
 def _timed_s(take_step: Stepper, batch: tuple[torch.Tensor, torch.Tensor], device: torch.device) -> float:

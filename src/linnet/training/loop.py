@@ -36,12 +36,13 @@ from linnet.training.checkpoint import (
     save_checkpoint,
 )
 from linnet.training.guard import GuardStanding, SpikeError, back, goes_back, judge, skip
-from linnet.training.machine import check_memory, choose_precision, peak_flops_per_s, peak_memory_bytes, threads
+from linnet.training.machine import check_memory, peak_flops_per_s, peak_memory_bytes, threads
 from linnet.training.objective import Objective, checked_penalties, next_token_loss
 from linnet.training.on_data import changed_vocabulary, check_data, fitted, manifest_hash, training_batches
 from linnet.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
 from linnet.training.out_of_memory import too_large
 from linnet.training.pace import Pace
+from linnet.training.precision import measured_precision, stated_precision, too_short_to_measure
 from linnet.training.prolonged import Lengths
 from linnet.training.prolonged import told as prolonged
 from linnet.training.record import RunFolder
@@ -121,6 +122,7 @@ def train(
         if run.model.vocab_size != asked.model.vocab_size:
             watch.note(changed_vocabulary(asked, run))
         folder.start(run)
+        trainer.keep_precision()
         trainer.resume()
         trainer.run_steps()
         return RunResult(folder.path, trainer.finish(command), stop.signal)
@@ -137,8 +139,8 @@ class Trainer:
         assert spec.steps is not None and spec.context_length is not None, "an unresolved run"
         self.steps, self.context_length = spec.steps, spec.context_length
         self.device = resolve_device(spec.device, "training.device")
-        self.precision = choose_precision(spec, self.device)
-        check_memory(run, self.device, self.precision)
+        stated = stated_precision(spec, self.device) or folder.precision() or too_short_to_measure(run)
+        check_memory(run, self.device, torch.bfloat16 if stated is None else stated.dtype)
         self.batches = training_batches(data, spec)
         self.validation = data.split("validation")
         self.validation_windows = document_windows(self.validation, data.tokenizer.end_id, self.context_length)
@@ -146,26 +148,34 @@ class Trainer:
         self.token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(self.device)
         begun = bool(checkpoint_steps(folder.checkpoints))
         self.decoder = (unfilled_decoder(run) if begun else first_decoder(run, data)).to(self.device)
-        self.optimiser = build_optimiser(spec.optimiser, self.decoder, self.precision)
-        self.averaging = Averaging(spec.averaging, self.decoder)
         settings: dict[str, Any] = {"penalties": checked_penalties(self.decoder, spec.penalties)}
         if spec.z_loss:
             settings["z_loss"] = spec.z_loss
         if spec.documents == "apart":
             settings["end_id"] = data.tokenizer.end_id
         objective = partial(objective, **{name: value for name, value in settings.items() if value not in ({}, None)})
+        self.precision = stated or measured_precision(self.decoder, objective, self.batches.batch(0))
         objective = torch.compile(objective) if spec.compile else objective
+        dtype = self.precision.dtype
+        self.optimiser = build_optimiser(spec.optimiser, self.decoder, dtype)
+        self.averaging = Averaging(spec.averaging, self.decoder)
         self.take_step = Stepper(
-            self.decoder, objective, self.optimiser, spec.clip, self.precision, self.token_bytes_V, self._judge
+            self.decoder, objective, self.optimiser, spec.clip, dtype, self.token_bytes_V, self._judge
         )
         flops_per_token = 3 * model_cost(run.model).flops_per_token(self.context_length, with_head=True)
-        self.peak_tokens_per_s = peak_flops_per_s(self.device, self.precision) / flops_per_token
+        self.peak_tokens_per_s = peak_flops_per_s(self.device, dtype) / flops_per_token
         self.standing = self._first_standing()
         self.steadiness = Steadiness(torch.get_num_threads())
         self.lengths = Lengths(self.steps)
         self.saved: tuple[int, bool] | None = None
         self.pace = Pace(0.0)
         self.curves_due_s = time.monotonic() + CURVES_PAUSE_S
+
+    def keep_precision(self) -> None:
+        """Say which precision was measured to be the faster, and keep it with the run."""
+        if self.precision.measured and self.folder.precision() is None:
+            self.watch.note(f"precision {self.precision}")
+            self.folder.keep_precision(self.precision)
 
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one; what lies after it is removed."""

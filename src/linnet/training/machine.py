@@ -13,7 +13,7 @@ from linnet.core.errors import UserError
 from linnet.core.memory import available_bytes
 from linnet.model.cost import model_cost
 from linnet.present.numbers import decimal
-from linnet.training.spec import RunSpec, TrainingSpec
+from linnet.training.spec import RunSpec
 
 TOKEN_BYTES = 16
 """Of a batch: input and target, 64 bits each."""
@@ -22,18 +22,6 @@ PEAK_BUDGET_S = 0.15
 PEAK_WIDTHS = {"cpu": 1024, "cuda": 8192}
 MOST_THREADS_PER_PROCESSOR = 16
 """More gain nothing, and far more end the process: the system refuses them, and PyTorch does not expect it."""
-
-
-def choose_precision(spec: TrainingSpec, device: torch.device) -> torch.dtype:
-    """The precision of the products: as asked for; `auto` is bfloat16 on a CUDA device that has it, else float32.
-
-    On a CPU bfloat16 is worth it only with AVX512-BF16 or AMX, and only for wide layers: there, steps of models of a
-    million parameters took 0.6 to 0.9 of the time of float32, those of a tenth of the size up to 1.5 of it.
-    """
-    if spec.precision != "auto":
-        return torch.bfloat16 if spec.precision == "bfloat16" else torch.float32
-    native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.bfloat16 if native else torch.float32
 
 
 def check_memory(run: RunSpec, device: torch.device, precision: torch.dtype) -> None:
@@ -103,13 +91,14 @@ def peak_flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
     Its own memory does not count in `peak_memory_bytes` of a GPU.
     """
     width = PEAK_WIDTHS[device.type]
-    fastest_s = _fastest_product_s(width, device, dtype)
+    fastest_s = fastest_product_s(width, device, dtype)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     return 2 * width**3 / fastest_s
 
 
-def _fastest_product_s(width: int, device: torch.device, dtype: torch.dtype) -> float:
+def fastest_product_s(width: int, device: torch.device, dtype: torch.dtype) -> float:
+    """The shortest time of a product of two square matrices, of several."""
     a, b = (torch.full((width, width), 0.5, device=device, dtype=dtype) for _ in range(2))
     a @ b
     times_s: list[float] = []

@@ -1,8 +1,8 @@
 """The run folder: what a run leaves behind, and what makes it go on.
 
 `config.yaml` (resolved), `files.json` (hashes of the files that the model began with, where there are any),
-`prolonged.json` (where it was given more steps), `metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model
-folder with the weights of the last step.
+`prolonged.json` (where it was given more steps), `precision.json` (where that was measured),
+`metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model folder with the weights of the last step.
 """
 
 import json
@@ -26,6 +26,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.store import MODEL, RUN, write_model
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.figures import Line, Summary, told
+from linnet.training.precision import Precision
 from linnet.training.prolonged import (
     PROLONGED,
     Lengths,
@@ -41,6 +42,8 @@ from linnet.training.start import OPERATOR, START_FROM, begun_with, leaves
 CONFIG, FILES, METRICS, CURVES, CHECKPOINTS, LOCK = (
     "config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", ".lock",
 )  # fmt: skip
+
+PRECISION = "precision.json"
 
 STEPS = "training.steps"
 
@@ -67,7 +70,7 @@ class RunFolder:
 
         Its data may have moved; a file that it began with is its content, however it is named.
         """
-        for name in (CONFIG, FILES, PROLONGED, METRICS, DAMAGED, CURVES, CHECKPOINTS, MODEL):
+        for name in (CONFIG, FILES, PROLONGED, PRECISION, METRICS, DAMAGED, CURVES, CHECKPOINTS, MODEL):
             refuse_link(self.path / name)
         if (self.path / CONFIG).is_file():
             known = self.configuration()
@@ -115,6 +118,20 @@ class RunFolder:
         if files and not (self.path / FILES).is_file() and not checkpoint_steps(self.checkpoints):
             write_sealed(self.path / FILES, {field: sha256_of(file) for field, file in files.items()})
 
+    def precision(self) -> Precision | None:
+        """What was chosen for a run that leaves it to the machine; None for one that has not begun, or says it itself.
+
+        A run that began before there was a choice goes on in float32.
+        """
+        path = self.path / PRECISION
+        if path.is_file():
+            return Precision.parse(read_sealed(path), str(path))
+        return Precision(name="float32", reason="as it began") if checkpoint_steps(self.checkpoints) else None
+
+    def keep_precision(self, precision: Precision) -> None:
+        """Let the run go on in the precision that it begins with, on whatever machine."""
+        write_sealed(self.path / PRECISION, precision.model_dump())
+
     def as_long_as(self, asked: RunSpec, run: RunSpec) -> RunSpec:
         """The resolved `run` that was asked for; where the one in the folder is prolonged, or was, with its warm-up."""
         if not (self.path / CONFIG).is_file():
@@ -157,8 +174,11 @@ class RunFolder:
 
     def hashes(self) -> dict[str, str]:
         """By field, the SHA-256 of the files that the run began with."""
-        known = read_sealed(self.path / FILES) if (self.path / FILES).is_file() else {}
-        return dict(known)
+        path = self.path / FILES
+        known = read_sealed(path) if path.is_file() else {}
+        if not isinstance(known, dict) or not all(isinstance(value, str) for value in known.values()):
+            raise UserError(f"{path}: expected a hash for each file that the run began with")
+        return known
 
     def _compare_by_content(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         """Let the same file under another name be the same value; tell different files of one name apart.

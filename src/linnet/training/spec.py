@@ -42,7 +42,8 @@ class TrainingSpec(Spec):
     dag: the regulariser of a model with plga layers; null for none. guard: what becomes of loss spikes; null: nothing,
     but one that is not finite ends the run.
     precision: of the products; weights, moments and sums are float32. `auto` is bfloat16 on a CUDA device that has
-    it, else float32 (`machine.choose_precision` says why). threads: null leaves the choice to PyTorch.
+    it; on a processor the faster of the two, which is measured when the run begins and kept with it
+    (`training.precision`). threads: null leaves the choice to PyTorch.
     """
 
     batch_size: Extent = 8

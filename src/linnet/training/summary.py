@@ -78,7 +78,8 @@ def _machine(trainer: "Trainer") -> dict[str, Any]:
     device = trainer.device
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        "precision": str(trainer.precision).removeprefix("torch."),
+        "precision": trainer.precision.name,
+        "precision_reason": trainer.precision.reason,
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -4,21 +4,11 @@ import torch
 from linnet.core.errors import UserError
 from linnet.model.decoder import Decoder
 from linnet.training import machine
-from linnet.training.machine import check_memory, choose_precision, peak_flops_per_s, peak_memory_bytes, threads
+from linnet.training.machine import check_memory, peak_flops_per_s, peak_memory_bytes, threads
 from linnet.training.optimiser import build_optimiser, optimiser_tensors
 from linnet.training.sections import OptimiserSpec
-from linnet.training.spec import TrainingSpec
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-
-
-def test_precision_is_what_is_asked_for_and_bfloat16_where_a_gpu_has_it(monkeypatch):
-    assert choose_precision(TrainingSpec(precision="bfloat16"), CPU) == torch.bfloat16
-    assert choose_precision(TrainingSpec(precision="float32"), CUDA) == torch.float32
-    assert choose_precision(TrainingSpec(), CPU) == torch.float32
-    for native, expected in ((True, torch.bfloat16), (False, torch.float32)):
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, native=native: native)
-        assert choose_precision(TrainingSpec(), CUDA) == expected
 
 
 def test_threads_are_put_back():
@@ -41,7 +31,7 @@ def test_threads_beyond_the_machine_are_refused_before_they_are_made(monkeypatch
 
 def test_the_peak_is_two_flops_for_each_multiply_add_of_the_fastest_product(monkeypatch):
     monkeypatch.setattr(machine, "PEAK_WIDTHS", {"cpu": 64})
-    monkeypatch.setattr(machine, "_fastest_product_s", lambda width, device, dtype: 0.5)
+    monkeypatch.setattr(machine, "fastest_product_s", lambda width, device, dtype: 0.5)
     assert peak_flops_per_s(CPU, torch.float32) == 2 * 64**3 / 0.5
 
 

@@ -55,7 +55,7 @@ def test_the_recipe_of_ted_is_the_published_one():
     assert (training.steps, training.batch_size, training.accumulate, training.context_length) == (20_000, 4, 1, 2048)
     assert (training.windows, training.precision, training.dag) == ("stream", "float32", None)
     adamw = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "weight_decay_on": "all"}
-    assert training.optimiser.model_dump() == adamw
+    assert training.optimiser.model_dump().items() >= adamw.items() and training.optimiser.kind == "adamw"
     assert training.clip.model_dump() == {"by": "norm", "at": 1.0}
     assert (training.schedule.kind, training.schedule.warmup_steps) == ("cosine_squared", 2000)
     rates = {step: learning_rate(training.schedule, 1e-3, step, 20_000) for step in (0, 1000, 2000, 11_000, 20_000)}

@@ -232,6 +232,13 @@ def test_a_changed_configuration_is_refused(tmp_path, tiny_run):
     folder.check(tiny_run(steps=13).resolved())
 
 
+@pytest.mark.parametrize("content", ["null", "[1]", '{"start_from": 1}'])
+def test_a_file_of_hashes_that_holds_none_is_refused(tmp_path, content):
+    (tmp_path / "files.json").write_text(content)
+    with pytest.raises(UserError, match=r"files\.json: expected a hash for each file"):
+        RunFolder(tmp_path).hashes()
+
+
 @pytest.mark.parametrize("name", ["config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", "model"])
 def test_nothing_is_written_through_a_link(tmp_path, tiny_run, name):
     (tmp_path / "run").mkdir()

@@ -167,12 +167,16 @@ def _check_found(spec: SpaceSpec, described: Sequence[BlockSpec], refused: list[
 
 
 def _check_together(described: Sequence[BlockSpec], common: ModelSpec, origin: str) -> None:
-    """`UserError` where some blocks cannot stand in one model with others."""
+    """`UserError` where some blocks cannot stand in one model with others, or what they cost depends on the others."""
     try:
         check_together(described, common.d_model, common.embedding.skip)
     except ValueError as error:
         _, _, problem = str(error).partition("].")
         raise UserError(f"{origin}: block.{problem}; blocks of a space must fit each other") from None
+    leaving = [block.mixer for block in described if block.mixer.leaves(block.width or common.d_model)]
+    if len({mixer.needs_left for mixer in leaving}) > 1:
+        fields = " and ".join(leaving[0].leaves(common.d_model))
+        raise UserError(f"{origin}: block.mixer.{fields}: learned in some choices and fixed in others; choose one")
 
 
 def _check_fields(spec: SpaceSpec, origin: str) -> None:

@@ -230,6 +230,15 @@ class SublayerSpec(Spec, ABC):
         """
         return {}
 
+    @property
+    def needs_left(self) -> bool:
+        """Whether its gradients need what an earlier layer left."""
+        return False
+
+    def cost_of_left(self, place: Place) -> Cost:
+        """What training keeps more of it, where it is the first to leave values and later gradients need them."""
+        return Cost()
+
     def check(self, width: int) -> None:
         """Raise `ValueError("field: value: what would be accepted")` where it does not fit the width."""
 

@@ -108,12 +108,26 @@ def model_cost(spec: ModelSpec) -> ModelCost:
         width = block.width or spec.d_model
         if block.norm.placement == "post" and block.norm.kind == "rms":
             blocks += _kept_alone(spec, index + 1, width)
-    blocks += projection_cost(width, spec.d_model)
+    blocks += projection_cost(width, spec.d_model) + _cost_of_left(spec)
     narrow = spec.embedding.width or spec.d_model
     if spec.head.tied:
         blocks += projection_cost(spec.d_model, narrow)
     head_matrix = (narrow if spec.head.tied else spec.d_model, spec.vocab_size)
     return ModelCost(_embedding_cost(spec), blocks, _head_cost(spec, *head_matrix), head_matrix, spec.head.tied)
+
+
+def _cost_of_left(spec: ModelSpec) -> Cost:
+    """What the first layer that leaves values for later ones keeps of them, where the gradients of one need them."""
+    leaving = [
+        (part, block.width or spec.d_model)
+        for block in spec.blocks
+        for part in (block.mixer, block.feed_forward)
+        if part is not None and part.leaves(block.width or spec.d_model)
+    ]
+    if not any(part.needs_left for part, _ in leaving):
+        return Cost()
+    first, width = leaving[0]
+    return first.cost_of_left(Place(width, spec.context_length))
 
 
 def block_cost(block: BlockSpec, spec: ModelSpec, first: int = 0) -> Cost:

@@ -83,7 +83,7 @@ def test_whatever_is_common_to_all_models(small_space, tokens: int, tied: bool, 
 def test_fields_of_training_recipes(small_space):
     """What they cost lies in the parts that have them."""
     mixers = [{"kind": "attention", "heads": 2, "kv_heads": 1, "query_key_norm": {}, "value_residual": {}}]
-    mixers += [{**mixers[0], "value_residual": {"learned": learned}, "window": 4} for learned in (True, False)]
+    mixers += [{**mixers[0], "query_key_norm": {"kind": kind}, "window": 4} for kind in ("rms", "layer")]
     feed_forward = {"kind": "mlp", "activation": "relu_squared"}
     model = {"embedding": {"skip": True}, "head": {"soft_cap": 30.0}, "initialisation": {"zero_outputs": True}}
     space = small_space(model=model, block={"width": 16, "mixer": mixers, "feed_forward": feed_forward})

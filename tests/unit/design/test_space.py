@@ -136,6 +136,19 @@ def test_a_described_model_is_the_one_that_was_chosen(small_space, data):
         ({"model": {"blocks": []}}, "small: model.blocks: is decided by blocks and block; leave it out"),
         ({"model": {"d_modl": 3}}, "small: model: d_modl: unknown key (value 3); did you mean d_model?"),
         ({"blocks": 0}, "small: blocks: 0: must be greater than 0"),
+        (
+            {
+                "block": {
+                    "mixer": {
+                        "kind": "attention",
+                        "head_dim": 4,
+                        "heads": 2,
+                        "value_residual": {"learned": [True, False]},
+                    }
+                }
+            },
+            "small: block.mixer.value_residual: learned in some choices and fixed in others; choose one",
+        ),
         ({"model": {"embedding": {"skip": True}}}, "small: block.width: 8: must be 16, that of the embedding, with"),
         (
             {"block": {"mixer": {"kind": "attention", "value_residual": {}}}},

@@ -275,6 +275,19 @@ def kept_by_the_last_norm(spec: ModelSpec, read_by_head: int) -> bool:
     return last.norm.placement == "post" and last.norm.kind == "rms" and len(widths) == 1
 
 
+FIXED_SHARES = {"kind": "attention", "heads": 1, "head_dim": 6, "rotary": None, "value_residual": {"learned": False}}
+KEPT_FOR_A_LATER_LAYER = ModelSpec.parse(
+    {
+        "vocab_size": VOCABULARY,
+        "d_model": 24,
+        "context_length": CONTEXT,
+        "blocks": [
+            {"mixer": {**FIXED_SHARES, "query_key_norm": {"kind": "rms"}}},
+            {"mixer": {**FIXED_SHARES, "value_residual": {"learned": True}}},
+        ],
+    },
+    "first values",
+)
 KEPT_BY_A_POST_NORM = ModelSpec.parse(
     {
         "vocab_size": VOCABULARY,
@@ -290,6 +303,7 @@ KEPT_BY_A_POST_NORM = ModelSpec.parse(
 @settings(max_examples=40, deadline=None)
 @given(descriptions(), st.integers(2, 4), st.integers(5, CONTEXT))
 @example(KEPT_BY_A_POST_NORM, 2, 5)
+@example(KEPT_FOR_A_LATER_LAYER, 2, 5)
 def test_any_description_predicts_what_training_keeps(spec: ModelSpec, sequences: int, tokens: int):
     """Of a single sequence less is copied."""
     tokens_BT = torch.randint(VOCABULARY, (sequences, tokens))

@@ -88,6 +88,18 @@ class AttentionSpec(MixerSpec):
         return {} if self.value_residual is None else {VALUE_RESIDUAL: self.widths(width)[1:]}
 
     @property
+    def needs_left(self) -> bool:
+        """Where it learns its share of them."""
+        return self.value_residual is not None and self.value_residual.learned
+
+    def cost_of_left(self, place: Place) -> Cost:
+        """With fixed shares: what learned ones would keep, the joint projection, unless it is kept anyway."""
+        assert self.value_residual is not None
+        learned = self.value_residual.model_copy(update={"learned": True})
+        costs = self.model_copy(update={"value_residual": learned}).cost(place), self.cost(place)
+        return Cost(kept_by_shape=(lambda *shape: costs[0].kept(*shape) - costs[1].kept(*shape),))
+
+    @property
     def out_has_bias(self) -> bool:
         """Whether the map behind the heads has a bias."""
         return self.bias if self.out_bias is None else self.out_bias

@@ -70,7 +70,8 @@ def train(
     (auto, float32, bfloat16); training.schedule.kind (cosine, cosine_squared, linear, constant, stable), .decay_share,
     .decay (one_minus_sqrt, linear), .warmup_steps or .warmup_share, .start_fraction, .final_fraction;
     training.averaging.kind (ema, mean), .decay, .share; training.clip.by (norm, value, none), .at; training.z_loss;
-    training.dag.a_lm, .a_p, .g; training.evaluate.every, .tokens, .operator_from (train, empty);
+    training.dag.a_lm, .a_p, .g; training.guard.action (skip, back), .of (loss, gradient_norm, either), .limit, .window,
+    .in_a_row; training.trackers (tensorboard, wandb); training.evaluate.every, .tokens, .operator_from (train, empty);
     training.checkpoint.every, .keep; training.log.every; and every field of the model. A PLDR-LLM trains with operators
     that are given instead of learned by --set model.operator=FILE|identity|random.
 

@@ -10,6 +10,7 @@ weights, moments and a few counters are the whole state: a run that is stopped a
 
 import math
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -54,6 +55,7 @@ from linnet.training.steadiness import Steadiness
 from linnet.training.step import Batch, NonFiniteError, Stepper, StepResult
 from linnet.training.stop import Stopped, StopRequest
 from linnet.training.summary import summarise
+from linnet.training.trackers import Trackers
 from linnet.training.watch import Progress, Watch
 
 CURVES_PAUSE_S = 30.0
@@ -123,8 +125,9 @@ def train(
             watch.note(changed_vocabulary(asked, run))
         folder.start(run)
         trainer.keep_precision()
-        trainer.resume()
-        trainer.run_steps()
+        with closing(trainer.trackers):
+            trainer.resume()
+            trainer.run_steps()
         return RunResult(folder.path, trainer.finish(command), stop.signal)
 
 
@@ -165,6 +168,7 @@ class Trainer:
         flops_per_token = 3 * model_cost(run.model).flops_per_token(self.context_length, with_head=True)
         self.peak_tokens_per_s = peak_flops_per_s(self.device, dtype) / flops_per_token
         self.standing = self._first_standing()
+        self.trackers = Trackers(spec.trackers, folder, run)
         self.steadiness = Steadiness(torch.get_num_threads())
         self.lengths = Lengths(self.steps)
         self.saved: tuple[int, bool] | None = None
@@ -205,7 +209,9 @@ class Trainer:
             self.standing = self._first_standing()
         step = self.standing.step
         discard_after(self.folder.checkpoints, step)
-        self.folder.metrics.cut(step if self.standing.closed else step - 1)
+        logged = step if self.standing.closed else step - 1
+        self.folder.metrics.cut(logged)
+        self.trackers.begin(logged)
 
     def run_steps(self) -> None:
         """Train to the end, or until a stop is requested; leave a checkpoint of the last step made."""
@@ -346,6 +352,7 @@ class Trainer:
         if evaluated:
             line["validation"] = progress.validation
         self.folder.metrics.append(line)
+        self.trackers.line(line)
         self.standing.meter = Meter()
         self.watch.line(line)
 

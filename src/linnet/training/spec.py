@@ -68,6 +68,7 @@ class TrainingSpec(Spec):
     evaluate: EvaluateSpec = EvaluateSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
     log: LogSpec = LogSpec()
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:

@@ -32,7 +32,7 @@ from linnet.model.store import WEIGHTS
 from linnet.present.progress import progress
 from linnet.training.checkpoint import Checkpoint, checkpoint_path, checkpoint_steps, load_newest
 from linnet.training.loop import BrokenDownError, train
-from linnet.training.record import RunFolder
+from linnet.training.record import PRECISION, RunFolder
 from linnet.training.spec import RunSpec
 from linnet.training.watch import Progress, Watch
 
@@ -93,10 +93,12 @@ def verify_resume(run: RunSpec, beside: Path, steps: int = STEPS, seed: int | No
     if steps < LEAST_STEPS:
         raise UserError(f"training.steps: {run.steps}: expected at least {LEAST_STEPS} for a kill between two of them")
     with _folder_beside(beside) as folder:
-        write_text(folder / "run.yaml", yaml.safe_dump(_prefix(run, steps).plain()))
+        asked = _in_its_precision(_prefix(run, steps), beside)
+        write_text(folder / "run.yaml", yaml.safe_dump(asked.plain()))
         straight, killed, damaged = (folder / name for name in ("straight", "killed", "truncated"))
         with progress("verify", 3 * steps) as advance:
             _carry_out(straight, steps, advance)
+            write_text(folder / "run.yaml", yaml.safe_dump(_in_its_precision(asked, straight).plain()))
             _carry_out(killed, steps, advance, _moment(steps, seed))
             killed_at = RunFolder(killed).metrics.tail()[-1]["step"]
             shutil.copytree(killed, damaged)
@@ -140,6 +142,15 @@ def _prefix(run: RunSpec, steps: int) -> RunSpec:
         "evaluate": training.evaluate.model_copy(update={"every": max(2, steps // 2)}),
     }
     return run.model_copy(update={"training": training.model_copy(update=every)})
+
+
+def _in_its_precision(run: RunSpec, path: Path) -> RunSpec:
+    """The run in the precision that was measured for it at `path`: a second measurement might choose the other one."""
+    if run.training.precision != "auto" or not (path / PRECISION).is_file():
+        return run
+    known = RunFolder(path).precision()
+    assert known is not None, "there is a file of it"
+    return run.model_copy(update={"training": run.training.model_copy(update={"precision": known.name})})
 
 
 class _Ends(Watch):

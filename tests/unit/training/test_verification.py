@@ -14,6 +14,7 @@ from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS
 from linnet.training import verification
 from linnet.training.checkpoint import MOMENTS, SUMMARY, checkpoint_path, checkpoint_steps
+from linnet.training.precision import Precision
 from linnet.training.record import RunFolder
 from linnet.training.verification import Compared, Verification, _differing, verify_resume
 
@@ -28,6 +29,14 @@ def test_a_killed_run_ends_the_same_and_nothing_is_left(tmp_path, tiny_run):
     assert min(each.count for each in found.compared) > 0
     assert list(tmp_path.iterdir()) == []
     assert json.loads(json.dumps(found.plain()))["same"]
+
+
+def test_a_measured_precision_is_measured_once(tmp_path, tiny_run):
+    run = tiny_run(steps=200)
+    assert verification._in_its_precision(run, tmp_path).training.precision == "auto"
+    RunFolder(tmp_path).keep_precision(Precision(name="bfloat16", reason="a test", measured=True))
+    assert verification._in_its_precision(run, tmp_path).training.precision == "bfloat16"
+    assert verification._in_its_precision(tiny_run(precision="float32"), tmp_path).training.precision == "float32"
 
 
 def test_a_run_that_does_not_go_on_as_it_was_is_told(tmp_path, tiny_run, monkeypatch):

@@ -82,9 +82,7 @@ class Layer(nn.Module):
         """`[B, T, W] -> [B, T, W]`; states of mixer and feed-forward; what the embedding gave, where it is read."""
         if view.record is not None:
             view.record.begin_layer()
-        if self.skip is not None:
-            assert embedded_BTW is not None
-            x_BTW = self.skip(x_BTW, embedded_BTW)
+        x_BTW = self.entered(x_BTW, embedded_BTW)
         mixer_state, feed_forward_state = states
         if not self.pre:
             x_BTW = self.mixer_norm(x_BTW + run(self.mixer, x_BTW, mixer_state, view))
@@ -97,6 +95,15 @@ class Layer(nn.Module):
             read_BTW = self.feed_forward_norm(before_BTW if self.parallel else x_BTW)
             x_BTW = x_BTW + run(self.feed_forward, read_BTW, feed_forward_state, view)
         return x_BTW
+
+
+    def entered(self, x_BTW: Tensor, embedded_BTW: Tensor | None) -> Tensor:
+        """What stands in the stream before its mixer: mixed with what the embedding gave, where that is read."""
+        if self.skip is None:
+            return x_BTW
+        assert embedded_BTW is not None
+        mixed_BTW: Tensor = self.skip(x_BTW, embedded_BTW)
+        return mixed_BTW
 
 
 class Block(nn.Module):

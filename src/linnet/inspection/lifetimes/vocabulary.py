@@ -135,6 +135,7 @@ def _contributions(decoder: Decoder, tokens_V: Tensor) -> tuple[Tensor, Tensor]:
     assert isinstance(block, Block) and isinstance(layer.mixer, DecayingMixer)
     if block.project is not None:
         x_1VD = block.project(x_1VD)
+    x_1VD = layer.entered(x_1VD, x_1VD)
     norms_1VN, rates_1VN = norms_and_rates(layer.mixer, layer.mixer_norm(x_1VD) if layer.pre else x_1VD)
     return norms_1VN[0], rates_1VN[0]
 

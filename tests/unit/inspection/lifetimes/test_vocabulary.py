@@ -31,6 +31,7 @@ MODELS = {
     "post": {"blocks": [{"mixer": TED, "norm": {"placement": "post"}}]},
     "narrow": {"blocks": [{"mixer": TED, "width": 8}]},
     "embedding": {"embedding": {"scale": True, "norm": {"kind": "layer"}}, "blocks": [{"mixer": {"kind": "ted"}}]},
+    "skip": {"embedding": {"skip": True}, "blocks": [{"repeat": 2, "mixer": TED}]},
     "mixed": {"blocks": [{"mixer": TED}, {"mixer": {"kind": "attention", "heads": 2}}]},
 }
 

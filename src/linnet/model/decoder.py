@@ -16,8 +16,9 @@ from linnet.layers.passes import check_view, run
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import NoState, State
 from linnet.layers.view import Counts, Record, View, at
+from linnet.model.embedding import Embedding
 from linnet.model.initialise import initialise
-from linnet.model.spec import BlockSpec, EmbeddingSpec, ModelSpec
+from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.model.state import DecoderState, counts
 from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear
@@ -25,36 +26,6 @@ from linnet.nn.scalar_mix import ScalarMix
 from linnet.ops.cross_entropy import TokenLoss, linear_cross_entropy
 from linnet.ops.linear import linear
 from linnet.ops.soft_cap import soft_capped
-
-
-class Embedding(nn.Module):
-    """Token ids to vectors, with positions where the description asks for them."""
-
-    def __init__(self, spec: EmbeddingSpec, vocab_size: int, d_model: int, context_length: int) -> None:
-        super().__init__()
-        width = spec.width or d_model
-        self.tokens = nn.Embedding(vocab_size, width)
-        self.project = Linear(width, d_model, bias=False) if width != d_model else None
-        learned = spec.positions == "learned"
-        self.positions = nn.Embedding(context_length, d_model) if learned else None
-        self.norm = spec.norm.build(d_model) if spec.norm else None
-        self.scale = d_model**0.5 if spec.scale else None
-
-    def forward(self, tokens_BT: Tensor, view: View) -> Tensor:
-        """`[B, T] -> [B, T, D]`; `ValueError` past the last learned position."""
-        x_BTD: Tensor = self.tokens(tokens_BT)
-        if self.project is not None:
-            x_BTD = self.project(x_BTD)
-        if self.scale is not None:
-            x_BTD = x_BTD * self.scale
-        if self.positions is not None:
-            length, known = tokens_BT.shape[1], self.positions.num_embeddings
-            if view.end(length) > known:
-                raise ValueError(f"{view.end(length)} tokens: the model's learned positions end at {known}")
-            x_BTD = x_BTD + self.positions(view.positions(length, tokens_BT.device))
-        if self.norm is not None:
-            x_BTD = self.norm(x_BTD)
-        return x_BTD
 
 
 class Layer(nn.Module):
@@ -95,7 +66,6 @@ class Layer(nn.Module):
             read_BTW = self.feed_forward_norm(before_BTW if self.parallel else x_BTW)
             x_BTW = x_BTW + run(self.feed_forward, read_BTW, feed_forward_state, view)
         return x_BTW
-
 
     def entered(self, x_BTW: Tensor, embedded_BTW: Tensor | None) -> Tensor:
         """What stands in the stream before its mixer: mixed with what the embedding gave, where that is read."""

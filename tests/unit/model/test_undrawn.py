@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from linnet.model.decoder import Decoder, Embedding
+from linnet.model.decoder import Decoder
+from linnet.model.embedding import Embedding
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, save_decoder
 from linnet.model.undrawn import decoder_of, shapes_only

@@ -1,0 +1,40 @@
+"""From token ids to the vectors that the first layer reads.
+
+Legend: `B` batch, `T` tokens of the chunk, `D` model width.
+"""
+
+from torch import Tensor, nn
+
+from linnet.layers.view import View
+from linnet.model.spec import EmbeddingSpec
+from linnet.nn.linear import Linear
+
+
+class Embedding(nn.Module):
+    """Token ids to vectors, with positions where the description asks for them."""
+
+    def __init__(self, spec: EmbeddingSpec, vocab_size: int, d_model: int, context_length: int) -> None:
+        super().__init__()
+        width = spec.width or d_model
+        self.tokens = nn.Embedding(vocab_size, width)
+        self.project = Linear(width, d_model, bias=False) if width != d_model else None
+        learned = spec.positions == "learned"
+        self.positions = nn.Embedding(context_length, d_model) if learned else None
+        self.norm = spec.norm.build(d_model) if spec.norm else None
+        self.scale = d_model**0.5 if spec.scale else None
+
+    def forward(self, tokens_BT: Tensor, view: View) -> Tensor:
+        """`[B, T] -> [B, T, D]`; `ValueError` past the last learned position."""
+        x_BTD: Tensor = self.tokens(tokens_BT)
+        if self.project is not None:
+            x_BTD = self.project(x_BTD)
+        if self.scale is not None:
+            x_BTD = x_BTD * self.scale
+        if self.positions is not None:
+            length, known = tokens_BT.shape[1], self.positions.num_embeddings
+            if view.end(length) > known:
+                raise ValueError(f"{view.end(length)} tokens: the model's learned positions end at {known}")
+            x_BTD = x_BTD + self.positions(view.positions(length, tokens_BT.device))
+        if self.norm is not None:
+            x_BTD = self.norm(x_BTD)
+        return x_BTD

@@ -5,6 +5,7 @@ import json
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from linnet.core.scatter import LIMIT, Others, remedy, scatter
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -36,18 +39,29 @@ class Contest:
             "highest": round(max(ratios), 3),
             "ours_median_s": round(statistics.median(self.ours_s), 5),
             "other_median_s": round(statistics.median(self.other_s), 5),
+            "scatter": round(self.scatter, 3),
         }
+
+    @property
+    def scatter(self) -> float:
+        """How far the slow runs of either lie above its median (`linnet.core.scatter`)."""
+        return max(scatter(self.ours_s), scatter(self.other_s))
 
 
 def contest(ours: Callable[[], object], other: Callable[[], object], runs: int = 5, warm_up: int = 1) -> Contest:
     """Time the two in turn, so that a slow moment of the machine meets both."""
     for _ in range(warm_up):
         ours(), other()
-    times: tuple[list[float], list[float]] = ([], [])
+    others, times = Others(), tuple[list[float], list[float]](([], []))
     for _ in range(runs):
         for of_one, run in zip(times, (ours, other), strict=True):
             of_one.append(elapsed_s(run))
-    return Contest(*times)
+    found = Contest(*times)
+    if found.scatter > LIMIT:
+        helps = "or measure again with fewer threads (--threads)"
+        said = f"the slow runs take over {found.scatter:.1f} times the median; {remedy(others.processors(), helps)}"
+        print(f"note: the machine is busy: {said}", file=sys.stderr)
+    return found
 
 
 def elapsed_s(run: Callable[[], object]) -> float:

@@ -49,6 +49,11 @@ class Others:
         return time.monotonic(), sum(found) - idle - guests, time.process_time()
 
 
+def crowded(others: float, threads: int) -> bool:
+    """Whether there are fewer processors than others use and so many threads want: then all times are longer alike."""
+    return others >= NOTICED and others + threads > (os.cpu_count() or 1) + NOTICED
+
+
 def remedy(others: float, remedies: str) -> str:
     """What other programs have to do with it, and what helps: `remedies`, where they have."""
     if others < NOTICED:

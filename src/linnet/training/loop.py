@@ -169,7 +169,7 @@ class Trainer:
         self.peak_tokens_per_s = peak_flops_per_s(self.device, dtype) / flops_per_token
         self.standing = self._first_standing()
         self.trackers = Trackers(spec.trackers, folder, run)
-        self.steadiness = Steadiness(torch.get_num_threads())
+        self.steadiness = Steadiness(torch.get_num_threads(), self.device.type == "cpu")
         self.lengths = Lengths(self.steps)
         self.saved: tuple[int, bool] | None = None
         self.pace = Pace(0.0)

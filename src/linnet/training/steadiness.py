@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from linnet.core.scatter import LIMIT, Others, remedy, scatter
+from linnet.core.scatter import LIMIT, Others, crowded, remedy, scatter
 from linnet.present import numbers
 
 FIRST_STEPS = 5
@@ -18,8 +18,9 @@ WAIT_SHARE, LEAST_WAIT_S = 0.1, 2e-3
 class Steadiness:
     """Judges the steps of this process, stretch by stretch; each thing is said once."""
 
-    def __init__(self, threads: int) -> None:
-        self._threads, self._before = threads, FIRST_STEPS
+    def __init__(self, threads: int, on_processors: bool = True) -> None:
+        """threads: that compute. on_processors: they take the steps, not a GPU."""
+        self._threads, self._on_processors, self._before = threads, on_processors, FIRST_STEPS
         self._said: set[str] = set()
         self._begin()
 
@@ -49,14 +50,13 @@ class Steadiness:
     def _found(self) -> Iterator[tuple[str, str]]:
         computed_s = [step - wait for step, wait in zip(self._steps_s, self._waits_s, strict=True)]
         scattered = scatter(computed_s)
-        if scattered > LIMIT:
+        others = self._others.processors()
+        if scattered > LIMIT or (self._on_processors and crowded(others, self._threads)):
+            median = numbers.duration(sorted(computed_s)[len(computed_s) // 2])
+            steps = f"a tenth of {len(computed_s)} steps took over {scattered:.1f} times the median of {median}"
             helps = f"or train with fewer threads than {self._threads} (training.threads)"
-            yield (
-                "busy",
-                f"note: the machine is busy: a tenth of {len(computed_s)} steps took over {scattered:.1f} times the"
-                f" median of {numbers.duration(sorted(computed_s)[len(computed_s) // 2])};"
-                f" {remedy(self._others.processors(), helps)}",
-            )
+            helps = "or wait for their end" if self._threads == 1 else helps
+            yield "busy", f"note: the machine is busy: {steps}; {remedy(others, helps)}"
         share, wait_s = sum(self._waits_s) / sum(self._steps_s), sum(self._waits_s) / len(self._waits_s)
         if share > WAIT_SHARE and wait_s > LEAST_WAIT_S:
             yield (

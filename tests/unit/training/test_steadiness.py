@@ -1,5 +1,6 @@
 """A busy machine and late data are noticed, once; a quiet one is not accused."""
 
+import os
 import random
 
 import pytest
@@ -12,11 +13,16 @@ from linnet.training.watch import Watch
 
 @pytest.fixture(autouse=True)
 def others(monkeypatch):
+    """What other programs use, in a list."""
+    found = [0.0]
+
     class Known:
         def processors(self):
-            return 1.3
+            return found[0]
 
     monkeypatch.setattr(steadiness, "Others", Known)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    return found
 
 
 def _said(times_s, waited_s=0.0):
@@ -24,7 +30,20 @@ def _said(times_s, waited_s=0.0):
     return [text for seconds in times_s for text in judged.add(seconds, waited_s)]
 
 
-def test_a_busy_machine_is_said_once_with_the_remedy():
+def test_steps_that_are_all_longer_alike_are_said_by_what_others_use(others):
+    steady = [0.5] * 200
+    others[0] = 1.3
+    (said,) = _said(steady)
+    assert "the machine is busy" in said and "1.3 of 2 processors: end them, or train with fewer threads" in said
+    assert [text for seconds in steady for text in Steadiness(2, on_processors=False).add(seconds, 0.0)] == []
+    others[0] = 0.2
+    assert _said(steady) == []
+    others[0] = 1.0
+    assert [text for seconds in steady for text in Steadiness(1).add(seconds, 0.0)] == []
+
+
+def test_a_busy_machine_is_said_once_with_the_remedy(others):
+    others[0] = 1.3
     slow = ([0.5] * 4 + [1.2]) * 60
     (said,) = _said([9.0] * FIRST_STEPS + slow)
     assert said.startswith("note: the machine is busy: a tenth of 20 steps took over 2.4 times the median of 0.50 s;")

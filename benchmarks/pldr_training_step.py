@@ -23,6 +23,7 @@ from linnet.model.fixed import operators_for, with_fixed_operators
 from linnet.model.spec import ModelSpec
 from linnet.training.objective import next_token_loss
 from linnet.training.optimiser import build_optimiser
+from linnet.training.parallel import Parallel
 from linnet.training.sections import ClipSpec, DagSpec, OptimiserSpec
 from linnet.training.step import Stepper
 
@@ -49,7 +50,7 @@ def stepper(kind: str) -> Callable[[], object]:
     objective = partial(next_token_loss, penalties=penalties)
     optimiser = build_optimiser(OptimiserSpec(lr=1e-6), decoder)
     token_bytes_V = torch.ones(decoder.spec.vocab_size, dtype=torch.int64)
-    step = Stepper(decoder, objective, optimiser, ClipSpec(by="value"), torch.float32, token_bytes_V)
+    step = Stepper(Parallel(decoder), objective, optimiser, ClipSpec(by="value"), torch.float32, token_bytes_V)
     batch = batch_of(decoder)
     return lambda: step([batch], 1e-6)
 

@@ -22,6 +22,7 @@ from linnet.model.spec import ModelSpec
 from linnet.ops.decay.chunked import decay_chunked
 from linnet.training.objective import next_token_loss
 from linnet.training.optimiser import build_optimiser
+from linnet.training.parallel import Parallel
 from linnet.training.sections import ClipSpec, OptimiserSpec
 from linnet.training.step import Stepper
 
@@ -48,7 +49,7 @@ def stepper(form: str, batch: int, length: int) -> Callable[[], object]:
     decoder = decoder_of(form)
     optimiser = build_optimiser(OptimiserSpec(lr=1e-6), decoder)
     token_bytes_V = torch.ones(decoder.spec.vocab_size, dtype=torch.int64)
-    step = Stepper(decoder, next_token_loss, optimiser, ClipSpec(), torch.float32, token_bytes_V)
+    step = Stepper(Parallel(decoder), next_token_loss, optimiser, ClipSpec(), torch.float32, token_bytes_V)
     data = batch_of(batch, length)
     return lambda: step([data], 1e-6)
 

@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from linnet.cli import signals, streams
 from linnet.core.errors import UserError, is_about_memory
+from linnet.core.launch import OneProcessError, keep_quiet, leave_others, refuse_several, speaks
 from linnet.core.notes import tell
 from linnet.core.text import one_line
 
@@ -44,6 +45,9 @@ Where Python keeps the name for itself, both have an underscore behind it: `impo
 SETTING_VERBS = ("train", "compare")
 """Verbs that change the fields of model and training by --set; such a field is no option."""
 
+MANY_PROCESSES = ("train",)
+"""Verbs that several processes carry out together (torchrun)."""
+
 UNUSABLE_PATH = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 """What the system says of a path that the user named wrongly."""
 
@@ -63,6 +67,8 @@ class LazyGroup(TyperGroup):
         """The called verb's own command in the place of the listed one."""
         verb, _, rest = super().resolve_command(ctx, args)
         assert verb is not None
+        if verb not in MANY_PROCESSES:
+            refuse_several(verb)
         return verb, load_verb(verb), rest
 
 
@@ -136,9 +142,17 @@ def linnet(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit code."""
+    code = _run(arguments)
+    if arguments is None:
+        leave_others(code)
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     if arguments is None:
         streams.guard()
         signals.listen()
+        keep_quiet()
     try:
         code = _invoke(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
@@ -148,9 +162,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return _fail("interrupted", signals.exit_code(signal.SIGINT))
+    except OneProcessError as error:
+        return _fail(f"error: {error}", 2) if speaks() else 2
     except UserError as error:
         return _fail(f"error: {error}", 2)
     except typer.TyperException as error:
+        if not speaks():
+            return 2
         return _fail(f"error: {_usage_message(error, sys.argv[1:] if arguments is None else arguments)}", 2)
     except OSError as error:
         if error.filename == "standard output":

@@ -1,5 +1,6 @@
 """`linnet train`: a model and a data folder to a run folder."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ from linnet.cli.options import AsJson, option
 from linnet.cli.report import echo, echo_json, echo_parts
 from linnet.cli.signals import exit_code
 from linnet.core.errors import UserError
+from linnet.core.launch import refuse_several
 from linnet.present import numbers
 
 if TYPE_CHECKING:
@@ -72,8 +74,12 @@ def train(
     training.averaging.kind (ema, mean), .decay, .share; training.clip.by (norm, value, none), .at; training.z_loss;
     training.dag.a_lm, .a_p, .g; training.guard.action (skip, back), .of (loss, gradient_norm, either), .limit, .window,
     .in_a_row; training.trackers (tensorboard, wandb); training.evaluate.every, .tokens, .operator_from (train, empty);
-    training.checkpoint.every, .keep; training.log.every; and every field of the model. A PLDR-LLM trains with operators
-    that are given instead of learned by --set model.operator=FILE|identity|random.
+    training.checkpoint.every, .keep; training.log.every; training.parallel.shard, .checkpointing; and every field of
+    the model. A PLDR-LLM trains with operators that are given instead of learned by
+    --set model.operator=FILE|identity|random.
+
+    Several processes, on this machine or on many, train one model with `torchrun --nproc-per-node 2 -m linnet train`
+    and the same options; training.parallel.shard of them share one copy of the weights.
 
     Example: linnet train --model ted-tinystories --recipe ted-tinystories --data data/stories --out runs/ted
 
@@ -88,27 +94,50 @@ def train(
     Example: linnet train --model pldr-v51-110m-1 --recipe pldr-v51-110m-1 --data data/web --out runs/pldr
     """
     from linnet.core.allocator import keep_freed_memory
-    from linnet.training.asked import asked_run
     from linnet.training.loop import BrokenDownError
-    from linnet.training.loop import train as train_run
-    from linnet.training.watch import terminal_watch
+    from linnet.training.processes import LostProcessError, SaidElsewhereError, processes
 
     keep_freed_memory()
     if verify_steps is not None and not verify_resume:
         raise UserError("--verify-steps: belongs to --verify-resume")
-    run = asked_run(out, config, model, data, changes or (), recipe, start_from)
-    if model is not None and Path(model).is_dir() and run.start_from is None:
-        note(f"note: --model {model}: its description alone, with fresh weights; --from {model} begins with its own")
+    described = (config, model, data, changes or (), recipe, start_from)
     if verify_resume:
-        _verify(run, out, verify_steps, as_json)
+        refuse_several("--verify-resume")
+        _verify(_asked(out, described), out, verify_steps, as_json)
         return
-    command = invocation()
     try:
-        with terminal_watch() as watch:
-            result = train_run(run, out, watch, command=command)
-    except BrokenDownError as error:
+        with processes() as several:
+            result = _carried_out(out, described, several.first)
+    except (BrokenDownError, LostProcessError) as error:
         note(f"error: {error}")
         raise typer.Exit(1) from None
+    except SaidElsewhereError as elsewhere:
+        raise typer.Exit(elsewhere.code) from None
+    if several.first:
+        _report(result, as_json)
+    if not result.finished:
+        raise typer.Exit(exit_code(result.signal))
+
+
+def _asked(out: Path, described: tuple[Any, ...], first: bool = True) -> "RunSpec":
+    from linnet.training.asked import asked_run
+
+    run, model = asked_run(out, *described), described[1]
+    if first and model is not None and Path(model).is_dir() and run.start_from is None:
+        note(f"note: --model {model}: its description alone, with fresh weights; --from {model} begins with its own")
+    return run
+
+
+def _carried_out(out: Path, described: tuple[Any, ...], first: bool) -> "RunResult":
+    from linnet.training.loop import train
+    from linnet.training.watch import Watch, terminal_watch
+
+    run = _asked(out, described, first)
+    with terminal_watch() if first else nullcontext(Watch()) as watch:
+        return train(run, out, watch, command=invocation())
+
+
+def _report(result: "RunResult", as_json: bool) -> None:
     if as_json:
         echo_json({"run": str(result.folder), "model": str(result.model), **result.summary})
     else:
@@ -116,7 +145,6 @@ def train(
     if not result.finished:
         step, steps = result.summary["step"], result.summary["steps"]
         note(f"stopped at step {step} of {steps}; saved; the same command goes on")
-        raise typer.Exit(exit_code(result.signal))
 
 
 def _verify(run: "RunSpec", out: Path, steps: int | None, as_json: bool) -> None:
@@ -146,6 +174,12 @@ def _print_table(result: "RunResult") -> None:
     echo(f"model: {result.model} ({averaged} step {result.summary['step']})\n")
 
 
+def _process_row(process: dict[str, Any]) -> tuple[str, str]:
+    speed = f"{process['tokens_per_s']:,.0f} tokens/s, {process['share_of_peak']:.1%} of peak"
+    rest = f"{numbers.decimal(process['memory_bytes'])}, waited {numbers.duration(process['waiting_s'])}"
+    return f"process {process['process']}", f"{speed}, {rest}"
+
+
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Names and figures of the final table; what was not measured is left out."""
     rows = [
@@ -159,6 +193,7 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary.get("orthogonalising_share") is not None:
         rows.append(("orthogonalising", f"{summary['orthogonalising_share']:.1%} of the time in steps"))
     rows.append(("memory", numbers.decimal(summary["memory_bytes"])))
+    rows += [_process_row(process) for process in summary.get("processes", ())]
     if summary["validation"]:
         found = summary["validation"]
         rows.append(("validation", f"{found['bits_per_byte']:.4f} bits/byte, causal"))

@@ -8,7 +8,7 @@ Legend: `B` batch, `T` tokens, `V` vocabulary.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ from linnet.ops.cross_entropy import IGNORED
 
 Windows = Iterable[tuple[Tensor, Tensor]]
 """Inputs and targets, int64 `[B, T]` each; targets that are `IGNORED`, at the end of a row, do not count."""
+
+Total = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -94,15 +96,20 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    decoder: Decoder, windows: Windows, token_bytes_V: Tensor, calibration_1T: Tensor | None = None
+    decoder: Decoder,
+    windows: Windows,
+    token_bytes_V: Tensor,
+    calibration_1T: Tensor | None = None,
+    total: Total = lambda sums: sums,
 ) -> Evaluation:
     """The causal likelihood and, for a decoder that is not causal by itself, its whole-sequence pass (see `leak`).
 
     `token_bytes_V`: bytes of text of each token. `calibration_1T`: the text that freezes the operator of a decoder
-    that is not causal without a state; it must not be part of the windows. A causal decoder does not use it.
-    `UserError` where the targets hold no text at all.
+    that is not causal without a state; it must not be part of the windows. A causal decoder does not use it. `total`
+    adds up what several processes found, each in its part of the windows. `UserError` where the targets hold no text
+    at all.
     """
-    causal, whole = _Sums(token_bytes_V, decoder.device), _Sums(token_bytes_V, decoder.device)
+    causal, whole = (_Sums(token_bytes_V, decoder.device, total) for _ in range(2))
     frozen: DecoderState | None = None
     for inputs, targets in windows:
         inputs_BT, targets_BT = inputs.to(decoder.device), targets.to(decoder.device)
@@ -115,7 +122,7 @@ def evaluate(
             frozen = frozen_state(decoder, calibration_1T, 1, length)
         causal.add(decoder, inputs_BT, targets_BT, rows_of(frozen, batch))
         _add_whole(whole, decoder, inputs_BT, targets_BT)
-    return Evaluation(causal.likelihood(), whole.likelihood() if whole.tokens else None)
+    return Evaluation(causal.likelihood(), None if decoder.causal else whole.likelihood())
 
 
 def _add_whole(sums: "_Sums", decoder: Decoder, inputs_BT: Tensor, targets_BT: Tensor) -> None:
@@ -129,8 +136,8 @@ def _add_whole(sums: "_Sums", decoder: Decoder, inputs_BT: Tensor, targets_BT: T
 class _Sums:
     """Sums that stay on the device until they are asked for."""
 
-    def __init__(self, token_bytes_V: Tensor, device: torch.device) -> None:
-        self._token_bytes_V = token_bytes_V.to(device)
+    def __init__(self, token_bytes_V: Tensor, device: torch.device, total: Total) -> None:
+        self._token_bytes_V, self._total = token_bytes_V.to(device), total
         self._nats = torch.zeros((), dtype=torch.float64, device=device)
         counts = torch.zeros(3, dtype=torch.int64, device=device)
         self._bytes, self._tokens, self._correct = counts.unbind()
@@ -142,14 +149,12 @@ class _Sums:
         self._bytes += text_bytes(targets_BT, self._token_bytes_V)
         self._tokens += (targets_BT != IGNORED).sum()
 
-    @property
-    def tokens(self) -> int:
-        return int(self._tokens)
-
     def likelihood(self) -> Likelihood:
-        if not self.tokens or not int(self._bytes):
-            raise UserError(f"the {self.tokens} tokens to evaluate hold no text; evaluate more tokens")
-        return Likelihood(float(self._nats), self.tokens, int(self._bytes), int(self._correct))
+        nats = float(self._total(self._nats))
+        of_text, tokens, correct = self._total(torch.stack([self._bytes, self._tokens, self._correct])).tolist()
+        if not tokens or not of_text:
+            raise UserError(f"the {tokens} tokens to evaluate hold no text; evaluate more tokens")
+        return Likelihood(nats, tokens, of_text, correct)
 
 
 def text_bytes(targets_BT: Tensor, token_bytes_V: Tensor) -> Tensor:

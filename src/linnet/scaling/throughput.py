@@ -18,6 +18,7 @@ from linnet.training.finished import training_flops_per_token
 from linnet.training.machine import peak_flops_per_s
 from linnet.training.objective import next_token_loss
 from linnet.training.optimiser import build_optimiser
+from linnet.training.parallel import Parallel
 from linnet.training.precision import measured_precision, stated_precision
 from linnet.training.spec import TrainingSpec
 from linnet.training.step import Stepper
@@ -86,7 +87,7 @@ def _stepper(model: ModelSpec, rows: int, device: torch.device) -> tuple[Stepper
     optimiser = build_optimiser(spec.optimiser, decoder)
     batch = tokens[:, :-1], tokens[:, 1:].contiguous()
     precision = stated_precision(spec, device) or measured_precision(decoder, next_token_loss, batch)
-    return Stepper(decoder, next_token_loss, optimiser, spec.clip, precision.dtype, bytes_V), batch
+    return Stepper(Parallel(decoder), next_token_loss, optimiser, spec.clip, precision.dtype, bytes_V), batch
 
 
 def _timed_s(take_step: Stepper, batch: tuple[torch.Tensor, torch.Tensor], device: torch.device) -> float:

@@ -7,10 +7,13 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from linnet.training.groups import Group, Optimiser, decay_where_agreed, with_gradients
+from linnet.training.shards import local
 
 
 class AdamW(Optimiser):
     """The update of `torch.optim.AdamW(fused=True)`, bit for bit (Loshchilov and Hutter, arXiv 1711.05101).
+
+    It works on each element by itself: a process updates the shard that it holds.
 
     cautious: weight decay where update and weight agree alone (`decay_where_agreed`). state: of each parameter `step`,
     `exp_avg` and `exp_avg_sq`, as PyTorch names them.
@@ -29,10 +32,10 @@ class AdamW(Optimiser):
             if self._cautious:
                 self._decay(group, parameters, gradients, states)
             adamw(
-                parameters,
-                gradients,
-                [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states],
+                list(map(local, parameters)),
+                list(map(local, gradients)),
+                [local(state["exp_avg"]) for state in states],
+                [local(state["exp_avg_sq"]) for state in states],
                 [],
                 [state["step"] for state in states],
                 fused=True,
@@ -52,7 +55,8 @@ class AdamW(Optimiser):
         amount = group["lr"] * group["weight_decay"]
         for parameter, gradient, state in zip(parameters, gradients, states, strict=True):
             if amount:
-                decay_where_agreed(parameter, state["exp_avg"].lerp(gradient, 1 - self._betas[0]), amount)
+                moved = local(state["exp_avg"]).lerp(local(gradient), 1 - self._betas[0])
+                decay_where_agreed(local(parameter), moved, amount)
 
     def _moments(self, parameter: Tensor) -> dict[str, Tensor]:
         state = self.state[parameter]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from linnet.model.decoder import Decoder
 from linnet.training.sections import AveragingSpec
+from linnet.training.shards import local
 
 TRAINED = "trained_weight"
 """The name of a parameter's trained value in a checkpoint."""
@@ -33,8 +34,8 @@ class Averaging:
         elif weight == 1 or not self._mean:
             self._mean = {name: parameter.detach().clone() for name, parameter in self._decoder.named_parameters()}
         else:
-            current = [parameter.detach() for parameter in self._decoder.parameters()]
-            torch._foreach_lerp_(list(self._mean.values()), current, weight)
+            current = [local(parameter.detach()) for parameter in self._decoder.parameters()]
+            torch._foreach_lerp_(list(map(local, self._mean.values())), current, weight)
 
     @contextmanager
     def applied(self) -> Iterator[dict[str, Tensor]]:

@@ -62,11 +62,16 @@ def save_checkpoint(
     with atomic_directory(target) as temporary:
         check_room(target, sum(t.nbytes for t in (*decoder.state_dict().values(), *moments.values())))
         save_decoder(decoder, temporary)
-        tokenizer.save(temporary / TOKENIZER)
         write_tensors(temporary / MOMENTS, moments)
-        write_json(temporary / SUMMARY, {"version": VERSION, "standing": standing.plain()})
-        seal_files(temporary, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
+        finish_checkpoint(temporary, tokenizer, standing.plain())
     return target
+
+
+def finish_checkpoint(temporary: Path, tokenizer: Tokenizer, standing: dict[str, Any]) -> None:
+    """Put beside description, weights and moments what else belongs to them, and seal them all."""
+    tokenizer.save(temporary / TOKENIZER)
+    write_json(temporary / SUMMARY, {"version": VERSION, "standing": standing})
+    seal_files(temporary, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
 
 
 def load_newest(folder: Path, note: Callable[[str], None]) -> Checkpoint | None:

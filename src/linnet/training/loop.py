@@ -10,7 +10,7 @@ weights, moments and a few counters are the whole state: a run that is stopped a
 
 import math
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,18 +24,10 @@ from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
 from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.likelihood import Evaluation, evaluate
-from linnet.inference.device import resolve_device
 from linnet.model.cost import model_cost
-from linnet.model.store import check_tensors, shapes_of
+from linnet.model.decoder import Decoder
 from linnet.training.averaging import Averaging
-from linnet.training.checkpoint import (
-    checkpoint_path,
-    checkpoint_steps,
-    discard_after,
-    load_newest,
-    prune,
-    save_checkpoint,
-)
+from linnet.training.checkpoint import checkpoint_path, checkpoint_steps, discard_after, prune
 from linnet.training.guard import GuardStanding, SpikeError, back, goes_back, judge, skip
 from linnet.training.machine import check_memory, peak_flops_per_s, peak_memory_bytes, threads
 from linnet.training.objective import Objective, checked_penalties, next_token_loss
@@ -43,16 +35,19 @@ from linnet.training.on_data import changed_vocabulary, check_data, fitted, mani
 from linnet.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
 from linnet.training.out_of_memory import too_large
 from linnet.training.pace import Pace
+from linnet.training.parallel import parallelise
 from linnet.training.precision import measured_precision, stated_precision, too_short_to_measure
+from linnet.training.processes import Batch, Processes, processes
 from linnet.training.prolonged import Lengths
 from linnet.training.prolonged import told as prolonged
 from linnet.training.record import RunFolder
 from linnet.training.schedule import learning_rate
+from linnet.training.shares import Shares
 from linnet.training.spec import RunSpec
 from linnet.training.standing import Meter, Standing
 from linnet.training.start import first_decoder, unfilled_decoder
 from linnet.training.steadiness import Steadiness
-from linnet.training.step import Batch, NonFiniteError, Stepper, StepResult
+from linnet.training.step import NonFiniteError, Stepper, StepResult
 from linnet.training.stop import Stopped, StopRequest
 from linnet.training.summary import summarise
 from linnet.training.trackers import Trackers
@@ -106,25 +101,34 @@ def train(
 
     `watch` hears of the progress; `command` is kept in `run.json`. A finished run is left as it is. Ctrl-C and SIGTERM
     save and return (`finished` is False). Raises `UserError` where nothing could be trained, and `BrokenDownError`.
+
+    Of processes that torchrun started each calls it with the same arguments; all return the same.
     """
-    watch = watch or Watch()
-    folder = RunFolder(out)
+    with processes() as several:
+        return _train(run, RunFolder(out), watch if watch and several.first else Watch(), objective, command, several)
+
+
+def _train(
+    run: RunSpec, folder: RunFolder, watch: Watch, objective: Objective, command: str | None, processes: Processes
+) -> RunResult:
     data = TokenData.open(run.data)
     asked, run = run, folder.as_long_as(run, fitted(run, data))
-    folder.check(run)
-    summary = folder.finished()
+    processes.of_first(lambda: folder.check(run))
+    summary = processes.of_first(folder.finished)
     if summary is not None and not folder.prolongs(run):
-        folder.tidy()
+        processes.of_first(folder.tidy)
         check_data(summary.get("data", {}).get("manifest_sha256"), data, folder.path)
-        watch.note(f"{out}: finished at step {summary['step']}, nothing to do")
+        watch.note(f"{folder.path}: finished at step {summary['step']}, nothing to do")
         return RunResult(folder.path, summary)
-    with StopRequest() as stop, folder.locked(), threads(run.training.threads):
-        folder.check(run)
-        trainer = Trainer(run, data, folder, objective, watch, stop)  # refuses what cannot be trained
+    held = folder.locked() if processes.first else nullcontext()
+    with StopRequest() as stop, held, threads(run.training.threads):
+        processes.of_first(lambda: folder.check(run))
+        # It refuses what cannot be trained.
+        trainer = Trainer(run, data, folder, objective, watch, stop, processes)
         if run.model.vocab_size != asked.model.vocab_size:
             watch.note(changed_vocabulary(asked, run))
-        folder.start(run)
-        trainer.keep_precision()
+        processes.of_first(lambda: folder.start(run))
+        processes.of_first(trainer.keep_precision)
         with closing(trainer.trackers):
             trainer.resume()
             trainer.run_steps()
@@ -135,15 +139,24 @@ class Trainer:
     """A run in memory."""
 
     def __init__(
-        self, run: RunSpec, data: TokenData, folder: RunFolder, objective: Objective, watch: Watch, stop: StopRequest
+        self,
+        run: RunSpec,
+        data: TokenData,
+        folder: RunFolder,
+        objective: Objective,
+        watch: Watch,
+        stop: StopRequest,
+        processes: Processes,
     ) -> None:
         self.run, self.data, self.folder, self.watch, self.stop = run, data, folder, watch, stop
+        self.processes = processes
         self.spec = spec = run.training
         assert spec.steps is not None and spec.context_length is not None, "an unresolved run"
         self.steps, self.context_length = spec.steps, spec.context_length
-        self.device = resolve_device(spec.device, "training.device")
+        processes.check_batch(spec.batch_size)
+        self.device = processes.device(spec.device)
         stated = stated_precision(spec, self.device) or folder.precision() or too_short_to_measure(run)
-        check_memory(run, self.device, torch.bfloat16 if stated is None else stated.dtype)
+        check_memory(run, self.device, torch.bfloat16 if stated is None else stated.dtype, processes)
         self.batches = training_batches(data, spec)
         self.validation = data.split("validation")
         self.validation_windows = document_windows(self.validation, data.tokenizer.end_id, self.context_length)
@@ -157,19 +170,24 @@ class Trainer:
         if spec.documents == "apart":
             settings["end_id"] = data.tokenizer.end_id
         objective = partial(objective, **{name: value for name, value in settings.items() if value not in ({}, None)})
-        self.precision = stated or measured_precision(self.decoder, objective, self.batches.batch(0))
-        objective = torch.compile(objective) if spec.compile else objective
+        self.precision = stated or processes.of_first(
+            lambda: measured_precision(self.decoder, objective, self.batches.batch(0))
+        )
         dtype = self.precision.dtype
+        self.parallel = parallelise(self.decoder, spec, dtype, processes)
+        minimised = self.parallel.compiled(objective) if spec.compile else objective
         self.optimiser = build_optimiser(spec.optimiser, self.decoder, dtype)
         self.averaging = Averaging(spec.averaging, self.decoder)
         self.take_step = Stepper(
-            self.decoder, objective, self.optimiser, spec.clip, dtype, self.token_bytes_V, self._judge
+            self.parallel, minimised, self.optimiser, spec.clip, dtype, self.token_bytes_V, self._judge
         )
         flops_per_token = 3 * model_cost(run.model).flops_per_token(self.context_length, with_head=True)
-        self.peak_tokens_per_s = peak_flops_per_s(self.device, dtype) / flops_per_token
+        own_peak = peak_flops_per_s(self.device, dtype) / flops_per_token
+        self.peak_tokens_per_s = processes.sum_of(own_peak)
+        self.shares = Shares(processes, self.device, own_peak)
         self.standing = self._first_standing()
-        self.trackers = Trackers(spec.trackers, folder, run)
-        self.steadiness = Steadiness(torch.get_num_threads(), self.device.type == "cpu")
+        self.trackers = Trackers(spec.trackers if processes.first else (), folder, run)
+        self.steadiness = Steadiness(torch.get_num_threads(), self.device.type == "cpu" and processes.count == 1)
         self.lengths = Lengths(self.steps)
         self.saved: tuple[int, bool] | None = None
         self.pace = Pace(0.0)
@@ -184,29 +202,36 @@ class Trainer:
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one; what lies after it is removed."""
         self._load_newest()
+        self.lengths = self.processes.of_first(self._lengths)
+
+    def _lengths(self) -> Lengths:
+        """How many steps the run has and had."""
         before = self.folder.configuration().training.steps
-        self.lengths = self.folder.lengths(self.run, self.standing.step)
+        lengths = self.folder.lengths(self.run, self.standing.step)
         if before != self.steps:
-            self.watch.note(prolonged(self.spec, self.lengths.history))
+            self.watch.note(prolonged(self.spec, lengths.history))
+        return lengths
 
     def _first_standing(self) -> Standing:
         return Standing(manifest_hash(self.data), guard=None if self.spec.guard is None else GuardStanding())
 
     def _load_newest(self) -> None:
-        checkpoint = load_newest(self.folder.checkpoints, self.watch.note)
+        checkpoint = self.parallel.newest(self.folder.checkpoints, self.watch.note)
         if checkpoint is not None:
             standing = checkpoint.standing
             check_data(standing.data_hash, self.data, self.folder.path)
-            check_tensors(checkpoint.weights, shapes_of(self.decoder), checkpoint.path, "the run's model")
-            self.decoder.load_state_dict(checkpoint.weights)
-            load_optimiser_tensors(self.optimiser, self.decoder, self.averaging.resume(checkpoint.moments))
+            moments = self.averaging.resume(self.parallel.load(checkpoint))
+            load_optimiser_tensors(self.optimiser, self.decoder, moments)
             self.standing, self.saved = standing, (standing.step, standing.closed)
             self.watch.note(f"going on from step {standing.step} ({checkpoint.path})")
         elif checkpoint_steps(self.folder.checkpoints):  # none of them is whole
-            self.decoder.load_state_dict(first_decoder(self.run, self.data).state_dict())
+            self.parallel.take(first_decoder(self.run, self.data).state_dict())
             self.optimiser.state.clear()
             self.averaging.resume({})
             self.standing = self._first_standing()
+        self.processes.of_first(self._discard_later)
+
+    def _discard_later(self) -> None:
         step = self.standing.step
         discard_after(self.folder.checkpoints, step)
         logged = step if self.standing.closed else step - 1
@@ -218,10 +243,12 @@ class Trainer:
         self.pace = Pace(self.standing.seconds / max(1, self.standing.step))
         self.watch.begin(self.standing.step, self.steps)
         self._close_step()
-        while self.standing.step < self.steps and not self.stop.requested:
+        stopping = self.processes.any(self.stop.requested)
+        while self.standing.step < self.steps and not stopping:
             self._step()
             self._close_step()
-        if self.stop.requested:
+            stopping = self.processes.any(self.stop.requested)
+        if stopping:
             self.watch.note(f"asked to stop: saving step {self.standing.step}")
         if self.standing.step > 0 and self.saved != (self.standing.step, self.standing.closed):
             self._save()
@@ -237,6 +264,7 @@ class Trainer:
         if result is None:
             return
         seconds = time.perf_counter() - start_s
+        self.shares.add(result, seconds)
         self.standing.add(result, seconds, self.optimiser.orthogonalising_s - orthogonalising_s, waited_s)
         self.averaging.update(self.standing.step, self.lengths.of(self.standing.step))
         self.pace.add(seconds)
@@ -248,7 +276,7 @@ class Trainer:
         """The step that was taken; None where it was not: asked to stop, or left out."""
         number = self.standing.step
         try:
-            return self.take_step(batches, lr, self.stop.until_requested)
+            return self.take_step(batches, lr, self.processes.within_step(self.stop))
         except Stopped:
             return None
         except SpikeError as spike:
@@ -258,7 +286,7 @@ class Trainer:
             good = number if math.isfinite(error.loss) else number - 1
             raise self._broken_down(number + 1, str(error), good) from None
         except Exception as error:
-            if not is_about_memory(error):
+            if not is_about_memory(error) or self.processes.count > 1:  # the others are in the midst of the step
                 raise
         # Here, where the error is gone, nothing holds what the step held.
         raise too_large(self.take_step, batches, self.spec.batch_size, number + 1, self._newest_saved())
@@ -276,7 +304,8 @@ class Trainer:
             self.watch.note(skip(seen, step + 1, spike))
             return
         assert seen.checkpoint is not None, "nothing to go back to"
-        discard_after(self.folder.checkpoints, seen.checkpoint)
+        self.parallel.settle()
+        self.processes.of_first(partial(discard_after, self.folder.checkpoints, seen.checkpoint))
         self._load_newest()
         loaded = self.standing.guard
         assert loaded is not None, "a checkpoint of this run"
@@ -318,9 +347,10 @@ class Trainer:
             self.spec.batch_size,
             self.spec.evaluate.tokens,
         )
-        windows = self.stop.until_requested(windows)
+        own = self.processes.until_requested(self.stop, windows)
         with self.averaging.applied():
-            found = evaluate(self.decoder, windows, self.token_bytes_V, self.calibration_1T)
+            decoder = self.parallel.whole()
+            found = evaluate(decoder, own, self.token_bytes_V, self.calibration_1T, total=self.processes.total)
         if not math.isfinite(found.causal.nats):
             raise self._broken_down_after(f"validation loss {found.causal.nats:g}")
         return found
@@ -349,32 +379,28 @@ class Trainer:
             line["spikes"] = self.standing.guard.count
         if meter.terms:
             line["terms"] = meter.means
+        line |= self.shares.since_last_line()
         if evaluated:
             line["validation"] = progress.validation
-        self.folder.metrics.append(line)
-        self.trackers.line(line)
+        if self.processes.first:
+            self.folder.metrics.append(line)
+            self.trackers.line(line)
         self.standing.meter = Meter()
         self.watch.line(line)
 
     def _save(self) -> None:
         """Write a checkpoint of this step, then remove those that are no longer kept."""
         standing = self.standing
-        if not math.isfinite(torch.nn.utils.get_total_norm(self.decoder.parameters()).item()):
+        if not math.isfinite(self.parallel.norm(list(self.decoder.parameters())).item()):
             raise self._broken_down_after("the norm of the weights is not finite")
-        self.folder.metrics.push_to_disk()
+        self.processes.of_first(self.folder.metrics.push_to_disk)
+        folder, guarded = self.folder.checkpoints, None if standing.guard is None else standing.guard.checkpoint
+        then = partial(prune, folder, self.spec.checkpoint.keep, standing.best_step, guarded)
         with self.averaging.applied() as trained:
-            save_checkpoint(
-                self.folder.checkpoints,
-                standing.step,
-                self.decoder,
-                self.data.tokenizer,
-                optimiser_tensors(self.optimiser, self.decoder) | trained,
-                standing,
-            )
+            moments = optimiser_tensors(self.optimiser, self.decoder) | trained
+            self.parallel.save(folder, moments, self.data.tokenizer, standing, then)
         self.saved = (standing.step, standing.closed)
-        guarded = None if standing.guard is None else standing.guard.checkpoint
-        prune(self.folder.checkpoints, self.spec.checkpoint.keep, standing.best_step, guarded)
-        if time.monotonic() > self.curves_due_s:
+        if self.processes.first and time.monotonic() > self.curves_due_s:
             self.folder.draw_curves(self.run.model.name, self.decoder.causal)
             self.curves_due_s = time.monotonic() + CURVES_PAUSE_S
 
@@ -406,8 +432,13 @@ class Trainer:
 
     def finish(self, command: str | None) -> dict[str, Any]:
         """Write the model folder and the picture, wherever the run stands; what `run.json` says."""
-        summary = summarise(self, command)
-        self.folder.draw_curves(self.run.model.name, self.decoder.causal)
+        self.parallel.settle()
+        summary = summarise(self, command) | self.shares.in_all()
         with self.averaging.applied():
-            self.folder.write_model(self.decoder, self.data.tokenizer, summary)
+            decoder = self.parallel.whole()
+            self.processes.of_first(partial(self._write, decoder, summary))
         return summary
+
+    def _write(self, decoder: Decoder, summary: dict[str, Any]) -> None:
+        self.folder.draw_curves(self.run.model.name, decoder.causal)
+        self.folder.write_model(decoder, self.data.tokenizer, summary)

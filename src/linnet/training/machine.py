@@ -13,6 +13,7 @@ from linnet.core.errors import UserError
 from linnet.core.memory import available_bytes
 from linnet.model.cost import model_cost
 from linnet.present.numbers import decimal
+from linnet.training.processes import ALONE, Processes
 from linnet.training.spec import RunSpec
 
 TOKEN_BYTES = 16
@@ -24,21 +25,24 @@ MOST_THREADS_PER_PROCESSOR = 16
 """More gain nothing, and far more end the process: the system refuses them, and PyTorch does not expect it."""
 
 
-def check_memory(run: RunSpec, device: torch.device, precision: torch.dtype) -> None:
+def check_memory(run: RunSpec, device: torch.device, precision: torch.dtype, processes: Processes = ALONE) -> None:
     """`UserError`, before anything is allocated, for a run of which one step takes more memory than there is.
 
-    What is predicted is a lower bound: bfloat16 keeps about half of what float32 keeps for the backward pass.
+    What is predicted is a lower bound: bfloat16 keeps about half of what float32 keeps for the backward pass, and what
+    is computed anew there (`training.parallel.checkpointing`) counts nothing. Several processes on one CPU share its
+    memory.
     """
     spec, cost = run.training, model_cost(run.model)
     context = spec.context_length or run.model.context_length
-    kept = 0.5 if precision is torch.bfloat16 else 1.0
+    kept = 0.0 if spec.parallel.checkpointing else 0.5 if precision is torch.bfloat16 else 1.0
 
     def needed(sequences: int) -> int:
-        found = cost.training_memory(sequences, context)
+        found = cost.training_memory(-(-sequences // processes.count), context)
         batches = spec.accumulate * sequences * context * TOKEN_BYTES
-        return found.weights + found.gradients + _kept_bytes(run) + int(kept * found.activations) + batches
+        sharded = (found.weights + found.gradients + _kept_bytes(run)) // spec.parallel.shard
+        return sharded + int(kept * found.activations) + batches
 
-    free = available_bytes(device)
+    free = available_bytes(device) // (1 if device.type == "cuda" else processes.on_this_machine)
     if needed(spec.batch_size) <= free:
         return
     of_one = needed(1)

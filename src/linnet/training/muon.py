@@ -17,6 +17,7 @@ from linnet.layers.contract import Matrices
 from linnet.ops.orthogonal import orthogonal
 from linnet.training.adamw import AdamW
 from linnet.training.groups import Group, Optimiser, decay_where_agreed, with_gradients
+from linnet.training.shards import as_shard, local, part_of, whole
 from linnet.training.stopwatch import Stopwatch
 
 ELEMENTS_AT_ONCE = 1 << 26
@@ -86,32 +87,36 @@ class Muon(Optimiser):
 
     def _update(self, group: Group, parameter: Tensor, direction: Tensor) -> None:
         amount = group["lr"] * group["weight_decay"]
+        weight = local(parameter)
         if amount and self._cautious:
-            decay_where_agreed(parameter, direction, amount)
+            decay_where_agreed(weight, direction, amount)
         elif amount:
-            parameter.mul_(1 - amount)
-        parameter.add_(direction, alpha=-group["lr"])
+            weight.mul_(1 - amount)
+        weight.add_(direction, alpha=-group["lr"])
 
     def _directions(self, parameters: list[Tensor], gradients: list[Tensor]) -> dict[Tensor, Tensor]:
-        """What each parameter moves along, scaled."""
+        """What each parameter, or this process's shard of it, moves along, scaled."""
         due, found = [], {}
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            state = self._state(parameter)
-            state["momentum"].lerp_(gradient, 1 - self._momentum)
+            state, own = self._state(parameter), local(gradient)
+            momentum = local(state["momentum"])
+            momentum.lerp_(own, 1 - self._momentum)
             if int(state["step"]) % self._every == 0:
-                found[parameter] = gradient.lerp(state["momentum"], self._momentum)
+                # A direction is that of a whole matrix: each process makes it, from the shards of all.
+                found[parameter] = whole(as_shard(own.lerp(momentum, self._momentum), parameter))
                 due.append(parameter)
             else:
-                found[parameter] = state["direction"]
+                found[parameter] = local(state["direction"])
             state["step"] += 1
         for batch in self._batches(due):
             stacked = torch.stack([piece.of(found[piece.parameter]) for piece in batch]).to(self._dtype)
             for piece, made in zip(batch, orthogonal(stacked, self._iterations), strict=True):
                 scale = self._scale(piece.rows, piece.parameter.shape[1])
                 piece.of(found[piece.parameter]).copy_(made).mul_(scale)
-        if self._every > 1:
-            for parameter in due:
-                self._state(parameter)["direction"] = found[parameter]
+        for parameter in due:
+            found[parameter] = part_of(found[parameter], parameter)
+            if self._every > 1:
+                self._state(parameter)["direction"] = as_shard(found[parameter], parameter)
         return found
 
     def _batches(self, parameters: list[Tensor]) -> Iterator[list[SingleMatrix]]:

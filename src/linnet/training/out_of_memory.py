@@ -7,7 +7,8 @@ from dataclasses import replace
 import torch
 
 from linnet.core.errors import UserError, is_about_memory
-from linnet.training.step import Batch, NonFiniteError, Stepper
+from linnet.training.processes import Batch
+from linnet.training.step import NonFiniteError, Stepper
 
 REFINED = 4
 

@@ -16,8 +16,8 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.training.machine import fastest_product_s, peak_flops_per_s
 from linnet.training.objective import Objective
+from linnet.training.processes import Batch
 from linnet.training.spec import RunSpec, TrainingSpec
-from linnet.training.step import Batch
 
 WORTH_MEASURING_FLOPS = 2e12
 """Of a whole run, half a minute of a laptop: below that the measurement takes longer than what it may save."""

@@ -47,6 +47,9 @@ PRECISION = "precision.json"
 
 STEPS = "training.steps"
 
+HOW = "training.parallel."
+"""Where the fields begin that change how a run is computed, and not what comes out: it may go on with others."""
+
 DAMAGED = "metrics.damaged.jsonl"
 """Lines of `metrics.jsonl` that could not be read when the run went on."""
 
@@ -300,7 +303,7 @@ def _is_own(path: Path) -> bool:
 def _check_same(old: dict[str, Any], new: dict[str, Any], path: Path) -> None:
     for field in dict.fromkeys([*old, *new]):
         before, now = old.get(field), new.get(field)
-        if field != "data" and before != now:
+        if field != "data" and not field.startswith(HOW) and before != now:
             held = f"without `{field}`, not with" if before is None else f"with {field}: {before!r}, not"
             asked = "without" if now is None else repr(now)
             raise UserError(

@@ -153,6 +153,17 @@ class CheckpointSpec(Spec):
     keep: Count = 2
 
 
+class ParallelSpec(Spec):
+    """How the processes that torchrun started share the work, and its memory; what comes out is the same.
+
+    shard: so many processes share one copy of weights, gradients and moments (1: each has its own); it divides their
+    number. checkpointing: what a layer computes is not kept for the backward pass but computed anew there.
+    """
+
+    shard: Count = 1
+    checkpointing: bool = False
+
+
 class LogSpec(Spec):
     """A line of figures every `every` steps."""
 

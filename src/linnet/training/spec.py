@@ -20,6 +20,7 @@ from linnet.training.sections import (
     GuardSpec,
     LogSpec,
     OptimiserSpec,
+    ParallelSpec,
     ScheduleSpec,
 )
 
@@ -68,6 +69,7 @@ class TrainingSpec(Spec):
     evaluate: EvaluateSpec = EvaluateSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
     log: LogSpec = LogSpec()
+    parallel: ParallelSpec = ParallelSpec()
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
 
     @model_validator(mode="after")

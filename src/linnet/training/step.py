@@ -6,20 +6,22 @@ Legend: `B` batch, `T` tokens, `V` vocabulary.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from linnet.evaluation.likelihood import text_bytes
-from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORED
 from linnet.training.groups import Optimiser
 from linnet.training.objective import Objective
 from linnet.training.optimiser import set_learning_rate
+from linnet.training.processes import Batch
 from linnet.training.sections import ClipSpec
 from linnet.training.stop import Stopped
 
-Batch = tuple[Tensor, Tensor]
+if TYPE_CHECKING:
+    from linnet.training.parallel import Parallel
 
 Judge = Callable[[float, float], Exception | None]
 """Of a step's loss (nats per token, of the whole objective) and gradient norm: why the update is not to be made."""
@@ -57,7 +59,7 @@ class Stepper:
     What `judge` finds is raised in the place of the update.
     """
 
-    decoder: Decoder
+    parallel: "Parallel"
     objective: Objective
     optimiser: Optimiser
     clip: ClipSpec
@@ -68,18 +70,22 @@ class Stepper:
     def __call__(self, batches: Sequence[Batch], lr: float, one_by_one: OneByOne = iter) -> StepResult:
         """Update the weights from inputs and targets `[B, T]` of each batch; `IGNORED` targets do not count.
 
+        Of several processes each is given whole batches, and reads its rows. What comes out is of all of them.
         `one_by_one` hands the batches out; what it raises between two of them ends the step as if it had not begun.
         `NonFiniteError`, before anything is updated, where the loss or the gradient norm is not finite.
         """
         tokens = sum(int((targets != IGNORED).sum()) for _, targets in batches)
         assert tokens, "a step without targets"
+        own = [self.parallel.processes.rows(batch) for batch in batches]
         try:
-            sums, names = self._accumulate(one_by_one(batches), tokens)
+            sums, names = self._accumulate(one_by_one(own), tokens)
         except Stopped:
             self.optimiser.zero_grad()
             raise
-        parameters = [parameter for parameter in self.decoder.parameters() if parameter.grad is not None]
-        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
+        self.parallel.reduce_gradients()
+        sums = self.parallel.processes.total(sums)
+        parameters = [parameter for parameter in self.parallel.decoder.parameters() if parameter.grad is not None]
+        norm = self.parallel.norm([parameter.grad for parameter in parameters if parameter.grad is not None])
         # The one wait for the device in a step: what was measured decides whether the update is applied.
         total, nats, bytes_of_text, *terms, gradient_norm = torch.cat((sums, norm.double()[None])).tolist()
         loss = total / tokens
@@ -90,7 +96,7 @@ class Stepper:
         if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
             self.optimiser.zero_grad()
             raise NonFiniteError(loss, lr, gradient_norm)
-        self._clip(parameters, norm)
+        self.parallel.clip(parameters, self.clip, norm)
         set_learning_rate(self.optimiser, lr)
         self.optimiser.step()
         self.optimiser.zero_grad()
@@ -102,22 +108,17 @@ class Stepper:
 
         The sums of objective, nats, bytes and the objective's terms, float64, and the terms' names.
         """
-        device = self.decoder.device
+        decoder = self.parallel.decoder
+        device = decoder.device
         names: tuple[str, ...] = ()
         sums = torch.zeros((), dtype=torch.float64, device=device)
         for inputs, targets in batches:
             inputs_BT, targets_BT = (part.to(device, non_blocking=True) for part in (inputs, targets))
             with torch.autocast(device.type, self.precision, enabled=self.precision != torch.float32):
-                loss = self.objective(self.decoder, inputs_BT, targets_BT)
+                loss = self.objective(decoder, inputs_BT, targets_BT)
             (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
             bytes_of_text = text_bytes(targets_BT, self.token_bytes_V)
             names = tuple(loss.terms)
             measured = (loss.total.detach(), loss.nats, bytes_of_text, *loss.terms.values())
             sums = sums + torch.stack([value.double() for value in measured])
         return sums, names
-
-    def _clip(self, parameters: list[torch.nn.Parameter], norm: Tensor) -> None:
-        if self.clip.by == "norm":
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.clip.at, norm, foreach=True)
-        elif self.clip.by == "value":
-            torch.nn.utils.clip_grad_value_(parameters, self.clip.at, foreach=True)

@@ -75,6 +75,8 @@ class LogWatch(Watch):
             numbers.decimal(line["memory_bytes"]),
             f"ETA {numbers.duration(line['eta_s'])}",
         ]
+        if "processes" in line:
+            parts.append(f"waiting {_waiting(line['processes'])}")
         if "validation" in line:
             parts.append(f"validation {evaluation_text(line['validation'])}")
         tell("  ".join(parts))
@@ -160,6 +162,12 @@ def evaluation_text(figures: dict[str, Any]) -> str:
         leak = numbers.signed(figures["leak"], 4)
         text += f" (whole sequence {figures['whole_sequence_bits_per_byte']:.4f}, leak {leak})"
     return text
+
+
+def _waiting(processes: list[dict[str, Any]]) -> str:
+    """How long processes waited for each other since the last line: the least and the most."""
+    each_s = sorted(process["waiting_s"] for process in processes)
+    return f"{numbers.duration(each_s[0])} to {numbers.duration(each_s[-1])}"
 
 
 def _short(progress: Progress) -> str:

@@ -1,0 +1,141 @@
+"""`torchrun -m linnet train`: real processes that train one model, are stopped, killed, and gone on with by others."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from linnet.data.prepare import prepare_texts
+from linnet.model.store import load_decoder
+from linnet.training.checkpoint import checkpoint_steps
+from several import finish, start
+
+TRAIN = ["-m", "linnet", "train", "--config", "run.yaml", "--out"]
+SHARD = ["--set", "training.parallel.shard=2"]
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with `data`, `run.yaml`, and the run `one` of one process."""
+    folder = tmp_path_factory.mktemp("processes")
+    train = [f"the bird {n} sang to the tree {n % 7} and the tree was glad. " * 3 for n in range(40)]
+    prepare_texts(train, [f"the tree {n} was glad. " for n in range(40)], folder / "data", tokenizer="bytes")
+    blocks = [{"mixer": {"kind": "ted"}, "feed_forward": {"kind": "glu", "hidden": 24}}]
+    blocks.append({**blocks[0], "mixer": {"kind": "attention", "heads": 2}, "repeat": 2, "share_weights": True})
+    model = {"vocab_size": 257, "d_model": 16, "context_length": 16, "blocks": blocks}
+    training = {"batch_size": 4, "accumulate": 2, "steps": STEPS, "threads": 1, "seed": 3}
+    training |= {"evaluate": {"every": 20, "tokens": 400}, "checkpoint": {"every": 10}, "log": {"every": 5}}
+    (folder / "run.yaml").write_text(yaml.safe_dump({"model": model, "data": "data", "training": training}))
+    alone = start([*TRAIN, "one"], 1, cwd=folder)
+    assert finish(alone)[0][0] == 0
+    return folder
+
+
+def lines_of(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def wait_for(run: Path, step: int, started: list[subprocess.Popen]) -> None:
+    """Until a checkpoint of that step, or of a later one, stands."""
+    while not any(found >= step for found in checkpoint_steps(run / "checkpoints")):
+        if any(process.poll() is not None for process in started):
+            pytest.fail(f"it was over before step {step} was saved: {finish(started)}")
+        time.sleep(0.002)
+
+
+def check_same(run: Path, one: Path, tolerance: float = 1e-5) -> None:
+    """Losses along the way, those of held-out text, and the weights in the end."""
+    found, expected = lines_of(run), lines_of(one)
+    assert [line["step"] for line in found] == [line["step"] for line in expected]
+    for mine, other in zip(found, expected, strict=True):
+        for name in ("tokens", "loss", "bits_per_byte", "lr", "gradient_norm"):
+            assert mine[name] == pytest.approx(other[name], abs=tolerance, rel=10 * tolerance), name
+        if "validation" in other:
+            assert mine["validation"] == pytest.approx(other["validation"], abs=tolerance, rel=tolerance)
+    tensors, wanted = (load_decoder(folder / "model").state_dict() for folder in (run, one))
+    for name, tensor in tensors.items():
+        assert (tensor - wanted[name]).abs().max() < 1e-3, name
+
+
+def test_torchrun_trains_one_model_in_two_processes(place: Path):
+    """The command of the documentation; one report, of both."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = [*torchrun, *TRAIN, "two", *SHARD, "--json"]
+    ended = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "Warning" not in ended.stderr, ended.stderr
+    check_same(place / "two", place / "one")
+    summary = json.loads(ended.stdout)
+    assert [process["process"] for process in summary["processes"]] == [0, 1]
+    for line in (summary, *lines_of(place / "two")):
+        for process in line["processes"]:
+            assert process["tokens_per_s"] > 0 and 0 < process["share_of_peak"] <= 1
+            assert process["memory_bytes"] > 1e7 and process["waiting_s"] > 0
+    assert "processes" not in lines_of(place / "one")[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_is_heard_by_all_and_one_process_goes_on(place: Path, number: int):
+    """The signal comes to the second process alone; saved by two, loaded by one, which reads the tokens that follow."""
+    run = place / f"stopped-{number}"
+    started = start([*TRAIN, run.name, *SHARD], 2, cwd=place)
+    wait_for(run, 10, started)
+    started[1].send_signal(number)
+    ended = finish(started)
+    assert [code != 0 for code, _, _ in ended] == [True, True], ended
+    assert "asked to stop" in ended[0][2] and "the same command goes on" in ended[0][2]
+    assert ended[1][1:] == ("", "")
+    newest = checkpoint_steps(run / "checkpoints")[-1]
+    assert 10 <= newest < STEPS and json.loads((run / "model" / "run.json").read_text())["step"] == newest
+    ((code, _, said),) = finish(start([*TRAIN, run.name], 1, cwd=place))
+    assert code == 0 and f"going on from step {newest}" in said
+    check_same(run, place / "one")
+
+
+def test_what_one_process_saved_two_go_on_with(place: Path):
+    """And three of its steps later a killed one ends the others within seconds; what was saved stays good."""
+    run = place / "grown"
+    (alone,) = start([*TRAIN, run.name], 1, cwd=place)
+    wait_for(run, 10, [alone])
+    alone.send_signal(signal.SIGTERM)
+    finish([alone])
+    before = checkpoint_steps(run / "checkpoints")[-1]
+    started = start([*TRAIN, run.name, *SHARD], 2, cwd=place)
+    wait_for(run, before + 1, started)
+    started[1].kill()
+    ended = finish(started, timeout_s=30)
+    assert [code for code, _, _ in ended] == [1, -signal.SIGKILL], ended
+    assert ended[0][2].count("error:") == 1 and "another process of this run ended" in ended[0][2]
+    ended = finish(start([*TRAIN, run.name, *SHARD], 2, cwd=place))
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    check_same(run, place / "one")
+    assert not [path for path in (run / "checkpoints").iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("training.batch_size=3", "training.batch_size: 3: does not divide; expected a multiple of the 2 processes"),
+        ("training.parallel.shard=3", "training.parallel.shard: 3: expected a divisor of the number of processes, 2"),
+        ("training.device=cuda:1", "training.device"),
+        ("training.nothing=1", "training.nothing"),
+    ],
+)
+def test_a_mistake_is_told_once(place: Path, setting: str, said: str):
+    ended = finish(start([*TRAIN, "wrong", "--set", setting], 2, cwd=place))
+    assert [code for code, _, _ in ended] == [2, 2]
+    told = "".join(errors for _, _, errors in ended)
+    assert told.count("error:") == 1 and said in told and "Traceback" not in told
+    assert not (place / "wrong" / "config.yaml").exists()
+
+
+def test_other_verbs_run_in_one_process(place: Path):
+    ended = finish(start(["-m", "linnet", "generate", "one", "--prompt", "the"], 2, cwd=place))
+    assert [code for code, _, _ in ended] == [2, 2]
+    assert "".join(said for _, _, said in ended).count("generate: runs in one process, not in 2") == 1

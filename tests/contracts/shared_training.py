@@ -1,0 +1,74 @@
+"""A few steps with every layer, in one process or in several; run as a program, it prints their losses as JSON.
+
+`python shared_training.py SHARD:PRECISION:OPTIMISER...`: so many processes share one copy of the weights.
+"""
+
+import json
+import sys
+
+import torch
+from examples import ALL, WIDTH, name_of, randomised
+from torch import Tensor
+
+from linnet.layers.contract import MixerSpec, SublayerSpec
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.training.objective import next_token_loss
+from linnet.training.optimiser import build_optimiser
+from linnet.training.parallel import parallelise
+from linnet.training.processes import ALONE, Processes, processes
+from linnet.training.sections import ClipSpec, OptimiserSpec
+from linnet.training.spec import TrainingSpec
+from linnet.training.step import Stepper
+
+STEPS, ROWS, LENGTH, VOCABULARY = 3, 4, 12, 11
+PENALTY = {"dag": {"a_lm": 0.05, "a_p": 0.05, "g": 0.05}}
+OPTIMISERS = {"adamw": {}, "muon": {"kind": "muon", "cautious_decay": True, "muon": {"every": 2}}}
+
+
+def model_of(spec: SublayerSpec) -> ModelSpec:
+    """The sublayer behind another one, then twice with the same weights; the head is the embedding."""
+    plain = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 12}}
+    own = {**plain, "mixer" if isinstance(spec, MixerSpec) else "feed_forward": spec}
+    blocks = [plain, own, {**own, "repeat": 2, "share_weights": True}]
+    settings = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": 32, "embedding": {"positions": "learned"}}
+    return ModelSpec.parse({**settings, "blocks": blocks, "head": {"norm": {"kind": "rms"}}}, "test")
+
+
+def batches(step: int) -> list[tuple[Tensor, Tensor]]:
+    """Two of a step; the rows of the whole batch."""
+    tokens = torch.randint(VOCABULARY, (2, ROWS, LENGTH + 1), generator=torch.Generator().manual_seed(step))
+    return [(part[:, :-1], part[:, 1:]) for part in tokens]
+
+
+def losses(
+    spec: SublayerSpec, several: Processes = ALONE, precision: str = "float32", kind: str = "adamw", **parallel: object
+) -> list:
+    """Of each step: nats a token, gradient norm, and the terms of the objective."""
+    torch.manual_seed(several.rank)  # the first one's weights are everybody's
+    decoder = Decoder(model_of(spec))
+    offered = any(sublayer.penalties for sublayer in decoder.sublayers)
+    decoder = decoder if offered else randomised(decoder)  # penalties are beyond all bounds with weights so large
+    training = TrainingSpec.parse({"parallel": parallel}, "test")
+    decoder = decoder.double() if precision == "float64" else decoder
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32  # of the products, where it is less
+    parts = parallelise(decoder, training, dtype, several)
+    optimiser = build_optimiser(OptimiserSpec.parse(OPTIMISERS[kind], "test"), decoder)
+
+    def objective(decoder, inputs, targets):
+        return next_token_loss(decoder, inputs, targets, PENALTY if offered else {})
+
+    step = Stepper(parts, objective, optimiser, ClipSpec(at=0.5), dtype, torch.ones(VOCABULARY, dtype=torch.int64))
+    results = [step(batches(number), 1e-2) for number in range(STEPS)]
+    return [[r.nats / r.tokens, r.gradient_norm, *(value / r.tokens for value in r.terms.values())] for r in results]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with processes() as all_of_them:
+        found = {}
+        for shard, precision, kind in (argument.split(":") for argument in sys.argv[1:]):
+            for example in ALL:
+                key = f"{name_of(example)} {shard} {precision} {kind}"
+                found[key] = losses(example, all_of_them, precision, kind, shard=int(shard))
+        print(json.dumps(found))

@@ -1,0 +1,73 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from linnet.core.launch import OneProcessError, keep_quiet, launched, leave_others, refuse_several, speaks
+
+TOLD = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """`told(**changes)`: what torchrun says; None: it does not say it."""
+
+    def tell(**changes):
+        for name, value in {**TOLD, **changes}.items():
+            monkeypatch.delenv(name, raising=False)
+            if value is not None:
+                monkeypatch.setenv(name, value)
+        monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
+
+    return tell
+
+
+def test_one_of_several_is_told_by_all_of_the_variables(told):
+    told()
+    assert launched() and not speaks()
+    told(RANK="0")
+    assert launched() and speaks()
+
+
+@pytest.mark.parametrize("changes", [{"WORLD_SIZE": "1"}, {"WORLD_SIZE": "two"}, {"WORLD_SIZE": ""}, {"RANK": None}])
+def test_otherwise_it_is_alone(told, changes):
+    """As on a cluster that sets some of them for its own ends."""
+    told(**changes)
+    assert not launched() and speaks()
+    refuse_several("demo")
+    keep_quiet()
+    assert "TORCH_CPP_LOG_LEVEL" not in os.environ
+    leave_others(3)
+
+
+def test_what_is_made_for_one_process_says_so(told):
+    told()
+    with pytest.raises(OneProcessError, match=r"^demo: runs in one process, not in 2; torchrun is for train$"):
+        refuse_several("demo")
+
+
+def test_pytorch_keeps_quiet_unless_the_user_wants_to_hear(told, monkeypatch):
+    told()
+    keep_quiet()
+    assert os.environ["TORCH_CPP_LOG_LEVEL"] == "ERROR"
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "INFO")
+    keep_quiet()
+    assert os.environ["TORCH_CPP_LOG_LEVEL"] == "INFO"
+
+
+def test_one_of_several_ends_at_once_and_loses_nothing_of_what_it_said():
+    """A thread that waits would keep the process."""
+    program = (
+        "import threading; from linnet.core.launch import leave_others;"
+        "threading.Thread(target=threading.Event().wait).start(); print('said', end=''); leave_others(7)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **TOLD},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (7, "said")

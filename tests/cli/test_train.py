@@ -201,9 +201,11 @@ def test_mistakes_are_one_line(tmp_path, command, capsys):
         (["--heads", "4"], "--set model.blocks.0.mixer.heads=4 ("),
         (["--device", "cpu"], "--set training.device=cpu ("),
         (["--device=cpu"], "--set training.device=cpu ("),
-        (["--lr", "--json"], "--set training.optimiser.lr=VALUE or --set training.optimiser.muon.lr=VALUE ("),
+        (["--lr", "--json"], "--set training.optimiser.lr=VALUE ("),
         (["--batch-size"], "--set training.batch_size=VALUE ("),
         (["--context-length", "9"], "--set model.context_length=9 or --set training.context_length=9 ("),
+        (["--every", "2"], "--set training.evaluate.every=2 or"),
+        (["--iterations", "2"], "--set training.optimiser.muon.iterations=2 ("),
         (["--nonsense"], "No such option: --nonsense"),
     ],
 )

@@ -12,11 +12,15 @@ DECIDED = {
 }
 """By verb, the fields that something else decides: the data's tokenizer, the comparison's text and seeds."""
 
+FINER = ("training.growth.", "training.optimiser.muon.")
+"""Sections with fields that refine another of the same name, which is what somebody means who types that name."""
+
 
 def hint(verb: str, option: str, arguments: Sequence[str]) -> str | None:
     """How the field is set that an unknown option names: `--device cpu` is `--set training.device=cpu`; or None."""
     wanted = option.lstrip("-").replace("-", "_")
     paths = [path for path in field_paths(RunSpec) if path.rpartition(".")[2] == wanted and path not in DECIDED[verb]]
+    paths = [path for path in paths if not path.startswith(FINER)] or paths
     value = _value_of(option, arguments)
     return " or ".join(f"--set {path}={value}" for path in paths) or None
 

@@ -67,6 +67,7 @@ def train(
     Fields (docs/training.md says what they mean): training.steps or training.tokens, training.batch_size,
     training.accumulate, training.context_length, training.windows (stream, documents), training.seed,
     training.precision (auto, float32, bfloat16), training.device, training.threads, training.compile;
+    training.growth.context_length, .batch_size;
     training.optimiser.kind (adamw, muon), .lr, .betas, .eps, .weight_decay, .weight_decay_on (matrices, all),
     .cautious_decay; training.optimiser.muon.lr, .scale (adamw, spectral), .momentum, .iterations, .every, .precision
     (auto, float32, bfloat16); training.schedule.kind (cosine, cosine_squared, linear, constant, stable), .decay_share,

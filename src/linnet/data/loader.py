@@ -3,7 +3,7 @@
 Shapes: `B` sequences in a batch, `T` context length in tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -42,9 +42,9 @@ class Batches:
                 f"{sequence.name}: {len(sequence)} tokens; a context of {context_length} needs at least "
                 f"{context_length + 1}: prepare more text or choose a shorter context"
             )
-        self._sequence = sequence
-        self._batch_size = batch_size
-        self._context_length = context_length
+        self.sequence = sequence
+        self.batch_size = batch_size
+        self.context_length = context_length
         self._seed = seed
         self._starts = starts
         # As many as fit after the largest offset, so that an epoch has the same length whatever its offset.
@@ -55,32 +55,35 @@ class Batches:
     @property
     def tokens_per_batch(self) -> int:
         """Tokens predicted in a batch: `B * T`."""
-        return self._batch_size * self._context_length
+        return self.batch_size * self.context_length
 
     def batch(self, number: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets `[B, T]`, int64, of batch `number` (from 0); targets are the inputs one token later."""
-        first = number * self._batch_size
-        windows = [self._window(index) for index in range(first, first + self._batch_size)]
-        return _inputs_and_targets(windows)
+        first = number * self.batch_size
+        return self.windows(range(first, first + self.batch_size))
+
+    def windows(self, indices: Iterable[int]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of windows by their numbers, counted from the first one of the first epoch."""
+        return inputs_and_targets([self._window(index) for index in indices])
 
     def _window(self, index: int) -> NDArray[np.int64]:
         epoch, place = divmod(index, self.windows_per_epoch)
-        return self._sequence.read(int(self._epoch(epoch)[place]), self._context_length + 1)
+        return self.sequence.read(int(self.starts(epoch)[place]), self.context_length + 1)
 
-    def _epoch(self, epoch: int) -> NDArray[np.int64]:
+    def starts(self, epoch: int) -> NDArray[np.int64]:
         """Where the windows of an epoch start, in their order; the last two are kept, a batch may need both."""
         if epoch not in self._epochs:
             if len(self._epochs) == 2:
                 del self._epochs[next(iter(self._epochs))]
             random = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self._seed, epoch])))
-            starts = self._even_starts(random) if self._starts is None else self._starts
-            self._epochs[epoch] = starts[random.permutation(len(starts))]
+            found = self._even_starts(random) if self._starts is None else self._starts
+            self._epochs[epoch] = found[random.permutation(len(found))]
         return self._epochs[epoch]
 
     def _even_starts(self, random: np.random.Generator) -> NDArray[np.int64]:
-        spare = len(self._sequence) - 1 - self.windows_per_epoch * self._context_length
-        offset = int(random.integers(min(self._context_length, spare + 1)))
-        return offset + self._context_length * np.arange(self.windows_per_epoch)
+        spare = len(self.sequence) - 1 - self.windows_per_epoch * self.context_length
+        offset = int(random.integers(min(self.context_length, spare + 1)))
+        return offset + self.context_length * np.arange(self.windows_per_epoch)
 
 
 def validation_windows(
@@ -119,11 +122,12 @@ def _fresh_targets(
     for start in starts.tolist():
         tokens = sequence.read(start, min(width + 1, len(sequence) - start))
         windows.append(np.pad(tokens, (0, width + 1 - len(tokens)), constant_values=end_id))
-    inputs, targets = _inputs_and_targets(windows)
+    inputs, targets = inputs_and_targets(windows)
     targets[torch.arange(width) >= torch.from_numpy(fresh)[:, None]] = IGNORED
     return inputs, targets
 
 
-def _inputs_and_targets(windows: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
+def inputs_and_targets(windows: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
+    """`[B, T]` each, of windows of `T + 1` tokens: targets are the inputs one token later."""
     tokens = torch.from_numpy(np.stack(windows))
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

@@ -57,7 +57,8 @@ class FinishedRun:
     @property
     def flops_per_token(self) -> float:
         """Exact, of training."""
-        return training_flops_per_token(self.spec.model, self.spec.training.context_length)
+        growth = self.spec.growth
+        return growth.mean(lambda length: training_flops_per_token(self.spec.model, length), 0, growth.steps)
 
 
 class NoRunError(UserError):

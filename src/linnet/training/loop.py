@@ -154,10 +154,13 @@ class Trainer:
         assert spec.steps is not None and spec.context_length is not None, "an unresolved run"
         self.steps, self.context_length = spec.steps, spec.context_length
         processes.check_batch(spec.batch_size)
+        for _, smaller in spec.growth.batch_size:
+            processes.check_batch(smaller, "training.growth.batch_size")
         self.device = processes.device(spec.device)
         stated = stated_precision(spec, self.device) or folder.precision() or too_short_to_measure(run)
         check_memory(run, self.device, torch.bfloat16 if stated is None else stated.dtype, processes)
-        self.batches = training_batches(data, spec)
+        self.growth = run.growth
+        self.batches = training_batches(data, run)
         self.validation = data.split("validation")
         self.validation_windows = document_windows(self.validation, data.tokenizer.end_id, self.context_length)
         self.calibration_1T = calibration_tokens(data, spec.evaluate.operator_from, self.context_length)
@@ -170,8 +173,9 @@ class Trainer:
         if spec.documents == "apart":
             settings["end_id"] = data.tokenizer.end_id
         objective = partial(objective, **{name: value for name, value in settings.items() if value not in ({}, None)})
+        last = spec.accumulate * self.steps - 1  # a batch as large as any
         self.precision = stated or processes.of_first(
-            lambda: measured_precision(self.decoder, objective, self.batches.batch(0))
+            lambda: measured_precision(self.decoder, objective, self.batches.batch(last))
         )
         dtype = self.precision.dtype
         self.parallel = parallelise(self.decoder, spec, dtype, processes)
@@ -181,7 +185,8 @@ class Trainer:
         self.take_step = Stepper(
             self.parallel, minimised, self.optimiser, spec.clip, dtype, self.token_bytes_V, self._judge
         )
-        flops_per_token = 3 * model_cost(run.model).flops_per_token(self.context_length, with_head=True)
+        self.cost = model_cost(run.model)
+        flops_per_token = 3 * self.cost.flops_per_token(self.context_length, with_head=True)
         own_peak = peak_flops_per_s(self.device, dtype) / flops_per_token
         self.peak_tokens_per_s = processes.sum_of(own_peak)
         self.shares = Shares(processes, self.device, own_peak)
@@ -240,7 +245,7 @@ class Trainer:
 
     def run_steps(self) -> None:
         """Train to the end, or until a stop is requested; leave a checkpoint of the last step made."""
-        self.pace = Pace(self.standing.seconds / max(1, self.standing.step))
+        self.pace = Pace(self.standing.seconds / max(1, self.standing.tokens))
         self.watch.begin(self.standing.step, self.steps)
         self._close_step()
         stopping = self.processes.any(self.stop.requested)
@@ -258,6 +263,9 @@ class Trainer:
         start_s, orthogonalising_s = time.perf_counter(), self.optimiser.orthogonalising_s
         number, place, accumulate = self.standing.step, self.standing.place, self.spec.accumulate
         lr = learning_rate(self.spec.schedule, self.spec.optimiser.lr, number + 1, self.lengths.of(number + 1))
+        if self.growth.stage(number + 1).begins == number > 0:
+            self.watch.note(f"step {number + 1}: {self.growth.stage(number + 1).sizes} from here on")
+            self.steadiness.begin_anew()
         batches = [self.batches.batch(place * accumulate + part) for part in range(accumulate)]
         waited_s = time.perf_counter() - start_s
         result = self._taken(batches, lr)
@@ -267,7 +275,7 @@ class Trainer:
         self.shares.add(result, seconds)
         self.standing.add(result, seconds, self.optimiser.orthogonalising_s - orthogonalising_s, waited_s)
         self.averaging.update(self.standing.step, self.lengths.of(self.standing.step))
-        self.pace.add(seconds)
+        self.pace.add(seconds, result.tokens)
         for said in self.steadiness.add(seconds, waited_s):
             self.watch.note(said)
         self.watch.step(self._progress())
@@ -359,7 +367,8 @@ class Trainer:
         """A line of figures: means since the line before; what a stop and resume cannot change, and the speed."""
         progress, meter = self._progress(), self.standing.meter
         # On a machine that was busy then, the peak was measured too low.
-        self.peak_tokens_per_s = max(self.peak_tokens_per_s, meter.tokens_per_s)
+        speed = meter.tokens_per_s * self.work_of_token(progress.step - 1, progress.step)
+        self.peak_tokens_per_s = max(self.peak_tokens_per_s, speed)
         line: dict[str, Any] = {
             "step": progress.step,
             "tokens": progress.tokens,
@@ -368,7 +377,7 @@ class Trainer:
             "lr": progress.lr,
             "gradient_norm": progress.gradient_norm,
             "tokens_per_s": progress.tokens_per_s,
-            "share_of_peak": meter.tokens_per_s / self.peak_tokens_per_s,
+            "share_of_peak": speed / self.peak_tokens_per_s,
             "waiting_share": meter.waiting_share,
             "memory_bytes": peak_memory_bytes(self.device),
             "eta_s": progress.eta_s,
@@ -404,6 +413,14 @@ class Trainer:
             self.folder.draw_curves(self.run.model.name, self.decoder.causal)
             self.curves_due_s = time.monotonic() + CURVES_PAUSE_S
 
+    def work_of_token(self, first: int, last: int) -> float:
+        """FLOPs of a token of the steps after `first`, to `last`, over those of one of the longest windows."""
+
+        def flops(length: int) -> float:
+            return self.cost.flops_per_token(length, with_head=True)
+
+        return self.growth.mean(flops, first, last) / flops(self.context_length)
+
     def _progress(self) -> Progress:
         standing, meter = self.standing, self.standing.meter
         return Progress(
@@ -415,7 +432,7 @@ class Trainer:
             lr=meter.lr,
             gradient_norm=meter.gradient_norm,
             tokens_per_s=meter.tokens_per_s,
-            eta_s=self.pace.remaining_s(self.steps - standing.step),
+            eta_s=self.pace.remaining_s(self.steps - standing.step, self.growth.tokens(standing.step, self.steps)),
             validation=standing.validation,
         )
 

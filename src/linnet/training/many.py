@@ -143,12 +143,12 @@ class ManyProcesses(Processes):
         torch.cuda.set_device(number)
         return torch.device("cuda", number)
 
-    def check_batch(self, batch_size: int) -> None:
+    def check_batch(self, batch_size: int, field: str = "training.batch_size") -> None:
         """`UserError` where a batch cannot be divided among them."""
         if batch_size % self.count:
             raise UserError(
                 "does not divide",
-                field="training.batch_size",
+                field=field,
                 value=batch_size,
                 accepted=f"a multiple of the {self.count} processes: it is the batch of all of them together",
             )

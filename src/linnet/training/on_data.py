@@ -4,23 +4,41 @@ import hashlib
 import json
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from linnet.core.errors import UserError
 from linnet.data.loader import Batches
 from linnet.data.shards import TokenData
+from linnet.data.stages import BatchStage, StagedBatches
 from linnet.data.windows import document_windows
 from linnet.model.cost import model_cost
 from linnet.present import numbers
-from linnet.training.spec import RunSpec, TrainingSpec
+from linnet.training.spec import RunSpec
 
 
-def training_batches(data: TokenData, spec: TrainingSpec) -> Batches:
+def training_batches(data: TokenData, run: RunSpec) -> Batches | StagedBatches:
     """The batches of a resolved run."""
+    spec, sequence = run.training, data.split("train")
     assert spec.context_length is not None, "an unresolved run"
-    sequence, context_length = data.split("train"), spec.context_length
-    starts = None
-    if spec.windows == "documents":
-        starts = document_windows(sequence, data.tokenizer.end_id, context_length).whole(sequence, context_length)
-    return Batches(sequence, spec.batch_size, context_length, spec.seed, starts)
+
+    def starts(context_length: int) -> NDArray[np.int64] | None:
+        if spec.windows == "stream":
+            return None
+        return document_windows(sequence, data.tokenizer.end_id, context_length).whole(sequence, context_length)
+
+    full = Batches(sequence, spec.batch_size, spec.context_length, spec.seed, starts(spec.context_length))
+    smaller = [
+        BatchStage(
+            (stage.ends - stage.begins) * spec.accumulate,
+            stage.batch_size,
+            stage.context_length,
+            starts(stage.context_length),
+        )
+        for stage in run.growth.stages
+        if (stage.batch_size, stage.context_length) != (spec.batch_size, spec.context_length)
+    ]
+    return StagedBatches(full, smaller, spec.seed) if smaller else full
 
 
 def manifest_hash(data: TokenData) -> str:

@@ -81,8 +81,8 @@ class Processes:
         """The device of this one; `UserError` where there is none of that name."""
         return resolve_device(name, "training.device")
 
-    def check_batch(self, batch_size: int) -> None:
-        """`UserError` where a batch cannot be divided among them."""
+    def check_batch(self, batch_size: int, field: str = "training.batch_size") -> None:
+        """`UserError`, which names the field, where a batch cannot be divided among them."""
 
 
 ALONE = Processes()

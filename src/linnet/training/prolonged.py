@@ -8,6 +8,7 @@ from an older checkpoint ends the same; `config.yaml` has the latest.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import NonNegativeInt
 
@@ -80,11 +81,15 @@ def is_longer(run: RunSpec, known: RunSpec) -> bool:
 
 
 def with_its_warm_up(asked: RunSpec, run: RunSpec, known: RunSpec) -> RunSpec:
-    """The resolved `run` with the warm-up of the one known, unless another was asked for in steps."""
-    if asked.training.schedule.warmup_steps is not None:
-        return run
-    schedule = run.training.schedule.model_copy(update={"warmup_steps": known.training.schedule.warmup_steps})
-    return run.model_copy(update={"training": run.training.model_copy(update={"schedule": schedule})})
+    """The resolved `run` with warm-up and growth of the one known, where they were not asked for in steps."""
+    changed: dict[str, Any] = {}
+    if asked.training.schedule.warmup_steps is None:
+        warmup_steps = known.training.schedule.warmup_steps
+        changed["schedule"] = run.training.schedule.model_copy(update={"warmup_steps": warmup_steps})
+    growth = asked.training.growth
+    if any(end < 1 for end, _ in (*growth.context_length, *growth.batch_size)):
+        changed["growth"] = known.training.growth
+    return run.model_copy(update={"training": run.training.model_copy(update=changed)})
 
 
 def told(spec: TrainingSpec, history: Sequence[Prolonging]) -> str:

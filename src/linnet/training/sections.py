@@ -1,10 +1,11 @@
 """The sections of `training`, each a typed description of its own."""
 
+from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 
-from linnet.core.spec import Amount, Count, Spec
+from linnet.core.spec import Amount, Count, Extent, Spec
 from linnet.evaluation.frozen import OperatorFrom
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -49,6 +50,31 @@ class OptimiserSpec(Spec):
     def _muon_is_used(self) -> Self:
         if self.kind != "muon" and self.muon != MuonSpec():
             raise ValueError("muon: goes with kind: muon")
+        return self
+
+
+class GrowthSpec(Spec):
+    """Shorter windows and smaller batches at first; each list ends with what the run itself has.
+
+    `[until, size]`, ascending: until that share of all steps (below 1), or that number of steps, a window has `size`
+    tokens, a batch `size` sequences.
+    """
+
+    context_length: tuple[tuple[PositiveFloat, Amount], ...] = ()
+    batch_size: tuple[tuple[PositiveFloat, Extent], ...] = ()
+
+    @model_validator(mode="after")
+    def _grows(self) -> Self:
+        for field in ("context_length", "batch_size"):
+            listed = getattr(self, field)
+            for end, _ in listed:
+                if end > 1 and end != int(end):
+                    raise ValueError(f"{field}: until {end:g}: must be a share below 1, or a whole number of steps")
+            for (end, size), (next_end, next_size) in pairwise(listed):
+                if next_end < end or next_size <= size:
+                    raise ValueError(f"{field}: [{next_end:g}, {next_size}] after [{end:g}, {size}]: must ascend")
+            if len({end < 1 for end, _ in listed}) > 1:
+                raise ValueError(f"{field}: shares and numbers of steps: give all ends in one of the two")
         return self
 
 

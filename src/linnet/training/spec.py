@@ -10,6 +10,7 @@ from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Extent, Seed, Spec, override, read_assignment, read_yaml
 from linnet.model.spec import ModelSpec
 from linnet.model.store import model_folder, read_description
+from linnet.training.growth import Growth, resolved_growth, steps_for
 from linnet.training.recipe import merged, read_recipe
 from linnet.training.sections import (
     AveragingSpec,
@@ -17,6 +18,7 @@ from linnet.training.sections import (
     ClipSpec,
     DagSpec,
     EvaluateSpec,
+    GrowthSpec,
     GuardSpec,
     LogSpec,
     OptimiserSpec,
@@ -38,6 +40,7 @@ class TrainingSpec(Spec):
     begins with a document, or goes on where one that is longer was cut (`data.windows`), and is filled with what
     follows. For many short documents: text from the middle of one teaches a model little about what to remember.
     documents: those that share a window may see what is before them (`joined`), or not (`apart`).
+    growth: `context_length` and `batch_size` are what the run ends with.
     averaging: of the weights that are evaluated and kept as the model; null: those of the last step.
     z_loss: coefficient of `log^2 Z` in what is minimised, which keeps the logits from drifting (PaLM has 1e-4).
     dag: the regulariser of a model with plga layers; null for none. guard: what becomes of loss spikes; null: nothing,
@@ -54,6 +57,7 @@ class TrainingSpec(Spec):
     documents: Literal["joined", "apart"] = "joined"
     steps: Amount | None = None
     tokens: Amount | None = None
+    growth: GrowthSpec = GrowthSpec()
     optimiser: OptimiserSpec = OptimiserSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     averaging: AveragingSpec | None = None
@@ -107,7 +111,7 @@ class RunSpec(Spec):
     training: TrainingSpec = TrainingSpec()
 
     def resolved(self) -> Self:
-        """A copy with every derived length filled in: `context_length`, `steps`, `schedule.warmup_steps`.
+        """A copy with every derived length filled in: `context_length`, `steps`, `schedule.warmup_steps`, `growth`.
 
         `UserError` where they do not fit each other or the model.
         """
@@ -120,7 +124,8 @@ class RunSpec(Spec):
             )
         steps = training.steps or DEFAULT_STEPS
         if training.tokens is not None:
-            steps = -(-training.tokens // (training.batch_size * training.accumulate * context))
+            steps = steps_for(training.tokens, training.growth, training.batch_size, context, training.accumulate)
+        growth = resolved_growth(training.growth, steps, training.batch_size, context)
         warmup = training.schedule.warmup_steps
         if warmup is None:
             share = training.schedule.warmup_share
@@ -130,7 +135,7 @@ class RunSpec(Spec):
                 f"training.schedule.warmup_steps: {warmup}: must be at most the {steps} steps of the run"
                 " (warmup_share: 0.1 follows their number)"
             )
-        lengths: dict[str, Any] = {"context_length": context, "steps": steps, "tokens": None}
+        lengths: dict[str, Any] = {"context_length": context, "steps": steps, "tokens": None, "growth": growth}
         lengths["schedule"] = training.schedule.model_copy(update={"warmup_steps": warmup, "warmup_share": None})
         return self.model_copy(update={"training": training.model_copy(update=lengths)})
 
@@ -140,6 +145,13 @@ class RunSpec(Spec):
         steps = self.resolved().training.steps
         assert steps is not None
         return steps
+
+    @property
+    def growth(self) -> Growth:
+        """Which step of a resolved run has which sizes."""
+        spec = self.training
+        assert spec.steps is not None and spec.context_length is not None, "an unresolved run"
+        return Growth(spec.growth, spec.steps, spec.batch_size, spec.context_length, spec.accumulate)
 
     def plain(self) -> dict[str, Any]:
         """Plain data that `RunSpec.parse` reads back, ready for YAML."""

@@ -33,7 +33,8 @@ def summarise(trainer: "Trainer", command: str | None) -> dict[str, Any]:
         "seconds": standing.seconds,
         "tokens_per_s": tokens_per_s,
         "orthogonalising_share": _orthogonalising_share(trainer),
-        "share_of_peak": tokens_per_s and tokens_per_s / trainer.peak_tokens_per_s,
+        "share_of_peak": tokens_per_s
+        and tokens_per_s * trainer.work_of_token(0, standing.step) / trainer.peak_tokens_per_s,
         "memory_bytes": peak_memory_bytes(trainer.device),
         "validation": standing.validation and {"step": standing.evaluation_step, **standing.validation},
         "best": _best(trainer),

@@ -137,7 +137,7 @@ def _contents(run):
     from linnet.data.shards import TokenData
     from linnet.training.on_data import training_batches
 
-    batches = training_batches(TokenData.open(run.data), run.resolved().training)
+    batches = training_batches(TokenData.open(run.data), run.resolved())
     return [_content(batches.batch(number)[0]) for number in range(60)]
 
 

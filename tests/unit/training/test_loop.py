@@ -132,6 +132,46 @@ def _evaluated(model, folder):
     return evaluate(load_decoder(model), windows, token_bytes, calibration_tokens(data, "train", 16)).figures()
 
 
+GROWTH = {"context_length": [[0.25, 4], [0.5, 8]], "batch_size": [[0.4, 1]]}
+"""Of 12 steps with 2 x 16 tokens: 3 of 1 x 4, 2 of 1 x 8, 1 of 2 x 8, 6 of 2 x 16."""
+
+
+@pytest.mark.parametrize("windows", ["stream", "documents"])
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_run_that_grows_goes_on_bit_for_bit_with_tokens_counted(tmp_path, tiny_run, mixer, windows):
+    run = tiny_run(mixer, growth=GROWTH, windows=windows, accumulate=2)
+    watch = Recorder()
+    summary = train(run, tmp_path / "straight", watch).summary
+    for stop_at in (2, 3, 7):
+        train(run, tmp_path / "stopped", Recorder(stop_at))
+    assert train(run, tmp_path / "stopped").finished
+    assert _same(tmp_path / "straight", tmp_path / "stopped")
+    each = [2 * tokens for tokens in [4] * 3 + [8] * 2 + [16] + [32] * 6]
+    assert [progress.tokens for progress in watch.steps] == [sum(each[: step + 1]) for step in range(12)]
+    assert summary["tokens"] == sum(each)
+    assert [note for note in watch.notes if "from here on" in note] == [
+        "step 4: 2 sequences of 8 tokens from here on",
+        "step 6: 4 sequences of 8 tokens from here on",
+        "step 7: 4 sequences of 16 tokens from here on",
+    ]
+    assert (
+        train(tiny_run(mixer, windows=windows, steps=1), tmp_path / "one").summary["validation"]["tokens"]
+        == (summary["validation"]["tokens"])
+    ), "evaluated with the same windows"
+
+
+def test_a_length_in_tokens_counts_those_of_each_stage(tmp_path, tiny_run):
+    summary = train(tiny_run(steps=None, tokens=250, growth=GROWTH), tmp_path).summary
+    assert 250 <= summary["tokens"] < 250 + 32
+
+
+def test_a_run_that_grew_is_prolonged_with_the_stages_that_it_had(tmp_path, tiny_run):
+    train(tiny_run(growth=GROWTH), tmp_path)
+    watch = Recorder()
+    assert train(tiny_run(growth=GROWTH, steps=20), tmp_path, watch).summary["tokens"] == 236 + 8 * 32
+    assert not [note for note in watch.notes if "from here on" in note]
+
+
 @pytest.mark.parametrize("stop_at", [4, 12])
 def test_a_stop_before_an_evaluation_leaves_it_for_later(tmp_path, tiny_run, stop_at):
     """The stop comes in the step after which an evaluation is due: it is not begun, and made first on resuming."""

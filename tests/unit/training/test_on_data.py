@@ -28,7 +28,7 @@ def test_windows_begin_with_documents_where_asked_for(tmp_path, tiny_run, tiny_d
     data = TokenData.open(tiny_data)
     run = tiny_run(windows="documents")
     documents, stream = train(run, tmp_path / "documents"), train(tiny_run(), tmp_path / "stream")
-    batches = training_batches(data, run.resolved().training)
+    batches = training_batches(data, run.resolved())
     starts = {tuple(row) for number in range(batches.windows_per_epoch) for row in batches.batch(number)[0].tolist()}
     sequence = data.split("train")
     windows = document_windows(sequence, data.tokenizer.end_id, 16).whole(sequence, 16)

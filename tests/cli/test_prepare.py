@@ -111,7 +111,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 1), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_killed_while_writing_leaves_nothing_half_written(tmp_path: Path, number: int, code: int) -> None:
     (tmp_path / "a.txt").write_text(TEXT * 3000)
     command = [sys.executable, "-c", INTERRUPTIBLE, "prepare", "a.txt", "--tokenizer", "bytes", "--out", "data"]

@@ -141,7 +141,7 @@ def test_an_interrupted_run_that_goes_on_ends_where_an_uninterrupted_one_ends(
             os.kill(os.getpid(), signal.SIGINT)
 
         patched.setattr(LogWatch, "line", interrupt)
-        assert train(tmp_path / "run") == 1
+        assert train(tmp_path / "run") == 128 + signal.SIGINT
     stopped = ends(tmp_path / "run")
     assert 1 <= len(stopped[1]) < len(ends(trained)[1])
     assert train(tmp_path / "run") == 0

@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+from linnet.core.tensor_file import read_tensors
 from linnet.data.prepare import prepare_texts
 from linnet.model.store import load_decoder
 from linnet.training.checkpoint import checkpoint_steps
@@ -116,6 +118,35 @@ def test_what_one_process_saved_two_go_on_with(place: Path):
     assert [code for code, _, _ in ended] == [0, 0], ended
     check_same(run, place / "one")
     assert not [path for path in (run / "checkpoints").iterdir() if path.name.startswith(".")]
+
+
+OTHERWISE = [
+    "training.steps=24",
+    "training.accumulate=1",
+    "training.optimiser.kind=muon",
+    "training.averaging.kind=ema",
+    "training.clip.by=value",
+    "training.clip.at=0.01",
+    "training.parallel.checkpointing=true",
+    "training.guard={}",
+]
+
+
+def test_four_processes_hold_two_copies_of_two_shards_each(place: Path):
+    """With all else that keeps something of its own: the files of a checkpoint are those of one process."""
+    settings = [word for setting in OTHERWISE for word in ("--set", setting)]
+    (alone,) = finish(start([*TRAIN, "other", *settings], 1, cwd=place))
+    ended = finish(start([*TRAIN, "four", *settings, *SHARD], 4, cwd=place))
+    assert [code for code, _, _ in (alone, *ended)] == [0] * 5, ended
+    check_same(place / "four", place / "other", 1e-4)
+    newest = Path("checkpoints", "step-00000024")
+    names = [sorted(file.name for file in (place / run / newest).iterdir()) for run in ("four", "other")]
+    assert names[0] == names[1]
+    for name in ("model.safetensors", "optimiser.safetensors"):
+        found, expected = (read_tensors(place / run / newest / name) for run in ("four", "other"))
+        assert found.keys() == expected.keys()
+        for key, tensor in expected.items():
+            torch.testing.assert_close(found[key], tensor, atol=1e-3, rtol=1e-2, msg=key)
 
 
 @pytest.mark.parametrize(

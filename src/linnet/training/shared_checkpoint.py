@@ -74,7 +74,9 @@ class SharedSaver:
             temporary = self._processes.of_first(begin)
             writer = Writer(temporary, files, opened, finish, then)
             group = self._processes.saving
-            written: Any = async_save(tensors | moments, storage_writer=writer, process_group=group)
+            # DCP knows no whole numbers; as wide are these.
+            counts = {name: tensor.double() for name, tensor in scalars.items() if tensor.dtype == torch.int64}
+            written: Any = async_save(tensors | moments | counts, storage_writer=writer, process_group=group)
             self._processes.written = written
         except BaseException as error:
             opened.__exit__(type(error), error, None)
@@ -126,13 +128,24 @@ def _name(temporary: Path) -> None:
 
 
 def _write_scalars(path: Path, scalars: dict[str, Tensor]) -> None:
-    """Put tensors without dimensions where they belong in a safetensors file: DCP leaves zeros there (PyTorch 2.13)."""
+    """Put tensors without dimensions where they belong in a safetensors file: DCP leaves zeros there (PyTorch 2.13).
+
+    Whole numbers have room of their width there, and are named as what they are.
+    """
     with path.open("r+b") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
         for name, tensor in scalars.items():
-            file.seek(8 + length + header[name]["data_offsets"][0])
+            first, end = header[name]["data_offsets"]
+            assert end - first == tensor.element_size(), name
+            file.seek(8 + length + first)
             file.write(tensor.numpy().tobytes())
+            if tensor.dtype == torch.int64:
+                header[name]["dtype"] = "I64"
+        text = json.dumps(header, separators=(",", ":")).encode()
+        assert len(text) <= length, "a header that grew"
+        file.seek(8)
+        file.write(text.ljust(length))
 
 
 def newest(processes: ManyProcesses, folder: Path, decoder: Decoder, note: Callable[[str], None]) -> Checkpoint | None:

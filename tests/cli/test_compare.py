@@ -14,7 +14,7 @@ from linnet.cli.main import main
 from linnet.core.seal import read_sealed
 from linnet.data.prepare import prepare_texts
 from linnet.experiments.comparison.spec import ComparisonSpec
-from linnet.training.loop import train
+from linnet.training.run import train
 from linnet.training.spec import RunSpec
 
 REPOSITORY = Path(__file__).parents[2]

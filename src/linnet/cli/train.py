@@ -15,7 +15,7 @@ from linnet.core.launch import refuse_several
 from linnet.present import numbers
 
 if TYPE_CHECKING:
-    from linnet.training.loop import RunResult
+    from linnet.training.run import RunResult
     from linnet.training.spec import RunSpec
 
 
@@ -95,7 +95,7 @@ def train(
     Example: linnet train --model pldr-v51-110m-1 --recipe pldr-v51-110m-1 --data data/web --out runs/pldr
     """
     from linnet.core.allocator import keep_freed_memory
-    from linnet.training.loop import BrokenDownError
+    from linnet.training.breakdown import BrokenDownError
     from linnet.training.processes import LostProcessError, SaidElsewhereError, processes
 
     keep_freed_memory()
@@ -130,7 +130,7 @@ def _asked(out: Path, described: tuple[Any, ...], first: bool = True) -> "RunSpe
 
 
 def _carried_out(out: Path, described: tuple[Any, ...], first: bool) -> "RunResult":
-    from linnet.training.loop import train
+    from linnet.training.run import train
     from linnet.training.watch import Watch, terminal_watch
 
     run = _asked(out, described, first)

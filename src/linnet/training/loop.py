@@ -10,34 +10,31 @@ weights, moments and a few counters are the whole state: a run that is stopped a
 
 import math
 import time
-from contextlib import closing, nullcontext
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from linnet.core.errors import is_about_memory
-from linnet.data.loader import validation_windows
 from linnet.data.shards import TokenData
-from linnet.data.windows import document_windows
-from linnet.evaluation.frozen import calibration_tokens
-from linnet.evaluation.likelihood import Evaluation, evaluate
+from linnet.evaluation.likelihood import Evaluation
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.training.averaging import Averaging
-from linnet.training.checkpoint import checkpoint_path, checkpoint_steps, discard_after, prune
+from linnet.training.breakdown import BrokenDownError, broken_down
+from linnet.training.checkpoint import checkpoint_steps, discard_after, prune
 from linnet.training.guard import GuardStanding, SpikeError, back, goes_back, judge, skip
-from linnet.training.machine import check_memory, peak_flops_per_s, peak_memory_bytes, threads
-from linnet.training.objective import Objective, checked_penalties, next_token_loss
-from linnet.training.on_data import changed_vocabulary, check_data, fitted, manifest_hash, training_batches
+from linnet.training.held_out import HeldOut
+from linnet.training.line import line_of, progress_of
+from linnet.training.machine import check_memory, peak_flops_per_s
+from linnet.training.objective import Objective, objective_of
+from linnet.training.on_data import check_data, manifest_hash, training_batches
 from linnet.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
 from linnet.training.out_of_memory import too_large
 from linnet.training.pace import Pace
 from linnet.training.parallel import parallelise
 from linnet.training.precision import measured_precision, stated_precision, too_short_to_measure
-from linnet.training.processes import Batch, Processes, processes
+from linnet.training.processes import Batch, Processes
 from linnet.training.prolonged import Lengths
 from linnet.training.prolonged import told as prolonged
 from linnet.training.record import RunFolder
@@ -51,88 +48,10 @@ from linnet.training.step import NonFiniteError, Stepper, StepResult
 from linnet.training.stop import Stopped, StopRequest
 from linnet.training.summary import summarise
 from linnet.training.trackers import Trackers
-from linnet.training.watch import Progress, Watch
+from linnet.training.watch import Watch
 
 CURVES_PAUSE_S = 30.0
 """While a run goes on, its picture is drawn with a checkpoint, but not more often than this: it takes a while."""
-
-
-class BrokenDownError(ArithmeticError):
-    """A loss, gradient or weight is not finite: one line with step, learning rate, gradient norm, last checkpoint.
-
-    `step` is where training stopped, `reason` what was measured there.
-    """
-
-    def __init__(self, step: int, reason: str, last_good: Path | None) -> None:
-        checkpoint = "none yet" if last_good is None else last_good
-        super().__init__(f"not finite, stopped at step {step}: {reason}; last good checkpoint: {checkpoint}")
-        self.step, self.reason = step, reason
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run came to: its folder and the figures of `model/run.json`; `signal`: the one that asked it to stop."""
-
-    folder: Path
-    summary: dict[str, Any]
-    signal: int | None = None
-
-    @property
-    def finished(self) -> bool:
-        """False where the run was asked to stop before its last step."""
-        return bool(self.summary["finished"])
-
-    @property
-    def model(self) -> Path:
-        """The model folder, with the weights of the last step made."""
-        return RunFolder(self.folder).model
-
-
-def train(
-    run: RunSpec,
-    out: str | Path,
-    watch: Watch | None = None,
-    objective: Objective = next_token_loss,
-    command: str | None = None,
-) -> RunResult:
-    """Train a model into the run folder `out`, going on where an earlier call with the same `run` stopped.
-
-    A `run` with more steps prolongs it (`training.prolonged` says what becomes of the schedule), a finished one too.
-
-    `watch` hears of the progress; `command` is kept in `run.json`. A finished run is left as it is. Ctrl-C and SIGTERM
-    save and return (`finished` is False). Raises `UserError` where nothing could be trained, and `BrokenDownError`.
-
-    Of processes that torchrun started each calls it with the same arguments; all return the same.
-    """
-    with processes() as several:
-        return _train(run, RunFolder(out), watch if watch and several.first else Watch(), objective, command, several)
-
-
-def _train(
-    run: RunSpec, folder: RunFolder, watch: Watch, objective: Objective, command: str | None, processes: Processes
-) -> RunResult:
-    data = TokenData.open(run.data)
-    asked, run = run, folder.as_long_as(run, fitted(run, data))
-    processes.of_first(lambda: folder.check(run))
-    summary = processes.of_first(folder.finished)
-    if summary is not None and not folder.prolongs(run):
-        processes.of_first(folder.tidy)
-        check_data(summary.get("data", {}).get("manifest_sha256"), data, folder.path)
-        watch.note(f"{folder.path}: finished at step {summary['step']}, nothing to do")
-        return RunResult(folder.path, summary)
-    held = folder.locked() if processes.first else nullcontext()
-    with StopRequest() as stop, held, threads(run.training.threads):
-        processes.of_first(lambda: folder.check(run))
-        # It refuses what cannot be trained.
-        trainer = Trainer(run, data, folder, objective, watch, stop, processes)
-        if run.model.vocab_size != asked.model.vocab_size:
-            watch.note(changed_vocabulary(asked, run))
-        processes.of_first(lambda: folder.start(run))
-        processes.of_first(trainer.keep_precision)
-        with closing(trainer.trackers):
-            trainer.resume()
-            trainer.run_steps()
-        return RunResult(folder.path, trainer.finish(command), stop.signal)
 
 
 class Trainer:
@@ -161,18 +80,11 @@ class Trainer:
         check_memory(run, self.device, torch.bfloat16 if stated is None else stated.dtype, processes)
         self.growth = run.growth
         self.batches = training_batches(data, run)
-        self.validation = data.split("validation")
-        self.validation_windows = document_windows(self.validation, data.tokenizer.end_id, self.context_length)
-        self.calibration_1T = calibration_tokens(data, spec.evaluate.operator_from, self.context_length)
-        self.token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(self.device)
+        token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(self.device)
+        self.held_out = HeldOut(data, spec, token_bytes_V)
         begun = bool(checkpoint_steps(folder.checkpoints))
         self.decoder = (unfilled_decoder(run) if begun else first_decoder(run, data)).to(self.device)
-        settings: dict[str, Any] = {"penalties": checked_penalties(self.decoder, spec.penalties)}
-        if spec.z_loss:
-            settings["z_loss"] = spec.z_loss
-        if spec.documents == "apart":
-            settings["end_id"] = data.tokenizer.end_id
-        objective = partial(objective, **{name: value for name, value in settings.items() if value not in ({}, None)})
+        objective = objective_of(objective, spec, self.decoder, data.tokenizer.end_id)
         last = spec.accumulate * self.steps - 1  # a batch as large as any
         self.precision = stated or processes.of_first(
             lambda: measured_precision(self.decoder, objective, self.batches.batch(last))
@@ -182,9 +94,7 @@ class Trainer:
         minimised = self.parallel.compiled(objective) if spec.compile else objective
         self.optimiser = build_optimiser(spec.optimiser, self.decoder, dtype)
         self.averaging = Averaging(spec.averaging, self.decoder)
-        self.take_step = Stepper(
-            self.parallel, minimised, self.optimiser, spec.clip, dtype, self.token_bytes_V, self._judge
-        )
+        self.take_step = Stepper(self.parallel, minimised, self.optimiser, spec.clip, dtype, token_bytes_V, self._judge)
         self.cost = model_cost(run.model)
         flops_per_token = 3 * self.cost.flops_per_token(self.context_length, with_head=True)
         own_peak = peak_flops_per_s(self.device, dtype) / flops_per_token
@@ -278,7 +188,7 @@ class Trainer:
         self.pace.add(seconds, result.tokens)
         for said in self.steadiness.add(seconds, waited_s):
             self.watch.note(said)
-        self.watch.step(self._progress())
+        self.watch.step(progress_of(self))
 
     def _taken(self, batches: list[Batch], lr: float) -> StepResult | None:
         """The step that was taken; None where it was not: asked to stop, or left out."""
@@ -292,7 +202,7 @@ class Trainer:
             return None
         except NonFiniteError as error:
             good = number if math.isfinite(error.loss) else number - 1
-            raise self._broken_down(number + 1, str(error), good) from None
+            raise broken_down(self.folder.checkpoints, number + 1, str(error), good) from None
         except Exception as error:
             if not is_about_memory(error) or self.processes.count > 1:  # the others are in the midst of the step
                 raise
@@ -347,50 +257,17 @@ class Trainer:
             self._save()
 
     def _evaluate(self) -> Evaluation:
-        """The fixed validation set, in the precision of the weights; `Stopped` where a stop is requested meanwhile."""
-        windows = validation_windows(
-            self.validation,
-            self.validation_windows,
-            self.data.tokenizer.end_id,
-            self.spec.batch_size,
-            self.spec.evaluate.tokens,
-        )
-        own = self.processes.until_requested(self.stop, windows)
+        """The fixed validation set; `Stopped` where a stop is requested meanwhile."""
         with self.averaging.applied():
-            decoder = self.parallel.whole()
-            found = evaluate(decoder, own, self.token_bytes_V, self.calibration_1T, total=self.processes.total)
+            part = partial(self.processes.until_requested, self.stop)
+            found = self.held_out.measure(self.parallel.whole(), self.processes, part)
         if not math.isfinite(found.causal.nats):
             raise self._broken_down_after(f"validation loss {found.causal.nats:g}")
         return found
 
     def _write_line(self, evaluated: bool) -> None:
-        """A line of figures: means since the line before; what a stop and resume cannot change, and the speed."""
-        progress, meter = self._progress(), self.standing.meter
-        # On a machine that was busy then, the peak was measured too low.
-        speed = meter.tokens_per_s * self.work_of_token(progress.step - 1, progress.step)
-        self.peak_tokens_per_s = max(self.peak_tokens_per_s, speed)
-        line: dict[str, Any] = {
-            "step": progress.step,
-            "tokens": progress.tokens,
-            "loss": progress.nats_per_token,
-            "bits_per_byte": progress.bits_per_byte,
-            "lr": progress.lr,
-            "gradient_norm": progress.gradient_norm,
-            "tokens_per_s": progress.tokens_per_s,
-            "share_of_peak": speed / self.peak_tokens_per_s,
-            "waiting_share": meter.waiting_share,
-            "memory_bytes": peak_memory_bytes(self.device),
-            "eta_s": progress.eta_s,
-        }
-        if self.spec.optimiser.kind == "muon":
-            line["orthogonalising_share"] = meter.orthogonalising_s / meter.seconds
-        if self.standing.guard is not None:
-            line["spikes"] = self.standing.guard.count
-        if meter.terms:
-            line["terms"] = meter.means
-        line |= self.shares.since_last_line()
-        if evaluated:
-            line["validation"] = progress.validation
+        """Write a line of figures, and begin the next."""
+        line = line_of(self, evaluated)
         if self.processes.first:
             self.folder.metrics.append(line)
             self.trackers.line(line)
@@ -421,31 +298,11 @@ class Trainer:
 
         return self.growth.mean(flops, first, last) / flops(self.context_length)
 
-    def _progress(self) -> Progress:
-        standing, meter = self.standing, self.standing.meter
-        return Progress(
-            step=standing.step,
-            steps=self.steps,
-            tokens=standing.tokens,
-            nats_per_token=meter.nats_per_token,
-            bits_per_byte=meter.bits_per_byte,
-            lr=meter.lr,
-            gradient_norm=meter.gradient_norm,
-            tokens_per_s=meter.tokens_per_s,
-            eta_s=self.pace.remaining_s(self.steps - standing.step, self.growth.tokens(standing.step, self.steps)),
-            validation=standing.validation,
-        )
-
     def _broken_down_after(self, what: str) -> BrokenDownError:
         """The update of this step made something that is not finite."""
         step, meter = self.standing.step, self.standing.meter
         measured = f"learning rate {meter.lr:g}, gradient norm {meter.gradient_norm:g}"
-        return self._broken_down(step, f"{what}, {measured}", step - 1)
-
-    def _broken_down(self, step: int, reason: str, good_until: int) -> BrokenDownError:
-        """What the user is told; the newest checkpoint of at most step `good_until` is the last good one."""
-        good = [step for step in checkpoint_steps(self.folder.checkpoints) if step <= good_until]
-        return BrokenDownError(step, reason, checkpoint_path(self.folder.checkpoints, good[-1]) if good else None)
+        return broken_down(self.folder.checkpoints, step, f"{what}, {measured}", step - 1)
 
     def finish(self, command: str | None) -> dict[str, Any]:
         """Write the model folder and the picture, wherever the run stands; what `run.json` says."""

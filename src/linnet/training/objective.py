@@ -4,8 +4,9 @@ Legend: `B` batch, `T` tokens.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from linnet.layers.registry import kinds_with_operators
 from linnet.layers.view import AddedLoss, Record
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORED
+from linnet.training.spec import TrainingSpec
 
 Penalties = Mapping[str, Mapping[str, float]]
 """Penalties that layers have, by name, with the coefficients of their terms."""
@@ -61,6 +63,16 @@ def next_token_loss(
     coefficients = {loss.name: loss.coefficient for loss in record.losses}
     total = loss.total + sum(coefficients[name] * term for name, term in terms.items())
     return Loss(total, nats, of_head | {name: term.detach() for name, term in terms.items()})
+
+
+def objective_of(objective: Objective, spec: TrainingSpec, decoder: Decoder, end_id: int) -> Objective:
+    """The objective with what a run says of it; `UserError` for a penalty that no layer of the model has."""
+    settings: dict[str, Any] = {"penalties": checked_penalties(decoder, spec.penalties)}
+    if spec.z_loss:
+        settings["z_loss"] = spec.z_loss
+    if spec.documents == "apart":
+        settings["end_id"] = end_id
+    return partial(objective, **{name: value for name, value in settings.items() if value not in ({}, None)})
 
 
 def documents_of(inputs_BT: Tensor, end_id: int) -> list[list[int]]:

@@ -30,9 +30,10 @@ from linnet.core.files import read_text, write_text
 from linnet.core.spec import parse_yaml
 from linnet.model.store import WEIGHTS
 from linnet.present.progress import progress
+from linnet.training.breakdown import BrokenDownError
 from linnet.training.checkpoint import Checkpoint, checkpoint_path, checkpoint_steps, load_newest
-from linnet.training.loop import BrokenDownError, train
 from linnet.training.record import PRECISION, RunFolder
+from linnet.training.run import train
 from linnet.training.spec import RunSpec
 from linnet.training.watch import Progress, Watch
 

@@ -12,7 +12,8 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
 from linnet.experiments.runner import Diverged, ExperimentStopped, Planned, Runner
-from linnet.training.loop import BrokenDownError, RunResult
+from linnet.training.breakdown import BrokenDownError
+from linnet.training.run import RunResult
 from linnet.training.spec import RunSpec
 from linnet.training.watch import Progress, Watch
 

@@ -11,7 +11,7 @@ from linnet.data.prepare import prepare_texts
 from linnet.model.cost import model_cost
 from linnet.scaling.counts import parameter_counts
 from linnet.scaling.study import read_study
-from linnet.training.loop import train
+from linnet.training.run import train
 from linnet.training.spec import RunSpec
 
 

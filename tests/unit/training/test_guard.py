@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from linnet.model.store import load_decoder
 from linnet.training import curves, machine
+from linnet.training.breakdown import BrokenDownError
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.guard import GuardStanding, SpikeError, back, goes_back, judge
-from linnet.training.loop import BrokenDownError, train
 from linnet.training.objective import Loss, next_token_loss
+from linnet.training.run import train
 from linnet.training.sections import GuardSpec
 from linnet.training.watch import Watch
 

@@ -12,8 +12,8 @@ from linnet.core.errors import UserError
 from linnet.core.seal import write_sealed
 from linnet.training import curves, machine
 from linnet.training.listing import differences, listed, run_paths
-from linnet.training.loop import train
 from linnet.training.record import DIVERGED, Metrics, RunFolder
+from linnet.training.run import train
 from linnet.training.watch import Watch
 
 

@@ -19,9 +19,10 @@ from linnet.model.cost import model_cost
 from linnet.model.store import load_decoder
 from linnet.present import numbers
 from linnet.training import curves, loop, machine
+from linnet.training.breakdown import BrokenDownError
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.loop import BrokenDownError, train
 from linnet.training.objective import Loss, next_token_loss
+from linnet.training.run import train
 from linnet.training.stop import SIGNALS
 from linnet.training.watch import Watch
 

@@ -7,7 +7,7 @@ import linnet
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training import curves, machine
-from linnet.training.loop import train
+from linnet.training.run import train
 from linnet.training.spec import RunSpec
 
 NARROWER = 32

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from linnet.model.decoder import Decoder
-from linnet.training.loop import train
 from linnet.training.objective import documents_of, next_token_loss
+from linnet.training.run import train
 
 
 @pytest.fixture

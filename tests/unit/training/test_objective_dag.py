@@ -8,8 +8,9 @@ from linnet.layers.mixers.plga.operator import DeductiveOutputs, acyclicity
 from linnet.model.decoder import Decoder
 from linnet.model.watched import shown
 from linnet.ops.cross_entropy import IGNORED
-from linnet.training.loop import BrokenDownError, train
+from linnet.training.breakdown import BrokenDownError
 from linnet.training.objective import checked_penalties, next_token_loss
+from linnet.training.run import train
 from linnet.training.sections import DagSpec
 
 

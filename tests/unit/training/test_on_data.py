@@ -3,8 +3,8 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
-from linnet.training.loop import train
 from linnet.training.on_data import changed_vocabulary, check_data, fitted, manifest_hash, training_batches
+from linnet.training.run import train
 
 
 def test_the_model_gets_the_vocabulary_of_the_data(tiny_run, tiny_data):

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from linnet.core.errors import UserError
 from linnet.training import curves, machine
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.loop import train
 from linnet.training.objective import next_token_loss
 from linnet.training.out_of_memory import REFINED, largest_that_fits
+from linnet.training.run import train
 
 
 @pytest.fixture(autouse=True)

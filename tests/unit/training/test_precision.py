@@ -7,9 +7,9 @@ import torch
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training import precision
-from linnet.training.loop import train
 from linnet.training.objective import next_token_loss
 from linnet.training.precision import Measurement, Precision, measured_precision, stated_precision
+from linnet.training.run import train
 from linnet.training.spec import TrainingSpec
 from linnet.training.watch import Watch
 

@@ -13,9 +13,9 @@ from linnet.training import curves, machine, prolonged, record
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.finished import NoRunError, read_run_folder
 from linnet.training.interface import train as train_in
-from linnet.training.loop import train
 from linnet.training.prolonged import Lengths, Prolonging
 from linnet.training.record import RunFolder
+from linnet.training.run import train
 from linnet.training.schedule import learning_rate
 from linnet.training.watch import Watch
 

@@ -13,8 +13,8 @@ from linnet.core import files
 from linnet.core.atomic import PARTIAL
 from linnet.core.errors import UserError
 from linnet.layers.mixers.plga.files import save_operators
-from linnet.training.loop import train
 from linnet.training.record import Metrics, RunFolder
+from linnet.training.run import train
 from linnet.training.start import unfilled_decoder
 
 

@@ -11,7 +11,7 @@ from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
 from linnet.model.store import load_decoder
 from linnet.training import curves, machine
-from linnet.training.loop import train
+from linnet.training.run import train
 from linnet.training.spec import read_run
 from linnet.training.watch import Watch
 

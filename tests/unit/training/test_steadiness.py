@@ -6,7 +6,7 @@ import random
 import pytest
 
 from linnet.training import steadiness
-from linnet.training.loop import train
+from linnet.training.run import train
 from linnet.training.steadiness import FIRST_STEPS, LEAST_STEPS, Steadiness
 from linnet.training.watch import Watch
 

@@ -11,7 +11,7 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.training import curves, machine, trackers
-from linnet.training.loop import train
+from linnet.training.run import train
 from linnet.training.watch import Watch
 
 
@@ -104,7 +104,7 @@ KILLED = """
 import sys
 from linnet.core.files import read_text
 from linnet.core.spec import parse_yaml
-from linnet.training.loop import train
+from linnet.training.run import train
 from linnet.training.spec import RunSpec
 from linnet.training.watch import Watch
 import os, signal

@@ -15,8 +15,8 @@ from linnet.experiments.comparison.parts import prepare_parts
 from linnet.experiments.comparison.spec import DATA, ComparedSpec, ComparisonSpec, run_folder
 from linnet.experiments.runner import Diverged, Planned, Runner
 from linnet.training.finished import read_run_folder
-from linnet.training.loop import RunResult
 from linnet.training.record import RunFolder
+from linnet.training.run import RunResult
 
 
 @dataclass(frozen=True)

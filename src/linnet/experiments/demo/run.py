@@ -38,8 +38,8 @@ from linnet.inference.language_model import LanguageModel, load
 from linnet.model.cost import model_cost
 from linnet.present import numbers
 from linnet.present.page import write_page
-from linnet.training.loop import RunResult
 from linnet.training.record import RunFolder
+from linnet.training.run import RunResult
 from linnet.training.spec import RunSpec
 
 STATE_CURVE_TOKENS = tuple(2**power for power in range(17))

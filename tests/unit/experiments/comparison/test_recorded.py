@@ -17,7 +17,7 @@ from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.experiments.runner import Runner
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
-from linnet.training.loop import train
+from linnet.training.run import train
 from linnet.training.spec import RunSpec
 
 MODEL = {

@@ -12,8 +12,8 @@ import yaml
 from linnet.cli.main import main
 from linnet.core.seal import read_sealed
 from linnet.experiments import runner
-from linnet.training.loop import train
 from linnet.training.objective import Loss, next_token_loss
+from linnet.training.run import train
 
 TOO_FAST = {"training.optimiser.lr": 1e38, "training.schedule.warmup_steps": 0}
 MODEL = {

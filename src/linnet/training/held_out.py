@@ -1,0 +1,34 @@
+"""The held-out text that a run is measured on: the same tokens each time."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from torch import Tensor
+
+from linnet.data.loader import validation_windows
+from linnet.data.shards import TokenData
+from linnet.data.windows import document_windows
+from linnet.evaluation.frozen import calibration_tokens
+from linnet.evaluation.likelihood import Evaluation, evaluate
+from linnet.model.decoder import Decoder
+from linnet.training.processes import Batch, Processes
+from linnet.training.spec import TrainingSpec
+
+
+class HeldOut:
+    """The validation set of a resolved run."""
+
+    def __init__(self, data: TokenData, spec: TrainingSpec, token_bytes_V: Tensor) -> None:
+        """token_bytes_V: bytes of each token's text, on the device of the model."""
+        assert spec.context_length is not None, "an unresolved run"
+        self._spec, self._end_id, self._token_bytes_V = spec, data.tokenizer.end_id, token_bytes_V
+        self._tokens = data.split("validation")
+        self._windows = document_windows(self._tokens, self._end_id, spec.context_length)
+        self._calibration_1T = calibration_tokens(data, spec.evaluate.operator_from, spec.context_length)
+
+    def measure(
+        self, decoder: Decoder, processes: Processes, part: Callable[[Iterable[Batch]], Iterator[Batch]]
+    ) -> Evaluation:
+        """In the precision of the weights. `part` hands out the batches that this process measures."""
+        spec = self._spec
+        batches = validation_windows(self._tokens, self._windows, self._end_id, spec.batch_size, spec.evaluate.tokens)
+        return evaluate(decoder, part(batches), self._token_bytes_V, self._calibration_1T, total=processes.total)

@@ -1,0 +1,83 @@
+"""A run from its description to its folder, by one process or by several."""
+
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from linnet.data.shards import TokenData
+from linnet.training.loop import Trainer
+from linnet.training.machine import threads
+from linnet.training.objective import Objective, next_token_loss
+from linnet.training.on_data import changed_vocabulary, check_data, fitted
+from linnet.training.processes import Processes, processes
+from linnet.training.record import RunFolder
+from linnet.training.spec import RunSpec
+from linnet.training.stop import StopRequest
+from linnet.training.watch import Watch
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to: its folder and the figures of `model/run.json`; `signal`: the one that asked it to stop."""
+
+    folder: Path
+    summary: dict[str, Any]
+    signal: int | None = None
+
+    @property
+    def finished(self) -> bool:
+        """False where the run was asked to stop before its last step."""
+        return bool(self.summary["finished"])
+
+    @property
+    def model(self) -> Path:
+        """The model folder, with the weights of the last step made."""
+        return RunFolder(self.folder).model
+
+
+def train(
+    run: RunSpec,
+    out: str | Path,
+    watch: Watch | None = None,
+    objective: Objective = next_token_loss,
+    command: str | None = None,
+) -> RunResult:
+    """Train a model into the run folder `out`, going on where an earlier call with the same `run` stopped.
+
+    A `run` with more steps prolongs it (`training.prolonged` says what becomes of the schedule), a finished one too.
+
+    `watch` hears of the progress; `command` is kept in `run.json`. A finished run is left as it is. Ctrl-C and SIGTERM
+    save and return (`finished` is False). Raises `UserError` where nothing could be trained, and `BrokenDownError`.
+
+    Of processes that torchrun started each calls it with the same arguments; all return the same.
+    """
+    with processes() as several:
+        return _train(run, RunFolder(out), watch if watch and several.first else Watch(), objective, command, several)
+
+
+def _train(
+    run: RunSpec, folder: RunFolder, watch: Watch, objective: Objective, command: str | None, processes: Processes
+) -> RunResult:
+    data = TokenData.open(run.data)
+    asked, run = run, folder.as_long_as(run, fitted(run, data))
+    processes.of_first(lambda: folder.check(run))
+    summary = processes.of_first(folder.finished)
+    if summary is not None and not folder.prolongs(run):
+        processes.of_first(folder.tidy)
+        check_data(summary.get("data", {}).get("manifest_sha256"), data, folder.path)
+        watch.note(f"{folder.path}: finished at step {summary['step']}, nothing to do")
+        return RunResult(folder.path, summary)
+    held = folder.locked() if processes.first else nullcontext()
+    with StopRequest() as stop, held, threads(run.training.threads):
+        processes.of_first(lambda: folder.check(run))
+        # It refuses what cannot be trained.
+        trainer = Trainer(run, data, folder, objective, watch, stop, processes)
+        if run.model.vocab_size != asked.model.vocab_size:
+            watch.note(changed_vocabulary(asked, run))
+        processes.of_first(lambda: folder.start(run))
+        processes.of_first(trainer.keep_precision)
+        with closing(trainer.trackers):
+            trainer.resume()
+            trainer.run_steps()
+        return RunResult(folder.path, trainer.finish(command), stop.signal)

@@ -1,9 +1,8 @@
 """Fields that are changed by `--set` and not by an option of their own."""
 
-from collections.abc import Iterator, Sequence
-from typing import get_args, get_origin
+from collections.abc import Sequence
 
-from linnet.core.spec import Spec
+from linnet.core.fields import field_kinds
 from linnet.training.spec import RunSpec
 
 DECIDED = {
@@ -19,22 +18,12 @@ FINER = ("training.growth.", "training.optimiser.muon.")
 def hint(verb: str, option: str, arguments: Sequence[str]) -> str | None:
     """How the field is set that an unknown option names: `--device cpu` is `--set training.device=cpu`; or None."""
     wanted = option.lstrip("-").replace("-", "_")
-    paths = [path for path in field_paths(RunSpec) if path.rpartition(".")[2] == wanted and path not in DECIDED[verb]]
+    paths = [
+        path for path, _ in field_kinds(RunSpec) if path.rpartition(".")[2] == wanted and path not in DECIDED[verb]
+    ]
     paths = [path for path in paths if not path.startswith(FINER)] or paths
     value = _value_of(option, arguments)
     return " or ".join(f"--set {path}={value}" for path in paths) or None
-
-
-def field_paths(spec: type[Spec], prefix: str = "") -> Iterator[str]:
-    """The paths of all fields that are no sections themselves: `training.optimiser.lr`; of a list's, the first's."""
-    for name, field in spec.model_fields.items():
-        kinds = (field.annotation, *get_args(field.annotation))
-        section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Spec)), None)
-        if section is None:
-            yield prefix + name
-        else:
-            first = "0." if get_origin(field.annotation) is list else ""
-            yield from field_paths(section, f"{prefix}{name}.{first}")
 
 
 def _value_of(option: str, arguments: Sequence[str]) -> str:

@@ -3,13 +3,15 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from linnet.core.atomic import atomic_path
 from linnet.present import numbers
 from linnet.present.labels import label_ends, label_points
-from linnet.present.style import INK, PALETTE, drawing, new_figure, shade, shades
+from linnet.present.style import INK, PALETTE, drawing, new_figure, png_of, shade, shades
 
 Numbers = Sequence[float] | np.ndarray[Any, Any]
 Scale = Literal["linear", "log", "log2", "symlog"]
@@ -102,6 +104,11 @@ class Plot:
         """As Matplotlib's `Figure`."""
         with drawing(), np.errstate(divide="ignore", invalid="ignore"):  # of a logarithmic axis with a single value
             return _figure(self)
+
+    def write(self, path: Path) -> None:
+        """As a PNG."""
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(png_of(self.figure()))
 
 
 def _figure(plot: Plot) -> Any:

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from linnet.core.atomic import atomic_path
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
-from linnet.present.style import INK, png_of
+from linnet.present.style import INK
 
 
 def draw_curves(lines: list[dict[str, Any]], path: Path, title: str, causal: bool) -> None:
@@ -14,8 +13,7 @@ def draw_curves(lines: list[dict[str, Any]], path: Path, title: str, causal: boo
 
     `causal` False: the training loss is that of a pass that sees the future, and the legend says so.
     """
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(png_of(curves(lines, title, causal).figure()))
+    curves(lines, title, causal).write(path)
 
 
 def curves(lines: list[dict[str, Any]], title: str, causal: bool) -> Plot:

@@ -11,6 +11,13 @@ from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.style import PALETTE, png_of, svg_of
 
 
+def test_a_plot_is_written_whole(tmp_path):
+    plot = one(Series([1, 2], [1.0, 2.0]))
+    plot.write(tmp_path / "x.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.png"]
+    assert (tmp_path / "x.png").read_bytes() == png_of(plot.figure())
+
+
 def one(*series: Series, x: Axis = Axis("x"), y: Axis = Axis("y"), **more) -> Plot:  # noqa: B008
     return Plot([Panel(x, y, series, **more)], (5.0, 3.0))
 

@@ -6,13 +6,11 @@ A seed with which a run diverged is no part of its curve: its own is dotted, and
 from collections.abc import Sequence
 from pathlib import Path
 
-from linnet.core.atomic import atomic_path
 from linnet.core.seal import write_sealed
 from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
 from linnet.experiments.comparison.spec import CURVES, FIGURES
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
-from linnet.present.style import png_of
 from linnet.present.table import Table
 
 NOTHING = "–"
@@ -83,8 +81,7 @@ MARGIN = 1.05
 
 def draw(figures: Sequence[ComparedFigures], path: Path, title: str) -> None:
     """Draw a PNG, with bands from the lowest seed to the highest."""
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(png_of(plot(figures, title).figure()))
+    plot(figures, title).write(path)
 
 
 def plot(figures: Sequence[ComparedFigures], title: str) -> Plot:

@@ -12,6 +12,7 @@ SEARCH = "--set search.population=16 --set search.parents=8 --set search.iterati
 
 SMALL = {
     "train": TRAINING,
+    "train --sweep": f"{TRAINING} --sweep-steps 2",
     "compare": TRAINING,
     "compare experiments/scaling/ladder.yaml": "--set training.batch_size=1 --set training.evaluate.tokens=64",
     "demo": "--steps 2 --stories 60",

@@ -8,6 +8,7 @@ import functools
 import importlib
 import keyword
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -56,6 +57,12 @@ ABOUT_NUMBERS = ("int_", "float_", "greater_", "less_")
 """How the kinds of pydantic's errors about numbers begin."""
 
 
+KEPT = re.compile(r"\n\n(?=Example:|\S.*\n  )")
+"""Before paragraphs of a help text that stay as they are, by a backspace: an example, on one line to be copied whole,
+and a list, whose lines are indented.
+"""
+
+
 class LazyGroup(TyperGroup):
     """Lists every verb; imports the module of the one that is called."""
 
@@ -82,8 +89,7 @@ def load_verb(verb: str) -> Any:
     built = typer.main.get_command(command)
     inner = built.commands.values() if isinstance(built, TyperGroup) else ()
     for part in (built, *inner):
-        # An example stays on one line, to be copied whole: a backspace keeps a paragraph as it is.
-        part.help = (part.help or "").replace("\n\nExample:", "\n\n\b\nExample:")
+        part.help = KEPT.sub("\n\n\b\n", part.help or "")
         if part.callback is not None:
             part.callback = _saying_options(part)
     return built

@@ -49,7 +49,16 @@ def train(
         typer.Option("--verify-resume", help="Train nothing in RUN: show that a killed run ends the same."),
     ] = False,
     verify_steps: Annotated[
-        int | None, typer.Option(min=4, max=100_000, help="Of --verify-resume: so many of the first steps; 20.")
+        int | None, option("N", "Of --verify-resume: so many of the first steps; 20.", min=4, max=100_000)
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        option(
+            "FIELD[=A,B,...]", "Train once for each value of a field, and say which was best; lr alone: about its peak."
+        ),
+    ] = None,
+    sweep_steps: Annotated[
+        int | None, option("N", "Of --sweep: so many steps for each value; all if not given.", min=1)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -64,20 +73,36 @@ def train(
     folder beside RUN, once as they are and once killed (SIGKILL) at a random moment and resumed, also with its newest
     checkpoint truncated; weights, moments and figures are compared bit for bit. The exit code is 1 where one differs.
 
-    Fields (docs/training.md says what they mean): training.steps or training.tokens, training.batch_size,
-    training.accumulate, training.context_length, training.windows (stream, documents), training.seed,
-    training.precision (auto, float32, bfloat16), training.device, training.threads, training.compile;
-    training.growth.context_length, .batch_size;
-    training.optimiser.kind (adamw, muon), .lr, .betas, .eps, .weight_decay, .weight_decay_on (matrices, all),
-    .cautious_decay; training.optimiser.muon.lr, .scale (adamw, spectral), .momentum, .iterations, .every, .precision
-    (auto, float32, bfloat16); training.schedule.kind (cosine, cosine_squared, linear, constant, stable), .decay_share,
-    .decay (one_minus_sqrt, linear), .warmup_steps or .warmup_share, .start_fraction, .final_fraction;
-    training.averaging.kind (ema, mean), .decay, .share; training.clip.by (norm, value, none), .at; training.z_loss;
-    training.dag.a_lm, .a_p, .g; training.guard.action (skip, back), .of (loss, gradient_norm, either), .limit, .window,
-    .in_a_row; training.trackers (tensorboard, wandb); training.evaluate.every, .tokens, .operator_from (train, empty);
-    training.checkpoint.every, .keep; training.log.every; training.parallel.shard, .checkpointing; and every field of
-    the model. A PLDR-LLM trains with operators that are given instead of learned by
-    --set model.operator=FILE|identity|random.
+    --sweep lr trains the run once for each of a quarter, half, one, two and four times its learning rate, --sweep
+    batch_size=4,8,16 for values of another number of training, in RUN/lr-0.001 and so on; then come a table and a
+    picture of held-out bits per byte, the flags that train with the best value, and a note where that is the lowest or
+    highest. Each is trained on as many tokens: all of the run's, or those of --sweep-steps. The same command goes on,
+    and trains no value twice; one that diverges is told, and the others go on (exit code 1 where all do).
+
+    Fields for --set, and what they may be where that is no number; docs/training.md says what they mean. Every field of
+    the model is one too; --set model.operator=FILE|identity|random trains a PLDR-LLM with operators that are given.
+
+    training.steps or .tokens, .batch_size, .accumulate, .context_length,
+      .windows (stream, documents), .documents (joined, apart), .seed, .z_loss,
+      .precision (auto, float32, bfloat16), .device, .threads, .compile,
+      .trackers (tensorboard, wandb)
+    training.growth.context_length, .batch_size ([[UNTIL, SIZE], ...])
+    training.optimiser.kind (adamw, muon), .lr, .betas, .eps, .weight_decay,
+      .weight_decay_on (matrices, all), .cautious_decay
+    training.optimiser.muon.lr, .scale (adamw, spectral), .momentum,
+      .iterations, .every, .precision (auto, float32, bfloat16)
+    training.schedule.kind (cosine, cosine_squared, linear, constant, stable),
+      .decay_share, .decay (one_minus_sqrt, linear), .warmup_steps or
+      .warmup_share, .start_fraction, .final_fraction
+    training.averaging.kind (ema, mean), .decay, .share
+    training.clip.by (norm, value, none), .at
+    training.dag.a_lm, .a_p, .g
+    training.guard.action (skip, back), .of (loss, gradient_norm, either),
+      .limit, .window, .in_a_row
+    training.evaluate.every, .tokens, .operator_from (train, empty)
+    training.checkpoint.every, .keep
+    training.log.every
+    training.parallel.shard, .checkpointing
 
     Several processes, on this machine or on many, train one model with `torchrun --nproc-per-node 2 -m linnet train`
     and the same options; training.parallel.shard of them share one copy of the weights.
@@ -90,6 +115,8 @@ def train(
 
     Example: linnet train --out runs/ted --verify-resume
 
+    Example: linnet train --model tiny-ted --data data/stories --out runs/rates --sweep lr --sweep-steps 200
+
     Example: linnet train --config run.yaml --out runs/small --set model.context_length=256
 
     Example: linnet train --model pldr-v51-110m-1 --recipe pldr-v51-110m-1 --data data/web --out runs/pldr
@@ -99,12 +126,17 @@ def train(
     from linnet.training.processes import LostProcessError, SaidElsewhereError, processes
 
     keep_freed_memory()
-    if verify_steps is not None and not verify_resume:
-        raise UserError("--verify-steps: belongs to --verify-resume")
+    _check_together(verify_resume, verify_steps, sweep, sweep_steps)
     described = (config, model, data, changes or (), recipe, start_from)
     if verify_resume:
         refuse_several("--verify-resume")
         _verify(_asked(out, described), out, verify_steps, as_json)
+        return
+    if sweep is not None:
+        from linnet.cli.train_sweep import show_sweep
+
+        refuse_several("--sweep")
+        show_sweep(sweep, _asked(out, described), out, sweep_steps, as_json)
         return
     try:
         with processes() as several:
@@ -118,6 +150,15 @@ def train(
         _report(result, as_json)
     if not result.finished:
         raise typer.Exit(exit_code(result.signal))
+
+
+def _check_together(verify_resume: bool, verify_steps: int | None, sweep: str | None, sweep_steps: int | None) -> None:
+    if verify_steps is not None and not verify_resume:
+        raise UserError("--verify-steps: belongs to --verify-resume")
+    if sweep_steps is not None and sweep is None:
+        raise UserError("--sweep-steps: belongs to --sweep")
+    if sweep is not None and verify_resume:
+        raise UserError("--sweep: does not go with --verify-resume; give one of the two")
 
 
 def _asked(out: Path, described: tuple[Any, ...], first: bool = True) -> "RunSpec":

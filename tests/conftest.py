@@ -7,12 +7,34 @@ import hypothesis
 import pytest
 import torch
 
+import on_device
 from linnet.core.notes import LOG, note
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
 os.environ["COLUMNS"] = "100"  # of the terminal that commands print for, unless a test has another
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="where contract and golden tests compute: cpu, cuda, cuda:1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    name = config.getoption("--device")
+    if name == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the tests of verbs, which take a GPU where there is one
+    try:
+        on_device.choose(name)
+    except (ValueError, RuntimeError) as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        marker = item.get_closest_marker("cpu_only")
+        if marker is not None and on_device.DEVICE.type != "cpu":
+            item.add_marker(pytest.mark.skip(reason=f"of processors alone: {marker.args[0]}"))
 
 
 @pytest.fixture(scope="session")

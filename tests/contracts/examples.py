@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from linnet.layers.contract import Place, Sublayer, SublayerSpec, sublayers_of
 from linnet.layers.registry import FEED_FORWARDS, MIXERS
 from linnet.layers.view import View, at
+from on_device import DEVICE
 
 WIDTH, CONTEXT = 16, 128
 PLACE = Place(WIDTH, CONTEXT)
@@ -27,7 +28,8 @@ def first_of_its_kind(spec: SublayerSpec) -> bool:
 
 
 def randomised(module: Module) -> Module:
-    """Every weight away from its starting value, so that no zero bias, unit norm or identity hides a mistake.
+    """Every weight away from its starting value, so that no zero bias, unit norm or identity hides a mistake; on the
+    device of the tests.
 
     Operators that are given are buffers; other buffers (tables, masks) are fixed and stay.
     """
@@ -36,11 +38,11 @@ def randomised(module: Module) -> Module:
     with torch.no_grad():
         for tensor in [*module.parameters(), *given]:
             tensor.add_(0.5 * torch.randn_like(tensor) / max(tensor.shape[-1] if tensor.dim() else 1, 1) ** 0.5)
-    return module
+    return module.to(DEVICE)
 
 
 def inputs(batch: int, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(batch, length, WIDTH, dtype=dtype)
+    return torch.randn(batch, length, WIDTH, dtype=dtype, device=DEVICE)
 
 
 def padded_view(begin: int, end: int, padding: Sequence[int]) -> View:

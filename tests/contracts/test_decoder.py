@@ -25,6 +25,7 @@ from linnet.ops.cross_entropy import IGNORED
 from linnet.ops.int8_linear import can_pack
 from linnet.training.objective import next_token_loss
 from linnet.training.optimiser import split_by_decay
+from on_device import DEVICE
 
 VOCABULARY = 11
 PROMPT, LENGTH = 5, 12
@@ -82,7 +83,7 @@ def decoder(request: pytest.FixtureRequest) -> Decoder:
 
 
 def tokens(batch: int, length: int = LENGTH) -> Tensor:
-    return torch.randint(VOCABULARY, (batch, length))
+    return torch.randint(VOCABULARY, (batch, length), device=DEVICE)
 
 
 def feed(decoder: Decoder, tokens_BT: Tensor, bounds: list[int], padding: tuple[int, ...] | None = None) -> Tensor:
@@ -272,7 +273,7 @@ def test_scaled_residuals_make_what_a_branch_adds_so_much_smaller(spec: Sublayer
     outs = []
     for scaled in (False, True):
         torch.manual_seed(3)
-        decoder = Decoder(model_of(spec, initialisation={"scale_residual": scaled})).double()
+        decoder = Decoder(model_of(spec, initialisation={"scale_residual": scaled})).double().to(DEVICE)
         sublayer = sublayers_like(decoder, spec)[0]
         torch.manual_seed(4)
         outs.append(sublayer(inputs(1, 6)))
@@ -281,7 +282,7 @@ def test_scaled_residuals_make_what_a_branch_adds_so_much_smaller(spec: Sublayer
 
 def test_outputs_that_start_at_zero_make_branches_that_add_nothing(spec: SublayerSpec):
     """Until they have learned something: gradients reach the last map."""
-    decoder = Decoder(model_of(spec, initialisation={"zero_outputs": True})).double()
+    decoder = Decoder(model_of(spec, initialisation={"zero_outputs": True})).double().to(DEVICE)
     for sublayer in sublayers_like(decoder, spec):
         assert not sublayer(inputs(1, 6)).any()
     last = [sublayer.last_map().weight for sublayer in sublayers_like(decoder, spec)]
@@ -296,7 +297,7 @@ def test_no_logit_passes_the_cap(weights: str, tied: bool):
     """In any precision, one token at a time too; the order of tokens stays."""
     tokens_BT = tokens(2)
     plain, capped = (
-        Decoder(model_of(EXAMPLES[0], head={"tied": tied, "soft_cap": cap, "norm": {"kind": "rms"}}))
+        Decoder(model_of(EXAMPLES[0], head={"tied": tied, "soft_cap": cap, "norm": {"kind": "rms"}})).to(DEVICE)
         for cap in (None, 0.5)
     )
     capped.load_state_dict(randomised(plain).state_dict())
@@ -323,7 +324,7 @@ def test_a_saved_model_is_the_same_model(spec: SublayerSpec, tmp_path: Path):
     """Buffers that are not stored included."""
     decoder = randomised(Decoder(model_of(spec)))
     save_decoder(decoder, tmp_path)
-    loaded = load_decoder(tmp_path)
+    loaded = load_decoder(tmp_path, DEVICE)
     assert not any(tensor.is_meta for tensor in [*loaded.parameters(), *loaded.buffers()])
     tokens_BT = tokens(2)
     assert torch.equal(loaded(tokens_BT), decoder(tokens_BT))
@@ -337,7 +338,7 @@ def test_no_linear_map_is_left_out_when_weights_are_converted(spec: SublayerSpec
     decoder = randomised(Decoder(model_of(spec)))
     exact = decoder(tokens(2, 9))
     convert_weights(decoder, weights)
-    if weights == "int8" or bfloat16_linear.can_pack(torch.device("cpu")):
+    if weights == "int8" or bfloat16_linear.can_pack(DEVICE):
         for sublayer in decoder.sublayers:
             precise = {id(linear) for part in sublayer.precise() for linear in linear_maps(part)}
             assert {id(linear) for linear in linear_maps(sublayer)} <= precise
@@ -346,12 +347,13 @@ def test_no_linear_map_is_left_out_when_weights_are_converted(spec: SublayerSpec
     assert out.isfinite().all() and out.shape == exact.shape
 
 
+@pytest.mark.cpu_only("weights are predicted as they are packed there")
 @pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_predicted_bytes_of_weights_are_those_that_are_held(spec: SublayerSpec, weights: str, tied: bool):
     model = model_of(spec, head={"tied": tied})
     decoder = Decoder(model)
-    if weights == "int8" and not can_pack(torch.device("cpu")):
+    if weights == "int8" and not can_pack(DEVICE):
         pytest.skip("weights of 8 bits have no fast form on this processor")
     convert_weights(decoder, weights)
     packed = [module for module in decoder.modules() if isinstance(module, PackedLinear)]
@@ -364,7 +366,7 @@ def test_predicted_bytes_of_weights_are_those_that_are_held(spec: SublayerSpec, 
 @torch.no_grad()
 @pytest.mark.parametrize("weights", ["float32", "bfloat16"])
 def test_the_state_is_as_large_as_predicted_in_every_precision(spec: SublayerSpec, weights: str):
-    decoder = Decoder(model_of(spec))
+    decoder = Decoder(model_of(spec)).to(DEVICE)
     convert_weights(decoder, weights)
     state = decoder.initial_state(1, LENGTH)
     decoder(tokens(1, PROMPT), state)
@@ -400,6 +402,7 @@ def kept_bytes(decoder: Decoder, tokens_BT: Tensor) -> int:
     return sum(nbytes for pointer, nbytes in storages.items() if pointer not in own)
 
 
+@pytest.mark.cpu_only("what a pass keeps is predicted of their forms")
 def test_predicted_memory_of_training_is_what_a_pass_keeps(spec: SublayerSpec):
     """Of one more layer, so that what all layers share (tables, masks) is not counted."""
     tokens_BT, found, predicted = tokens(3, 24), [], []

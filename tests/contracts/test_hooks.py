@@ -26,6 +26,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.objective import next_token_loss
 from linnet.training.optimiser import split_by_decay
+from on_device import DEVICE
 
 VOCABULARY, LENGTH = 11, 9
 
@@ -129,11 +130,11 @@ def decoder_with(monkeypatch: pytest.MonkeyPatch, mixer: type[Mixer] | None, fee
         monkeypatch.setattr(PlainSpec, "build", lambda self, place: feed_forward(place))
     block = {"repeat": 3, "mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "mlp", "hidden": 8}}
     description = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": 32, "blocks": [block]}
-    return Decoder(ModelSpec.parse(description, "test"))
+    return Decoder(ModelSpec.parse(description, "test")).to(DEVICE)
 
 
 def tokens() -> Tensor:
-    return torch.randint(VOCABULARY, (2, LENGTH))
+    return torch.randint(VOCABULARY, (2, LENGTH), device=DEVICE)
 
 
 def test_a_feed_forward_has_a_state_of_its_own(monkeypatch: pytest.MonkeyPatch):
@@ -194,7 +195,7 @@ def test_what_sees_the_future_always_is_no_causal_evaluation(monkeypatch: pytest
 
 
 def test_a_sublayer_alone_has_nobody_to_tell():
-    toy = FirstValues(Place(WIDTH, 32)).double()
+    toy = FirstValues(Place(WIDTH, 32)).double().to(DEVICE)
     x_BTD = inputs(1, 3)
     assert torch.equal(toy(x_BTD), toy.value(x_BTD))
 
@@ -223,6 +224,7 @@ def test_values_for_later_layers_stay_with_rows_that_stand_apart(monkeypatch: py
     torch.testing.assert_close(out[1:], decoder(tokens_BT[1:, :8])[:, 7:])
 
 
+@pytest.mark.cpu_only("steps on rows")
 def test_values_for_later_layers_are_left_in_steps_on_rows_too(monkeypatch: pytest.MonkeyPatch):
     decoder = decoder_with(monkeypatch, FirstValuesOfTwo, None)
     monkeypatch.undo()  # of three layers the last may step on rows

@@ -15,6 +15,7 @@ from linnet.layers.passes import run
 from linnet.layers.state import State
 from linnet.layers.view import Record, View, at
 from linnet.nn.linear import FusedLinear
+from on_device import DEVICE
 
 PROMPT = 5
 LENGTH = 14
@@ -30,7 +31,7 @@ CUTS = {
 
 
 def empty_state(sublayer: Sublayer, batch: int, capacity: int = LENGTH, dtype: torch.dtype = torch.float64) -> State:
-    return sublayer.initial_state(batch, capacity, torch.device("cpu"), dtype)
+    return sublayer.initial_state(batch, capacity, DEVICE, dtype)
 
 
 def feed(sublayer: Sublayer, x_BTD: Tensor, state: State, bounds: list[int], padding: tuple[int, ...] = (0,)) -> Tensor:
@@ -74,7 +75,7 @@ def test_predicted_state_bytes_are_the_allocated_ones(spec: SublayerSpec, sublay
 def test_what_is_predicted_holds_at_another_width(spec: SublayerSpec):
     place = Place(48, PLACE.context_length)
     spec.check(place.width)
-    cost, sublayer, x_BTD = spec.cost(place), spec.build(place), torch.randn(1, 7, place.width)
+    cost, sublayer, x_BTD = spec.cost(place), spec.build(place).to(DEVICE), torch.randn(1, 7, place.width).to(DEVICE)
     assert cost.parameters == sum(p.numel() for p in sublayer.parameters())
     state = empty_state(sublayer, 1, dtype=torch.float32)
     sublayer(x_BTD, state)
@@ -247,11 +248,15 @@ def test_a_state_with_more_room_goes_on(sublayer: Sublayer):
     torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
 
 
+def saved_and_loaded(state: State) -> dict[str, Tensor]:
+    return {name: tensor.to(DEVICE) for name, tensor in load(save(state.tensors())).items()}
+
+
 def test_a_state_survives_saving_and_loading(sublayer: Sublayer):
     x_BTD = inputs(2, LENGTH)
     state = empty_state(sublayer, 2)
     sublayer(x_BTD[:, :PROMPT], state)
-    loaded = empty_state(sublayer, 2).with_tensors(load(save(state.tensors())))
+    loaded = empty_state(sublayer, 2).with_tensors(saved_and_loaded(state))
     actual = sublayer(x_BTD[:, PROMPT:], loaded, View(PROMPT))
     torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
 
@@ -329,7 +334,7 @@ def test_rows_do_not_touch_each_other(sublayer: Sublayer):
 def test_fast_form_equals_reference_form_with_all_gradients(spec: SublayerSpec, sublayer: Sublayer, length: int):
     if not sublayer.references:
         pytest.skip("it has one form only")
-    slow = spec.build(PLACE).double()
+    slow = spec.build(PLACE).double().to(DEVICE)
     slow.load_state_dict(sublayer.state_dict())
     for attribute, reference in sublayer.references.items():
         assert getattr(slow, attribute) is not reference
@@ -370,7 +375,7 @@ def test_bfloat16_stays_within_the_stated_error(spec: SublayerSpec, way: str):
         if way == "weights":
             rough = sublayer(x_BTD)
         else:
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast(DEVICE.type, torch.bfloat16):
                 rough = sublayer.float()(x_BTD.float())
         errors.append(relative_error(rough, sublayer.double()(x_BTD.double())))
     assert 0 < torch.stack(errors).median() < BF16_RELATIVE_ERROR
@@ -380,7 +385,7 @@ def test_compiled_form_is_the_same(spec: SublayerSpec, sublayer: Sublayer):
     if not first_of_its_kind(spec):
         pytest.skip("one example of each kind: compiling takes seconds")
     compiled = torch.compile(sublayer, dynamic=False)
-    upstream, results = torch.randn(2, LENGTH, PLACE.width, dtype=torch.float64), []
+    upstream, results = inputs(2, LENGTH), []
     x_BTD = inputs(2, LENGTH).requires_grad_()
     for form in (sublayer, compiled):
         out = form(x_BTD)
@@ -391,6 +396,7 @@ def test_compiled_form_is_the_same(spec: SublayerSpec, sublayer: Sublayer):
 
 
 @torch.no_grad()
+@pytest.mark.cpu_only("steps on rows")
 def test_row_steps_are_the_steps(sublayer: Sublayer):
     sublayer = sublayer.float()
     x_BTD, state = inputs(1, LENGTH, torch.float32), empty_state(sublayer, 1, dtype=torch.float32)

@@ -24,6 +24,8 @@ from linnet.ops.int8_linear import can_pack
 from linnet.stories.corpus import texts
 from linnet.training.watch import LogWatch
 
+pytestmark = pytest.mark.cpu_only("runs are compared bit for bit")
+
 LENGTH = 16
 MEASURED = ("tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "eta_s", "seal")
 Figures = Callable[..., dict]

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.decay.rates import RateBank, coefficients, coefficients_and_slopes, rate_bank
+from linnet.ops.decay.rates import RateBank, bank_on, coefficients, coefficients_and_slopes, rate_bank
 
 CHUNK = 32
 """Tokens of a chunk; the fastest of 16, 32, 64 and 128 on a processor (experiments/LOG.md)."""
@@ -220,8 +220,9 @@ def entry_ages(chunk: int, device: torch.device) -> Tensor:
 
 def readout(bank: RateBank, like: Tensor) -> Tensor:
     """What is left of the bank's sums for each reader of a chunk: `[C, R]`."""
-    steps = torch.arange(bank.nearest, dtype=torch.float64)
-    return torch.exp(-steps[:, None] * bank.rates_R).to(like)
+    rates_R = bank_on(bank, like.device).rates_R
+    steps = torch.arange(bank.nearest, dtype=torch.float64, device=like.device)
+    return torch.exp(-steps[:, None] * rates_R).to(like.dtype)
 
 
 def add_far_sums(
@@ -246,7 +247,8 @@ def add_far_sums(
 def run_on(sums: Sequence[Tensor], bank: RateBank) -> None:
     """Running sums over the chunks, in place: each is its own and what the chunk's steps left of those before."""
     # d - 1 instead of d: near 1 a rounded d would be another rate.
-    less_R1 = torch.expm1(-bank.rates_R * bank.nearest).to(sums[0])[:, None]
+    rates_R = bank_on(bank, sums[0].device).rates_R
+    less_R1 = torch.expm1(-rates_R * bank.nearest).to(sums[0].dtype)[:, None]
     for before, now in pairwise(sums):
         now.add_(before).addcmul_(before, less_R1)
 

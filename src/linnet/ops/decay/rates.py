@@ -61,6 +61,15 @@ def rate_bank(tolerance: float, nearest: int, length: int) -> RateBank:
         return _smallest_bank(tolerance, nearest, length)
 
 
+@lru_cache(maxsize=64)
+def bank_on(bank: RateBank, device: torch.device) -> RateBank:
+    """The bank with its numbers on a device, copied once: each copy to a GPU waits until it has nothing to do."""
+    if bank.rates_R.device == device:
+        return bank
+    with torch.inference_mode(False):
+        return replace(bank, rates_R=bank.rates_R.to(device), cardinal_RR=bank.cardinal_RR.to(device))
+
+
 def _smallest_bank(tolerance: float, nearest: int, length: int) -> RateBank:
     largest = _negligible_exponent(tolerance) / nearest
     for count in range(4, MAX_RATES):
@@ -131,13 +140,13 @@ def _bounds(bank: RateBank, density: int) -> tuple[float, float]:
 def coefficients(bank: RateBank, rates: Tensor) -> Tensor:
     """`phi_r(rate)` in float64, `[..., R]`."""
     cosines = torch.cos(_orders(bank, rates) * _angles(bank, rates))
-    return cosines @ bank.cardinal_RR.to(rates.device)
+    return cosines @ bank_on(bank, rates.device).cardinal_RR
 
 
 def coefficients_and_slopes(bank: RateBank, rates: Tensor) -> tuple[Tensor, Tensor]:
     """`phi_r(rate)` and `d phi_r / d rate` in float64, both `[..., R]`."""
     angles, orders_R = _angles(bank, rates), _orders(bank, rates)
-    cardinal_RR = bank.cardinal_RR.to(rates.device)
+    cardinal_RR = bank_on(bank, rates.device).cardinal_RR
     # d T_k(y) / d y = k sin(k angle) / sin(angle)
     slopes = orders_R * torch.sin(orders_R * angles) / torch.sin(angles)
     inner = (rates < bank.largest) / (bank.half * (rates.double() + bank.offset))

@@ -231,7 +231,7 @@ class BankState(TedState):
 
     def mean_nbytes(self, position: int | Tensor) -> Tensor:
         """Always the same."""
-        return torch.full((len(self.low),), self.nbytes / len(self.low), dtype=torch.float64)
+        return torch.full((len(self.low),), self.nbytes / len(self.low), dtype=torch.float64, device=self.low.device)
 
 
 def of_rows(count: int | Tensor, like_B: Tensor) -> Tensor:

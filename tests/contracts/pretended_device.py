@@ -1,0 +1,190 @@
+"""What would go wrong on a device that is no processor, found on a machine without one.
+
+Tensors without numbers (`FakeTensorMode`) pretend to lie on a device of a backend that does not exist; PyTorch checks
+for every operation, backward passes included, that its tensors lie together, as a GPU does. Where code asks for a
+number, it gets 1. The backend is the whole process's, so this is a process of its own, which prints what went wrong, by
+the name of each check.
+"""
+
+import json
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from examples import ALL, PLACE, WIDTH, name_of
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+
+from linnet.evaluation.likelihood import evaluate
+from linnet.inference.engine import decode
+from linnet.inference.sampling import Sampling
+from linnet.layers.contract import Mixer, MixerSpec, SublayerSpec
+from linnet.layers.retention import RETENTIONS
+from linnet.layers.view import View, at
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.ops.decay.rates import rate_bank
+from linnet.training.objective import next_token_loss
+from linnet.training.optimiser import build_optimiser
+from linnet.training.sections import ClipSpec, OptimiserSpec
+from linnet.training.step import Stepper
+
+NAME = "pretended"
+MISTAKE = "a mistake"
+LENGTH, VOCABULARY = 120, 50
+
+
+NUMBERLESS = FakeTensorMode(allow_non_fake_inputs=True)
+"""One for all checks: sources keep tables from one call to the next."""
+
+
+class Backend(_DummyBackendModule):
+    """What PyTorch asks of a backend beside what it is given."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16]
+
+
+class EveryNumberIsOne(TorchDispatchMode):
+    """A tensor without numbers has none to give."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default):
+            return {torch.bool: True}.get(args[0].dtype, 1.0 if args[0].is_floating_point() else 1)
+        return func(*args, **(kwargs or {}))
+
+
+class TensorsComeFromTheProcessor(TorchFunctionMode):
+    """What has numbers loses them on the way to the device, where there is no memory for them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.tensor, torch.as_tensor) and kwargs.get("device") is not None:
+            device = kwargs.pop("device")
+            return self.without_numbers(func(*args, **kwargs)).to(device)
+        if func is Tensor.backward:
+            with self:  # which is off while it handles a call
+                return torch.autograd.backward(args[0])
+        if func is Tensor.to:
+            args = (self.without_numbers(args[0]), *args[1:])
+        return func(*args, **kwargs)
+
+    def without_numbers(self, tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, FakeTensor):
+            tensor = NUMBERLESS.from_tensor(tensor)
+        tensor.constant = None
+        return tensor
+
+
+@contextmanager
+def pretending() -> Iterator[torch.device]:
+    one_thread = torch.autograd.set_multithreading_enabled(False)  # modes are a thread's own
+    with one_thread, NUMBERLESS, EveryNumberIsOne(), TensorsComeFromTheProcessor():
+        yield torch.device(NAME)
+
+
+def check_sublayer(spec: SublayerSpec, device: torch.device) -> None:
+    """Forward and backward, in both precisions; with every kind of state, rows together and apart."""
+    with device:
+        sublayer = spec.build(PLACE)
+    for narrow in (False, True):
+        x_BTD = torch.randn(2, LENGTH, WIDTH, device=device, requires_grad=True)
+        with torch.autocast(device.type, torch.bfloat16, enabled=narrow):
+            out = sublayer(x_BTD)
+        out.float().sum().backward()
+        assert all(p.grad is None or p.grad.device == p.device for p in sublayer.parameters())
+    if not isinstance(sublayer, Mixer):
+        return
+    kept = [kind() for kind in RETENTIONS.values() if kind in sublayer.retentions]
+    for retention in kept:
+        state = sublayer.initial_state(2, 2 * LENGTH, device, torch.float32, retention)
+        views = (View(0), LENGTH), (View(LENGTH), 1), (at([LENGTH + 1, LENGTH - 3]), 1), (at([LENGTH + 2] * 2), 3)
+        with torch.no_grad():
+            for view, length in views:
+                if sublayer.takes(view, length, state):
+                    sublayer(x_BTD[:, :length], state, view)
+            state.fork().join([state.forget()]).select(torch.tensor([1]))
+
+
+def decoder_on(device: torch.device, *mixers: MixerSpec) -> Decoder:
+    feed_forward = {"kind": "glu", "hidden": 24}
+    blocks = [{"mixer": mixer, "feed_forward": feed_forward} for mixer in mixers]
+    settings = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": 4 * LENGTH, "blocks": blocks}
+    spec = ModelSpec.parse({**settings, "embedding": {"positions": "learned"}}, "test")
+    with device:
+        return Decoder(spec)
+
+
+def check_training(kind: str, mixers: list[MixerSpec], device: torch.device) -> None:
+    """Whole steps, from a batch that lies on the processor."""
+    decoder = decoder_on(device, *mixers)
+    optimiser = build_optimiser(OptimiserSpec(kind=kind, cautious_decay=True), decoder)
+    token_bytes_V = torch.ones(VOCABULARY, dtype=torch.int64, device=device)
+    step = Stepper(decoder, next_token_loss, optimiser, ClipSpec(), torch.bfloat16, token_bytes_V)
+    tokens_BT = torch.ones(2, LENGTH, dtype=torch.int64)
+    for _ in range(2):
+        step([(tokens_BT, tokens_BT)], 1e-3)
+
+
+def check_evaluation(mixers: list[MixerSpec], device: torch.device) -> None:
+    """Of causal layers: an operator is frozen for rows by numbers that are not there."""
+    decoder = decoder_on(device, *(spec for spec in mixers if spec.build(PLACE).traits.causal))
+    tokens_BT = torch.ones(2, LENGTH, dtype=torch.int64)
+    evaluate(decoder, [(tokens_BT, tokens_BT)] * 2, torch.ones(VOCABULARY, dtype=torch.int64), tokens_BT[:1])
+
+
+def check_decoding(mixers: list[MixerSpec], device: torch.device) -> None:
+    """One stream, and several; greedily and by chance."""
+    decoder = decoder_on(device, *mixers)
+    for prompts in ([[1, 2, 3]], [[1, 2, 3], [4, 5, 6]]):
+        for temperature in (0.0, 1.0):
+            list(decode(decoder, prompts, 3, Sampling(temperature, top_k=5, top_p=0.9, seed=0)))
+
+
+def check_mistake(device: torch.device) -> None:
+    """What must be found."""
+    torch.ones(3, device=device) + torch.ones(3)
+
+
+def checks() -> dict[str, Callable[[torch.device], None]]:
+    mixers = [spec for spec in ALL if isinstance(spec, MixerSpec)]
+    return {
+        **{name_of(spec): partial(check_sublayer, spec) for spec in ALL},
+        **{f"training-{kind}": partial(check_training, kind, mixers) for kind in ("adamw", "muon")},
+        "evaluation": partial(check_evaluation, mixers),
+        "decoding": partial(check_decoding, mixers),
+        MISTAKE: check_mistake,
+    }
+
+
+def problem_of(check: Callable[[torch.device], None]) -> str | None:
+    """What went wrong, and where in the sources."""
+    try:
+        with pretending() as device:
+            check(device)
+    except Exception as error:
+        places = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
+        ours = [place for place in places if "linnet" in place]
+        return f"{type(error).__name__}: {error} ({ours[-1] if ours else places[-1]})"
+    return None
+
+
+def main() -> None:
+    _setup_privateuseone_for_python_backend(NAME, backend_module=Backend())
+    library = torch.library.Library("_", "IMPL")
+    library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # no operation is cast
+    for spec in ALL:  # a bank of rates is real, and made by numbers
+        tolerance, chunk = getattr(spec, "tolerance", None), getattr(spec, "chunk", None)
+        for length in () if tolerance is None else (128, 256, 512):
+            rate_bank(tolerance, chunk, length)
+    print(json.dumps({name: problem_of(check) for name, check in checks().items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""Every layer, training, evaluation and decoding on a device that is no processor, where there may be none."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pretended_device import MISTAKE
+
+SCRIPT = Path(__file__).with_name("pretended_device.py")
+
+
+@pytest.mark.cpu_only("nothing is computed")
+def test_all_tensors_are_made_where_they_are_needed():
+    """But for a mistake that is made to be found."""
+    path = [part for part in sys.path if part]
+    run = subprocess.run(
+        [sys.executable, SCRIPT], capture_output=True, text=True, check=False, env={"PYTHONPATH": ":".join(path)}
+    )
+    assert run.returncode == 0, run.stderr
+    problems = {name: problem for name, problem in json.loads(run.stdout).items() if problem is not None}
+    assert "on the same device" in problems.pop(MISTAKE)
+    assert problems == {}

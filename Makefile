@@ -12,7 +12,7 @@ RUN := $(VENV)/bin/python -m
 STAMP := $(VENV)/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow campaign check docs format bench
+.PHONY: help venv demo test test-slow campaign check docs format bench gpu
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,9 @@ docs: $(STAMP) ## the documentation as a site: build/site/index.html
 
 bench: $(STAMP) ## every benchmark, alone on the machine (minutes)
 	for script in training_step greedy_decode decode_state decode_bandwidth pldr_decode pldr_training_step ted_training_step ted_attention ted_decode plan_fit design design_milp start_up block_hashes; do $(VENV)/bin/python benchmarks/$$script.py || exit 1; done
+
+gpu: $(STAMP) ## with a GPU: contract tests on it, tables of training and decoding (under ten minutes)
+	$(VENV)/bin/python benchmarks/gpu.py
 
 format: $(STAMP) ## rewrite the sources as `check` wants them
 	$(RUN) ruff check --fix .

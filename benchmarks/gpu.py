@@ -1,0 +1,136 @@
+"""Everything at once on a machine with a GPU, in less than ten minutes: `make gpu`.
+
+The contract tests on it; then tables of training and of decoding with each mixer at about 124 M and 10 M parameters. A
+row is first checked, then timed; what was measured is written after each row, so nothing is lost where the call is cut
+short. `python benchmarks/gpu.py --device cpu --tiny` runs the same code with tiny models on a processor, in a minute or
+two: that is to try this script, not to measure anything.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gpu_contracts import contract_tests
+from gpu_models import SIZES, TINY, kinds
+from gpu_rows import Row
+from gpu_worker import Worker
+from harness import RESULTS, machine
+from linnet.core.errors import UserError
+from linnet.core.files import write_json
+from linnet.inference.device import resolve_device
+from linnet.layers.registry import MIXERS
+
+TESTS_SHARE, TESTS_S = 0.4, 180.0
+"""Of all time, and seconds: so long the contract tests may take."""
+
+LIMITS_S = {"eager": 45.0, "compiled": 100.0}
+LEAST_S = {"eager": 8.0, "compiled": 25.0}
+"""What a row may take, and with less than what left it is not begun."""
+
+END_S = 5.0
+STREAMS = (1, 32)
+NOT_TIMED = {
+    "compiled decoding": "there is no engine that compiles it",
+    "float32 products with TF32": "float32 is float32 here",
+}
+
+
+def plan(tiny: bool) -> Iterator[Row]:
+    """The rows by worth: bfloat16 as it is, then compiled, then float32; of each the larger models first."""
+    sizes = TINY if tiny else SIZES
+    streams = (1, 2) if tiny else STREAMS
+    yield from (Row("training", kind, size, "bfloat16") for size in sizes for kind in kinds())
+    yield from (Row("decode", kind, size, "bfloat16", streams=n) for size in sizes for n in streams for kind in kinds())
+    yield from (Row("training", kind, size, "bfloat16", "compiled") for size in sizes for kind in kinds())
+    yield from (Row("training", kind, size, "float32") for size in sizes for kind in kinds())
+    yield from (Row("decode", kind, size, "float32", streams=n) for size in sizes for n in streams for kind in kinds())
+
+
+class Record:
+    """What is known so far, in a file that is whole at any time."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self.path = path
+        without = dict.fromkeys(sorted(MIXERS.keys() - kinds().keys()), "no `tiny-` preset to scale")
+        self.content: dict[str, Any] = {
+            "benchmark": "gpu",
+            "machine": machine(),
+            "seconds_allowed": seconds,
+            "finished": False,
+            "contract_tests": None,
+            "training": [],
+            "decode": [],
+            "left_out": NOT_TIMED | without,
+        }
+
+    def write(self, **found: Any) -> None:
+        self.content |= found
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self.path, self.content)
+
+    def add(self, row: Row, figures: dict[str, Any]) -> None:
+        described = {name: value for name, value in asdict(row).items() if name != "table" and value != 0}
+        self.content[row.table].append(described | figures)
+        self.write()
+
+    def leave_out(self, row: Row, why: str) -> None:
+        self.content["left_out"][str(row)] = why
+
+
+def measure_rows(record: Record, worker: Worker, rows: list[Row], end_s: float) -> None:
+    """As many as there is time for."""
+    for row in rows:
+        left_s = end_s - time.monotonic() - END_S
+        if left_s < LEAST_S[row.form]:
+            record.leave_out(row, f"{max(0.0, left_s):.0f} s were left")
+            continue
+        problem = worker.start(left_s)
+        if problem is not None:
+            record.leave_out(row, f"the measuring process: {problem['error']}")
+            continue
+        left_s = end_s - time.monotonic() - END_S
+        record.write(machine=record.content["machine"] | (worker.machine or {}))
+        figures = worker.measure(row, max(1.0, min(left_s, LIMITS_S[row.form])))
+        record.add(row, figures)
+        print(f"{row}: {figures.get('error') or told(figures)}", flush=True)
+
+
+def told(figures: dict[str, Any]) -> str:
+    share = "share_of_peak" if "share_of_peak" in figures else "share_of_bandwidth"
+    return f"{figures['tokens_per_s']:,} tokens/s, {share.replace('_', ' ')} {figures[share]:.3f}"
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu to try this script")
+    parser.add_argument("--tiny", action="store_true", help="tiny models, few tests: to try this script")
+    parser.add_argument("--seconds", type=float, default=560.0, help="for everything (default 560)")
+    parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json", help="what is written (results/gpu.json)")
+    return parser.parse_args()
+
+
+def main() -> None:
+    asked = parsed()
+    begun_s = time.monotonic()
+    try:
+        device = resolve_device(asked.device)
+    except UserError as error:
+        raise SystemExit(f"gpu: {error}; `make gpu` needs a GPU that PyTorch finds") from None
+    record, worker = Record(asked.out, asked.seconds), Worker(device)
+    tests_s = min(TESTS_S, TESTS_SHARE * asked.seconds)
+    tests = contract_tests(asked.device, asked.tiny, tests_s)
+    record.write(contract_tests=tests)
+    print("contract tests: " + ", ".join(f"{tests[name]} {name}" for name in ("passed", "failed", "error", "skipped")))
+    try:
+        measure_rows(record, worker, list(plan(asked.tiny)), begun_s + asked.seconds)
+    finally:
+        worker.stop()
+    record.write(finished=True, seconds_taken=round(time.monotonic() - begun_s, 1))
+    print(f"written: {asked.out}; {len(record.content['left_out'])} things left out")
+
+
+if __name__ == "__main__":
+    main()

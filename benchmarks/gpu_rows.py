@@ -1,0 +1,279 @@
+"""The rows of `gpu.py`'s tables: each checks that it computes the right thing, then measures.
+
+Legend: `B` sequences or streams, `T` tokens, `V` vocabulary.
+"""
+
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpu_models import SIZES, TINY, Size, model
+from linnet.core.errors import is_about_memory
+from linnet.inference.engine import decode
+from linnet.inference.sampling import Sampling
+from linnet.inference.weights import convert_weights
+from linnet.model.cost import model_cost
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.training.machine import peak_flops_per_s, peak_memory_bytes
+from linnet.training.objective import Objective, next_token_loss
+from linnet.training.optimiser import build_optimiser
+from linnet.training.sections import ClipSpec, OptimiserSpec
+from linnet.training.step import Batch, Stepper
+
+GATE_TOKENS = 320
+"""Of the sequence by which training is checked: long enough for the forms that long ones take."""
+
+LOSS_ERROR = {"float32": 1e-4, "bfloat16": 0.02}
+GRADIENT_ERROR = {"float32": 0.01, "bfloat16": 0.15}
+LOGITS_ERROR = {"float32": 1e-3, "bfloat16": 0.05}
+"""Norm of the difference over that of what is right."""
+
+DECODE_RUNS = 3
+MOST_STEPS = 20
+READ_BYTES = {"cpu": 1 << 26, "cuda": 1 << 30}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is measured. streams: of decoding; 0 in the table of training."""
+
+    table: str
+    kind: str
+    size: str
+    precision: str
+    form: str = "eager"
+    streams: int = 0
+
+    def __str__(self) -> str:
+        streams = f", {self.streams} streams" if self.streams else ""
+        return f"{self.table}, {self.kind}, {self.size}, {self.precision}, {self.form}{streams}"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self.precision)
+        return found
+
+    @property
+    def of_size(self) -> Size:
+        return (SIZES | TINY)[self.size]
+
+
+class NotCorrectError(ArithmeticError):
+    """What is not correct is not timed."""
+
+
+def measure(row: Row, device: torch.device) -> dict[str, Any]:
+    """Sizes and figures; or `error`, for what cannot be measured here."""
+    spec = model(row.kind, row.of_size)
+    told = {"parameters": model_cost(spec).parameters, "layers": spec.layers}
+    try:
+        return told | (_decoding if row.streams else _training)(row, spec, device)
+    except Exception as error:
+        return told | {"error": f"{type(error).__name__}: {str(error).strip()[:500]}"}
+    finally:
+        _tidy(device)
+
+
+def _tidy(device: torch.device) -> None:
+    gc.collect()
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait for all that the device was given, before a clock is read."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def elapsed_s(device: torch.device, run: Callable[[], object]) -> float:
+    """How long it takes, the device's part included."""
+    synchronise(device)
+    start_s = time.perf_counter()
+    run()
+    synchronise(device)
+    return time.perf_counter() - start_s
+
+
+@cache
+def peak(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s of a large product."""
+    return peak_flops_per_s(device, dtype)
+
+
+@cache
+def bandwidth(device: torch.device) -> float:
+    """Bytes per second of a plain read."""
+    buffer = torch.ones(READ_BYTES[device.type] // 4, device=device)
+    buffer.sum()
+    return buffer.nbytes / min(elapsed_s(device, buffer.sum) for _ in range(10))
+
+
+def fresh(spec: ModelSpec) -> Decoder:
+    """The same weights each time."""
+    torch.manual_seed(0)
+    return Decoder(spec)
+
+
+def batch_of(spec: ModelSpec, sequences: int, tokens: int) -> Batch:
+    """Random tokens and what follows each."""
+    drawn = torch.Generator().manual_seed(1)
+    tokens_BT = torch.randint(spec.vocab_size, (sequences, tokens + 1), generator=drawn)
+    return tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
+
+
+def loss_and_gradients(
+    decoder: Decoder, objective: Objective, batch: Batch, dtype: torch.dtype
+) -> tuple[float, list[Tensor]]:
+    """Nats per token, and the gradient of their mean by each parameter. None stays at the parameters."""
+    device = decoder.device
+    inputs_BT, targets_BT = (part.to(device) for part in batch)
+    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        mean = objective(decoder, inputs_BT, targets_BT).total / targets_BT.numel()
+    mean.backward()  # type: ignore[no-untyped-call]
+    gradients = [p.grad for p in decoder.parameters() if p.grad is not None]
+    decoder.zero_grad()
+    return mean.item(), gradients
+
+
+@cache
+def reference(kind: str, size: str) -> tuple[float, list[Tensor]]:
+    """On the processor, in float32, from one sequence."""
+    spec = model(kind, (SIZES | TINY)[size])
+    batch = batch_of(spec, 1, min(GATE_TOKENS, spec.context_length))
+    return loss_and_gradients(fresh(spec), next_token_loss, batch, torch.float32)
+
+
+def check_same(precision: str, found: tuple[float, list[Tensor]], expected: tuple[float, list[Tensor]]) -> str:
+    """How far losses and gradients are apart; `NotCorrectError` where that is too far."""
+    (loss, gradients), (right_loss, right) = found, expected
+    off_loss = abs(loss / right_loss - 1)
+    pairs = [(g.to(r.device, torch.float32), r) for g, r in zip(gradients, right, strict=True)]
+    squares = [(float((g - r).square().sum()), float(r.square().sum())) for g, r in pairs]
+    off = (sum(difference for difference, _ in squares) / sum(size for _, size in squares)) ** 0.5
+    told = f"loss off by {off_loss:.1e}, gradients by {off:.1e}"
+    if not (off_loss <= LOSS_ERROR[precision] and off <= GRADIENT_ERROR[precision]):
+        raise NotCorrectError(f"not correct, so not timed: {told}")
+    return told
+
+
+def _training(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]:
+    """With half as many sequences wherever memory ends."""
+    sequences = row.of_size.sequences
+    while True:
+        try:
+            return _steps(row, spec, device, sequences)
+        except Exception as error:
+            if sequences == 1 or not is_about_memory(error):
+                raise
+        sequences //= 2
+        _tidy(device)
+
+
+def _steps(row: Row, spec: ModelSpec, device: torch.device, sequences: int) -> dict[str, Any]:
+    decoder, objective, told = fresh(spec).to(device), next_token_loss, {}
+    batch = batch_of(spec, sequences, spec.context_length)
+    short = batch_of(spec, 1, min(GATE_TOKENS, spec.context_length))
+    gate = check_same(
+        row.precision, loss_and_gradients(decoder, objective, short, row.dtype), reference(row.kind, row.size)
+    )
+    if row.form == "compiled":  # checked by the batch that is timed: another shape would be compiled as well
+        expected = loss_and_gradients(decoder, objective, batch, row.dtype)
+        objective, start_s = torch.compile(objective), time.perf_counter()
+        found = loss_and_gradients(decoder, objective, batch, row.dtype)
+        told["compile_s"] = round(time.perf_counter() - start_s, 1)
+        gate = check_same(row.precision, found, expected)
+        del found, expected
+    optimiser = build_optimiser(OptimiserSpec(lr=1e-6), decoder)
+    token_bytes_V = torch.ones(spec.vocab_size, dtype=torch.int64, device=device)
+    step = Stepper(decoder, objective, optimiser, ClipSpec(), row.dtype, token_bytes_V)
+    flops_per_s = peak(device, row.dtype)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    times_s = list(_times(device, lambda: step([batch], 1e-6), row.of_size.seconds))
+    tokens, median_s = sequences * spec.context_length, statistics.median(times_s)
+    flops = sequences * model_cost(spec).training_flops(spec.context_length, with_head=True)
+    return {
+        "shape": f"{sequences} x {spec.context_length} tokens",
+        "correct": gate,
+        **told,
+        "tokens_per_s": round(tokens / median_s),
+        "lowest": round(tokens / max(times_s)),
+        "highest": round(tokens / min(times_s)),
+        "steps": len(times_s),
+        "share_of_peak": round(flops / median_s / flops_per_s, 4),
+        "peak_memory_mb": round(peak_memory_bytes(device) / 1e6),
+    }
+
+
+def _times(device: torch.device, step: Callable[[], object], seconds: float) -> Iterator[float]:
+    """Of three steps or more, after two that do not count."""
+    for _ in range(2):
+        step()
+    spent_s = 0.0
+    for number in range(MOST_STEPS):
+        if number >= 3 and spent_s > seconds:
+            return
+        spent_s += (time_s := elapsed_s(device, step))
+        yield time_s
+
+
+def _decoding(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]:
+    decoder = fresh(spec).to(device).eval()
+    convert_weights(decoder, row.precision)
+    prompt, count = spec.context_length // 2, row.of_size.decoded
+    told = check_cuts(row, decoder, prompt)
+    prompts = batch_of(spec, row.streams, prompt)[0].tolist()
+    runs = [decode_times(decoder, prompts, count, device) for _ in range(1 + DECODE_RUNS)][1:]
+    prompt_s, decode_s = (statistics.median(times) for times in zip(*runs, strict=True))
+    element_bytes, cost = row.dtype.itemsize, model_cost(spec)
+    matrices = [*cost.blocks.matrices, cost.head_matrix]
+    weights = element_bytes * sum(inputs * outputs for inputs, outputs in matrices)
+    states = row.streams * cost.state_bytes(prompt + count // 2, element_bytes)
+    return {
+        "shape": f"{count} tokens of each stream behind a prompt of {prompt}",
+        "correct": told,
+        "tokens_per_s": round(row.streams * count / decode_s, 1),
+        "lowest": round(row.streams * count / max(s for _, s in runs), 1),
+        "highest": round(row.streams * count / min(s for _, s in runs), 1),
+        "prompt_tokens_per_s": round(row.streams * prompt / prompt_s),
+        "ms_per_step": round(decode_s / count * 1e3, 3),
+        "weight_bytes_per_step": weights,
+        "state_bytes_per_step": states,
+        "share_of_bandwidth": round((weights + states) * count / decode_s / bandwidth(device), 4),
+    }
+
+
+def decode_times(decoder: Decoder, prompts: list[list[int]], count: int, device: torch.device) -> tuple[float, float]:
+    """Seconds of the prompt and its first token, and of `count` more."""
+    steps = decode(decoder, prompts, count + 1, Sampling(temperature=0.0))
+    prompt_s = elapsed_s(device, lambda: next(steps))
+    return prompt_s, elapsed_s(device, lambda: list(steps))
+
+
+@torch.no_grad()
+def check_cuts(row: Row, decoder: Decoder, prompt: int) -> str:
+    """The gate: tokens one by one give the logits that they give together, behind a prompt."""
+    count = 4
+    tokens_BT = batch_of(decoder.spec, 2, prompt + count)[0].to(decoder.device)
+    whole, cut = (decoder.initial_state(2, prompt + count) for _ in range(2))
+    for state in (whole, cut):
+        decoder.hidden(tokens_BT[:, :prompt], state)
+    expected = decoder(tokens_BT[:, prompt:], whole).float()
+    found = torch.cat([decoder(tokens_BT[:, at : at + 1], cut) for at in range(prompt, prompt + count)], dim=1).float()
+    off = float((found - expected).norm() / expected.norm())
+    told = f"logits off by {off:.1e}"
+    if not off <= LOGITS_ERROR[row.precision]:
+        raise NotCorrectError(f"not correct, so not timed: {told}")
+    return told

@@ -29,7 +29,7 @@ def contract_tests(device: str, tiny: bool, limit_s: float) -> dict[str, Any]:
         run = subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},  # nothing is lost, no line broken, at its end
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},  # nothing lost, no line broken
             stdout=said,
             stderr=subprocess.STDOUT,
             start_new_session=True,

@@ -26,6 +26,7 @@ from linnet.model.spec import ModelSpec
 from linnet.training.machine import peak_flops_per_s, peak_memory_bytes
 from linnet.training.objective import Objective, next_token_loss
 from linnet.training.optimiser import build_optimiser
+from linnet.training.parallel import Parallel
 from linnet.training.sections import ClipSpec, OptimiserSpec
 from linnet.training.step import Batch, Stepper
 
@@ -197,7 +198,7 @@ def _steps(row: Row, spec: ModelSpec, device: torch.device, sequences: int) -> d
         del found, expected
     optimiser = build_optimiser(OptimiserSpec(lr=1e-6), decoder)
     token_bytes_V = torch.ones(spec.vocab_size, dtype=torch.int64, device=device)
-    step = Stepper(decoder, objective, optimiser, ClipSpec(), row.dtype, token_bytes_V)
+    step = Stepper(Parallel(decoder), objective, optimiser, ClipSpec(), row.dtype, token_bytes_V)
     flops_per_s = peak(device, row.dtype)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

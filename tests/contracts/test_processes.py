@@ -13,6 +13,8 @@ from torch import Tensor
 from linnet.layers.contract import SublayerSpec
 from several import finish, start
 
+pytestmark = pytest.mark.cpu_only("processes share no GPU")
+
 RUNS = [
     (1, "float64", "adamw", 1e-6),
     (2, "float64", "adamw", 1e-6),

@@ -190,7 +190,7 @@ def _leave_with(error: BaseException, several: ManyProcesses) -> None:
     if isinstance(error, RuntimeError | OSError) and re.search(_BROKEN, str(error)):
         lost = "another process of this run ended, or does not answer; the same command goes on from what was saved"
         error = LostProcessError(lost)
-    told = _told_by_another()
+    told = _told_by_another(error)
     if several.written is not None and not several.written.done():
         _cut()
     if told and isinstance(error, Exception):
@@ -198,12 +198,12 @@ def _leave_with(error: BaseException, several: ManyProcesses) -> None:
     raise error
 
 
-def _told_by_another() -> bool:
+def _told_by_another(error: BaseException) -> bool:
     store = dist.distributed_c10d._get_default_store()
     try:
         return bool(store.add("linnet/failed", 1) > 1)
-    except (RuntimeError, OSError):  # who kept it is gone
-        return False
+    except (RuntimeError, OSError):  # who kept it is gone: a mistake of the user's all make alike, and that one told it
+        return isinstance(error, UserError)
 
 
 def _cut() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from linnet.cli.console import note
 from linnet.cli.options import AsJson
 from linnet.cli.report import echo, echo_json, echo_parts
 from linnet.present import numbers
@@ -66,7 +67,7 @@ def list_runs(
     echo_parts(Table("", columns, [_row(run, folder) for run in found]))
     for run in found:
         if run.problem:
-            echo(f"{run.path}: {run.problem}\n")
+            note(f"{run.path}: {run.problem}")
 
 
 def _row(run: "ListedRun", folder: Path) -> tuple[str, ...]:

@@ -266,6 +266,8 @@ class Metrics:
     def _read(self) -> tuple[list[dict[str, Any]], list[tuple[int, bytes]]]:
         """The lines, and the damaged ones with their numbers."""
         if not self.path.is_file():
+            if self.path.exists():
+                note(f"{self.path}: not a file, left out")
             return [], []
         lines, damaged = [], []
         with open_file(self.path) as handle:  # line by line: a long run has more than is read at once elsewhere

@@ -194,6 +194,12 @@ def test_the_lost_end_of_a_finished_run_is_named(tmp_path, told):
     assert told() == [f"{metrics.path}: ends at step 1 of 3: what came after is lost, and missing in its curves"]
 
 
+def test_what_stands_in_the_place_of_metrics_is_named(tmp_path, told):
+    (tmp_path / "metrics.jsonl").mkdir()
+    assert Metrics(tmp_path / "metrics.jsonl").read() == []
+    assert told() == [f"{tmp_path / 'metrics.jsonl'}: not a file, left out"]
+
+
 def test_lines_without_a_seal_are_taken_as_they_are(tmp_path, told):
     """Those of an earlier linnet."""
     metrics = Metrics(tmp_path / "metrics.jsonl")

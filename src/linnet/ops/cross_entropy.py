@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from linnet.ops.autocast import of_products
 from linnet.ops.soft_cap import soft_cap_, soft_capped
 
 SLICE_ELEMENTS = 1 << 21
@@ -156,11 +157,12 @@ def linear_cross_entropy(
     if torch.compiler.is_compiling():
         return linear_cross_entropy_reference(x_ND, weight_VD, bias_V, targets_N, soft_cap, z_loss)
     device = x_ND.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VD.dtype
-    bias_V = None if bias_V is None else bias_V.to(dtype)
+    weight, bias = of_products(weight_VD, bias_V)
+    assert weight is not None, "a head without a matrix"
+    bias = None if bias is None else bias.to(weight.dtype)
     with torch.autocast(device, enabled=False):
         total, correct, squares = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            x_ND.to(dtype), weight_VD.to(dtype), bias_V, targets_N, soft_cap, z_loss
+            x_ND.to(weight.dtype), weight, bias, targets_N, soft_cap, z_loss
         )
     if not z_loss:
         return TokenLoss(total, correct, total)

@@ -1,8 +1,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from linnet.data.prepare import prepare_texts
+from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.spec import RunSpec
 
@@ -55,5 +57,16 @@ def tiny_run(tiny_data):
             **training,
         }
         return RunSpec.parse({"model": _model(mixer), "data": tiny_data, "training": settings}, "test")
+
+    return make
+
+
+@pytest.fixture
+def decoder_of(tiny_model):
+    """`decoder_of(mixer, **model)`: the same weights each time."""
+
+    def make(mixer="attention", **changes):
+        torch.manual_seed(0)
+        return Decoder(tiny_model(mixer, **changes))
 
     return make

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 import torch
+from runs_alike import metrics_of, same, weights_of
 from safetensors.torch import load_file
 
 from linnet.core.errors import UserError
@@ -27,7 +28,6 @@ from linnet.training.stop import SIGNALS
 from linnet.training.watch import Watch
 
 MIXERS = ["attention", "ted", "plga"]
-MEASURED = {"tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "eta_s", "orthogonalising_share", "seal"}
 """Figures of the machine, not of the run, and the seal over them."""
 
 
@@ -54,27 +54,14 @@ class Recorder(Watch):
             os.kill(os.getpid(), self.number)
 
 
-def _weights(folder):
-    return (folder / "model" / "model.safetensors").read_bytes()
-
-
-def _metrics(folder):
-    lines = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in MEASURED} for line in lines]
-
-
-def _same(one, two):
-    return _weights(one) == _weights(two) and _metrics(one) == _metrics(two)
-
-
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_fixed_seed_gives_the_same_run_twice(tmp_path, tiny_run, mixer):
     for name in ("one", "two"):
         torch.rand(3)
         train(tiny_run(mixer), tmp_path / name)
     train(tiny_run(mixer, seed=1), tmp_path / "other")
-    assert _same(tmp_path / "one", tmp_path / "two")
-    assert _weights(tmp_path / "one") != _weights(tmp_path / "other")
+    assert same(tmp_path / "one", tmp_path / "two")
+    assert weights_of(tmp_path / "one") != weights_of(tmp_path / "other")
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
@@ -86,8 +73,8 @@ def test_stopped_and_resumed_it_ends_bit_for_bit_where_an_uninterrupted_run_ends
         assert not result.finished and result.summary["step"] == stop_at
         assert checkpoint_steps(tmp_path / "stopped" / "checkpoints")[-1] == stop_at
     assert train(run, tmp_path / "stopped").finished
-    assert _same(tmp_path / "straight", tmp_path / "stopped")
-    assert [line["step"] for line in _metrics(tmp_path / "stopped")] == [2, 4, 6, 8, 10, 12]
+    assert same(tmp_path / "straight", tmp_path / "stopped")
+    assert [line["step"] for line in metrics_of(tmp_path / "stopped")] == [2, 4, 6, 8, 10, 12]
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
@@ -97,11 +84,11 @@ def test_a_run_with_muon_goes_on_bit_for_bit_and_tells_its_share(tmp_path, tiny_
     for stop_at in (1, 5):
         train(run, tmp_path / "stopped", Recorder(stop_at))
     assert train(run, tmp_path / "stopped").finished
-    assert _same(tmp_path / "straight", tmp_path / "stopped")
+    assert same(tmp_path / "straight", tmp_path / "stopped")
     shares = [json.loads(text)["orthogonalising_share"] for text in (tmp_path / "straight" / "metrics.jsonl").open()]
     assert len(shares) == 6 and all(0 < share < 1 for share in shares)
     assert min(shares) <= summary["orthogonalising_share"] <= max(shares)
-    assert "orthogonalising_share" not in _metrics(tmp_path / "straight")[0]
+    assert "orthogonalising_share" not in metrics_of(tmp_path / "straight")[0]
 
 
 @pytest.mark.parametrize("averaging", [{"kind": "ema", "decay": 0.9}, {"kind": "mean", "share": 0.5}])
@@ -111,10 +98,10 @@ def test_a_run_with_averaged_weights_goes_on_bit_for_bit(tmp_path, tiny_run, tin
     for stop_at in (1, 5, 9):
         train(run, tmp_path / "stopped", Recorder(stop_at))
     train(run, tmp_path / "stopped")
-    assert _same(tmp_path / "straight", tmp_path / "stopped")
+    assert same(tmp_path / "straight", tmp_path / "stopped")
     train(tiny_run(), tmp_path / "plain")
-    losses = [[line["loss"] for line in _metrics(tmp_path / name)] for name in ("straight", "plain")]
-    assert losses[0] == losses[1] and _weights(tmp_path / "straight") != _weights(tmp_path / "plain")
+    losses = [[line["loss"] for line in metrics_of(tmp_path / name)] for name in ("straight", "plain")]
+    assert losses[0] == losses[1] and weights_of(tmp_path / "straight") != weights_of(tmp_path / "plain")
     last = load_file(tmp_path / "straight" / "checkpoints" / "step-00000012" / "optimiser.safetensors")
     trained = load_decoder(tmp_path / "plain" / "model").state_dict()
     assert all(torch.equal(last[f"{name}/trained_weight"], tensor) for name, tensor in trained.items())
@@ -146,7 +133,7 @@ def test_a_run_that_grows_goes_on_bit_for_bit_with_tokens_counted(tmp_path, tiny
     for stop_at in (2, 3, 7):
         train(run, tmp_path / "stopped", Recorder(stop_at))
     assert train(run, tmp_path / "stopped").finished
-    assert _same(tmp_path / "straight", tmp_path / "stopped")
+    assert same(tmp_path / "straight", tmp_path / "stopped")
     each = [2 * tokens for tokens in [4] * 3 + [8] * 2 + [16] + [32] * 6]
     assert [progress.tokens for progress in watch.steps] == [sum(each[: step + 1]) for step in range(12)]
     assert summary["tokens"] == sum(each)
@@ -180,9 +167,9 @@ def test_a_stop_before_an_evaluation_leaves_it_for_later(tmp_path, tiny_run, sto
     train(run, tmp_path / "straight")
     result = train(run, tmp_path / "stopped", Recorder(stop_at))
     assert not result.finished
-    assert [line["step"] for line in _metrics(tmp_path / "stopped")][-1] == stop_at - 2
+    assert [line["step"] for line in metrics_of(tmp_path / "stopped")][-1] == stop_at - 2
     train(run, tmp_path / "stopped")
-    assert _same(tmp_path / "straight", tmp_path / "stopped")
+    assert same(tmp_path / "straight", tmp_path / "stopped")
 
 
 def test_a_line_that_a_killed_process_wrote_after_its_checkpoint_is_written_once(tmp_path, tiny_run):
@@ -193,20 +180,20 @@ def test_a_line_that_a_killed_process_wrote_after_its_checkpoint_is_written_once
     with (tmp_path / "killed" / "metrics.jsonl").open("a") as handle:
         handle.write('{"step": 4, "loss": 1}\n{"step": 6, "lo')
     train(run, tmp_path / "killed")
-    assert _same(tmp_path / "straight", tmp_path / "killed")
+    assert same(tmp_path / "straight", tmp_path / "killed")
 
 
 def test_from_any_older_checkpoint_the_run_ends_the_same(tmp_path, tiny_run):
     run = tiny_run(checkpoint={"every": 3, "keep": 9})
     train(run, tmp_path / "run")
-    straight, metrics = _weights(tmp_path / "run"), _metrics(tmp_path / "run")
+    straight, metrics = weights_of(tmp_path / "run"), metrics_of(tmp_path / "run")
     steps = checkpoint_steps(tmp_path / "run" / "checkpoints")
     assert {3, 6, 9, 12} <= set(steps)
     for step in reversed(steps):
         shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{step:08d}")
         shutil.rmtree(tmp_path / "run" / "model")
         train(run, tmp_path / "run")
-        assert _weights(tmp_path / "run") == straight and _metrics(tmp_path / "run") == metrics
+        assert weights_of(tmp_path / "run") == straight and metrics_of(tmp_path / "run") == metrics
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, tiny_run):
@@ -224,7 +211,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, tiny_run):
     assert watch.left[-1] == 6
     assert "damaged checkpoint passed over" in watch.notes[0] and "step-00000007" in watch.notes[0]
     assert watch.notes[1].startswith("going on from step 6")
-    assert _same(tmp_path / "straight", tmp_path / "run")
+    assert same(tmp_path / "straight", tmp_path / "run")
 
 
 def test_a_finished_run_is_left_as_it_is(tmp_path, tiny_run):
@@ -282,12 +269,12 @@ def test_the_run_folder_holds_what_it_promises(tmp_path, tiny_run, tiny_data):
     assert summary == result.summary
     assert (summary["finished"], summary["step"], summary["tokens"]) == (True, 12, 12 * 2 * 16)
     assert summary["command"] == "linnet train ..." and summary["seconds"] > 0
-    line = _metrics(tmp_path)[-1]
+    line = metrics_of(tmp_path)[-1]
     assert line["validation"] == {k: v for k, v in summary["validation"].items() if k != "step"}
     assert line["tokens"] == 12 * 2 * 16 and line["lr"] == pytest.approx(1e-4)
     assert result.model / "model.safetensors" != result.folder / summary["best"]["checkpoint"]
     assert summary["best"]["bits_per_byte"] == min(
-        line["validation"]["bits_per_byte"] for line in _metrics(tmp_path) if "validation" in line
+        line["validation"]["bits_per_byte"] for line in metrics_of(tmp_path) if "validation" in line
     )
 
 
@@ -303,8 +290,8 @@ def test_losses_are_means_over_the_steps_of_a_line(tmp_path, tiny_run):
     watch = Recorder()
     train(tiny_run(log={"every": 1}), tmp_path / "each", watch)
     train(tiny_run(log={"every": 3}, evaluate={"every": 100, "tokens": 128}), tmp_path / "thirds")
-    each = [line["loss"] for line in _metrics(tmp_path / "each")]
-    thirds = [line["loss"] for line in _metrics(tmp_path / "thirds")]
+    each = [line["loss"] for line in metrics_of(tmp_path / "each")]
+    thirds = [line["loss"] for line in metrics_of(tmp_path / "thirds")]
     assert thirds == pytest.approx([sum(each[i : i + 3]) / 3 for i in range(0, 12, 3)])
     assert [progress.nats_per_token for progress in watch.steps] == each
     assert each[-1] < each[0]
@@ -314,7 +301,7 @@ def test_losses_are_means_over_the_steps_of_a_line(tmp_path, tiny_run):
 def test_accumulated_batches_are_those_of_one_large_batch(tmp_path, tiny_run):
     train(tiny_run(batch_size=4), tmp_path / "large")
     train(tiny_run(batch_size=2, accumulate=2), tmp_path / "parts")
-    large, parts = ([line["loss"] for line in _metrics(tmp_path / name)] for name in ("large", "parts"))
+    large, parts = ([line["loss"] for line in metrics_of(tmp_path / name)] for name in ("large", "parts"))
     assert parts == pytest.approx(large, rel=1e-5)
 
 
@@ -356,7 +343,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     assert not (tmp_path / "model").exists()
     train(run, tmp_path)
     train(run, tmp_path / "straight")
-    assert _same(tmp_path, tmp_path / "straight")
+    assert same(tmp_path, tmp_path / "straight")
 
 
 def test_a_checkpoint_whose_weights_give_a_broken_loss_is_not_called_good(tmp_path, tiny_run):

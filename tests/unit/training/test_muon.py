@@ -2,9 +2,9 @@ import math
 
 import pytest
 import torch
+from runs_alike import with_gradients
 
 from linnet.layers.contract import Matrices
-from linnet.model.decoder import Decoder
 from linnet.ops.orthogonal import orthogonal_reference
 from linnet.training.adamw import AdamW
 from linnet.training.groups import Group
@@ -18,21 +18,6 @@ from linnet.training.optimiser import (
     split_by_decay,
 )
 from linnet.training.sections import OptimiserSpec
-
-
-@pytest.fixture
-def decoder_of(tiny_model):
-    def make(mixer="attention", **changes):
-        torch.manual_seed(0)
-        return Decoder(tiny_model(mixer, **changes))
-
-    return make
-
-
-def _with_gradients(decoder, seed):
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in decoder.parameters():
-        parameter.grad = torch.randn(parameter.shape, generator=generator)
 
 
 def _one(shape, rows, lr=0.1, decay=0.0, **changes):
@@ -155,13 +140,13 @@ def test_its_state_put_into_another_goes_on_bit_for_bit(mixer, every, decoder_of
     first, second = (build_optimiser(spec, decoder) for decoder in (one, two))
     assert optimiser_tensors(first, one) == {}
     for step in range(2):
-        _with_gradients(one, step)
+        with_gradients(one, step)
         first.step()
     two.load_state_dict(one.state_dict())
     load_optimiser_tensors(second, two, optimiser_tensors(first, one))
     for step in range(2, 5):
         for decoder, optimiser in ((one, first), (two, second)):
-            _with_gradients(decoder, step)
+            with_gradients(decoder, step)
             optimiser.step()
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert any("direction" in name for name in optimiser_tensors(second, two)) == (every > 1)
@@ -193,7 +178,7 @@ def test_matrices_by_the_batch_are_those_one_by_one(decoder_of, monkeypatch):
     for decoder, elements in ((together, 1 << 26), (alone, 1)):
         monkeypatch.setattr(muon, "ELEMENTS_AT_ONCE", elements)
         optimiser = build_optimiser(OptimiserSpec(kind="muon"), decoder)
-        _with_gradients(decoder, 1)
+        with_gradients(decoder, 1)
         optimiser.step()
     for one, other in zip(together.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(one, other)

@@ -1,7 +1,7 @@
 import pytest
 import torch
+from runs_alike import with_gradients
 
-from linnet.model.decoder import Decoder
 from linnet.training.adamw import AdamW
 from linnet.training.optimiser import (
     build_optimiser,
@@ -11,21 +11,6 @@ from linnet.training.optimiser import (
     split_by_decay,
 )
 from linnet.training.sections import OptimiserSpec
-
-
-@pytest.fixture
-def decoder_of(tiny_model):
-    def make(mixer="attention", **changes):
-        torch.manual_seed(0)
-        return Decoder(tiny_model(mixer, **changes))
-
-    return make
-
-
-def _with_gradients(decoder, seed):
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in decoder.parameters():
-        parameter.grad = torch.randn(parameter.shape, generator=generator)
 
 
 def test_weight_decay_acts_on_matrices_but_not_on_embeddings_norms_and_biases(decoder_of):
@@ -52,7 +37,7 @@ def test_the_update_is_adamw(decoder_of, on: str):
     m = {name: torch.zeros_like(p) for name, p in expected.items()}
     v = {name: torch.zeros_like(p) for name, p in expected.items()}
     for t, lr in ((1, 0.1), (2, 0.05)):
-        _with_gradients(decoder, t)
+        with_gradients(decoder, t)
         for name, parameter in decoder.named_parameters():
             gradient = parameter.grad.double()
             m[name] = 0.8 * m[name] + 0.2 * gradient
@@ -70,12 +55,12 @@ def test_moments_put_into_another_optimiser_go_on_bit_for_bit(mixer, decoder_of)
     one, two = decoder_of(mixer), decoder_of(mixer)
     first, second = (build_optimiser(OptimiserSpec(), decoder) for decoder in (one, two))
     assert optimiser_tensors(first, one) == {}
-    _with_gradients(one, 1)
+    with_gradients(one, 1)
     first.step()
     two.load_state_dict(one.state_dict())
     load_optimiser_tensors(second, two, optimiser_tensors(first, one))
     for decoder, optimiser in ((one, first), (two, second)):
-        _with_gradients(decoder, 2)
+        with_gradients(decoder, 2)
         optimiser.step()
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     moments = optimiser_tensors(second, two)
@@ -115,7 +100,7 @@ def test_cautious_decay_acts_where_update_and_weight_agree(decoder_of):
     m, v = ({name: torch.zeros_like(p) for name, p in expected.items()} for _ in "mv")
     kept = 0
     for t in (1, 2):
-        _with_gradients(decoder, t)
+        with_gradients(decoder, t)
         for name, parameter in decoder.named_parameters():
             gradient, before = parameter.grad.double(), expected[name]
             m[name] = 0.8 * m[name] + 0.2 * gradient

@@ -1,11 +1,11 @@
 """A run that is given more steps."""
 
-import json
 import os
 import shutil
 import signal
 
 import pytest
+from runs_alike import metrics_of, same, weights_of
 
 from linnet.core.errors import UserError
 from linnet.core.seal import read_sealed, write_sealed
@@ -18,8 +18,6 @@ from linnet.training.record import RunFolder
 from linnet.training.run import train
 from linnet.training.schedule import learning_rate
 from linnet.training.watch import Watch
-
-MEASURED = {"tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "eta_s", "seal"}
 
 
 @pytest.fixture(autouse=True)
@@ -41,19 +39,6 @@ class Stops(Watch):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def _weights(folder):
-    return (folder / "model" / "model.safetensors").read_bytes()
-
-
-def _metrics(folder):
-    lines = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in MEASURED} for line in lines]
-
-
-def _same(one, two):
-    return _weights(one) == _weights(two) and _metrics(one) == _metrics(two)
-
-
 def test_each_step_has_the_length_under_which_it_was_first_taken():
     lengths = Lengths(
         40, (Prolonging(step=10, before=10, steps=20), Prolonging(step=15, before=20, steps=30),
@@ -65,14 +50,14 @@ def test_each_step_has_the_length_under_which_it_was_first_taken():
 
 def test_a_finished_run_goes_on_to_its_new_end(tmp_path, tiny_run):
     train(tiny_run(), tmp_path)
-    first = _metrics(tmp_path)
+    first = metrics_of(tmp_path)
     watch = Stops()
     result = train(tiny_run(steps=20), tmp_path, watch)
     assert result.finished and result.summary["step"] == 20
     assert result.summary["prolonged"] == [{"step": 12, "before": 12, "steps": 20}]
     assert RunFolder(tmp_path).configuration().training.steps == 20
     assert RunFolder(tmp_path).configuration().training.schedule.warmup_steps == 1
-    assert _metrics(tmp_path)[: len(first)] == first and _metrics(tmp_path)[-1]["step"] == 20
+    assert metrics_of(tmp_path)[: len(first)] == first and metrics_of(tmp_path)[-1]["step"] == 20
     schedule = RunFolder(tmp_path).configuration().training.schedule
     assert watch.rates == {step: learning_rate(schedule, 1e-3, step, 20) for step in range(13, 21)}
     assert watch.notes[1] == (
@@ -88,7 +73,7 @@ def test_a_constant_rate_simply_goes_on(tmp_path, tiny_run):
     train(tiny_run(**constant), tmp_path / "run", Stops(at=7))
     train(tiny_run(**constant, steps=20), tmp_path / "run")
     train(tiny_run(**constant, steps=20), tmp_path / "straight")
-    assert _same(tmp_path / "run", tmp_path / "straight")
+    assert same(tmp_path / "run", tmp_path / "straight")
 
 
 def test_from_any_checkpoint_a_prolonged_run_ends_the_same(tmp_path, tiny_run):
@@ -98,14 +83,14 @@ def test_from_any_checkpoint_a_prolonged_run_ends_the_same(tmp_path, tiny_run):
     train(longer(8), tmp_path)
     train(longer(14), tmp_path, Stops(at=11))
     train(longer(20), tmp_path)
-    weights, metrics = _weights(tmp_path), _metrics(tmp_path)
+    weights, metrics = weights_of(tmp_path), metrics_of(tmp_path)
     steps = checkpoint_steps(tmp_path / "checkpoints")
     assert {3, 6, 8, 11, 15, 20} <= set(steps)
     for step in reversed(steps):
         shutil.rmtree(tmp_path / "checkpoints" / f"step-{step:08d}")
         shutil.rmtree(tmp_path / "model")
         train_in(tmp_path)
-        assert _weights(tmp_path) == weights and _metrics(tmp_path) == metrics, step
+        assert weights_of(tmp_path) == weights and metrics_of(tmp_path) == metrics, step
 
 
 def test_a_process_killed_between_record_and_configuration_changes_nothing(tmp_path, tiny_run, monkeypatch):
@@ -118,7 +103,7 @@ def test_a_process_killed_between_record_and_configuration_changes_nothing(tmp_p
     assert (tmp_path / "run" / "prolonged.json").is_file()
     assert train(tiny_run(), tmp_path / "run").summary["steps"] == 12, "it was never prolonged"
     train(tiny_run(steps=20), tmp_path / "run")
-    assert _same(tmp_path / "run", tmp_path / "straight")
+    assert same(tmp_path / "run", tmp_path / "straight")
     assert read_sealed(tmp_path / "run" / "prolonged.json")["prolonged"] == [{"step": 12, "before": 12, "steps": 20}]
 
 

@@ -25,7 +25,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.machine import peak_flops_per_s, peak_memory_bytes
 from linnet.training.objective import Objective, next_token_loss
-from linnet.training.optimiser import build_optimiser
+from linnet.training.optimisers.optimiser import build_optimiser
 from linnet.training.parallel import Parallel
 from linnet.training.sections import ClipSpec, OptimiserSpec
 from linnet.training.step import Batch, Stepper

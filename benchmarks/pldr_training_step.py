@@ -22,7 +22,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.fixed import operators_for, with_fixed_operators
 from linnet.model.spec import ModelSpec
 from linnet.training.objective import next_token_loss
-from linnet.training.optimiser import build_optimiser
+from linnet.training.optimisers.optimiser import build_optimiser
 from linnet.training.parallel import Parallel
 from linnet.training.sections import ClipSpec, DagSpec, OptimiserSpec
 from linnet.training.step import Stepper

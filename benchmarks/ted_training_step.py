@@ -21,7 +21,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.chunked import decay_chunked
 from linnet.training.objective import next_token_loss
-from linnet.training.optimiser import build_optimiser
+from linnet.training.optimisers.optimiser import build_optimiser
 from linnet.training.parallel import Parallel
 from linnet.training.sections import ClipSpec, OptimiserSpec
 from linnet.training.step import Stepper

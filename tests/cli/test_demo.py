@@ -152,7 +152,7 @@ def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: 
 
 
 def test_a_broken_down_training_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture):
-    from linnet.training.breakdown import BrokenDownError
+    from linnet.training.guard_rails.breakdown import BrokenDownError
 
     def break_down(*_: object, **__: object) -> None:
         raise BrokenDownError(3, "loss nan", None)

@@ -144,7 +144,7 @@ def test_the_same_command_on_a_finished_run(tmp_path, command, capsys):
 
 
 def test_an_interrupted_run_exits_as_a_shell_says_it_and_goes_on(tmp_path, command, capsys, monkeypatch):
-    from linnet.training.watch import LogWatch
+    from linnet.training.progress.watch import LogWatch
 
     def interrupt(self, line):
         os.kill(os.getpid(), signal.SIGINT)

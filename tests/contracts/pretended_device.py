@@ -30,10 +30,10 @@ from linnet.layers.view import View, at
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.rates import rate_bank
-from linnet.training import shards
 from linnet.training.objective import next_token_loss
-from linnet.training.optimiser import build_optimiser
+from linnet.training.optimisers.optimiser import build_optimiser
 from linnet.training.parallel import Parallel
+from linnet.training.processes import shards
 from linnet.training.sections import ClipSpec, OptimiserSpec
 from linnet.training.step import Stepper
 

@@ -14,9 +14,9 @@ from linnet.layers.contract import MixerSpec, SublayerSpec
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.objective import next_token_loss
-from linnet.training.optimiser import build_optimiser
+from linnet.training.optimisers.optimiser import build_optimiser
 from linnet.training.parallel import parallelise
-from linnet.training.processes import ALONE, Processes, processes
+from linnet.training.processes.group import ALONE, Processes, processes
 from linnet.training.sections import ClipSpec, OptimiserSpec
 from linnet.training.spec import TrainingSpec
 from linnet.training.step import Stepper

@@ -24,7 +24,7 @@ from linnet.ops import bfloat16_linear
 from linnet.ops.cross_entropy import IGNORED
 from linnet.ops.int8_linear import can_pack
 from linnet.training.objective import next_token_loss
-from linnet.training.optimiser import split_by_decay
+from linnet.training.optimisers.optimiser import split_by_decay
 from on_device import DEVICE
 
 VOCABULARY = 11

@@ -25,7 +25,7 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.objective import next_token_loss
-from linnet.training.optimiser import split_by_decay
+from linnet.training.optimisers.optimiser import split_by_decay
 from on_device import DEVICE
 
 VOCABULARY, LENGTH = 11, 9

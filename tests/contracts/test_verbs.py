@@ -22,7 +22,7 @@ from linnet.model.cost import model_cost
 from linnet.model.store import load_decoder, save_decoder
 from linnet.ops.int8_linear import can_pack
 from linnet.stories.corpus import texts
-from linnet.training.watch import LogWatch
+from linnet.training.progress.watch import LogWatch
 
 pytestmark = pytest.mark.cpu_only("runs are compared bit for bit")
 

@@ -23,7 +23,7 @@ def note(line: str) -> None:
 def stopped_in_a_line() -> Iterator[None]:
     """Trainings that were asked to stop, or broke down, end in one line and the exit code of what ended them."""
     from linnet.experiments.runner import ExperimentStopped
-    from linnet.training.breakdown import BrokenDownError
+    from linnet.training.guard_rails.breakdown import BrokenDownError
 
     try:
         yield

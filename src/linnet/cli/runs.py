@@ -12,7 +12,7 @@ from linnet.cli.report import echo, echo_json, echo_parts
 from linnet.present import numbers
 
 if TYPE_CHECKING:
-    from linnet.training.listing import ListedRun
+    from linnet.training.record.listing import ListedRun
 
 CURVE_HEIGHT = 12
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
@@ -54,7 +54,7 @@ def list_runs(
     Example: linnet runs list runs
     """
     from linnet.present.table import Table
-    from linnet.training.listing import listed, run_paths
+    from linnet.training.record.listing import listed, run_paths
 
     found = [listed(path) for path in run_paths(folder)]
     if as_json:
@@ -99,7 +99,7 @@ def diff(one: Run, other: Run, as_json: AsJson = False) -> None:
     Example: linnet runs diff runs/pldr runs/other --json
     """
     from linnet.present.table import Table
-    from linnet.training.listing import differences, listed
+    from linnet.training.record.listing import differences, listed
 
     fields, figures = differences(one, other), [listed(path).plain() for path in (one, other)]
     if as_json:
@@ -141,8 +141,8 @@ def show(run: Run, as_json: AsJson = False) -> None:
     Example: linnet runs show runs/ted --json
     """
     from linnet.present.table import Table
-    from linnet.training.listing import check_run, listed, summary_of
-    from linnet.training.record import RunFolder
+    from linnet.training.record.folder import RunFolder
+    from linnet.training.record.listing import check_run, listed, summary_of
 
     check_run(run)
     found, lines, summary = listed(run).plain(), RunFolder(run).metrics.read(), summary_of(run)

@@ -122,8 +122,8 @@ def train(
     Example: linnet train --model pldr-v51-110m-1 --recipe pldr-v51-110m-1 --data data/web --out runs/pldr
     """
     from linnet.core.allocator import keep_freed_memory
-    from linnet.training.breakdown import BrokenDownError
-    from linnet.training.processes import LostProcessError, SaidElsewhereError, processes
+    from linnet.training.guard_rails.breakdown import BrokenDownError
+    from linnet.training.processes.group import LostProcessError, SaidElsewhereError, processes
 
     keep_freed_memory()
     _check_together(verify_resume, verify_steps, sweep, sweep_steps)
@@ -171,8 +171,8 @@ def _asked(out: Path, described: tuple[Any, ...], first: bool = True) -> "RunSpe
 
 
 def _carried_out(out: Path, described: tuple[Any, ...], first: bool) -> "RunResult":
+    from linnet.training.progress.watch import Watch, terminal_watch
     from linnet.training.run import train
-    from linnet.training.watch import Watch, terminal_watch
 
     run = _asked(out, described, first)
     with terminal_watch() if first else nullcontext(Watch()) as watch:

@@ -10,12 +10,12 @@ from pydantic import PositiveInt
 from linnet.core.seal import read_sealed, write_sealed
 from linnet.core.spec import Spec
 from linnet.data.shards import TokenData
-from linnet.training.breakdown import BrokenDownError
+from linnet.training.guard_rails.breakdown import BrokenDownError
 from linnet.training.on_data import fitted
-from linnet.training.record import DIVERGED, RunFolder
+from linnet.training.progress.watch import Watch, terminal_watch
+from linnet.training.record.folder import DIVERGED, RunFolder
 from linnet.training.run import RunResult, train
 from linnet.training.spec import RunSpec
-from linnet.training.watch import Watch, terminal_watch
 
 Say = Callable[[str], None]
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 from linnet.model.undrawn import shapes_only
-from linnet.training.optimiser import split_by_decay
+from linnet.training.optimisers.optimiser import split_by_decay
 
 Counting = Literal["total", "without_embedding", "matrices_and_head"]
 COUNTINGS: tuple[Counting, ...] = get_args(Counting)

@@ -17,7 +17,7 @@ from linnet.core.errors import UserError
 from linnet.scaling.counts import Counting, parameter_counts
 from linnet.scaling.law import FLOPS_FACTOR
 from linnet.scaling.points import Run
-from linnet.training.finished import FinishedRun, check_comparable, read_run_folders, runs_of
+from linnet.training.record.finished import FinishedRun, check_comparable, read_run_folders, runs_of
 
 PARAMETERS: dict[Counting, str] = {
     "total": "parameters",

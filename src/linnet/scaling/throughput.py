@@ -14,12 +14,12 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
-from linnet.training.finished import training_flops_per_token
 from linnet.training.machine import peak_flops_per_s
 from linnet.training.objective import next_token_loss
-from linnet.training.optimiser import build_optimiser
+from linnet.training.optimisers.optimiser import build_optimiser
 from linnet.training.parallel import Parallel
 from linnet.training.precision import measured_precision, stated_precision
+from linnet.training.record.finished import training_flops_per_token
 from linnet.training.spec import TrainingSpec
 from linnet.training.step import Stepper
 

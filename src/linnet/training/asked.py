@@ -7,7 +7,7 @@ from typing import Any
 from linnet.core.spec import read_assignment
 from linnet.model.spec import ModelSpec
 from linnet.training.recipe import merged
-from linnet.training.record import CONFIG, RunFolder
+from linnet.training.record.folder import CONFIG, RunFolder
 from linnet.training.spec import RunSpec, read_run, run_of
 
 

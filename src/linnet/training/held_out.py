@@ -10,7 +10,7 @@ from linnet.data.windows import document_windows
 from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.likelihood import Evaluation, evaluate
 from linnet.model.decoder import Decoder
-from linnet.training.processes import Batch, Processes
+from linnet.training.processes.group import Batch, Processes
 from linnet.training.spec import TrainingSpec
 
 

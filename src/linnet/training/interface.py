@@ -7,9 +7,9 @@ from typing import Any
 from linnet.core.allocator import keep_freed_memory
 from linnet.model.spec import ModelSpec
 from linnet.training.asked import asked_run
+from linnet.training.progress.watch import Watch
 from linnet.training.run import RunResult
 from linnet.training.run import train as carry_out
-from linnet.training.watch import Watch
 
 
 def train(

@@ -20,35 +20,35 @@ from linnet.data.shards import TokenData
 from linnet.evaluation.likelihood import Evaluation
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
-from linnet.training.averaging import Averaging
-from linnet.training.breakdown import BrokenDownError, broken_down
 from linnet.training.checkpoint import checkpoint_steps, discard_after, prune
-from linnet.training.guard import GuardStanding, SpikeError, back, goes_back, judge, skip
+from linnet.training.guard_rails.breakdown import BrokenDownError, broken_down
+from linnet.training.guard_rails.guard import GuardStanding, SpikeError, back, goes_back, judge, skip
+from linnet.training.guard_rails.out_of_memory import too_large
+from linnet.training.guard_rails.steadiness import Steadiness
 from linnet.training.held_out import HeldOut
-from linnet.training.line import line_of, progress_of
 from linnet.training.machine import check_memory, peak_flops_per_s
 from linnet.training.objective import Objective, objective_of
 from linnet.training.on_data import check_data, manifest_hash, training_batches
-from linnet.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
-from linnet.training.out_of_memory import too_large
-from linnet.training.pace import Pace
+from linnet.training.optimisers.averaging import Averaging
+from linnet.training.optimisers.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
+from linnet.training.optimisers.schedule import learning_rate
 from linnet.training.parallel import parallelise
 from linnet.training.precision import measured_precision, stated_precision, too_short_to_measure
-from linnet.training.processes import Batch, Processes
+from linnet.training.processes.group import Batch, Processes
+from linnet.training.processes.shares import Shares
+from linnet.training.progress.line import line_of, progress_of
+from linnet.training.progress.pace import Pace
+from linnet.training.progress.watch import Watch
 from linnet.training.prolonged import Lengths
 from linnet.training.prolonged import told as prolonged
-from linnet.training.record import RunFolder
-from linnet.training.schedule import learning_rate
-from linnet.training.shares import Shares
+from linnet.training.record.folder import RunFolder
+from linnet.training.record.summary import summarise
+from linnet.training.record.trackers import Trackers
 from linnet.training.spec import RunSpec
 from linnet.training.standing import Meter, Standing
 from linnet.training.start import first_decoder, unfilled_decoder
-from linnet.training.steadiness import Steadiness
 from linnet.training.step import NonFiniteError, Stepper, StepResult
 from linnet.training.stop import Stopped, StopRequest
-from linnet.training.summary import summarise
-from linnet.training.trackers import Trackers
-from linnet.training.watch import Watch
 
 CURVES_PAUSE_S = 30.0
 """While a run goes on, its picture is drawn with a checkpoint, but not more often than this: it takes a while."""

@@ -1,7 +1,7 @@
 """What is done to a model from outside so that it trains in less memory, or in many processes; here in one.
 
 `Parallel` holds what differs between one process and several: how gradients become those of all tokens, which tensors
-are whole, how checkpoints are written and read. `sharded.Sharded` is the form for several.
+are whole, how checkpoints are written and read. `processes.sharded.Sharded` is the form for several.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from linnet.model.decoder import Decoder, Layer
 from linnet.model.store import check_tensors, shapes_of
 from linnet.training.checkpoint import Checkpoint, load_newest, save_checkpoint
 from linnet.training.objective import Objective
-from linnet.training.processes import ALONE, Processes
+from linnet.training.processes.group import ALONE, Processes
 from linnet.training.sections import ClipSpec, ParallelSpec
 from linnet.training.spec import TrainingSpec
 from linnet.training.standing import Standing
@@ -99,7 +99,7 @@ def parallelise(decoder: Decoder, spec: TrainingSpec, precision: torch.dtype, pr
     if processes.count == 1:
         check_shard(spec.parallel, processes)
         return Parallel(decoder)
-    from linnet.training.sharded import Sharded  # torch.distributed, where it is needed
+    from linnet.training.processes.sharded import Sharded  # torch.distributed, where it is needed
 
     return Sharded(decoder, spec, precision, processes)
 

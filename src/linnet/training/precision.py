@@ -16,7 +16,7 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.training.machine import fastest_product_s, peak_flops_per_s
 from linnet.training.objective import Objective
-from linnet.training.processes import Batch
+from linnet.training.processes.group import Batch
 from linnet.training.spec import RunSpec, TrainingSpec
 
 WORTH_MEASURING_FLOPS = 2e12

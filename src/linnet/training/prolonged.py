@@ -15,7 +15,7 @@ from pydantic import NonNegativeInt
 from linnet.core.errors import UserError
 from linnet.core.seal import read_sealed, write_sealed
 from linnet.core.spec import Amount, Spec
-from linnet.training.schedule import learning_rate
+from linnet.training.optimisers.schedule import learning_rate
 from linnet.training.spec import RunSpec, TrainingSpec
 
 PROLONGED = "prolonged.json"

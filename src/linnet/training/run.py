@@ -10,11 +10,11 @@ from linnet.training.loop import Trainer
 from linnet.training.machine import threads
 from linnet.training.objective import Objective, next_token_loss
 from linnet.training.on_data import changed_vocabulary, check_data, fitted
-from linnet.training.processes import Processes, processes
-from linnet.training.record import RunFolder
+from linnet.training.processes.group import Processes, processes
+from linnet.training.progress.watch import Watch
+from linnet.training.record.folder import RunFolder
 from linnet.training.spec import RunSpec
 from linnet.training.stop import StopRequest
-from linnet.training.watch import Watch
 
 
 @dataclass(frozen=True)

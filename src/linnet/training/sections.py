@@ -82,8 +82,8 @@ class ScheduleSpec(Spec):
     """The learning rate over the steps: a linear warm-up, then `kind` down to the end. Fractions are of the peak.
 
     The warm-up is so many `warmup_steps`, or a `warmup_share` of all steps, whatever their number (neither: a tenth).
-    See `schedule.learning_rate` for the curves. decay_share, decay: of `stable`, the last share of the steps, in which
-    the rate falls (null: a fifth), and along which curve (null: `one_minus_sqrt`).
+    See `optimisers.schedule.learning_rate` for the curves. decay_share, decay: of `stable`, the last share of the
+    steps, in which the rate falls (null: a fifth), and along which curve (null: `one_minus_sqrt`).
     """
 
     kind: Literal["cosine", "cosine_squared", "linear", "constant", "stable"] = "cosine"
@@ -112,7 +112,7 @@ class ScheduleSpec(Spec):
 
 
 class AveragingSpec(Spec):
-    """The model is an average of the trained weights (`averaging.weight_of`).
+    """The model is an average of the trained weights (`optimisers.averaging.weight_of`).
 
     `ema`: all steps count, each `decay` times as much as the next one. `mean`: those of the last `share` count alike.
     """

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from linnet.evaluation.likelihood import text_bytes
 from linnet.ops.cross_entropy import IGNORED
-from linnet.training.groups import Optimiser
 from linnet.training.objective import Objective
-from linnet.training.optimiser import set_learning_rate
-from linnet.training.processes import Batch
+from linnet.training.optimisers.groups import Optimiser
+from linnet.training.optimisers.optimiser import set_learning_rate
+from linnet.training.processes.group import Batch
 from linnet.training.sections import ClipSpec
 from linnet.training.stop import Stopped
 

@@ -30,12 +30,12 @@ from linnet.core.files import read_text, write_text
 from linnet.core.spec import parse_yaml
 from linnet.model.store import WEIGHTS
 from linnet.present.progress import progress
-from linnet.training.breakdown import BrokenDownError
 from linnet.training.checkpoint import Checkpoint, checkpoint_path, checkpoint_steps, load_newest
-from linnet.training.record import PRECISION, RunFolder
+from linnet.training.guard_rails.breakdown import BrokenDownError
+from linnet.training.progress.watch import Progress, Watch
+from linnet.training.record.folder import PRECISION, RunFolder
 from linnet.training.run import train
 from linnet.training.spec import RunSpec
-from linnet.training.watch import Progress, Watch
 
 STEPS, LEAST_STEPS = 20, 4
 LONGEST_S, LOOK_S = 60.0, 0.05

@@ -12,10 +12,10 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
 from linnet.experiments.runner import Diverged, ExperimentStopped, Planned, Runner
-from linnet.training.breakdown import BrokenDownError
+from linnet.training.guard_rails.breakdown import BrokenDownError
+from linnet.training.progress.watch import Progress, Watch
 from linnet.training.run import RunResult
 from linnet.training.spec import RunSpec
-from linnet.training.watch import Progress, Watch
 
 MODEL = {
     "vocab_size": 257,

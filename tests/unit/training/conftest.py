@@ -6,6 +6,8 @@ import torch
 from linnet.data.prepare import prepare_texts
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
+from linnet.training import machine
+from linnet.training.record import curves
 from linnet.training.spec import RunSpec
 
 MIXERS = {
@@ -40,6 +42,13 @@ def tiny_data(tmp_path_factory) -> Path:
     validation = [f"the tree {n} sang to the bird and was glad. " for n in range(12)]
     prepare_texts(train, validation, folder, tokenizer="bytes")
     return folder
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Without what takes time and changes no run: the measured peak, and the picture."""
+    monkeypatch.setattr(machine, "PEAK_BUDGET_S", 1e-9)
+    monkeypatch.setattr(curves, "draw_curves", lambda lines, path, title, causal: path.touch())
 
 
 @pytest.fixture

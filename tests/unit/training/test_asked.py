@@ -3,15 +3,10 @@
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.training import curves, machine
 from linnet.training.asked import asked_run
 from linnet.training.interface import train
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(machine, "PEAK_BUDGET_S", 1e-9)
-    monkeypatch.setattr(curves, "draw_curves", lambda lines, path, title, causal: path.touch())
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture

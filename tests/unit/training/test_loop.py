@@ -19,23 +19,17 @@ from linnet.evaluation.likelihood import evaluate
 from linnet.model.cost import model_cost
 from linnet.model.store import load_decoder
 from linnet.present import numbers
-from linnet.training import curves, loop, machine
-from linnet.training.breakdown import BrokenDownError
+from linnet.training import loop
 from linnet.training.checkpoint import checkpoint_steps
+from linnet.training.guard_rails.breakdown import BrokenDownError
 from linnet.training.objective import Loss, next_token_loss
+from linnet.training.progress.watch import Watch
 from linnet.training.run import train
 from linnet.training.stop import SIGNALS
-from linnet.training.watch import Watch
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 MIXERS = ["attention", "ted", "plga"]
-"""Figures of the machine, not of the run, and the seal over them."""
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """What takes time and changes nothing here: the measured peak, and the picture but for the tests of it."""
-    monkeypatch.setattr(machine, "PEAK_BUDGET_S", 1e-9)
-    monkeypatch.setattr(curves, "draw_curves", lambda lines, path, title, causal: path.touch())
 
 
 class Recorder(Watch):
@@ -88,7 +82,6 @@ def test_a_run_with_muon_goes_on_bit_for_bit_and_tells_its_share(tmp_path, tiny_
     shares = [json.loads(text)["orthogonalising_share"] for text in (tmp_path / "straight" / "metrics.jsonl").open()]
     assert len(shares) == 6 and all(0 < share < 1 for share in shares)
     assert min(shares) <= summary["orthogonalising_share"] <= max(shares)
-    assert "orthogonalising_share" not in metrics_of(tmp_path / "straight")[0]
 
 
 @pytest.mark.parametrize("averaging", [{"kind": "ema", "decay": 0.9}, {"kind": "mean", "share": 0.5}])

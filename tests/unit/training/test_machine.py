@@ -5,7 +5,7 @@ from linnet.core.errors import UserError
 from linnet.model.decoder import Decoder
 from linnet.training import machine
 from linnet.training.machine import check_memory, peak_flops_per_s, peak_memory_bytes, threads
-from linnet.training.optimiser import build_optimiser, optimiser_tensors
+from linnet.training.optimisers.optimiser import build_optimiser, optimiser_tensors
 from linnet.training.sections import OptimiserSpec
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -8,7 +8,7 @@ from linnet.layers.mixers.plga.operator import DeductiveOutputs, acyclicity
 from linnet.model.decoder import Decoder
 from linnet.model.watched import shown
 from linnet.ops.cross_entropy import IGNORED
-from linnet.training.breakdown import BrokenDownError
+from linnet.training.guard_rails.breakdown import BrokenDownError
 from linnet.training.objective import checked_penalties, next_token_loss
 from linnet.training.run import train
 from linnet.training.sections import DagSpec

@@ -5,7 +5,7 @@ from linnet.core.errors import UserError
 from linnet.model.decoder import Decoder
 from linnet.training.objective import next_token_loss
 from linnet.training.parallel import check_shard, parallelise, recompute
-from linnet.training.processes import ALONE, Processes
+from linnet.training.processes.group import ALONE, Processes
 from linnet.training.sections import ParallelSpec
 from linnet.training.spec import TrainingSpec
 

@@ -9,9 +9,9 @@ from linnet.model.spec import ModelSpec
 from linnet.training import precision
 from linnet.training.objective import next_token_loss
 from linnet.training.precision import Measurement, Precision, measured_precision, stated_precision
+from linnet.training.progress.watch import Watch
 from linnet.training.run import train
 from linnet.training.spec import TrainingSpec
-from linnet.training.watch import Watch
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

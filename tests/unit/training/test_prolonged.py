@@ -9,21 +9,18 @@ from runs_alike import metrics_of, same, weights_of
 
 from linnet.core.errors import UserError
 from linnet.core.seal import read_sealed, write_sealed
-from linnet.training import curves, machine, prolonged, record
+from linnet.training import prolonged
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.finished import NoRunError, read_run_folder
 from linnet.training.interface import train as train_in
+from linnet.training.optimisers.schedule import learning_rate
+from linnet.training.progress.watch import Watch
 from linnet.training.prolonged import Lengths, Prolonging
-from linnet.training.record import RunFolder
+from linnet.training.record import folder
+from linnet.training.record.finished import NoRunError, read_run_folder
+from linnet.training.record.folder import RunFolder
 from linnet.training.run import train
-from linnet.training.schedule import learning_rate
-from linnet.training.watch import Watch
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(machine, "PEAK_BUDGET_S", 1e-9)
-    monkeypatch.setattr(curves, "draw_curves", lambda lines, path, title, causal: path.touch())
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 class Stops(Watch):
@@ -97,7 +94,7 @@ def test_a_process_killed_between_record_and_configuration_changes_nothing(tmp_p
     train(tiny_run(), tmp_path / "run")
     train(tiny_run(steps=20), shutil.copytree(tmp_path / "run", tmp_path / "straight"))
     with monkeypatch.context() as patch:
-        patch.setattr(record.RunFolder, "_write_configuration", lambda *_: 1 / 0)
+        patch.setattr(folder.RunFolder, "_write_configuration", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             train(tiny_run(steps=30), tmp_path / "run")
     assert (tmp_path / "run" / "prolonged.json").is_file()

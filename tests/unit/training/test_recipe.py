@@ -4,8 +4,8 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.model.spec import preset_names
+from linnet.training.optimisers.schedule import learning_rate
 from linnet.training.recipe import merged, recipe_names
-from linnet.training.schedule import learning_rate
 from linnet.training.spec import TrainingSpec, read_run
 
 PEAKS = {

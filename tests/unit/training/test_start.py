@@ -10,16 +10,11 @@ import yaml
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
 from linnet.model.store import load_decoder
-from linnet.training import curves, machine
+from linnet.training.progress.watch import Watch
 from linnet.training.run import train
 from linnet.training.spec import read_run
-from linnet.training.watch import Watch
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(machine, "PEAK_BUDGET_S", 1e-9)
-    monkeypatch.setattr(curves, "draw_curves", lambda lines, path, title, causal: path.touch())
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture

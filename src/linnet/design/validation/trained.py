@@ -16,7 +16,7 @@ from linnet.core.errors import UserError
 from linnet.design.shape import Part, parts_of
 from linnet.model.spec import ModelSpec
 from linnet.model.store import MODEL, RUN
-from linnet.training.finished import check_comparable, read_run_folders
+from linnet.training.record.finished import check_comparable, read_run_folders
 
 FEWEST = 3
 MOST = 1_000_000

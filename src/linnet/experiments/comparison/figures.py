@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from linnet.training.finished import FinishedRun
+from linnet.training.record.finished import FinishedRun
 
 
 @dataclass(frozen=True)

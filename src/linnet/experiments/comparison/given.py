@@ -19,7 +19,7 @@ from linnet.model.spec import operator_file
 from linnet.model.store import TOKENIZER, load_decoder
 from linnet.model.watched import operators
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.record import RunFolder
+from linnet.training.record.folder import RunFolder
 
 ANY_DATA, ANY_FILE = Path("data"), Path("operators.safetensors")
 """What a model's shapes do not depend on."""

@@ -13,8 +13,8 @@ from linnet.core.seal import read_sealed
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, validation_curve
 from linnet.experiments.comparison.spec import DESCRIPTION, FIGURES, ComparedSpec, ComparisonSpec, run_folder
 from linnet.model.store import MODEL
-from linnet.training.finished import FinishedRun, check_comparable, read_run_folder, runs_of
-from linnet.training.record import CONFIG, FILES, RunFolder
+from linnet.training.record.finished import FinishedRun, check_comparable, read_run_folder, runs_of
+from linnet.training.record.folder import CONFIG, FILES, RunFolder
 
 SEED_AT_THE_END = re.compile(r"([-_. ]*seed)?[-_. ]*\d+$")
 

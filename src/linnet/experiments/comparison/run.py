@@ -14,8 +14,8 @@ from linnet.experiments.comparison.output import write_findings
 from linnet.experiments.comparison.parts import prepare_parts
 from linnet.experiments.comparison.spec import DATA, ComparedSpec, ComparisonSpec, run_folder
 from linnet.experiments.runner import Diverged, Planned, Runner
-from linnet.training.finished import read_run_folder
-from linnet.training.record import RunFolder
+from linnet.training.record.finished import read_run_folder
+from linnet.training.record.folder import RunFolder
 from linnet.training.run import RunResult
 
 

@@ -38,7 +38,7 @@ from linnet.inference.language_model import LanguageModel, load
 from linnet.model.cost import model_cost
 from linnet.present import numbers
 from linnet.present.page import write_page
-from linnet.training.record import RunFolder
+from linnet.training.record.folder import RunFolder
 from linnet.training.run import RunResult
 from linnet.training.spec import RunSpec
 

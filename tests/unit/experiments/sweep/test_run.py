@@ -14,9 +14,9 @@ from linnet.core.seal import write_sealed
 from linnet.data.prepare import prepare_texts
 from linnet.experiments.runner import ExperimentStopped, Runner
 from linnet.experiments.sweep.run import sweep
+from linnet.training.progress.watch import Progress, Watch
 from linnet.training.run import train
 from linnet.training.spec import RunSpec
-from linnet.training.watch import Progress, Watch
 
 MODEL = {
     "vocab_size": 257,

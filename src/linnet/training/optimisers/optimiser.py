@@ -1,0 +1,99 @@
+"""Which parameter is updated by what, and the optimiser's state as named tensors."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from linnet.layers.contract import Matrices, linear_maps, matrices_of
+from linnet.model.decoder import Decoder
+from linnet.training.optimisers.adamw import AdamW
+from linnet.training.optimisers.groups import Group, Optimiser
+from linnet.training.optimisers.muon import Muon, of_adamw, spectral
+from linnet.training.sections import OptimiserSpec
+
+SCALES = {"adamw": of_adamw, "spectral": spectral}
+
+
+def build_optimiser(spec: OptimiserSpec, decoder: Decoder, precision: torch.dtype = torch.float32) -> Optimiser:
+    """AdamW over all parameters, in the fused form of PyTorch (CPU and CUDA), or Muon and AdamW.
+
+    precision: of the products of a pass, and of Muon's iteration where nothing else is said.
+    """
+    matrices = list(hidden_matrices(decoder)) if spec.kind == "muon" else []
+    own = {id(matrix.parameter) for matrix in matrices}
+    decayed, free = split_by_decay(decoder)
+    of_free = spec.weight_decay if spec.weight_decay_on == "all" else 0.0
+    parts = [(list(decayed.values()), spec.weight_decay), (list(free.values()), of_free)]
+
+    def groups(lr: float, of_muon: bool) -> list[Group]:
+        chosen = [([each for each in part if (id(each) in own) == of_muon], decay) for part, decay in parts]
+        return [Group(params=part, lr=lr, scale=lr / spec.lr, weight_decay=decay) for part, decay in chosen]
+
+    rest = AdamW(groups(spec.lr, of_muon=False), spec.betas, spec.eps, spec.cautious_decay)
+    if spec.kind == "adamw":
+        return rest
+    muon = spec.muon
+    return Muon(
+        [group for group in groups(muon.lr or spec.lr, of_muon=True) if group["params"]],
+        matrices,
+        rest,
+        muon.momentum,
+        muon.iterations,
+        muon.every,
+        SCALES[muon.scale],
+        precision if muon.precision == "auto" else getattr(torch, muon.precision),
+        spec.cautious_decay,
+    )
+
+
+def hidden_matrices(decoder: Decoder) -> Iterator[Matrices]:
+    """What sublayers say (`Sublayer.matrices`), and the maps between blocks of different widths."""
+    for sublayer in decoder.sublayers:
+        yield from sublayer.matrices()
+    for project in (*(block.project for block in decoder.blocks_in_order()), decoder.project):
+        if project is not None:
+            yield matrices_of(project)
+
+
+def split_by_decay(decoder: Decoder) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
+    """Parameters by name: those that weight decay always acts on, and the others.
+
+    Always decayed are the weights of linear maps, the head's included, but where it is the embedding's, and what a
+    sublayer says beside (`Sublayer.undecayed`).
+    """
+    sublayers = list(decoder.sublayers)
+    within = {id(parameter) for sublayer in sublayers for parameter in sublayer.parameters()}
+    of_sublayers = {id(parameter) for sublayer in sublayers for parameter in sublayer.undecayed()}
+    maps = {id(linear.weight) for linear in linear_maps(decoder)}
+    decayed: dict[str, nn.Parameter] = {}
+    free: dict[str, nn.Parameter] = {}
+    for name, parameter in decoder.named_parameters():
+        decays = id(parameter) not in of_sublayers if id(parameter) in within else id(parameter) in maps
+        (decayed if decays else free)[name] = parameter
+    return decayed, free
+
+
+def set_learning_rate(optimiser: Optimiser, lr: float) -> None:
+    """The learning rate of the next update."""
+    for group in optimiser.param_groups:
+        group["lr"] = lr * group["scale"]
+
+
+def optimiser_tensors(optimiser: Optimiser, decoder: Decoder) -> dict[str, Tensor]:
+    """State as `parameter/key`; empty before the first update."""
+    return {
+        f"{name}/{key}": tensor
+        for name, parameter in decoder.named_parameters()
+        for key, tensor in optimiser.state.get(parameter, {}).items()
+    }
+
+
+def load_optimiser_tensors(optimiser: Optimiser, decoder: Decoder, tensors: dict[str, Tensor]) -> None:
+    """Put back what `optimiser_tensors` gave. Tensors are copied, so that they lie in memory as PyTorch aligns them."""
+    parameters = dict(decoder.named_parameters())
+    for path, tensor in tensors.items():
+        name, _, key = path.rpartition("/")
+        parameter = parameters[name]
+        device = torch.device("cpu") if tensor.dtype == torch.int64 else parameter.device
+        optimiser.state[parameter][key] = tensor.to(device, copy=True)

@@ -1,0 +1,1 @@
+"""One process or several that train one model: what they share, and what each has a part of."""

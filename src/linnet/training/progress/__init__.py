@@ -1,0 +1,1 @@
+"""A run while it goes: its figures, and who looks at them."""

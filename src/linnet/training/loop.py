@@ -10,6 +10,7 @@ weights, moments and a few counters are the whole state: a run that is stopped a
 
 import math
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -149,6 +150,7 @@ class Trainer:
     def _discard_later(self) -> None:
         step = self.standing.step
         discard_after(self.folder.checkpoints, step)
+        self._pruning()()  # what a process that was killed after its last checkpoint had no time for
         logged = step if self.standing.closed else step - 1
         self.folder.metrics.cut(logged)
         self.trackers.begin(logged)
@@ -280,15 +282,19 @@ class Trainer:
         if not math.isfinite(self.parallel.norm(list(self.decoder.parameters())).item()):
             raise self._broken_down_after("the norm of the weights is not finite")
         self.processes.of_first(self.folder.metrics.push_to_disk)
-        folder, guarded = self.folder.checkpoints, None if standing.guard is None else standing.guard.checkpoint
-        then = partial(prune, folder, self.spec.checkpoint.keep, standing.best_step, guarded)
         with self.averaging.applied() as trained:
             moments = optimiser_tensors(self.optimiser, self.decoder) | trained
-            self.parallel.save(folder, moments, self.data.tokenizer, standing, then)
+            self.parallel.save(self.folder.checkpoints, moments, self.data.tokenizer, standing, self._pruning())
         self.saved = (standing.step, standing.closed)
         if self.processes.first and time.monotonic() > self.curves_due_s:
             self.folder.draw_curves(self.run.model.name, self.decoder.causal)
             self.curves_due_s = time.monotonic() + CURVES_PAUSE_S
+
+    def _pruning(self) -> Callable[[], None]:
+        """The removal of checkpoints that are no longer kept, as the run stands now."""
+        standing = self.standing
+        guarded = None if standing.guard is None else standing.guard.checkpoint
+        return partial(prune, self.folder.checkpoints, self.spec.checkpoint.keep, standing.best_step, guarded)
 
     def work_of_token(self, first: int, last: int) -> float:
         """FLOPs of a token of the steps after `first`, to `last`, over those of one of the longest windows."""

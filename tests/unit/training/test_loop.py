@@ -165,6 +165,18 @@ def test_a_stop_before_an_evaluation_leaves_it_for_later(tmp_path, tiny_run, sto
     assert same(tmp_path / "straight", tmp_path / "stopped")
 
 
+def test_what_a_killed_process_had_no_time_to_prune_is_pruned_by_the_next(tmp_path, tiny_run, monkeypatch):
+    run = tiny_run(checkpoint={"every": 3, "keep": 1})
+    train(run, tmp_path / "straight")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "prune", lambda *_: None)
+        train(run, tmp_path / "run")
+    assert checkpoint_steps(tmp_path / "run" / "checkpoints") == [3, 4, 6, 8, 9, 12]
+    shutil.rmtree(tmp_path / "run" / "model")  # written after the last checkpoint
+    train(run, tmp_path / "run")
+    assert checkpoint_steps(tmp_path / "run" / "checkpoints") == checkpoint_steps(tmp_path / "straight" / "checkpoints")
+
+
 def test_a_line_that_a_killed_process_wrote_after_its_checkpoint_is_written_once(tmp_path, tiny_run):
     """Stopped before an evaluation, resumed, killed after it was written: the checkpoint knows nothing of that line."""
     run = tiny_run()

@@ -9,10 +9,11 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from campaigns.children import Arrange, Outcome, run
+from campaigns.children import ON_TERMINAL, Arrange, Outcome, run
 from campaigns.operations import Operation, recording
 from campaigns.oracle import Clean, Fault, Finding, canaries, foreign
 from campaigns.outputs import differing, figures, tree
@@ -206,14 +207,29 @@ def fought(ground: Ground, campaign: str, cases: Iterable[Case], minutes: float 
             break
         found[done[0]] = done[1]
     minutes = None
-    for number in [n for n, findings in found.items() if any(one.fault is Fault.HANG for one in findings)]:
-        found |= dict(
-            filter(None, ground.each(attempt, [(number,)]))
-        )  # alone: two that measure speed wait for each other
+    for on_terminal in (False, True):  # alone: two that measure speed wait for each other; then where progress is seen
+        for number in [n for n, findings in found.items() if _hangs(findings)]:
+            found[number] = _again(found[number], partial(ground.each, attempt, [(number,)]), on_terminal)
     result.inputs = len(found)
     result.findings = [(limited[number].name, finding) for number in sorted(found) for finding in found[number]]
     result.seconds = time.monotonic() - began
     return result
+
+
+def _hangs(findings: list[Finding]) -> bool:
+    return any(one.fault is Fault.HANG for one in findings)
+
+
+def _again(before: list[Finding], attempts: Callable[[], Iterator], on_terminal: bool) -> list[Finding]:
+    """What a second attempt finds; on a terminal only whether it hangs there as well: all else looks otherwise."""
+    ON_TERMINAL[0] = on_terminal
+    try:
+        ((_, now),) = attempts()
+    finally:
+        ON_TERMINAL[0] = False
+    if not on_terminal:
+        return now
+    return before if _hangs(now) else [one for one in before if one.fault is not Fault.HANG]
 
 
 def _findings(case: Case) -> list[Finding]:

@@ -31,6 +31,11 @@ GRACE_S = 5.0
 KEPT = 1_000_000
 F_SETPIPE_SZ = 1031
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+ON_TERMINAL = [False]
+"""Whether children say what they say of themselves to a terminal, where there is progress to be seen."""
+
 Arrange = Callable[[], None]
 """What a child does before its command: an attack from within."""
 
@@ -94,16 +99,17 @@ class Child:
         program: Callable[[], int] | None = None,
     ) -> None:
         self.said, self.heard = [b"", b""], 0
-        pipes = [os.pipe() for _ in self.said]
+        pipes = [_pipe(), os.openpty() if ON_TERMINAL[0] else _pipe()]
         self.readers = [reader for reader, _ in pipes]
         for reader in self.readers:
             os.set_blocking(reader, False)
-            fcntl.fcntl(reader, F_SETPIPE_SZ, 1 << 20)
         self.began = time.monotonic()
         sys.stdout.flush()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # a child that is not yet the command has none
         self.process = os.fork()
         if self.process == 0:
             _be_the_command(words, folder, [writer for _, writer in pipes], arrange, program or command_line)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for _, writer in pipes:
             os.close(writer)
 
@@ -122,7 +128,7 @@ class Child:
     def _listen(self) -> int:
         """Take in what was said; how much it is by now."""
         for number, reader in enumerate(self.readers):
-            with suppress(BlockingIOError):
+            with suppress(OSError):  # nothing there now, or a terminal that nobody writes to any more
                 while content := os.read(reader, 1 << 20):
                     self.said[number] = (self.said[number] + content)[-KEPT:]
                     self.heard += len(content)
@@ -150,6 +156,12 @@ class Child:
             pause_s = min(0.02, pause_s * 1.3)
 
 
+def _pipe() -> tuple[int, int]:
+    reader, writer = os.pipe()
+    fcntl.fcntl(reader, F_SETPIPE_SZ, 1 << 20)
+    return reader, writer
+
+
 def _be_the_command(
     words: Sequence[str], folder: Path, streams: list[int], arrange: Arrange | None, program: Callable[[], int]
 ) -> None:
@@ -162,6 +174,7 @@ def _be_the_command(
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN if number == signal.SIGPIPE else signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         resource.setrlimit(resource.RLIMIT_AS, (memory_taken() + MEMORY_BYTES,) * 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         sys.argv = ["linnet", *words]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from campaigns import children, corruption, faults, kills, oracle
-from campaigns.campaign import Ground, Subject, attacked, killed_at
+from campaigns.campaign import Case, Ground, Subject, attacked, fought, killed_at
 from campaigns.children import run
 from campaigns.operations import Operation, recording
 from campaigns.oracle import Fault, changes, names, said
@@ -119,6 +119,19 @@ def test_long_work_that_says_so_and_can_be_ended_is_no_hang(tmp_path: Path):
             return 1
 
     assert said(run(["x"], tmp_path, program=work, limit_s=0.5)) == []
+
+
+@pytest.mark.parametrize("shows_progress", [True, False])
+def test_long_work_that_shows_progress_on_a_terminal_is_no_hang(shows_progress: bool, tmp_path: Path):
+    def work() -> int:
+        while True:
+            if shows_progress and sys.stderr.isatty():
+                print("step", file=sys.stderr)
+            time.sleep(0.02)
+
+    case = Case("long", lambda: said(run(["x"], tmp_path, program=work, limit_s=0.5)))
+    found = fought(Ground(tmp_path / "ground", jobs=1), "fuzz", [case], None, None).findings
+    assert [finding.fault for _, finding in found] == ([] if shows_progress else [Fault.HANG])
 
 
 def test_a_sound_command_stands_all_of_it(subject: Callable[[Program], tuple[Ground, Subject]]):

@@ -130,6 +130,23 @@ NO_MEMORY = "out of memory; smaller amounts (of a batch, a context, a model) tak
 
 
 @pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("generate x --max-tokens 281474976710657", "--max-tokens 281474976710657: expected at most 281474976710656"),
+        ("generate x --top-k -281474976710657", "--top-k -281474976710657: expected at least -281474976710656"),
+        ("generate x --seed 9223372036854775808", "--seed 9223372036854775808: expected at most 9223372036854775807"),
+        ("generate x --temperature nan", "--temperature nan: expected a finite number"),
+        ("evaluate x --data y --limit-tokens 1e400", "--limit-tokens"),
+    ],
+)
+def test_a_number_beyond_all_amounts_is_refused_before_anything_is_read(words: str, told: str, capsys):
+    assert main(words.split()) == 2
+    assert told in capsys.readouterr().err
+    assert main(["generate", "x", "--seed", str(2**63 - 1)]) == 2
+    assert "x: no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("error", "code", "line"),
     [
         (UserError("x.yaml: heads: 5: must\ndivide"), 2, "error: x.yaml: heads: 5: must divide\n"),

@@ -1,6 +1,7 @@
 """`linnet runs`."""
 
 import json
+import shutil
 
 import pytest
 
@@ -59,6 +60,40 @@ def test_a_run_and_its_curves(folder, capsys):
     assert any("\u2801" <= character <= "\u28ff" for character in told)
     found = json.loads(answer(capsys, "show", folder / "runs" / "one", "--json"))
     assert [line["step"] for line in found["lines"]] == [1, 2, 3, 4] and found["state"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("damaged", "damage"),
+    [
+        ("model/config.json", lambda path: path.write_text(path.read_text().replace("tiny", "tinY"))),
+        ("model/run.json", lambda path: path.unlink()),
+        ("model/run.json", lambda path: (path.unlink(), path.mkdir())),
+        ("model/run.json", lambda path: (path.unlink(), path.symlink_to("nothing"))),
+        ("model/manifest.json", lambda path: path.write_text("null")),
+        ("config.yaml", lambda path: shutil.copy(path.parents[2] / "runs" / "other" / "config.yaml", path)),
+    ],
+)
+@pytest.mark.parametrize("words", [["damaged"], ["list", "damaged", "--json"], ["show", "damaged/one"],
+                                   ["diff", "damaged/one", "runs/other", "--json"]])  # fmt: skip
+def test_what_is_damaged_is_named_and_the_rest_is_told(folder, capsys, monkeypatch, words, damaged, damage):
+    monkeypatch.chdir(folder)
+    shutil.rmtree("damaged", ignore_errors=True)
+    shutil.copytree("runs/one", "damaged/one")
+    damage(folder / "damaged" / "one" / damaged)
+    capsys.readouterr()
+    main(["runs", *words])
+    assert f"damaged/one/{damaged}" in capsys.readouterr().err
+
+
+def test_lost_lines_of_figures_are_told(folder, caplog, monkeypatch):
+    monkeypatch.chdir(folder)
+    shutil.rmtree("damaged", ignore_errors=True)
+    shutil.copytree("runs/one", "damaged/one")
+    metrics = folder / "damaged" / "one" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join([lines[0], *lines[2:]]))
+    assert main(["runs", "show", "damaged/one"]) == 0
+    assert "damaged/one/metrics.jsonl: no line of step 2: lost" in caplog.text
 
 
 @pytest.mark.parametrize("words", [["nothing"], ["show", "nothing"], ["diff", "nothing", "nothing"]])

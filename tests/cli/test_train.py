@@ -276,3 +276,24 @@ def test_a_run_without_a_start_does_not_go_on_from_one(tmp_path, command, data, 
     capsys.readouterr()
     message = _fails(capsys, [*command(tmp_path / "run"), "--from", str(tmp_path / "run")])
     assert f"holds a run without --from, not with '{tmp_path / 'run'}'; choose another --out" in message
+
+
+def test_a_run_of_which_little_is_recorded_still_has_a_table(tmp_path, capsys):
+    prepare_texts(["the bird sang to the tree. " * 9] * 20, ["the tree was glad. "] * 6, tmp_path / "data", "bytes")
+    small = ["model.d_model=16", "training.steps=2", "training.context_length=16", "training.evaluate.tokens=64"]
+    words = ["train", "--model", "tiny-ted", "--data", str(tmp_path / "data"), "--out", str(tmp_path / "run")]
+    words += [part for change in small for part in ("--set", change)]
+    assert main(words) == 0
+    whole = capsys.readouterr().out
+    (tmp_path / "run" / "model" / "manifest.json").unlink()
+    record = tmp_path / "run" / "model" / "run.json"
+    summary = json.loads(record.read_text())
+    for field in ("tokens", "tokens_per_s", "memory_bytes", "best"):
+        del summary[field]
+    del summary["validation"]["accuracy"]
+    record.write_text(json.dumps(summary))
+    assert main(words) == 0
+    rows = [
+        line for line in whole.splitlines() if line.split()[0] not in ("tokens", "speed", "memory", "best", "accuracy")
+    ]
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [row.split() for row in rows]

@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from linnet.cli import signals, streams
+from linnet.cli.bounds import check_numbers
 from linnet.core.errors import UserError, is_about_memory
 from linnet.core.launch import OneProcessError, keep_quiet, leave_others, refuse_several, speaks
 from linnet.core.notes import tell
@@ -108,6 +109,7 @@ def _saying_options(command: Any) -> Any:
     @functools.wraps(command.callback)
     def run(*arguments: Any, **named: Any) -> Any:
         try:
+            check_numbers(command.params, named)
             return command_itself(*arguments, **named)
         except UserError as error:
             raise UserError(error.said(options)) from error
@@ -155,11 +157,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    if arguments is None:
-        streams.guard()
-        signals.listen()
-        keep_quiet()
     try:
+        if arguments is None:
+            streams.guard()
+            signals.listen()
+            keep_quiet()
         code = _invoke(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
         return code

@@ -14,8 +14,13 @@ def option(metavar: str, said: str, **limits: Any) -> Any:
     return typer.Option(metavar=metavar, help=said, **limits)
 
 
+MOST_RESAMPLES = 10_000
+"""More move the ends of an interval by less than a hundredth of its length."""
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
-Bootstrap = Annotated[int, typer.Option("--bootstrap", min=20, metavar="N", help="Resamples behind the intervals.")]
+Bootstrap = Annotated[
+    int, typer.Option("--bootstrap", min=20, max=MOST_RESAMPLES, metavar="N", help="Resamples behind the intervals.")
+]
 ContextLength = Annotated[
     int | None, typer.Option(min=1, max=MOST_AMOUNT, help="Tokens that are read at once; the model's if not given.")
 ]

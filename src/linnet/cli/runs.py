@@ -57,6 +57,7 @@ def list_runs(
     from linnet.training.record.listing import listed, run_paths
 
     found = [listed(path) for path in run_paths(folder)]
+    _tell_problems(found)
     if as_json:
         echo_json([run.plain() for run in found])
         return
@@ -65,6 +66,9 @@ def list_runs(
         return
     columns = ("run", "model", "parameters", "steps", "tokens", "bits/byte", "time", "state")
     echo_parts(Table("", columns, [_row(run, folder) for run in found]))
+
+
+def _tell_problems(found: list["ListedRun"]) -> None:
     for run in found:
         if run.problem:
             note(f"{run.path}: {run.problem}")
@@ -101,7 +105,9 @@ def diff(one: Run, other: Run, as_json: AsJson = False) -> None:
     from linnet.present.table import Table
     from linnet.training.record.listing import differences, listed
 
-    fields, figures = differences(one, other), [listed(path).plain() for path in (one, other)]
+    fields, found = differences(one, other), [listed(path) for path in (one, other)]
+    _tell_problems(found)
+    figures = [run.plain() for run in found]
     if as_json:
         plain = {field: list(values) for field, values in fields.items()}
         echo_json({"runs": [str(one), str(other)], "fields": plain, "figures": figures})
@@ -145,7 +151,10 @@ def show(run: Run, as_json: AsJson = False) -> None:
     from linnet.training.record.listing import check_run, listed, summary_of
 
     check_run(run)
-    found, lines, summary = listed(run).plain(), RunFolder(run).metrics.read(), summary_of(run)
+    as_listed = listed(run)
+    _tell_problems([as_listed])
+    folder, found, summary = RunFolder(run), as_listed.plain(), summary_of(run)
+    lines = folder.metrics.read(folder.due(as_listed.step or 0))
     if as_json:
         told = {name: summary[name] for name in ("best", "prolonged", "spikes", "machine") if summary.get(name)}
         echo_json({**found, **told, "lines": lines})
@@ -165,7 +174,7 @@ def _print_curves(lines: list[dict[str, Any]]) -> None:
 
     width, styled = min(100, width_of_terminal()), sys.stdout.isatty()
     steps = [line["step"] for line in lines]
-    evaluated = [line for line in lines if "validation" in line]
+    evaluated = [line for line in lines if "bits_per_byte" in (line.get("validation") or {})]
     validation = [line["validation"]["bits_per_byte"] for line in evaluated]
     losses = [
         DottedCurve("training", steps, [line["bits_per_byte"] for line in lines]),

@@ -1,5 +1,6 @@
 """`linnet train`: a model and a data folder to a run folder."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -216,34 +217,41 @@ def _print_table(result: "RunResult") -> None:
     echo(f"model: {result.model} ({averaged} step {result.summary['step']})\n")
 
 
-def _process_row(process: dict[str, Any]) -> tuple[str, str]:
-    speed = f"{process['tokens_per_s']:,.0f} tokens/s, {process['share_of_peak']:.1%} of peak"
-    rest = f"{numbers.decimal(process['memory_bytes'])}, waited {numbers.duration(process['waiting_s'])}"
-    return f"process {process['process']}", f"{speed}, {rest}"
-
-
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """Names and figures of the final table; what was not measured is left out."""
-    rows = [
-        ("steps", f"{summary['step']:,} of {summary['steps']:,}"),
-        ("tokens", f"{summary['tokens']:,}"),
-        ("parameters", f"{summary['parameters']:,}"),
-        ("time in steps", numbers.duration(summary["seconds"])),
+    """Names and figures of the final table; what was not measured, or not recorded, is left out."""
+    told = _known(summary)
+    found, best = _known(told.get("validation", {})), _known(told.get("best", {}))
+    return [
+        *_row("steps", "{step:,} of {steps:,}", told),
+        *_row("tokens", "{tokens:,}", told),
+        *_row("parameters", "{parameters:,}", told),
+        *_row("time in steps", "{seconds}", told, seconds=numbers.duration),
+        *_row("speed", "{tokens_per_s:,.0f} tokens/s, {share_of_peak:.1%} of peak", told),
+        *_row("orthogonalising", "{orthogonalising_share:.1%} of the time in steps", told),
+        *_row("memory", "{memory_bytes}", told, memory_bytes=numbers.decimal),
+        *(row for process in told.get("processes", ()) for row in _process_row(process)),
+        *_row("validation", "{bits_per_byte:.4f} bits/byte, causal", found),
+        *_row("whole sequence", "{whole_sequence_bits_per_byte:.4f} bits/byte", found),
+        *_row("leak", "{leak} bits/byte", found, leak=lambda leak: numbers.signed(leak, 4)),
+        *_row("accuracy", "{accuracy:.1%}", found),
+        *_row("best", "{bits_per_byte:.4f} bits/byte at step {step:,}, {checkpoint}", best),
     ]
-    if summary["tokens_per_s"]:
-        rows.append(("speed", f"{summary['tokens_per_s']:,.0f} tokens/s, {summary['share_of_peak']:.1%} of peak"))
-    if summary.get("orthogonalising_share") is not None:
-        rows.append(("orthogonalising", f"{summary['orthogonalising_share']:.1%} of the time in steps"))
-    rows.append(("memory", numbers.decimal(summary["memory_bytes"])))
-    rows += [_process_row(process) for process in summary.get("processes", ())]
-    if summary["validation"]:
-        found = summary["validation"]
-        rows.append(("validation", f"{found['bits_per_byte']:.4f} bits/byte, causal"))
-        if "leak" in found:
-            rows.append(("whole sequence", f"{found['whole_sequence_bits_per_byte']:.4f} bits/byte"))
-            rows.append(("leak", f"{numbers.signed(found['leak'], 4)} bits/byte"))
-        rows.append(("accuracy", f"{found['accuracy']:.1%}"))
-    if summary["best"]:
-        best = summary["best"]
-        rows.append(("best", f"{best['bits_per_byte']:.4f} bits/byte at step {best['step']:,}, {best['checkpoint']}"))
-    return rows
+
+
+def _process_row(process: dict[str, Any]) -> list[tuple[str, str]]:
+    told = "{tokens_per_s:,.0f} tokens/s, {share_of_peak:.1%} of peak, {memory_bytes}, waited {waiting_s}"
+    said = {"memory_bytes": numbers.decimal, "waiting_s": numbers.duration}
+    return _row(f"process {process.get('process')}", told, _known(process), **said)
+
+
+def _known(figures: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _row(name: str, told: str, figures: dict[str, Any], **said: Callable[[Any], str]) -> list[tuple[str, str]]:
+    """A row, in a list; none where it would need a figure that is not there. said: how some figures are written."""
+    written = {field: say(figures[field]) for field, say in said.items() if field in figures}
+    try:
+        return [(name, told.format(**{**figures, **written}))]
+    except KeyError:
+        return []

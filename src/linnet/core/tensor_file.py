@@ -48,9 +48,7 @@ def read_tensors(
     """
     open_file(path).close()
     try:
-        with safe_open(path, framework="pt") as file:
-            notes = file.metadata() or {}
-        tensors = _load(path)
+        notes, tensors = _load(path)
     except SafetensorError as error:
         raise UserError(f"{path}: {otherwise} ({error})") from error
     except PermissionError as error:
@@ -63,10 +61,12 @@ def read_tensors(
     return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
-def _load(path: str | Path) -> dict[str, Tensor]:
-    """The tensors; `OSError` also where PyTorch, which maps the file, says in words that the machine could not."""
+def _load(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Notes and tensors; `OSError` also where PyTorch, which maps the file, says in words that the machine cannot."""
     try:
-        return load_file(path)
+        with safe_open(path, framework="pt") as file:
+            notes = file.metadata() or {}
+        return notes, load_file(path)
     except RuntimeError as error:
         code = re.search(r"unable to open file .*\((\d+)\)", str(error))
         if code is None:

@@ -152,7 +152,7 @@ class Trainer:
         discard_after(self.folder.checkpoints, step)
         self._pruning()()  # what a process that was killed after its last checkpoint had no time for
         logged = step if self.standing.closed else step - 1
-        self.folder.metrics.cut(logged)
+        self.folder.metrics.cut(logged, self.folder.due(logged))
         self.trackers.begin(logged)
 
     def run_steps(self) -> None:

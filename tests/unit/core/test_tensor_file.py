@@ -158,13 +158,14 @@ def test_what_the_machine_cannot_do_now_is_not_said_of_the_file(tmp_path, monkey
     assert caught.value.errno == errno.EIO and caught.value.filename == str(tmp_path / "file")
 
 
-def test_too_few_handles_for_a_library_are_not_said_of_the_file(tmp_path, monkeypatch):
+@pytest.mark.parametrize("call", ["safe_open", "load_file"])
+def test_too_few_handles_for_a_library_are_not_said_of_the_file(call, tmp_path, monkeypatch):
     write_tensors(tmp_path / "file", {"a": torch.ones(2)})
 
     def fail(*_, **__):
         raise RuntimeError("unable to open file <file> in read-only mode: Too many open files (24)")
 
-    monkeypatch.setattr(tensor_file, "load_file", fail)
+    monkeypatch.setattr(tensor_file, call, fail)
     with pytest.raises(OSError, match="Too many open files") as caught:
         read_tensors(tmp_path / "file")
     assert caught.value.errno == errno.EMFILE and caught.value.filename == str(tmp_path / "file")

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from linnet.core.errors import UserError
-from linnet.core.seal import read_sealed, write_sealed
+from linnet.core.seal import write_sealed
 from linnet.experiments.comparison.given import by_content, operator_hashes
+from linnet.experiments.comparison.kept import read_description
 from linnet.experiments.comparison.parts import file_hashes
 from linnet.experiments.comparison.spec import DESCRIPTION, ComparisonSpec
 
@@ -21,7 +22,7 @@ def claim(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> Non
     hashes = operator_hashes(described, folder)
     path = folder / DESCRIPTION
     if path.exists():
-        before = read_sealed(path)
+        before = read_description(folder)
         known = before.get("operators", {})
         hashes = {**known, **hashes}  # a file that is gone is taken for what it was
         _check_same(by_content(before, known), by_content(described, hashes), folder)

@@ -11,7 +11,8 @@ from typing import Any
 from linnet.core.errors import UserError
 from linnet.core.seal import read_sealed
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, validation_curve
-from linnet.experiments.comparison.spec import DESCRIPTION, FIGURES, ComparedSpec, ComparisonSpec, run_folder
+from linnet.experiments.comparison.kept import read_description, read_figures
+from linnet.experiments.comparison.spec import DESCRIPTION, ComparedSpec, ComparisonSpec, run_folder
 from linnet.model.store import MODEL
 from linnet.training.record.finished import FinishedRun, check_comparable, read_run_folder, runs_of
 from linnet.training.record.folder import CONFIG, FILES, RunFolder
@@ -88,10 +89,10 @@ def _figures_of(recorded: dict[str, Any]) -> dict[str, Any]:
 
 
 def _comparison(folder: Path) -> Comparison:
-    described = read_sealed(folder / DESCRIPTION)
+    described = read_description(folder)
     fields = {name: described[name] for name in ComparisonSpec.model_fields if name in described}
     spec = ComparisonSpec.parse(fields, str(folder / DESCRIPTION))
-    found = read_sealed(folder / FIGURES) if (folder / FIGURES).is_file() else {"runs": [], "broken_down": []}
+    found = read_figures(folder)
     evaluations = {(run["name"], each["seed"]): _figures_of(each) for run in found["runs"] for each in run["seeds"]}
     lost = {(each["run"], each["seed"]): each for each in found["broken_down"]}
     broken_down = [

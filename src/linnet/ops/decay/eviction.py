@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from linnet.core.errors import UserError
+
 MOST_TOKENS = 2**62
 
 
@@ -28,17 +30,17 @@ class EvictionPolicy:
     min_tokens_to_keep: int = 1
 
     def __post_init__(self) -> None:
-        """`ValueError` for a value that cannot be."""
+        """`UserError` for a value that cannot be."""
         for name in ("top_k", "min_tokens_to_keep"):
             count = getattr(self, name)
             if count > MOST_TOKENS:
-                raise ValueError(f"{name}: {count}: expected at most {MOST_TOKENS}")
+                raise UserError(field=name, value=count, accepted=f"at most {MOST_TOKENS}")
         if self.top_k < 0:
-            raise ValueError(f"top_k: {self.top_k}: expected at least 0, which keeps all")
+            raise UserError(field="top_k", value=self.top_k, accepted="at least 0, which keeps all")
         if self.min_tokens_to_keep < 0:
-            raise ValueError(f"min_tokens_to_keep: {self.min_tokens_to_keep}: expected at least 0")
+            raise UserError(field="min_tokens_to_keep", value=self.min_tokens_to_keep, accepted="at least 0")
         if self.threshold != self.threshold:
-            raise ValueError(f"threshold: {self.threshold}: expected a number; a negative one keeps all")
+            raise UserError(field="threshold", value=self.threshold, accepted="a number; a negative one keeps all")
 
 
 def relevance(norms_BEN: Tensor, weights_BNTE: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ class Validation(BaseModel):
     tokens: PositiveInt = _ABSENT
     bytes: PositiveInt = _ABSENT
     whole_sequence_bits_per_byte: float = _ABSENT
+    leak: float = _ABSENT
+    accuracy: float = _ABSENT
 
 
 class Line(BaseModel):
@@ -55,6 +57,29 @@ class Best(BaseModel):
     checkpoint: str = _ABSENT
 
 
+class Process(BaseModel):
+    """What one of several processes did."""
+
+    process: int = _ABSENT
+    tokens_per_s: float = _ABSENT
+    share_of_peak: float = _ABSENT
+    memory_bytes: int = _ABSENT
+    waiting_s: float = _ABSENT
+
+
+class Spikes(BaseModel):
+    """Those of its loss."""
+
+    count: int
+
+
+class Prolonged(BaseModel):
+    """Where it was given more steps."""
+
+    step: int
+    steps: int
+
+
 class Summary(BaseModel):
     """`run.json` of a training run."""
 
@@ -71,6 +96,10 @@ class Summary(BaseModel):
     best: Best | None = _ABSENT
     data: Data | None = _ABSENT
     machine: Machine = _ABSENT
+    processes: list[Process] = _ABSENT
+    spikes: Spikes | None = _ABSENT
+    prolonged: list[Prolonged] | None = _ABSENT
+    configuration: str | None = _ABSENT
 
 
 def told(plain: Any, kind: type[BaseModel]) -> str | None:

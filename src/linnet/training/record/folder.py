@@ -7,7 +7,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,16 @@ from linnet.core.errors import UserError
 from linnet.core.files import open_file, read_json, read_text, sha256_of, write_text
 from linnet.core.locks import locked
 from linnet.core.notes import note
-from linnet.core.seal import check_files, read_sealed, seal_text, sealed, unsealed, unsealed_text, write_sealed
+from linnet.core.seal import (
+    check_files,
+    read_sealed,
+    seal_of_text,
+    seal_text,
+    sealed,
+    unsealed,
+    unsealed_text,
+    write_sealed,
+)
 from linnet.core.spec import parse_yaml
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
@@ -103,7 +112,18 @@ class RunFolder:
             raise UserError(f"{self.model / RUN}: {wrong}")
         if (self.path / PROLONGED).is_file() and summary.get("steps") != self.configuration().training.steps:
             return None
+        self._check_configuration(summary.get("configuration"))
         return summary
+
+    def configuration_seal(self) -> str | None:
+        """The hash that ends `config.yaml`; None where there is none: it was edited, or is of an earlier linnet."""
+        return seal_of_text(read_text(self.path / CONFIG))
+
+    def _check_configuration(self, seal: str | None) -> None:
+        """`UserError` unless a finished run has the configuration with which it was trained."""
+        found = self.configuration_seal() if seal else None
+        if found is not None and found != seal:
+            raise UserError(f"{self.path / CONFIG}: not the configuration of the run that {self.model / RUN} tells of")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -203,6 +223,11 @@ class RunFolder:
         """Write `model/`: description, weights, tokenizer, and how it was made."""
         write_model(self.model, decoder, tokenizer, summary)
 
+    def due(self, step: int) -> set[int]:
+        """The steps up to this one of which `metrics.jsonl` has a line in any case."""
+        training = self.configuration().training
+        return {due for every in (training.log.every, training.evaluate.every) for due in range(every, step + 1, every)}
+
     def draw_curves(self, title: str, causal: bool) -> None:
         """Draw `curves.png` from the metrics."""
         from linnet.training.record.curves import draw_curves
@@ -228,18 +253,23 @@ class Metrics:
         with naming(self.path), self.path.open("rb") as handle:
             os.fsync(handle.fileno())
 
-    def read(self, until: int | None = None) -> list[dict[str, Any]]:
+    def read(self, due: Collection[int] = ()) -> list[dict[str, Any]]:
         """The lines; a note names those that are damaged, but for a last one that a killed process left unfinished.
 
-        until: the step of the last line of a finished run; a note where it is another.
+        due: the steps that have a line; a note names those of which there is none.
         """
         lines, damaged = self._read()
         for number, _ in damaged:
             note(f"{self.path}, line {number}: damaged, left out")
-        last = lines[-1]["step"] if lines else 0
-        if until is not None and last < until:
-            note(f"{self.path}: ends at step {last} of {until}: what came after is lost, and missing in its curves")
+        self._tell_lost(lines, damaged, due)
         return lines
+
+    def _tell_lost(self, lines: list[dict[str, Any]], damaged: Sequence[Any], due: Collection[int]) -> None:
+        """Which of the lines that are due are neither there nor named as damaged."""
+        lost = sorted(set(due) - {line["step"] for line in lines})
+        if len(lost) > len(damaged):
+            first = ", ".join(map(str, lost[:3])) + (f" and {len(lost) - 3:,} more" if len(lost) > 3 else "")
+            note(f"{self.path}: no line of step {first}: lost, and missing in its curves")
 
     def tail(self) -> list[dict[str, Any]]:
         """The whole lines at the end of the file, as many as `TAIL_BYTES` have."""
@@ -252,9 +282,13 @@ class Metrics:
         found = (_line_of(text, str(self.path)) for text in texts[size > TAIL_BYTES :])
         return [line for line in found if line is not None]
 
-    def cut(self, step: int) -> None:
-        """Drop the lines after `step`: the run goes on from there and writes them again. Damaged ones go aside."""
+    def cut(self, step: int, due: Collection[int] = ()) -> None:
+        """Drop the lines after `step`: the run goes on from there and writes them again. Damaged ones go aside.
+
+        due: as for `read`.
+        """
         lines, damaged = self._read()
+        self._tell_lost(lines, damaged, due)
         if damaged:
             aside = self.path.with_name(DAMAGED)
             with open(aside, "ab", opener=_not_through_links) as handle:
@@ -269,12 +303,13 @@ class Metrics:
             if self.path.exists():
                 note(f"{self.path}: not a file, left out")
             return [], []
-        lines, damaged = [], []
+        lines, damaged, last = list[dict[str, Any]](), list[tuple[int, bytes]](), -1
         with open_file(self.path) as handle:  # line by line: a long run has more than is read at once elsewhere
             for number, text in enumerate(handle, start=1):
                 line = _line_of(text, f"{self.path}, line {number}")
-                if line is not None:
+                if line is not None and line["step"] > last:
                     lines.append(line)
+                    last = line["step"]
                 elif text.endswith(b"\n"):
                     damaged.append((number, text.removesuffix(b"\n")))
         return lines, damaged

@@ -9,11 +9,12 @@ from typing import Any
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
 from linnet.core.locks import holder
-from linnet.core.seal import read_sealed
+from linnet.core.seal import check_files, read_sealed
 from linnet.model.cost import model_cost
 from linnet.model.store import CONFIG as DESCRIPTION
 from linnet.model.store import MODEL, RUN
 from linnet.training.checkpoint import SUMMARY, checkpoint_path, checkpoint_steps
+from linnet.training.record.figures import Summary, told
 from linnet.training.record.folder import CHECKPOINTS, CONFIG, DIVERGED, LOCK, RunFolder
 from linnet.training.standing import Standing
 from linnet.training.start import leaves
@@ -67,6 +68,9 @@ def listed(path: Path) -> ListedRun:
 
 
 def _finished(path: Path) -> ListedRun | None:
+    if not (path / MODEL).exists():
+        return None
+    check_files(path / MODEL, (RUN, DESCRIPTION))
     summary = RunFolder(path).finished()
     if summary is None:
         return None
@@ -147,6 +151,12 @@ def check_run(path: Path) -> None:
 
 
 def summary_of(path: Path) -> dict[str, Any]:
-    """What `run.json` says, wherever the run stands; empty before it was first stopped or finished."""
-    found = read_json(path / MODEL / RUN) if (path / MODEL / RUN).is_file() else {}
-    return found if isinstance(found, dict) else {}
+    """What `run.json` says, wherever the run stands; empty before it was first stopped or finished.
+
+    `UserError` where it says what cannot be.
+    """
+    file = path / MODEL / RUN
+    found: dict[str, Any] = read_json(file) if file.is_file() else {}
+    if wrong := told(found, Summary):
+        raise UserError(f"{file}: {wrong}")
+    return found

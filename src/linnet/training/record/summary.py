@@ -39,6 +39,7 @@ def summarise(trainer: "Trainer", command: str | None) -> dict[str, Any]:
         "validation": standing.validation and {"step": standing.evaluation_step, **standing.validation},
         "best": _best(trainer),
         "command": command,
+        "configuration": trainer.folder.configuration_seal(),
         "started_from": _start(trainer),
         "seed": trainer.spec.seed,
         "averaging": trainer.spec.averaging and trainer.spec.averaging.model_dump(),

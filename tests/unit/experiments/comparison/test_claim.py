@@ -1,5 +1,6 @@
 """What a comparison's folder takes for the same comparison."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import yaml
 
 from linnet.core.errors import UserError
 from linnet.experiments.comparison.claim import claim
-from linnet.experiments.comparison.spec import OPERATORS, ComparisonSpec
+from linnet.experiments.comparison.spec import DESCRIPTION, OPERATORS, ComparisonSpec
 from linnet.layers.mixers.plga.files import save_operators
 
 
@@ -74,3 +75,15 @@ def test_what_the_comparison_makes_itself_is_compared_by_name(tmp_path: Path):
     made.parent.mkdir()
     save(made)
     claim(spec(tmp_path, str(made)), tmp_path / "out")
+
+
+@pytest.mark.parametrize("field", ["runs", "model"])
+def test_a_description_that_is_none_is_refused(tmp_path: Path, field: str):
+    of = spec(tmp_path, save(tmp_path / "G.safetensors"))
+    claim(of, tmp_path / "out")
+    kept = tmp_path / "out" / DESCRIPTION
+    plain = json.loads(kept.read_text())
+    del plain["seal"], plain[field]
+    kept.write_text(json.dumps(plain))
+    with pytest.raises(UserError, match=f"description.json: {field}: missing"):
+        claim(of, tmp_path / "out")

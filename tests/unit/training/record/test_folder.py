@@ -182,16 +182,31 @@ def test_what_is_damaged_in_the_metrics_is_named_and_kept_aside(tmp_path, told):
     assert told()[5:] == [f"{metrics.path}, line 1, 2, 3, 4, 5: damaged, kept in metrics.damaged.jsonl"]
 
 
-def test_the_lost_end_of_a_finished_run_is_named(tmp_path, told):
+def test_lines_that_are_due_and_lost_are_named(tmp_path, told):
     metrics = Metrics(tmp_path / "metrics.jsonl")
-    for step in (1, 2, 3):
+    for step in (1, 2, 3, 4):
         metrics.append({"step": step})
-    assert len(metrics.read(until=3)) == 3 and told() == []
-    whole = metrics.path.read_text()
-    metrics.path.write_text(whole[: len(whole) // 2])
-    assert len(metrics.read()) == 1 and told() == []
-    assert len(metrics.read(until=3)) == 1
-    assert told() == [f"{metrics.path}: ends at step 1 of 3: what came after is lost, and missing in its curves"]
+    assert len(metrics.read({2, 3, 4})) == 4 and told() == []
+    lines = metrics.path.read_text().splitlines(keepends=True)
+    metrics.path.write_text(lines[0] + lines[2] + lines[3][:10])
+    assert len(metrics.read()) == 2 and told() == []
+    assert len(metrics.read({2, 3, 4})) == 2
+    assert told() == [f"{metrics.path}: no line of step 2, 4: lost, and missing in its curves"]
+    metrics.cut(3, range(1, 900))
+    assert told()[1:] == [f"{metrics.path}: no line of step 2, 4, 5 and 894 more: lost, and missing in its curves"]
+
+
+def test_a_line_that_stands_twice_is_damaged(tmp_path, told):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    for step in (1, 2, 1, 2, 3):
+        metrics.append({"step": step})
+    assert [line["step"] for line in metrics.read({1, 2, 3})] == [1, 2, 3]
+    assert told() == [f"{metrics.path}, line {number}: damaged, left out" for number in (3, 4)]
+
+
+def test_steps_have_a_line_by_log_and_evaluation(tmp_path, tiny_run):
+    folder = _started(tmp_path / "run", tiny_run(log={"every": 5}, evaluate={"every": 4}).resolved())
+    assert folder.due(11) == {4, 5, 8, 10}
 
 
 def test_what_stands_in_the_place_of_metrics_is_named(tmp_path, told):

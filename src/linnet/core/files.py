@@ -15,6 +15,9 @@ from typing import Any, BinaryIO
 from linnet.core.atomic import atomic_path
 from linnet.core.errors import UserError
 
+MOST_HASHED_BYTES = 64 << 30
+"""More than any model has that linnet reads."""
+
 MOST_TEXT_BYTES = 256 << 20
 """Of a file that is read at once: a tokenizer of a million tokens has a fifth of it."""
 
@@ -63,8 +66,11 @@ def _is_unicode(text: str) -> bool:
 
 
 def sha256_of(path: str | Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal."""
+    """SHA-256 of a file's content, in hexadecimal; `UserError` for one of more than `MOST_HASHED_BYTES`."""
     with open_file(path) as handle:
+        size = os.fstat(handle.fileno()).st_size
+        if size > MOST_HASHED_BYTES:
+            raise UserError(f"{path}: {size:,} bytes; expected at most {MOST_HASHED_BYTES:,}")
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 

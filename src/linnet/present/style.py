@@ -57,9 +57,18 @@ def new_figure(width_inches: float, height_inches: float) -> Any:
     return Figure(figsize=(width_inches, height_inches))
 
 
+def _escape_bytes(figure: Any) -> None:
+    """Names of files may have bytes that are no text, which no font has."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_text(text.get_text().encode(errors="backslashreplace").decode())
+
+
 def png_of(figure: Any) -> bytes:
     """For a file: on white."""
     stream = io.BytesIO()
+    _escape_bytes(figure)
     with drawing():
         figure.savefig(stream, format="png")
     return stream.getvalue()
@@ -68,6 +77,7 @@ def png_of(figure: Any) -> bytes:
 def svg_of(figure: Any) -> str:
     """For a page: without a ground, and with ink that is light where the page is dark."""
     stream = io.StringIO()
+    _escape_bytes(figure)
     with drawing():
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
     ink = f"svg{{color:{INK}}}@media(prefers-color-scheme:dark){{svg{{color:{DARK_INK}}}}}"

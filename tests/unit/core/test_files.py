@@ -19,6 +19,7 @@ from linnet.core.files import (
     read_json,
     read_text,
     read_whole,
+    sha256_of,
     standard_input,
     write_json,
 )
@@ -173,3 +174,10 @@ def test_what_the_machine_cannot_do_now_is_not_said_of_the_file(number: int, mon
     with pytest.raises(OSError, match="file") as caught:
         open_file("file")
     assert caught.value.errno == number
+
+
+def test_what_is_larger_than_any_model_is_not_hashed(tmp_path: Path):
+    with (tmp_path / "x.safetensors").open("wb") as handle:
+        handle.truncate(files.MOST_HASHED_BYTES + 1)
+    with pytest.raises(UserError, match="68,719,476,737 bytes; expected at most 68,719,476,736"):
+        sha256_of(tmp_path / "x.safetensors")

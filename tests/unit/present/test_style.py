@@ -44,3 +44,11 @@ def test_colours_can_be_read_on_white_and_on_black():
     assert luminance(INK) < 80 and luminance(DARK_INK) > 180
     dark, light = (sum(shade(share)[:3]) / 3 for share in (0.0, 1.0))
     assert 0.25 < dark < light < 0.8
+
+
+def test_bytes_that_are_no_text_are_written_as_escapes():
+    drawn = figure()
+    drawn.axes[0].set_title("runs/\udcff − ä")
+    assert png_of(drawn).startswith(b"\x89PNG")
+    assert drawn.axes[0].get_title() == "runs/\\udcff − ä"
+    svg_of(drawn)

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from linnet.core.atomic import refuse_link
 from linnet.core.errors import UserError
 from linnet.core.seal import write_sealed
 from linnet.experiments.comparison.given import by_content, operator_hashes
 from linnet.experiments.comparison.kept import read_description
 from linnet.experiments.comparison.parts import file_hashes
-from linnet.experiments.comparison.spec import DESCRIPTION, ComparisonSpec
+from linnet.experiments.comparison.spec import DESCRIPTION, OPERATORS, ComparisonSpec
 
 
 def claim(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> None:
@@ -21,6 +22,7 @@ def claim(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> Non
     described = {**spec.model_dump(mode="json"), "files": file_hashes(spec.text, origin)}
     hashes = operator_hashes(described, folder)
     path = folder / DESCRIPTION
+    refuse_link(folder / OPERATORS)
     if path.exists():
         before = read_description(folder)
         known = before.get("operators", {})

@@ -15,7 +15,7 @@ from linnet.model.store import CONFIG as DESCRIPTION
 from linnet.model.store import MODEL, RUN
 from linnet.training.checkpoint import SUMMARY, checkpoint_path, checkpoint_steps
 from linnet.training.record.figures import Summary, told
-from linnet.training.record.folder import CHECKPOINTS, CONFIG, DIVERGED, LOCK, RunFolder
+from linnet.training.record.folder import CHECKPOINTS, CONFIG, DIVERGED, LOCK, METRICS, RunFolder
 from linnet.training.standing import Standing
 from linnet.training.start import leaves
 
@@ -54,7 +54,8 @@ def run_paths(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected one with runs in it")
     for place, inner, files in os.walk(folder):
-        if CONFIG in files and (CHECKPOINTS in inner or MODEL in inner or files != [CONFIG]):
+        begun = CHECKPOINTS in inner or MODEL in inner or files != [CONFIG]
+        if METRICS in files or (CONFIG in files and begun):  # the first alone: its configuration is lost
             yield Path(place)
         inner[:] = sorted(name for name in inner if name not in NOT_ENTERED and not name.startswith("."))
 

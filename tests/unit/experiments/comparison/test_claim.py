@@ -87,3 +87,12 @@ def test_a_description_that_is_none_is_refused(tmp_path: Path, field: str):
     kept.write_text(json.dumps(plain))
     with pytest.raises(UserError, match=f"description.json: {field}: missing"):
         claim(of, tmp_path / "out")
+
+
+def test_operators_are_not_written_through_a_link(tmp_path: Path):
+    of = spec(tmp_path, save(tmp_path / "G.safetensors"))
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / OPERATORS).symlink_to(tmp_path / "foreign")
+    with pytest.raises(UserError, match="out/operators: is a link"):
+        claim(of, tmp_path / "out")

@@ -23,20 +23,10 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
+from linnet.ops.segments import places_of, segment_length
+
 CHUNK = 8
 """Tokens of a chunk."""
-
-SEGMENT_NUMBERS = 2**18
-"""Numbers of a segment's states on a processor, whose cache they should stay in: 1 MiB in float32."""
-
-SEGMENT_NUMBERS_DEVICE = 2**24
-"""The same on a GPU, where the number of steps counts."""
-
-
-def segment_length(batch: int, numbers: int, device: str = "cpu") -> int:
-    """Tokens of a segment, in whole chunks, of states with so many numbers."""
-    most = SEGMENT_NUMBERS if device == "cpu" else SEGMENT_NUMBERS_DEVICE
-    return CHUNK * max(1, most // max(1, batch * CHUNK * numbers))
 
 
 def selective_scan_reference(
@@ -135,8 +125,7 @@ class _Scan(torch.autograd.Function):
 
 def _places(x_BTE: Tensor, a_NE: Tensor) -> list[slice]:
     """Of the segments."""
-    length, segment = x_BTE.shape[1], segment_length(len(x_BTE), a_NE.numel(), x_BTE.device.type)
-    return [slice(begin, min(begin + segment, length)) for begin in range(0, length, segment)]
+    return places_of(x_BTE.shape[1], segment_length(len(x_BTE), a_NE.numel(), CHUNK, x_BTE.device.type))
 
 
 def scan(kept_BHCNE: Tensor, added_BHCNE: Tensor, h_BNE: Tensor) -> tuple[Tensor, Tensor]:

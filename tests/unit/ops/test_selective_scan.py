@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from linnet.ops import selective_scan as module
+from linnet.ops import segments
 from linnet.ops.selective_scan import selective_scan, selective_scan_reference
 
 
@@ -18,7 +18,7 @@ def inputs(length: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 63, 65, 130])
 def test_both_forms_are_the_same_with_all_gradients(length: int, segment: int, monkeypatch: pytest.MonkeyPatch):
     """Segments of one chunk, of two, and of all tokens."""
-    monkeypatch.setattr(module, "SEGMENT_NUMBERS", segment)
+    monkeypatch.setattr(segments, "SEGMENT_NUMBERS", segment)
     before_BNE = torch.randn(2, 5, 3, dtype=torch.float64)
     tensors, results = [part.requires_grad_() for part in (*inputs(length), before_BNE)], []
     for form in (selective_scan, selective_scan_reference):

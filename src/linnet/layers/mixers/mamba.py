@@ -19,11 +19,13 @@ from linnet.layers.contract import Matrices, Mixer, MixerSpec, Place, Traits, ma
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import State
 from linnet.layers.view import View
+from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
-from linnet.ops.selective_scan import segment_length, selective_scan, selective_scan_reference
+from linnet.nn.state_steps import step_biases
+from linnet.ops.segments import segment_length
+from linnet.ops.selective_scan import CHUNK, selective_scan, selective_scan_reference
 
 SUM_BYTES = 4
-SHORTEST_STEP, LONGEST_STEP, FLOOR = 0.001, 0.1, 1e-4
 
 
 class MambaSpec(MixerSpec):
@@ -59,17 +61,17 @@ class MambaSpec(MixerSpec):
         maps = linear_cost(width, 2 * channels, self.bias) + linear_cost(channels, rank + 2 * self.state, False)
         maps += linear_cost(rank, channels, True) + linear_cost(channels, width, self.bias)
         scan = Cost(
-            parameters=channels * (self.conv + self.conv_bias + self.state + 1),
-            flops_per_token=2 * channels * (self.conv + self.state),
-            state_elements=channels * (self.conv - 1),
+            parameters=channels * (self.state + 1),
+            flops_per_token=2 * channels * self.state,
             state_fixed_bytes=SUM_BYTES * channels * self.state,
         )
+        scan += convolution_cost(channels, self.conv, self.conv_bias)
         return maps + scan + Cost(kept_per_token=width, kept_by_shape=(partial(self._kept, channels, rank),))
 
     def _kept(self, channels: int, rank: int, sequences: int, tokens: int) -> int:
         """Of a token ten times the channels, what steps, B and C are made of; rates, and a state for each segment."""
         numbers = channels * self.state
-        segments = -(-tokens // segment_length(sequences, numbers))
+        segments = -(-tokens // segment_length(sequences, numbers, CHUNK))
         of_tokens = tokens * (10 * channels + rank + 2 * self.state) + channels * (self.conv - 1)
         return sequences * (of_tokens + segments * numbers) + 2 * numbers
 
@@ -96,7 +98,7 @@ class Mamba(Mixer):
         channels, rank = spec.widths(d_model)
         self.parts = [rank, spec.state, spec.state]
         self.in_proj = nn.Linear(d_model, 2 * channels, bias=spec.bias)
-        self.conv1d = nn.Conv1d(channels, channels, spec.conv, groups=channels, bias=spec.conv_bias)
+        self.conv1d = CausalConvolution(channels, spec.conv, spec.conv_bias)
         self.x_proj = nn.Linear(channels, sum(self.parts), bias=False)
         self.dt_proj = nn.Linear(rank, channels)
         self.A_log = nn.Parameter(torch.empty(channels, spec.state))
@@ -108,21 +110,19 @@ class Mamba(Mixer):
     def reset_parameters(self) -> None:
         """States that forget 1, 2, ... N times as fast as their step; steps spread over a tenth to a thousandth."""
         channels, state = self.A_log.shape
-        rank = self.dt_proj.in_features
-        spread = torch.rand(channels) * math.log(LONGEST_STEP / SHORTEST_STEP)
-        step_E = (spread.exp() * SHORTEST_STEP).clamp(min=FLOOR)
+        rank, biases_E = self.dt_proj.in_features, step_biases(channels)
         with torch.no_grad():
             self.A_log.copy_(torch.arange(1.0, state + 1).log().expand(channels, state))
             nn.init.ones_(self.D)
             nn.init.uniform_(self.dt_proj.weight, -(rank**-0.5), rank**-0.5)
-            self.dt_proj.bias.copy_(step_E + (-torch.expm1(-step_E)).log())  # what softplus makes the step of
+            self.dt_proj.bias.copy_(biases_E)
 
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
     ) -> MambaState:
         """Of nothing."""
         channels, state = self.A_log.shape
-        inputs = torch.zeros(batch, channels, self.conv1d.kernel_size[0] - 1, device=device, dtype=dtype)
+        inputs = torch.zeros(batch, channels, self.conv1d.before, device=device, dtype=dtype)
         wide = torch.promote_types(dtype, torch.float32)
         return MambaState(inputs, torch.zeros(batch, state, channels, device=device, dtype=wide))
 
@@ -145,13 +145,9 @@ class Mamba(Mixer):
         return out_BTD
 
     def _convolved(self, x_BET: Tensor, state: MambaState | None) -> Tensor:
-        before = self.conv1d.kernel_size[0] - 1
-        if state is None:
-            x_BET = F.pad(x_BET, (before, 0))
-        else:
-            x_BET = torch.cat([state.inputs.to(x_BET.dtype), x_BET], dim=2)
-            state.inputs = x_BET[:, :, x_BET.shape[2] - before :].detach().to(state.inputs.dtype).clone()
-        out_BET: Tensor = self.conv1d(x_BET)
+        out_BET, last_BEW = self.conv1d.following(x_BET, None if state is None else state.inputs)
+        if state is not None:
+            state.inputs = last_BEW.detach().to(state.inputs.dtype).clone()
         return out_BET
 
     def _scanned(self, x_BTE: Tensor, state: MambaState | None) -> Tensor:

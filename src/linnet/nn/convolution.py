@@ -1,0 +1,43 @@
+"""A causal convolution along the tokens, each channel by itself.
+
+Legend: `B` batch, `E` channels, `T` tokens of the chunk, `W` inputs of an output, its own token's the last.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from linnet.nn.cost import Cost
+
+
+class CausalConvolution(nn.Conv1d):
+    """`out_t = bias + sum over w = 0..W-1 of  weight_w x_(t-W+1+w)`; starts as PyTorch's convolution does."""
+
+    def __init__(self, channels: int, width: int, bias: bool) -> None:
+        super().__init__(channels, channels, width, groups=channels, bias=bias)
+
+    @property
+    def before(self) -> int:
+        """Inputs before the first token that an output depends on, W - 1."""
+        return self.kernel_size[0] - 1
+
+    def following(self, x_BET: Tensor, before_BEW: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The outputs `[B, E, T]`, and the inputs `[B, E, W - 1]` that the next chunk follows.
+
+        before_BEW: the inputs before the first token, `[B, E, W - 1]`; None for zeros.
+        """
+        if before_BEW is None:
+            x_BET = F.pad(x_BET, (self.before, 0))
+        else:
+            x_BET = torch.cat([before_BEW.to(x_BET.dtype), x_BET], dim=2)
+        out_BET: Tensor = self(x_BET)
+        return out_BET, x_BET[:, :, x_BET.shape[2] - self.before :]
+
+
+def convolution_cost(channels: int, width: int, bias: bool) -> Cost:
+    """Parameters, products, and the last inputs as state. What it reads is kept for it by whoever calls it."""
+    return Cost(
+        parameters=channels * (width + bias),
+        flops_per_token=2 * channels * width,
+        state_elements=channels * (width - 1),
+    )

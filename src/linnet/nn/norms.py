@@ -52,6 +52,23 @@ class RmsNorm(nn.Module):
         return rms_norm(x, self.weight, self.eps)
 
 
+class GroupedRmsNorm(nn.Module):
+    """Root-mean-square normalisation of each of `groups` equal parts by itself, in the precision of what it reads."""
+
+    def __init__(self, width: int, groups: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.groups, self.eps = groups, eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., width] -> [..., width]`."""
+        weight = self.weight.to(x.dtype)
+        if self.groups == 1:
+            return rms_norm(x, weight, self.eps)
+        parts = zip(x.chunk(self.groups, dim=-1), weight.chunk(self.groups), strict=True)
+        return torch.cat([rms_norm(part, gain, self.eps) for part, gain in parts], dim=-1)
+
+
 class BlockNormSpec(NormSpec):
     """The normalisation of a block and where it stands.
 

@@ -1,0 +1,72 @@
+"""The same weights in Transformers' Mamba-2 and in ours give the same outputs, gradients and decoding."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from linnet.layers.contract import Place
+from linnet.layers.mixers.mamba2 import Mamba2, Mamba2Spec
+from linnet.layers.view import View
+
+transformers = pytest.importorskip("transformers")
+from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer  # noqa: E402
+
+WIDTH = 32
+SPECS = [
+    Mamba2Spec(state=5, head_dim=8),
+    Mamba2Spec(state=5, head_dim=8, groups=2, bias=True, conv_bias=False, expand=3, conv=2, eps=1e-3),
+    Mamba2Spec(state=5, head_dim=8, groups=8, step_floor=0.4, step_ceiling=1.1),
+]
+
+
+def config_of(spec: Mamba2Spec) -> "transformers.Mamba2Config":
+    """Transformers' description of the same, in chunks of another length."""
+    return transformers.Mamba2Config(
+        hidden_size=WIDTH, state_size=spec.state, expand=spec.expand, conv_kernel=spec.conv, num_hidden_layers=1,
+        head_dim=spec.head_dim, num_heads=spec.widths(WIDTH)[2], n_groups=spec.groups, layer_norm_epsilon=spec.eps,
+        use_bias=spec.bias, use_conv_bias=spec.conv_bias, chunk_size=16,
+        time_step_limit=(spec.step_floor, float("inf") if spec.step_ceiling is None else spec.step_ceiling),
+    )  # fmt: skip
+
+
+def pair(spec: Mamba2Spec) -> tuple[nn.Module, Mamba2]:
+    """Transformers' mixer and ours, with weights alike away from where they start."""
+    torch.manual_seed(0)
+    theirs, ours = Mamba2Mixer(config_of(spec), layer_idx=0).eval(), spec.build(Place(WIDTH, 128))
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 65, 150])
+@pytest.mark.parametrize("spec", SPECS)
+def test_outputs_and_all_gradients(length: int, spec: Mamba2Spec):
+    theirs, ours = pair(spec)
+    x_BTD, upstream = torch.randn(2, length, WIDTH), torch.randn(2, length, WIDTH)
+    results = []
+    for mixer in (theirs, ours):
+        x = x_BTD.clone().requires_grad_()
+        out = mixer(x)
+        named = dict(sorted(mixer.named_parameters()))
+        results.append((out, *torch.autograd.grad(out, (x, *named.values()), upstream)))
+    for found, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("spec", SPECS[:2])
+def test_decoding_with_a_cache(spec: Mamba2Spec):
+    """Without limits of the steps, which Transformers leaves out of a step."""
+    theirs, ours = pair(spec)
+    x_BTD = torch.randn(2, 20, WIDTH)
+    cache = transformers.DynamicCache(config=config_of(spec))
+    state = ours.initial_state(2, 20, torch.device("cpu"), torch.float32)
+    expected, found = ([], [])
+    for begin, end in pairwise([0, 11, *range(12, 21)]):
+        expected.append(theirs(x_BTD[:, begin:end], cache_params=cache))
+        found.append(ours(x_BTD[:, begin:end], state, View(begin)))
+    torch.testing.assert_close(torch.cat(found, 1), torch.cat(expected, 1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.cat(found, 1), theirs(x_BTD), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,232 @@
+"""Gated DeltaNet: linear attention whose tokens replace what stood under their keys (Yang et al., arXiv 2412.06464).
+
+As in Qwen3-Next: short convolutions, queries and keys of length 1, fewer key heads than value heads, a gate behind a
+norm of each head. With `decay: channel` a decay for each channel of the key, as in Kimi Linear (arXiv 2510.26692).
+
+Legend: `B` batch, `T` tokens of the chunk, `D` model width, `M` key heads, `N` value heads, `J` heads of queries and
+keys, `K` width of these, `V` width of values, `G` decays of a head: 1, or K; `F` channels of queries, keys and values
+together, `P` inputs of the convolution before the current one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveFloat
+from torch import Tensor, nn
+
+from linnet.core.spec import Extent
+from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.retention import FULL, Retention
+from linnet.layers.rotary import check_heads
+from linnet.layers.state import State
+from linnet.layers.view import View
+from linnet.nn.convolution import CausalConvolution, convolution_cost
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.norms import RmsNorm
+from linnet.nn.state_steps import step_biases
+from linnet.ops.gated_delta import chunk_length, gated_delta, gated_delta_flops, gated_delta_reference
+from linnet.ops.rms_norm import rms_norm
+
+STATE_BYTES = 4
+LENGTH_EPS = 1e-6
+"""Added to the squared length of queries and keys, as published."""
+FASTEST_RATE = 16.0
+
+
+class GatedDeltaSpec(MixerSpec):
+    """`heads` heads of values, `key_heads` of queries and keys (null: as many), each serving value heads in a row.
+
+    head_dim: width of queries and keys (null: the width over `heads`). value_dim: width of values (null: that of keys).
+    conv: tokens that the convolutions see. decay: one for each head, or for each channel of its key. gate: the function
+    of the output's gate. gate_rank: width within the map to it (null: one full map). eps: of the norm behind the heads.
+    """
+
+    kind: Literal["gated_delta"] = "gated_delta"
+    heads: Extent
+    key_heads: Extent | None = None
+    head_dim: Extent | None = None
+    value_dim: Extent | None = None
+    conv: Extent = 4
+    decay: Literal["head", "channel"] = "head"
+    gate: Literal["silu", "sigmoid"] = "silu"
+    gate_rank: Extent | None = None
+    eps: PositiveFloat = 1e-6
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """As in Qwen3-Next, its norm one that does not blow up roundings of reads near 0; as in Kimi Linear; both, and
+        a convolution over one token alone.
+        """
+        return [
+            cls(heads=4, key_heads=2, head_dim=6, value_dim=3, eps=1e-3),
+            cls(heads=2, decay="channel", gate="sigmoid", gate_rank=3, eps=1e-5),
+            cls(heads=2, key_heads=1, head_dim=3, conv=1, decay="channel", gate_rank=5),
+        ]
+
+    def check(self, width: int) -> None:
+        """Heads must divide the width, and key heads the heads."""
+        check_heads(self.heads, self.head_dim, width, None)
+        if self.key_heads is not None and self.heads % self.key_heads:
+            raise ValueError(f"key_heads: {self.key_heads}: must divide heads, {self.heads}")
+
+    def widths(self, d_model: int) -> tuple[int, int]:
+        """Of a key and of a value."""
+        key = self.head_dim or d_model // self.heads
+        return key, self.value_dim or key
+
+    def totals(self, d_model: int) -> tuple[int, int, int]:
+        """Widths of all heads together: keys, values, decays."""
+        key, value = self.widths(d_model)
+        return self.count * key, self.heads * value, self.heads * (key if self.decay == "channel" else 1)
+
+    @property
+    def count(self) -> int:
+        """Of key heads."""
+        return self.key_heads or self.heads
+
+    def build(self, place: Place) -> "GatedDelta":
+        """Build the module."""
+        return GatedDelta(self, place.width)
+
+    def cost(self, place: Place) -> Cost:
+        """Maps, convolutions and the rule; inputs of the convolutions and one matrix for each head as state."""
+        width, (key, value) = place.width, self.widths(place.width)
+        keys, values, decays = self.totals(place.width)
+        mixed = 2 * keys + values
+        maps = linear_cost(width, mixed + (self.gate_rank or values), False) + linear_cost(values, width, False)
+        if self.gate_rank:
+            maps += linear_cost(self.gate_rank, values, False)
+        controls = linear_cost(width, self.heads + (key if self.decay == "channel" else self.heads), False)
+        if self.decay == "channel":
+            controls += linear_cost(key, decays, False)
+        rule = Cost(
+            parameters=self.heads + decays + value,
+            flops_by_length=(partial(self._flops, key, value),),
+            state_fixed_bytes=STATE_BYTES * self.heads * key * value,
+        )
+        kept = Cost(kept_per_token=width, kept_by_shape=(partial(self._kept, place.width),))
+        return maps + controls + convolution_cost(mixed, self.conv, False) + rule + kept
+
+    def _flops(self, key: int, value: int, tokens: int) -> int:
+        gates = key if self.decay == "channel" else 1
+        return gated_delta_flops(tokens, (self.count, self.heads), (key, value), gates)
+
+    def _kept(self, d_model: int, sequences: int, tokens: int) -> int:
+        """Of a token what goes into the convolutions and what comes out, queries and keys and their lengths, four forms
+        of values, norms, shares and decays, what the gate is made of; a state for each chunk.
+        """
+        (key, value), (keys, values, decays) = self.widths(d_model), self.totals(d_model)
+        mixed, rank = 2 * keys + values, self.gate_rank
+        of_decay = 3 * decays + (self.heads + key if self.decay == "channel" else 0)
+        joint = mixed + (rank or values) if rank or self.gate == "silu" else 0
+        of_gate = joint + (values if rank and self.gate == "silu" else 0)
+        of_token = 2 * mixed + 2 * keys + 2 * self.count + 4 * values + 2 * self.heads + of_decay + of_gate
+        states = -(-tokens // chunk_length(tokens)) * self.heads * key * value
+        return sequences * (tokens * of_token + mixed * (self.conv - 1) + states)
+
+
+@dataclass
+class GatedDeltaState(State):
+    """The convolutions' last inputs `[B, F, P]`, and the matrices `[B, N, K, V]`, float32 or wider."""
+
+    inputs: Tensor
+    matrices: Tensor
+
+
+class GatedDelta(Mixer):
+    """The gated delta rule between short convolutions and a gated norm."""
+
+    traits = Traits(constant_state=True)
+    references: ClassVar[Mapping[str, Callable[..., Any]]] = {"rule": gated_delta_reference}
+
+    def __init__(self, spec: GatedDeltaSpec, d_model: int) -> None:
+        super().__init__()
+        self.spec, (self.key_width, self.value_width) = spec, spec.widths(d_model)
+        keys, values, decays = spec.totals(d_model)
+        self.parts = [keys, keys, values]
+        self.query_key_value_gate = FusedLinear(d_model, [*self.parts, spec.gate_rank or values], bias=False)
+        self.conv1d = CausalConvolution(sum(self.parts), spec.conv, bias=False)
+        by_channel = spec.decay == "channel"
+        self.share_decay = FusedLinear(d_model, [spec.heads, self.key_width if by_channel else spec.heads], bias=False)
+        self.channel_decay = Linear(self.key_width, decays, bias=False) if by_channel else None
+        self.A_log = nn.Parameter(torch.empty(spec.heads))
+        self.dt_bias = nn.Parameter(torch.empty(decays))
+        self.rule = gated_delta
+        self.gate_out = Linear(spec.gate_rank, values, bias=False) if spec.gate_rank else None
+        self.gate_function = F.silu if spec.gate == "silu" else torch.sigmoid
+        self.norm = RmsNorm(self.value_width, spec.eps)
+        self.out = Linear(values, d_model, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Rates up to 16 for each step; steps spread over a tenth to a thousandth, as in Mamba."""
+        with torch.no_grad():
+            self.A_log.copy_(nn.init.uniform_(torch.empty(len(self.A_log)), 1.0, FASTEST_RATE).log())
+            self.dt_bias.copy_(step_biases(len(self.dt_bias)))
+
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+    ) -> GatedDeltaState:
+        """Of nothing."""
+        inputs = torch.zeros(batch, sum(self.parts), self.conv1d.before, device=device, dtype=dtype)
+        shape = (batch, self.spec.heads, self.key_width, self.value_width)
+        wide = torch.promote_types(dtype, torch.float32)
+        return GatedDeltaState(inputs, torch.zeros(shape, device=device, dtype=wide))
+
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """Rows at any positions, which it does not know; no padding."""
+        return view.padding is None
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`."""
+        assert state is None or isinstance(state, GatedDeltaState)
+        joint, rest = self.query_key_value_gate(x_BTD), self.share_decay(x_BTD)
+        mixed_BTF, gate = joint.split([sum(self.parts), joint.shape[-1] - sum(self.parts)], dim=-1)
+        mixed_BFT = F.silu(self._convolved(mixed_BTF.transpose(1, 2), state))
+        share_BTN, decay = rest.split([self.spec.heads, rest.shape[-1] - self.spec.heads], dim=-1)
+        decay = decay if self.channel_decay is None else self.channel_decay(decay)
+        gate_BTF = gate if self.gate_out is None else self.gate_out(gate)
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            o_BNTV = self._read(mixed_BFT, share_BTN, decay, state)
+        normed_BTNV = self.norm(o_BNTV.transpose(1, 2).contiguous().to(self.norm.weight.dtype))
+        out_BTD: Tensor = self.out(normed_BTNV.flatten(2) * self.gate_function(gate_BTF))
+        return out_BTD
+
+    def _convolved(self, x_BFT: Tensor, state: GatedDeltaState | None) -> Tensor:
+        out_BFT, inputs_BFP = self.conv1d.following(x_BFT, None if state is None else state.inputs)
+        if state is not None:
+            state.inputs = inputs_BFP.detach().to(state.inputs.dtype).clone()
+        return out_BFT
+
+    def _read(self, mixed_BFT: Tensor, share_BTN: Tensor, decay: Tensor, state: GatedDeltaState | None) -> Tensor:
+        """What each token reads, `[B, N, T, V]`, in float32 or wider; advances the state."""
+        wide = torch.promote_types(mixed_BFT.dtype, torch.float32)
+        mixed_BFT, share_BTN, decay = (x.to(wide) for x in (mixed_BFT, share_BTN, decay))
+        log_alpha_BTN = -self._rates(wide) * F.softplus(decay + self.dt_bias.to(wide))
+        log_alpha_BNTG = torch.unflatten(log_alpha_BTN, -1, (self.spec.heads, -1)).transpose(1, 2)
+        q_BMTK, k_BMTK, v_BNTV = self._heads(mixed_BFT)
+        matrices = None if state is None else state.matrices
+        beta_BNT = share_BTN.sigmoid().transpose(1, 2)
+        o_BNTV, matrices = self.rule(q_BMTK, k_BMTK, v_BNTV, log_alpha_BNTG, beta_BNT, matrices)
+        if state is not None:
+            state.matrices = matrices.detach()
+        return o_BNTV
+
+    def _rates(self, dtype: torch.dtype) -> Tensor:
+        """Of each decay."""
+        return self.A_log.to(dtype).exp().repeat_interleave(len(self.dt_bias) // len(self.A_log))
+
+    def _heads(self, mixed_BFT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys of length 1, and values: `[B, M, T, K]` twice, `[B, N, T, V]`."""
+        keys, _, values = self.parts
+        both_BFT, v_BFT = torch.split(mixed_BFT, [2 * keys, values], dim=1)
+        both_BJTK = torch.unflatten(both_BFT, 1, (-1, self.key_width)).transpose(2, 3).contiguous()
+        gain_K = both_BJTK.new_full((self.key_width,), self.key_width**-0.5)
+        unit_BJTK = rms_norm(both_BJTK, gain_K, LENGTH_EPS / self.key_width)
+        q_BMTK, k_BMTK = unit_BJTK.chunk(2, dim=1)
+        return q_BMTK, k_BMTK, torch.unflatten(v_BFT, 1, (-1, self.value_width)).transpose(2, 3).contiguous()

@@ -1,0 +1,103 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from linnet.core.errors import UserError
+from linnet.layers.contract import Place
+from linnet.layers.mixers.gated_delta import GatedDelta, GatedDeltaSpec
+from linnet.layers.view import View
+from linnet.model.spec import ModelSpec
+
+WIDTH, LENGTH = 16, 7
+SPECS = [
+    GatedDeltaSpec(heads=4, key_heads=2, head_dim=5, value_dim=3, conv=3),
+    GatedDeltaSpec(heads=2, decay="channel", gate="sigmoid", gate_rank=3),
+]
+
+
+def of_one_stream(mixer: GatedDelta, spec: GatedDeltaSpec, x_TD: Tensor) -> Tensor:
+    """The equations of the page, token by token and head by head."""
+    (key, value), groups = spec.widths(WIDTH), spec.heads // spec.count
+    parts = x_TD @ mixer.query_key_value_gate.weight.t()
+    mixed_TF, gate = parts[:, : sum(mixer.parts)], parts[:, sum(mixer.parts) :]
+    before_TF = torch.cat([torch.zeros(spec.conv - 1, mixed_TF.shape[1], dtype=x_TD.dtype), mixed_TF])
+    windows = [before_TF[token : token + spec.conv] for token in range(len(x_TD))]
+    mixed_TF = nn.functional.silu(torch.stack([(part * mixer.conv1d.weight[:, 0].t()).sum(0) for part in windows]))
+    q_TE, k_TE, v_TF = mixed_TF.split(mixer.parts, dim=1)
+    rest = x_TD @ mixer.share_decay.weight.t()
+    beta_TN, decay = rest[:, : spec.heads].sigmoid(), rest[:, spec.heads :]
+    decay = decay if mixer.channel_decay is None else decay @ mixer.channel_decay.weight.t()
+    steps = nn.functional.softplus(decay + mixer.dt_bias).unflatten(1, (spec.heads, -1))
+    heads = []
+    for head in range(spec.heads):
+        state, reads = torch.zeros(key, value, dtype=x_TD.dtype), []
+        for token in range(len(x_TD)):
+            place = slice(head // groups * key, (head // groups + 1) * key)
+            q, k = (x[token, place] / (x[token, place].square().sum() + 1e-6).sqrt() for x in (q_TE, k_TE))
+            v, beta = v_TF[token, head * value : (head + 1) * value], beta_TN[token, head]
+            state = (-mixer.A_log[head].exp() * steps[token, head]).exp()[:, None] * state
+            state = state + beta * torch.outer(k, v - state.t() @ k)
+            reads.append(state.t() @ q / key**0.5)
+        o_TV = torch.stack(reads)
+        heads.append(o_TV / (o_TV.square().mean(1, keepdim=True) + spec.eps).sqrt() * mixer.norm.weight)
+    gate = gate if mixer.gate_out is None else gate @ mixer.gate_out.weight.t()
+    gate = gate.sigmoid() if spec.gate == "sigmoid" else nn.functional.silu(gate)
+    return (torch.cat(heads, dim=1) * gate) @ mixer.out.weight.t()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("spec", SPECS)
+def test_it_is_what_the_page_says(spec: GatedDeltaSpec):
+    torch.manual_seed(0)
+    mixer = spec.build(Place(WIDTH, 32)).double()
+    for parameter in mixer.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    x_TD = torch.randn(LENGTH, WIDTH, dtype=torch.float64)
+    torch.testing.assert_close(mixer(x_TD[None])[0], of_one_stream(mixer, spec, x_TD))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_state_has_a_matrix_for_each_head_whatever_the_precision(spec: GatedDeltaSpec):
+    mixer = spec.build(Place(WIDTH, 32)).bfloat16()
+    state = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16)
+    for start in (0, 4, 5):
+        mixer(torch.randn(3, 4 if start == 0 else 1, WIDTH).bfloat16(), state, View(start))
+        assert (state.matrices.shape, state.matrices.dtype) == ((3, spec.heads, *spec.widths(WIDTH)), torch.float32)
+        assert (state.inputs.shape[2], state.inputs.dtype) == (spec.conv - 1, torch.bfloat16)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_rates_and_steps_start_as_published(spec: GatedDeltaSpec):
+    mixer = spec.build(Place(512, 32))
+    assert mixer.A_log.exp().min() >= 1 and mixer.A_log.exp().max() <= 16
+    steps = nn.functional.softplus(mixer.dt_bias)
+    assert steps.min() >= 0.001 * (1 - 1e-4) and steps.max() <= 0.1 * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("gate", ["silu", "sigmoid"])
+@pytest.mark.parametrize("rank", [None, 5])
+def test_predicted_memory_is_what_is_kept_whatever_the_gate(gate: str, rank: int | None):
+    spec = GatedDeltaSpec(heads=2, gate=gate, gate_rank=rank)
+    mixer, kept = spec.build(Place(WIDTH, 32)), []
+    x_BTD = torch.randn(3, 24, WIDTH, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        mixer(x_BTD).sum()
+    own = {parameter.data_ptr() for parameter in mixer.parameters()}
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
+    found = sum(nbytes for pointer, nbytes in storages.items() if pointer not in own)
+    assert found == pytest.approx(4 * spec.cost(Place(WIDTH, 32)).kept(3, 24), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "said"),
+    [
+        ({"heads": 4, "key_heads": 3}, "key_heads: 3: must divide heads, 4"),
+        ({"heads": 3}, "heads: 3: must divide the width 16, or head_dim must be given"),
+    ],
+)
+def test_heads_that_do_not_fit_are_refused(mixer: dict, said: str):
+    blocks = [{"mixer": {"kind": "gated_delta", **mixer}, "feed_forward": None}]
+    model = {"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": blocks}
+    with pytest.raises(UserError, match=said):
+        ModelSpec.parse(model, "test")

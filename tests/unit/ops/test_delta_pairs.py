@@ -1,0 +1,45 @@
+import pytest
+import torch
+from same_gradients import assert_same_with_gradients, double
+
+from linnet.ops.delta_pairs import BLOCK, after_each, pairs, pairs_reference
+
+
+def drawn(blocks: int, gates: int) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(blocks)
+    length = blocks * BLOCK
+    return double(2, length, 5), double(2, length, 5), double(2, length, gates)
+
+
+@pytest.mark.parametrize("gates", [1, 5])
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_both_forms_are_the_same_with_all_gradients(blocks: int, gates: int):
+    q_CK, k_CK, x_CG = drawn(blocks, gates)
+    fast, slow = (torch.stack(form(q_CK, k_CK, -x_CG.exp())) for form in (pairs, pairs_reference))
+    assert_same_with_gradients(fast.tril(), slow, (q_CK, k_CK, x_CG))
+
+
+def test_a_pair_fades_by_what_lies_behind_its_first_token():
+    q_CK, k_CK, x_CG = drawn(2, 5)
+    log_alpha_CG = -x_CG.exp()
+    read_CC, known_CC = pairs(q_CK, k_CK, log_alpha_CG)
+    for i, j in ((20, 3), (20, 17), (20, 20)):
+        left_K = log_alpha_CG[1, j + 1 : i + 1].sum(0).exp()
+        torch.testing.assert_close(read_CC[1, i, j], (q_CK[1, i] * k_CK[1, j] * left_K).sum())
+        torch.testing.assert_close(known_CC[1, i, j], (k_CK[1, i] * k_CK[1, j] * left_K).sum())
+    assert (read_CC.triu(1) == 0).all()
+
+
+@pytest.mark.parametrize("gates", [1, 5])
+def test_small_steps_behind_a_large_one_are_kept(gates: int):
+    """In float32, `1e4 + 0.01` would be `1e4 + 0.0098`."""
+    q_CK, k_CK, _ = (x.detach().float() for x in drawn(1, gates))
+    log_alpha_CG = torch.full((2, BLOCK, gates), -0.01)
+    log_alpha_CG[:, 2] = -1e4
+    exact = pairs_reference(q_CK.double(), k_CK.double(), log_alpha_CG.double())
+    for found, expected in zip(pairs(q_CK, k_CK, log_alpha_CG), exact, strict=True):
+        torch.testing.assert_close(found.tril().double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_behind_each_token():
+    assert after_each(torch.tensor([[1.0], [2.0], [4.0]])).flatten().tolist() == [6.0, 4.0, 0.0]

@@ -14,7 +14,6 @@ Legend: `B` batch, `T` tokens, `E` channels, `N` numbers of a state, `S` tokens 
 `C` tokens of one.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
+from linnet.ops.linear_scan import scan, scan_back
 from linnet.ops.segments import places_of, segment_length
 
 CHUNK = 8
@@ -75,14 +75,16 @@ class _Segment:
 
     def states(self, h_BNE: Tensor) -> tuple[Tensor, Tensor]:
         """The state after each token, `[B, S, N, E]`, and the last."""
-        states, h_BNE = scan(self.kept, self.added, h_BNE)
+        states = torch.empty_like(self.added)
+        h_BNE = scan(self.kept, self.added, h_BNE, states)
         return states.flatten(1, 2)[:, : self.length], h_BNE
 
     def gradients(self, c_BSN: Tensor, of_y_BSE: Tensor, of_h_BNE: Tensor) -> tuple[Tensor, Tensor]:
         """Of the state after each token, and what a step passes on to the one before, `[B, S, N, E]` each."""
         added = chunked(c_BSN)[..., None] * chunked(of_y_BSE)[..., None, :]
-        of_states, passed = scan_back(self.kept, added, of_h_BNE)
-        return of_states.flatten(1, 2)[:, : self.length], passed.flatten(1, 2)[:, : self.length]
+        passed = torch.empty_like(added)
+        scan_back(self.kept, added, of_h_BNE, passed)
+        return added.flatten(1, 2)[:, : self.length], passed.flatten(1, 2)[:, : self.length]
 
 
 class _Scan(torch.autograd.Function):
@@ -126,51 +128,6 @@ class _Scan(torch.autograd.Function):
 def _places(x_BTE: Tensor, a_NE: Tensor) -> list[slice]:
     """Of the segments."""
     return places_of(x_BTE.shape[1], segment_length(len(x_BTE), a_NE.numel(), CHUNK, x_BTE.device.type))
-
-
-def scan(kept_BHCNE: Tensor, added_BHCNE: Tensor, h_BNE: Tensor) -> tuple[Tensor, Tensor]:
-    """`h_t = kept_t h_(t-1) + added_t` for all tokens of all chunks, `[B, H, C, N, E]`; and the last state."""
-    kept, added = kept_BHCNE.unbind(2), added_BHCNE.unbind(2)
-    h_BHNE, states = h_BNE[:, None], torch.empty_like(added_BHCNE)
-    if kept_BHCNE.shape[1] > 1:
-        left_BHNE = added[0]
-        for kept_BHNE, added_BHNE in zip(kept[1:], added[1:], strict=True):
-            left_BHNE = torch.addcmul(added_BHNE, kept_BHNE, left_BHNE)
-        h_BHNE = torch.stack(_before_each(left_BHNE.unbind(1), _shares(kept).unbind(1), h_BNE), dim=1)
-    for place, state_BHNE in enumerate(states.unbind(2)):
-        h_BHNE = torch.addcmul(added[place], kept[place], h_BHNE, out=state_BHNE)
-    return states, h_BHNE[:, -1].clone()  # a view would hold all of them
-
-
-def scan_back(kept_BHCNE: Tensor, added_BHCNE: Tensor, passed_BNE: Tensor) -> tuple[Tensor, Tensor]:
-    """The same from the end: `g_t = added_t + e_(t+1)` and `e_t = kept_t g_t`; gives g, in place of added, and e."""
-    kept, added = kept_BHCNE.unbind(2), added_BHCNE.unbind(2)
-    e_BHNE, passed = passed_BNE[:, None], torch.empty_like(added_BHCNE)
-    if kept_BHCNE.shape[1] > 1:
-        left_BHNE = kept[-1] * added[-1]
-        for kept_BHNE, added_BHNE in zip(kept[-2::-1], added[-2::-1], strict=True):
-            left_BHNE = (added_BHNE + left_BHNE).mul_(kept_BHNE)
-        behind = _before_each(left_BHNE.unbind(1)[::-1], _shares(kept).unbind(1)[::-1], passed_BNE)
-        e_BHNE = torch.stack(behind[::-1], dim=1)
-    for place in reversed(range(len(added))):
-        e_BHNE = torch.mul(kept[place], added[place].add_(e_BHNE), out=passed[:, :, place])
-    return added_BHCNE, passed
-
-
-def _shares(kept: Sequence[Tensor]) -> Tensor:
-    """What a whole chunk keeps of the state before it, `[B, H, N, E]`."""
-    share_BHNE = kept[0]
-    for kept_BHNE in kept[1:]:
-        share_BHNE = share_BHNE * kept_BHNE
-    return share_BHNE
-
-
-def _before_each(left: Sequence[Tensor], shares: Sequence[Tensor], first_BNE: Tensor) -> list[Tensor]:
-    """What stands before each chunk, from what each leaves of itself and of what was before it."""
-    before = [first_BNE]
-    for left_BNE, share_BNE in zip(left[:-1], shares[:-1], strict=True):
-        before.append(torch.addcmul(left_BNE, share_BNE, before[-1]))
-    return before
 
 
 def chunked(x_BSE: Tensor) -> Tensor:

@@ -1,0 +1,119 @@
+"""The same weights in Transformers' RecurrentGemma and in ours give the same outputs, gradients and decoding."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from linnet.layers.contract import Place
+from linnet.layers.mixers.rglru import Rglru, RglruSpec
+from linnet.layers.view import View
+from linnet.ops.rglru import rglru
+
+transformers = pytest.importorskip("transformers")
+from transformers.models.recurrent_gemma.modeling_recurrent_gemma import (  # noqa: E402
+    RecurrentGemmaRecurrentBlock,
+    RecurrentGemmaRglru,
+)
+
+WIDTH = 24
+
+
+def config_of(spec: RglruSpec) -> object:
+    return transformers.RecurrentGemmaConfig(
+        hidden_size=WIDTH, lru_width=spec.channels, num_attention_heads=spec.heads, conv1d_width=spec.conv,
+        num_hidden_layers=1, vocab_size=8,
+    )  # fmt: skip
+
+
+def drawn(module: nn.Module) -> nn.Module:
+    """With weights away from where they start: decays from almost 1 to almost 0."""
+    torch.manual_seed(0)
+    for name, parameter in sorted(module.named_parameters()):
+        nn.init.normal_(parameter, std=3.0 if name.endswith("recurrent_param") else 0.4)
+    return module
+
+
+def pair(**changes: object) -> tuple[nn.Module, Rglru]:
+    """Transformers' block and ours, with weights alike."""
+    spec = RglruSpec(**{"heads": 4, "channels": WIDTH, **changes})
+    theirs = drawn(RecurrentGemmaRecurrentBlock(config_of(spec), layer_idx=0).eval())
+    ours = spec.build(Place(WIDTH, 128))
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def run_theirs(block: nn.Module, x_BTD: Tensor, start: int = 0, use_cache: bool = False) -> Tensor:
+    positions_BT = torch.arange(start, start + x_BTD.shape[1]).expand(x_BTD.shape[:2])
+    out_BTD: Tensor = block(x_BTD, positions_BT, None, use_cache=use_cache)[0]
+    return out_BTD
+
+
+@pytest.mark.parametrize("length", [1, 3, 63, 65])
+@pytest.mark.parametrize("changes", [{}, {"heads": 1}, {"heads": 8, "channels": 32, "conv": 2}])
+def test_outputs_and_all_gradients(length: int, changes: dict):
+    theirs, ours = pair(**changes)
+    x_BTD, upstream = torch.randn(2, length, WIDTH), torch.randn(2, length, WIDTH)
+    results = []
+    for block, run in ((theirs, run_theirs), (ours, ours)):
+        x = x_BTD.clone().requires_grad_()
+        out = run(block, x) if block is theirs else run(x)
+        named = dict(sorted(block.named_parameters()))
+        results.append((out, *torch.autograd.grad(out, (x, *named.values()), upstream)))
+    for found, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_the_unit_alone_from_a_state_and_at_the_beginning(begun: bool):
+    """Inputs, states and gradients of the recurrence itself, without the branches."""
+    spec = RglruSpec(heads=4, channels=WIDTH)
+    theirs = drawn(RecurrentGemmaRglru(config_of(spec)))
+    gates = spec.build(Place(WIDTH, 128)).rg_lru
+    gates.load_state_dict(theirs.state_dict())
+    x_BTE, upstream = torch.randn(2, 40, WIDTH), torch.randn(2, 40, WIDTH)
+    h_BE = torch.randn(2, WIDTH) if begun else torch.zeros(2, WIDTH)
+    theirs.recurrent_states = h_BE
+    positions_BT = torch.arange(7 * begun, 40 + 7 * begun).expand(2, 40)
+    results = []
+    for unit in (theirs, gates):
+        x = x_BTE.clone().requires_grad_()
+        if unit is theirs:
+            out = theirs(x, positions_BT)
+            last_BE = theirs.recurrent_states
+        else:
+            input_BTE, recurrent_BTE = (logits.sigmoid() for logits in gates(x))
+            begins_B1 = positions_BT[:, :1] == 0
+            out, last_BE = rglru(x, input_BTE, recurrent_BTE, gates.rates(torch.float32), begins_B1, h_BE)
+        named = dict(sorted(unit.named_parameters()))
+        results.append((out, last_BE, *torch.autograd.grad(out, (x, *named.values()), upstream)))
+    for found, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_decoding_with_a_cache():
+    theirs, ours = pair()
+    x_BTD = torch.randn(2, 20, WIDTH)
+    bounds = [0, 11, *range(12, 21)]
+    state = ours.initial_state(2, 20, torch.device("cpu"), torch.float32)
+    expected, found = ([], [])
+    for begin, end in pairwise(bounds):
+        expected.append(run_theirs(theirs, x_BTD[:, begin:end], begin, use_cache=True))
+        found.append(ours(x_BTD[:, begin:end], state, View(begin)))
+    torch.testing.assert_close(torch.cat(found, 1), torch.cat(expected, 1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.cat(found, 1), run_theirs(theirs, x_BTD), rtol=1e-4, atol=1e-5)
+
+
+def test_decays_start_as_published():
+    """Squares of `exp(-softplus)` even between those of 0.9 and 0.999; biases of 0."""
+    spec = RglruSpec(heads=4, channels=4096)
+    theirs, ours = RecurrentGemmaRglru(config_of(spec)), spec.build(Place(WIDTH, 128))
+    transformers.models.recurrent_gemma.RecurrentGemmaPreTrainedModel(config_of(spec))._init_weights(theirs)
+    for unit in (theirs, ours.rg_lru):
+        squares_E = (-2 * nn.functional.softplus(unit.recurrent_param)).exp()
+        assert squares_E.min() >= 0.9**2 - 1e-5 and squares_E.max() <= 0.999**2 + 1e-5
+        assert squares_E.mean().item() == pytest.approx((0.9**2 + 0.999**2) / 2, abs=0.005)
+        assert squares_E.std().item() == pytest.approx((0.999**2 - 0.9**2) / 12**0.5, rel=0.05)
+        assert not unit.input_gate_bias.any() and not unit.recurrent_gate_bias.any()

@@ -134,7 +134,10 @@ NO_MEMORY = "out of memory; smaller amounts (of a batch, a context, a model) tak
     [
         ("generate x --max-tokens 281474976710657", "--max-tokens 281474976710657: expected at most 281474976710656"),
         ("generate x --top-k -281474976710657", "--top-k -281474976710657: expected at least -281474976710656"),
-        ("generate x --seed 9223372036854775808", "--seed 9223372036854775808: expected at most 9223372036854775807"),
+        (
+            "generate x --seed 9223372036854775808",
+            "--seed 9223372036854775808: expected a whole number from 0 to 2**63 - 1",
+        ),
         ("generate x --temperature nan", "--temperature nan: expected a finite number"),
         ("evaluate x --data y --limit-tokens 1e400", "--limit-tokens"),
     ],

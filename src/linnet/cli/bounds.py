@@ -28,5 +28,7 @@ def _accepted(value: Any, most: int) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         return "a finite number"
     if isinstance(value, int) and abs(value) > most:
+        if most == MOST_SEED:
+            return "a whole number from 0 to 2**63 - 1"
         return f"at most {most}" if value > 0 else f"at least {-most}"
     return None

@@ -40,7 +40,12 @@ def train(
     data: Annotated[Path | None, option("DIR", "A folder made by `linnet prepare`.")] = None,
     config: Annotated[Path | None, option("FILE", "YAML with sections model, data, training.")] = None,
     recipe: Annotated[
-        str | None, option("NAME|FILE", "How a published model was trained; --config and --set change its fields.")
+        str | None,
+        option(
+            "auto|NAME|FILE",
+            "auto fits optimiser, batch, learning rate and schedule to model and tokens; a name: how a published model "
+            "was trained. --config and --set change single fields.",
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field (repeatable).")
@@ -83,7 +88,7 @@ def train(
     Fields for --set, and what they may be where that is no number; docs/training.md says what they mean. Every field of
     the model is one too; --set model.operator=FILE|identity|random trains a PLDR-LLM with operators that are given.
 
-    training.steps or .tokens, .batch_size, .accumulate, .context_length,
+    training.recipe (as --recipe), .steps or .tokens, .batch_size, .accumulate, .context_length,
       .windows (stream, documents), .documents (joined, apart), .seed, .z_loss,
       .precision (auto, float32, bfloat16), .device, .threads, .compile,
       .trackers (tensorboard, wandb)
@@ -109,6 +114,8 @@ def train(
     and the same options; training.parallel.shard of them share one copy of the weights.
 
     Example: linnet train --model ted-tinystories --recipe ted-tinystories --data data/stories --out runs/ted
+
+    Example: linnet train --model tiny-ted --recipe auto --data data/stories --out runs/auto --set training.tokens=2e6
 
     Example: linnet train --from runs/ted --data data/letters --out runs/ted-letters --set training.optimiser.lr=1e-4
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from linnet.core.errors import UserError
 from linnet.core.spec import read_assignment
 from linnet.model.spec import ModelSpec
 from linnet.training.recipe import merged
@@ -31,6 +32,8 @@ def asked_run(
         return read_run(config, model, data, list(assignments), recipe, start_from, training)
     plain = RunFolder(out).configuration().plain()
     fields = dict(training or {})
+    if "recipe" in fields or "training.recipe" in {read_assignment(given)[0] for given in assignments}:
+        raise UserError("a run that has begun keeps its fields", field="training.recipe", accepted="another `out`")
     if "tokens" in fields or "training.tokens" in {read_assignment(given)[0] for given in assignments}:
         plain["training"]["steps"] = None  # the other way to say how long
     plain["training"] = merged(plain["training"], fields)

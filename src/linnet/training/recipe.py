@@ -6,6 +6,9 @@ from typing import Any
 from linnet.core.errors import UserError
 from linnet.core.spec import read_yaml
 
+AUTO = "auto"
+"""In the place of a name: the recipe that fits model and tokens (`training.automatic`)."""
+
 RECIPES = Path(__file__).parent / "recipes"
 
 
@@ -20,7 +23,7 @@ def read_recipe(source: str | Path) -> dict[str, Any]:
     path = known if known.parent == RECIPES and known.is_file() else Path(source)
     if not path.is_file():
         raise UserError(
-            f"no such file, and no recipe of that name; recipes: {', '.join(recipe_names())}",
+            f"no such file, and no recipe of that name; recipes: {AUTO}, {', '.join(recipe_names())}",
             field="recipe",
             value=source,
         )

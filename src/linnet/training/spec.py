@@ -1,6 +1,6 @@
 """The typed description of a training run, from YAML and `section.key=value` overrides."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -10,8 +10,9 @@ from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Extent, Seed, Spec, override, read_assignment, read_yaml
 from linnet.model.spec import ModelSpec
 from linnet.model.store import model_folder, read_description
+from linnet.training.automatic import automatic
 from linnet.training.growth import Growth, resolved_growth, steps_for
-from linnet.training.recipe import merged, read_recipe
+from linnet.training.recipe import AUTO, merged, read_recipe
 from linnet.training.sections import (
     AveragingSpec,
     CheckpointSpec,
@@ -170,16 +171,13 @@ def read_run(
     """A run from a YAML file with the sections `model`, `data`, `training`, and what is given beside it.
 
     `model` (a preset's name, a YAML file, a model folder, a description), `data` and `start_from` (a model folder,
-    whose description is taken where no model is given) replace the file's; `recipe` (`read_recipe`) lies under its
-    `training`, the fields `training` over it; `assignments` (`training.steps=200`, `model.context_length=256`) come
-    last. `UserError` names the field that is wrong.
+    whose description is taken where no model is given) replace the file's; `recipe` (`auto`, or as `read_recipe` takes
+    it) lies under its `training`, the fields `training` over it; `assignments` (`training.steps=200`,
+    `model.context_length=256`) come last. `UserError` names the field that is wrong.
     """
     plain = _mapping(config)
     if recipe is not None:
-        own, fields = plain.get("training") or {}, read_recipe(recipe)
-        if "tokens" in own or any(given.startswith("training.tokens=") for given in assignments or []):
-            fields.pop("steps", None)  # the other way to say how long
-        plain["training"] = merged(fields, own)
+        plain["training"] = merged(plain.get("training") or {}, {"recipe": str(recipe)})
     if training is not None:
         plain["training"] = merged(plain.get("training") or {}, dict(training))
     if model is not None:
@@ -208,7 +206,34 @@ def run_of(plain: dict[str, Any], assignments: list[str], origin: str, assigned_
     of_model = [field.removeprefix("model.") for field in assigned if field.startswith("model.")]
     source = described if isinstance(described, str) else f"{origin}: model"
     plain["model"] = ModelSpec.parse(plain["model"], source, of_model, f"{assigned_by}model.")
+
+    def parsed(training: Any) -> RunSpec:
+        return RunSpec.parse({**plain, "training": training}, origin, assigned, assigned_by)
+
+    if "training" in plain:
+        plain["training"] = _over_its_recipe(plain["training"], parsed)
     return RunSpec.parse(plain, origin, assigned, assigned_by)
+
+
+def _over_its_recipe(training: Any, parsed: Callable[[Any], RunSpec]) -> Any:
+    """The fields of a run over those of the recipe that they name."""
+    if not isinstance(training, dict) or training.get("recipe") is None:
+        return training
+    own = {name: value for name, value in training.items() if name != "recipe"}
+    fields = _automatic(parsed(own)) if training["recipe"] == AUTO else read_recipe(training["recipe"])
+    if own.get("tokens") is not None:
+        fields.pop("steps", None)  # the other way to say how long
+    return merged(fields, own)
+
+
+def _automatic(run: RunSpec) -> dict[str, Any]:
+    """The recipe for a run's model, and its tokens if it says how many: steps have as many as their batch has."""
+    training, resolved = run.training, run.resolved()
+    stage = resolved.growth.stage(resolved.steps)
+    has_batch = training.steps is not None or {"batch_size", "accumulate"} & training.model_fields_set
+    has_length = training.steps is not None or training.tokens is not None
+    tokens = resolved.growth.tokens(0, resolved.steps) if has_length else None
+    return automatic(run.model, stage.context_length, tokens, stage.step_tokens if has_batch else None)
 
 
 def _check_sections(plain: dict[str, Any], origin: str, assigned: list[str], assigned_by: str) -> None:

@@ -84,7 +84,7 @@ def test_a_recipe_may_be_a_file(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "no such file, and no recipe of that name; recipes: pldr-v51-104m, "), ("- 1", "expected a mapping")],
+    [(None, "no such file, and no recipe of that name; recipes: auto, pldr-v51-104m, "), ("- 1", "expected a mapping")],
 )
 def test_what_is_no_recipe_is_refused(tmp_path: Path, content: str | None, message: str):
     path = tmp_path / "mine.yaml"

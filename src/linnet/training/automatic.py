@@ -1,0 +1,58 @@
+"""The recipe `auto`: optimiser, batch, learning rate and schedule for a model and a number of tokens.
+
+Measured on one attention model of 1.05 M parameters (4 layers of 128) with 1.66 M tokens, three batches and several
+learning rates each (`experiments/LOG.md`). How it goes on from there, to other widths and lengths, is what is usual,
+and not measured yet.
+"""
+
+import math
+from typing import Any
+
+from linnet.model.cost import model_cost
+from linnet.model.spec import ModelSpec
+
+TOKENS_PER_PARAMETER = 20
+"""Of a run that does not say how long it is (Hoffmann et al., arXiv 2203.15556)."""
+
+WIDTH, TOKENS, STEP_TOKENS, LEARNING_RATE = 128, 1_660_000, 1024, 5.5e-3
+"""Where it was measured: the best of batches and learning rates."""
+
+BATCH_POWER = 0.5
+"""Of the number of tokens, in those of a step: usual, not measured."""
+
+RATE_POWER = 0.5
+"""Of the tokens of a step, in the learning rate: measured from 512 to 2,048."""
+
+WIDTH_POWER = -0.5
+"""Of the width, in the learning rate: usual, not measured."""
+
+MOST_STEP_TOKENS = 1 << 20
+WARMUP_SHARE = 0.05
+
+
+def automatic(model: ModelSpec, context_length: int, tokens: int | None, step_tokens: int | None) -> dict[str, Any]:
+    """Fields of `training`. tokens: of the whole run (None: 20 of them for each parameter), of windows of
+    `context_length`. step_tokens: of a step, where that is given; else the batch is chosen.
+    """
+    fields: dict[str, Any] = {}
+    if tokens is None:
+        tokens = TOKENS_PER_PARAMETER * model_cost(model).parameters
+        fields["tokens"] = tokens
+    if step_tokens is None:
+        fields["batch_size"] = batch_size(tokens, context_length)
+        step_tokens = fields["batch_size"] * context_length
+    fields["optimiser"] = {"kind": "muon", "lr": peak_rate(model.d_model, step_tokens)}
+    fields["schedule"] = {"kind": "linear", "warmup_share": WARMUP_SHARE, "final_fraction": 0.0}
+    return fields
+
+
+def batch_size(tokens: int, context_length: int) -> int:
+    """Sequences of a step: the power of two nearest to what the law says."""
+    step_tokens = min(STEP_TOKENS * (tokens / TOKENS) ** BATCH_POWER, MOST_STEP_TOKENS)
+    return 1 << max(0, round(math.log2(step_tokens / context_length)))
+
+
+def peak_rate(width: int, step_tokens: int) -> float:
+    """The learning rate, to two digits."""
+    rate = LEARNING_RATE * (step_tokens / STEP_TOKENS) ** RATE_POWER * (width / WIDTH) ** WIDTH_POWER
+    return float(f"{rate:.1e}")

@@ -1,0 +1,73 @@
+"""The recipe that fits model and tokens."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linnet.core.errors import UserError
+from linnet.model.cost import model_cost
+from linnet.training.asked import asked_run
+from linnet.training.automatic import STEP_TOKENS, TOKENS, batch_size, peak_rate
+from linnet.training.interface import train
+from linnet.training.spec import read_run
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def run(*assignments: str, **given):
+    return read_run(model="tiny-attention", data="x", assignments=list(assignments), **given)
+
+
+@given(st.integers(1, 1 << 48), st.sampled_from([1, 16, 100, 256, 8192, 1 << 20]))
+def test_batches_grow_with_tokens_and_are_powers_of_two(tokens, context_length):
+    size = batch_size(tokens, context_length)
+    assert size.bit_count() == 1 and size <= batch_size(4 * tokens, context_length) <= 1 << 20
+
+
+def test_the_law_passes_through_what_was_measured():
+    assert batch_size(TOKENS, 256) * 256 == STEP_TOKENS
+    assert peak_rate(128, STEP_TOKENS) == 5.5e-3
+    assert peak_rate(512, STEP_TOKENS) < peak_rate(128, STEP_TOKENS) < peak_rate(128, 4 * STEP_TOKENS)
+
+
+def test_auto_fills_what_is_not_given():
+    found = run(recipe="auto", training={"tokens": 1_660_000}).training
+    assert (found.optimiser.kind, found.optimiser.lr, found.batch_size) == ("muon", 5.5e-3, 4)
+    assert (found.schedule.kind, found.schedule.warmup_share, found.schedule.final_fraction) == ("linear", 0.05, 0.0)
+    own = run("training.batch_size=16", recipe="auto", training={"tokens": 1_660_000}).training
+    assert (own.batch_size, own.optimiser.lr) == (16, peak_rate(128, 16 * 256))
+    assert run("training.optimiser.lr=1e-3", recipe="auto").training.optimiser.lr == 1e-3
+
+
+def test_a_run_without_a_length_has_twenty_tokens_for_each_parameter():
+    found = run(recipe="auto")
+    assert found.training.tokens == 20 * model_cost(found.model).parameters
+
+
+def test_steps_have_the_batch_that_they_are_given():
+    found = run("training.steps=100", recipe="auto").training
+    assert (found.steps, found.tokens, found.batch_size) == (100, None, 8)
+    assert found.optimiser.lr == peak_rate(128, 8 * 256)
+
+
+@pytest.mark.parametrize("assignments", [["training.recipe=auto", "training.tokens=1660000"]])
+def test_a_field_says_the_same(assignments, tmp_path):
+    assert run(*assignments) == run(recipe="auto", training={"tokens": 1_660_000})
+    config = tmp_path / "run.yaml"
+    config.write_text("model: tiny-attention\ndata: x\ntraining: {recipe: auto, tokens: 1660000}\n")
+    assert read_run(config) == run(*assignments)
+
+
+def test_what_is_wrong_beside_it_is_told_as_ever():
+    with pytest.raises(UserError, match=r"training\.tokens"):
+        run("training.tokens=x", recipe="auto")
+    with pytest.raises(UserError, match=r"recipe: nothing: no such file, and no recipe of that name; recipes: auto, "):
+        run(recipe="nothing")
+
+
+def test_a_run_that_is_there_has_its_fields(tmp_path, tiny_model, tiny_data):
+    settings = {"recipe": "auto", "tokens": 64, "threads": 1, "evaluate": {"tokens": 64}}
+    train(tmp_path / "run", model=tiny_model(), data=tiny_data, training=settings)
+    assert asked_run(tmp_path / "run").training.optimiser.kind == "muon"
+    with pytest.raises(UserError, match="keeps its fields"):
+        asked_run(tmp_path / "run", assignments=["training.recipe=auto"])

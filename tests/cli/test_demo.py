@@ -79,6 +79,7 @@ def _check_table(report: dict[str, Any]) -> None:
         assert 1 < row["bits_per_byte"] < 5
         assert row["training_tokens_per_s"] == pytest.approx(row["training_tokens"] / row["training_seconds"])
         assert row["decode_tokens_per_s"] > 0
+        assert row["names_kept"] is None or 0 <= row["names_kept"] <= 1
         assert row["state_bytes"]["65536"] > row["state_bytes"]["1024"] > 0
         assert row["sample"].startswith(recipes.PROMPT)
         run = json.loads((Path(row["folder"]) / "model" / "run.json").read_text())

@@ -48,15 +48,19 @@ def test_show_names_the_fields_that_are_on_and_counts_what_they_cost(capsys: pyt
     """Two numbers in each of two layers for each of the first two, two gains of a head's width for the third."""
     changes = ["embedding.skip=true", "blocks.0.mixer.value_residual={}", "blocks.0.mixer.query_key_norm={}"]
     changes += ["head.soft_cap=15", "initialisation.zero_outputs=true"]
-    before, options = figures(capsys, "tiny-attention"), [word for change in changes for word in ("--set", change)]
+    plain = [
+        word for field in ("value_residual", "query_key_norm") for word in ("--set", f"blocks.0.mixer.{field}=null")
+    ]
+    options = [word for change in changes for word in ("--set", change)]
+    before = figures(capsys, "tiny-attention", *plain)
     after = figures(capsys, "tiny-attention", *options)
     assert after["parameters"]["blocks"] - before["parameters"]["blocks"] == 2 * (2 + 2 + 2 * 32)
     assert after["flops_per_token"] == before["flops_per_token"]
     lines = output(capsys, "show", "tiny-attention", *options).splitlines()
     on = ["embedding.skip", "head.norm", "head.soft_cap", "initialisation.zero_outputs"]
     assert lines[1] == f"with {', '.join([*on, 'mixer.query_key_norm', 'mixer.value_residual'])}"
-    plain = output(capsys, "show", "tiny-attention", "--set", "head.norm=null").splitlines()
-    assert plain[1] == ""
+    bare = output(capsys, "show", "tiny-attention", *plain, "--set", "head.norm=null").splitlines()
+    assert bare[1] == ""
 
 
 def test_show_prints_exact_and_readable_figures(capsys: pytest.CaptureFixture[str]):

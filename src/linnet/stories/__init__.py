@@ -27,7 +27,8 @@ tell events with `stage.tell`, let them speak with `stage.say`, finish with `end
 that may be said in several ways be a slot; the tests replay the facts and check the language of whatever you add.
 """
 
+from linnet.stories.casting import names_of
 from linnet.stories.corpus import Story, signatures, stories, story, texts
 from linnet.stories.setting import Split
 
-__all__ = ["Split", "Story", "signatures", "stories", "story", "texts"]
+__all__ = ["Split", "Story", "names_of", "signatures", "stories", "story", "texts"]

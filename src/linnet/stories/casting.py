@@ -14,6 +14,11 @@ CHILD_SHARE = 0.65
 """How many heroes are children; the others are animals."""
 
 
+def names_of(names: int = ALL_NAMES) -> tuple[str, ...]:
+    """All that a hero may have, `names` of each kind."""
+    return (*GIRLS[:names], *BOYS[:names], *(name for name, _ in ANIMAL_NAMES[:names]))
+
+
 @cache
 def _children(names: int) -> tuple[tuple[str, Gender, str], ...]:
     girls: list[tuple[str, Gender, str]] = [(name, "f", "girl") for name in GIRLS[:names]]

@@ -13,6 +13,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.experiments.demo.figures import CorpusFigures
 from linnet.experiments.demo.recipes import NAMES, VOCAB_SIZE
 from linnet.experiments.text import STORIES_SEED, built_in_stories, is_prepared
+from linnet.stories import names_of
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ def _figures(folder: Path, data: TokenData) -> CorpusFigures:
     return CorpusFigures(
         folder=str(folder),
         vocab_size=data.manifest.tokenizer.vocab_size,
+        names=len(names_of(NAMES)),
         train_stories=train.documents,
         train_tokens=train.tokens,
         train_bytes=train.bytes,

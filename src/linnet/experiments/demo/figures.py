@@ -29,7 +29,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """One model. `leak` is None for a model that is causal by itself.
+    """One model. `leak` is None for a model that is causal by itself, `names_kept` where nobody is mentioned twice.
 
     training_curve, validation_curve: points of (tokens trained on, bits per byte). state_bytes: by tokens of text.
     training_s: time in steps.
@@ -43,6 +43,7 @@ class ModelFigures:
     bits_per_byte: float
     whole_sequence_bits_per_byte: float | None
     leak: float | None
+    names_kept: float | None
     tokens: int
     training_s: float
     training_tokens_per_s: float
@@ -61,6 +62,7 @@ class ModelFigures:
             "bits_per_byte": self.bits_per_byte,
             "whole_sequence_bits_per_byte": self.whole_sequence_bits_per_byte,
             "leak": self.leak,
+            "names_kept": self.names_kept,
             "training_tokens": self.tokens,
             "training_seconds": self.training_s,
             "training_tokens_per_s": self.training_tokens_per_s,
@@ -73,10 +75,14 @@ class ModelFigures:
 
 @dataclass(frozen=True)
 class CorpusFigures:
-    """The text: stories, tokens and bytes to train on and held out; bits per byte of xz for the latter."""
+    """The text: stories, tokens and bytes to train on and held out; bits per byte of xz for the latter.
+
+    names: how many there are that somebody in them may have.
+    """
 
     folder: str
     vocab_size: int
+    names: int
     train_stories: int
     train_tokens: int
     train_bytes: int
@@ -167,6 +173,12 @@ MEASURES = (
         " future gains. None for a model whose pass never does.",
     ),
     Measure(
+        "names kept",
+        lambda model: "–" if model.names_kept is None else f"{model.names_kept:.0%}",
+        "How often the model, where a held-out story mentions somebody again, takes the right name for the likeliest;"
+        " one in {names} by chance. A story whose names change is nobody's story.",
+    ),
+    Measure(
         "training, tokens/s",
         lambda model: numbers.grouped(model.training_tokens_per_s),
         "Tokens that the model learns from in a second: the mean over all steps, without evaluation and saving.",
@@ -190,12 +202,14 @@ def demo_table(figures: DemoFigures, ratios: bool) -> Table:
     """A row for each measure, a column for each model. ratios: to the first model, in a second line of the cells."""
     models = figures.models
     rows = [(one.name, *(_cell(one, model, models[0], ratios) for model in models)) for one in MEASURES]
-    notes = {measure.name: measure.meaning.format_map(vars(figures)) for measure in MEASURES if measure.meaning}
+    facts = {**vars(figures), "names": figures.corpus.names}
+    notes = {measure.name: measure.meaning.format_map(facts) for measure in MEASURES if measure.meaning}
     columns = ("", *(model.title for model in models))
     meaning = (
         f"Bits per byte: lower is better; causal, on all {numbers.grouped(figures.corpus.validation_stories)} held-out"
         " stories (above, while training: on some of them). Leak: bits per byte that PLDR-LLM's own whole-sequence pass"
-        " gains by seeing the future. State: bytes kept of a text of so many tokens."
+        " gains by seeing the future. Names kept: how often the right name is the likeliest where somebody is mentioned"
+        " again. State: bytes kept of a text of so many tokens."
     )
     return Table("What each costs, and how good it is", columns, rows, meaning, notes=notes)
 

@@ -23,9 +23,10 @@ NAMES = 3
 VOCAB_SIZE = 1024
 
 STEPS = 2700
-BATCH_SIZE = 2
-WARMUP_SHARE = 0.3
-"""A long warm-up: when a model learns to carry names along depends on it (see `experiments/LOG.md`)."""
+BATCH_SIZE = 4
+LEARNING_RATE = 4e-3
+WARMUP_SHARE = 0.05
+"""By how names persist after the minute that a model has (see `experiments/LOG.md`)."""
 
 PROMPT = "Once upon a time"
 TEMPERATURE, TOP_P = 0.4, 0.95
@@ -37,8 +38,8 @@ _TRAINING = TrainingSpec(
     batch_size=BATCH_SIZE,
     steps=STEPS,
     windows="documents",
-    optimiser=OptimiserSpec(lr=2e-3, betas=(0.9, 0.99)),
-    schedule=ScheduleSpec(kind="cosine", warmup_share=WARMUP_SHARE),
+    optimiser=OptimiserSpec(kind="muon", lr=LEARNING_RATE, betas=(0.9, 0.99)),
+    schedule=ScheduleSpec(kind="linear", warmup_share=WARMUP_SHARE, final_fraction=0.0),
     clip=ClipSpec(by="norm", at=1.0),
 )
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from linnet.evaluation.folder import evaluate_folder
+from linnet.evaluation.folder import model_on_data
 from linnet.evaluation.likelihood import Evaluation
+from linnet.evaluation.names import NamesKept, names_kept
 from linnet.experiments.demo import recipes
 from linnet.experiments.demo.corpus import DATA, Corpus, Settings, build_corpus, claim
 from linnet.experiments.demo.figures import (
@@ -38,6 +39,7 @@ from linnet.inference.language_model import LanguageModel, load
 from linnet.model.cost import model_cost
 from linnet.present import numbers
 from linnet.present.page import write_page
+from linnet.stories import names_of
 from linnet.training.record.folder import RunFolder
 from linnet.training.run import RunResult
 from linnet.training.spec import RunSpec
@@ -74,6 +76,7 @@ class Trained:
     recipe: Recipe
     run: RunResult
     evaluation: Evaluation
+    names: NamesKept
     model: LanguageModel
 
 
@@ -121,7 +124,9 @@ def _train(recipe: Recipe, corpus: Corpus, out: Path, runner: Runner) -> RunResu
 
 def _evaluate(recipe: Recipe, run: RunResult, corpus: Corpus, device: torch.device) -> Trained:
     name: str = "cuda" if device.type == "cuda" else "cpu"
-    return Trained(recipe, run, evaluate_folder(run.folder, corpus.folder, device=name), load(run.folder, str(device)))
+    held_out = model_on_data(run.folder, corpus.folder, device=name)
+    names = names_kept(held_out, names_of(recipes.NAMES))
+    return Trained(recipe, run, held_out.evaluate(), names, load(run.folder, str(device)))
 
 
 def _measure(
@@ -166,6 +171,7 @@ def _model_figures(trained: Trained, decode_tokens_per_s: float, sample: Sample)
         bits_per_byte=evaluation.causal.bits_per_byte,
         whole_sequence_bits_per_byte=None if whole is None else whole.bits_per_byte,
         leak=evaluation.leak,
+        names_kept=trained.names.share,
         tokens=summary["tokens"],
         training_s=summary["seconds"],
         training_tokens_per_s=summary["tokens_per_s"],

@@ -28,6 +28,7 @@ def model(key: str = "ted", title: str = "TED", **changes: Any) -> ModelFigures:
         bits_per_byte=0.7312,
         whole_sequence_bits_per_byte=None,
         leak=None,
+        names_kept=0.1,
         tokens=TOKENS,
         training_s=48.7,
         training_tokens_per_s=16_820.4,
@@ -56,6 +57,7 @@ def models() -> list[ModelFigures]:
         model("attention", "attention"),
         parameters=1_083_776,
         bits_per_byte=0.7789,
+        names_kept=None,
         training_s=57.2,
         training_tokens_per_s=14_321.9,
         decode_tokens_per_s=905.1,
@@ -70,6 +72,7 @@ def models() -> list[ModelFigures]:
         bits_per_byte=0.8034,
         whole_sequence_bits_per_byte=0.7721,
         leak=0.0313,
+        names_kept=0.642,
         training_s=71.0,
         training_tokens_per_s=11_538.0,
         decode_tokens_per_s=840.8,
@@ -85,7 +88,7 @@ def figures(**changes: Any) -> DemoFigures:
     """A whole demo."""
     found = DemoFigures(
         models=models(),
-        corpus=CorpusFigures("demo/data", 1024, 6000, 1_012_345, 3_460_000, 300, 51_234, 173_000, 1.8765),
+        corpus=CorpusFigures("demo/data", 1024, 9, 6000, 1_012_345, 3_460_000, 300, 51_234, 173_000, 1.8765),
         context_length=256,
         seed=0,
         temperature=0.7,

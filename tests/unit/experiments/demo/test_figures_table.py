@@ -14,6 +14,7 @@ def test_60_columns_hold_every_figure():
         "parameters 1.08 M 1.21 M 1.07 M",
         "bits per byte 0.779 0.803 0.731",
         "leak none +0.031 none",
+        "names kept – 64% 10%",
         "training, tokens/s 14,322 11,538 16,820",
         "decoding, tokens/s 905 841 1,012",
         "state at 1k tokens 4 MiB 4.06 MiB 2.02 MiB",
@@ -28,4 +29,5 @@ def test_a_page_has_the_ratios_to_the_first_model_and_what_each_row_means():
     assert rows["state at 64k tokens"][2] == "129 MiB\n0.50 × attention" and rows["leak"][1] == "+0.031"
     assert set(table.notes) == set(rows) - {"state at 1k tokens"}, "two lengths of the same are explained once"
     assert "median of 5 runs of 200 sampled tokens" in table.notes["decoding, tokens/s"]
+    assert "one in 9 by chance" in table.notes["names kept"]
     assert "needs 1.877 here" in table.notes["bits per byte"] and "all 300 held-out" in table.notes["bits per byte"]

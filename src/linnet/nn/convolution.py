@@ -3,11 +3,19 @@
 Legend: `B` batch, `E` channels, `T` tokens of the chunk, `W` inputs of an output, its own token's the last.
 """
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnet.nn.cost import Cost
+
+
+class KeepsInputs(Protocol):
+    """A state with the last inputs of a convolution, `[B, E, W - 1]`."""
+
+    inputs: Tensor
 
 
 class CausalConvolution(nn.Conv1d):
@@ -32,6 +40,13 @@ class CausalConvolution(nn.Conv1d):
             x_BET = torch.cat([before_BEW.to(x_BET.dtype), x_BET], dim=2)
         out_BET: Tensor = self(x_BET)
         return out_BET, x_BET[:, :, x_BET.shape[2] - self.before :]
+
+    def advancing(self, x_BET: Tensor, state: KeepsInputs | None) -> Tensor:
+        """The outputs `[B, E, T]` behind the inputs that a state keeps, and the state advanced; zeros without one."""
+        out_BET, last_BEW = self.following(x_BET, None if state is None else state.inputs)
+        if state is not None:
+            state.inputs = last_BEW.detach().to(state.inputs.dtype).clone()
+        return out_BET
 
 
 def convolution_cost(channels: int, width: int, bias: bool) -> Cost:

@@ -1,4 +1,5 @@
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -36,3 +37,12 @@ def test_its_cost_is_that_of_the_module():
         convolution, cost = CausalConvolution(5, 3, bias), convolution_cost(5, 3, bias)
         assert cost.parameters == sum(parameter.numel() for parameter in convolution.parameters())
         assert cost.state_elements == convolution.following(torch.zeros(1, 5, 9), None)[1].numel()
+
+
+def test_a_state_is_read_and_advanced():
+    layer, x_BET = CausalConvolution(3, 4, bias=True), torch.randn(2, 3, 9)
+    state = SimpleNamespace(inputs=torch.zeros(2, 3, 3, dtype=torch.float64))
+    parts = [layer.advancing(x_BET[:, :, :5], state), layer.advancing(x_BET[:, :, 5:], state)]
+    torch.testing.assert_close(torch.cat(parts, dim=2), layer.advancing(x_BET, None))
+    assert state.inputs.dtype == torch.float64 and not state.inputs.requires_grad
+    assert state.inputs.equal(x_BET[:, :, 6:].double())

@@ -28,7 +28,7 @@ class Corpus:
 
 def build_corpus(folder: Path, stories: int) -> Corpus:
     """Write and prepare `stories` training stories and a share of validation stories, unless they are there."""
-    name = f"linnet.stories, seed {STORIES_SEED}, {stories} stories, {3 * NAMES} names"
+    name = f"linnet.stories, seed {STORIES_SEED}, {stories} stories, {len(names_of(NAMES))} names"
     reused = is_prepared(folder, name)
     if not reused:
         prepare_texts(*built_in_stories(stories, NAMES), folder, "bpe", VOCAB_SIZE, name, overwrite=True)

@@ -159,9 +159,7 @@ def _model_figures(trained: Trained, decode_tokens_per_s: float, sample: Sample)
     recipe, summary, evaluation = trained.recipe, trained.run.summary, trained.evaluation
     cost = model_cost(trained.model.spec)
     whole = evaluation.whole_sequence
-    folder = RunFolder(trained.run.folder)
-    lines = folder.metrics.read({*folder.due(summary["step"]), summary["step"]})
-    training_curve, validation_curve = curves(lines)
+    training_curve, validation_curve = curves(RunFolder(trained.run.folder).lines_to_end(summary["step"]))
     return ModelFigures(
         key=recipe.key,
         title=recipe.title,

@@ -188,7 +188,7 @@ class GatedDelta(Mixer):
         assert state is None or isinstance(state, GatedDeltaState)
         joint, rest = self.query_key_value_gate(x_BTD), self.share_decay(x_BTD)
         mixed_BTF, gate = joint.split([sum(self.parts), joint.shape[-1] - sum(self.parts)], dim=-1)
-        mixed_BFT = F.silu(self._convolved(mixed_BTF.transpose(1, 2), state))
+        mixed_BFT = F.silu(self.conv1d.advancing(mixed_BTF.transpose(1, 2), state))
         share_BTN, decay = rest.split([self.spec.heads, rest.shape[-1] - self.spec.heads], dim=-1)
         decay = decay if self.channel_decay is None else self.channel_decay(decay)
         gate_BTF = gate if self.gate_out is None else self.gate_out(gate)
@@ -197,12 +197,6 @@ class GatedDelta(Mixer):
         normed_BTNV = self.norm(o_BNTV.transpose(1, 2).contiguous().to(self.norm.weight.dtype))
         out_BTD: Tensor = self.out(normed_BTNV.flatten(2) * self.gate_function(gate_BTF))
         return out_BTD
-
-    def _convolved(self, x_BFT: Tensor, state: GatedDeltaState | None) -> Tensor:
-        out_BFT, inputs_BFP = self.conv1d.following(x_BFT, None if state is None else state.inputs)
-        if state is not None:
-            state.inputs = inputs_BFP.detach().to(state.inputs.dtype).clone()
-        return out_BFT
 
     def _read(self, mixed_BFT: Tensor, share_BTN: Tensor, decay: Tensor, state: GatedDeltaState | None) -> Tensor:
         """What each token reads, `[B, N, T, V]`, in float32 or wider; advances the state."""

@@ -139,16 +139,10 @@ class Mamba(Mixer):
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, MambaState)
         x_BTE, gate_BTE = self.in_proj(x_BTD).chunk(2, dim=-1)
-        x_BTE = F.silu(self._convolved(x_BTE.transpose(1, 2), state)).transpose(1, 2).contiguous()
+        x_BTE = F.silu(self.conv1d.advancing(x_BTE.transpose(1, 2), state)).transpose(1, 2).contiguous()
         out_BTE = self._scanned(x_BTE, state).to(gate_BTE.dtype) * F.silu(gate_BTE)
         out_BTD: Tensor = self.out_proj(out_BTE)
         return out_BTD
-
-    def _convolved(self, x_BET: Tensor, state: MambaState | None) -> Tensor:
-        out_BET, last_BEW = self.conv1d.following(x_BET, None if state is None else state.inputs)
-        if state is not None:
-            state.inputs = last_BEW.detach().to(state.inputs.dtype).clone()
-        return out_BET
 
     def _scanned(self, x_BTE: Tensor, state: MambaState | None) -> Tensor:
         """What is read of the states, in float32 or wider; advances them."""

@@ -191,18 +191,12 @@ class Mamba2(Mixer):
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, Mamba2State)
         gate_BTE, convolved_BTF, dt_BTN = torch.split(self.in_proj(x_BTD), self.parts, dim=-1)
-        convolved_BFT = F.silu(self._convolved(convolved_BTF.transpose(1, 2), state))
+        convolved_BFT = F.silu(self.conv1d.advancing(convolved_BTF.transpose(1, 2), state))
         with torch.autocast(x_BTD.device.type, enabled=False):
             read_BTE = self._read(convolved_BFT.transpose(1, 2), dt_BTN, state)
             normed_BTE = self.norm(read_BTE * F.silu(gate_BTE.to(read_BTE.dtype)))
         out_BTD: Tensor = self.out_proj(normed_BTE.to(gate_BTE.dtype))
         return out_BTD
-
-    def _convolved(self, x_BFT: Tensor, state: Mamba2State | None) -> Tensor:
-        out_BFT, last_BFW = self.conv1d.following(x_BFT, None if state is None else state.inputs)
-        if state is not None:
-            state.inputs = last_BFW.detach().to(state.inputs.dtype).clone()
-        return out_BFT
 
     def _read(self, convolved_BTF: Tensor, dt_BTN: Tensor, state: Mamba2State | None) -> Tensor:
         """What is read of the states, `[B, T, E]`, in float32 or wider; advances them."""

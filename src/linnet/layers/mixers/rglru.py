@@ -167,18 +167,12 @@ class Rglru(Mixer):
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, RglruState)
         gate_BTE = F.gelu(self.linear_y(x_BTD), approximate="tanh")
-        x_BTE = self._convolved(self.linear_x(x_BTD), state)
+        convolved_BET = self.conv_1d.advancing(self.linear_x(x_BTD).transpose(1, 2), state)
         begins_B1 = view.positions(1, x_BTD.device).view(-1, 1) == 0
+        x_BTE = convolved_BET.transpose(1, 2).contiguous()
         out_BTE = self._recurred(x_BTE, state, begins_B1).to(gate_BTE.dtype) * gate_BTE
         out_BTD: Tensor = self.linear_out(out_BTE)
         return out_BTD
-
-    def _convolved(self, x_BTE: Tensor, state: RglruState | None) -> Tensor:
-        before_BEW = None if state is None else state.inputs
-        out_BET, last_BEW = self.conv_1d.following(x_BTE.transpose(1, 2), before_BEW)
-        if state is not None:
-            state.inputs = last_BEW.detach().to(state.inputs.dtype).clone()
-        return out_BET.transpose(1, 2).contiguous()
 
     def _recurred(self, x_BTE: Tensor, state: RglruState | None, begins_B1: Tensor) -> Tensor:
         """The recurrence's states, `[B, T, E]`, in float32 or wider; advances them."""

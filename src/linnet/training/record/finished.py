@@ -82,7 +82,7 @@ def read_run_folder(path: Path) -> FinishedRun:
         raise UserError(f"{path / MODEL / RUN}: does not tell its data and its tokens; expected a run's")
     end: dict[str, Any] = {name: summary.get(name) for name in ("step", "tokens", "validation")}
     step = summary.get("step")
-    lines = folder.metrics.read(() if step is None else {*folder.due(step), step})
+    lines = folder.metrics.read() if step is None else folder.lines_to_end(step)
     evaluated = [line for line in lines if {"validation", "tokens"} <= line.keys()]
     before = [line for line in evaluated if line["tokens"] < end["tokens"]]
     return FinishedRun(path, folder.configuration().resolved(), summary, [*before, end])

@@ -228,6 +228,10 @@ class RunFolder:
         training = self.configuration().training
         return {due for every in (training.log.every, training.evaluate.every) for due in range(every, step + 1, every)}
 
+    def lines_to_end(self, step: int) -> list[dict[str, Any]]:
+        """The lines of a run that ended at `step`; a note names those that are missing."""
+        return self.metrics.read({*self.due(step), step})
+
     def draw_curves(self, title: str, causal: bool) -> None:
         """Draw `curves.png` from the metrics."""
         from linnet.training.record.curves import draw_curves

@@ -155,6 +155,15 @@ def describe(error: ValidationError, data: Any) -> str:
     return f"{field}: {_short(value)}: {message}" if field else message
 
 
+def misfit(plain: Any, kind: type[BaseModel]) -> str | None:
+    """What is wrong in the first field of plain data that is not as `kind` has it; None where all are."""
+    try:
+        kind.model_validate(plain, strict=True)
+    except ValidationError as error:
+        return describe(error, plain) or "expected a mapping"
+    return None
+
+
 def field_path(location: tuple[int | str, ...], data: Any) -> str:
     """`("blocks", 0, "mixer", "ted", "heads")` as a person writes it: `blocks[0].mixer.heads`.
 

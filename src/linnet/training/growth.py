@@ -82,20 +82,30 @@ def steps_for(tokens: int, spec: GrowthSpec, batch_size: int, context_length: in
 
 
 def resolved_growth(spec: GrowthSpec, steps: int, batch_size: int, context_length: int) -> GrowthSpec:
-    """The same with numbers of steps. `UserError` where a size is not below the run's, or no divisor of its length."""
+    """The same with numbers of steps.
+
+    `UserError` where a size is not below the run's, or no divisor of its length, or stays beyond the run's end.
+    """
     for field, ends, size in (
         ("batch_size", spec.batch_size, batch_size),
         ("context_length", spec.context_length, context_length),
     ):
-        for _, value in ends:
-            if value >= size or (field == "context_length" and size % value):
-                divisor = ", and divide it" if field == "context_length" else ""
-                raise UserError(
-                    f"training.growth.{field}: {value}: must be below training.{field}, {size}{divisor}: that is what"
-                    " the run grows to"
-                )
+        for end, value in ends:
+            _check_stage(f"training.growth.{field}", end, value, size, steps)
     lengths, batches = (_in_steps(ends, steps) for ends in (spec.context_length, spec.batch_size))
     return GrowthSpec(context_length=tuple(lengths), batch_size=tuple(batches))
+
+
+def _check_stage(field: str, end: float, value: int, size: int, steps: int) -> None:
+    divides = field.endswith("context_length")
+    if value >= size or (divides and size % value):
+        whole = field.replace("growth.", "")
+        raise UserError(
+            f"{field}: {value}: must be below {whole}, {size}{', and divide it' if divides else ''}: that is what the"
+            " run grows to"
+        )
+    if end > steps:
+        raise UserError(f"{field}: until step {end:,.0f}: must be at most {steps:,}, the steps of the run")
 
 
 def _in_steps(ends: Ends, steps: int) -> list[tuple[float, int]]:

@@ -73,6 +73,10 @@ def test_shares_become_numbers_of_steps_once(tiny_run):
         ({"context_length": [[1.5, 4]]}, "until 1.5: must be a share below 1, or a whole number of steps"),
         ({"context_length": [[0.5, 4], [9, 8]]}, "shares and numbers of steps: give all ends in one"),
         ({"batch_size": [[-1, 2]]}, "greater than 0"),
+        (
+            {"context_length": [[2, 4], [5000, 8]]},
+            r"growth.context_length: until step 5,000: must be at most \d+",
+        ),
     ],
 )
 def test_what_does_not_grow_is_refused(growth, part, tiny_run):

@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 
 from linnet.core.errors import UserError
 from linnet.core.seal import read_sealed
+from linnet.core.spec import misfit
 from linnet.experiments.comparison.spec import DESCRIPTION, FIGURES
-from linnet.training.record.figures import told
 
 
 class _Run(BaseModel):
@@ -60,6 +60,6 @@ def read_figures(folder: Path) -> dict[str, Any]:
 
 def _read(path: Path, kind: type[BaseModel]) -> dict[str, Any]:
     found: dict[str, Any] = read_sealed(path)
-    if wrong := told(found, kind):
+    if wrong := misfit(found, kind):
         raise UserError(f"{path}: {wrong}")
     return found

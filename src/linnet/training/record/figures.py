@@ -5,9 +5,7 @@ Where no seal tells that linnet wrote it, it is held to its kinds.
 
 from typing import Any
 
-from pydantic import BaseModel, Field, PositiveInt, ValidationError
-
-from linnet.core.spec import describe
+from pydantic import BaseModel, Field, PositiveInt
 
 _ABSENT: Any = Field(default=None)
 """Which fields there have to be, each reader says itself."""
@@ -100,12 +98,3 @@ class Summary(BaseModel):
     spikes: Spikes | None = _ABSENT
     prolonged: list[Prolonged] | None = _ABSENT
     configuration: str | None = _ABSENT
-
-
-def told(plain: Any, kind: type[BaseModel]) -> str | None:
-    """What is wrong in the first field that is not of its kind, `Line` or `Summary`; None where all are."""
-    try:
-        kind.model_validate(plain, strict=True)
-    except ValidationError as error:
-        return describe(error, plain) or "expected a mapping"
-    return None

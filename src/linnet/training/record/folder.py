@@ -29,7 +29,7 @@ from linnet.core.seal import (
     unsealed_text,
     write_sealed,
 )
-from linnet.core.spec import parse_yaml
+from linnet.core.spec import misfit, parse_yaml
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import MODEL, RUN, write_model
@@ -44,7 +44,7 @@ from linnet.training.prolonged import (
     with_its_warm_up,
     write_lengths,
 )
-from linnet.training.record.figures import Line, Summary, told
+from linnet.training.record.figures import Line, Summary
 from linnet.training.spec import RunSpec
 from linnet.training.start import OPERATOR, START_FROM, begun_with, leaves
 
@@ -108,7 +108,7 @@ class RunFolder:
         summary: dict[str, Any] = read_json(self.model / RUN)
         if not isinstance(summary, dict) or summary.get("finished") is not True:
             return None
-        if wrong := told(summary, Summary):
+        if wrong := misfit(summary, Summary):
             raise UserError(f"{self.model / RUN}: {wrong}")
         if (self.path / PROLONGED).is_file() and summary.get("steps") != self.configuration().training.steps:
             return None
@@ -329,7 +329,7 @@ def _line_of(text: bytes, origin: str) -> dict[str, Any] | None:
         line: dict[str, Any] = unsealed(json.loads(text), origin)
     except (ValueError, RecursionError):  # UserError is one
         return None
-    return line if told(line, Line) is None else None
+    return line if misfit(line, Line) is None else None
 
 
 def _not_through_links(path: str, flags: int) -> int:

@@ -10,11 +10,12 @@ from linnet.core.errors import UserError
 from linnet.core.files import read_json
 from linnet.core.locks import holder
 from linnet.core.seal import check_files, read_sealed
+from linnet.core.spec import misfit
 from linnet.model.cost import model_cost
 from linnet.model.store import CONFIG as DESCRIPTION
 from linnet.model.store import MODEL, RUN
 from linnet.training.checkpoint import SUMMARY, checkpoint_path, checkpoint_steps
-from linnet.training.record.figures import Summary, told
+from linnet.training.record.figures import Summary
 from linnet.training.record.folder import CHECKPOINTS, CONFIG, DIVERGED, LOCK, METRICS, RunFolder
 from linnet.training.standing import Standing
 from linnet.training.start import leaves
@@ -158,6 +159,6 @@ def summary_of(path: Path) -> dict[str, Any]:
     """
     file = path / MODEL / RUN
     found: dict[str, Any] = read_json(file) if file.is_file() else {}
-    if wrong := told(found, Summary):
+    if wrong := misfit(found, Summary):
         raise UserError(f"{file}: {wrong}")
     return found

@@ -37,9 +37,9 @@ TINY = {"tiny": Size(120_000, 64, 2, 256, 320, 2, 4, 0.1)}
 
 
 def kinds() -> dict[str, str]:
-    """The preset of each kind of mixer that has one."""
-    names = [name for name in preset_names() if name.startswith("tiny-")]
-    return {read_description(name)["blocks"][0]["mixer"]["kind"]: name for name in names}
+    """The preset of each kind of mixer that has one: of one kind alone."""
+    named = {name: read_description(name)["blocks"] for name in preset_names() if name.startswith("tiny-")}
+    return {blocks[0]["mixer"]["kind"]: name for name, blocks in named.items() if len(blocks) == 1}
 
 
 def model(kind: str, size: Size) -> ModelSpec:

@@ -171,7 +171,7 @@ def test_a_space_without_feed_forwards_needs_no_ratio_and_one_with_some_has_it(s
 
 def test_no_such_space(tmp_path):
     with pytest.raises(
-        UserError, match=r"nowhere.yaml: no such file, and no space of that name; spaces: merino, mixed"
+        UserError, match=r"nowhere.yaml: no such file, and no space of that name; spaces: hybrid, merino, mixed"
     ):
         load_space("nowhere.yaml")
     (tmp_path / "list.yaml").write_text("[1]")

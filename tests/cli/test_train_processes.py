@@ -82,7 +82,7 @@ def test_torchrun_trains_one_model_in_two_processes(place: Path):
     assert "processes" not in lines_of(place / "one")[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_stop_is_heard_by_all_and_one_process_goes_on(place: Path, number: int):
     """The signal comes to the second process alone; saved by two, loaded by one, which reads the tokens that follow."""
     run = place / f"stopped-{number}"
@@ -132,6 +132,7 @@ OTHERWISE = [
 ]
 
 
+@pytest.mark.slow
 def test_four_processes_hold_two_copies_of_two_shards_each(place: Path):
     """With all else that keeps something of its own: the files of a checkpoint are those of one process."""
     settings = [word for setting in OTHERWISE for word in ("--set", setting)]

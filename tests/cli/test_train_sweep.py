@@ -90,7 +90,10 @@ def _steps_logged(run: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGINT, signal.SIGTERM))],
+)
 def test_a_stop_in_the_midst_and_the_same_command_end_as_without(
     data: Path, tmp_path: Path, capsys: Capture, number: signal.Signals
 ):

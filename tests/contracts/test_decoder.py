@@ -424,13 +424,15 @@ def test_only_what_a_sublayer_says_beside_linear_maps_decays(spec: SublayerSpec)
     assert "embedding.tokens.weight" in free
 
 
-def test_compiled_training_gives_the_same_loss_and_gradients(spec: SublayerSpec):
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_training_gives_the_same_loss_and_gradients(spec: SublayerSpec, backend: str):
+    """What a layer is captured as, and (slow) the code that PyTorch makes of it."""
     if not first_of_its_kind(spec) and not spec.leaves(WIDTH):
         pytest.skip("one example of each kind: compiling takes seconds")
     fields = {"embedding": {"skip": True}, "head": {"soft_cap": 2.0}} if spec.leaves(WIDTH) else {}
     decoder = randomised(Decoder(model_of(spec, **fields))).double()
     tokens_BT, targets_BT, results = tokens(2), tokens(2), []
-    for objective in (next_token_loss, torch.compile(next_token_loss)):
+    for objective in (next_token_loss, torch.compile(next_token_loss, backend=backend)):
         loss = objective(decoder, tokens_BT, targets_BT).total
         results.append((loss, *torch.autograd.grad(loss, list(decoder.parameters()))))
     for eager, compiled in zip(*results, strict=True):

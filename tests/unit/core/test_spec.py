@@ -214,7 +214,7 @@ HOSTILE = {
     "dashes": "- " * 3000,
     "closed brackets": "[" * 100 + "]" * 100,
     "loop": "&a [*a]",
-    "many": "[" + "1, " * 300_000 + "]",
+    "many": "[" + "1, " * 200_100 + "]",
     "timestamp": "!!timestamp x",
     "truth": "!!bool x",
     "whole": "!!int ''",

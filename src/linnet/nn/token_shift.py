@@ -1,0 +1,65 @@
+"""The token shift of RWKV: a token mixed with the one before it, each channel in a share of its own.
+
+`mixed_t = x_t + share (x_(t-1) - x_t)`, several mixes of the same tokens side by side (Peng et al., 2023, arXiv
+2305.13048, section 3.1; what is called mu there, and `time_mix` in published weights of version 4, is `1 - share`).
+
+Legend: `B` batch, `T` tokens of the chunk, `D` channels.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from linnet.nn.cost import Cost
+
+
+class KeepsLast(Protocol):
+    """A state with the last token of a stream, `[B, D]`."""
+
+    last: Tensor
+
+
+def token_mixes(x_BTD: Tensor, shares: Sequence[Tensor], state: KeepsLast | None) -> tuple[Tensor, ...]:
+    """For each share `[D]` the tokens so mixed, `[B, T, D]`; reads and advances the state. Differentiable once.
+
+    Before the first token of a stream are zeros, as which a state begins, and which stand for it without one. A share
+    of 0 leaves a token as it is, 1 exchanges it for the one before.
+    """
+    before_BD = torch.zeros_like(x_BTD[:, 0]) if state is None else state.last.to(x_BTD.dtype)
+    if state is not None:
+        state.last = x_BTD[:, -1].detach().to(state.last.dtype).clone()  # a view would hold all of them
+    shares = [share_D.to(x_BTD.dtype) for share_D in shares]
+    mixes: tuple[Tensor, ...] = _Mixes.apply(x_BTD, before_BD, *shares)  # type: ignore[no-untyped-call]
+    return mixes
+
+
+def token_shift_cost(channels: int, shares: int) -> Cost:
+    """Shares; the last token as state; for backward the steps from token to token, and each mix, which a map reads."""
+    return Cost(parameters=channels * shares, state_elements=channels, kept_per_token=channels * (1 + shares))
+
+
+class _Mixes(torch.autograd.Function):
+    """Forward keeps the steps to the tokens before; backward goes over each upstream gradient twice."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BTD: Tensor, before_BD: Tensor, *shares: Tensor) -> tuple[Tensor, ...]:
+        step_BTD = torch.cat([before_BD[:, None], x_BTD[:, :-1]], dim=1).sub_(x_BTD)
+        ctx.save_for_backward(step_BTD, *shares)
+        return tuple(torch.addcmul(x_BTD, step_BTD, share_D) for share_D in shares)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, ...]:
+        step_BTD, *shares = ctx.saved_tensors
+        of_x_BTD, of_step_BTD = torch.zeros_like(step_BTD), torch.zeros_like(step_BTD)
+        of_shares = []
+        for upstream_BTD, share_D in zip(upstreams, shares, strict=True):
+            of_x_BTD += upstream_BTD
+            of_step_BTD.addcmul_(upstream_BTD, share_D)
+            of_shares.append((upstream_BTD * step_BTD).sum((0, 1)))
+        of_x_BTD -= of_step_BTD
+        of_x_BTD[:, :-1] += of_step_BTD[:, 1:]
+        return of_x_BTD, of_step_BTD[:, 0], *of_shares

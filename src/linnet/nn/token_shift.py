@@ -37,23 +37,24 @@ def token_mixes(x_BTD: Tensor, shares: Sequence[Tensor], state: KeepsLast | None
 
 
 def token_shift_cost(channels: int, shares: int) -> Cost:
-    """Shares; the last token as state; for backward the steps from token to token, and each mix, which a map reads."""
+    """Shares; the last token as state; for backward the tokens, and each mix, which a map reads."""
     return Cost(parameters=channels * shares, state_elements=channels, kept_per_token=channels * (1 + shares))
 
 
 class _Mixes(torch.autograd.Function):
-    """Forward keeps the steps to the tokens before; backward goes over each upstream gradient twice."""
+    """Forward keeps the tokens, which a norm before it may keep anyway."""
 
     @staticmethod
     def forward(ctx: Any, x_BTD: Tensor, before_BD: Tensor, *shares: Tensor) -> tuple[Tensor, ...]:
-        step_BTD = torch.cat([before_BD[:, None], x_BTD[:, :-1]], dim=1).sub_(x_BTD)
-        ctx.save_for_backward(step_BTD, *shares)
+        ctx.save_for_backward(x_BTD, before_BD, *shares)
+        step_BTD = _steps_back(x_BTD, before_BD)
         return tuple(torch.addcmul(x_BTD, step_BTD, share_D) for share_D in shares)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstreams: Tensor) -> tuple[Tensor, ...]:
-        step_BTD, *shares = ctx.saved_tensors
+        x_BTD, before_BD, *shares = ctx.saved_tensors
+        step_BTD = _steps_back(x_BTD, before_BD)
         of_x_BTD, of_step_BTD = torch.zeros_like(step_BTD), torch.zeros_like(step_BTD)
         of_shares = []
         for upstream_BTD, share_D in zip(upstreams, shares, strict=True):
@@ -63,3 +64,8 @@ class _Mixes(torch.autograd.Function):
         of_x_BTD -= of_step_BTD
         of_x_BTD[:, :-1] += of_step_BTD[:, 1:]
         return of_x_BTD, of_step_BTD[:, 0], *of_shares
+
+
+def _steps_back(x_BTD: Tensor, before_BD: Tensor) -> Tensor:
+    """From each token to the one before, `[B, T, D]`."""
+    return torch.cat([before_BD[:, None], x_BTD[:, :-1]], dim=1).sub_(x_BTD)

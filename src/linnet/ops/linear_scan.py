@@ -56,8 +56,8 @@ class _LinearScan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a_BTE: Tensor, b_BTE: Tensor, h_BE: Tensor) -> Tensor:
         states_BTE, left_BE = torch.empty_like(b_BTE, memory_format=torch.contiguous_format), h_BE
-        for place, chunk in _segments(b_BTE):
-            a_BHCE, b_BHCE, states_BHCE = (_cut(part, place, chunk) for part in (a_BTE, b_BTE, states_BTE))
+        for place, chunk in segments(b_BTE.shape, b_BTE.device.type):
+            a_BHCE, b_BHCE, states_BHCE = (in_chunks(part, place, chunk) for part in (a_BTE, b_BTE, states_BTE))
             left_BE = scan(a_BHCE, b_BHCE, left_BE, states_BHCE)
         ctx.save_for_backward(a_BTE, states_BTE, h_BE)
         return states_BTE
@@ -68,8 +68,8 @@ class _LinearScan(torch.autograd.Function):
         a_BTE, states_BTE, h_BE = ctx.saved_tensors
         of_b_BTE = upstream_BTE.clone(memory_format=torch.contiguous_format)
         passed_BE = torch.zeros_like(h_BE)
-        for place, chunk in reversed(list(_segments(a_BTE))):
-            a_BHCE, of_b_BHCE = (_cut(part, place, chunk) for part in (a_BTE, of_b_BTE))
+        for place, chunk in reversed(list(segments(a_BTE.shape, a_BTE.device.type))):
+            a_BHCE, of_b_BHCE = (in_chunks(part, place, chunk) for part in (a_BTE, of_b_BTE))
             passed_BHCE = torch.empty_like(of_b_BHCE)
             scan_back(a_BHCE, of_b_BHCE, passed_BE, passed_BHCE)
             passed_BE = passed_BHCE[:, 0, 0]
@@ -79,14 +79,14 @@ class _LinearScan(torch.autograd.Function):
         return of_a_BTE, of_b_BTE, passed_BE.clone()
 
 
-def _segments(x_BTE: Tensor) -> Iterator[tuple[slice, int]]:
+def segments(shape: Sequence[int], device: str = "cpu") -> Iterator[tuple[slice, int]]:
     """Places of the segments, and how many tokens their chunks have: whole chunks, and at last what is less than one.
 
-    On a GPU, where the number of steps counts, there is one.
+    shape: `[B, T, E]`. On a GPU, where the number of steps counts, there is one.
     """
-    batch, length, channels = x_BTE.shape
+    batch, length, channels = shape
     segment = length
-    if x_BTE.device.type == "cpu":
+    if device == "cpu":
         segment = min(length, max(FEW, SEGMENT_NUMBERS // max(1, batch * channels)))
     chunk = segment if segment <= FEW else round((segment / 3) ** 0.5)  # three steps for a chunk's token, one for each
     begin, segment = 0, segment // chunk * chunk
@@ -96,7 +96,7 @@ def _segments(x_BTE: Tensor) -> Iterator[tuple[slice, int]]:
         begin += size
 
 
-def _cut(x_BTE: Tensor, place: slice, chunk: int) -> Tensor:
+def in_chunks(x_BTE: Tensor, place: slice, chunk: int) -> Tensor:
     """A segment's tokens in chunks, a view `[B, H, C, E]`."""
     return x_BTE[:, place].view(len(x_BTE), -1, chunk, x_BTE.shape[2])
 

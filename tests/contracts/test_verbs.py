@@ -1,4 +1,6 @@
-"""Every kind of mixer goes through every verb of the command line; a new one is found, nothing is to be added here."""
+"""Every kind of mixer goes through every verb of the command line, and with them every kind of feed-forward; a new one
+is found, nothing is to be added here.
+"""
 
 import json
 import os
@@ -17,7 +19,7 @@ import linnet
 from linnet.cli.main import main
 from linnet.inference.weights import Weights
 from linnet.layers.contract import MixerSpec
-from linnet.layers.registry import MIXERS
+from linnet.layers.registry import FEED_FORWARDS, MIXERS
 from linnet.model.cost import model_cost
 from linnet.model.store import load_decoder, save_decoder
 from linnet.ops.int8_linear import can_pack
@@ -40,7 +42,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def described(mixer: MixerSpec) -> dict:
     """A model whose logits depend on what its mixers do, as those of small starting values would not."""
-    block = {"repeat": 2, "mixer": mixer.model_dump(), "feed_forward": {"kind": "glu", "hidden": 24}}
+    number = list(MIXERS).index(mixer.kind)
+    feed_forward = list(FEED_FORWARDS.values())[number % len(FEED_FORWARDS)].examples()[0]
+    block = {"repeat": 2, "mixer": mixer.model_dump(), "feed_forward": feed_forward.model_dump()}
     return {
         "name": mixer.kind,
         "vocab_size": 257,

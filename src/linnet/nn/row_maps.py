@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import Int8Linear
 from linnet.ops.linear import SLICED, linear
 
@@ -43,6 +42,6 @@ def _called(call: Callable[[Tensor], Tensor]) -> RowMap:
 
 def row_map_of(module: nn.Module) -> RowMap | None:
     """The map of a linear layer; None where its weights are packed in another way than 8 bits."""
-    if isinstance(module, Linear):
+    if isinstance(module, nn.Linear):
         return row_map(module.weight, module.bias)
     return _called(module) if isinstance(module, Int8Linear) else None

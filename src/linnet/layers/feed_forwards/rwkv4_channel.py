@@ -1,0 +1,85 @@
+"""Channel mixing of RWKV version 4: a token shift, squared ReLU, and a gate, the receptance.
+
+Peng et al., 2023 (arXiv 2305.13048), section 3.1: `sigmoid(W_r x_r) * W_v max(W_k x_k, 0)^2`, with `x_r` and `x_k` the
+token mixed with the one before. Names are those of published parameters.
+
+Legend: `B` batch, `T` tokens, `D` width, `F` hidden width.
+"""
+
+from typing import Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from linnet.layers.contract import FeedForwardSpec, Place, RowStep
+from linnet.layers.state import State
+from linnet.layers.token_shift import LastTokenState, ShiftedFeedForward, layers_left, rising, row_mixes
+from linnet.layers.view import Record, View
+from linnet.nn.activation import ACTIVATIONS
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.linear import Linear
+from linnet.nn.row_maps import row_map_of
+from linnet.nn.token_shift import token_mixes, token_shift_cost
+
+RELU_SQUARED = ACTIVATIONS["relu_squared"]
+
+
+class Rwkv4ChannelSpec(FeedForwardSpec):
+    """`hidden`: the width between the maps, published as 4 times the width."""
+
+    kind: Literal["rwkv4_channel"] = "rwkv4_channel"
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """Two widths."""
+        return [cls(hidden=24), cls(hidden=12)]
+
+    def build(self, place: Place) -> "Rwkv4Channel":
+        """Build the module."""
+        return Rwkv4Channel(place, self.hidden)
+
+    def cost(self, place: Place) -> Cost:
+        """Two mixes, three maps; the last token as state; kept are both sides of the square and of the gate."""
+        width, hidden = place.width, self.hidden
+        maps = linear_cost(width, hidden, False) + linear_cost(hidden, width, False) + linear_cost(width, width, False)
+        kept = Cost(kept_per_token=2 * hidden + 2 * width, kept_by_shape=(lambda *_: 2 * width,))
+        return token_shift_cost(width, 2) + maps + kept
+
+
+class Rwkv4Channel(ShiftedFeedForward):
+    """Two mixes of each token with the one before: what is mapped, and what opens the gate."""
+
+    def __init__(self, place: Place, hidden: int) -> None:
+        super().__init__(place.width)
+        self.time_mix_key = nn.Parameter(rising(place.width) ** layers_left(place))
+        self.time_mix_receptance = nn.Parameter(rising(place.width) ** layers_left(place))
+        self.key = Linear(place.width, hidden, bias=False)
+        self.receptance = nn.Linear(place.width, place.width, bias=False)
+        self.value = Linear(hidden, place.width, bias=False)
+        nn.init.zeros_(self.receptance.weight)
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`."""
+        assert state is None or isinstance(state, LastTokenState)
+        key_BTD, receptance_BTD = token_mixes(x_BTD, self._shares(), state)
+        out_BTD: Tensor = self.receptance(receptance_BTD).sigmoid() * self.value(RELU_SQUARED(self.key(key_BTD)))
+        return out_BTD
+
+    def _shares(self) -> list[Tensor]:
+        """Of the token before."""
+        return [1 - mix.flatten() for mix in (self.time_mix_key, self.time_mix_receptance)]
+
+    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+        """See `Sublayer`."""
+        key, receptance, value = (row_map_of(part) for part in (self.key, self.receptance, self.value))
+        if key is None or receptance is None or value is None:
+            return None
+        assert isinstance(state, LastTokenState)
+        mixes = row_mixes(state, self._shares())
+
+        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
+            key_1D, receptance_1D = mixes(x_1D)
+            out_1D = value.of(RELU_SQUARED(key.of(key_1D)))
+            return torch.addcmul(sum_1D, receptance.of(receptance_1D).sigmoid_(), out_1D)
+
+        return step

@@ -1,0 +1,74 @@
+"""Channel mixing of RWKV version 7: a token shift and a squared ReLU, `W_v max(W_k x_k, 0)^2`, without a gate.
+
+Peng et al., 2025 (arXiv 2503.14456), section 4: `x_k` is the token with a share of the one before in each channel.
+Names are those of published parameters.
+
+Legend: `B` batch, `T` tokens, `D` width, `F` hidden width.
+"""
+
+from typing import Literal, Self
+
+from torch import Tensor, nn
+
+from linnet.layers.contract import FeedForwardSpec, Place, RowStep
+from linnet.layers.state import State
+from linnet.layers.token_shift import LastTokenState, ShiftedFeedForward, layers_left, rising, row_mixes
+from linnet.layers.view import Record, View
+from linnet.nn.activation import ACTIVATIONS
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.linear import Linear
+from linnet.nn.row_maps import row_map_of
+from linnet.nn.token_shift import token_mixes, token_shift_cost
+
+RELU_SQUARED = ACTIVATIONS["relu_squared"]
+
+
+class Rwkv7ChannelSpec(FeedForwardSpec):
+    """`hidden`: the width between the maps, published as 4 times the width."""
+
+    kind: Literal["rwkv7_channel"] = "rwkv7_channel"
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """Two widths."""
+        return [cls(hidden=24), cls(hidden=12)]
+
+    def build(self, place: Place) -> "Rwkv7Channel":
+        """Build the module."""
+        return Rwkv7Channel(place, self.hidden)
+
+    def cost(self, place: Place) -> Cost:
+        """A mix, two maps; the last token as state; kept are both sides of the square."""
+        maps = linear_cost(place.width, self.hidden, False) + linear_cost(self.hidden, place.width, False)
+        return token_shift_cost(place.width, 1) + maps + Cost(kept_per_token=2 * self.hidden)
+
+
+class Rwkv7Channel(ShiftedFeedForward):
+    """One mix of each token with the one before."""
+
+    def __init__(self, place: Place, hidden: int) -> None:
+        super().__init__(place.width)
+        self.x_k = nn.Parameter(1 - rising(place.width) ** layers_left(place) ** 4)
+        self.key = Linear(place.width, hidden, bias=False)
+        self.value = Linear(hidden, place.width, bias=False)
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`."""
+        assert state is None or isinstance(state, LastTokenState)
+        (mixed_BTD,) = token_mixes(x_BTD, [self.x_k.flatten()], state)
+        out_BTD: Tensor = self.value(RELU_SQUARED(self.key(mixed_BTD)))
+        return out_BTD
+
+    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+        """See `Sublayer`."""
+        key, value = row_map_of(self.key), row_map_of(self.value)
+        if key is None or value is None:
+            return None
+        assert isinstance(state, LastTokenState)
+        mixes = row_mixes(state, [self.x_k.flatten()])
+
+        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
+            (mixed_1D,) = mixes(x_1D)
+            return value.added(sum_1D, RELU_SQUARED(key.of(mixed_1D)))
+
+        return step

@@ -1,0 +1,64 @@
+"""Sublayers that mix each token with the one before it (`nn.token_shift`): their state, and what RWKV starts from.
+
+Legend: `B` batch, `D` width, `M` mixes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from linnet.layers.contract import FeedForward, Place, Traits
+from linnet.layers.retention import FULL, Retention
+from linnet.layers.state import State
+from linnet.layers.view import View
+
+
+@dataclass
+class LastTokenState(State):
+    """The last token of each row, `[B, D]`."""
+
+    last: Tensor
+
+
+class ShiftedFeedForward(FeedForward):
+    """A feed-forward that reads each token and the one before it."""
+
+    traits = Traits(constant_state=True, window=2)
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.d_model = d_model
+
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+    ) -> LastTokenState:
+        """Of nothing."""
+        return LastTokenState(torch.zeros(batch, self.d_model, device=device, dtype=dtype))
+
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """Rows at any positions, which it does not know; no padding."""
+        return view.padding is None
+
+
+def row_mixes(state: LastTokenState, shares: Sequence[Tensor]) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    """As `nn.token_shift.token_mixes`, of a row `[1, D]` at a time; writes into the state's tensor."""
+    last_1D, shares_MD = state.last, torch.stack(list(shares)).detach()
+
+    def mixes(x_1D: Tensor) -> tuple[Tensor, ...]:
+        mixed_MD = torch.addcmul(x_1D, shares_MD, last_1D - x_1D)
+        last_1D.copy_(x_1D)
+        return torch.split(mixed_MD, 1)
+
+    return mixes
+
+
+def rising(channels: int) -> Tensor:
+    """From 0 for the first channel to almost 1 for the last, `[1, 1, D]`: how mixes of published code are spread."""
+    return torch.arange(channels)[None, None] / channels
+
+
+def layers_left(place: Place) -> float:
+    """The share of the model's layers from this one on: 1 for the first."""
+    return 1 - place.index / place.layers

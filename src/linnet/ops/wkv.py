@@ -1,0 +1,184 @@
+"""The weighted average of RWKV version 4 (Peng et al., 2023, arXiv 2305.13048, section 3.1, equation 14).
+
+Each channel by itself, with a rate `w > 0` and a bonus `u` for the token that stands at the output:
+
+    out_t = (sum over i < t of  e^(k_i - (t-1-i) w) v_i  +  e^(u + k_t) v_t)  /  (the same with 1 for v)
+
+No exponential is formed that could overflow: what is known of the tokens before is their average m and the logarithm s
+of their weight, so that with `s' = logaddexp(s - w, k)` a token moves the average by its share of the weight,
+
+    out_t = m + sigmoid(u + k_t - s) (v_t - m),   m <- m + sigmoid(k_t - s + w) (v_t - m),   s <- s'
+
+and all shares are between 0 and 1. A stream begins with `s = -inf`, the weight of nothing. A chunk of tokens is like
+one token, with their weight and their average, that fades as fast as all of them: so `wkv` finds what each chunk is,
+what stands before each, and goes through all chunks side by side. Forward keeps keys, values and what stands before
+each segment. Backward makes the rest again, and is a linear scan from the end: of the gradients for m, and of those for
+the weight, which is one of all averages at once.
+
+Legend: `B` batch, `T` tokens, `E` channels, `H` chunks of a segment, `C` tokens of one.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.autograd.function import once_differentiable
+
+from linnet.ops.linear_scan import in_chunks, scan_back, segments
+
+
+class Average(NamedTuple):
+    """Of all tokens so far, `[B, E]` each: the average of their values, and the logarithm of their weight."""
+
+    mean: Tensor
+    log_weight: Tensor
+
+
+def wkv_reference(
+    k_BTE: Tensor, v_BTE: Tensor, rate_E: Tensor, bonus_E: Tensor, mean_BE: Tensor, log_weight_BE: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The definition, step by step: outputs `[B, T, E]`; average and weight of all tokens, `[B, E]` each.
+
+    rate_E: w; bonus_E: u. mean_BE, log_weight_BE: of the tokens before (`-inf`: there are none).
+    """
+    outs, mean_BE = [], mean_BE + 0 * rate_E  # the rates have a gradient, of 0, where one token is all there is
+    for k_BE, v_BE in zip(k_BTE.unbind(1), v_BTE.unbind(1), strict=True):
+        share_BE = (bonus_E + k_BE - log_weight_BE).sigmoid()
+        outs.append((1 - share_BE) * mean_BE + share_BE * v_BE)
+        faded_BE = log_weight_BE - rate_E
+        share_BE = (k_BE - faded_BE).sigmoid()
+        mean_BE = (1 - share_BE) * mean_BE + share_BE * v_BE
+        log_weight_BE = torch.logaddexp(faded_BE, k_BE)
+    return torch.stack(outs, dim=1), mean_BE, log_weight_BE
+
+
+def wkv(
+    k_BTE: Tensor, v_BTE: Tensor, rate_E: Tensor, bonus_E: Tensor, mean_BE: Tensor, log_weight_BE: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, fast: in time and memory linear in the length, parallel over it. Differentiable once."""
+    if k_BTE.shape[1] == 1:
+        return wkv_reference(k_BTE, v_BTE, rate_E, bonus_E, mean_BE, log_weight_BE)
+    inputs = k_BTE.contiguous(), v_BTE.contiguous(), rate_E, bonus_E, mean_BE, log_weight_BE
+    out_BTE, mean_BE, log_weight_BE = _as_it_is(*inputs)
+    return out_BTE, mean_BE, log_weight_BE
+
+
+@_disable_dynamo  # `torch.compiler.disable` imports the whole compiler, a second, wherever this file is read
+def _as_it_is(*inputs: Tensor) -> Any:
+    """Also in a compiled model: its loops would be another graph for every length."""
+    return _Wkv.apply(*inputs)  # type: ignore[no-untyped-call]
+
+
+class _Wkv(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, k_BTE: Tensor, v_BTE: Tensor, rate_E: Tensor, bonus_E: Tensor, mean_BE: Tensor, log_weight_BE: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        out_BTE, before, past = torch.empty_like(v_BTE), [], Average(mean_BE, log_weight_BE)
+        for place, chunk in segments(k_BTE.shape, k_BTE.device.type):
+            before.append(past)
+            k_BHCE, v_BHCE, out_BHCE = (in_chunks(part, place, chunk) for part in (k_BTE, v_BTE, out_BTE))
+            known_BHCE, past = _before_each_token(k_BHCE, v_BHCE, rate_E, past)
+            share_BHCE = (bonus_E + k_BHCE).sub_(known_BHCE.log_weight).sigmoid_()
+            torch.lerp(known_BHCE.mean, v_BHCE, share_BHCE, out=out_BHCE)
+        ctx.save_for_backward(k_BTE, v_BTE, rate_E, bonus_E, past.mean, *(part for each in before for part in each))
+        return out_BTE, *past
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_out_BTE: Tensor, of_mean_BE: Tensor, of_weight_BE: Tensor) -> tuple[Tensor, ...]:
+        k_BTE, v_BTE, rate_E, bonus_E, last_mean_BE, *before = ctx.saved_tensors
+        of_k_BTE, of_v_BTE, of_out_BTE = torch.empty_like(k_BTE), torch.empty_like(v_BTE), of_out_BTE.contiguous()
+        of_rate_E, of_bonus_E = torch.zeros_like(rate_E), torch.zeros_like(bonus_E)
+        # The second is what `sum of weights x (average - out)` would get: the logarithm of the weight gets `m g - q`.
+        behind_B2E = torch.stack([of_mean_BE, last_mean_BE * of_mean_BE - of_weight_BE], dim=1)
+        places = list(segments(k_BTE.shape, k_BTE.device.type))
+        for index, (place, chunk) in reversed(list(enumerate(places))):
+            k_BHCE, v_BHCE = (in_chunks(part, place, chunk) for part in (k_BTE, v_BTE))
+            past = Average(*before[2 * index : 2 * index + 2])
+            known_BHCE, _ = _before_each_token(k_BHCE, v_BHCE, rate_E, past)
+            known_BSE = Average(*(part.flatten(1, 2) for part in known_BHCE))
+            of_tokens = (k_BTE, v_BTE, of_k_BTE, of_v_BTE, of_out_BTE)
+            segment = _Segment([part[:, place] for part in of_tokens], known_BSE, chunk)
+            behind_B2E, of_rates_E, of_bonuses_E = _segment_back(segment, rate_E, bonus_E, behind_B2E)
+            of_rate_E += of_rates_E
+            of_bonus_E += of_bonuses_E
+        of_first_mean_BE = behind_B2E[:, 0]
+        of_first_weight_BE = before[0] * of_first_mean_BE - behind_B2E[:, 1]
+        return of_k_BTE, of_v_BTE, of_rate_E, of_bonus_E, of_first_mean_BE, of_first_weight_BE
+
+
+def _before_each_token(k_BHCE: Tensor, v_BHCE: Tensor, rate_E: Tensor, past: Average) -> tuple[Average, Average]:
+    """What stands before each token, `[B, H, C, E]`, and behind the last, `[B, E]`."""
+    chunk = k_BHCE.shape[2]
+    ages_C1 = torch.arange(chunk - 1, -1, -1, device=k_BHCE.device, dtype=k_BHCE.dtype)[:, None]
+    aged_BHCE = k_BHCE - ages_C1 * rate_E
+    weight_BHE = aged_BHCE.logsumexp(2)
+    mean_BHE = aged_BHCE.sub_(weight_BHE[:, :, None]).exp_().mul_(v_BHCE).sum(2)
+    heads_BHE, past = _walk(weight_BHE, mean_BHE, chunk * rate_E, past, dim=1)
+    known_BHCE, _ = _walk(k_BHCE, v_BHCE, rate_E, heads_BHE, dim=2)
+    return known_BHCE, past
+
+
+def _walk(k: Tensor, v: Tensor, rate_E: Tensor, past: Average, dim: int) -> tuple[Average, Average]:
+    """What stands before each of the tokens along `dim`, in which `past` has none, and behind the last."""
+    known = Average(torch.empty_like(v), torch.empty_like(k))
+    places = zip(*(part.unbind(dim) for part in (k, v, *known)), strict=True)
+    for k_one, v_one, mean_one, weight_one in places:
+        mean_one.copy_(past.mean)
+        weight_one.copy_(past.log_weight)
+        faded = weight_one - rate_E
+        past = Average(torch.lerp(mean_one, v_one, (k_one - faded).sigmoid_()), torch.logaddexp(faded, k_one))
+    return known, past
+
+
+class _Segment(NamedTuple):
+    """of_tokens: keys, values, their gradients, which are to be written, and those of the outputs, `[B, S, E]` each.
+
+    known: before each token. chunk: tokens of a chunk.
+    """
+
+    of_tokens: list[Tensor]
+    known: Average
+    chunk: int
+
+
+def _segment_back(
+    segment: _Segment, rate_E: Tensor, bonus_E: Tensor, behind_B2E: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """From both gradients behind a segment to those before it, `[B, 2, E]`, and what rates and bonuses get, `[E]`."""
+    k_BSE, v_BSE, of_k_BSE, of_v_BSE, of_out_BSE = segment.of_tokens
+    mean_BSE, log_weight_BSE = segment.known
+    own_BSE = (bonus_E + k_BSE).sub_(log_weight_BSE).sigmoid_()
+    direct_BSE = of_out_BSE * own_BSE
+    out_BSE = torch.lerp(mean_BSE, v_BSE, own_BSE)
+    kept_BSE = (log_weight_BSE - rate_E).sub_(k_BSE)
+    share_BSE = (-kept_BSE).sigmoid_()
+    kept_BSE.sigmoid_()
+    pulled_BSE = torch.sub(of_out_BSE, direct_BSE, out=own_BSE)
+    p_BSE, q_BSE, before_B2E = _behind_each_token(kept_BSE, pulled_BSE, out_BSE, behind_B2E, segment.chunk)
+    torch.addcmul(direct_BSE, share_BSE, p_BSE, out=of_v_BSE)
+    of_bonus_BSE = direct_BSE.mul_(torch.sub(v_BSE, out_BSE, out=out_BSE))
+    of_rate_BSE = kept_BSE.mul_(q_BSE - mean_BSE.mul_(p_BSE))
+    torch.addcmul(of_bonus_BSE, share_BSE, (v_BSE * p_BSE).sub_(q_BSE), out=of_k_BSE)
+    return before_B2E, of_rate_BSE.sum((0, 1)), of_bonus_BSE.sum((0, 1))
+
+
+def _behind_each_token(
+    kept_BSE: Tensor, pulled_BSE: Tensor, out_BSE: Tensor, behind_B2E: Tensor, chunk: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`g_(t-1) = pulled_t + kept_t g_t` from the end: both gradients behind each token, and before the first.
+
+    The second is pulled `out` times as much.
+    """
+    batch, length, channels = kept_BSE.shape
+    behind_BS2E = kept_BSE.new_empty(batch, length, 2, channels)
+    behind_BS2E[:, -1] = 0  # what stands behind the segment comes to it in the scan
+    behind_BS2E[:, :-1, 0] = pulled_BSE[:, 1:]
+    torch.mul(pulled_BSE[:, 1:], out_BSE[:, 1:], out=behind_BS2E[:, :-1, 1])
+    chunks = (batch, length // chunk, chunk, -1, channels)
+    passed_BHC2E = torch.empty_like(behind_BS2E).view(chunks)
+    scan_back(kept_BSE.view(chunks), behind_BS2E.view(chunks), behind_B2E, passed_BHC2E)
+    first_B2E = torch.stack([pulled_BSE[:, 0], pulled_BSE[:, 0] * out_BSE[:, 0]], dim=1)
+    return behind_BS2E[:, :, 0], behind_BS2E[:, :, 1], first_B2E + passed_BHC2E[:, 0, 0]

@@ -1,0 +1,99 @@
+"""What mixers with a diagonal state-space model share: their fields, its parameters, its state.
+
+Gu et al., 2022 (arXiv 2206.11893), with the names of the published parameters. A state of N real numbers is N / 2
+complex ones: the other half would be their conjugates, and adds the same again to the output.
+
+Legend: `E` channels (or heads), `N` complex numbers of a state.
+"""
+
+import math
+from abc import ABC
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import torch
+from pydantic import PositiveFloat, model_validator
+from torch import Tensor, nn
+
+from linnet.core.spec import Extent
+from linnet.layers.contract import MixerSpec
+from linnet.layers.state import State
+
+SUM_BYTES = 4
+START_RATE = 0.5
+"""How fast each number of a state fades at the start, in the time that steps are told in."""
+
+
+class DiagonalSpec(MixerSpec, ABC):
+    """`state` real numbers for each channel, an even number.
+
+    frequencies: those of the state at the start, S4D-Lin's or S4D-Inv's. discretisation: how a step follows from the
+    equation in continuous time, by zero-order hold or the bilinear rule. shortest_step, longest_step: between these the
+    channels' steps are spread at the start.
+    """
+
+    state: Extent = 64
+    frequencies: Literal["lin", "inv"] = "lin"
+    discretisation: Literal["zoh", "bilinear"] = "zoh"
+    shortest_step: PositiveFloat = 0.001
+    longest_step: PositiveFloat = 0.1
+
+    @model_validator(mode="after")
+    def _even_state_and_steps(self) -> Self:
+        if self.state % 2:
+            raise ValueError(f"state: {self.state}: must be even, as numbers of a state are pairs of conjugates")
+        if self.longest_step < self.shortest_step:
+            raise ValueError(f"longest_step: {self.longest_step}: must not be below shortest_step {self.shortest_step}")
+        return self
+
+    @property
+    def kernel_parameters(self) -> int:
+        """Of one channel, with what it passes on of its input."""
+        return 2 + 2 * self.state
+
+    @property
+    def kernel_kept(self) -> int:
+        """float32 numbers that forward keeps of one channel on the way from its parameters to a and c."""
+        return 1 + 7 * self.state if self.discretisation == "zoh" else 2 + 9 * self.state
+
+
+@dataclass
+class DiagonalState(State):
+    """Real and imaginary parts of the states, `[B, ..., N, 2]`, float32 or wider."""
+
+    hidden: Tensor
+
+
+class DiagonalKernel(nn.Module):
+    """The parameters of a diagonal state-space model, and what one step multiplies by."""
+
+    def __init__(self, spec: DiagonalSpec, channels: int) -> None:
+        super().__init__()
+        self.spec = spec
+        pairs = spec.state // 2
+        self.log_dt = nn.Parameter(torch.empty(channels))
+        self.log_A_real = nn.Parameter(torch.empty(channels, pairs))
+        self.A_imag = nn.Parameter(torch.empty(channels, pairs))
+        self.C = nn.Parameter(torch.empty(channels, pairs, 2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Steps spread evenly in their logarithm; one rate, the frequencies of S4D-Lin or S4D-Inv (eqs. 8 and 9)."""
+        spec, order_N = self.spec, torch.arange(self.A_imag.shape[1])
+        lin_N, inv_N = math.pi * order_N, spec.state / math.pi * (spec.state / (2 * order_N + 1) - 1)
+        nn.init.uniform_(self.log_dt, math.log(spec.shortest_step), math.log(spec.longest_step))
+        nn.init.constant_(self.log_A_real, math.log(START_RATE))
+        nn.init.normal_(self.C, std=0.5**0.5)
+        with torch.no_grad():
+            self.A_imag.copy_(lin_N if spec.frequencies == "lin" else inv_N)
+
+    def forward(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """a and c of `ops.diagonal_ssm`, complex `[E, N]` each; in `dtype`, float32 or wider."""
+        step_E1 = self.log_dt.to(dtype).exp()[:, None]
+        rate_EN = torch.complex(-self.log_A_real.to(dtype).exp(), self.A_imag.to(dtype))
+        c_EN = 2 * torch.view_as_complex(self.C.to(dtype))
+        if self.spec.discretisation == "zoh":
+            faded_EN = rate_EN * step_E1
+            return faded_EN.exp(), c_EN * (faded_EN.expm1() / rate_EN)  # expm1 keeps the digits of short steps
+        half_EN = 0.5 * step_E1 * rate_EN
+        return (1 + half_EN) / (1 - half_EN), c_EN * (step_E1 / (1 - half_EN))

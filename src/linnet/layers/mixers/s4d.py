@@ -1,0 +1,92 @@
+"""S4D: a diagonal state-space model for each channel (Gu et al., 2022, arXiv 2206.11893).
+
+`y_t = glu(W gelu(ssm(x)_t) + b)`, the block of the published `s4d.py`, with the names of its parameters.
+
+Legend: `B` batch, `T` tokens of the chunk, `D` width, `N` complex numbers of a channel's state.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from linnet.layers.contract import Mixer, Place, Traits
+from linnet.layers.diagonal_ssm import SUM_BYTES, DiagonalKernel, DiagonalSpec, DiagonalState
+from linnet.layers.retention import FULL, Retention
+from linnet.layers.state import State
+from linnet.layers.view import View
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.linear import FusedLinear
+from linnet.ops.diagonal_ssm import diagonal_ssm, diagonal_ssm_flops, diagonal_ssm_kept, diagonal_ssm_reference
+
+
+class S4dSpec(DiagonalSpec):
+    """See `DiagonalSpec`."""
+
+    kind: Literal["s4d"] = "s4d"
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """As published, with fewer numbers; S4D-Inv by the bilinear rule with long steps, one pair for each channel."""
+        other = cls(state=2, frequencies="inv", discretisation="bilinear", shortest_step=0.1, longest_step=0.5)
+        return [cls(state=6), other]
+
+    def build(self, place: Place) -> "S4d":
+        """Build the module."""
+        return S4d(self, place.width)
+
+    def cost(self, place: Place) -> Cost:
+        """The state-space model and the map to values and gates; `state` numbers of a channel as state."""
+        width, pairs = place.width, self.state // 2
+        ssm = Cost(
+            parameters=width * self.kernel_parameters,
+            flops_by_length=(partial(diagonal_ssm_flops, channels=width, state=pairs),),
+            state_fixed_bytes=SUM_BYTES * width * self.state,
+            kept_by_shape=(partial(self._kept, width),),
+        )
+        return ssm + linear_cost(width, 2 * width, True)
+
+    def _kept(self, width: int, sequences: int, tokens: int) -> int:
+        """Of a token what is read, what the model gives, its gelu, values and gates; states between; coefficients."""
+        return sequences * width * (5 * tokens + diagonal_ssm_kept(tokens, self.state)) + width * self.kernel_kept
+
+
+class S4d(Mixer):
+    """A diagonal state-space model for each channel, behind it a GeLU and a gated map between channels."""
+
+    traits = Traits(constant_state=True)
+    references: ClassVar[Mapping[str, Callable[..., Any]]] = {"ssm": diagonal_ssm_reference}
+
+    def __init__(self, spec: S4dSpec, d_model: int) -> None:
+        super().__init__()
+        self.kernel = DiagonalKernel(spec, d_model)
+        self.D = nn.Parameter(torch.randn(d_model))
+        self.ssm = diagonal_ssm
+        self.output_linear = FusedLinear(d_model, [d_model] * 2, bias=True)
+
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+    ) -> DiagonalState:
+        """Of nothing."""
+        wide = torch.promote_types(dtype, torch.float32)
+        return DiagonalState(torch.zeros(batch, *self.kernel.C.shape, device=device, dtype=wide))
+
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """Rows at any positions, which it does not know; no padding."""
+        return view.padding is None
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`."""
+        assert state is None or isinstance(state, DiagonalState)
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            wide = torch.promote_types(x_BTD.dtype, torch.float32)
+            a_DN, c_DN = self.kernel(wide)
+            hidden_BDN = None if state is None else torch.view_as_complex(state.hidden)
+            y_BDT, hidden_BDN = self.ssm(x_BTD.to(wide).transpose(1, 2), a_DN, c_DN, self.D.to(wide), hidden_BDN)
+            if state is not None:
+                state.hidden = torch.view_as_real(hidden_BDN.detach())
+        seen_BTD = F.gelu(y_BDT.transpose(1, 2).to(x_BTD.dtype))
+        return F.glu(self.output_linear(seen_BTD), dim=-1)

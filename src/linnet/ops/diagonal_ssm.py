@@ -1,0 +1,255 @@
+"""A state-space model with a diagonal matrix, for each channel by itself (Gu et al., 2022, arXiv 2206.11893).
+
+    h_t = a h_(t-1) + x_t,   y_t = Re(c . h_t) + d x_t      (eq. 2, discrete, with the input's factors in c)
+
+a, c and h are N complex numbers. `diagonal_ssm_reference` is this recurrence; the outputs are also a convolution of the
+inputs with the kernel `K_l = Re(c . a^l)` (eq. 3), which `diagonal_ssm` does in chunks, all side by side: within a
+chunk as a product with a Toeplitz matrix of the kernel, from chunk to chunk by the states. Unlike Fourier transforms of
+the whole sequence that is linear in the length, and follows a state as it begins without one. Powers of a are products
+of repeated squares; nothing is divided by them, so nothing overflows. Forward keeps the inputs and the state before
+each chunk; backward makes the matrices again.
+
+Legend: `B` batch, `E` channels, `T` tokens, `N` complex numbers of a state, `S` its real numbers, 2 N, `H` chunks,
+`C` tokens of one, `R` chunks of all rows, `P` powers.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.autograd.function import once_differentiable
+
+from linnet.ops.segments import places_of, segment_length
+
+CHUNK = 64
+"""Tokens of a chunk."""
+
+LONGER = 4
+"""How much longer segments are than elsewhere: all matrices are read anew for each."""
+
+
+def diagonal_ssm_reference(
+    x_BET: Tensor, a_EN: Tensor, c_EN: Tensor, d_E: Tensor, h_BEN: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The definition, step by step: `[B, E, T]`, and the state `[B, E, N]` behind the last token.
+
+    a_EN, c_EN, h_BEN: complex. h_BEN: the state before the first token, if not 0.
+    """
+    h_BEN = _begun(h_BEN, x_BET, a_EN)
+    outs = []
+    for x_BE in x_BET.unbind(2):
+        h_BEN = a_EN * h_BEN + x_BE[..., None]
+        outs.append((c_EN * h_BEN).real.sum(-1) + d_E * x_BE)
+    return torch.stack(outs, dim=2), h_BEN
+
+
+def diagonal_ssm(
+    x_BET: Tensor, a_EN: Tensor, c_EN: Tensor, d_E: Tensor, h_BEN: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same, fast: in time and memory linear in the length, parallel over it. Differentiable once."""
+    if x_BET.shape[2] == 1:
+        return diagonal_ssm_reference(x_BET, a_EN, c_EN, d_E, h_BEN)
+    out_BET, end_BEN = _as_it_is(x_BET, a_EN, c_EN, d_E, _begun(h_BEN, x_BET, a_EN))
+    return out_BET, end_BEN
+
+
+def _begun(h_BEN: Tensor | None, x_BET: Tensor, a_EN: Tensor) -> Tensor:
+    """The state before the first token."""
+    return a_EN.new_zeros(len(x_BET), *a_EN.shape) if h_BEN is None else h_BEN
+
+
+@_disable_dynamo  # `torch.compiler.disable` imports the whole compiler, a second, wherever this file is read
+def _as_it_is(*inputs: Tensor) -> Any:
+    """Also in a compiled model: its loop over chunks would be another graph for every length."""
+    return _DiagonalSsm.apply(*inputs)  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class _Matrices:
+    """What a chunk is multiplied by, or the gradients of that.
+
+    near_ECC: from its inputs to its outputs (source, reader). read_ECS: from the state before it to its outputs.
+    feed_ECS: from its inputs to the state behind it. a_EPN: powers of a, the last is what stays of the state before it.
+    """
+
+    near_ECC: Tensor
+    read_ECS: Tensor
+    feed_ECS: Tensor
+    a_EPN: Tensor
+
+    @classmethod
+    def of(cls, chunk: int, a_EN: Tensor, c_EN: Tensor, d_E: Tensor) -> Self:
+        """Of a chunk of so many tokens."""
+        a_EPN = _powers(a_EN, chunk + 1)
+        seen_EPN = a_EPN * c_EN[:, None]
+        kernel_EC = seen_EPN[:, :chunk].real.sum(-1)
+        kernel_EC[:, 0] += d_E
+        seen_EPN.imag.neg_()  # Re(u v) is the scalar product of conj(u) and v
+        return cls(_toeplitz(kernel_EC), _real(seen_EPN)[:, 1:], _real(a_EPN[:, :chunk].flip(1)), a_EPN)
+
+    def zeros(self) -> "_Matrices":
+        """Where gradients are added up."""
+        return _Matrices(*map(torch.zeros_like, (self.near_ECC, self.read_ECS, self.feed_ECS, self.a_EPN)))
+
+    def of_chunk(self, tokens: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Views of those of a chunk of fewer tokens; of the powers the last alone, `[E, N]`."""
+        feed_ECS = self.feed_ECS[:, self.feed_ECS.shape[1] - tokens :]
+        return self.near_ECC[:, :tokens, :tokens], self.read_ECS[:, :tokens], feed_ECS, self.a_EPN[:, tokens]
+
+
+class _DiagonalSsm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x_BET: Tensor, a_EN: Tensor, c_EN: Tensor, d_E: Tensor, h_BEN: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        out_BET, starts = torch.empty_like(x_BET), []
+        matrices = _Matrices.of(chunk_of(x_BET.shape[2]), a_EN, c_EN, d_E)
+        for place, chunk in _places(x_BET):
+            near_ECC, read_ECS, feed_ECS, share_EN = matrices.of_chunk(chunk)
+            x_ERC = _chunks(x_BET[:, :, place], chunk)
+            before_EBHN, h_BEN = _carried(_states(torch.bmm(x_ERC, feed_ECS), len(x_BET)), share_EN, h_BEN)
+            starts.append(_real(before_EBHN).flatten(1, 2))
+            out_ERC = torch.baddbmm(torch.bmm(starts[-1], read_ECS.mT), x_ERC, near_ECC)
+            _put(out_BET[:, :, place], out_ERC)
+        ctx.save_for_backward(x_BET, a_EN, c_EN, d_E, *starts)
+        return out_BET, h_BEN
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_y_BET: Tensor, of_h_BEN: Tensor) -> tuple[Tensor, ...]:
+        x_BET, a_EN, c_EN, d_E, *starts = ctx.saved_tensors
+        of_x_BET, matrices = torch.empty_like(x_BET), _Matrices.of(chunk_of(x_BET.shape[2]), a_EN, c_EN, d_E)
+        found = matrices.zeros()
+        for (place, chunk), before_ERS in reversed(list(zip(_places(x_BET), starts, strict=True))):
+            near_ECC, read_ECS, feed_ECS, share_EN = matrices.of_chunk(chunk)
+            x_ERC, of_y_ERC = (_chunks(part[:, :, place], chunk) for part in (x_BET, of_y_BET))
+            of_before_EBHN = _states(torch.bmm(of_y_ERC, read_ECS), len(x_BET))
+            of_added_EBHN, of_h_BEN = _carried_back(of_before_EBHN, share_EN, of_h_BEN)
+            of_added_ERS = _real(of_added_EBHN).flatten(1, 2)
+            of_x_ERC = torch.baddbmm(torch.bmm(of_added_ERS, feed_ECS.mT), of_y_ERC, near_ECC.mT)
+            _put(of_x_BET[:, :, place], of_x_ERC)
+            of_near_ECC, of_read_ECS, of_feed_ECS, of_share_EN = found.of_chunk(chunk)
+            of_near_ECC += x_ERC.mT @ of_y_ERC
+            of_read_ECS += of_y_ERC.mT @ before_ERS
+            of_feed_ECS += x_ERC.mT @ of_added_ERS
+            of_share_EN += (_complex(before_ERS).conj() * _complex(of_added_ERS)).sum(1)
+        return of_x_BET, *_of_coefficients(matrices.a_EPN, c_EN, found), of_h_BEN
+
+
+def _of_coefficients(a_EPN: Tensor, c_EN: Tensor, of: _Matrices) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of a, c and d from those of the matrices."""
+    of_kernel_EC, of_powers_EPN = _of_toeplitz(of.near_ECC), of.a_EPN
+    of_seen_EPN = F.pad(_complex(of.read_ECS).conj(), (0, 0, 1, 0))
+    of_seen_EPN[:, :-1] += of_kernel_EC[..., None]
+    of_powers_EPN[:, :-1] += _complex(of.feed_ECS).flip(1)
+    of_powers_EPN += of_seen_EPN * c_EN[:, None].conj()
+    of_c_EN = (of_seen_EPN * a_EPN.conj()).sum(1)
+    order_P1 = torch.arange(1, a_EPN.shape[1], device=a_EPN.device, dtype=of_kernel_EC.dtype)[:, None]
+    of_a_EN = (of_powers_EPN[:, 1:] * a_EPN[:, :-1].conj() * order_P1).sum(1)  # a^p grows by p a^(p - 1)
+    return of_a_EN, of_c_EN, of_kernel_EC[:, 0]
+
+
+def chunk_of(tokens: int) -> int:
+    """Tokens of a chunk."""
+    return min(CHUNK, tokens)
+
+
+def _places(x_BET: Tensor) -> list[tuple[slice, int]]:
+    """Of segments in whole chunks, and of the tokens behind; and how many tokens a chunk has there."""
+    batch, channels, length = x_BET.shape
+    whole = length // CHUNK * CHUNK
+    segment = segment_length(batch, -(-channels // LONGER), CHUNK, x_BET.device.type)
+    segments = [(place, CHUNK) for place in places_of(whole, segment)]
+    return segments + [(slice(whole, length), length - whole)] * (whole < length)
+
+
+def _powers(a_EN: Tensor, count: int) -> Tensor:
+    """`a^0` to `a^(count - 1)`, `[E, P, N]`, from repeated squares."""
+    a_EPN = a_EN.new_empty(a_EN.shape[0], count, a_EN.shape[1])
+    a_EPN[:, 0] = 1
+    square_E1N, known = a_EN[:, None], 1
+    while known < count:
+        more = min(known, count - known)
+        torch.mul(a_EPN[:, :more], square_E1N, out=a_EPN[:, known : known + more])
+        square_E1N, known = square_E1N * square_E1N, known + more
+    return a_EPN
+
+
+def _toeplitz(kernel_EC: Tensor) -> Tensor:
+    """What a reader takes of a source, `[E, C, C]`: the kernel at their distance, 0 of later sources."""
+    chunk = kernel_EC.shape[1]
+    return F.pad(kernel_EC, (chunk - 1, 0)).unfold(1, chunk, 1).flip(1)
+
+
+def _of_toeplitz(of_ECC: Tensor) -> Tensor:
+    """The kernel's gradient `[E, C]`: sums over diagonals, which are columns where each row is a place further left."""
+    chunk = of_ECC.shape[1]
+    skewed = F.pad(of_ECC.flip(1), (0, chunk)).flatten(1)[:, :-chunk].view(len(of_ECC), chunk, -1)
+    return skewed[:, :, chunk - 1 :].sum(1)
+
+
+def _chunks(x_BET: Tensor, chunk: int) -> Tensor:
+    """`[B, E, H C] -> [E, B H, C]`."""
+    return x_BET.transpose(0, 1).reshape(x_BET.shape[1], -1, chunk)
+
+
+def _put(out_BET: Tensor, out_ERC: Tensor) -> None:
+    """The other way round, into its place."""
+    out_BET.transpose(0, 1).copy_(out_ERC.view(out_BET.shape[1], len(out_BET), -1))
+
+
+def _states(x_ERS: Tensor, batch: int) -> Tensor:
+    """`[E, B H, S] ->` complex `[E, B, H, N]`."""
+    return torch.unflatten(_complex(x_ERS), 1, (batch, -1))
+
+
+def _carried(added_EBHN: Tensor, share_EN: Tensor, h_BEN: Tensor) -> tuple[Tensor, Tensor]:
+    """The state before each chunk, and behind the last, `[B, E, N]`."""
+    before_EBHN, h_EBN = torch.empty_like(added_EBHN), h_BEN.transpose(0, 1)
+    for place, added_EBN in enumerate(added_EBHN.unbind(2)):
+        before_EBHN[:, :, place] = h_EBN
+        h_EBN = torch.addcmul(added_EBN, share_EN[:, None], h_EBN)
+    return before_EBHN, h_EBN.transpose(0, 1).contiguous()
+
+
+def _carried_back(of_before_EBHN: Tensor, share_EN: Tensor, of_h_BEN: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of what each chunk adds, and of the state before the first, from those of all others."""
+    of_added_EBHN, of_h_EBN = torch.empty_like(of_before_EBHN), of_h_BEN.transpose(0, 1)
+    share_E1N = share_EN[:, None].conj().resolve_conj()
+    for place in reversed(range(of_before_EBHN.shape[2])):
+        of_added_EBHN[:, :, place] = of_h_EBN
+        of_h_EBN = torch.addcmul(of_before_EBHN[:, :, place], share_E1N, of_h_EBN)
+    return of_added_EBHN, of_h_EBN.transpose(0, 1).contiguous()
+
+
+def _real(x: Tensor) -> Tensor:
+    """Complex `[..., N] -> [..., 2 N]`."""
+    return torch.view_as_real(x).flatten(-2)
+
+
+def _complex(x: Tensor) -> Tensor:
+    """`[..., 2 N] ->` complex `[..., N]`."""
+    return torch.view_as_complex(torch.unflatten(x, -1, (-1, 2)))
+
+
+def diagonal_ssm_flops(tokens: int, channels: int, state: int) -> int:
+    """FLOPs of `diagonal_ssm` for one sequence, with `state` complex numbers for each channel.
+
+    2 per multiply-add of its matrix products; a token by itself has none.
+    """
+    if tokens == 1:
+        return 0
+    behind = tokens % CHUNK
+    whole = tokens - behind
+    return 2 * channels * (whole * (CHUNK + 4 * state) + behind * (behind + 4 * state))
+
+
+def diagonal_ssm_kept(tokens: int, state: int) -> int:
+    """Numbers that `diagonal_ssm` keeps of a channel of one sequence beside its inputs: states before each chunk.
+
+    state: real numbers of one.
+    """
+    return 0 if tokens == 1 else -(-tokens // CHUNK) * state

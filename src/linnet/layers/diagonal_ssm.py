@@ -14,6 +14,7 @@ from typing import Literal, Self
 import torch
 from pydantic import PositiveFloat, model_validator
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from linnet.core.spec import Extent
 from linnet.layers.contract import MixerSpec
@@ -87,6 +88,7 @@ class DiagonalKernel(nn.Module):
         with torch.no_grad():
             self.A_imag.copy_(lin_N if spec.frequencies == "lin" else inv_N)
 
+    @_disable_dynamo  # compiled models have no complex numbers, and take long to find out
     def forward(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """a and c of `ops.diagonal_ssm`, complex `[E, N]` each; in `dtype`, float32 or wider."""
         step_E1 = self.log_dt.to(dtype).exp()[:, None]

@@ -1,6 +1,7 @@
 """S4D: a diagonal state-space model for each channel (Gu et al., 2022, arXiv 2206.11893).
 
-`y_t = glu(W gelu(ssm(x)_t) + b)`, the block of the published `s4d.py`, with the names of its parameters.
+`y_t = glu(W gelu(ssm(x)_t) + b)`, the block of the published `s4d.py`, with the names of its kernel's parameters;
+its map is two, so that what is behind a residual branch is linear in the one to values.
 
 Legend: `B` batch, `T` tokens of the chunk, `D` width, `N` complex numbers of a channel's state.
 """
@@ -19,7 +20,7 @@ from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import State
 from linnet.layers.view import View
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.linear import FusedLinear
+from linnet.nn.linear import Linear
 from linnet.ops.diagonal_ssm import diagonal_ssm, diagonal_ssm_flops, diagonal_ssm_kept, diagonal_ssm_reference
 
 
@@ -39,7 +40,7 @@ class S4dSpec(DiagonalSpec):
         return S4d(self, place.width)
 
     def cost(self, place: Place) -> Cost:
-        """The state-space model and the map to values and gates; `state` numbers of a channel as state."""
+        """The state-space model and the maps to values and gates; `state` numbers of a channel as state."""
         width, pairs = place.width, self.state // 2
         ssm = Cost(
             parameters=width * self.kernel_parameters,
@@ -47,7 +48,7 @@ class S4dSpec(DiagonalSpec):
             state_fixed_bytes=SUM_BYTES * width * self.state,
             kept_by_shape=(partial(self._kept, width),),
         )
-        return ssm + linear_cost(width, 2 * width, True)
+        return ssm + linear_cost(width, width, True).repeated(2)
 
     def _kept(self, width: int, sequences: int, tokens: int) -> int:
         """Of a token what is read, what the model gives, its gelu, values and gates; states between; coefficients."""
@@ -65,7 +66,8 @@ class S4d(Mixer):
         self.kernel = DiagonalKernel(spec, d_model)
         self.D = nn.Parameter(torch.randn(d_model))
         self.ssm = diagonal_ssm
-        self.output_linear = FusedLinear(d_model, [d_model] * 2, bias=True)
+        self.gate_linear = Linear(d_model, d_model, bias=True)
+        self.value_linear = Linear(d_model, d_model, bias=True)
 
     def initial_state(
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
@@ -89,4 +91,5 @@ class S4d(Mixer):
             if state is not None:
                 state.hidden = torch.view_as_real(hidden_BDN.detach())
         seen_BTD = F.gelu(y_BDT.transpose(1, 2).to(x_BTD.dtype))
-        return F.glu(self.output_linear(seen_BTD), dim=-1)
+        out_BTD: Tensor = self.value_linear(seen_BTD) * self.gate_linear(seen_BTD).sigmoid()
+        return out_BTD

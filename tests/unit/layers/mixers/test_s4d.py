@@ -44,7 +44,7 @@ def test_it_is_the_published_block(discretisation: str, frequencies: str):
     for x_BD in x_BTD.unbind(1):
         h_BDM = kept_DM * h_BDM + taken_DM * x_BD[..., None]
         y_BD = F.gelu((c_DM * h_BDM).sum(-1).real + mixer.D * x_BD)
-        value_BD, gate_BD = (mixer.output_linear.weight @ y_BD.T + mixer.output_linear.bias[:, None]).T.chunk(2, dim=1)
+        value_BD, gate_BD = (y_BD @ part.weight.T + part.bias for part in (mixer.value_linear, mixer.gate_linear))
         outs.append(value_BD * gate_BD.sigmoid())
     expected_BTD, upstream = torch.stack(outs, dim=1), torch.randn(2, LENGTH, WIDTH, dtype=torch.float64)
     wanted = (x_BTD, *mixer.parameters())

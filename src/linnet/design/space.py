@@ -173,10 +173,13 @@ def _check_together(described: Sequence[BlockSpec], common: ModelSpec, origin: s
     except ValueError as error:
         _, _, problem = str(error).partition("].")
         raise UserError(f"{origin}: block.{problem}; blocks of a space must fit each other") from None
-    leaving = [block.mixer for block in described if block.mixer.leaves(block.width or common.d_model)]
-    if len({mixer.needs_left for mixer in leaving}) > 1:
-        fields = " and ".join(leaving[0].leaves(common.d_model))
-        raise UserError(f"{origin}: block.mixer.{fields}: learned in some choices and fixed in others; choose one")
+    needed: dict[str, set[bool]] = {}
+    for block in described:
+        for field in block.mixer.leaves(block.width or common.d_model):
+            needed.setdefault(field, set()).add(block.mixer.needs_left)
+    for field, ways in needed.items():
+        if len(ways) > 1:
+            raise UserError(f"{origin}: block.mixer.{field}: learned in some choices and fixed in others; choose one")
 
 
 def _check_fields(spec: SpaceSpec, origin: str) -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from linnet.layers.contract import Place
+from linnet.layers.contract import Place, SublayerSpec
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.cost import Cost, linear_cost
 from linnet.ops.bfloat16_linear import can_pack
@@ -117,17 +117,16 @@ def model_cost(spec: ModelSpec) -> ModelCost:
 
 
 def _cost_of_left(spec: ModelSpec) -> Cost:
-    """What the first layer that leaves values for later ones keeps of them, where the gradients of one need them."""
-    leaving = [
-        (part, block.width or spec.d_model)
-        for block in spec.blocks
-        for part in (block.mixer, block.feed_forward)
-        if part is not None and part.leaves(block.width or spec.d_model)
-    ]
-    if not any(part.needs_left for part, _ in leaving):
-        return Cost()
-    first, width = leaving[0]
-    return first.cost_of_left(Place(width, spec.context_length))
+    """What the first layer that leaves values of a name keeps of them, where the gradients of a later one need them."""
+    leaving: dict[str, list[tuple[SublayerSpec, int]]] = {}
+    for block in spec.blocks:
+        width = block.width or spec.d_model
+        for part in filter(None, (block.mixer, block.feed_forward)):
+            for field in part.leaves(width):
+                leaving.setdefault(field, []).append((part, width))
+    needed = (parts for parts in leaving.values() if any(part.needs_left for part, _ in parts))
+    firsts = (parts[0] for parts in needed)
+    return sum((first.cost_of_left(Place(width, spec.context_length)) for first, width in firsts), Cost())
 
 
 def block_cost(block: BlockSpec, spec: ModelSpec, first: int = 0) -> Cost:

@@ -118,7 +118,7 @@ def _cut(rule: Rule, chunk: int, given: Sequence[Tensor]) -> tuple[list[Tensor],
     """What is of tokens as chunks, and what is of heads beside them, `[M, R, 1, 1, ...]`."""
     count, heads = len(rule.fills), given[0].shape[1]
     of_tokens = [_chunked(x, heads, chunk, fill) for x, fill in zip(given[:count], rule.fills, strict=True)]
-    return of_tokens, [x.unflatten(0, (heads, -1))[:, :, None, None] for x in given[count:]]
+    return of_tokens, [torch.unflatten(x, 0, (heads, -1))[:, :, None, None] for x in given[count:]]
 
 
 def _chunked(x_BNTK: Tensor, heads: int, chunk: int, fill: float = 0.0) -> Tensor:

@@ -288,6 +288,20 @@ KEPT_FOR_A_LATER_LAYER = ModelSpec.parse(
     },
     "first values",
 )
+KEPT_UNDER_TWO_NAMES = ModelSpec.parse(
+    {
+        "vocab_size": VOCABULARY,
+        "d_model": 24,
+        "context_length": CONTEXT,
+        "blocks": [
+            {"mixer": {"kind": "rwkv7", "heads": 2}},
+            {"mixer": FIXED_SHARES},
+            {"mixer": {"kind": "rwkv7", "heads": 2}},
+            {"mixer": {**FIXED_SHARES, "value_residual": {"learned": True}}},
+        ],
+    },
+    "first values of two kinds",
+)
 KEPT_BY_A_POST_NORM = ModelSpec.parse(
     {
         "vocab_size": VOCABULARY,
@@ -304,6 +318,7 @@ KEPT_BY_A_POST_NORM = ModelSpec.parse(
 @given(descriptions(), st.integers(2, 4), st.integers(5, CONTEXT))
 @example(KEPT_BY_A_POST_NORM, 2, 5)
 @example(KEPT_FOR_A_LATER_LAYER, 2, 5)
+@example(KEPT_UNDER_TWO_NAMES, 2, 5)
 def test_any_description_predicts_what_training_keeps(spec: ModelSpec, sequences: int, tokens: int):
     """Of a single sequence less is copied."""
     tokens_BT = torch.randint(VOCABULARY, (sequences, tokens))

@@ -169,6 +169,14 @@ def test_a_space_without_feed_forwards_needs_no_ratio_and_one_with_some_has_it(s
     assert len(mixed.plain) == 3
 
 
+def test_first_values_of_two_kinds_are_judged_apart(small_space):
+    """Attention's with fixed shares; RWKV-7's, whose shares are always learned."""
+    fixed = {"kind": "attention", "heads": 2, "head_dim": 4, "value_residual": {"learned": False}}
+    mixers = [fixed, {"kind": "rwkv7", "heads": 2, "head_dim": 4}]
+    space: Space = small_space(block={"mixer": mixers, "width": 8, "repeat": 1, "ratio": 1})
+    assert {block.mixer.kind for block in space.described} == {"attention", "rwkv7"}
+
+
 def test_no_such_space(tmp_path):
     with pytest.raises(
         UserError, match=r"nowhere.yaml: no such file, and no space of that name; spaces: hybrid, merino, mixed"

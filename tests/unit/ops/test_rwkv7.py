@@ -100,6 +100,13 @@ def test_no_logit_and_no_size_overflows(logit: float, size: float):
         torch.testing.assert_close(rough.double(), exact, rtol=1e-3, atol=2e-4 * max(1.0, exact.abs().max().item()))
 
 
+def test_factors_within_a_chunk_leave_room_for_large_reads():
+    """Counted from a chunk's end instead of its middle they would reach e^19, and 1e32 times that is too much."""
+    r, w, *others = inputs(96, torch.float32)
+    out_BNTV, _ = rwkv7(1e32 * r, w + 40.0, *others)
+    torch.testing.assert_close(out_BNTV * 1e-32, rwkv7_reference(r, w + 40.0, *others)[0])
+
+
 def test_what_fades_fastest_keeps_its_digits():
     """Factors counted from the middle of a chunk reach e^10 there; what they make is as exact as step by step."""
     tensors = inputs(96, torch.float32)

@@ -23,6 +23,7 @@ from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
+from linnet.layers.token_shift import LastTokenState, layers_left, rising
 from linnet.layers.view import View
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import Linear
@@ -130,10 +131,9 @@ def _rank(factor: float, d_model: int) -> int:
 
 
 @dataclass
-class Rwkv7State(State):
-    """The last token `[B, D]`, and the matrices `[B, N, K, K]`, keys as rows, float32 or wider."""
+class Rwkv7State(LastTokenState):
+    """And the matrices `[B, N, K, K]`, keys as rows, float32 or wider."""
 
-    last: Tensor
     matrices: Tensor
 
 
@@ -184,10 +184,10 @@ class Rwkv7(Mixer):
 
     def reset_parameters(self, place: Place) -> None:
         """As in the authors' training code, by the number of the layer; all but the map behind the heads."""
-        earlier, bound = 1 - place.index / place.layers, place.width**-0.5
-        powers_S1 = earlier * torch.tensor(list(MIXES.values()))[:, None]
+        powers_S1 = layers_left(place) * torch.tensor(list(MIXES.values()))[:, None]
         with torch.no_grad():
-            self.shares.copy_(1 - (torch.arange(place.width) / place.width) ** powers_S1)
+            self.shares.copy_(1 - rising(place.width)[0] ** powers_S1)
+        bound = place.width**-0.5
         for linear, scale in ((self.receptance, 0.5), (self.key, 0.05), (self.value, 0.5)):
             nn.init.uniform_(linear.weight, -scale * bound, scale * bound)
         nn.init.constant_(self.mixed, 1.02)

@@ -37,8 +37,9 @@ def token_mixes(x_BTD: Tensor, shares: Sequence[Tensor], state: KeepsLast | None
 
 
 def token_shift_cost(channels: int, shares: int) -> Cost:
-    """Shares; the last token as state; for backward the tokens, and each mix, which a map reads."""
-    return Cost(parameters=channels * shares, state_elements=channels, kept_per_token=channels * (1 + shares))
+    """Shares; the last token as state; for backward what is before the first, the tokens, and each mix."""
+    kept = Cost(kept_per_sequence=channels, kept_per_token=channels * (1 + shares))
+    return kept + Cost(parameters=channels * shares, state_elements=channels)
 
 
 class _Mixes(torch.autograd.Function):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
@@ -67,6 +68,20 @@ class GroupedRmsNorm(nn.Module):
             return rms_norm(x, weight, self.eps)
         parts = zip(x.chunk(self.groups, dim=-1), weight.chunk(self.groups), strict=True)
         return torch.cat([rms_norm(part, gain, self.eps) for part, gain in parts], dim=-1)
+
+
+class HeadLayerNorm(nn.Module):
+    """Layer normalisation of each head by itself, a gain for each channel of all, in the precision of what it reads."""
+
+    def __init__(self, heads: int, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(heads * width))
+        self.eps = eps
+
+    def forward(self, x_BTNV: Tensor) -> Tensor:
+        """`[B, T, N, V] -> [B, T, N V]`, heads of `width` V."""
+        normed_BTNV = F.layer_norm(x_BTNV, x_BTNV.shape[-1:], eps=self.eps)
+        return normed_BTNV.flatten(2) * self.weight.to(x_BTNV.dtype)
 
 
 class BlockNormSpec(NormSpec):

@@ -1,0 +1,169 @@
+"""The mLSTM of xLSTM: a matrix memory with exponential gates (Beck et al., 2024, arXiv 2405.04517, section 2.3).
+
+As in xLSTM 7B (Beck et al., 2025, arXiv 2503.13427): no convolution, logits of the gates below a soft cap, a norm for
+each head and a gate for the output.
+
+Legend: `B` batch, `T` tokens of the chunk, `D` model width, `N` heads, `K` width of queries and keys, `V` width of
+values, `U` = V + 1: values and the normaliser.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor, nn
+
+from linnet.core.spec import Extent
+from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.retention import FULL, Retention
+from linnet.layers.state import State
+from linnet.layers.view import View
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.norms import HeadLayerNorm
+from linnet.ops.mlstm import mlstm, mlstm_flops, mlstm_reference, segments_of
+from linnet.ops.soft_cap import soft_capped
+
+STATE_BYTES = 4
+INPUT_BIAS = -10.0
+FORGET_BIASES = 3.0, 6.0
+"""Between what the biases of the forget gates start, first head to last."""
+
+
+class MlstmSpec(MixerSpec):
+    """`heads` heads. value_dim: width of a head's values (null: the width over `heads`). head_dim: of its queries and
+    keys (null: half of the values', as published).
+
+    gate_cap: bound of the gates' logits (null: none). eps: of the norm behind the heads.
+    """
+
+    kind: Literal["mlstm"] = "mlstm"
+    heads: Extent
+    head_dim: Extent | None = None
+    value_dim: Extent | None = None
+    gate_cap: PositiveFloat | None = 15.0
+    eps: PositiveFloat = 1e-6
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """As published, but for a larger `eps`: so narrow heads blow roundings up; widths of its own, without a cap."""
+        return [cls(heads=2, eps=1e-3), cls(heads=3, head_dim=5, value_dim=4, gate_cap=None, eps=1e-2)]
+
+    def check(self, width: int) -> None:
+        """Heads must divide the width, and leave queries and keys a width, unless the widths are given."""
+        if self.value_dim is None and width % self.heads:
+            raise ValueError(f"heads: {self.heads}: must divide the width {width}, or value_dim must be given")
+        if self.widths(width)[0] == 0:
+            raise ValueError(
+                f"head_dim: null: half of values of width {self.widths(width)[1]} is nothing; give a number"
+            )
+
+    def widths(self, d_model: int) -> tuple[int, int]:
+        """Of a key and of a value."""
+        value = self.value_dim or d_model // self.heads
+        return self.head_dim or value // 2, value
+
+    def build(self, place: Place) -> "Mlstm":
+        """Build the module."""
+        return Mlstm(self, place.width)
+
+    def cost(self, place: Place) -> Cost:
+        """Maps, gates, the memory and the norm; one memory and its peak for each head as state."""
+        width, (key, value) = place.width, self.widths(place.width)
+        values = self.heads * value
+        maps = linear_cost(width, 2 * self.heads * (key + value), False) + linear_cost(values, width, False)
+        gates = linear_cost(width, 2 * self.heads, True)
+        memory = Cost(
+            parameters=values,
+            flops_by_length=(partial(mlstm_flops, heads=self.heads, keys=key, values=value),),
+            state_fixed_bytes=STATE_BYTES * self.heads * (key * (value + 1) + 1),
+            kept_per_token=width,
+            kept_by_shape=(partial(self._kept, key, value),),
+        )
+        return maps + gates + memory
+
+    def _kept(self, key: int, value: int, sequences: int, tokens: int) -> int:
+        """Of a token the joint projection, logits (and what their cap is made of), what is read, its normaliser, norm,
+        the gate and two products with it; a memory for each segment and at the end, and a peak.
+        """
+        logits = 2 if self.gate_cap is None else 4
+        of_token = 2 * (key + value) + logits + 1 + 5 * value + 2
+        segments = -(-tokens // segments_of(sequences, self.heads, value)) if tokens > 1 else 0
+        return sequences * self.heads * (tokens * of_token + (segments + 1) * key * (value + 1) + 1)
+
+
+@dataclass
+class MlstmState(State):
+    """The memories `[B, N, K, U]`, of which the last column is the normaliser, and the largest exponent m so far,
+    `[B, N]`, by whose exponential they are divided; float32 or wider.
+    """
+
+    memory: Tensor
+    peak: Tensor
+
+
+class Mlstm(Mixer):
+    """A matrix memory for each head between one joint map and a gated norm."""
+
+    traits = Traits(constant_state=True)
+    references: ClassVar[Mapping[str, Callable[..., Any]]] = {"remember": mlstm_reference}
+
+    def __init__(self, spec: MlstmSpec, d_model: int) -> None:
+        super().__init__()
+        self.heads, self.gate_cap, (self.key_width, self.value_width) = spec.heads, spec.gate_cap, spec.widths(d_model)
+        keys, values = self.heads * self.key_width, self.heads * self.value_width
+        self.query_key_value_gate = FusedLinear(d_model, [keys, keys, values, values], bias=False)
+        self.input_forget = nn.Linear(d_model, 2 * self.heads)
+        self.remember = mlstm
+        self.norm = HeadLayerNorm(self.heads, self.value_width, spec.eps)
+        self.out = Linear(values, d_model, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Gates that do not look at the token: next to nothing is let in, heads forget at rates of their own."""
+        nn.init.zeros_(self.input_forget.weight)
+        with torch.no_grad():
+            self.input_forget.bias[: self.heads] = INPUT_BIAS
+            self.input_forget.bias[self.heads :] = torch.linspace(*FORGET_BIASES, self.heads)
+
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+    ) -> MlstmState:
+        """Of nothing."""
+        wide = torch.promote_types(dtype, torch.float32)
+        shape = (batch, self.heads, self.key_width, self.value_width + 1)
+        memory, peak = (torch.zeros(part, device=device, dtype=wide) for part in (shape, shape[:2]))
+        return MlstmState(memory, peak)
+
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """Rows at any positions, which it does not know; no padding."""
+        return view.padding is None
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`."""
+        assert state is None or isinstance(state, MlstmState)
+        keys, values = self.heads * self.key_width, self.heads * self.value_width
+        *of_heads, gate_BTF = self.query_key_value_gate(x_BTD).split([keys, keys, values, values], dim=-1)
+        logits_BTN = self.input_forget(x_BTD)
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            normed_BTF = self.norm(self._read(of_heads, logits_BTN, state).transpose(1, 2))
+        out_BTD: Tensor = self.out(normed_BTF.to(gate_BTF.dtype) * gate_BTF.sigmoid())
+        return out_BTD
+
+    def _read(self, of_heads: list[Tensor], logits_BTN: Tensor, state: MlstmState | None) -> Tensor:
+        """What each token reads, `[B, N, T, V]`, in float32 or wider; advances the state."""
+        wide = torch.promote_types(logits_BTN.dtype, torch.float32)
+        q_BNTK, k_BNTK, v_BNTV = (torch.unflatten(x.to(wide), -1, (self.heads, -1)).transpose(1, 2) for x in of_heads)
+        logits_BTN = logits_BTN.to(wide)
+        if self.gate_cap is not None:
+            logits_BTN = soft_capped(logits_BTN, self.gate_cap)
+        input_BNT, forget_BNT = logits_BTN.transpose(1, 2).chunk(2, dim=1)
+        before = () if state is None else (state.memory, state.peak)
+        h_BNTV, memory, peak = self.remember(q_BNTK, k_BNTK, v_BNTV, input_BNT, forget_BNT, *before)
+        if state is not None:
+            state.memory, state.peak = memory.detach().contiguous(), peak.detach().contiguous()
+        out_BNTV: Tensor = h_BNTV
+        return out_BNTV

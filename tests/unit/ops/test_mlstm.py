@@ -1,0 +1,89 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from linnet.ops import segments
+from linnet.ops.mlstm import EPS, mlstm, mlstm_flops, mlstm_reference
+
+HEADS, KEYS, VALUES = 3, 5, 4
+
+
+def inputs(length: int, spread: float = 3.0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Of two rows, the memory before and its exponent included; logits of so wide a spread."""
+    torch.manual_seed(length)
+    shapes = [(length, KEYS), (length, KEYS), (length, VALUES), (length,), (length,), (KEYS, VALUES + 1), ()]
+    q, k, v, input_, forget, memory, peak = (torch.randn(2, HEADS, *shape, dtype=dtype) for shape in shapes)
+    return [q, k, v, spread * input_, spread * (forget + 1), memory, peak]
+
+
+@pytest.mark.parametrize("segment", [1, 2 * 2 * HEADS * (VALUES + 64) * 64, 2**18])
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 130, 193])
+def test_both_forms_are_the_same_with_all_gradients(length: int, segment: int, monkeypatch: pytest.MonkeyPatch):
+    """Segments of one chunk, of two, and of all of them; gradients from outputs, from the last memory and exponent."""
+    monkeypatch.setattr(segments, "SEGMENT_NUMBERS", segment)
+    tensors, results = [part.requires_grad_() for part in inputs(length)], []
+    for form in (mlstm, mlstm_reference):
+        h_BNTV, memory_BNKU, peak_BN = form(*tensors)
+        loss = h_BNTV.square().sum() + memory_BNKU.pow(3).sum() + peak_BN.square().sum()
+        results.append((h_BNTV, memory_BNKU, peak_BN, *torch.autograd.grad(loss, tensors)))
+    for fast, slow in zip(*results, strict=True):
+        torch.testing.assert_close(fast, slow)
+
+
+@pytest.mark.parametrize("form", [mlstm, mlstm_reference])
+def test_it_is_the_recurrence_of_the_paper_without_a_stabiliser(form):
+    """Which m only divides by: but for eps, what is read does not depend on it."""
+    q, k, v, input_, forget, *_ = (part[1, 2] for part in inputs(6, 1.0))
+    (h_BNTV, memory_BNKU, peak_BN), (C, n) = form(*inputs(6, 1.0)[:5]), (torch.zeros(VALUES, KEYS).double(), 0 * k[0])
+    for token in range(6):
+        gate, kept = input_[token].exp(), forget[token].sigmoid()
+        C, n = kept * C + gate * torch.outer(v[token], k[token]), kept * n + gate * k[token]
+        query = q[token] / KEYS**0.5
+        expected = C @ query / max((n @ query).abs(), 1)
+        torch.testing.assert_close(h_BNTV[1, 2, token], expected, rtol=100 * EPS, atol=100 * EPS)
+    torch.testing.assert_close(memory_BNKU[1, 2] * peak_BN[1, 2].exp(), torch.cat([C.t(), n[:, None]], dim=1))
+
+
+@settings(max_examples=20, deadline=None)
+@given(cut=st.integers(1, 129), spread=st.floats(0.01, 30.0))
+def test_a_stream_goes_on_from_its_memory(cut: int, spread: float):
+    *of_tokens, memory_BNKU, peak_BN = inputs(130, spread)
+    first = mlstm(*(part[:, :, :cut] for part in of_tokens), memory_BNKU, peak_BN)
+    second = mlstm(*(part[:, :, cut:] for part in of_tokens), *first[1:])
+    whole = mlstm(*of_tokens, memory_BNKU, peak_BN)
+    torch.testing.assert_close(torch.cat([first[0], second[0]], dim=2), whole[0])
+    torch.testing.assert_close(second[1:], whole[1:])
+
+
+@pytest.mark.parametrize("spread", [1e-3, 1.0, 1e3, 1e6])
+def test_no_gate_overflows(spread: float):
+    """In float32, against the definition in float64; gradients are finite wherever that has any."""
+    tensors = [part.requires_grad_() for part in inputs(200, spread, torch.float32)]
+    h_BNTV, memory_BNKU, _ = mlstm(*tensors)
+    expected, *_ = mlstm_reference(*(part.double() for part in tensors))
+    torch.testing.assert_close(h_BNTV.double(), expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())
+    assert memory_BNKU.isfinite().all()
+    for gradient in torch.autograd.grad(h_BNTV, tensors, torch.randn_like(h_BNTV)):
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("length", [2, 70])
+def test_gradients_are_those_of_finite_differences(length: int):
+    tensors = [part.requires_grad_() for part in inputs(length, 1.0)]
+    assert torch.autograd.gradcheck(mlstm, tensors, fast_mode=True)
+
+
+@pytest.mark.parametrize("length", [1, 2, 65, 128])
+def test_flops_are_those_that_are_counted(length: int):
+    with FlopCounterMode(display=False) as counter:
+        mlstm(*inputs(length))
+    assert counter.get_total_flops() == 2 * mlstm_flops(length, HEADS, KEYS, VALUES)
+
+
+def test_a_stream_without_tokens_before_begins_with_zeros():
+    *of_tokens, memory_BNKU, peak_BN = inputs(20)
+    for form in (mlstm, mlstm_reference):
+        torch.testing.assert_close(form(*of_tokens), form(*of_tokens, 0 * memory_BNKU, 0 * peak_BN))

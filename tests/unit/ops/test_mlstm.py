@@ -70,6 +70,16 @@ def test_no_gate_overflows(spread: float):
         assert gradient.isfinite().all()
 
 
+def test_gates_that_let_nothing_in_give_nothing():
+    """With all exponents far below 0, those of the tokens that fill up the last chunk too."""
+    *of_tokens, memory_BNKU, peak_BN = inputs(65, dtype=torch.float32)
+    shut_BNT = torch.full_like(of_tokens[3], -200.0)
+    found = mlstm(*of_tokens[:3], shut_BNT, -shut_BNT, memory_BNKU, peak_BN - 300)
+    expected = mlstm_reference(*of_tokens[:3], shut_BNT, -shut_BNT, memory_BNKU, peak_BN - 300)
+    torch.testing.assert_close(found, expected)
+    assert not found[0].any()
+
+
 @pytest.mark.parametrize("length", [2, 70])
 def test_gradients_are_those_of_finite_differences(length: int):
     tensors = [part.requires_grad_() for part in inputs(length, 1.0)]

@@ -117,7 +117,7 @@ class Slstm(Mixer):
 
     def __init__(self, spec: SlstmSpec, place: Place) -> None:
         super().__init__()
-        self.heads, self.channels = spec.heads, spec.channels or place.width
+        self.width, self.heads, self.channels = place.width, spec.heads, spec.channels or place.width
         self.depth = place.index / max(1, place.layers - 1)
         within, both = self.channels // self.heads, [self.channels, self.channels]
         self.conv1d = None if spec.conv is None else CausalConvolution(place.width, spec.conv, bias=True)
@@ -142,7 +142,7 @@ class Slstm(Mixer):
     ) -> SlstmState:
         """Of nothing."""
         before = 0 if self.conv1d is None else self.conv1d.before
-        inputs = torch.zeros(batch, self.input_forget.in_features, before, device=device, dtype=dtype)
+        inputs = torch.zeros(batch, self.width, before, device=device, dtype=dtype)
         shape = (batch, self.heads, self.channels // self.heads)
         return SlstmState(inputs, *empty_memory(shape, device, torch.promote_types(dtype, torch.float32)))
 

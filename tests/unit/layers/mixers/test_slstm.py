@@ -72,3 +72,13 @@ def test_heads_that_do_not_fit_are_refused():
     blocks = [{"mixer": {"kind": "slstm", "heads": 3}, "feed_forward": None}]
     with pytest.raises(UserError, match="heads: 3: must divide the 16 channels"):
         ModelSpec.parse({"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": blocks}, "test")
+
+
+@torch.no_grad()
+def test_a_state_that_forgets_is_an_empty_one():
+    """The largest exponent included: with another, gates far below it would let nothing in, divided by nothing."""
+    mixer = SPECS[0].build(Place(WIDTH, 32))
+    empty, state = (mixer.initial_state(2, 9, torch.device("cpu"), torch.float32) for _ in range(2))
+    mixer(torch.randn(2, 3, WIDTH), state)
+    forgotten = state.forget().tensors()
+    assert all(torch.equal(forgotten[name], tensor) for name, tensor in empty.tensors().items())

@@ -285,7 +285,7 @@ def test_outputs_that_start_at_zero_make_branches_that_add_nothing(spec: Sublaye
     decoder = Decoder(model_of(spec, initialisation={"zero_outputs": True})).double().to(DEVICE)
     for sublayer in sublayers_like(decoder, spec):
         assert not sublayer(inputs(1, 6)).any()
-    last = [sublayer.last_map().weight for sublayer in sublayers_like(decoder, spec)]
+    last = [linear.weight for sublayer in sublayers_like(decoder, spec) for linear in sublayer.last_maps()]
     loss = decoder(tokens(2), targets=tokens(2)).nats
     assert all(gradient.any() for gradient in torch.autograd.grad(loss, last))
 

@@ -412,6 +412,12 @@ def test_row_steps_are_the_steps(sublayer: Sublayer):
         torch.testing.assert_close(actual - added[place : place + 1], expected, rtol=1e-4, atol=1e-4)
 
 
+def test_training_gives_the_outputs_of_any_pass_exactly_where_the_traits_say_so(sublayer: Sublayer):
+    x_BTD = inputs(2, LENGTH)
+    trained = run(sublayer, x_BTD, None, View(record=Record(training=True)))
+    assert torch.equal(trained, sublayer(x_BTD)) == sublayer.traits.same_in_training
+
+
 def test_undecayed_parameters_are_its_own(sublayer: Sublayer):
     own = {id(parameter) for parameter in sublayer.parameters()}
     undecayed = [id(parameter) for parameter in sublayer.undecayed()]

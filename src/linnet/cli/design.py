@@ -52,6 +52,9 @@ def search(
     ] = None,
     max_flops: Annotated[str | None, option("N", "Forward FLOPs of one sequence, as in 60G.")] = None,
     max_parameters: Annotated[str | None, option("N", "Parameters, shared ones once, as in 60M.")] = None,
+    max_active_parameters: Annotated[
+        str | None, option("N", "Of them those that one token uses, as in 20M: fewer where there are experts.")
+    ] = None,
     max_weights: Annotated[str | None, option("BYTES", "Bytes of the weights, as in 100MB.")] = None,
     max_state: Annotated[
         list[str] | None,
@@ -141,7 +144,8 @@ def search(
     own, settings = _changes(changes or [])
     found_space = load_space(space, own, _vocab_size(own, data, vocab_size))
     counting = Counting(_tokens(tokens, found_space), with_head, dtype, batch)
-    limits = {"flops": max_flops, "parameters": max_parameters, "weights": max_weights}
+    limits = {"flops": max_flops, "parameters": max_parameters, "active_parameters": max_active_parameters}
+    limits |= {"weights": max_weights}
     budgets = _budgets({**limits, "training_memory": max_training_memory}, max_state or [], counting)
     task = Task(found_space, budgets, score, _settings(settings, seed), method)
     if found_space.left_out[0]:

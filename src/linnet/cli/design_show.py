@@ -96,8 +96,8 @@ def _goals(text: str, counting: "Counting") -> "list[Metric]":
     known = [goal for goal in goals if goal is not None]
     if "score" not in names or len(set(names)) < len(names) or len(known) < len(goals) or len(known) not in POINTS:
         raise UserError(
-            f"--pareto {text}: expected score and one or two of flops, parameters, weights, training_memory,"
-            " state@TOKENS, as in flops,score"
+            f"--pareto {text}: expected score and one or two of flops, parameters, active_parameters, weights,"
+            " training_memory, state@TOKENS, as in flops,score"
         )
     return known
 

@@ -140,6 +140,7 @@ def _figures(
             "embedding": cost.embedding.parameters,
             "blocks": cost.blocks.parameters,
             "head": cost.head.parameters,
+            "active": cost.active_parameters,
         },
         "flops_per_token": {name: round(flops / tokens) for name, flops in forward.items()},
         "flops_per_sequence": forward,
@@ -154,6 +155,8 @@ def _figures(
 def _tables(figures: dict[str, Any], dtype: str) -> list[Table]:
     tokens = figures["tokens"]
     parameters = {part: figures["parameters"][part] for part in ("embedding", "blocks", "head", "total")}
+    if figures["parameters"]["active"] != parameters["total"]:
+        parameters["used by one token"] = figures["parameters"]["active"]
     state = {f"{int(length):,} tokens": count for length, count in figures["state_bytes"].items()}
     flops = [
         _table(

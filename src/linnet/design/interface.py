@@ -20,6 +20,7 @@ def design(
     *,
     max_flops: float | None = None,
     max_parameters: float | None = None,
+    max_active_parameters: float | None = None,
     max_weights: float | None = None,
     max_state: Mapping[int, float] | None = None,
     max_training_memory: float | None = None,
@@ -37,17 +38,17 @@ def design(
     """The model of the highest score in a search space, within every budget; `.model` of the result is its description.
 
     space: one that comes with linnet (hybrid, merino, mixed, study), or a YAML file. max_flops: forward FLOPs of a
-    sequence of `tokens` tokens. max_weights, max_training_memory: bytes. max_state: bytes of the decode state by the
-    tokens of the stream, `{4096: 2e6}`. data: a data folder, whose vocabulary the models get. settings: of the search
-    and its score, `{"search": {"seed": 1}, "score": {"beta": 2}}`. Raises `UserError` where nothing meets the
-    budgets, with the smallest that could be met.
+    sequence of `tokens` tokens. max_active_parameters: those that one token uses. max_weights, max_training_memory:
+    bytes. max_state: bytes of the decode state by the tokens of the stream, `{4096: 2e6}`. data: a data folder, whose
+    vocabulary the models get. settings: of the search and its score, `{"search": {"seed": 1}, "score": {"beta": 2}}`.
+    Raises `UserError` where nothing meets the budgets, with the smallest that could be met.
     """
     of_data = None if data is None else read_manifest(Path(data)).tokenizer.vocab_size
     found_space = load_space(space, (), vocab_size or of_data)
     context = found_space.model([0] * found_space.spec.blocks).context_length
     counting = Counting(tokens or min(FLOPS_TOKENS, context), with_head, dtype, batch)
     limits = {"flops": max_flops, "parameters": max_parameters, "weights": max_weights}
-    limits |= {"training_memory": max_training_memory}
+    limits |= {"active_parameters": max_active_parameters, "training_memory": max_training_memory}
     limits |= {f"state@{length}": most for length, most in (max_state or {}).items()}
     budgets = [_budget(counting, metric, most) for metric, most in limits.items() if most is not None]
     return search(Task(found_space, budgets, score, DesignSettings.parse(settings or {}, "settings"), method), name)

@@ -77,6 +77,11 @@ def parameters() -> Metric:
     return cost_metric("parameters", "", lambda cost: cost.parameters)
 
 
+def active_parameters() -> Metric:
+    """Those of them that one token uses."""
+    return cost_metric("active_parameters", "", lambda cost: cost.active_parameters)
+
+
 def flops(tokens: int, with_head: bool) -> Metric:
     """Forward FLOPs of one sequence of `tokens` tokens."""
     return cost_metric("flops", "", lambda cost: cost.flops(tokens, with_head))
@@ -122,7 +127,7 @@ class Counting:
     batch: int = 8
 
     def metric(self, name: str) -> Metric | None:
-        """`flops`, `parameters`, `weights`, `training_memory`, `state@TOKENS`; None for another name."""
+        """`flops`, `parameters`, `active_parameters`, `weights`, `training_memory`, `state@TOKENS`; None for others."""
         base, at, length = name.partition("@")
         if base == "state" and at:
             stream = read_tokens(length)
@@ -130,6 +135,7 @@ class Counting:
         made: dict[str, Callable[[], Metric]] = {
             "flops": partial(flops, self.tokens, self.with_head),
             "parameters": parameters,
+            "active_parameters": active_parameters,
             "weights": partial(weights, self.dtype),
             "training_memory": partial(training_memory, self.batch, self.tokens),
         }

@@ -92,6 +92,7 @@ def cost_figures(model: ModelSpec, tokens: int) -> dict[str, Any]:
     return {
         "vocab_size": model.vocab_size,
         "parameters": cost.parameters,
+        "active_parameters": cost.active_parameters,
         "decoder_parameters": cost.blocks.parameters,
         "tokens": tokens,
         "flops_per_sequence": {
@@ -138,6 +139,8 @@ def _cost_table(model: ModelSpec, tokens: int) -> Table:
         f"forward FLOPs of {tokens:,} tokens, without output head": flops["without_head"],
         f"forward FLOPs of {tokens:,} tokens, with output head": flops["with_head"],
     }
+    if cost["active_parameters"] != cost["parameters"]:
+        counts["  of them used by one token"] = cost["active_parameters"]
     rows = [[name, f"{count:,}", numbers.metric(count)] for name, count in counts.items()]
     meaning = (
         f"From the description alone, with a vocabulary of {model.vocab_size:,} tokens (a data folder brings its own);"

@@ -252,8 +252,10 @@ def _read(block: dict[str, Any], d_model: int, origin: str) -> BlockSpec:
     described = BlockSpec.parse(block, f"{origin}: block")
     if described.repeat > MOST_REPEATS:
         raise UserError(f"{origin}: block.repeat: {described.repeat}: must be at most {MOST_REPEATS:,}")
-    try:
-        described.mixer.check(described.width or d_model)
-    except ValueError as error:
-        raise UnfitBlockError(f"mixer.{error}") from None
+    for name, part in (("mixer", described.mixer), ("feed_forward", described.feed_forward)):
+        try:
+            if part is not None:
+                part.check(described.width or d_model)
+        except ValueError as error:
+            raise UnfitBlockError(f"{name}.{error}") from None
     return described

@@ -53,6 +53,8 @@ class Traits:
         from the last of them on, if the first chunk has as many; None where the whole first chunk decides.
     constant_state: the bytes of its state do not grow with the number of tokens.
     window: an output depends on so many tokens, its own included; None: on every token before it.
+    same_in_training: a pass of training gives what other passes give. Where it does not, what is said here holds for
+        the others alone: a token may count for less because of earlier ones, or of the length of its row.
     """
 
     causal: bool = True
@@ -61,6 +63,7 @@ class Traits:
     settled_after: int | None = None
     constant_state: bool = False
     window: int | None = None
+    same_in_training: bool = True
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,10 @@ class Sublayer(nn.Module, ABC):
 
     retentions: ClassVar[frozenset[type]] = frozenset({type(FULL)})
     """The ways of keeping the past that it knows."""
+
+    total: Callable[[Tensor], Tensor] = staticmethod(lambda counts: counts)
+    """The sum, over all processes that read parts of a batch, of what a training pass counts in its own; set from
+    outside where there are several."""
 
     penalties: frozenset[str] = frozenset()
     """The penalties that training may ask for (`View.wanted`)."""
@@ -129,9 +136,9 @@ class Sublayer(nn.Module, ABC):
         """The parts whose linear maps must not be stored in few bits: none by default."""
         return iter(())
 
-    def last_map(self) -> nn.Linear | None:
-        """The linear map behind which nothing but the residual stream comes: by default the one built last."""
-        return next(reversed(list(linear_maps(self))), None)
+    def last_maps(self) -> Iterator[nn.Linear]:
+        """The linear maps behind which nothing but the residual stream comes: by default the one built last."""
+        return iter(list(linear_maps(self))[-1:])
 
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """One more token of the one stream of `state`, in as few operations as can be; None: there is no such form.

@@ -57,8 +57,8 @@ class Piece:
         rows_NL = rows_N1.expand_as(places_NL)
         piece = cls(rows_NL, places_NL, real_NL, None, x_BTD[rows_NL, places_NL])
         if record is not None:
-            values = {name: piece.cut(value) for name, value in record.values.items()}
-            piece.record = Record(record.wanted, None if record.outputs is None else [{}], values=values)
+            piece.record = record.own({name: piece.cut(value) for name, value in record.values.items()})
+            piece.record.begin_layer()
         return piece
 
     def cut(self, value_BT: Tensor) -> Tensor:

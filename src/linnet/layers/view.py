@@ -14,6 +14,9 @@ from torch import Tensor
 
 Counts = tuple[int, ...]
 
+EXPERTS_USED = "experts used"
+"""The name under which a layer shows how many tokens of each row go to each of its experts, int64 `[B, E]`."""
+
 Made = TypeVar("Made")
 
 
@@ -21,7 +24,8 @@ Made = TypeVar("Made")
 class AddedLoss:
     """What a sublayer adds to the main loss: `coefficient` times the mean of `value` over the sublayers that say it.
 
-    value: a scalar that carries its graph, a mean over the batch; logged under `name` without its coefficient.
+    value: a scalar that carries its graph, a mean over the batch; logged under `name` without its coefficient. A
+        figure that is logged alone has none.
     """
 
     name: str
@@ -33,6 +37,7 @@ class AddedLoss:
 class Record:
     """What sublayers leave during one pass: losses of their own, outputs to be watched, values for later layers.
 
+    training: whether the pass is one of training, which wants the losses that sublayers have of their own.
     wanted: penalties that training asks for, by name, with their coefficients; a sublayer that has one adds it.
     outputs: what may be watched, by name, for each layer in the order a token meets them; None where nobody does.
     values: tensors by name, of the last sublayer that left one under it (the first layer's values); of one pass.
@@ -42,6 +47,11 @@ class Record:
     outputs: list[dict[str, Tensor]] | None = None
     losses: list[AddedLoss] = field(default_factory=list)
     values: dict[str, Tensor] = field(default_factory=dict)
+    training: bool = False
+
+    def own(self, values: Mapping[str, Tensor]) -> "Record":
+        """One for a part of the pass: it asks for the same, and nothing was left in it yet but these values."""
+        return Record(self.wanted, None if self.outputs is None else [], values=dict(values), training=self.training)
 
     def begin_layer(self) -> None:
         """What is watched from now on belongs to the next layer."""
@@ -187,14 +197,28 @@ class View:
         """What an earlier layer left; None where none did."""
         return None if self.record is None else self.record.values.get(name)
 
+    @property
+    def watched(self) -> bool:
+        """Whether anybody watches."""
+        return self.record is not None and self.record.outputs is not None
+
     def show(self, name: str, value: Tensor) -> None:
         """An output to be watched."""
         if self.record is not None and self.record.outputs is not None:
             self.record.outputs[-1][name] = value
 
+    @property
+    def trains(self) -> bool:
+        """Whether the pass is one of training."""
+        return self.record is not None and self.record.training
+
     def wanted(self, penalty: str) -> Mapping[str, float]:
         """The coefficients of a penalty that training asks for; empty where it does not."""
         return {} if self.record is None else self.record.wanted.get(penalty, {})
+
+    def add_figure(self, name: str, value: Tensor) -> None:
+        """A mean over the batch that training logs beside the losses, as it is averaged."""
+        self.add_loss(name, value.detach(), 0.0)
 
     def add_loss(self, name: str, value: Tensor, coefficient: float) -> None:
         """Add to the main loss; see `AddedLoss`."""

@@ -56,6 +56,11 @@ class ModelCost:
         """All parameters, shared ones once."""
         return sum(part.parameters for part in self._parts())
 
+    @property
+    def active_parameters(self) -> int:
+        """Those that one token uses; fewer than all where there are experts."""
+        return sum(part.active_parameters for part in self._parts())
+
     def flops(self, tokens: int, with_head: bool) -> int:
         """Forward FLOPs of one sequence of `tokens` tokens; without the head's product with the vocabulary or with."""
         return sum(part.flops(tokens) for part in self._parts(with_head))

@@ -22,7 +22,7 @@ def initialise(decoder: nn.Module, spec: ModelSpec) -> None:
     """Set embeddings and linear maps, and fill in the operators that are given."""
     settings = spec.initialisation
     sublayers = list(sublayers_of(decoder))
-    last = {id(sublayer.last_map()) for sublayer in sublayers}
+    last = {id(linear) for sublayer in sublayers for linear in sublayer.last_maps()}
     of_last = _factor_of_last_maps(settings, spec.layers)
     own = {id(part) for sublayer in sublayers for part in sublayer.modules()}
     for name, module in decoder.named_modules():

@@ -10,7 +10,8 @@ class Cost:
     """Parameters, FLOPs, decode state and training memory of a part of a model.
 
     buffers: elements that are stored with the weights but not trained.
-    matrices: inputs and outputs of each linear map that every token passes, fused ones apart.
+    matrices: inputs and outputs of each linear map that tokens pass, fused ones apart.
+    idle_matrices: those among `matrices` that a token does not pass, as it passes others of the same shape (experts).
     flops_*: of a forward pass, 2 per multiply-add of matrix products (projections, scores, sums over tokens);
     element-wise work (norms, activations, softmax) is not counted. Query-key pairs are counted in full, not halved for
     causality. `flops_by_length`: functions of the number of tokens, for FLOPs that are no polynomial of it.
@@ -24,6 +25,7 @@ class Cost:
     parameters: int = 0
     buffers: int = 0
     matrices: tuple[tuple[int, int], ...] = ()
+    idle_matrices: tuple[tuple[int, int], ...] = ()
     flops_per_sequence: int = 0
     flops_per_token: int = 0
     flops_per_pair: int = 0
@@ -45,8 +47,21 @@ class Cost:
         """The cost of `times` such parts in a row; with `shared` weights there is one set of them."""
         values = {f.name: getattr(self, f.name) * times for f in fields(self)}
         if shared:
-            values |= {name: getattr(self, name) for name in ("parameters", "buffers", "matrices")}
+            values |= {name: getattr(self, name) for name in ("parameters", "buffers", "matrices", "idle_matrices")}
         return Cost(**values)
+
+    @property
+    def active_parameters(self) -> int:
+        """Those that one token uses."""
+        return self.parameters - sum(inputs * outputs for inputs, outputs in self.idle_matrices)
+
+    @property
+    def passed_matrices(self) -> tuple[tuple[int, int], ...]:
+        """Those that one token passes, in order."""
+        passed = list(self.matrices)
+        for shape in self.idle_matrices:
+            passed.remove(shape)
+        return tuple(passed)
 
     def flops(self, tokens: int) -> int:
         """Forward FLOPs of one pass over one sequence of `tokens` tokens."""

@@ -51,5 +51,5 @@ def parameter_counts(spec: ModelSpec) -> ParameterCounts:
     return ParameterCounts(
         total=cost.parameters,
         without_embedding=cost.parameters - embeddings - own_head,
-        matrices_and_head=matrices + head - own_head,
+        matrices_and_head=matrices + head - own_head - (cost.parameters - cost.active_parameters),
     )

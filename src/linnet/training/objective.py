@@ -52,7 +52,7 @@ def next_token_loss(
     token that begins a document, which then does not see what is before it; None: all is one text. z_loss: the
     coefficient of `log^2 Z` (`ops.cross_entropy`), which is a term of its own.
     """
-    record = Record(wanted=penalties)
+    record = Record(wanted=penalties, training=True)
     documents = None if end_id is None else documents_of(inputs_BT, end_id)
     loss = decoder(inputs_BT, targets=targets_BT, documents=documents, record=record, z_loss=z_loss)
     nats, of_head = loss.nats.detach(), {"z_loss": loss.squared_log_z} if z_loss else {}
@@ -61,7 +61,7 @@ def next_token_loss(
     count = (targets_BT != IGNORED).sum()
     terms = {name: count * value for name, value in _means(record.losses).items()}
     coefficients = {loss.name: loss.coefficient for loss in record.losses}
-    total = loss.total + sum(coefficients[name] * term for name, term in terms.items())
+    total = loss.total + sum(coefficients[name] * term for name, term in terms.items() if coefficients[name])
     return Loss(total, nats, of_head | {name: term.detach() for name, term in terms.items()})
 
 

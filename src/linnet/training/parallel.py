@@ -130,7 +130,7 @@ def recompute(layer: Layer) -> None:
         before = None if view.record is None else dict(view.record.values)
 
         def from_the_same(x_BTW: Tensor, embedded_BTW: Tensor | None) -> tuple[Tensor, Record | None]:
-            own = None if before is None or view.record is None else _like(view.record, before)
+            own = None if before is None or view.record is None else view.record.own(before)
             return forward(x_BTW, states, replace(view, record=own), embedded_BTW), own
 
         out_BTW, own = checkpoint(from_the_same, x_BTW, embedded_BTW, use_reentrant=False)
@@ -140,11 +140,6 @@ def recompute(layer: Layer) -> None:
         return made
 
     layer.forward = run  # type: ignore[method-assign]
-
-
-def _like(record: Record, values: dict[str, Tensor]) -> Record:
-    """A record in which nothing was left yet but these values."""
-    return Record(record.wanted, None if record.outputs is None else [], values=dict(values))
 
 
 def _add(record: Record, own: Record) -> None:

@@ -51,6 +51,8 @@ class Sharded(Parallel):
         self.processes: ManyProcesses = processes
         self.shard = spec.parallel.shard
         check_shard(spec.parallel, processes)
+        for sublayer in decoder.sublayers:
+            sublayer.total = processes.total
         _same_everywhere(decoder)
         if spec.compile:
             for layer in set(decoder.layers):

@@ -155,9 +155,9 @@ class Plga(Mixer):
         if isinstance(self.operator, PowerLawOperator):
             yield self.operator
 
-    def last_map(self) -> nn.Linear:
+    def last_maps(self) -> Iterator[nn.Linear]:
         """The map behind the heads; those of the operator's net are built after it."""
-        return self.out
+        return iter((self.out,))
 
     @property
     def given(self) -> Tensor | None:

@@ -430,3 +430,16 @@ def test_mistakes_are_one_line(refusal, plga, ted, data, tmp_path):
 def test_a_run_folder_stands_for_its_model(figures, plga, tmp_path):
     shutil.copytree(plga, tmp_path / "run" / "model")
     assert figures("operator", tmp_path / "run")["G"] == figures("operator", plga)["G"]
+
+
+def test_experts(figures, table, refusal, ted, data, tmp_path):
+    block = {"mixer": {"kind": "ted"}, "feed_forward": {"kind": "experts", "experts": 3, "hidden": 4}}
+    settings = {"vocab_size": 257, "d_model": 8, "context_length": 16, "blocks": [block] * 2}
+    mixture = _saved(Decoder(ModelSpec.parse(settings, "test")), tmp_path / "model", data)
+    arguments = ("experts", mixture, "--data", data, "--windows", 3)
+    found = figures(*arguments, "--out", tmp_path / "out")
+    assert _page_pictures(tmp_path / "out") == 1
+    assert (found["windows"], found["tokens"], [layer["layer"] for layer in found["per_layer"]]) == (3, 16, [0, 1])
+    assert all(sum(layer["shares"]) == pytest.approx(1) for layer in found["per_layer"])
+    assert "Usage of experts" in table(*arguments)
+    assert "has no experts" in refusal("experts", ted, "--data", data)

@@ -51,7 +51,7 @@ import sys
 from linnet.cli.main import VERBS, main
 assert main(["--help"]) == 0
 for path in [*([verb] for verb in VERBS), ["spec", "list"], ["spec", "show"], ["plan", "fit"],
-             *(["inspect", part] for part in ("operator", "causality", "invariance", "caches"))]:
+             *(["inspect", part] for part in ("operator", "causality", "invariance", "caches", "experts"))]:
     print("#", *path)
     assert main([*path, "--help"]) == 0
 print("heavy:", sorted({"torch", "numpy", "matplotlib", "pyarrow", "transformers"} & sys.modules.keys()))
@@ -59,7 +59,7 @@ print("heavy:", sorted({"torch", "numpy", "matplotlib", "pyarrow", "transformers
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     *helps, heavy = done.stdout.replace("\nheavy:", "\n# heavy:").split("\n# ")[1:]
-    assert len(helps) == len(VERBS) + 7
+    assert len(helps) == len(VERBS) + 8
     assert all(f"Example: linnet {text.splitlines()[0]}" in text for text in helps)
     assert heavy.strip() == "heavy: []"
 

@@ -7,6 +7,7 @@ import typer
 
 from linnet.cli.console import note
 from linnet.cli.inspect_contexts import contexts
+from linnet.cli.inspect_experts import experts
 from linnet.cli.inspect_lifetimes import lifetimes
 from linnet.cli.options import (
     AsJson,
@@ -190,4 +191,5 @@ def caches(
 
 
 inspect.command()(contexts)
+inspect.command()(experts)
 inspect.command()(lifetimes)

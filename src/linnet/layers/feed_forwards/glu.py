@@ -65,10 +65,11 @@ class GatedFeedForward(FeedForward):
         if self.activation == "silu" and in_one_piece(x_BTD, self.up, self.down):
             up, down = self.up, self.down
             return gated_feed_forward(x_BTD, up.weight, up.bias, down.weight, down.bias, self.recompute)
-        out_BTD: Tensor = self.down(self._gate(self.up(x_BTD)))
+        out_BTD: Tensor = self.down(self.inner(self.up(x_BTD)))
         return out_BTD
 
-    def _gate(self, joint: Tensor) -> Tensor:
+    def inner(self, joint: Tensor) -> Tensor:
+        """What lies between the maps, `[..., 2F] -> [..., F]`."""
         if self.activation == "silu":
             return gated_silu(joint)
         gate, value = self.up.split(joint)

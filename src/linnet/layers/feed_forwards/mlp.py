@@ -48,16 +48,16 @@ class PlainFeedForward(FeedForward):
         super().__init__()
         self.up = Linear(d_model, hidden, bias=bias)
         self.down = Linear(hidden, d_model, bias=bias)
-        self.activation = ACTIVATIONS[activation]
+        self.inner = ACTIVATIONS[activation]
 
     def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
-        out_BTD: Tensor = self.down(self.activation(self.up(x_BTD)))
+        out_BTD: Tensor = self.down(self.inner(self.up(x_BTD)))
         return out_BTD
 
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """See `Sublayer`."""
-        up, down, activation = row_map_of(self.up), row_map_of(self.down), self.activation
+        up, down, activation = row_map_of(self.up), row_map_of(self.down), self.inner
         if up is None or down is None:
             return None
         return lambda sum_1D, x_1D, _: down.added(sum_1D, activation(up.of(x_1D)))

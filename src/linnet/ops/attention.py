@@ -6,6 +6,7 @@ row `b` are padding: no real query sees them. (A padding query sees itself, so t
 `last_BT`: where it is given, the last key that each query sees, in the place of `S-T+t`: rows at different positions.
 Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` where it is given. With a
 `window` of W a query sees the last W positions alone, its own included (Beltagy et al., arXiv 2004.05150).
+`relative`: what scores and values owe to the distance (`ops.relative`).
 """
 
 import torch
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.ops.blocked_attention import blocked_attention, blocks_serve
+from linnet.ops.relative import Relative, distances, gathered_attention, relative_reference
 from linnet.ops.windowed_attention import in_blocks, windowed_attention
 
 
@@ -47,14 +49,19 @@ def attention_reference(
     scale: float | None = None,
     window: int | None = None,
     last_BT: Tensor | None = None,
+    relative: Relative | None = None,
 ) -> Tensor:
     """The definition, step by step, with every score in memory."""
     groups = q_BNTK.shape[1] // k_BMSK.shape[1]
     k_BNSK = k_BMSK.repeat_interleave(groups, dim=1)
     v_BNSK = v_BMSK.repeat_interleave(groups, dim=1)
     scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
+    queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
+    mask = visible(queries, keys, device, padding_B, window, last_BT)
+    if relative is not None:
+        at = distances(queries, keys, device, last_BT)
+        return relative_reference(q_BNTK, k_BNSK, v_BNSK, mask, at, scale, relative)
     scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * scale
-    mask = visible(q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device, padding_B, window, last_BT)
     weights_BNTS: Tensor = scores_BNTS.masked_fill(~mask, float("-inf")).softmax(dim=-1)
     return weights_BNTS @ v_BNSK
 
@@ -67,11 +74,14 @@ def attention(
     scale: float | None = None,
     window: int | None = None,
     last_BT: Tensor | None = None,
+    relative: Relative | None = None,
 ) -> Tensor:
     """The same, fast: `[B, N, T, K]`.
 
     By PyTorch's fused kernel, or block by block: where a window leaves most scores out, and where that is faster.
     """
+    if relative is not None:
+        return _relative_attention(q_BNTK, k_BMSK, v_BMSK, padding_B, scale, window, last_BT, relative)
     queries, keys = q_BNTK.shape[2], k_BMSK.shape[2]
     if window is not None and window >= keys:
         window = None
@@ -88,3 +98,23 @@ def attention(
         q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, is_causal=whole and queries > 1, scale=scale, enable_gqa=grouped
     )
     return out_BNTK
+
+
+def _relative_attention(
+    q_BNTK: Tensor,
+    k_BMSK: Tensor,
+    v_BMSK: Tensor,
+    padding_B: Tensor | None,
+    scale: float | None,
+    window: int | None,
+    last_BT: Tensor | None,
+    relative: Relative,
+) -> Tensor:
+    """A whole text in blocks, so that no table has an entry for each pair; few queries behind a past by gathering."""
+    queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
+    scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
+    if queries == keys and queries > 1 and last_BT is None and not torch.compiler.is_compiling():
+        return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative)
+    mask = visible(queries, keys, device, padding_B, window, last_BT)
+    at = distances(queries, keys, device, last_BT)
+    return gathered_attention(q_BNTK, k_BMSK, v_BMSK, mask, at, scale, relative)

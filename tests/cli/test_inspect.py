@@ -443,3 +443,33 @@ def test_experts(figures, table, refusal, ted, data, tmp_path):
     assert all(sum(layer["shares"]) == pytest.approx(1) for layer in found["per_layer"])
     assert "Usage of experts" in table(*arguments)
     assert "has no experts" in refusal("experts", ted, "--data", data)
+
+
+@pytest.mark.parametrize(("kind", "ways"), [("attention", 5), ("alibi", 1)])
+def test_positions(kind, ways, figures, table, data, tmp_path):
+    mixer = {"kind": "attention", "heads": 1, "positions": None if kind == "attention" else {"kind": kind}}
+    model = _model(tmp_path / "model", data, mixer)
+    found = figures("positions", model, "--data", data, "--windows", 3, "--out", tmp_path / "out")
+    assert (found["trained_length"], found["window_tokens"], found["windows"]) == (16, 128, 3)
+    assert len(found["variants"]) == ways and (tmp_path / "out" / "loss_by_position.png").exists()
+    plain = found["variants"][0]
+    assert [part["end"] for part in plain["parts"]] == [2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128]
+    assert all(part["standard_error"] > 0 for part in plain["parts"])
+    if ways > 1:
+        by_name = {one["positions"]: [part["bits_per_byte"] for part in one["parts"]] for one in found["variants"]}
+        assert by_name["NTK, dynamic"][:5] == pytest.approx(by_name["as it is"][:5])
+        assert by_name["NTK, dynamic"][-1] == pytest.approx(by_name["NTK"][-1])
+        assert len({losses[-2] for losses in by_name.values()}) == 5
+    text = table("positions", model, "--data", data, "--windows", 3)
+    assert "96 to 128" in text and f"{plain['parts'][-1]['bits_per_byte']:.4f} ± " in text
+
+
+def test_positions_that_end(figures, refusal, data, tmp_path):
+    model = _model(tmp_path / "model", data, {"kind": "attention", "heads": 2, "rotary": None}, positions="learned")
+    assert figures("positions", model, "--data", data)["window_tokens"] == 16
+    assert "--times 2: the model's learned positions end at 16" in refusal(
+        "positions", model, "--data", data, "--times", 2
+    )
+    assert "expected more than 16,001; prepare more text or read fewer" in refusal(
+        "positions", _model(tmp_path / "ted", data, {"kind": "ted"}), "--data", data, "--times", 1000
+    )

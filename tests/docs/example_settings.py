@@ -24,6 +24,7 @@ SMALL = {
     "generate": "--max-tokens 8",
     "inspect caches": "--tokens 8",
     "inspect contexts": "--windows 2",
+    "inspect positions": "--windows 2 --times 2",
 }
 """By command, or command and one of its words, what is put behind an example. It stands last, so it counts."""
 

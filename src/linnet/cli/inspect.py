@@ -9,6 +9,7 @@ from linnet.cli.console import note
 from linnet.cli.inspect_contexts import contexts
 from linnet.cli.inspect_experts import experts
 from linnet.cli.inspect_lifetimes import lifetimes
+from linnet.cli.inspect_positions import positions
 from linnet.cli.options import (
     AsJson,
     ContextLength,
@@ -29,7 +30,7 @@ MOST_TOKENS = 1 << 14
 inspect = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
-    help="""Look inside a model: its operators, what it sees of the future, what it remembers and for how long.
+    help="""Look inside a model: its operators, what it sees of the future, what it remembers and how far it reads.
 
     Each command prints tables; --json prints the figures instead, --out DIR adds pictures and one page with all of it.
 
@@ -193,3 +194,4 @@ def caches(
 inspect.command()(contexts)
 inspect.command()(experts)
 inspect.command()(lifetimes)
+inspect.command()(positions)

@@ -4,13 +4,14 @@ Legend: `K` elements that are turned, `T0` trained length. Pair `i` turns by `ba
 """
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
-class Linear(NamedTuple):
+@dataclass(frozen=True)
+class Linear:
     """Position interpolation: all positions divided by `factor` (Chen et al., arXiv 2306.15595, eq. 4)."""
 
     factor: float
@@ -25,7 +26,8 @@ class Linear(NamedTuple):
         return 1.0
 
 
-class Ntk(NamedTuple):
+@dataclass(frozen=True)
+class Ntk:
     """A larger base, so that the slowest pair is divided by `factor` and the fastest by nothing.
 
     bloc97, 2023; Peng et al., arXiv 2309.00071, eq. 16.
@@ -43,7 +45,8 @@ class Ntk(NamedTuple):
         return 1.0
 
 
-class Yarn(NamedTuple):
+@dataclass(frozen=True)
+class Yarn:
     """Pairs that turn often within T0 stay, slow ones are divided by `factor`, those between by something between.
 
     Peng et al., arXiv 2309.00071, eq. 17 to 23. fast, slow: turns within T0 from which on, and below which, a pair is

@@ -46,3 +46,8 @@ def test_a_factor_of_one_changes_nothing(law):
 
 def test_dynamic_factors_begin_at_one():
     assert [dynamic_factor(2.0, length, 64) for length in (8, 64, 128)] == [1.0, 1.0, 3.0]
+
+
+def test_laws_of_one_factor_have_tables_of_their_own():
+    one, other = (rotary_range(3, 9, WIDTH, BASE, CPU, law)[0] for law in (Linear(4.0), Ntk(4.0)))
+    assert not torch.equal(one, other)

@@ -14,6 +14,7 @@ from torch import Tensor
 from linnet.inspection.contexts.grid import name, series
 from linnet.inspection.contexts.reading import Batch, Read, WindowReader
 from linnet.inspection.matrices import json_ready
+from linnet.inspection.windows import standard_error
 from linnet.layers.retention import FULL, Retention
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present.progress import progress
@@ -177,13 +178,3 @@ def outcome(
         float((lengths_N @ read.nbytes_BL).sum()) / tokens,
         [LayerContext(*of_layer) for of_layer in zip(layers, means_L, largest_L, strict=True)],
     )
-
-
-def standard_error(bits_N: Tensor, bytes_N: Tensor) -> float | None:
-    """Of the ratio of two sums, bits per byte, over windows that differ in length (the ratio estimator's)."""
-    count = len(bits_N)
-    if count < 2:
-        return None
-    total = float(bytes_N.sum())
-    rest_N = bits_N - bits_N.sum() / total * bytes_N
-    return math.sqrt(count / (count - 1) * float(rest_N.square().sum())) / total

@@ -1,0 +1,42 @@
+"""`linnet inspect positions`: the loss by position, beyond the trained length."""
+
+from typing import Annotated
+
+import typer
+
+from linnet.cli.options import AsJson, Data, Device, Model, OperatorSource, ReportFolder, SplitName
+from linnet.cli.report import show
+
+
+def positions(
+    model: Model,
+    data: Data,
+    split: SplitName = "validation",
+    windows: Annotated[int, typer.Option(min=1, help="Windows of text to read, spread evenly.")] = 16,
+    times: Annotated[
+        int | None,
+        typer.Option(min=1, max=1 << 10, help="Their length, in trained lengths; 8, or 1 where positions are learned."),
+    ] = None,
+    operator_from: OperatorSource = "train",
+    out: ReportFolder = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure how far beyond its trained length a model reads: bits per byte by position.
+
+    Windows of text, longer than those of the training, are read as the model is; where it has rotary positions, also
+    with each way of scaling them (interpolation, NTK, YaRN, and NTK with the factor of each length).
+
+    Example: linnet inspect positions runs/ted --data data/stories
+
+    Example: linnet inspect positions runs/ted --data data/stories --times 4 --windows 32 --out inspected
+    """
+    from linnet.inspection.positions.folder import inspect_positions
+    from linnet.inspection.positions.pictures import positions_pictures
+    from linnet.inspection.positions.tables import conclusion, positions_tables
+
+    found = inspect_positions(model, data, split, windows, times, operator_from, device)
+    facts = {"text": f"{split} split of {data}"}
+    told = {"model": model, "data": str(data), "split": split, "operator_from": operator_from, **found.figures()}
+    tables, follows = positions_tables(found), conclusion(found)
+    show(f"Positions of {model}", facts, told, tables, lambda: positions_pictures(found), out, as_json, follows)

@@ -302,6 +302,24 @@ KEPT_UNDER_TWO_NAMES = ModelSpec.parse(
     },
     "first values of two kinds",
 )
+
+BY_DISTANCE = [{"kind": "alibi"}, {"kind": "t5", "buckets": 6, "furthest": 9}, {"kind": "shaw", "clip": 7}]
+
+
+@pytest.mark.parametrize("tokens", [5, 40, 70, 200])
+@pytest.mark.parametrize("window", [None, 6, 64])
+@pytest.mark.parametrize("positions", BY_DISTANCE, ids=lambda positions: positions["kind"])
+def test_positions_by_distance_keep_their_tables_alone(positions: dict[str, Any], window: int | None, tokens: int):
+    """Whatever the length: no entry for a pair of query and key is kept."""
+    mixer = {"kind": "attention", "heads": 4, "kv_heads": 2, "window": window, "positions": positions}
+    block = {"repeat": 2, "mixer": {**mixer, "query_key_norm": {}}, "norm": {"kind": "rms"}}
+    plain = {"vocab_size": VOCABULARY, "d_model": 24, "context_length": CONTEXT, "blocks": [block]}
+    spec = ModelSpec.parse({**plain, "head": {"tied": False}}, "by distance")
+    tokens_BT = torch.randint(VOCABULARY, (3, tokens))
+    predicted = model_cost(spec).training_memory(3, tokens).activations - 4 * 3 * tokens * spec.d_model
+    assert predicted == pytest.approx(kept_bytes(Decoder(spec), tokens_BT), abs=8 * spec.layers)
+
+
 KEPT_BY_A_POST_NORM = ModelSpec.parse(
     {
         "vocab_size": VOCABULARY,

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
+from linnet.model.spec import ModelSpec
 from linnet.training.growth import Growth, steps_for
+from linnet.training.run import train
 from linnet.training.sections import GrowthSpec
 
 SPEC = GrowthSpec(context_length=((0.25, 4), (0.5, 8)), batch_size=((0.4, 2),))
@@ -82,3 +84,29 @@ def test_shares_become_numbers_of_steps_once(tiny_run):
 def test_what_does_not_grow_is_refused(growth, part, tiny_run):
     with pytest.raises(UserError, match=part):
         tiny_run(growth=growth).resolved()
+
+
+POSITIONS = {
+    **{kind: ({}, {"rotary": None, "positions": {"kind": kind}}) for kind in ("alibi", "t5", "shaw")},
+    **{kind: ({"positions": kind}, {"rotary": None}) for kind in ("none", "learned", "sinusoidal")},
+    **{
+        kind: ({}, {"rotary": {"scaling": {"kind": kind, "factor": 2.0, **more}}})
+        for kind, more in (("linear", {}), ("ntk", {}), ("yarn", {"trained": 8}))
+    },
+}
+
+
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_windows_grow_whatever_the_positions(kind, tmp_path, tiny_run, tiny_model, quick):
+    embedding, mixer = POSITIONS[kind]
+    run = tiny_run(steps=4, growth={"context_length": [[1, 4], [2, 8]]}, evaluate={"every": 4, "tokens": 64})
+    model = tiny_model(embedding=embedding).model_dump()
+    model["blocks"][0]["mixer"] |= mixer
+    summary = train(run.model_copy(update={"model": ModelSpec.parse(model, kind)}), tmp_path).summary
+    assert summary["tokens"] == 2 * (4 + 8 + 2 * 16)
+    losses = [
+        line["loss"]
+        for line in map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+        if "loss" in line
+    ]
+    assert losses and all(3 < loss < 8 for loss in losses)

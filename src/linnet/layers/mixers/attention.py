@@ -84,7 +84,7 @@ class AttentionSpec(MixerSpec):
             cls(heads=3, head_dim=6, positions=AlibiSpec()),
             cls(heads=4, kv_heads=2, positions=T5Spec(buckets=5, furthest=9)),
             cls(heads=2, kv_heads=1, head_dim=12, positions=ShawSpec(clip=5)),
-            cls(heads=4, kv_heads=2, window=4, positions=ShawSpec(clip=2)),
+            cls(heads=4, kv_heads=2, window=4, positions=ShawSpec(clip=6)),
         ]
 
     def check(self, width: int) -> None:

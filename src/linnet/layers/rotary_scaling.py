@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, PositiveFloat, model_validator
 
 from linnet.core.spec import Amount, Spec
-from linnet.ops.rotary_scaling import Linear, Ntk, Scaling, Yarn, yarn_gain
+from linnet.ops.rotary_scaling import Interpolation, NtkBase, Scaling, YarnRamp, yarn_gain
 
 Factor = Annotated[float, Field(ge=1)]
 """How many times longer texts are than those of the training."""
@@ -32,7 +32,7 @@ class LinearScaling(RotaryScalingSpec):
     @property
     def law(self) -> Scaling:
         """See `RotaryScalingSpec`."""
-        return Linear(self.factor)
+        return Interpolation(self.factor)
 
 
 class NtkScaling(RotaryScalingSpec):
@@ -44,7 +44,7 @@ class NtkScaling(RotaryScalingSpec):
     @property
     def law(self) -> Scaling:
         """See `RotaryScalingSpec`."""
-        return Ntk(self.factor)
+        return NtkBase(self.factor)
 
 
 class YarnScaling(RotaryScalingSpec):
@@ -72,7 +72,7 @@ class YarnScaling(RotaryScalingSpec):
     def law(self) -> Scaling:
         """See `RotaryScalingSpec`."""
         gain = yarn_gain(self.factor) if self.attention_factor is None else self.attention_factor
-        return Yarn(self.factor, self.trained, self.fast, self.slow, gain)
+        return YarnRamp(self.factor, self.trained, self.fast, self.slow, gain)
 
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Linear:
+class Interpolation:
     """Position interpolation: all positions divided by `factor` (Chen et al., arXiv 2306.15595, eq. 4)."""
 
     factor: float
@@ -27,7 +27,7 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Ntk:
+class NtkBase:
     """A larger base, so that the slowest pair is divided by `factor` and the fastest by nothing.
 
     bloc97, 2023; Peng et al., arXiv 2309.00071, eq. 16.
@@ -46,7 +46,7 @@ class Ntk:
 
 
 @dataclass(frozen=True)
-class Yarn:
+class YarnRamp:
     """Pairs that turn often within T0 stay, slow ones are divided by `factor`, those between by something between.
 
     Peng et al., arXiv 2309.00071, eq. 17 to 23. fast, slow: turns within T0 from which on, and below which, a pair is
@@ -73,7 +73,7 @@ class Yarn:
         return width * math.log(self.trained / (turns * 2 * math.pi)) / (2 * math.log(base))
 
 
-Scaling = Linear | Ntk | Yarn
+Scaling = Interpolation | NtkBase | YarnRamp
 
 
 def unscaled(width: int, base: float, device: torch.device) -> Tensor:
@@ -83,7 +83,7 @@ def unscaled(width: int, base: float, device: torch.device) -> Tensor:
 
 
 def dynamic_factor(factor: float, length: int, trained: int) -> float:
-    """The factor of `Ntk` that Transformers' dynamic scaling has for a text of `length` tokens."""
+    """The factor of `NtkBase` that Transformers' dynamic scaling has for a text of `length` tokens."""
     return max(1.0, factor * length / trained - (factor - 1))
 
 

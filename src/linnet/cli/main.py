@@ -34,6 +34,7 @@ VERBS = {
     "runs": "List runs, compare two, show their curves.",
     "generate": "Let a model write.",
     "evaluate": "Measure a model on text: bits per byte, accuracy.",
+    "ngram": "Count n-grams: a model without a net, to measure by.",
     "compare": "Train several models on one text, or compare runs.",
     "import": "Turn a published checkpoint into a model folder.",
     "export": "Write a model in another form.",

@@ -1,0 +1,127 @@
+"""Reading a text with an n-gram model: its likelihood, and which of its n-grams training never saw.
+
+Legend: `T` tokens of the text, `C` contexts of one length.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linnet.core.arrays import Indices, Numbers
+from linnet.core.errors import UserError
+from linnet.evaluation.likelihood import Likelihood
+from linnet.training.ngram.counts import NONE, reaches
+from linnet.training.ngram.kneser_ney import Level, NGram, backed_off
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Of the n-grams of one length in a text, how many training saw.
+
+    trained: different ones in training. once: those of them that were seen once (below the highest order: behind one
+    token). ngrams: in the text, each time that one stands there; `never_seen` of these.
+    """
+
+    length: int
+    trained: int
+    once: int
+    ngrams: int
+    never_seen: int
+
+    @property
+    def share_never_seen(self) -> float | None:
+        """Of the text's n-grams; None where no document is long enough for one."""
+        return self.never_seen / self.ngrams if self.ngrams else None
+
+
+@dataclass(frozen=True)
+class NGramEvaluation:
+    """The likelihood of a text, and of each length what was seen of its n-grams."""
+
+    likelihood: Likelihood
+    seen: list[Seen]
+    vocab_size: int
+
+    def figures(self) -> dict[str, Any]:
+        """The numbers by name, ready for JSON."""
+        found = self.likelihood
+        return {
+            "bits_per_byte": found.bits_per_byte,
+            "perplexity": found.perplexity,
+            "accuracy": found.accuracy,
+            "nats_per_token": found.nats_per_token,
+            "tokens": found.tokens,
+            "bytes": found.bytes,
+            "orders": [
+                {
+                    "order": one.length,
+                    "possible": float(self.vocab_size**one.length),
+                    "trained": one.trained,
+                    "once": one.once,
+                    "ngrams": one.ngrams,
+                    "never_seen": one.never_seen,
+                    "share_never_seen": one.share_never_seen,
+                }
+                for one in self.seen
+            ],
+        }
+
+
+def read(model: NGram, tokens_T: Indices, token_bytes_V: Indices) -> NGramEvaluation:
+    """Every token but the first is predicted once, from the tokens before it in its document.
+
+    `token_bytes_V`: bytes of text of each token. `UserError` where there is nothing to predict.
+    """
+    of_text = int(token_bytes_V[tokens_T[1:]].sum())
+    if not of_text:
+        raise UserError(f"the {max(0, len(tokens_T) - 1)} tokens to evaluate hold no text; evaluate more tokens")
+    reaches_T = reaches(tokens_T, model.end_id)
+    found_T, guesses_T = np.empty(len(tokens_T)), np.empty_like(tokens_T)
+    likeliest, seen = _Likeliest(np.full(1, NONE), np.zeros(1)), list[Seen]()
+    for length, (level, (contexts_T, ids_T)) in enumerate(zip(model.levels, model.ids(tokens_T), strict=True), start=1):
+        found_T = backed_off(level, contexts_T, ids_T, found_T)
+        likeliest = _likeliest(level, likeliest, model.levels[length - 2].table.suffixes if length > 1 else None)
+        known = contexts_T != NONE
+        guesses_T[known] = likeliest.tokens_C[contexts_T[known]]
+        seen.append(_seen(length, level, ids_T[reaches_T >= length]))
+    nats = -float(np.log(found_T[1:]).sum())
+    correct = int((guesses_T[1:] == tokens_T[1:]).sum())
+    return NGramEvaluation(Likelihood(nats, len(tokens_T) - 1, of_text, correct), seen, model.vocab_size)
+
+
+def _seen(length: int, level: Level, ids: Indices) -> Seen:
+    """Single tokens are all in their table; those that training saw have a count."""
+    counts = level.table.counts
+    never = ids == NONE if length > 1 else counts[ids] == 0
+    return Seen(length, int((counts > 0).sum()), int((counts == 1).sum()), len(ids), int(never.sum()))
+
+
+@dataclass(frozen=True)
+class _Likeliest:
+    """The likeliest token behind each context of one length, `[C]`, of equals the lowest; and its probability."""
+
+    tokens_C: Indices
+    probabilities_C: Numbers
+
+
+def _likeliest(level: Level, shorter: _Likeliest, suffixes: NDArray[Any] | None) -> _Likeliest:
+    """One of those seen behind the context, or the likeliest behind the shorter one, faded by the backoff.
+
+    `suffixes`: `[C]`, the shorter contexts; None for the empty context, which has none.
+    """
+    lower = np.zeros(1, dtype=np.int64) if suffixes is None else suffixes
+    tokens_C, found_C = shorter.tokens_C[lower].copy(), level.backoffs * shorter.probabilities_C[lower]
+    contexts, keys = level.table.contexts, level.table.keys
+    if not len(keys):
+        return _Likeliest(tokens_C, found_C)
+    firsts = np.flatnonzero(np.diff(contexts, prepend=NONE))
+    highest = np.maximum.reduceat(level.probabilities, firsts)
+    is_highest = level.probabilities == np.repeat(highest, np.diff(firsts, append=len(keys)))
+    places = np.flatnonzero(is_highest)
+    places = places[np.flatnonzero(np.diff(contexts[places], prepend=NONE))]
+    owners, own = contexts[places], keys[places] % level.table.vocab_size
+    better = (highest > found_C[owners]) | ((highest == found_C[owners]) & (own < tokens_C[owners]))
+    tokens_C[owners[better]], found_C[owners[better]] = own[better], highest[better]
+    return _Likeliest(tokens_C, found_C)

@@ -39,7 +39,10 @@ class Dictionaries:
         self.discounts = []
         for length, counts in enumerate(seen):
             before = Counter(gram[1:] for gram in seen[length + 1]) if length + 1 < ORDER else counts
-            adjusted = {g: counts[g] if length and g[0] == tokens[0] else before[g] for g in counts if before[g] > 0}
+            adjusted = {
+                gram: count if length and gram[0] == tokens[0] else before[gram] for gram, count in counts.items()
+            }
+            adjusted = {gram: count for gram, count in adjusted.items() if count}
             self.discounts.append((0.0, *estimate_discounts(np.array([*adjusted.values()])).amounts))
             for gram, count in adjusted.items():
                 self.behind[length][gram[:-1]][gram[-1]] = count

@@ -278,6 +278,11 @@ def operators(workspace: Workspace, path: Path) -> None:
         np.savez(path, **load_file(saved))
 
 
+def ngram(workspace: Workspace, path: Path) -> None:
+    """An n-gram model."""
+    linnet("ngram", "train", "--data", workspace.path("data/stories"), "--out", path, "--order", 3)
+
+
 def state(workspace: Workspace, path: Path) -> None:
     """Where a story of `runs/stories` stopped."""
     linnet("generate", workspace.path("runs/stories"), "--prompt", "Once", "--max-tokens", 4, "--save-state", path)
@@ -297,6 +302,7 @@ MAKERS: dict[str, Maker] = {
     "runs/pldr": run_of("tiny-pldr"),
     "runs/other": run_of("tiny-pldr"),
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),
+    "runs/ngram": ngram,
     "runs/ablation": compared,
     "demo/attention": run_of("tiny-attention"),
     "demo/pldr": run_of("tiny-pldr"),

@@ -1,7 +1,7 @@
 """The n-gram model against KenLM's `lmplz` (commit 4cb443e): the same counts, discounts and probabilities.
 
-The numbers below are those of `lmplz -o ORDER --vocab_pad 50 --discount_fallback` on `documents(700, 1)`, a line for each
-document, its words the numbers with a letter before them: what lmplz printed as discounts, and `Model.score` of the
+The numbers below are those of `lmplz -o ORDER --vocab_pad 50 --discount_fallback` on `documents(700, 1)`, a line each,
+its words the numbers with a letter before them: what lmplz printed as discounts, and `Model.score` of the
 Python module on `documents(12, 2)`, log10 with the sign changed. KenLM computes in float32.
 """
 

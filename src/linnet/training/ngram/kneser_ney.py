@@ -92,13 +92,13 @@ class NGram:
     def ids(self, tokens_T: Indices) -> Iterator[tuple[Indices, Indices]]:
         """For each length the numbers of the contexts before, and of the n-grams that end at, each position, `[T]`.
 
-        `NONE` for those that were never seen, and where the document is too short for one.
+        `NONE` for those that were never seen, or reach over the beginning of a document. A context may end with the
+        end token; nothing goes on from it, so it leaves all to the shorter one.
         """
-        ids_T, within_T = tokens_T, tokens_T[:-1] != self.end_id
+        ids_T = tokens_T
         yield np.zeros_like(tokens_T), ids_T
-        for length, table in enumerate(self.tables[1:], start=2):
-            contexts_T = np.full(len(tokens_T), NONE, dtype=np.int64)
-            contexts_T[1:] = ids_T[:-1] if length == 2 else np.where(within_T, ids_T[:-1], NONE)
+        for table in self.tables[1:]:
+            contexts_T = np.concatenate([[NONE], ids_T[:-1]])
             ids_T = table.find(contexts_T, tokens_T)
             yield contexts_T, ids_T
 

@@ -17,7 +17,7 @@ from linnet.training.ngram.kneser_ney import Level, NGram, backed_off
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenNGrams:
     """Of the n-grams of one length in a text, how many training saw.
 
     trained: different ones in training. once: those of them that were seen once (below the highest order: behind one
@@ -41,7 +41,7 @@ class NGramEvaluation:
     """The likelihood of a text, and of each length what was seen of its n-grams."""
 
     likelihood: Likelihood
-    seen: list[Seen]
+    seen: list[SeenNGrams]
     vocab_size: int
 
     def figures(self) -> dict[str, Any]:
@@ -79,10 +79,10 @@ def read(model: NGram, tokens_T: Indices, token_bytes_V: Indices) -> NGramEvalua
         raise UserError(f"the {max(0, len(tokens_T) - 1)} tokens to evaluate hold no text; evaluate more tokens")
     reaches_T = reaches(tokens_T, model.end_id)
     found_T, guesses_T = np.empty(len(tokens_T)), np.empty_like(tokens_T)
-    likeliest, seen = _Likeliest(np.full(1, NONE), np.zeros(1)), list[Seen]()
+    likeliest, seen = LikeliestTokens(np.full(1, NONE), np.zeros(1)), list[SeenNGrams]()
     for length, (level, (contexts_T, ids_T)) in enumerate(zip(model.levels, model.ids(tokens_T), strict=True), start=1):
         found_T = backed_off(level, contexts_T, ids_T, found_T)
-        likeliest = _likeliest(level, likeliest, model.levels[length - 2].table.suffixes if length > 1 else None)
+        likeliest = likeliest_behind(level, likeliest, model.levels[length - 2].table.suffixes if length > 1 else None)
         known = contexts_T != NONE
         guesses_T[known] = likeliest.tokens_C[contexts_T[known]]
         seen.append(_seen(length, level, ids_T[reaches_T >= length]))
@@ -91,22 +91,22 @@ def read(model: NGram, tokens_T: Indices, token_bytes_V: Indices) -> NGramEvalua
     return NGramEvaluation(Likelihood(nats, len(tokens_T) - 1, of_text, correct), seen, model.vocab_size)
 
 
-def _seen(length: int, level: Level, ids: Indices) -> Seen:
+def _seen(length: int, level: Level, ids: Indices) -> SeenNGrams:
     """Single tokens are all in their table; those that training saw have a count."""
     counts = level.table.counts
     never = ids == NONE if length > 1 else counts[ids] == 0
-    return Seen(length, int((counts > 0).sum()), int((counts == 1).sum()), len(ids), int(never.sum()))
+    return SeenNGrams(length, int((counts > 0).sum()), int((counts == 1).sum()), len(ids), int(never.sum()))
 
 
 @dataclass(frozen=True)
-class _Likeliest:
+class LikeliestTokens:
     """The likeliest token behind each context of one length, `[C]`, of equals the lowest; and its probability."""
 
     tokens_C: Indices
     probabilities_C: Numbers
 
 
-def _likeliest(level: Level, shorter: _Likeliest, suffixes: NDArray[Any] | None) -> _Likeliest:
+def likeliest_behind(level: Level, shorter: LikeliestTokens, suffixes: NDArray[Any] | None) -> LikeliestTokens:
     """One of those seen behind the context, or the likeliest behind the shorter one, faded by the backoff.
 
     `suffixes`: `[C]`, the shorter contexts; None for the empty context, which has none.
@@ -115,7 +115,7 @@ def _likeliest(level: Level, shorter: _Likeliest, suffixes: NDArray[Any] | None)
     tokens_C, found_C = shorter.tokens_C[lower].copy(), level.backoffs * shorter.probabilities_C[lower]
     contexts, keys = level.table.contexts, level.table.keys
     if not len(keys):
-        return _Likeliest(tokens_C, found_C)
+        return LikeliestTokens(tokens_C, found_C)
     firsts = np.flatnonzero(np.diff(contexts, prepend=NONE))
     highest = np.maximum.reduceat(level.probabilities, firsts)
     is_highest = level.probabilities == np.repeat(highest, np.diff(firsts, append=len(keys)))
@@ -124,4 +124,4 @@ def _likeliest(level: Level, shorter: _Likeliest, suffixes: NDArray[Any] | None)
     owners, own = contexts[places], keys[places] % level.table.vocab_size
     better = (highest > found_C[owners]) | ((highest == found_C[owners]) & (own < tokens_C[owners]))
     tokens_C[owners[better]], found_C[owners[better]] = own[better], highest[better]
-    return _Likeliest(tokens_C, found_C)
+    return LikeliestTokens(tokens_C, found_C)

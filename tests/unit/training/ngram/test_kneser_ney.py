@@ -105,10 +105,3 @@ def test_the_smallest_texts(documents):
     assert model.order == 5
     assert model.next_probabilities(np.array([0])).sum() == pytest.approx(1)
     assert model.next_probabilities(np.array([0, 4, 4, 4, 4, 4])).sum() == pytest.approx(1)
-
-
-def test_of_equally_likely_tokens_the_lowest_is_guessed():
-    model = model_of([[2, 1], [1, 2], [3], [4]], 1, 5)
-    tokens = np.array([0, 1, 2, 0])
-    assert model.next_probabilities(tokens[:1]).argmax() == 0
-    assert read(model, tokens, np.ones(5, dtype=np.int64)).likelihood.correct == 1

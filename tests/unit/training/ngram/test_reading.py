@@ -1,0 +1,38 @@
+import numpy as np
+import pytest
+
+from linnet.core.errors import UserError
+from linnet.training.ngram.counts import NGramTable, count_ngrams
+from linnet.training.ngram.kneser_ney import Discounts, Level, NGram
+from linnet.training.ngram.reading import LikeliestTokens, likeliest_behind, read
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "expected"),
+    [
+        ([0.1, 0.2], 3),  # faded by 0.5 the shorter context's token has 0.25
+        ([0.1, 0.3], 5),
+        ([0.3, 0.3], 1),
+        ([0.25, 0.1], 1),  # of equals the lowest
+        ([0.1, 0.25], 3),
+    ],
+)
+def test_the_likeliest_token_is_one_seen_behind_the_context_or_the_shorter_ones(probabilities, expected):
+    table = NGramTable(np.array([1, 5]), np.ones(2, np.int32), np.zeros(2, np.int32), vocab_size=9)
+    level = Level(table, Discounts((0.5, 1.0, 1.5), False), np.array(probabilities), np.array([0.5]))
+    found = likeliest_behind(level, LikeliestTokens(np.array([3]), np.array([0.5])), np.zeros(1, np.int32))
+    assert found.tokens_C.tolist() == [expected]
+    assert found.probabilities_C.tolist() == [max(0.25, *probabilities)]
+
+
+def test_what_was_never_seen_is_counted_where_a_document_is_long_enough():
+    model = NGram(count_ngrams(np.array([0, 1, 2, 1, 0]), 0, 4, 3), 0)
+    seen = read(model, np.array([0, 1, 2, 0, 3, 0]), np.ones(4, dtype=np.int64)).seen
+    assert [(one.ngrams, one.never_seen) for one in seen] == [(5, 1), (5, 3), (3, 2)]
+    assert [one.share_never_seen for one in read(model, np.array([0, 1]), np.ones(4, int)).seen] == [0.0, 0.0, None]
+
+
+def test_tokens_without_text_are_refused():
+    model = NGram(count_ngrams(np.array([0, 1, 0]), 0, 2, 2), 0)
+    with pytest.raises(UserError, match="the 1 tokens to evaluate hold no text"):
+        read(model, np.array([0, 0]), np.array([0, 1]))

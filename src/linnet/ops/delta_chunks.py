@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from linnet.ops.segments import places_of, segment_length
 
 
-class Rule(NamedTuple):
+class DeltaRule(NamedTuple):
     """What makes a rule.
 
     within: of what is cut into chunks, and of heads, `read, q, u, w, k, kept`. fills: what stands behind the last token
@@ -32,7 +32,7 @@ class Rule(NamedTuple):
 
 
 def in_chunks(
-    rule: Rule, chunk: int, of_tokens: Sequence[Tensor], of_heads: Sequence[Tensor], state_BNKV: Tensor
+    rule: DeltaRule, chunk: int, of_tokens: Sequence[Tensor], of_heads: Sequence[Tensor], state_BNKV: Tensor
 ) -> tuple[Tensor, Tensor]:
     """What is read, `[B, N, T, V]`, and the state `[B, N, K, V]` behind the last token; differentiable once.
 
@@ -52,7 +52,7 @@ class _InChunks(torch.autograd.Function):
     """The pass over the chunks by hand, both ways; gradients within them by autograd, from what is made again."""
 
     @staticmethod
-    def forward(ctx: Any, rule: Rule, chunk: int, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, rule: DeltaRule, chunk: int, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         *given, state_BNKV = inputs
         cut, of_heads = _cut(rule, chunk, given)
         outs, starts = [], []
@@ -114,7 +114,7 @@ def _gradients(
     return [of_read, of_q, of_written, of_w, of_k, of_kept.sum_to_size(kept.shape)], of_state
 
 
-def _cut(rule: Rule, chunk: int, given: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def _cut(rule: DeltaRule, chunk: int, given: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """What is of tokens as chunks, and what is of heads beside them, `[M, R, 1, 1, ...]`."""
     count, heads = len(rule.fills), given[0].shape[1]
     of_tokens = [_chunked(x, heads, chunk, fill) for x, fill in zip(given[:count], rule.fills, strict=True)]

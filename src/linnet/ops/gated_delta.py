@@ -17,7 +17,7 @@ keys, `V` width of values, `G` gates of a head: 1, or K; what is cut into chunks
 import torch
 from torch import Tensor
 
-from linnet.ops.delta_chunks import Rule, in_chunks
+from linnet.ops.delta_chunks import DeltaRule, in_chunks
 from linnet.ops.delta_pairs import BLOCK, after_each, pairs
 
 CHUNK = 64
@@ -86,7 +86,7 @@ def _within(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, beta: Tensor) ->
     return read, q * from_start, u, w, k * after_each(log_alpha).exp(), kept
 
 
-RULE = Rule(_within, fills=(0.0,) * 5)
+RULE = DeltaRule(_within, fills=(0.0,) * 5)
 
 
 def chunk_length(tokens: int) -> int:

@@ -110,7 +110,7 @@ class _Mlstm(torch.autograd.Function):
         starts = []
         for place in _places(v_BNTV):
             starts.append(memory_BNKU)
-            segment = Segment.of(place, (q_BNTK, k_BNTK, v_BNTV), (above, largest, peak_BN))
+            segment = MemorySegment.of(place, (q_BNTK, k_BNTK, v_BNTV), (above, largest, peak_BN))
             before, memory_BNKU = segment.carried(memory_BNKU)
             read = segment.scores() @ segment.u + (segment.q * segment.from_start) @ before
             r, n = torch.split(read.flatten(2, 3)[:, :, : place.stop - place.start], [width, 1], dim=-1)
@@ -133,7 +133,7 @@ class _Mlstm(torch.autograd.Function):
         of_sums[..., -1] += of_peak
         of_q, of_k, of_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
         for place, start in reversed(list(zip(_places(v), starts[:-1], strict=True))):
-            segment = Segment.of(place, (q, k, v), (above, largest, peak_BN))
+            segment = MemorySegment.of(place, (q, k, v), (above, largest, peak_BN))
             *found, of_memory = segment.gradients(of_read[:, :, place], start, of_memory)
             for gradient, of_place in zip((of_q, of_k, of_v), found, strict=True):
                 gradient[:, :, place] = of_place
@@ -166,7 +166,7 @@ def _of_reads(
 
 
 @dataclass
-class Segment:
+class MemorySegment:
     """Chunks that are worked on side by side: queries, keys `[B, N, H, C, K]`, values and a 1 `[B, N, H, C, U]`.
 
     pairs: what is left of each token at each later one of its chunk (reader, source), `[B, N, H, C, C]`, 0 at earlier

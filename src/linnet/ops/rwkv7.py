@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linnet.ops.delta_chunks import Rule, in_chunks
+from linnet.ops.delta_chunks import DeltaRule, in_chunks
 from linnet.ops.rms_norm import rms_norm
 
 CHUNK = 32
@@ -121,7 +121,7 @@ def _within(r: Tensor, k: Tensor, v: Tensor, w: Tensor, a: Tensor, erased: Tenso
     return read, r * sums.exp(), written, of_state, early * (end - middle).exp(), end.exp().transpose(-1, -2)
 
 
-RULE = Rule(_within, fills=(0.0, 0.0, 0.0, -math.inf, 0.0))
+RULE = DeltaRule(_within, fills=(0.0, 0.0, 0.0, -math.inf, 0.0))
 
 
 def rwkv7_output(

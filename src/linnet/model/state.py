@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +12,13 @@ from linnet.layers.view import Counts
 
 FEED_FORWARD = "feed_forward."
 """In the name of a tensor: it is the feed-forward's, not the mixer's."""
+
+
+class LayerStates(NamedTuple):
+    """The states of one layer's sublayers; none where a pass keeps none."""
+
+    mixer: State | None = None
+    feed_forward: State | None = None
 
 
 @dataclass
@@ -26,6 +34,12 @@ class DecoderState:
     capacity: int
     positions: Counts
 
+    @classmethod
+    def of(cls, layers: Sequence[LayerStates], capacity: int, positions: Counts) -> "DecoderState":
+        """From the states of each layer."""
+        mixers, feed_forwards = (tuple(filter(None, states)) for states in zip(*layers, strict=True))
+        return cls(mixers, feed_forwards, capacity, positions)
+
     @property
     def position(self) -> int:
         """Tokens of the row that has seen most."""
@@ -35,6 +49,10 @@ class DecoderState:
     def sublayers(self) -> tuple[State, ...]:
         """All states."""
         return self.layers + self.feed_forwards
+
+    def by_layer(self) -> list[LayerStates]:
+        """The states of each layer."""
+        return [LayerStates(*states) for states in zip(self.layers, self.feed_forwards, strict=True)]
 
     @property
     def nbytes(self) -> int:

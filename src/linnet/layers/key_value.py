@@ -46,7 +46,11 @@ class KeyValueState(State):
                 kept[:, :, view.start : end] = new
             else:
                 write_rows(kept.transpose(1, 2), new.transpose(1, 2), view)
-        last_BT = None if view.uniform else view.positions(length, k_BMTK.device)
+        last_BT = view.last_in_prefix(length, k_BMTK.device)
+        if last_BT is not None:
+            last_BT = (last_BT + view.offsets_B(k_BMTK.device)[:, None]).clamp(min=0)
+        elif not view.uniform:
+            last_BT = view.positions(length, k_BMTK.device)
         return Seen(self.keys[:, :, :end], self.values[:, :, :end], None, last_BT)
 
     def forget(self) -> Self:
@@ -95,7 +99,8 @@ class WindowState(State):
 def seen_keys(k_BMTK: Tensor, v_BMTK: Tensor, state: State | None, view: View) -> Seen:
     """What the tokens of a chunk may see: the chunk's own keys and values, and with a state, advanced, the past's."""
     if state is None:
-        return Seen(k_BMTK, v_BMTK, view.padding_B(k_BMTK.device))
+        last_BT = view.last_in_prefix(k_BMTK.shape[2], k_BMTK.device)
+        return Seen(k_BMTK, v_BMTK, view.padding_B(k_BMTK.device), last_BT)
     assert isinstance(state, KeyValueState | WindowState)
     return state.append(k_BMTK, v_BMTK, view)
 

@@ -1,7 +1,7 @@
-"""The decoder: the only one, for every mixer.
+"""The decoder: the only one, for every mixer; behind an encoder where the description has one.
 
 Legend: `B` batch, `T` tokens of the chunk, `D` model width, `W` width of a block, `E` width of the token vectors (`D`
-unless said otherwise), `V` vocabulary.
+unless said otherwise), `V` vocabulary, `S` tokens of the longest input of an encoder.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from linnet.layers.contract import Mixer, Place, Sublayer, sublayers_of
 from linnet.layers.passes import check_view
 from linnet.layers.retention import FULL, Retention
-from linnet.layers.view import Counts, Record, View, at
+from linnet.layers.view import Counts, Memory, Record, View, at
 from linnet.model.embedding import Embedding
+from linnet.model.encoder_decoder import Encoder
 from linnet.model.initialise import initialise
 from linnet.model.spec import ModelSpec
 from linnet.model.stack import Block, Layer, blocks_of, through
@@ -37,7 +38,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.spec = spec
         self.embedding = Embedding(spec.embedding, spec.vocab_size, spec.d_model, spec.context_length)
-        place = Place(spec.d_model, spec.context_length, layers=spec.layers)
+        self.encoder = None if spec.encoder is None else Encoder(spec.encoder, spec)
+        place = Place(spec.d_model, spec.context_length, layers=spec.layers, memory_width=spec.memory_width)
         self.blocks = blocks_of(spec.blocks, spec.d_model, place, spec.embedding.skip)
         width = spec.blocks[-1].width or spec.d_model
         self.project = Linear(width, spec.d_model, bias=False) if width != spec.d_model else None
@@ -69,6 +71,11 @@ class Decoder(nn.Module):
     def layers(self) -> list[Layer]:
         """The layers in the order a token meets them (a shared one several times)."""
         return [block.layer(i) for block in self.blocks_in_order() for i in range(block.repeat)]
+
+    @property
+    def all_blocks(self) -> list[Block]:
+        """The blocks of all stacks: those of an encoder first."""
+        return [*([] if self.encoder is None else self.encoder.blocks_in_order()), *self.blocks_in_order()]
 
     @property
     def sublayers(self) -> Iterator[Sublayer]:
@@ -119,16 +126,22 @@ class Decoder(nn.Module):
         targets: Tensor | None = None,
         padding: Sequence[int] | Tensor | None = None,
         documents: Sequence[Sequence[int]] | None = None,
+        prefixes: Sequence[int] | None = None,
+        memory: Memory | None = None,
         record: Record | None = None,
         z_loss: float = 0.0,
     ) -> Tensor | TokenLoss:
         """`[B, T] -> logits [B, T, V]`; with targets `[B, T]` the summed loss, and no logits are held.
 
         state: the pass goes on where it stands, and advances it. padding: tokens at the start of each row that are
-        none. documents: for each row, where in the chunk documents begin; none sees what is before it. record: what
-        layers leave. z_loss: see `ops.cross_entropy`. `ValueError` where the state has no room for `T` more tokens.
+        none. documents: for each row, where in the chunk documents begin; none sees what is before it. prefixes: how
+        many of each row's first tokens see all of one another. memory: what `encode` gave, of a model with an encoder;
+        a state keeps what it needs of it. record: what layers leave. z_loss: see `ops.cross_entropy`. `ValueError`
+        where the state has no room for `T` more tokens, or the model cannot read what is given.
         """
-        x_BTD = self.hidden(tokens_BT, state, padding=padding, documents=documents, record=record)
+        x_BTD = self.hidden(
+            tokens_BT, state, padding=padding, documents=documents, prefixes=prefixes, memory=memory, record=record
+        )
         return self.logits(x_BTD) if targets is None else self.token_loss(x_BTD, targets, z_loss)
 
     def hidden(
@@ -138,6 +151,8 @@ class Decoder(nn.Module):
         *,
         padding: Sequence[int] | Tensor | None = None,
         documents: Sequence[Sequence[int]] | None = None,
+        prefixes: Sequence[int] | None = None,
+        memory: Memory | None = None,
         record: Record | None = None,
     ) -> Tensor:
         """`[B, T] -> [B, T, D]`, all but the head's matrix, which is `[V, E]` where tied: then `[B, T, E]`.
@@ -146,8 +161,13 @@ class Decoder(nn.Module):
         """
         batch, length = tokens_BT.shape
         padded = counts(padding)
-        check_view(batch, length, padded, documents)
+        check_view(batch, length, padded, documents, prefixes)
+        self._check_inputs(state, prefixes, memory)
         view = self._view(state, padded, documents, record)
+        if prefixes is not None and any(prefixes):
+            view = replace(view, prefixes=tuple(prefixes))
+        if memory is not None:
+            view = replace(view, memory=memory)
         if state is not None and view.end(length) > state.capacity:
             room = state.capacity - state.position
             raise ValueError(f"{length} more tokens: the state has room for {room}")
@@ -155,6 +175,40 @@ class Decoder(nn.Module):
         if state is not None:
             state.positions = view.positions_after(batch, length)
         return self.after_blocks(x)
+
+    def encode(
+        self, inputs_BS: Tensor, padding: Sequence[int] | Tensor | None = None, record: Record | None = None
+    ) -> Memory:
+        """Read inputs `[B, S]`, each token seeing all of its row, for `forward` and `hidden`; padding as there.
+
+        record: what layers leave; values that they leave for later ones stay within the encoder.
+        """
+        assert self.encoder is not None, "a model without an encoder"
+        batch, length = inputs_BS.shape
+        padded = counts(padding)
+        check_view(batch, length, padded, None)
+        wholes = tuple(length - pad for pad in padded or (0,) * batch)
+        if not all(wholes):
+            raise ValueError("inputs: a row without a token: expected at least one in each")
+        own = Record() if record is None else Record(record.wanted, record.outputs, record.losses)
+        view = View(0, padded, prefixes=wholes, record=own)
+        memory: Memory = self.encoder(self.embedding(inputs_BS, view), view)
+        return memory
+
+    def _check_inputs(self, state: DecoderState | None, prefixes: Sequence[int] | None, memory: Memory | None) -> None:
+        """`ValueError` for what the model cannot read, or lacks."""
+        if prefixes is not None and any(prefixes) and not self.sees_prefix:
+            kinds = ", ".join(dict.fromkeys(b.mixer.kind for b in self.spec.blocks if not b.mixer.sees_prefix))
+            raise ValueError(f"prefixes: layers of {kinds} see the past alone, and no prefix as a whole")
+        if memory is not None and self.encoder is None:
+            raise ValueError("memory: the model has no encoder")
+        if memory is None and self.encoder is not None and (state is None or not state.knows_memory):
+            raise ValueError("memory: missing: the model reads what its encoder makes of an input (`encode`)")
+
+    @property
+    def sees_prefix(self) -> bool:
+        """Whether all layers see all of a prefix (`Traits.prefix`)."""
+        return all(mixer.traits.prefix for mixer in self.mixers)
 
     def _view(
         self,

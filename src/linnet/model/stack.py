@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from linnet.layers.contract import FeedForward, Mixer, Place
 from linnet.layers.passes import run
 from linnet.layers.retention import FULL, Retention
-from linnet.layers.state import NoState
 from linnet.layers.view import View
 from linnet.model.spec import BlockSpec
 from linnet.model.state import LayerStates
@@ -21,7 +20,7 @@ from linnet.nn.scalar_mix import ScalarMix
 
 
 class Layer(nn.Module):
-    """A mixer and a feed-forward, each on a residual branch."""
+    """A mixer, maybe attention to an encoder's memory, and a feed-forward, each on a residual branch."""
 
     def __init__(self, spec: BlockSpec, place: Place, skip: bool = False) -> None:
         """`skip`: it reads the embedding too (`EmbeddingSpec`)."""
@@ -32,6 +31,9 @@ class Layer(nn.Module):
         assert isinstance(mixer, Mixer) and (feed_forward is None or isinstance(feed_forward, FeedForward))
         self.mixer: Mixer = mixer
         self.mixer_norm = spec.norm.build(place.width)
+        cross = spec.cross_attention
+        self.cross_attention = None if cross is None else cross.build(place)
+        self.cross_attention_norm = None if cross is None else spec.norm.build(place.width)
         self.feed_forward: FeedForward | None = feed_forward
         self.feed_forward_norm = spec.norm.build(place.width) if spec.feed_forward else None
 
@@ -48,11 +50,18 @@ class Layer(nn.Module):
         x_BTW = self.entered(x_BTW, embedded_BTW)
         if not self.pre:
             x_BTW = self.mixer_norm(x_BTW + run(self.mixer, x_BTW, states.mixer, view))
+            if self.cross_attention is not None and self.cross_attention_norm is not None:
+                x_BTW = self.cross_attention_norm(
+                    x_BTW + run(self.cross_attention, x_BTW, states.cross_attention, view)
+                )
             if self.feed_forward is not None and self.feed_forward_norm is not None:
                 x_BTW = self.feed_forward_norm(x_BTW + run(self.feed_forward, x_BTW, states.feed_forward, view))
             return x_BTW
         before_BTW = x_BTW
         x_BTW = x_BTW + run(self.mixer, self.mixer_norm(x_BTW), states.mixer, view)
+        if self.cross_attention is not None and self.cross_attention_norm is not None:
+            read_BTW = self.cross_attention_norm(x_BTW)
+            x_BTW = x_BTW + run(self.cross_attention, read_BTW, states.cross_attention, view)
         if self.feed_forward is not None and self.feed_forward_norm is not None:
             read_BTW = self.feed_forward_norm(before_BTW if self.parallel else x_BTW)
             x_BTW = x_BTW + run(self.feed_forward, read_BTW, states.feed_forward, view)
@@ -63,8 +72,9 @@ class Layer(nn.Module):
     ) -> LayerStates:
         """Empty states; `retention`: the mixer's."""
         form = (batch, capacity, device, dtype)
-        feed_forward = NoState() if self.feed_forward is None else self.feed_forward.initial_state(*form)
-        return LayerStates(self.mixer.initial_state(*form, retention), feed_forward)
+        feed_forward = None if self.feed_forward is None else self.feed_forward.initial_state(*form)
+        cross_attention = None if self.cross_attention is None else self.cross_attention.initial_state(*form)
+        return LayerStates(self.mixer.initial_state(*form, retention), feed_forward, cross_attention)
 
     def entered(self, x_BTW: Tensor, embedded_BTW: Tensor | None) -> Tensor:
         """What stands in the stream before its mixer: mixed with what the embedding gave, where that is read."""
@@ -102,6 +112,10 @@ class Block(nn.Module):
         for index, of_layer in enumerate(states):
             x = self.layer(index)(x, of_layer, view, embedded_BTW)
         return x
+
+    def typed_layers(self) -> list[Layer]:
+        """Its sets of weights, each once."""
+        return [self.layer(index) for index in range(len(self.layers))]
 
     def layer(self, index: int) -> Layer:
         """The layer that a token meets as number `index` of this block; shared weights: the same each time."""

@@ -1,9 +1,10 @@
-"""Causal softmax attention over a stream: the slow, obvious form and the fused kernel.
+"""Softmax attention over a stream, and over all of a sequence: the slow, obvious forms and the fused kernel.
 
 Legend: `B` batch, `N` query heads, `M` key-value heads (`N` a multiple of `M`), `T` queries, `S` keys, `K` head width.
 The queries are the last `T` of the `S` positions; query `t` sees keys `0 .. S-T+t`. The first `padding_B[b]` keys of
 row `b` are padding: no real query sees them. (A padding query sees itself, so that its output is finite.)
-`last_BT`: where it is given, the last key that each query sees, in the place of `S-T+t`: rows at different positions.
+`last_BT`: where it is given, the last key that each query sees, in the place of `S-T+t`: rows at different positions,
+or with a prefix that sees all of itself.
 Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` where it is given. With a
 `window` of W a query sees the last W positions alone, its own included (Beltagy et al., arXiv 2004.05150).
 """
@@ -86,5 +87,31 @@ def attention(
     mask = None if whole or single else visible(queries, keys, q_BNTK.device, padding_B, window, last_BT)
     out_BNTK: Tensor = F.scaled_dot_product_attention(
         q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, is_causal=whole and queries > 1, scale=scale, enable_gqa=grouped
+    )
+    return out_BNTK
+
+
+def full_attention_reference(
+    q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, real_BS: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """Every query sees every key that is real, at least one in each row; step by step, with every score in memory."""
+    groups = q_BNTK.shape[1] // k_BMSK.shape[1]
+    k_BNSK, v_BNSK = (x_BMSK.repeat_interleave(groups, dim=1) for x_BMSK in (k_BMSK, v_BMSK))
+    scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
+    scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * scale
+    if real_BS is not None:
+        scores_BNTS = scores_BNTS.masked_fill(~real_BS[:, None, None], float("-inf"))
+    weights_BNTS: Tensor = scores_BNTS.softmax(dim=-1)
+    return weights_BNTS @ v_BNSK
+
+
+def full_attention(
+    q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, real_BS: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """The same, by PyTorch's fused kernel: `[B, N, T, K]`."""
+    grouped = q_BNTK.shape[1] != k_BMSK.shape[1]
+    mask = None if real_BS is None else real_BS[:, None, None]
+    out_BNTK: Tensor = F.scaled_dot_product_attention(
+        q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, scale=scale, enable_gqa=grouped
     )
     return out_BNTK

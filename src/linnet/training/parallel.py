@@ -95,7 +95,7 @@ class Parallel:
 def parallelise(decoder: Decoder, spec: TrainingSpec, precision: torch.dtype, processes: Processes) -> Parallel:
     """Do to a decoder what `training.parallel` asks for; before its optimiser is made."""
     if spec.parallel.checkpointing:
-        for layer in set(decoder.layers):
+        for layer in {layer for block in decoder.all_blocks for layer in block.typed_layers()}:
             recompute(layer)
     if processes.count == 1:
         check_shard(spec.parallel, processes)

@@ -28,7 +28,7 @@ from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.head_norm import HeadNorm, head_norm_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import NormKind, NormSpec
-from linnet.ops.attention import attention, attention_reference
+from linnet.ops.attention import attention, attention_reference, full_attention, full_attention_reference
 from linnet.ops.blocked_attention import blocks_serve
 from linnet.ops.windowed_attention import in_blocks, windowed_pairs
 
@@ -100,6 +100,11 @@ class AttentionSpec(MixerSpec):
         return Cost(kept_by_shape=(lambda *shape: costs[0].kept(*shape) - costs[1].kept(*shape),))
 
     @property
+    def sees_prefix(self) -> bool:
+        """But over a window, which looks back alone."""
+        return self.window is None
+
+    @property
     def out_has_bias(self) -> bool:
         """Whether the map behind the heads has a bias."""
         return self.bias if self.out_bias is None else self.out_bias
@@ -120,7 +125,7 @@ class AttentionSpec(MixerSpec):
         maps += Cost() if residual is None else residual.cost()
         kind, values = None if norm is None else norm.kind, "own" if residual is None else residual.read
         shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, kind, values)
-        return maps + (shape.cost() if self.window is None else shape.windowed_cost(self.window))
+        return maps + (shape.cost(place.whole) if self.window is None else shape.windowed_cost(self.window))
 
 
 @dataclass(frozen=True)
@@ -137,8 +142,10 @@ class AttentionShape:
     norm: NormKind | None = None
     values: ValuesRead = "own"
 
-    def cost(self) -> Cost:
-        """Over all of the past. Kept are the joint projection, what was turned, the result; maybe a number per head."""
+    def cost(self, whole: bool = False) -> Cost:
+        """Over all of the past, or all of the row. Kept are the joint projection, what was turned, the result; maybe a
+        number per head.
+        """
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         return Cost(
             flops_per_pair=4 * queries,
@@ -148,12 +155,12 @@ class AttentionShape:
             + keys * (self.values != "own")
             + self._kept_by_norm()
             + queries,
-            kept_by_shape=(self._kept_by_softmax,),
+            kept_by_shape=(partial(self._kept_by_softmax, whole),),
         )
 
-    def _kept_by_softmax(self, sequences: int, tokens: int) -> int:
-        """PyTorch's kernel keeps a number for each query; in blocks nothing is kept."""
-        return 0 if blocks_serve(tokens, torch.float32) else sequences * tokens * self.heads
+    def _kept_by_softmax(self, whole: bool, sequences: int, tokens: int) -> int:
+        """PyTorch's kernel keeps a number for each query; in blocks, which serve what is causal, nothing is kept."""
+        return 0 if blocks_serve(tokens, torch.float32) and not whole else sequences * tokens * self.heads
 
     @property
     def _keeps_joint(self) -> bool:
@@ -183,7 +190,7 @@ class AttentionShape:
         """In blocks: queries, results, keys and values with their neighbours, masks; else as above with one mask."""
         if not in_blocks(tokens, window):
             mask = tokens * tokens if tokens > window else 0
-            softmax = sequences * tokens * self.heads if mask else self._kept_by_softmax(sequences, tokens)
+            softmax = sequences * tokens * self.heads if mask else self._kept_by_softmax(False, sequences, tokens)
             return sequences * tokens * self.cost().kept_per_token + softmax + mask
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         whole = -(-tokens // window) * window
@@ -202,11 +209,14 @@ class AttentionShape:
 class Attention(Mixer):
     """Causal self-attention with one fused projection for queries, keys and values."""
 
-    references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"attend": attention_reference}
+    references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {
+        "attend": attention_reference,
+        "attend_all": full_attention_reference,
+    }
 
     def __init__(self, spec: AttentionSpec, d_model: int) -> None:
         super().__init__()
-        self.traits = Traits(constant_state=spec.window is not None, window=spec.window)
+        self.traits = Traits(prefix=spec.sees_prefix, constant_state=spec.window is not None, window=spec.window)
         self.heads, self.kv_heads, self.head_dim = spec.widths(d_model)
         self.rotary, self.scale, self.window = spec.rotary, spec.scale, spec.window
         widths = [n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)]
@@ -215,7 +225,7 @@ class Attention(Mixer):
         self.query_key_norm = None if norm is None else HeadNorm(norm, self.head_dim)
         residual = spec.value_residual
         self.value_residual = None if residual is None else ValueResidual(residual)
-        self.attend = attention
+        self.attend, self.attend_all = attention, full_attention
         self.out = Linear(self.heads * self.head_dim, d_model, bias=spec.out_has_bias)
 
     def initial_state(
@@ -238,8 +248,12 @@ class Attention(Mixer):
         )
         if self.value_residual is not None:
             v_BMTK = self.value_residual(v_BMTK.transpose(1, 2), view).transpose(1, 2)
-        seen = seen_keys(k_BMTK, v_BMTK, state, view)
-        out_BNTK = self.attend(q_BNTK, *seen[:3], self.scale, self.window, seen.last_BT)
+        if state is None and view.whole(x_BTD.shape[1]):
+            real_BT = view.real(x_BTD.shape[1], x_BTD.device)
+            out_BNTK = self.attend_all(q_BNTK, k_BMTK, v_BMTK, real_BT, self.scale)
+        else:
+            seen = seen_keys(k_BMTK, v_BMTK, state, view)
+            out_BNTK = self.attend(q_BNTK, *seen[:3], self.scale, self.window, seen.last_BT)
         out_BTD: Tensor = self.out(out_BNTK.transpose(1, 2).flatten(2))
         return out_BTD
 

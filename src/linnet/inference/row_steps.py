@@ -110,6 +110,8 @@ def _step_of(layer: Layer, states: LayerStates, record: Record) -> Step | None:
 
 
 def _branches(layer: Layer, states: LayerStates, record: Record) -> Step | None:
+    if layer.cross_attention is not None:
+        return None
     mixer = _branch(layer.mixer.row_step(states.mixer, record), norm_row(layer.mixer_norm), layer.pre)
     if mixer is None or layer.feed_forward is None:
         return mixer

@@ -121,16 +121,16 @@ class DecoderState:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by name (`layer.3.keys`), with positions and capacity: all that saving needs."""
-        named = {prefix + name: tensor for prefix, state in self._named() for name, tensor in state.tensors().items()}
+        named = {prefix + name: tensor for prefix, state in self.named() for name, tensor in state.tensors().items()}
         named["positions"], named["capacity"] = torch.tensor(self.positions), torch.tensor(self.capacity)
         return named
 
     def with_tensors(self, named: dict[str, Tensor]) -> "DecoderState":
         """A state of the same kind that holds what `tensors` gave."""
-        filled = (state.with_tensors(_below(named, prefix)) for prefix, state in self._named())
+        filled = (state.with_tensors(_below(named, prefix)) for prefix, state in self.named())
         return self._of(filled, int(named["capacity"]), tuple(named["positions"].tolist()))
 
-    def _named(self) -> Iterator[tuple[str, State]]:
+    def named(self) -> Iterator[tuple[str, State]]:
         """Every state, and what stands before the names of its tensors."""
         for index, state in enumerate(self.layers):
             yield f"layer.{index}.", state

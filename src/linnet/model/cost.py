@@ -178,8 +178,8 @@ def _cost_of_left(blocks: Sequence[BlockSpec], spec: ModelSpec) -> Cost:
     for block in blocks:
         width = block.width or spec.d_model
         for part in block.parts.values():
-            for field in part.leaves(width):
-                leaving.setdefault(field, []).append((part, width))
+            for name in part.leaves(width):
+                leaving.setdefault(name, []).append((part, width))
     needed = (parts for parts in leaving.values() if any(part.needs_left for part, _ in parts))
     firsts = (parts[0] for parts in needed)
     return sum((first.cost_of_left(Place(width, spec.context_length)) for first, width in firsts), Cost())

@@ -12,9 +12,11 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from linnet.core.spec import Spec
+from linnet.layers.rotary_scaling import AnyRotaryScaling
 from linnet.layers.view import View
 from linnet.nn.head_norm import HeadNorm
 from linnet.ops.rotary import Pairing, rotary_range, rotary_table, rotate, rotate_heads
+from linnet.ops.rotary_scaling import Scaling
 
 Turn = Callable[[Tensor, int], Tensor]
 """Turns the heads of a row, `[J, K]`, by the angles of a position; maybe in place."""
@@ -24,15 +26,22 @@ class RotarySpec(Spec):
     """Rotary positions: `base` of the angles, which elements of a head form a pair, how much of a head is turned.
 
     `fraction` of a head's elements, from the first, are turned (1 all of them; GPT-NeoX a quarter).
+    `scaling`: for texts longer than those of the training (`layers.rotary_scaling`).
     """
 
     base: PositiveFloat = 10000.0
     pairing: Pairing = "halves"
     fraction: float = Field(default=1.0, gt=0, le=1)
+    scaling: AnyRotaryScaling | None = None
 
     def width(self, head_dim: int) -> int:
         """How many elements of a head are turned."""
         return int(head_dim * self.fraction)
+
+    @property
+    def law(self) -> Scaling | None:
+        """How angles are scaled."""
+        return None if self.scaling is None else self.scaling.law
 
     def turned(self, joint_BTNK: Tensor, heads: tuple[int, int, int], view: View) -> tuple[Tensor, ...]:
         """Queries and keys, rotated by the positions of their tokens, and values, from one joint projection."""
@@ -44,11 +53,11 @@ class RotarySpec(Spec):
 
     def _table(self, x_BTNK: Tensor, view: View) -> tuple[Tensor, Tensor]:
         length, width, device = x_BTNK.shape[1], self.width(x_BTNK.shape[-1]), x_BTNK.device
-        end = view.end(length)
+        end, scaling = view.end(length), self.law
         if view.uniform:
-            return rotary_range(view.start, end, width, self.base, device)
-        key = ("rotary", width, self.base, length, device)
-        return view.remember(key, lambda: rotary_table(view.positions(length, device), width, self.base, end))
+            return rotary_range(view.start, end, width, self.base, device, scaling)
+        key = ("rotary", width, self.base, length, device, scaling)
+        return view.remember(key, lambda: rotary_table(view.positions(length, device), width, self.base, end, scaling))
 
 
 def queries_keys_values(
@@ -90,17 +99,17 @@ def check_heads(heads: int, head_dim: int | None, d_model: int, rotary: RotarySp
 def turn_of(rotary: RotarySpec, head_dim: int, capacity: int) -> Turn:
     """With tables for `capacity` positions, made once for all layers alike."""
     width = rotary.width(head_dim)
-    turn = _whole(rotary.pairing, width, rotary.base, capacity)
+    turn = _whole(rotary.pairing, width, rotary.base, capacity, rotary.law)
     if width == head_dim:
         return turn
     return lambda x_JK, position: torch.cat([turn(x_JK[:, :width].contiguous(), position), x_JK[:, width:]], dim=1)
 
 
 @lru_cache(maxsize=8)
-def _whole(pairing: Pairing, width: int, base: float, capacity: int) -> Turn:
+def _whole(pairing: Pairing, width: int, base: float, capacity: int, scaling: Scaling | None) -> Turn:
     """Of all elements: adjacent ones as complex numbers, in place; or each half turned against the other."""
     with torch.inference_mode(False):
-        cos, sin = (part[:, 0] for part in rotary_range(0, capacity, width, base, torch.device("cpu")))
+        cos, sin = (part[:, 0] for part in rotary_range(0, capacity, width, base, torch.device("cpu"), scaling))
         if pairing == "adjacent":
             return partial(_turn_adjacent, torch.complex(cos, sin))
         return partial(_turn_halves, torch.cat([cos, cos], dim=1), torch.cat([-sin, sin], dim=1))

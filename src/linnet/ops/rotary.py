@@ -12,27 +12,38 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from linnet.ops.rotary_scaling import Scaling, unscaled
+
 Pairing = Literal["adjacent", "halves"]
 
 
 @lru_cache(maxsize=32)
-def _table(length: int, width: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
+def _table(
+    length: int, width: int, base: float, device: torch.device, scaling: Scaling | None
+) -> tuple[Tensor, Tensor]:
     """Cosines and sines `[length, K/2]`, computed in float32 as the published models do."""
     with torch.inference_mode(False):
-        exponents = torch.arange(0, width, 2, dtype=torch.float32, device=device) / width
-        angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), base**-exponents)
-        return angles.cos(), angles.sin()
+        places = torch.arange(length, dtype=torch.float32, device=device)
+        if scaling is None:
+            angles = torch.outer(places, unscaled(width, base, device))
+            return angles.cos(), angles.sin()
+        angles = torch.outer(places, scaling.frequencies(width, base, device))
+        return angles.cos() * scaling.gain, angles.sin() * scaling.gain
 
 
-def rotary_table(positions: Tensor, width: int, base: float, highest: int) -> tuple[Tensor, Tensor]:
+def rotary_table(
+    positions: Tensor, width: int, base: float, highest: int, scaling: Scaling | None = None
+) -> tuple[Tensor, Tensor]:
     """Cosines and sines for `positions` (`[T]` or `[B, T]`, all `< highest`), each `[..., T, 1, K/2]`, float32."""
-    cos, sin = _table(_power_of_two(highest), width, base, positions.device)
+    cos, sin = _table(_power_of_two(highest), width, base, positions.device, scaling)
     return cos[positions].unsqueeze(-2), sin[positions].unsqueeze(-2)
 
 
-def rotary_range(start: int, end: int, width: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
+def rotary_range(
+    start: int, end: int, width: int, base: float, device: torch.device, scaling: Scaling | None = None
+) -> tuple[Tensor, Tensor]:
     """`rotary_table` for the positions from `start` to before `end`, as views: for one token a copy costs more."""
-    cos, sin = _table(_power_of_two(end), width, base, device)
+    cos, sin = _table(_power_of_two(end), width, base, device, scaling)
     return cos[start:end].unsqueeze(-2), sin[start:end].unsqueeze(-2)
 
 

@@ -155,9 +155,8 @@ class CrossAttention(Sublayer):
         """`[B, T, D] -> [B, T, D]`. A memory in the view is read, and kept by the state; else the state's is."""
         k_BSMK, v_BSMK, real_BS = self._memory(state, view)
         q_BTNK = self.query(x_BTD).view(*x_BTD.shape[:2], self.heads, self.head_dim)
-        out_BNTK = self.attend(
-            q_BTNK.transpose(1, 2), k_BSMK.transpose(1, 2), v_BSMK.transpose(1, 2), real_BS, self.scale
-        )
+        mask = None if real_BS is None else real_BS[:, None, None]
+        out_BNTK = self.attend(q_BTNK.transpose(1, 2), k_BSMK.transpose(1, 2), v_BSMK.transpose(1, 2), mask, self.scale)
         out_BTD: Tensor = self.out(out_BNTK.transpose(1, 2).flatten(2))
         return out_BTD
 

@@ -68,12 +68,12 @@ class WindowState(State):
     keys: Tensor
     values: Tensor
 
-    def append(self, k_BMTK: Tensor, v_BMTK: Tensor, view: View) -> Seen:
+    def append(self, k_BMTK: Tensor, v_BMTK: Tensor, view: View, ordered: bool = False) -> Seen:
         """Take in a chunk, of which the first token needs W - 1 tokens of the past.
 
-        A single token gets what lies here as it lies, which saves a copy.
+        A single token gets what lies here as it lies, which saves a copy, unless it is to be `ordered`.
         """
-        if k_BMTK.shape[2] == 1:
+        if k_BMTK.shape[2] == 1 and not ordered:
             return self._append_token(k_BMTK, v_BMTK, view)
         window, length, start = self.keys.shape[2], k_BMTK.shape[2], view.start
         places = torch.arange(max(0, start - window + 1), start, device=self.keys.device) % window
@@ -96,12 +96,17 @@ class WindowState(State):
         return Seen(self.keys[:, :, :known], self.values[:, :, :known], None, last_B1)
 
 
-def seen_keys(k_BMTK: Tensor, v_BMTK: Tensor, state: State | None, view: View) -> Seen:
-    """What the tokens of a chunk may see: the chunk's own keys and values, and with a state, advanced, the past's."""
+def seen_keys(k_BMTK: Tensor, v_BMTK: Tensor, state: State | None, view: View, ordered: bool = False) -> Seen:
+    """What the tokens of a chunk may see: the chunk's own keys and values, and with a state, advanced, the past's.
+
+    ordered: the earliest first, also where that takes a copy.
+    """
     if state is None:
         last_BT = view.last_in_prefix(k_BMTK.shape[2], k_BMTK.device)
         return Seen(k_BMTK, v_BMTK, view.padding_B(k_BMTK.device), last_BT)
-    assert isinstance(state, KeyValueState | WindowState)
+    if isinstance(state, WindowState):
+        return state.append(k_BMTK, v_BMTK, view, ordered)
+    assert isinstance(state, KeyValueState)
     return state.append(k_BMTK, v_BMTK, view)
 
 
@@ -123,11 +128,12 @@ def key_value_row(
     operator_NKK: Tensor | None = None,
     norm: Callable[[Tensor], Tensor] | None = None,
     values: Callable[[Tensor], Tensor] | None = None,
+    bias: Callable[[int], Tensor] | None = None,
 ) -> RowStep | None:
     """Attention for one more token of one stream.
 
     operator_NKK: stands between queries and keys where it is given. norm: of a token's queries and keys, `[N + M, K]`.
-    values: makes its own values, `[M, K]`, into those that are read.
+    values: makes its own values, `[M, K]`, into those that are read. bias: of a position, is added to its scores.
     None where weights are packed in another way than 8 bits, or there are several streams.
     """
     joint_row, out_row = row_map_of(joint), row_map_of(out)
@@ -152,7 +158,10 @@ def key_value_row(
         if operator_NKK is not None:
             q_MPK = torch.bmm(q_MPK, operator_NKK)
         keys_MKS = keys_MCK[:, : position + 1].transpose(1, 2)
-        scores_MPS = torch.baddbmm(nothing, q_MPK, keys_MKS, beta=0, alpha=factor)
+        if bias is None:
+            scores_MPS = torch.baddbmm(nothing, q_MPK, keys_MKS, beta=0, alpha=factor)
+        else:
+            scores_MPS = torch.baddbmm(bias(position), q_MPK, keys_MKS, alpha=factor)
         read_MPK = torch.bmm(scores_MPS.softmax(dim=2), values_MCK[:, : position + 1])
         return out_row.added(sum_1D, read_MPK.view(1, -1))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 
 import torch
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
 from linnet.core.spec import Spec
@@ -33,6 +33,12 @@ class RotarySpec(Spec):
     pairing: Pairing = "halves"
     fraction: float = Field(default=1.0, gt=0, le=1)
     scaling: AnyRotaryScaling | None = None
+
+    @model_validator(mode="after")
+    def _a_base_that_can_be_scaled(self) -> "RotarySpec":
+        if self.scaling is not None and self.base <= 1:
+            raise ValueError(f"base: {self.base}: must be above 1 with scaling")
+        return self
 
     def width(self, head_dim: int) -> int:
         """How many elements of a head are turned."""

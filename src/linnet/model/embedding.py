@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from linnet.layers.view import View
 from linnet.model.spec import EmbeddingSpec
 from linnet.nn.linear import Linear
+from linnet.ops.sinusoidal import sinusoidal, sinusoidal_range
 
 
 class Embedding(nn.Module):
@@ -20,6 +21,7 @@ class Embedding(nn.Module):
         self.project = Linear(width, d_model, bias=False) if width != d_model else None
         learned = spec.positions == "learned"
         self.positions = nn.Embedding(context_length, d_model) if learned else None
+        self.sinusoidal = spec.positions == "sinusoidal"
         self.norm = spec.norm.build(d_model) if spec.norm else None
         self.scale = d_model**0.5 if spec.scale else None
 
@@ -35,6 +37,16 @@ class Embedding(nn.Module):
             if view.end(length) > known:
                 raise ValueError(f"{view.end(length)} tokens: the model's learned positions end at {known}")
             x_BTD = x_BTD + self.positions(view.positions(length, tokens_BT.device))
+        if self.sinusoidal:
+            x_BTD = x_BTD + _sinusoidal(x_BTD, view).to(x_BTD.dtype)
         if self.norm is not None:
             x_BTD = self.norm(x_BTD)
         return x_BTD
+
+
+def _sinusoidal(x_BTD: Tensor, view: View) -> Tensor:
+    length, width, device = x_BTD.shape[1], x_BTD.shape[2], x_BTD.device
+    end = view.end(length)
+    if view.uniform and view.documents is None:
+        return sinusoidal_range(view.start, end, width, device)
+    return sinusoidal(view.positions(length, device), width, end)

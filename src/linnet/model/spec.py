@@ -26,6 +26,7 @@ PRESETS = Path(__file__).parent / "presets"
 class EmbeddingSpec(Spec):
     """Token embedding: `scale` multiplies by `sqrt(d_model)`; `positions: learned` adds a vector for each position.
 
+    `positions: sinusoidal` adds sines and cosines of it, which no parameter is and no position ends.
     `width` differs from the model's where given: a projection stands behind the token vectors, and one back before a
     tied head (OPT-350M). `skip`: what it gives is mixed into the input of every layer, with two learned numbers each
     that start at 1 for the stream and 0 for it.
@@ -33,7 +34,7 @@ class EmbeddingSpec(Spec):
 
     width: Extent | None = None
     scale: bool = False
-    positions: Literal["none", "learned"] = "none"
+    positions: Literal["none", "learned", "sinusoidal"] = "none"
     norm: NormSpec | None = None
     skip: bool = False
 

@@ -7,6 +7,7 @@ row `b` are padding: no real query sees them. (A padding query sees itself, so t
 or with a prefix that sees all of itself.
 Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` where it is given. With a
 `window` of W a query sees the last W positions alone, its own included (Beltagy et al., arXiv 2004.05150).
+`relative`: what scores and values owe to the distance (`ops.relative`).
 """
 
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.ops.blocked_attention import blocked_attention, blocks_serve
+from linnet.ops.relative import Relative, distances, gathered_attention, relative_reference
 from linnet.ops.windowed_attention import in_blocks, windowed_attention
 
 
@@ -48,14 +50,19 @@ def attention_reference(
     scale: float | None = None,
     window: int | None = None,
     last_BT: Tensor | None = None,
+    relative: Relative | None = None,
 ) -> Tensor:
     """The definition, step by step, with every score in memory."""
     groups = q_BNTK.shape[1] // k_BMSK.shape[1]
     k_BNSK = k_BMSK.repeat_interleave(groups, dim=1)
     v_BNSK = v_BMSK.repeat_interleave(groups, dim=1)
     scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
+    queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
+    mask = visible(queries, keys, device, padding_B, window, last_BT)
+    if relative is not None:
+        at = distances(queries, keys, device, last_BT)
+        return relative_reference(q_BNTK, k_BNSK, v_BNSK, mask, at, scale, relative)
     scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * scale
-    mask = visible(q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device, padding_B, window, last_BT)
     weights_BNTS: Tensor = scores_BNTS.masked_fill(~mask, float("-inf")).softmax(dim=-1)
     return weights_BNTS @ v_BNSK
 
@@ -68,11 +75,14 @@ def attention(
     scale: float | None = None,
     window: int | None = None,
     last_BT: Tensor | None = None,
+    relative: Relative | None = None,
 ) -> Tensor:
     """The same, fast: `[B, N, T, K]`.
 
     By PyTorch's fused kernel, or block by block: where a window leaves most scores out, and where that is faster.
     """
+    if relative is not None:
+        return _relative_attention(q_BNTK, k_BMSK, v_BMSK, padding_B, scale, window, last_BT, relative)
     queries, keys = q_BNTK.shape[2], k_BMSK.shape[2]
     if window is not None and window >= keys:
         window = None
@@ -92,26 +102,62 @@ def attention(
 
 
 def full_attention_reference(
-    q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, real_BS: Tensor | None = None, scale: float | None = None
+    q_BNTK: Tensor,
+    k_BMSK: Tensor,
+    v_BMSK: Tensor,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    bias_NTS: Tensor | None = None,
 ) -> Tensor:
-    """Every query sees every key that is real, at least one in each row; step by step, with every score in memory."""
+    """Every query sees every key, or where `mask`, bool `[B, 1, T or 1, S]`, says so; with every score in memory.
+
+    bias_NTS: is added to scores, `[N, T, S]`, or `[B, N, T, S]` where rows differ.
+    """
     groups = q_BNTK.shape[1] // k_BMSK.shape[1]
     k_BNSK, v_BNSK = (x_BMSK.repeat_interleave(groups, dim=1) for x_BMSK in (k_BMSK, v_BMSK))
     scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
     scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * scale
-    if real_BS is not None:
-        scores_BNTS = scores_BNTS.masked_fill(~real_BS[:, None, None], float("-inf"))
+    if bias_NTS is not None:
+        scores_BNTS = scores_BNTS + bias_NTS.to(scores_BNTS.dtype)
+    if mask is not None:
+        scores_BNTS = scores_BNTS.masked_fill(~mask, float("-inf"))
     weights_BNTS: Tensor = scores_BNTS.softmax(dim=-1)
     return weights_BNTS @ v_BNSK
 
 
 def full_attention(
-    q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, real_BS: Tensor | None = None, scale: float | None = None
+    q_BNTK: Tensor,
+    k_BMSK: Tensor,
+    v_BMSK: Tensor,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    bias_NTS: Tensor | None = None,
 ) -> Tensor:
-    """The same, by PyTorch's fused kernel: `[B, N, T, K]`."""
+    """The same, by PyTorch's fused kernel, which takes no bias that learns: `[B, N, T, K]`."""
+    if bias_NTS is not None:
+        return full_attention_reference(q_BNTK, k_BMSK, v_BMSK, mask, scale, bias_NTS)
     grouped = q_BNTK.shape[1] != k_BMSK.shape[1]
-    mask = None if real_BS is None else real_BS[:, None, None]
     out_BNTK: Tensor = F.scaled_dot_product_attention(
         q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, scale=scale, enable_gqa=grouped
     )
     return out_BNTK
+
+
+def _relative_attention(
+    q_BNTK: Tensor,
+    k_BMSK: Tensor,
+    v_BMSK: Tensor,
+    padding_B: Tensor | None,
+    scale: float | None,
+    window: int | None,
+    last_BT: Tensor | None,
+    relative: Relative,
+) -> Tensor:
+    """A whole text in blocks, so that no table has an entry for each pair; few queries behind a past by gathering."""
+    queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
+    scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
+    if queries == keys and queries > 1 and last_BT is None and not torch.compiler.is_compiling():
+        return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative)
+    mask = visible(queries, keys, device, padding_B, window, last_BT)
+    at = distances(queries, keys, device, last_BT)
+    return gathered_attention(q_BNTK, k_BMSK, v_BMSK, mask, at, scale, relative)

@@ -8,13 +8,17 @@ Legend: `B` batch, `N` query heads, `M` key-value heads, `G` query heads for eac
 width, `X` pairs of row and key-value head, `x` some of them, `q` queries of a block times `G`, `s` keys that it sees.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from linnet.ops.near_band import NearBand
+from linnet.ops.relative import Relative
 
 SCORES_OF_A_BLOCK = 1 << 19
 """At most so many at once, where a pair alone does not have more: they stay in a processor's cache."""
@@ -31,6 +35,10 @@ OTHERWISE_MOST = 1024
 """Tokens; above it the passes over scores take as long in float32 as the other kernel's products."""
 
 
+NOTHING = 1e-25
+"""A weight that changes no sum. Biases make many smaller ones, and the smallest take a processor ten times as long."""
+
+
 def blocks_serve(tokens: int, dtype: torch.dtype) -> bool:
     """Whether blocks are as fast as PyTorch's kernel on a CPU, or faster (`experiments/LOG.md` has the times)."""
     return FEWEST <= tokens <= MOST.get(dtype, OTHERWISE_MOST)
@@ -42,35 +50,75 @@ class _Block(NamedTuple):
     seen: slice
 
 
-def _blocks(q_XGTK: Tensor) -> Iterator[_Block]:
-    """Pieces of work: some pairs, some queries, the keys up to the last of these."""
+def _queries_of_a_block(tokens: int, dtype: torch.dtype) -> int:
+    return min(tokens, QUERIES_OF_A_BLOCK.get(dtype, OTHERWISE))
+
+
+def _blocks(q_XGTK: Tensor, window: int | None, kv_heads: int) -> Iterator[_Block]:
+    """Pieces of work: some pairs, some queries, the keys that these see.
+
+    The pairs are some key-value heads of one row, or all of some rows.
+    """
     pairs, groups, tokens, _ = q_XGTK.shape
-    queries = QUERIES_OF_A_BLOCK.get(q_XGTK.dtype, OTHERWISE)
-    together = max(1, SCORES_OF_A_BLOCK // (groups * queries * tokens))
+    queries = _queries_of_a_block(tokens, q_XGTK.dtype)
+    keys = tokens if window is None else min(tokens, queries + window - 1)
+    together = max(1, SCORES_OF_A_BLOCK // (groups * queries * keys))
+    if together < kv_heads:
+        together = next(count for count in range(together, 0, -1) if kv_heads % count == 0)
+    together -= together % kv_heads if together > kv_heads else 0
     for first in range(0, pairs, together):
         for begin in range(0, tokens, queries):
             end = min(begin + queries, tokens)
-            yield _Block(slice(first, first + together), slice(begin, end), slice(0, end))
+            seen = 0 if window is None else max(0, begin - window + 1)
+            yield _Block(slice(first, min(first + together, pairs)), slice(begin, end), slice(seen, end))
 
 
-def blocked_attention(q_BNTK: Tensor, k_BMTK: Tensor, v_BMTK: Tensor, scale: float | None = None) -> Tensor:
+def blocked_pairs(tokens: int, window: int | None, dtype: torch.dtype = torch.float32) -> int:
+    """How many scores are computed for a head and a sequence of `tokens` tokens, those that are masked included."""
+    blocks = _blocks(torch.empty(1, 1, tokens, 0, dtype=dtype, device="meta"), window, 1)
+    return sum((block.queries.stop - block.queries.start) * (block.seen.stop - block.seen.start) for block in blocks)
+
+
+def blocked_attention(
+    q_BNTK: Tensor,
+    k_BMTK: Tensor,
+    v_BMTK: Tensor,
+    scale: float | None = None,
+    window: int | None = None,
+    padding_B: Tensor | None = None,
+    relative: Relative | None = None,
+) -> Tensor:
     """Every query sees the keys up to its own: `[B, N, T, K]`; see `ops.attention`."""
     scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
-    out: Tensor = _BlockedAttention.apply(q_BNTK, k_BMTK, v_BMTK, scale)  # type: ignore[no-untyped-call]
+    tokens = q_BNTK.shape[2]
+    tables = (Relative() if relative is None else relative).cut(min(tokens, window or tokens))
+    given = (q_BNTK, k_BMTK, v_BMTK, scale, window, padding_B, *tables)
+    out: Tensor = _BlockedAttention.apply(*given)  # type: ignore[no-untyped-call]
     return out
 
 
 class _BlockedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q_BNTK: Tensor, k_BMTK: Tensor, v_BMTK: Tensor, scale: float) -> Tensor:
-        ctx.save_for_backward(q_BNTK, k_BMTK, v_BMTK)
-        ctx.scale = scale
-        q_XGTK, k_XTK, v_XTK = _by_pairs(q_BNTK, k_BMTK, v_BMTK)
+    def forward(
+        ctx: Any,
+        q_BNTK: Tensor,
+        k_BMTK: Tensor,
+        v_BMTK: Tensor,
+        scale: float,
+        window: int | None,
+        padding_B: Tensor | None,
+        *tables: Tensor | None,
+    ) -> Tensor:
+        ctx.save_for_backward(q_BNTK, k_BMTK, v_BMTK, padding_B, *tables)
+        ctx.scale, ctx.window = scale, window
+        work = _Work(q_BNTK, k_BMTK, v_BMTK, scale, window, padding_B, Relative(*tables))
         out_BTNK = torch.empty_like(q_BNTK.transpose(1, 2), memory_format=torch.contiguous_format)
-        out_XGTK = torch.empty_like(q_XGTK)
-        for block in _blocks(q_XGTK):
-            weights_xqs = _weights(q_XGTK, k_XTK, block, scale)
-            mixed_xqK = torch.bmm(weights_xqs, v_XTK[block.pairs, block.seen])
+        out_XGTK = torch.empty_like(work.q_XGTK)
+        for block in work.blocks():
+            weights_xqs = work.weights(block)
+            mixed_xqK = torch.bmm(weights_xqs, work.v_XTK[block.pairs, block.seen])
+            if work.near is not None:
+                work.near.add_values(mixed_xqK, work.by_groups(weights_xqs, block))
             part = out_XGTK[block.pairs, :, block.queries]
             part.copy_(mixed_xqK.view(part.shape))
         out_BNTK = out_BTNK.transpose(1, 2)
@@ -78,50 +126,104 @@ class _BlockedAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q_BNTK, k_BMTK, v_BMTK = ctx.saved_tensors
-        q_XGTK, k_XTK, v_XTK = _by_pairs(q_BNTK, k_BMTK, v_BMTK)
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        q_BNTK, k_BMTK, v_BMTK, padding_B, *tables = ctx.saved_tensors
+        work = _Work(
+            q_BNTK, k_BMTK, v_BMTK, ctx.scale, ctx.window, padding_B, Relative(*tables), ctx.needs_input_grad[6:]
+        )
+        q_XGTK, k_XTK, v_XTK, near = work.q_XGTK, work.k_XTK, work.v_XTK, work.near
         of_out_XGTK = upstream.reshape(q_BNTK.shape).flatten(0, 1).view(q_XGTK.shape)
         of_q_XGTK = torch.empty_like(q_XGTK)
         wide = torch.promote_types(q_XGTK.dtype, torch.float32)  # sums over blocks, so not in half precision
         of_k_XTK, of_v_XTK = torch.zeros_like(k_XTK, dtype=wide), torch.zeros_like(v_XTK, dtype=wide)
-        for block in _blocks(q_XGTK):
-            weights_xqs = _weights(q_XGTK, k_XTK, block, ctx.scale)
+        for block in work.blocks():
+            weights_xqs = work.weights(block)
             of_out_xqK = of_out_XGTK[block.pairs, :, block.queries].flatten(1, 2)
             of_weights_xqs = torch.bmm(of_out_xqK, v_XTK[block.pairs, block.seen].transpose(1, 2))
+            if near is not None:
+                weights_xGqs = work.by_groups(weights_xqs, block)
+                near.add_of_weights(work.by_groups(of_weights_xqs, block), weights_xGqs, of_out_xqK)
             of_scores_xqs = torch.ops.aten._softmax_backward_data(of_weights_xqs, weights_xqs, -1, weights_xqs.dtype)
             of_q = of_q_XGTK[block.pairs, :, block.queries]
-            of_q.copy_(torch.bmm(of_scores_xqs, k_XTK[block.pairs, block.seen]).view(of_q.shape))
             q_xqK = q_XGTK[block.pairs, :, block.queries].flatten(1, 2)
+            of_q_xqK = torch.bmm(of_scores_xqs, k_XTK[block.pairs, block.seen])
+            if near is not None:
+                near.add_of_queries(of_q_xqK, work.by_groups(of_scores_xqs, block), q_xqK, block.pairs.start)
+            of_q.copy_(of_q_xqK.view(of_q.shape))
             _add_product(of_k_XTK[block.pairs, block.seen], of_scores_xqs, q_xqK)
             _add_product(of_v_XTK[block.pairs, block.seen], weights_xqs, of_out_xqK)
         of_k = of_k_XTK.mul_(ctx.scale).to(k_XTK.dtype).view(k_BMTK.shape)
-        return of_q_XGTK.mul_(ctx.scale).view(q_BNTK.shape), of_k, of_v_XTK.to(v_XTK.dtype).view(v_BMTK.shape), None
+        of_q_BNTK, of_v = of_q_XGTK.mul_(ctx.scale).view(q_BNTK.shape), of_v_XTK.to(v_XTK.dtype).view(v_BMTK.shape)
+        of_tables = (None, None, None) if near is None else near.gradients(ctx.scale)
+        return of_q_BNTK, of_k, of_v, None, None, None, *of_tables
 
 
-def _by_pairs(q_BNTK: Tensor, k_BMTK: Tensor, v_BMTK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`[X, G, T, K]` and twice `[X, T, K]`, contiguous."""
-    groups = q_BNTK.shape[1] // k_BMTK.shape[1]
-    q_XGTK = q_BNTK.contiguous().view(-1, groups, *q_BNTK.shape[2:])
-    return q_XGTK, k_BMTK.flatten(0, 1).contiguous(), v_BMTK.flatten(0, 1).contiguous()
+class _Work:
+    """Queries, keys and values by pairs, `[X, G, T, K]` and twice `[X, T, K]`, and the weights of each block."""
 
+    def __init__(
+        self,
+        q_BNTK: Tensor,
+        k_BMTK: Tensor,
+        v_BMTK: Tensor,
+        scale: float,
+        window: int | None,
+        padding_B: Tensor | None,
+        relative: Relative,
+        learned: Sequence[bool] = (),
+    ) -> None:
+        self.kv_heads, self.scale, self.window = k_BMTK.shape[1], scale, window
+        groups = q_BNTK.shape[1] // self.kv_heads
+        self.q_XGTK = q_BNTK.contiguous().view(-1, groups, *q_BNTK.shape[2:])
+        self.k_XTK, self.v_XTK = k_BMTK.flatten(0, 1).contiguous(), v_BMTK.flatten(0, 1).contiguous()
+        self.padding_X = None if padding_B is None else padding_B.repeat_interleave(self.kv_heads)
+        self.near: NearBand | None = None
+        if any(table is not None for table in relative):
+            queries = _queries_of_a_block(q_BNTK.shape[2], q_BNTK.dtype)
+            self.near = NearBand(relative, self.kv_heads, queries, q_BNTK.dtype, learned)
 
-def _weights(q_XGTK: Tensor, k_XTK: Tensor, block: _Block, scale: float) -> Tensor:
-    """The attention weights of a block, `[x, q, s]`."""
-    q_xqK = q_XGTK[block.pairs, :, block.queries].flatten(1, 2)
-    k_xKs = k_XTK[block.pairs, block.seen].transpose(1, 2)
-    scores_xqs = torch.baddbmm(q_xqK.new_empty(1, 1, 1), q_xqK, k_xKs, beta=0, alpha=scale)
-    queries = block.queries.stop - block.queries.start
-    scores_xGqs = scores_xqs.view(len(scores_xqs), -1, queries, scores_xqs.shape[2])
-    scores_xGqs[..., block.queries] += _hidden(queries, scores_xqs.dtype)
-    return torch.softmax(scores_xqs, dim=-1)
+    def blocks(self) -> Iterator[_Block]:
+        """See `_blocks`."""
+        return _blocks(self.q_XGTK, self.window, self.kv_heads)
+
+    def by_groups(self, pairs_xqs: Tensor, block: _Block) -> Tensor:
+        """`[x, q, s]` as `[x, G, q, s]`."""
+        return pairs_xqs.view(len(pairs_xqs), -1, block.queries.stop - block.queries.start, pairs_xqs.shape[2])
+
+    def weights(self, block: _Block) -> Tensor:
+        """The attention weights of a block, `[x, q, s]`."""
+        q_xqK = self.q_XGTK[block.pairs, :, block.queries].flatten(1, 2)
+        k_xKs = self.k_XTK[block.pairs, block.seen].transpose(1, 2)
+        scores_xqs = torch.baddbmm(q_xqK.new_empty(1, 1, 1), q_xqK, k_xKs, beta=0, alpha=self.scale)
+        scores_xGqs = self.by_groups(scores_xqs, block)
+        if self.near is not None:
+            self.near.add_scores(scores_xGqs, q_xqK, block.pairs.start, self.scale)
+        self._hide(scores_xGqs, block)
+        weights_xqs = torch.softmax(scores_xqs, dim=-1)
+        if self.near is None or self.near.bias_MGqW is None:
+            return weights_xqs
+        return F.threshold(weights_xqs, NOTHING, 0.0, inplace=True)
+
+    def _hide(self, scores_xGqs: Tensor, block: _Block) -> None:
+        """What lies behind the query, before its window, and in padding, unless it is the query's own key."""
+        queries = scores_xGqs.shape[2]
+        scores_xGqs[..., -queries:] += _hidden(queries, scores_xGqs.dtype, scores_xGqs.device)
+        if self.window is None and self.padding_X is None:
+            return
+        keys_s = torch.arange(block.seen.start, block.seen.stop, device=scores_xGqs.device)
+        query_q1 = torch.arange(block.queries.start, block.queries.stop, device=scores_xGqs.device)[:, None]
+        if self.window is not None:
+            scores_xGqs.masked_fill_(keys_s <= query_q1 - self.window, float("-inf"))
+        if self.padding_X is not None:
+            of_padding_x11s = keys_s < self.padding_X[block.pairs, None, None, None]
+            scores_xGqs.masked_fill_(of_padding_x11s & (keys_s != query_q1), float("-inf"))
 
 
 @lru_cache(maxsize=8)
-def _hidden(queries: int, dtype: torch.dtype) -> Tensor:
+def _hidden(queries: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """What is added to the scores of a block's queries and their own keys, `[queries, queries]`."""
     with torch.inference_mode(False):
-        return torch.full((queries, queries), float("-inf"), dtype=dtype).triu_(1)
+        return torch.full((queries, queries), float("-inf"), dtype=dtype, device=device).triu_(1)
 
 
 def _add_product(sum_xsK: Tensor, of_xqs: Tensor, x_xqK: Tensor) -> None:

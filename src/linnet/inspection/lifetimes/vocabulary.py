@@ -105,7 +105,7 @@ def unknown_without_text(decoder: Decoder) -> str | None:
     """Why the lowest layer's lifetimes depend on more than the vocabulary entry; None where they do not."""
     if not isinstance(decoder.mixers[0], DecayingMixer):
         return f"the lowest layer is {decoder.spec.layer_kinds[0]}, not ted"
-    return None if decoder.embedding.positions is None else "the model adds positions to its tokens"
+    return None if decoder.spec.embedding.positions == "none" else "the model adds positions to its tokens"
 
 
 def vocabulary_lifetimes(decoder: Decoder, tokenizer: Tokenizer, threshold: float) -> Vocabulary:

@@ -8,29 +8,28 @@ Legend: `B` batch, `T` tokens of the chunk, `S` tokens so far, `N` query heads, 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, model_validator
 from torch import Tensor
 
 from linnet.core.spec import Amount, Extent
+from linnet.layers.attention_cost import AttentionShape
 from linnet.layers.contract import Mixer, MixerSpec, Place, RowStep, Traits
-from linnet.layers.first_values import VALUE_RESIDUAL, ValueResidual, ValueResidualSpec, ValuesRead
-from linnet.layers.key_value import KeyValueState, WindowState, key_value_row, key_value_tensors, seen_keys
+from linnet.layers.first_values import VALUE_RESIDUAL, ValueResidual, ValueResidualSpec
+from linnet.layers.key_value import KeyValueState, Seen, WindowState, key_value_row, key_value_tensors, seen_keys
+from linnet.layers.positions import AlibiSpec, AnyPositions, ShawSpec, T5Spec
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.rotary import RotarySpec, check_heads, queries_keys_values
+from linnet.layers.rotary_scaling import YarnScaling
 from linnet.layers.state import State
 from linnet.layers.view import Record, View
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.head_norm import HeadNorm, head_norm_cost
 from linnet.nn.linear import FusedLinear, Linear
-from linnet.nn.norms import NormKind, NormSpec
-from linnet.ops.attention import attention, attention_reference, full_attention, full_attention_reference
-from linnet.ops.blocked_attention import blocks_serve
-from linnet.ops.windowed_attention import in_blocks, windowed_pairs
+from linnet.nn.norms import NormSpec
+from linnet.ops.attention import attention, attention_reference, full_attention, full_attention_reference, visible
 
 
 class AttentionSpec(MixerSpec):
@@ -41,6 +40,7 @@ class AttentionSpec(MixerSpec):
     window: a token sees so many tokens, itself included (null: all of the past); the state is as large and stays so.
     value_residual: values are mixed with those of the first layer that has them (`layers.first_values`).
     query_key_norm: of each query and each key over the head's width, before rotary positions (`nn.head_norm`).
+    positions: by distance (`layers.positions`), in the place of rotary ones.
     """
 
     kind: Literal["attention"] = "attention"
@@ -54,12 +54,21 @@ class AttentionSpec(MixerSpec):
     window: Amount | None = None
     query_key_norm: NormSpec | None = None
     value_residual: ValueResidualSpec | None = None
+    positions: AnyPositions | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _positions_stand_in_the_place_of_rotary_ones(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("positions") is not None:
+            return {"rotary": None, **data}
+        return data
 
     @classmethod
     def examples(cls) -> list[Self]:
         """Multi-head, grouped-query, multi-query; pairings, partial, no positions; biases; a head width, a window.
 
-        Queries and keys normalised, in both ways; values mixed with those of the first layer, in both ways.
+        Queries and keys normalised, in both ways; values mixed with those of the first layer, in both ways; rotary
+        positions scaled; positions by distance, with a window and without.
         """
         residual, fixed = ValueResidualSpec(), ValueResidualSpec(own=1.0, first=0.7, learned=False)
         return [
@@ -71,10 +80,18 @@ class AttentionSpec(MixerSpec):
             cls(heads=2, head_dim=6, window=4, query_key_norm=NormSpec(kind="layer")),
             cls(heads=2, kv_heads=1, head_dim=12, value_residual=residual),
             cls(heads=3, kv_heads=1, head_dim=12, window=4, value_residual=fixed),
+            cls(heads=2, rotary=RotarySpec(scaling=YarnScaling(factor=4, trained=64))),
+            cls(heads=3, head_dim=6, positions=AlibiSpec()),
+            cls(heads=4, kv_heads=2, positions=T5Spec(buckets=5, furthest=9)),
+            cls(heads=2, kv_heads=1, head_dim=12, positions=ShawSpec(clip=5)),
+            cls(heads=2, scale=1.0, positions=T5Spec(buckets=8, furthest=9, both_ways=True)),
+            cls(heads=4, kv_heads=2, window=4, positions=ShawSpec(clip=2)),
         ]
 
     def check(self, width: int) -> None:
         """Heads must divide the width, key-value heads must divide the heads."""
+        if self.positions is not None and self.rotary is not None:
+            raise ValueError(f"rotary: must be null with positions, which are {self.positions.kind}")
         check_heads(self.heads, self.head_dim, width, self.rotary)
         if self.kv_heads is not None and self.heads % self.kv_heads:
             raise ValueError(f"kv_heads: {self.kv_heads}: must divide heads, which is {self.heads}")
@@ -101,8 +118,8 @@ class AttentionSpec(MixerSpec):
 
     @property
     def sees_prefix(self) -> bool:
-        """But over a window, which looks back alone."""
-        return self.window is None
+        """But over a window, or with positions that know the past alone."""
+        return self.window is None and (self.positions is None or self.positions.sees_ahead)
 
     @property
     def out_has_bias(self) -> bool:
@@ -124,86 +141,10 @@ class AttentionSpec(MixerSpec):
         maps += Cost() if norm is None else head_norm_cost(norm, head_dim)
         maps += Cost() if residual is None else residual.cost()
         kind, values = None if norm is None else norm.kind, "own" if residual is None else residual.read
-        shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, kind, values)
+        by_distance = self.positions is not None
+        maps += Cost() if self.positions is None else self.positions.cost(heads, head_dim, self.window)
+        shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, kind, values, by_distance)
         return maps + (shape.cost(place.whole) if self.window is None else shape.windowed_cost(self.window))
-
-
-@dataclass(frozen=True)
-class AttentionShape:
-    """What the cost of the attention between the maps depends on. Kept is what is kept on a CPU in float32.
-
-    norm: of queries and keys, by its kind. values: that are read: a token's own, or mixed with others.
-    """
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    rotary: bool
-    norm: NormKind | None = None
-    values: ValuesRead = "own"
-
-    def cost(self, whole: bool = False) -> Cost:
-        """Over all of the past, or all of the row. Kept are the joint projection, what was turned, the result; maybe a
-        number per head.
-        """
-        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return Cost(
-            flops_per_pair=4 * queries,
-            state_elements_per_token=2 * keys,
-            kept_per_token=(queries + 2 * keys) * self._keeps_joint
-            + (queries + keys) * self.rotary
-            + keys * (self.values != "own")
-            + self._kept_by_norm()
-            + queries,
-            kept_by_shape=(partial(self._kept_by_softmax, whole),),
-        )
-
-    def _kept_by_softmax(self, whole: bool, sequences: int, tokens: int) -> int:
-        """PyTorch's kernel keeps a number for each query; in blocks, which serve what is causal, nothing is kept."""
-        return 0 if blocks_serve(tokens, torch.float32) and not whole else sequences * tokens * self.heads
-
-    @property
-    def _keeps_joint(self) -> bool:
-        """But where nothing of the joint projection is read as it is."""
-        copied = self.rotary or self.norm == "rms"
-        return self.values != "fixed" or self.norm == "layer" or not copied
-
-    def _kept_by_norm(self) -> int:
-        """`rms` keeps its output and a number per head; `layer` its input, of the joint projection, and two numbers."""
-        heads = self.heads + self.kv_heads
-        if self.norm is None:
-            return 0
-        if self.norm == "rms":
-            return heads * (self.head_dim + 1)
-        return heads * (2 + (0 if self.rotary else self.head_dim))
-
-    def windowed_cost(self, window: int) -> Cost:
-        """Over a window, in blocks where the sequence is long."""
-        flops, kept = partial(self._flops, window), partial(self._kept, window)
-        state = 2 * self.kv_heads * self.head_dim * window
-        return Cost(flops_by_length=(flops,), kept_by_shape=(kept,), state_elements=state)
-
-    def _flops(self, window: int, tokens: int) -> int:
-        return 4 * self.heads * self.head_dim * windowed_pairs(tokens, window)
-
-    def _kept(self, window: int, sequences: int, tokens: int) -> int:
-        """In blocks: queries, results, keys and values with their neighbours, masks; else as above with one mask."""
-        if not in_blocks(tokens, window):
-            mask = tokens * tokens if tokens > window else 0
-            softmax = sequences * tokens * self.heads if mask else self._kept_by_softmax(False, sequences, tokens)
-            return sequences * tokens * self.cost().kept_per_token + softmax + mask
-        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        whole = -(-tokens // window) * window
-        cut = tokens * queries if whole > tokens else 0
-        return sequences * (whole * (2 * queries + 4 * keys + self.heads + 2 * window) + cut + tokens * self._before())
-
-    def _before(self) -> int:
-        """Of a token before the blocks, which are copies: what its norm keeps, and the joint projection if it is read
-        by a `layer` norm or by shares of values that are learned.
-        """
-        joint = (self.heads + 2 * self.kv_heads) * self.head_dim
-        normed = 2 * (self.heads + self.kv_heads) if self.norm == "layer" else self._kept_by_norm()
-        return normed + joint * (self.norm == "layer" or self.values == "learned")
 
 
 class Attention(Mixer):
@@ -225,6 +166,7 @@ class Attention(Mixer):
         self.query_key_norm = None if norm is None else HeadNorm(norm, self.head_dim)
         residual = spec.value_residual
         self.value_residual = None if residual is None else ValueResidual(residual)
+        self.positions = None if spec.positions is None else spec.positions.build(self.heads, self.head_dim)
         self.attend, self.attend_all = attention, full_attention
         self.out = Linear(self.heads * self.head_dim, d_model, bias=spec.out_has_bias)
 
@@ -237,8 +179,13 @@ class Attention(Mixer):
         return KeyValueState(*tensors) if self.window is None else WindowState(*tensors)
 
     def takes(self, view: View, length: int, state: State | None) -> bool:
-        """Anything, but for a chunk of several tokens behind a window: rows then take in different keys."""
-        return view.uniform or not isinstance(state, WindowState) or (length == 1 and view.padding is None)
+        """Anything, but for a chunk of several tokens behind a window: rows then take in different keys.
+
+        One token there does not know at what distance keys lie, so with positions by distance rows have to agree.
+        """
+        if view.uniform or not isinstance(state, WindowState):
+            return True
+        return length == 1 and view.padding is None and self.positions is None
 
     def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
@@ -250,19 +197,47 @@ class Attention(Mixer):
             v_BMTK = self.value_residual(v_BMTK.transpose(1, 2), view).transpose(1, 2)
         if state is None and view.whole(x_BTD.shape[1]):
             real_BT = view.real(x_BTD.shape[1], x_BTD.device)
-            out_BNTK = self.attend_all(q_BNTK, k_BMTK, v_BMTK, real_BT, self.scale)
+            mask = None if real_BT is None else real_BT[:, None, None]
+            out_BNTK = self.attend_all(q_BNTK, k_BMTK, v_BMTK, mask, self.scale, self._bias(q_BNTK, k_BMTK, None, view))
         else:
-            seen = seen_keys(k_BMTK, v_BMTK, state, view)
-            out_BNTK = self.attend(q_BNTK, *seen[:3], self.scale, self.window, seen.last_BT)
+            seen = seen_keys(k_BMTK, v_BMTK, state, view, ordered=self.positions is not None)
+            if view.prefixes is not None and self.positions is not None:
+                mask = visible(q_BNTK.shape[2], seen.keys.shape[2], x_BTD.device, seen.first_B, None, seen.last_BT)
+                bias_NTS = self._bias(q_BNTK, seen.keys, state, view)
+                out_BNTK = self.attend_all(q_BNTK, seen.keys, seen.values, mask, self.scale, bias_NTS)
+            else:
+                out_BNTK = self._read(q_BNTK, seen)
         out_BTD: Tensor = self.out(out_BNTK.transpose(1, 2).flatten(2))
         return out_BTD
 
+    def _bias(self, q_BNTK: Tensor, k_BMSK: Tensor, state: State | None, view: View) -> Tensor | None:
+        """What positions add to the scores of pairs that may see ahead, `[N, T, S]` or `[B, N, T, S]`."""
+        if self.positions is None:
+            return None
+        queries, device = q_BNTK.shape[2], q_BNTK.device
+        standing = torch.arange(queries, device=device) if state is None else view.positions(queries, device)
+        return self.positions.pairs(torch.arange(k_BMSK.shape[2], device=device) - standing[..., None])
+
+    def _read(self, q_BNTK: Tensor, seen: Seen) -> Tensor:
+        if self.positions is None:
+            return self.attend(q_BNTK, *seen[:3], self.scale, self.window, seen.last_BT)
+        relative = self.positions.relative(seen.keys.shape[2], q_BNTK.device)
+        out_BNTK = self.attend(q_BNTK, *seen[:3], self.scale, self.window, seen.last_BT, relative)
+        return self.positions.added(out_BNTK)
+
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
-        """See `Sublayer`; not over a window."""
+        """See `Sublayer`; not over a window, nor with keys and values of distances."""
         if not isinstance(state, KeyValueState):
             return None
+        capacity, bias = state.keys.shape[2], None
+        if self.positions is not None:
+            bias = self.positions.row(capacity, self.kv_heads)
+            if bias is None:
+                return None
         norm = None if self.query_key_norm is None else self.query_key_norm.row(self.heads, self.kv_heads)
         residual = self.value_residual
         values = None if residual is None else residual.row(record)
         joint, out = self.query_key_value, self.out
-        return key_value_row(joint, out, state, self.heads, self.rotary, scale=self.scale, norm=norm, values=values)
+        return key_value_row(
+            joint, out, state, self.heads, self.rotary, scale=self.scale, norm=norm, values=values, bias=bias
+        )

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from linnet.core.spec import Count, Extent
+from linnet.layers.attention_cost import AttentionShape
 from linnet.layers.contract import MixerSpec, OperatorFiles, Place
-from linnet.layers.mixers.attention import AttentionShape
 from linnet.layers.mixers.plga.density import DensitySpec, density_cost
 from linnet.layers.mixers.plga.files import PLGA_FILES
 from linnet.layers.mixers.plga.module import Plga

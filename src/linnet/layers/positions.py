@@ -1,0 +1,209 @@
+"""Positions by distance, beside rotary ones: what a description says of them, and the tables that attention reads.
+
+Legend: `N` query heads, `M` key-value heads, `P` query heads of each of these, `T` tokens of the chunk, `S` tokens so
+far, `K` head width, `R` distances, `U` buckets, `C` capacity.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from linnet.core.spec import Extent, Spec
+from linnet.nn.cost import Cost
+from linnet.ops.position_buckets import check_buckets, position_buckets
+from linnet.ops.relative import Relative
+
+
+class Positions(nn.Module, ABC):
+    """What scores and values owe to the distance of query and key."""
+
+    @abstractmethod
+    def relative(self, keys: int, device: torch.device) -> Relative:
+        """The tables for the distances below `keys`; those that they do not have need nothing."""
+
+    def added(self, out_BNTK: Tensor) -> Tensor:
+        """What a query has read, with what it reads whatever the distance."""
+        return out_BNTK
+
+    def pairs(self, offsets: Tensor) -> Tensor:
+        """What is added to scores by the key's position less the query's, `[..., T, S]`: `[..., N, T, S]`.
+
+        Of those alone whose description `sees_ahead`.
+        """
+        raise NotImplementedError("positions that know the past alone")
+
+    def row(self, capacity: int, kv_heads: int) -> Callable[[int], Tensor] | None:
+        """What is added to the scores of one token at a position, `[M, P, S]`; None where that is not all."""
+        bias_NR, keys_RK, values_RK = self.relative(capacity, torch.device("cpu"))
+        if bias_NR is None or keys_RK is not None or values_RK is not None:
+            return None
+        bias_NR = bias_NR[:, :capacity]
+        bias_NC = F.pad(bias_NR, (0, capacity - bias_NR.shape[1])).flip(1)
+        bias_MPC = bias_NC.reshape(kv_heads, -1, capacity)
+        return lambda position: bias_MPC[..., capacity - 1 - position :]
+
+
+class PositionsSpec(Spec, ABC):
+    """Positions by distance, chosen by `kind`."""
+
+    kind: str
+
+    @property
+    def sees_ahead(self) -> bool:
+        """Whether it knows keys behind the query."""
+        return False
+
+    @abstractmethod
+    def build(self, heads: int, head_dim: int) -> Positions:
+        """The module of a layer."""
+
+    @abstractmethod
+    def cost(self, heads: int, head_dim: int, window: int | None) -> Cost:
+        """Parameters, products with tables, and the tables, which training keeps."""
+
+
+class AlibiSpec(PositionsSpec):
+    """A score falls with the distance, in each head at a fixed rate of its own (Press et al., arXiv 2108.12409)."""
+
+    kind: Literal["alibi"] = "alibi"
+
+    def build(self, heads: int, head_dim: int) -> "Alibi":
+        """See `PositionsSpec`."""
+        return Alibi(heads)
+
+    def cost(self, heads: int, head_dim: int, window: int | None) -> Cost:
+        """See `PositionsSpec`."""
+        return Cost(kept_by_shape=(lambda sequences, tokens: heads * tokens,))
+
+
+class Alibi(Positions):
+    """The bias `-slope_n r`, of every distance."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def relative(self, keys: int, device: torch.device) -> Relative:
+        """See `Positions`."""
+        distances_R = torch.arange(keys, dtype=torch.float32, device=device)
+        return Relative(torch.outer(_alibi_slopes(self.heads, device), -distances_R))
+
+
+@lru_cache(maxsize=32)
+def _alibi_slopes(heads: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(alibi_slopes(heads), device=device)
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """`2^(-8 i / n)` for the heads i = 1..n, n a power of two; the rest have every other slope of 2 n heads."""
+    whole = 1 << (heads.bit_length() - 1)
+    rest = [2 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
+    return [2 ** (-8 * (i + 1) / whole) for i in range(whole)] + rest
+
+
+class T5Spec(PositionsSpec):
+    """A learned bias for each head and bucket of distances (`ops.position_buckets`; Raffel et al., arXiv 1910.10683).
+
+    buckets: half of them hold one distance each. furthest: from this distance on all share the last bucket. both_ways:
+    half of all buckets are for keys behind the query, which an encoder and prefixes see.
+    """
+
+    kind: Literal["t5"] = "t5"
+    buckets: Extent = 32
+    furthest: Extent = 128
+    both_ways: bool = False
+
+    @model_validator(mode="after")
+    def _buckets_can_be_filled(self) -> "T5Spec":
+        check_buckets(self.buckets, self.furthest, self.both_ways)
+        return self
+
+    @property
+    def sees_ahead(self) -> bool:
+        """See `PositionsSpec`."""
+        return self.both_ways
+
+    def build(self, heads: int, head_dim: int) -> "T5Bias":
+        """See `PositionsSpec`."""
+        return T5Bias(self, heads)
+
+    def cost(self, heads: int, head_dim: int, window: int | None) -> Cost:
+        """See `PositionsSpec`."""
+        kept = heads * self.furthest
+        return Cost(parameters=heads * self.buckets, kept_by_shape=(lambda *_: kept,))
+
+
+class T5Bias(Positions):
+    """Biases of buckets, less that of the last bucket: weights do not change by what all scores share."""
+
+    def __init__(self, spec: T5Spec, heads: int) -> None:
+        super().__init__()
+        self.furthest, self.both_ways = spec.furthest, spec.both_ways
+        self.bias_UN = nn.Parameter(torch.zeros(spec.buckets, heads))
+
+    def relative(self, keys: int, device: torch.device) -> Relative:
+        """See `Positions`."""
+        buckets_R = self._buckets(-torch.arange(self.furthest + 1, device=device))
+        return Relative((self.bias_UN[buckets_R[:-1]] - self.bias_UN[buckets_R[-1]]).t())
+
+    def pairs(self, offsets: Tensor) -> Tensor:
+        """See `Positions`."""
+        return self.bias_UN[self._buckets(offsets)].movedim(-1, -3)
+
+    def _buckets(self, offsets: Tensor) -> Tensor:
+        return position_buckets(offsets, len(self.bias_UN), self.furthest, self.both_ways)
+
+
+class ShawSpec(PositionsSpec):
+    """A learned key and a learned value for each distance (Shaw et al., arXiv 1803.02155, eq. 3 and 4).
+
+    clip: distances from this one on share theirs. Heads share them, layers do not.
+    """
+
+    kind: Literal["shaw"] = "shaw"
+    clip: Extent = 16
+
+    def build(self, heads: int, head_dim: int) -> "Shaw":
+        """See `PositionsSpec`."""
+        return Shaw(self, head_dim)
+
+    def cost(self, heads: int, head_dim: int, window: int | None) -> Cost:
+        """See `PositionsSpec`."""
+        clip, table = self.clip, self.clip * head_dim
+        return Cost(
+            parameters=2 * (clip + 1) * head_dim,
+            flops_by_length=(lambda tokens: 4 * heads * head_dim * tokens * min(clip, window or tokens, tokens),),
+            kept_by_shape=(lambda *_: 2 * table,),
+        )
+
+
+class Shaw(Positions):
+    """Keys and values of distances, less those of the last, which all scores share and all tokens read."""
+
+    def __init__(self, spec: ShawSpec, head_dim: int) -> None:
+        super().__init__()
+        self.keys_RK = nn.Parameter(torch.empty(spec.clip + 1, head_dim))
+        self.values_RK = nn.Parameter(torch.empty(spec.clip + 1, head_dim))
+        for table_RK in (self.keys_RK, self.values_RK):
+            nn.init.normal_(table_RK, std=0.02)
+
+    def relative(self, keys: int, device: torch.device) -> Relative:
+        """See `Positions`."""
+        return Relative(None, self.keys_RK[:-1] - self.keys_RK[-1], self.values_RK[:-1] - self.values_RK[-1])
+
+    def added(self, out_BNTK: Tensor) -> Tensor:
+        """See `Positions`."""
+        return out_BNTK + self.values_RK[-1].to(out_BNTK.dtype)
+
+
+if TYPE_CHECKING:
+    AnyPositions = PositionsSpec
+else:
+    AnyPositions = Annotated[AlibiSpec | T5Spec | ShawSpec, Field(discriminator="kind")]

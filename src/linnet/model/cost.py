@@ -254,4 +254,6 @@ def _head_cost(spec: ModelSpec, inputs: int, outputs: int) -> Cost:
     if spec.head.tied:
         again = inputs * outputs
         matrix = Cost(flops_per_token=matrix.flops_per_token, kept_per_token=inputs, kept_by_shape=(lambda *_: again,))
+    if spec.head.scale and spec.head.norm is not None and spec.head.norm.kind == "rms":
+        norm += Cost(kept_per_token=spec.d_model)  # its output, of which what is read is a copy
     return norm + matrix

@@ -229,7 +229,7 @@ class Decoder(nn.Module):
         for module in (self.project, self.norm, self.head_project):
             if module is not None:
                 x = module(x)
-        return x
+        return x * self.spec.d_model**-0.5 if self.spec.head.scale else x
 
     def blocks_in_order(self) -> list[Block]:
         """The blocks, typed."""

@@ -91,12 +91,14 @@ class EncoderSpec(Spec):
 class HeadSpec(Spec):
     """From the last layer to logits: an optional normalisation, then the embedding's own matrix (`tied`) or another.
 
+    scale: what is read is divided by the root of `d_model` (T5, whose token vectors are not small).
     soft_cap: what logits come near to and never pass, `soft_cap tanh(logits / soft_cap)` (Gemma 2: 30); null for none.
     """
 
     tied: bool = True
     bias: bool = False
     norm: NormSpec | None = None
+    scale: bool = False
     soft_cap: PositiveFloat | None = None
 
     @model_validator(mode="after")

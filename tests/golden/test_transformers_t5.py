@@ -122,8 +122,9 @@ def pair(request: pytest.FixtureRequest) -> tuple["transformers.T5ForConditional
 
 
 def assert_near(name: str, found: Tensor, expected: Tensor) -> None:
+    found, expected = found.detach(), expected.detach()
     torch.testing.assert_close(
-        found, expected, rtol=0, atol=CLOSE * float(expected.abs().max()), msg=lambda said: f"{name}: {said}"
+        found, expected, rtol=0, atol=CLOSE * expected.abs().max().item(), msg=lambda said: f"{name}: {said}"
     )
 
 

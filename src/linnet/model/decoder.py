@@ -16,7 +16,7 @@ from linnet.layers.passes import check_view
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.view import Counts, Memory, Record, View, at
 from linnet.model.embedding import Embedding
-from linnet.model.encoder_decoder import Encoder
+from linnet.model.encoder_decoder import Encoder, Inputs
 from linnet.model.initialise import initialise
 from linnet.model.spec import ModelSpec
 from linnet.model.stack import Block, Layer, blocks_of, through
@@ -128,6 +128,7 @@ class Decoder(nn.Module):
         documents: Sequence[Sequence[int]] | None = None,
         prefixes: Sequence[int] | None = None,
         memory: Memory | None = None,
+        inputs: Inputs | None = None,
         record: Record | None = None,
         z_loss: float = 0.0,
     ) -> Tensor | TokenLoss:
@@ -136,9 +137,12 @@ class Decoder(nn.Module):
         state: the pass goes on where it stands, and advances it. padding: tokens at the start of each row that are
         none. documents: for each row, where in the chunk documents begin; none sees what is before it. prefixes: how
         many of each row's first tokens see all of one another. memory: what `encode` gave, of a model with an encoder;
-        a state keeps what it needs of it. record: what layers leave. z_loss: see `ops.cross_entropy`. `ValueError`
-        where the state has no room for `T` more tokens, or the model cannot read what is given.
+        a state keeps what it needs of it; inputs: what it is made of here. record: what layers leave. z_loss: see
+        `ops.cross_entropy`. `ValueError` where the state has no room for `T` more tokens, or the model cannot read what
+        is given.
         """
+        if inputs is not None:
+            memory = self.encode(*inputs, record)
         x_BTD = self.hidden(
             tokens_BT, state, padding=padding, documents=documents, prefixes=prefixes, memory=memory, record=record
         )

@@ -3,13 +3,22 @@
 Legend: `B` batch, `S` tokens of the longest input, `D` model width, `E` width of the memory, which is `D`.
 """
 
+from typing import NamedTuple
+
 from torch import Tensor, nn
 
 from linnet.layers.contract import Place
-from linnet.layers.view import Memory, View
+from linnet.layers.view import Counts, Memory, View
 from linnet.model.spec import EncoderSpec, ModelSpec
 from linnet.model.stack import Block, Layer, blocks_of, through
 from linnet.nn.linear import Linear
+
+
+class Inputs(NamedTuple):
+    """Token ids `[B, S]`, and how many of them are padding before each row; None for none."""
+
+    tokens_BS: Tensor
+    padding: Counts | None = None
 
 
 class Encoder(nn.Module):

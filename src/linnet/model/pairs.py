@@ -16,6 +16,7 @@ from torch import Tensor
 
 from linnet.layers.view import Counts, Record
 from linnet.model.decoder import Decoder
+from linnet.model.encoder_decoder import Inputs
 from linnet.model.state import DecoderState
 from linnet.ops.cross_entropy import IGNORED, TokenLoss
 
@@ -36,7 +37,7 @@ def loss_of_rows(
     """
     if decoder.encoder is not None:
         rows = split_rows(tokens_BT, targets_BT)
-        given: dict[str, Any] = {"memory": decoder.encode(rows.inputs_BS, rows.padding, record)}
+        given: dict[str, Any] = {"inputs": Inputs(rows.inputs_BS, rows.padding)}
         tokens_BT, targets_BT, documents = rows.tokens_BU, rows.targets_BU, None
     else:
         given = {"documents": documents}

@@ -206,3 +206,16 @@ def test_any_description_predicts_what_training_keeps(spec: ModelSpec, inputs: i
     of_head += 0 if narrow == spec.d_model else rows * length * narrow  # what the last norm gave is kept by it
     found = kept_bytes(Decoder(spec), tokens(rows, inputs), tokens(rows, length))
     assert predicted - 4 * of_head == pytest.approx(found, abs=8 * spec.layers)
+
+
+def test_biases_by_distance_are_part_of_what_training_keeps():
+    def block(both_ways: bool, **more: object) -> dict[str, object]:
+        positions = {"kind": "t5", "buckets": 8, "furthest": 9, "both_ways": both_ways}
+        return {**LAYER, "mixer": {"kind": "attention", "heads": 2, "scale": 1.0, "positions": positions}, **more}
+
+    rows, inputs, length = 3, 7, 12
+    spec = described(encoder={"blocks": [block(True)], "norm": {}}, blocks=[block(False, cross_attention={"heads": 2})])
+    predicted = model_cost(spec).training_memory(rows, length, inputs).activations - 4 * VOCABULARY * WIDTH
+    predicted -= 4 * rows * length * WIDTH  # of the head, which is not part of the pass
+    found = kept_bytes(Decoder(spec), tokens(rows, inputs), tokens(rows, length))
+    assert predicted == pytest.approx(found, abs=8 * spec.layers)

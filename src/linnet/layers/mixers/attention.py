@@ -8,6 +8,7 @@ Legend: `B` batch, `T` tokens of the chunk, `S` tokens so far, `N` query heads, 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -142,7 +143,10 @@ class AttentionSpec(MixerSpec):
         maps += Cost() if residual is None else residual.cost()
         kind, values = None if norm is None else norm.kind, "own" if residual is None else residual.read
         by_distance = self.positions is not None
-        maps += Cost() if self.positions is None else self.positions.cost(heads, head_dim, self.window)
+        if self.positions is not None:
+            by_distance_cost = self.positions.cost(heads, head_dim, self.window)
+            # Of a whole row no table by distance is made: scores have the biases of their pairs.
+            maps += replace(by_distance_cost, kept_by_shape=()) if place.whole else by_distance_cost
         shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, kind, values, by_distance)
         return maps + (shape.cost(place.whole) if self.window is None else shape.windowed_cost(self.window))
 

@@ -194,7 +194,7 @@ class Decoder(nn.Module):
         wholes = tuple(length - pad for pad in padded or (0,) * batch)
         if not all(wholes):
             raise ValueError("inputs: a row without a token: expected at least one in each")
-        own = Record() if record is None else Record(record.wanted, record.outputs, record.losses)
+        own = Record() if record is None else replace(record, values={})
         view = View(0, padded, prefixes=wholes, record=own)
         memory: Memory = self.encoder(self.embedding(inputs_BS, view), view)
         return memory

@@ -9,8 +9,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from linnet.core.errors import UserError
+from linnet.layers.view import Record
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
+from linnet.model.encoder_decoder import Inputs
 from linnet.model.spec import ModelSpec
 
 VOCABULARY, WIDTH = 11, 16
@@ -219,3 +221,12 @@ def test_biases_by_distance_are_part_of_what_training_keeps():
     predicted -= 4 * rows * length * WIDTH  # of the head, which is not part of the pass
     found = kept_bytes(Decoder(spec), tokens(rows, inputs), tokens(rows, length))
     assert predicted == pytest.approx(found, abs=8 * spec.layers)
+
+
+def test_losses_of_the_encoders_layers_are_those_of_the_model_and_its_values_stay_within():
+    experts = {"kind": "experts", "experts": 4, "top_k": 2, "hidden": 12}
+    values = {**LAYER["mixer"], "value_residual": {}}
+    encoder = {"blocks": [{"mixer": values, "feed_forward": experts}]}
+    decoder, record = Decoder(described(encoder=encoder)), Record(training=True)
+    decoder(tokens(2, 4), inputs=Inputs(tokens(2, 5)), record=record)
+    assert record.losses and not record.values

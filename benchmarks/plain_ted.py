@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from linnet.layers.feed_forwards.glu import GatedFeedForward
 from linnet.layers.mixers.ted import Ted
-from linnet.model.decoder import Decoder, Layer
+from linnet.model.decoder import Decoder
+from linnet.model.stack import Layer
 from linnet.nn.norms import RmsNorm
 
 

@@ -41,6 +41,8 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]):
         "widths": [768],
         "mixers": ["attention"],
         "context_length": 1024,
+        "encoder": None,
+        "prefix": False,
     }
 
 
@@ -110,7 +112,7 @@ def test_show_prints_exact_and_readable_figures(capsys: pytest.CaptureFixture[st
     ]
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", [name for name in preset_names() if ModelSpec.load(name).encoder is None])
 def test_json_has_the_figures_of_the_model(name: str, capsys: pytest.CaptureFixture[str]):
     spec = ModelSpec.load(name)
     cost, context = model_cost(spec), spec.context_length
@@ -216,3 +218,23 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], expected: s
 def test_amounts_beyond_all_text_are_refused(option: str, capsys: pytest.CaptureFixture[str]):
     assert main(["spec", "show", "tiny-ted", option, 30 * "9"]) == 2
     assert "expected a whole number, at least 1, at most 2.81475e+14" in capsys.readouterr().err
+
+
+def test_an_encoder_decoder_shows_both(capsys: pytest.CaptureFixture[str]):
+    cost = model_cost(ModelSpec.load("tiny-encoder-decoder"))
+    shown = output(capsys, "show", "tiny-encoder-decoder", "--tokens", "64", "--inputs", "200")
+    assert shown.startswith(
+        "tiny-encoder-decoder: an encoder of 1 layer of width 128 (attention), a decoder of 1 layer"
+    )
+    figures = json.loads(output(capsys, "show", "tiny-encoder-decoder", "--tokens", "64", "--inputs", "200", "--json"))
+    assert figures["parameters"]["encoder"] == cost.encoder.parameters
+    assert figures["flops_per_sequence"]["with_head"] == cost.flops(64, True, inputs=200)
+    assert figures["state_bytes"]["1024"] == cost.state_bytes(1024, inputs=200)
+    rows = {row["name"]: row for row in json.loads(output(capsys, "list", "--json"))}
+    assert rows["tiny-encoder-decoder"]["encoder"] == {"layers": 1, "widths": [128], "mixers": ["attention"]}
+    assert rows["tiny-prefix"]["prefix"]
+
+
+def test_inputs_are_of_an_encoder(capsys: pytest.CaptureFixture[str]):
+    assert main(["spec", "show", "tiny-ted", "--inputs", "9"]) == 2
+    assert "--inputs 9: tiny-ted has no encoder that reads an input" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from examples import ALL, WIDTH, name_of, randomised
 from torch import Tensor
 
 from linnet.layers.contract import MixerSpec, SublayerSpec
+from linnet.layers.cross_attention import CrossAttentionSpec
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.objective import next_token_loss
@@ -21,6 +22,8 @@ from linnet.training.sections import ClipSpec, OptimiserSpec
 from linnet.training.spec import TrainingSpec
 from linnet.training.step import Stepper
 
+READING = CrossAttentionSpec.examples()[1]
+SHARED = [*ALL, READING]
 STEPS, ROWS, LENGTH, VOCABULARY = 3, 4, 12, 11
 PENALTY = {"dag": {"a_lm": 0.05, "a_p": 0.05, "g": 0.05}}
 OPTIMISERS = {"adamw": {}, "muon": {"kind": "muon", "cautious_decay": True, "muon": {"every": 2}}}
@@ -30,9 +33,14 @@ def model_of(spec: SublayerSpec) -> ModelSpec:
     """The sublayer behind another one, then twice with the same weights; the head is the embedding."""
     plain = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 12}}
     own = {**plain, "mixer" if isinstance(spec, MixerSpec) else "feed_forward": spec}
+    encoder = None
+    if isinstance(spec, CrossAttentionSpec):
+        own, encoder = {**plain, "cross_attention": spec}, {"blocks": [plain], "norm": {"kind": "rms"}}
     blocks = [plain, own, {**own, "repeat": 2, "share_weights": True}]
     settings = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": 32, "embedding": {"positions": "learned"}}
-    return ModelSpec.parse({**settings, "blocks": blocks, "head": {"norm": {"kind": "rms"}}}, "test")
+    return ModelSpec.parse(
+        {**settings, "blocks": blocks, "encoder": encoder, "head": {"norm": {"kind": "rms"}}}, "test"
+    )
 
 
 def batches(step: int) -> list[tuple[Tensor, Tensor]]:
@@ -68,7 +76,7 @@ if __name__ == "__main__":
     with processes() as all_of_them:
         found = {}
         for shard, precision, kind in (argument.split(":") for argument in sys.argv[1:]):
-            for example in ALL:
+            for example in SHARED:
                 key = f"{name_of(example)} {shard} {precision} {kind}"
                 found[key] = losses(example, all_of_them, precision, kind, shard=int(shard))
         print(json.dumps(found))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from examples import ALL, name_of
-from shared_training import losses
+from examples import name_of
+from shared_training import READING, SHARED, losses
 from torch import Tensor
 
 from linnet.layers.contract import SublayerSpec
@@ -32,7 +32,7 @@ the objective are compared as well. In bfloat16 the gradient of a half of the ba
 
 @cache
 def of_one(name: str, precision: str, kind: str) -> Tensor:
-    spec = next(spec for spec in ALL if name_of(spec) == name)
+    spec = next(spec for spec in SHARED if name_of(spec) == name)
     return torch.tensor(losses(spec, precision=precision, kind=kind))
 
 
@@ -59,5 +59,12 @@ def test_two_processes_give_the_losses_of_one(
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.parametrize(("shard", "precision", "kind", "tolerance"), RUNS)
+def test_two_processes_give_the_losses_of_an_encoder_decoder_in_one(
+    shard: int, precision: str, kind: str, tolerance: float, of_two: dict[str, list]
+):
+    test_two_processes_give_the_losses_of_one(READING, shard, precision, kind, tolerance, of_two)
+
+
 def test_every_layer_is_there(of_two: dict[str, list]):
-    assert {key.split()[0] for key in of_two} == set(map(name_of, ALL))
+    assert {key.split()[0] for key in of_two} == set(map(name_of, SHARED))

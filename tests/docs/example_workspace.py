@@ -93,6 +93,22 @@ def stories(workspace: Workspace, path: Path) -> None:
     path.write_text(lines if path.suffix == ".jsonl" else "<|endoftext|>".join(found))
 
 
+def pairs(workspace: Workspace, path: Path) -> None:
+    """Inputs and targets as JSON lines."""
+    words = ["one", "two", "three", "four", "five"]
+    rows = [" ".join(words[(start + step) % 5] for step in range(length)) for start in range(5) for length in (2, 3, 4)]
+    lines = ({"input": row, "target": " ".join(reversed(row.split()))} for row in rows)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def run_of_pairs(workspace: Workspace, path: Path) -> None:
+    """A run of an encoder-decoder that is tiny by itself."""
+    settings = ("training.steps=2", "training.batch_size=1", "training.threads=1")
+    changes = [word for setting in settings for word in ("--set", setting)]
+    source = workspace.path("pairs.jsonl")
+    linnet("train", "--model", "tiny-encoder-decoder", "--pairs", source, "--out", path, *changes)
+
+
 def data(workspace: Workspace, path: Path) -> None:
     """Prepared text."""
     linnet("prepare", workspace.path("stories.txt"), "--out", path, "--vocab-size", VOCABULARY)
@@ -301,6 +317,8 @@ MAKERS: dict[str, Maker] = {
     "runs/ted": run_of("tiny-ted"),
     "runs/pldr": run_of("tiny-pldr"),
     "runs/other": run_of("tiny-pldr"),
+    "pairs.jsonl": pairs,
+    "runs/pairs": run_of_pairs,
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),
     "runs/ngram": ngram,
     "runs/ablation": compared,

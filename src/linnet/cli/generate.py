@@ -23,6 +23,14 @@ def generate(
     prompt: Annotated[
         str, typer.Option(help="The text to continue; - reads it from the standard input, less one final newline.")
     ] = "",
+    given: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            metavar="TEXT",
+            help="Of a model for pairs: what the text follows from; --prompt is then how the text begins.",
+        ),
+    ] = None,
     max_tokens: Annotated[int, typer.Option(help="Stop after so many tokens, if the text has not ended.")] = 200,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the end of a text, with the next one, up to --max-tokens.")
@@ -79,6 +87,11 @@ def generate(
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --temperature 0.7 --seed 1
 
+    An encoder-decoder reads --input with its encoder, once; a model with prefix: true as a prefix that sees all of
+    itself; any other reads it before the prompt, as in training on pairs.
+
+    Example: linnet generate runs/pairs --input "three two one" --temperature 0
+
     Example: linnet generate runs/pldr --prompt "Once upon a time" --operator identity
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --weights int8
@@ -103,6 +116,8 @@ def generate(
         context, context_top_k, context_threshold, context_min_tokens, show_context
     )
     options.check_kept(kv_cache)
+    if load_state is not None and given is not None:
+        raise UserError(f"--input: --load-state {load_state} has the input that it began with; leave it out")
     _check_files(save_state, load_state, kv_cache and g_cache, options.typed)
     sampling = Sampling(temperature, top_k, top_p, fresh_seed() if seed is None and load_state is None else seed)
     if threads is not None:
@@ -120,9 +135,9 @@ def generate(
     session = None
     if save_state is None and load_state is None:
         caches = Caches(kv_cache, g_cache)
-        continuation = speaker.stream(prompt, max_tokens, sampling, caches, contexts, ignore_eos)
+        continuation = speaker.stream(prompt, max_tokens, sampling, caches, contexts, ignore_eos, given)
     else:
-        session = Session(speaker, contexts) if load_state is None else Session.load(speaker, load_state)
+        session = Session(speaker, contexts, given) if load_state is None else Session.load(speaker, load_state)
         session.feed(prompt)
         continuation = session.stream(max_tokens, sampling, ignore_eos)
     view = ContextView(continuation.state if show_context else None, prompt, stream and not as_json)

@@ -1,6 +1,6 @@
 """`linnet spec`: which models there are, and what each costs, from its description alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from linnet.present.table import Table
 if TYPE_CHECKING:
     from linnet.core.spec import Spec
     from linnet.model.cost import ModelCost, WeightType
-    from linnet.model.spec import ModelSpec
+    from linnet.model.spec import BlockSpec, ModelSpec
 
 STATE_TOKENS = (1024, 8192, 65536)
 WEIGHT_TYPES: "tuple[WeightType, ...]" = ("float32", "bfloat16", "int8")
@@ -46,7 +46,7 @@ def list_presets(as_json: AsJson = False) -> None:
         (
             row["name"],
             f"{row['parameters']:,}",
-            f"{row['layers']} x {_widths(row)}",
+            f"{_layers(row)} x {_widths(row)}",
             f"{row['context_length']:,}",
             ", ".join(row["mixers"]),
         )
@@ -64,6 +64,12 @@ def show(
     tokens: Annotated[
         int | None,
         typer.Option(min=1, max=MOST_AMOUNT, help="Count FLOPs over so many tokens; the context if not given."),
+    ] = None,
+    inputs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MOST_AMOUNT, help="Of an encoder-decoder: tokens of the input; as many as --tokens if not given."
+        ),
     ] = None,
     batch: Annotated[
         int, typer.Option(min=1, max=MOST_AMOUNT, help="Sequences in a training step, for its memory.")
@@ -83,6 +89,8 @@ def show(
 
     Example: linnet spec show merino-52m --tokens 1024
 
+    Example: linnet spec show tiny-encoder-decoder --tokens 64 --inputs 200
+
     Example: linnet spec show gpt2-124m --set blocks.0.repeat=24 --set context_length=2048 --json
     """
     from linnet.core.spec import override
@@ -95,16 +103,30 @@ def show(
     length = tokens or description.context_length
     if tokens is not None and tokens > description.context_length and description.embedding.positions == "learned":
         raise UserError(f"--tokens {tokens}: the model's learned positions end at {description.context_length}")
-    figures = _figures(description, model_cost(description), ELEMENT_BYTES[dtype], length, batch)
+    if inputs is not None and description.encoder is None:
+        raise UserError(f"--inputs {inputs}: {model} has no encoder that reads an input")
+    if description.encoder is not None:
+        inputs = inputs or length
+    cost = model_cost(description)
+    figures = _figures(description, cost, ELEMENT_BYTES[dtype], length, batch, inputs)
+    if description.encoder is not None:
+        figures["inputs"] = inputs
+        figures["parameters"]["encoder"] = cost.encoder.parameters
     if as_json:
         echo_json(figures)
     else:
         row = _row(description)
-        layers = f"{row['layers']} layer{'s' * (row['layers'] > 1)}"
-        shape = f"{layers} of width {_widths(row)} ({', '.join(row['mixers'])})"
+        shape = _shape(row)
+        if row["encoder"] is not None:
+            shape = f"an encoder of {_shape(row['encoder'])}, a decoder of {shape}"
         vocabulary = f"vocabulary {description.vocab_size:,}, context {description.context_length:,}"
         echo(f"{description.name}: {shape}, {vocabulary}\n{_switched_on(description)}\n")
         echo_parts(*_tables(figures, dtype))
+
+
+def _shape(row: dict[str, Any]) -> str:
+    layers = f"{row['layers']} layer{'s' * (row['layers'] > 1)}"
+    return f"{layers} of width {_widths(row)} ({', '.join(row['mixers'])})"
 
 
 def _switched_on(description: "ModelSpec") -> str:
@@ -113,7 +135,7 @@ def _switched_on(description: "ModelSpec") -> str:
     parts += [("initialisation", description.initialisation)]
     for block in description.blocks:
         parts += [("mixer", block.mixer), ("feed_forward", block.feed_forward)]
-    names = [
+    names = ["prefix"] * description.prefix + [
         f"{part}.{name}"
         for part, spec in parts
         if spec is not None
@@ -124,13 +146,13 @@ def _switched_on(description: "ModelSpec") -> str:
 
 
 def _figures(
-    description: "ModelSpec", cost: "ModelCost", element_bytes: int, tokens: int, batch: int
+    description: "ModelSpec", cost: "ModelCost", element_bytes: int, tokens: int, batch: int, inputs: int | None
 ) -> dict[str, Any]:
-    """What `show` prints, as data. FLOPs are of one sequence of `tokens` tokens."""
+    """What `show` prints, as data. FLOPs are of one sequence of `tokens` tokens, behind `inputs` of an encoder."""
     heads = {"with_head": True, "without_head": False}
-    forward = {name: cost.flops(tokens, with_head) for name, with_head in heads.items()}
-    training = {name: cost.training_flops(tokens, with_head) for name, with_head in heads.items()}
-    memory = cost.training_memory(batch, tokens)
+    forward = {name: cost.flops(tokens, with_head, inputs) for name, with_head in heads.items()}
+    training = {name: cost.training_flops(tokens, with_head, inputs) for name, with_head in heads.items()}
+    memory = cost.training_memory(batch, tokens, inputs)
     return {
         "name": description.name,
         "tokens": tokens,
@@ -147,32 +169,35 @@ def _figures(
         "training_flops_per_token": {name: round(flops / tokens) for name, flops in training.items()},
         "training_flops_per_sequence": training,
         "weights_bytes": {kind: cost.weights_bytes(kind) for kind in WEIGHT_TYPES},
-        "state_bytes": {str(length): cost.state_bytes(length, element_bytes) for length in STATE_TOKENS},
+        "state_bytes": {str(length): cost.state_bytes(length, element_bytes, inputs) for length in STATE_TOKENS},
         "training_memory_bytes": {**asdict(memory), "total": memory.total},
     }
 
 
 def _tables(figures: dict[str, Any], dtype: str) -> list[Table]:
     tokens = figures["tokens"]
-    parameters = {part: figures["parameters"][part] for part in ("embedding", "blocks", "head", "total")}
-    if figures["parameters"]["active"] != parameters["total"]:
-        parameters["used by one token"] = figures["parameters"]["active"]
+    known, behind = figures["parameters"], ""
+    parameters = {part: known[part] for part in ("encoder", "embedding", "blocks", "head", "total") if part in known}
+    if known["active"] != known["total"]:
+        parameters["used by one token"] = known["active"]
+    if "inputs" in figures:
+        behind = f", behind an input of {figures['inputs']:,}"
     state = {f"{int(length):,} tokens": count for length, count in figures["state_bytes"].items()}
     flops = [
         _table(
-            f"{title} FLOPs per {per}, over {tokens:,} tokens",
+            f"{title} FLOPs per {per}, over {tokens:,} tokens{behind}",
             {f"{side} output head": figures[f"{key}_per_{per}"][f"{side}_head"] for side in ("without", "with")},
             numbers.metric,
         )
         for title, key in (("forward", "flops"), ("training", "training_flops"))
         for per in ("token", "sequence")
     ]
-    step = f"bytes that a training step of {figures['batch']} x {tokens:,} tokens holds, float32"
+    step = f"bytes that a training step of {figures['batch']} x {tokens:,} tokens{behind} holds, float32"
     return [
         _table("parameters", parameters, numbers.metric),
         *flops,
         _table("bytes of weights", figures["weights_bytes"], numbers.binary),
-        _table(f"bytes of decode state of one stream, {dtype}", state, numbers.binary),
+        _table(f"bytes of decode state of one stream{behind}, {dtype}", state, numbers.binary),
         _table(step, figures["training_memory_bytes"], numbers.binary),
     ]
 
@@ -185,14 +210,28 @@ def _row(description: "ModelSpec") -> dict[str, Any]:
     """One model in short; widths and mixers in the order in which a token first meets them."""
     from linnet.model.cost import model_cost
 
+    encoder = description.encoder
     return {
         "name": description.name,
         "parameters": model_cost(description).parameters,
-        "layers": description.layers,
-        "widths": list(dict.fromkeys(block.width or description.d_model for block in description.blocks)),
-        "mixers": list(dict.fromkeys(block.mixer.kind for block in description.blocks)),
+        **_stack(description.blocks, description),
         "context_length": description.context_length,
+        "encoder": None if encoder is None else _stack(encoder.blocks, description),
+        "prefix": description.prefix,
     }
+
+
+def _stack(blocks: "Sequence[BlockSpec]", description: "ModelSpec") -> dict[str, Any]:
+    return {
+        "layers": sum(block.repeat for block in blocks),
+        "widths": list(dict.fromkeys(block.width or description.d_model for block in blocks)),
+        "mixers": list(dict.fromkeys(block.mixer.kind for block in blocks)),
+    }
+
+
+def _layers(row: dict[str, Any]) -> str:
+    """Those of an encoder first."""
+    return f"{row['layers']}" if row["encoder"] is None else f"{row['encoder']['layers']} + {row['layers']}"
 
 
 def _widths(row: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from linnet.core.launch import refuse_several
 from linnet.present import numbers
 
 if TYPE_CHECKING:
+    from linnet.training.processes.group import Processes
     from linnet.training.run import RunResult
     from linnet.training.spec import RunSpec
 
@@ -38,6 +39,13 @@ def train(
         ),
     ] = None,
     data: Annotated[Path | None, option("DIR", "A folder made by `linnet prepare`.")] = None,
+    pairs: Annotated[
+        Path | None,
+        option(
+            "FILE.jsonl",
+            'In the place of --data: lines {"input": "...", "target": "..."}; the loss is that of the targets alone.',
+        ),
+    ] = None,
     config: Annotated[Path | None, option("FILE", "YAML with sections model, data, training.")] = None,
     recipe: Annotated[
         str | None,
@@ -113,11 +121,16 @@ def train(
     Several processes, on this machine or on many, train one model with `torchrun --nproc-per-node 2 -m linnet train`
     and the same options; training.parallel.shard of them share one copy of the weights.
 
+    --pairs trains an encoder-decoder, a model with prefix: true, or any decoder, on targets that follow from inputs.
+    The pairs become a data folder, RUN/pairs, with a tokenizer as large as the model's vocabulary (--from: its own).
+
     Example: linnet train --model ted-tinystories --recipe ted-tinystories --data data/stories --out runs/ted
 
     Example: linnet train --model tiny-ted --recipe auto --data data/stories --out runs/auto --set training.tokens=2e6
 
     Example: linnet train --from runs/ted --data data/letters --out runs/ted-letters --set training.optimiser.lr=1e-4
+
+    Example: linnet train --model tiny-encoder-decoder --pairs pairs.jsonl --out runs/pairs
 
     Example: linnet train --out runs/ted --set training.steps=40000
 
@@ -135,7 +148,7 @@ def train(
 
     keep_freed_memory()
     _check_together(verify_resume, verify_steps, sweep, sweep_steps)
-    described = (config, model, data, changes or (), recipe, start_from)
+    described = (config, model, data, changes or (), recipe, start_from, None, pairs)
     if verify_resume:
         refuse_several("--verify-resume")
         _verify(_asked(out, described), out, verify_steps, as_json)
@@ -148,7 +161,7 @@ def train(
         return
     try:
         with processes() as several:
-            result = _carried_out(out, described, several.first)
+            result = _carried_out(out, described, several)
     except (BrokenDownError, LostProcessError) as error:
         note(f"error: {error}")
         raise typer.Exit(1) from None
@@ -169,21 +182,26 @@ def _check_together(verify_resume: bool, verify_steps: int | None, sweep: str | 
         raise UserError("--sweep: does not go with --verify-resume; give one of the two")
 
 
-def _asked(out: Path, described: tuple[Any, ...], first: bool = True) -> "RunSpec":
-    from linnet.training.asked import asked_run
+def _asked(out: Path, described: tuple[Any, ...], several: "Processes | None" = None) -> "RunSpec":
+    """The run; of a file of pairs with its data folder. several: the processes that ask for it; None: this one."""
+    from linnet.training.asked import asked_run, prepare_asked
+    from linnet.training.processes.group import ALONE
 
-    run, model = asked_run(out, *described), described[1]
-    if first and model is not None and Path(model).is_dir() and run.start_from is None:
+    several = several or ALONE
+    run, model, pairs = asked_run(out, *described), described[1], described[-1]
+    if pairs is not None:
+        several.of_first(lambda: prepare_asked(run, pairs))
+    if several.first and model is not None and Path(model).is_dir() and run.start_from is None:
         note(f"note: --model {model}: its description alone, with fresh weights; --from {model} begins with its own")
     return run
 
 
-def _carried_out(out: Path, described: tuple[Any, ...], first: bool) -> "RunResult":
+def _carried_out(out: Path, described: tuple[Any, ...], several: "Processes") -> "RunResult":
     from linnet.training.progress.watch import Watch, terminal_watch
     from linnet.training.run import train
 
-    run = _asked(out, described, first)
-    with terminal_watch() if first else nullcontext(Watch()) as watch:
+    run = _asked(out, described, several)
+    with terminal_watch() if several.first else nullcontext(Watch()) as watch:
         return train(run, out, watch, command=invocation())
 
 

@@ -4,12 +4,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from linnet.core.atomic import atomic_directory, tidy
 from linnet.core.errors import UserError
+from linnet.core.files import sha256_of
 from linnet.core.seal import ALTERED, MANIFEST, check_files, read_sealed
 from linnet.data.manifest import (
     Manifest,
@@ -21,7 +23,8 @@ from linnet.data.manifest import (
     token_dtype,
     write_manifest,
 )
-from linnet.data.shards import SHARD_TOKENS, ShardWriter
+from linnet.data.pairs import Pair, read_pairs
+from linnet.data.shards import PAIRS, SHARD_TOKENS, ShardWriter
 from linnet.data.sources import STDIN, Source
 from linnet.data.split import Split, Survey, below, check_fraction, content_hash
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
@@ -36,10 +39,11 @@ Part = tuple[Split, str]
 
 @dataclass(frozen=True)
 class _Corpus:
-    """Documents with their side, readable several times."""
+    """Documents with their side, readable several times; so many after each other belong `together`."""
 
     parts: Callable[[], Iterator[Part]]
     sources: list[SourceInfo]
+    together: int = 1
 
     @property
     def text_bytes(self) -> int:
@@ -115,6 +119,49 @@ def prepare_texts(
     with _made(out, overwrite) as folder:
         encoder = given or _train(corpus, tokenizer, vocab_size)
         return _write(folder, corpus, encoder, settings, SHARD_TOKENS)
+
+
+def prepare_pairs(
+    path: str | Path,
+    out: str | Path,
+    tokenizer: str = "bpe",
+    vocab_size: int | None = None,
+    validation: float | None = None,
+    overwrite: bool = False,
+) -> Manifest:
+    """Turn a file of pairs (`data.pairs.read_pairs`) into a data folder; arguments else as those of `prepare`.
+
+    Pairs with the same input are on the same side.
+    """
+    out = _checked_target(out, overwrite)
+    check_fraction(validation)
+    given = _given_tokenizer(tokenizer, vocab_size)
+    with _made(out, overwrite) as folder:
+        corpus, fraction = _corpus_of_pairs(Path(path), validation)
+        settings = {PAIRS: sha256_of(path), "tokenizer": tokenizer, "vocab_size": vocab_size, "validation": fraction}
+        encoder = given or _train(corpus, tokenizer, vocab_size)
+        return _write(folder, corpus, encoder, settings, SHARD_TOKENS)
+
+
+def _corpus_of_pairs(path: Path, validation: float | None) -> tuple[_Corpus, float]:
+    """Inputs and targets in turn, and the fraction of the inputs that is held out."""
+    found, inputs, text_bytes = 0, Survey(), 0
+    with progress("reading", path.stat().st_size if path.is_file() else 0, "bytes") as advance:
+        for pair in read_pairs(path, advance):
+            inputs.add(pair.input)
+            found += 1
+            text_bytes += sum(len(text.encode()) for text in pair)
+    holdout = inputs.holdout(validation)
+    if holdout.held_out is None:
+        raise UserError(f"{path}: all pairs have the same input; expected others to hold out")
+
+    def parts() -> Iterator[Part]:
+        for pair in read_pairs(path):
+            ((side, _),) = holdout.parts(pair.input)
+            yield from ((side, text) for text in pair)
+
+    source = SourceInfo(file=str(path), documents=2 * found, bytes=text_bytes)
+    return _Corpus(parts, [source], together=len(Pair._fields)), holdout.fraction
 
 
 def _checked_target(out: str | Path, overwrite: bool) -> Path:
@@ -267,8 +314,9 @@ def _write_splits(folder: Path, corpus: _Corpus, tokenizer: Tokenizer, shard_tok
                 return _write_split(writer, texts, tokenizer, advance)
 
         train = write("train", training())
-        held_out.sort(key=content_hash)
-        return {"train": train, "validation": write("validation", held_out)}
+        grouped = [held_out[first : first + corpus.together] for first in range(0, len(held_out), corpus.together)]
+        grouped.sort(key=lambda texts: [content_hash(text) for text in texts])
+        return {"train": train, "validation": write("validation", chain.from_iterable(grouped))}
 
 
 def _write_split(writer: ShardWriter, texts: Iterable[str], tokenizer: Tokenizer, advance: Advance) -> SplitInfo:

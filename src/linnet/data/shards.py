@@ -23,6 +23,8 @@ from linnet.data.split import Split
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 
 SHARD_TOKENS = 100_000_000
+PAIRS = "pairs"
+"""Among the settings in a manifest, of a folder of pairs: the hash of the file that they came from."""
 BLOCK_BYTES = 1 << 20
 """Of a shard, under one hash: small, for a window that is read alone; large, for few hashes."""
 
@@ -188,6 +190,11 @@ class TokenData:
             for shard in split.shards:
                 _check_shard(folder / shard.file, shard, np.dtype(manifest.dtype).itemsize)
         return cls(folder, manifest, tokenizer)
+
+    @property
+    def holds_pairs(self) -> bool:
+        """Whether its documents are inputs and targets in turn (`data.pairs`)."""
+        return PAIRS in self.manifest.settings
 
     def check_tokenizer(self, path: Path) -> None:
         """`UserError` unless the tokenizer of a model, `path`, is the one that the tokens were made with."""

@@ -51,7 +51,7 @@ class Source:
         if str(self._path) == STDIN:
             self._kept = _keep(standard_input())
         elif not self._path.is_file():
-            with _open(self._path) as pipe:
+            with open_source(self._path) as pipe:
                 self._kept = _keep(pipe)
         self.size_bytes = self._kept.tell() if self._kept else self._path.stat().st_size
         if not self.size_bytes:
@@ -75,7 +75,7 @@ class Source:
 
     def _reader(self) -> AbstractContextManager[BinaryIO]:
         if self._kept is None:
-            return _open(self._path)
+            return open_source(self._path)
         self._kept.seek(0)
         return nullcontext(self._kept)
 
@@ -127,7 +127,8 @@ def _kind_of(path: str | Path) -> str:
     raise UserError(f"{path}: unknown kind of file {suffix!r}; expected one of {accepted}, or - for stdin")
 
 
-def _open(path: Path) -> BinaryIO:
+def open_source(path: Path) -> BinaryIO:
+    """Open a file or a pipe that is named; `UserError` where that cannot be."""
     if path.is_dir():
         raise UserError(f"{path}: is a directory, expected files (for example {path}/*.txt)")
     return open_file(path, pipes=True)
@@ -167,6 +168,11 @@ def _not_utf8(name: str, line: int, error: UnicodeDecodeError) -> UserError:
 
 
 def _read_json_lines(handle: BinaryIO, name: str, field: str, advance: Advance) -> Iterator[str]:
+    return (json_field(line, field, place) for place, line in lines_of(handle, name, advance))
+
+
+def lines_of(handle: BinaryIO, name: str, advance: Advance) -> Iterator[tuple[str, str]]:
+    """The lines that are not empty, and what to call their place in messages."""
     for number, line in enumerate(handle, start=1):
         advance(len(line))
         try:
@@ -174,10 +180,11 @@ def _read_json_lines(handle: BinaryIO, name: str, field: str, advance: Advance) 
         except UnicodeDecodeError as error:
             raise _not_utf8(name, number, error) from None
         if text.strip():
-            yield _json_field(text, field, f"{name}, line {number}")
+            yield f"{name}, line {number}", text
 
 
-def _json_field(line: str, field: str, place: str) -> str:
+def json_field(line: str, field: str, place: str) -> str:
+    """The text in a field of a line's object; `UserError` that begins with `place` where there is none."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:

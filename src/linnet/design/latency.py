@@ -19,11 +19,12 @@ from linnet.design.shape import joined_widths
 from linnet.design.space import Space
 from linnet.inference.row_steps import EMBEDDED, RowSteps, block_steps
 from linnet.layers.contract import Place
-from linnet.layers.state import NoState, State
 from linnet.layers.view import Record, View
 from linnet.model.cost import block_cost, model_cost
-from linnet.model.decoder import Block, Decoder, Layer
+from linnet.model.decoder import Decoder
 from linnet.model.spec import BlockSpec, ModelSpec
+from linnet.model.stack import Block
+from linnet.model.state import LayerStates
 from linnet.nn.linear import Linear
 from linnet.present.progress import Advance, progress
 
@@ -187,20 +188,15 @@ def _block(described: BlockSpec, model: ModelSpec, timing: Timing) -> Callable[[
     block = Block(described, width, Place(width, model.context_length), skip).to(timing.device).eval()
     x_BTW = torch.randn(1, timing.length, width, device=timing.device)
     if timing.kind == "sequence":
-        return lambda: block(x_BTW, [(None, None)] * described.repeat, View(), x_BTW)
-    states = [_states(block.layer(index), position + 1, timing.device) for index in range(described.repeat)]
+        return lambda: block(x_BTW, [LayerStates()] * described.repeat, View(), x_BTW)
+    form = (1, position + 1, timing.device, torch.float32)
+    states = [block.layer(index).initial_states(*form) for index in range(described.repeat)]
     read_BTW = torch.randn(1, min(PROMPT, max(1, position)), width, device=timing.device)
     block(read_BTW, states, View(), read_BTW)
     if timing.device.type != "cpu":
         return lambda: block(x_BTW, states, View(position), x_BTW)
     steps = block_steps(block, states, Record(values={EMBEDDED: x_BTW}))
     return lambda: reduce(lambda x_1W, step: step(x_1W, position), steps, x_BTW[0])[None]
-
-
-def _states(layer: Layer, capacity: int, device: torch.device) -> tuple[State, State]:
-    form = (1, capacity, device, torch.float32)
-    feed_forward = layer.feed_forward
-    return layer.mixer.initial_state(*form), NoState() if feed_forward is None else feed_forward.initial_state(*form)
 
 
 def _outside(model: ModelSpec, timing: Timing) -> Callable[[], object]:

@@ -1,5 +1,6 @@
 """Evaluating a model folder on a data folder."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.data.loader import validation_windows
+from linnet.data.pairs import Pairs, check_reads, validation_pairs
 from linnet.data.shards import TokenData, TokenSequence
 from linnet.data.split import Split
 from linnet.data.windows import document_windows
@@ -45,20 +47,29 @@ class ModelOnData:
         return calibration_tokens(self.data, self.operator_from, self.context_length)
 
     def evaluate(self, limit_tokens: int | None = None) -> Evaluation:
-        """Every token but the split's first is predicted once; `limit_tokens` spreads fewer windows evenly."""
-        sequence, end_id = self.sequence, self.data.tokenizer.end_id
-        cut = document_windows(sequence, end_id, self.context_length)
-        batch = max(1, TOKENS_AT_ONCE // self.context_length)
-        total = min(limit_tokens or len(sequence), len(sequence))
+        """Every token but the split's first, of pairs every target, is predicted once; `limit_tokens` spreads fewer
+        windows evenly.
+        """
+        total = min(limit_tokens or len(self.sequence), len(self.sequence))
         with progress("evaluating", total, "tokens") as advance:
 
             def windows() -> Any:
-                for inputs, targets in validation_windows(sequence, cut, end_id, batch, limit_tokens):
+                for inputs, targets in self._windows(limit_tokens):
                     yield inputs, targets
                     advance(int((targets != IGNORED).sum()))
 
             token_bytes_V = torch.from_numpy(self.data.tokenizer.token_bytes())
             return evaluate(self.decoder, windows(), token_bytes_V, self.calibration())
+
+    def _windows(self, limit_tokens: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        sequence, end_id = self.sequence, self.data.tokenizer.end_id
+        batch = max(1, TOKENS_AT_ONCE // self.context_length)
+        if self.data.holds_pairs:
+            pairs = Pairs(sequence, end_id)
+            pairs.check_lengths(self.context_length, self.decoder.encoder is not None)
+            return validation_pairs(pairs, batch, limit_tokens)
+        cut = document_windows(sequence, end_id, self.context_length)
+        return validation_windows(sequence, cut, end_id, batch, limit_tokens)
 
 
 def evaluate_folder(
@@ -104,6 +115,7 @@ def model_on_data(
     data = TokenData.open(data_folder)
     data.check_tokenizer(folder / TOKENIZER)
     decoder = load_decoder(folder, resolve_device(device))
+    check_reads(decoder.spec, data)
     if operator is not None:
         decoder = with_chosen_operators(decoder, operator, seed)
     if weights is not None:

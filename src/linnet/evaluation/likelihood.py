@@ -18,11 +18,14 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.evaluation.frozen import frozen_state
 from linnet.model.decoder import Decoder
+from linnet.model.pairs import loss_of_rows
 from linnet.model.state import DecoderState, rows_of
 from linnet.ops.cross_entropy import IGNORED
 
 Windows = Iterable[tuple[Tensor, Tensor]]
-"""Inputs and targets, int64 `[B, T]` each; targets that are `IGNORED`, at the end of a row, do not count."""
+"""Inputs and targets, int64 `[B, T]` each; targets that are `IGNORED` do not count: at the end of a row, or in the
+input of a pair.
+"""
 
 Total = Callable[[Tensor], Tensor]
 
@@ -143,7 +146,7 @@ class _Sums:
         self._bytes, self._tokens, self._correct = counts.unbind()
 
     def add(self, decoder: Decoder, inputs_BT: Tensor, targets_BT: Tensor, state: DecoderState | None) -> None:
-        loss = decoder(inputs_BT, state, targets=targets_BT)
+        loss = loss_of_rows(decoder, inputs_BT, targets_BT, state)
         self._nats += loss.nats
         self._correct += loss.correct
         self._bytes += text_bytes(targets_BT, self._token_bytes_V)

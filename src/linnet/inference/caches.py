@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.inference.begun import NOTHING, Given
 from linnet.inference.row_steps import RowSteps
 from linnet.layers.registry import kinds_with_operators
 from linnet.layers.view import Counts, Record
@@ -55,12 +56,15 @@ class CachedReader:
         caches: Caches = Caches(),
         padding: Counts | None = None,
         record: Record | None = None,
+        given: Given = NOTHING,
     ) -> None:
         """`state` is advanced; without the G-cache its layers keep `A` in place of the operator.
 
-        padding: of the first chunk. record: what layers leave; then every step is a pass of the whole decoder.
+        padding: of the first chunk, which is read with what is `given`. record: what layers leave; then every step is a
+        pass of the whole decoder.
         """
         self._decoder, self._state, self._padding, self._record = decoder, state, padding, record
+        self._given = given
         self._steps: RowSteps | None = None
         self._prompt_was_read = False
         for layer in state.layers:
@@ -70,8 +74,10 @@ class CachedReader:
         """What the head makes logits of, `[B, 1, D]`, at the chunk's last token."""
         if self._steps is not None and tokens_BT.numel() == 1:
             return self._steps.read(tokens_BT)
-        hidden_B1D = self._decoder.hidden(tokens_BT, self._state, padding=self._padding, record=self._record)[:, -1:]
-        self._padding = None
+        hidden_B1D = self._decoder.hidden(
+            tokens_BT, self._state, padding=self._padding, record=self._record, **vars(self._given)
+        )[:, -1:]
+        self._padding, self._given = None, NOTHING
         if not self._prompt_was_read and self._record is None:
             self._steps, self._prompt_was_read = RowSteps.of(self._decoder, self._state), True
         return hidden_B1D
@@ -80,8 +86,16 @@ class CachedReader:
 class RecomputingReader:
     """Reads the whole text again at each chunk; keeps its tokens and, with the G-cache, the prompt's operators."""
 
-    def __init__(self, decoder: Decoder, padding: Counts | None, caches: Caches, record: Record | None = None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        padding: Counts | None,
+        caches: Caches,
+        record: Record | None = None,
+        given: Given = NOTHING,
+    ) -> None:
         self._decoder, self._padding, self._keep_operators, self._record = decoder, padding, caches.g, record
+        self._given = given
         self._text_BT: Tensor | None = None
         self._frozen: DecoderState | None = None
 
@@ -92,7 +106,9 @@ class RecomputingReader:
         if self._frozen is not None:
             for fresh, known in zip(state.layers, self._frozen.layers, strict=True):
                 fresh.settle_as(known)
-        hidden_B1D = self._decoder.hidden(text_BT, state, padding=self._padding, record=self._record)[:, -1:]
+        hidden_B1D = self._decoder.hidden(
+            text_BT, state, padding=self._padding, record=self._record, **vars(self._given)
+        )[:, -1:]
         if self._keep_operators and self._frozen is None:
             self._frozen = state
         self._text_BT = text_BT

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.memory import available_bytes
+from linnet.inference.begun import NOTHING, Given, check_given, left_pad
 from linnet.inference.caches import CachedReader, Caches, RecomputingReader
 from linnet.inference.retention import Retentions, retaining_state
 from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
 from linnet.layers.retention import FULL
-from linnet.layers.view import Counts, Record
+from linnet.layers.view import Record
 from linnet.model.decoder import Decoder
-from linnet.model.state import DecoderState, counts
+from linnet.model.state import DecoderState
 
 Step = list[int | None]
 """The next token id of each row; None for a row that has ended."""
@@ -55,6 +56,7 @@ def decode(
     vocab_size: int | None = None,
     caches: Caches = Caches(),
     record: Record | None = None,
+    given: Given = NOTHING,
 ) -> Iterator[Step]:
     """Continue every prompt by up to `max_tokens` tokens; yields one `Step` after another until all rows have ended.
 
@@ -63,23 +65,25 @@ def decode(
     `vocab_size` ids are chosen from (None: all of them).
 
     `state` is advanced (None: `new_state`); `ValueError` where it has no room. The last token yielded is not in it yet.
-    Without the KV-cache (`caches`) no state can be given. `record`: what layers leave in every pass.
+    Without the KV-cache (`caches`) no state can be given. `record`: what layers leave in every pass. `given`: what the
+    prompts are read with.
 
     Raises `UserError` at once for an empty prompt, an id outside the vocabulary, more tokens than learned positions, or
     a G-cache switched off where there is none.
     """
     _check_prompts(decoder, prompts, max_tokens)
     caches.check(decoder)
+    check_given(decoder, state, given)
     tokens_BT, padding = left_pad(prompts, decoder.device)
     if not caches.kv:
         if state is not None:
             raise ValueError("a state is a KV-cache: with caches.kv off none can be given")
         _check_positions(decoder, 0, _longest(prompts), max_tokens)
-        reader: CachedReader | RecomputingReader = RecomputingReader(decoder, padding, caches, record)
+        reader: CachedReader | RecomputingReader = RecomputingReader(decoder, padding, caches, record, given)
     else:
         state = new_state(decoder, prompts, max_tokens) if state is None else state
         _check_room(decoder, state, _longest(prompts), max_tokens)
-        reader = CachedReader(decoder, state, caches, padding, record)
+        reader = CachedReader(decoder, state, caches, padding, record, given)
 
     def next_logits(tokens_BT: Tensor) -> Tensor:
         return decoder.logits(reader.read(tokens_BT))[:, 0, :vocab_size]
@@ -113,13 +117,6 @@ def _steps(
         if not any(running) or count == max_tokens:
             return
         tokens_BT = chosen_B[:, None]
-
-
-def left_pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Counts | None]:
-    """Token ids `[B, T]` with padding (id 0) before the shorter prompts, and its lengths (None: all 0)."""
-    longest = _longest(prompts)
-    tokens_BT = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=device)
-    return tokens_BT, counts([longest - len(prompt) for prompt in prompts])
 
 
 def _uniforms(sampling: Sampling, rows: int) -> Iterator[Tensor | None]:

@@ -7,6 +7,7 @@ from typing import Literal, TypedDict, Unpack, overload
 from linnet.core.atomic import unreplaced
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
+from linnet.inference.begun import Begun, begun
 from linnet.inference.caches import Caches
 from linnet.inference.continuation import Continuation
 from linnet.inference.device import resolve_device
@@ -31,6 +32,7 @@ class GenerateSettings(TypedDict, total=False):
     seed: int | None
     retention: Retentions
     ignore_eos: bool
+    input: str | list[str] | None
 
 
 class LanguageModel:
@@ -85,6 +87,7 @@ class LanguageModel:
         stream: bool = False,
         retention: Retentions = FULL,
         ignore_eos: bool = False,
+        input: str | list[str] | None = None,
     ) -> str | list[str] | Continuation:
         """The continuation of a prompt, or of each of several prompts as one batch; the prompt itself is not repeated.
 
@@ -92,18 +95,24 @@ class LanguageModel:
         shape the choice as in Transformers, and the same seed gives the same text. `stream`: an iterator over pieces
         of the text as they come, for one prompt. An empty prompt begins a new document. `retention`: how TED layers
         keep the past, for all alike or for each layer: `FULL`, an `EvictionPolicy`, a `BankRetention`. `ignore_eos`: go
-        on after an end token until there are `max_tokens`, the end tokens among them; they print nothing.
+        on after an end token until there are `max_tokens`, the end tokens among them; they print nothing. `input`: of
+        a model for pairs, what the text follows from, one for each prompt; the prompt is how the text begins.
 
         Raises `UserError` for a value that cannot be, and for more tokens than learned positions.
         """
         sampling = Sampling(temperature, top_k, top_p, seed)
         if not stream:
             prompts = [prompt] if isinstance(prompt, str) else prompt
-            texts = self.complete(prompts, max_tokens, sampling, retention=retention, ignore_eos=ignore_eos)
+            inputs = [input] if isinstance(input, str) else input
+            texts = self.complete(
+                prompts, max_tokens, sampling, retention=retention, ignore_eos=ignore_eos, inputs=inputs
+            )
             return texts[0] if isinstance(prompt, str) else texts
         if not isinstance(prompt, str):
             raise UserError(f"stream: True: expected one prompt, got a list of {len(prompt)}")
-        return self.stream(prompt, max_tokens, sampling, retention=retention, ignore_eos=ignore_eos)
+        if isinstance(input, list):
+            raise UserError(f"input: a list of {len(input)}: expected one text for one prompt")
+        return self.stream(prompt, max_tokens, sampling, retention=retention, ignore_eos=ignore_eos, input=input)
 
     def with_operators(self, source: str, seed: int | None = None) -> "LanguageModel":
         """The same model with other operators in its plga layers: `identity`, `random` (from `seed`), or a file's.
@@ -121,10 +130,12 @@ class LanguageModel:
         caches: Caches = Caches(),
         retention: Retentions = FULL,
         ignore_eos: bool = False,
+        input: str | None = None,
     ) -> Continuation:
         """The continuation of one prompt, piece by piece, with its figures and its state."""
-        tokens = self.prompt_tokens(prompt)
-        steps, state = self._steps([tokens], max_tokens, sampling, caches, retention, ignore_eos)
+        first = self.begun([prompt], None if input is None else [input])
+        (tokens,) = first.prompts
+        steps, state = self._steps(first, max_tokens, sampling, caches, retention, ignore_eos)
         settled = caches.settled_bytes(self.decoder)
         held = state.held_nbytes if state is not None else lambda _: settled
         return Continuation(steps, self.tokenizer.stream(), len(tokens), held, state)
@@ -137,13 +148,16 @@ class LanguageModel:
         caches: Caches = Caches(),
         retention: Retentions = FULL,
         ignore_eos: bool = False,
+        inputs: Sequence[str] | None = None,
     ) -> list[str]:
         """The continuations of several prompts, generated as one batch."""
         if not prompts:
             return []
-        rows = [self.prompt_tokens(prompt) for prompt in prompts]
-        texts: list[list[int]] = [[] for _ in rows]
-        steps, _ = self._steps(rows, max_tokens, sampling, caches, retention, ignore_eos)
+        if inputs is not None and len(inputs) != len(prompts):
+            raise UserError(f"input: {len(inputs)} of them: expected one for each of {len(prompts)} prompts")
+        first = self.begun(prompts, inputs)
+        texts: list[list[int]] = [[] for _ in prompts]
+        steps, _ = self._steps(first, max_tokens, sampling, caches, retention, ignore_eos)
         for step in steps:
             for text, token in zip(texts, step, strict=True):
                 if token is not None:
@@ -152,7 +166,7 @@ class LanguageModel:
 
     def _steps(
         self,
-        rows: Sequence[Sequence[int]],
+        first: Begun,
         max_tokens: int,
         sampling: Sampling,
         caches: Caches,
@@ -160,9 +174,18 @@ class LanguageModel:
         ignore_eos: bool,
     ) -> tuple[Iterator[Step], DecoderState | None]:
         """The steps, and the state that they advance."""
-        state, known = self._state(rows, max_tokens, caches, retention), self.tokenizer.vocab_size
-        stop_ids = set() if ignore_eos else {self.tokenizer.end_id}
-        steps = decode(self.decoder, rows, max_tokens, sampling, stop_ids, state=state, vocab_size=known, caches=caches)
+        state = self._state(first.prompts, max_tokens, caches, retention)
+        steps = decode(
+            self.decoder,
+            first.prompts,
+            max_tokens,
+            sampling,
+            set() if ignore_eos else {self.tokenizer.end_id},
+            state=state,
+            vocab_size=self.tokenizer.vocab_size,
+            caches=caches,
+            given=first.given(self.decoder),
+        )
         return steps, state
 
     def _state(
@@ -178,6 +201,12 @@ class LanguageModel:
                 value=False,
             )
         return None
+
+    def begun(self, prompts: Sequence[str], inputs: Sequence[str] | None = None) -> Begun:
+        """Prompts as the model reads them, with an input for each where they have one."""
+        end = self.tokenizer.end_id
+        given = None if inputs is None else [[*self.prompt_tokens(text), end] for text in inputs]
+        return begun(self.decoder, [self.prompt_tokens(prompt) for prompt in prompts], given)
 
     def prompt_tokens(self, prompt: str) -> list[int]:
         """The end token (a document begins), then the prompt's tokens."""

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from linnet.layers.contract import RowStep
-from linnet.layers.state import State
 from linnet.layers.view import Record, View
-from linnet.model.decoder import Block, Decoder, Layer
-from linnet.model.state import DecoderState
+from linnet.model.decoder import Decoder
+from linnet.model.stack import Block, Layer
+from linnet.model.state import DecoderState, LayerStates
 from linnet.nn.norms import RowFunction, norm_row
 from linnet.nn.row_maps import row_map_of
 
@@ -28,9 +28,6 @@ Step = Callable[[Tensor, int], Tensor]
 
 EMBEDDED = "embedding"
 """The name in a step's record under which layers that read what the embedding gave find it."""
-
-LayerStates = tuple[State, State]
-"""Of a layer's mixer and of its feed-forward."""
 
 
 class RowSteps:
@@ -49,8 +46,7 @@ class RowSteps:
             return None
         if len(state.positions) != 1 or state.position == 0:
             return None
-        states = zip(state.layers, state.feed_forwards, strict=True)
-        layers = list(zip(decoder.layers, states, strict=True))
+        layers = list(zip(decoder.layers, state.by_layer(), strict=True))
         record = Record()
         known = [_step_of(*layer, record) for layer in layers]
         if not any(known):
@@ -114,10 +110,12 @@ def _step_of(layer: Layer, states: LayerStates, record: Record) -> Step | None:
 
 
 def _branches(layer: Layer, states: LayerStates, record: Record) -> Step | None:
-    mixer = _branch(layer.mixer.row_step(states[0], record), norm_row(layer.mixer_norm), layer.pre)
+    if layer.cross_attention is not None:
+        return None
+    mixer = _branch(layer.mixer.row_step(states.mixer, record), norm_row(layer.mixer_norm), layer.pre)
     if mixer is None or layer.feed_forward is None:
         return mixer
-    row, norm = layer.feed_forward.row_step(states[1], record), norm_row(layer.feed_forward_norm)
+    row, norm = layer.feed_forward.row_step(states.feed_forward, record), norm_row(layer.feed_forward_norm)
     feed_forward = _branch(row, norm, layer.pre)
     if row is None or norm is None or feed_forward is None:
         return None

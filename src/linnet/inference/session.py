@@ -13,6 +13,7 @@ from pydantic import Field, NonNegativeInt
 from linnet.core.errors import UserError
 from linnet.core.files import parse_json
 from linnet.core.spec import Spec
+from linnet.inference.begun import NOTHING, Begun
 from linnet.inference.continuation import Continuation
 from linnet.inference.engine import Step, decode, new_state
 from linnet.inference.language_model import LanguageModel
@@ -41,12 +42,13 @@ class Session:
     of a seed go on. A character whose bytes have not all come is held back until they have.
     """
 
-    def __init__(self, model: LanguageModel, retention: Retentions = FULL) -> None:
-        """`retention`: how TED layers keep the past (`LanguageModel.generate`)."""
+    def __init__(self, model: LanguageModel, retention: Retentions = FULL, input: str | None = None) -> None:
+        """`retention`: how TED layers keep the past; `input`: what the text follows from (`LanguageModel.generate`)."""
         self.model = model
         self._retention = retention
         self._state: DecoderState | None = None
-        self._pending = model.prompt_tokens("")
+        self._first = model.begun([""], None if input is None else [input])
+        (self._pending,) = self._first.prompts
         self._text = model.tokenizer.stream()
         self._seed: int | None = None
         self._drawn = 0
@@ -101,6 +103,7 @@ class Session:
             set() if ignore_eos else {tokenizer.end_id},
             state=state,
             vocab_size=tokenizer.vocab_size,
+            given=NOTHING if state.position else self._first.given(self.model.decoder),
         )
         followed = self._follow(steps, draws=not sampling.greedy)
         return Continuation(
@@ -122,6 +125,8 @@ class Session:
             "model": fingerprint(self.model.decoder),
             "tokenizer": self.model.tokenizer.hash,
             "pending": self._pending,
+            "inputs": self._first.inputs,
+            "prefixes": self._first.prefixes,
             "text": self._text.standing(),
             "seed": self._seed,
             "drawn": self._drawn,
@@ -136,13 +141,15 @@ class Session:
             if standing is not None and getattr(standing, field) != own:
                 expected = "expected one that this model has written, with weights of this precision"
                 raise UserError(f"{path}: a stream of another {field}; {expected}")
-        if standing is not None and max(standing.pending, default=0) >= model.spec.vocab_size:
-            raise UserError(f"{path}: metadata {STREAM}: pending: expected tokens below {model.spec.vocab_size}")
+        for field in ("pending", "inputs") if standing is not None else ():
+            if any(token >= model.spec.vocab_size for token in _tokens(getattr(standing, field))):
+                raise UserError(f"{path}: metadata {STREAM}: {field}: expected tokens below {model.spec.vocab_size}")
         state = load_state(model.decoder, path)
         if standing is None:
             raise UserError(f"{path}: a decode state alone, without its stream; expected what a session has saved")
         session = cls(model)
         session._state, session._pending = state, list(standing.pending)
+        session._first = Begun([session._pending], standing.inputs, standing.prefixes)
         session._text.go_on(standing.text.model_dump())
         session._seed, session._drawn = standing.seed, standing.drawn
         return session
@@ -187,9 +194,16 @@ class StreamStanding(Spec):
     model: str
     tokenizer: str
     pending: list[NonNegativeInt]
+    inputs: list[list[NonNegativeInt]] | None = None
+    prefixes: tuple[NonNegativeInt, ...] | None = None
     text: HeldText
     seed: int | None
     drawn: NonNegativeInt
+
+
+def _tokens(kept: list[int] | list[list[int]] | None) -> Iterator[int]:
+    for part in kept or ():
+        yield from (part,) if isinstance(part, int) else part
 
 
 def _standing(path: str | Path) -> StreamStanding | None:

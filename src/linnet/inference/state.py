@@ -112,7 +112,8 @@ def _template(decoder: Decoder, batch: int, capacity: int, retentions: Retention
 def _after_a_token(decoder: Decoder, template: DecoderState) -> DecoderState:
     """A state of the same kind, of one row, in which the first chunk has filled all fields."""
     probe = retaining_state(decoder, 1, 1, retentions_of(template))
-    decoder.hidden(torch.zeros(1, 1, dtype=torch.int64, device=decoder.device), probe)
+    token_11 = torch.zeros(1, 1, dtype=torch.int64, device=decoder.device)
+    decoder.hidden(token_11, probe, memory=None if decoder.encoder is None else decoder.encode(token_11))
     return probe
 
 
@@ -125,8 +126,8 @@ def _forms(state: DecoderState, batch: int) -> dict[str, Form]:
 def _lengths_as_they_are(template: DecoderState, found: dict[str, Tensor]) -> dict[str, Form]:
     """The forms of tensors whose second dimension may be anything: all of a layer's have that of the first found."""
     forms: dict[str, Form] = {}
-    for index, layer in enumerate(template.layers):
-        named = {f"layer.{index}.{field}": layer.tensors()[field] for field in sorted(layer.any_length)}
+    for prefix, state in template.named():
+        named = {prefix + field: state.tensors()[field] for field in sorted(state.any_length)}
         lengths = [found[name].shape[1] for name in named if name in found and found[name].dim() > 1]
         for name, tensor in named.items():
             forms[name] = ((tensor.shape[0], *lengths[:1], *tensor.shape[2:]), tensor.dtype)

@@ -28,8 +28,10 @@ class AttentionShape:
     values: ValuesRead = "own"
     by_distance: bool = False
 
-    def cost(self) -> Cost:
-        """Over all of the past. Kept are the joint projection, what was turned, the result; maybe a number per head."""
+    def cost(self, whole: bool = False) -> Cost:
+        """Over all of the past, or all of the row. Kept are the joint projection, what was turned, the result; maybe a
+        number per head.
+        """
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         return Cost(
             flops_per_pair=4 * queries,
@@ -39,11 +41,15 @@ class AttentionShape:
             + keys * (self.values != "own")
             + self._kept_by_norm()
             + queries,
-            kept_by_shape=(self._kept_by_softmax,),
+            kept_by_shape=(partial(self._kept_by_softmax, whole),),
         )
 
-    def _kept_by_softmax(self, sequences: int, tokens: int) -> int:
-        """PyTorch's kernel keeps a number for each query; in blocks nothing is kept."""
+    def _kept_by_softmax(self, whole: bool, sequences: int, tokens: int) -> int:
+        """PyTorch's kernel keeps a number for each query; in blocks, which serve what is causal, nothing is kept. Of a
+        whole row with distances the weights are kept.
+        """
+        if whole:
+            return sequences * tokens * self.heads * (tokens if self.by_distance else 1)
         return 0 if self.by_distance or blocks_serve(tokens, torch.float32) else sequences * tokens * self.heads
 
     @property
@@ -77,7 +83,7 @@ class AttentionShape:
             return sequences * tokens * self.cost().kept_per_token
         if not in_blocks(tokens, window):
             mask = tokens * tokens if tokens > window else 0
-            softmax = sequences * tokens * self.heads if mask else self._kept_by_softmax(sequences, tokens)
+            softmax = sequences * tokens * self.heads if mask else self._kept_by_softmax(False, sequences, tokens)
             return sequences * tokens * self.cost().kept_per_token + softmax + mask
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         whole = -(-tokens // window) * window

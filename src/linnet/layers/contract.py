@@ -31,13 +31,16 @@ class Place:
     """Where a sublayer stands.
 
     width: of what it reads and gives. context_length: tokens of a training sequence. index: number of the first layer
-    that it serves, of `layers` in the model.
+    that it serves, of `layers` in the stack. whole: it reads whole sequences as prefixes: in an encoder. memory_width:
+    of what an encoder hands over (`View.memory`).
     """
 
     width: int
     context_length: int
     index: int = 0
     layers: int = 1
+    whole: bool = False
+    memory_width: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Traits:
         so or is refused by an evaluation.
     settled_after: of one that settles: so many tokens decide what it fixes. Both traits before hold for all outputs
         from the last of them on, if the first chunk has as many; None where the whole first chunk decides.
+    prefix: the tokens of a prefix (`View.prefixes`) see all of one another, those behind it all of it.
     constant_state: the bytes of its state do not grow with the number of tokens.
     window: an output depends on so many tokens, its own included; None: on every token before it.
     same_in_training: a pass of training gives what other passes give. Where it does not, what is said here holds for
@@ -61,6 +65,7 @@ class Traits:
     exact_when_split: bool = True
     settles: bool = False
     settled_after: int | None = None
+    prefix: bool = False
     constant_state: bool = False
     window: int | None = None
     same_in_training: bool = True
@@ -248,6 +253,11 @@ class SublayerSpec(Spec, ABC):
 
     def check(self, width: int) -> None:
         """Raise `ValueError("field: value: what would be accepted")` where it does not fit the width."""
+
+    @property
+    def sees_prefix(self) -> bool:
+        """Whether the tokens of a prefix see all of one another (`Traits.prefix`); of others, what they do see."""
+        return False
 
     @property
     def takes_operator(self) -> bool:

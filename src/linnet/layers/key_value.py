@@ -46,7 +46,11 @@ class KeyValueState(State):
                 kept[:, :, view.start : end] = new
             else:
                 write_rows(kept.transpose(1, 2), new.transpose(1, 2), view)
-        last_BT = None if view.uniform else view.positions(length, k_BMTK.device)
+        last_BT = view.last_in_prefix(length, k_BMTK.device)
+        if last_BT is not None:
+            last_BT = (last_BT + view.offsets_B(k_BMTK.device)[:, None]).clamp(min=0)
+        elif not view.uniform:
+            last_BT = view.positions(length, k_BMTK.device)
         return Seen(self.keys[:, :, :end], self.values[:, :, :end], None, last_BT)
 
     def forget(self) -> Self:
@@ -98,7 +102,8 @@ def seen_keys(k_BMTK: Tensor, v_BMTK: Tensor, state: State | None, view: View, o
     ordered: the earliest first, also where that takes a copy.
     """
     if state is None:
-        return Seen(k_BMTK, v_BMTK, view.padding_B(k_BMTK.device))
+        last_BT = view.last_in_prefix(k_BMTK.shape[2], k_BMTK.device)
+        return Seen(k_BMTK, v_BMTK, view.padding_B(k_BMTK.device), last_BT)
     if isinstance(state, WindowState):
         return state.append(k_BMTK, v_BMTK, view, ordered)
     assert isinstance(state, KeyValueState)

@@ -165,11 +165,24 @@ def _by_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, view: Vie
     return _together(pieces, x_BTD, view.record)
 
 
-def check_view(batch: int, length: int, padding: Counts | None, documents: Sequence[Sequence[int]] | None) -> None:
-    """`ValueError` for padding or documents that no chunk `[B, T]` can have."""
+def check_view(
+    batch: int,
+    length: int,
+    padding: Counts | None,
+    documents: Sequence[Sequence[int]] | None,
+    prefixes: Sequence[int] | None = None,
+) -> None:
+    """`ValueError` for padding, documents or prefixes that no chunk `[B, T]` can have."""
     if padding is not None and (len(padding) != batch or not all(0 <= pad <= length for pad in padding)):
         raise ValueError(f"padding: {list(padding)}: expected {batch} numbers from 0 to {length}")
+    paddings = padding or (0,) * batch
+    if prefixes is not None and (
+        len(prefixes) != batch or not all(0 <= p <= length - pad for p, pad in zip(prefixes, paddings, strict=True))
+    ):
+        raise ValueError(f"prefixes: {list(prefixes)}: expected {batch} numbers of tokens of the chunk, 0 to {length}")
     if documents is None:
         return
+    if prefixes is not None and any(documents):
+        raise ValueError("documents: a row with a prefix is one document; leave them out")
     if len(documents) != batch or not all(0 <= begin < length for begins in documents for begin in begins):
         raise ValueError(f"documents: expected {batch} lists of places below {length}")

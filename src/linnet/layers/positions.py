@@ -31,6 +31,13 @@ class Positions(nn.Module, ABC):
         """What a query has read, with what it reads whatever the distance."""
         return out_BNTK
 
+    def pairs(self, offsets: Tensor) -> Tensor:
+        """What is added to scores by the key's position less the query's, `[..., T, S]`: `[..., N, T, S]`.
+
+        Of those alone whose description `sees_ahead`.
+        """
+        raise NotImplementedError("positions that know the past alone")
+
     def row(self, capacity: int, kv_heads: int) -> Callable[[int], Tensor] | None:
         """What is added to the scores of one token at a position, `[M, P, S]`; None where that is not all."""
         bias_NR, keys_RK, values_RK = self.relative(capacity, torch.device("cpu"))
@@ -46,6 +53,11 @@ class PositionsSpec(Spec, ABC):
     """Positions by distance, chosen by `kind`."""
 
     kind: str
+
+    @property
+    def sees_ahead(self) -> bool:
+        """Whether it knows keys behind the query."""
+        return False
 
     @abstractmethod
     def build(self, heads: int, head_dim: int) -> Positions:
@@ -99,17 +111,24 @@ def alibi_slopes(heads: int) -> list[float]:
 class T5Spec(PositionsSpec):
     """A learned bias for each head and bucket of distances (`ops.position_buckets`; Raffel et al., arXiv 1910.10683).
 
-    buckets: half of them hold one distance each. furthest: from this distance on all share the last bucket.
+    buckets: half of them hold one distance each. furthest: from this distance on all share the last bucket. both_ways:
+    half of all buckets are for keys behind the query, which an encoder and prefixes see.
     """
 
     kind: Literal["t5"] = "t5"
     buckets: Extent = 32
     furthest: Extent = 128
+    both_ways: bool = False
 
     @model_validator(mode="after")
     def _buckets_can_be_filled(self) -> "T5Spec":
-        check_buckets(self.buckets, self.furthest)
+        check_buckets(self.buckets, self.furthest, self.both_ways)
         return self
+
+    @property
+    def sees_ahead(self) -> bool:
+        """See `PositionsSpec`."""
+        return self.both_ways
 
     def build(self, heads: int, head_dim: int) -> "T5Bias":
         """See `PositionsSpec`."""
@@ -126,13 +145,20 @@ class T5Bias(Positions):
 
     def __init__(self, spec: T5Spec, heads: int) -> None:
         super().__init__()
-        self.furthest = spec.furthest
+        self.furthest, self.both_ways = spec.furthest, spec.both_ways
         self.bias_UN = nn.Parameter(torch.zeros(spec.buckets, heads))
 
     def relative(self, keys: int, device: torch.device) -> Relative:
         """See `Positions`."""
-        buckets_R = position_buckets(-torch.arange(self.furthest, device=device), len(self.bias_UN), self.furthest)
-        return Relative((self.bias_UN[buckets_R] - self.bias_UN[-1]).t())
+        buckets_R = self._buckets(-torch.arange(self.furthest + 1, device=device))
+        return Relative((self.bias_UN[buckets_R[:-1]] - self.bias_UN[buckets_R[-1]]).t())
+
+    def pairs(self, offsets: Tensor) -> Tensor:
+        """See `Positions`."""
+        return self.bias_UN[self._buckets(offsets)].movedim(-1, -3)
+
+    def _buckets(self, offsets: Tensor) -> Tensor:
+        return position_buckets(offsets, len(self.bias_UN), self.furthest, self.both_ways)
 
 
 class ShawSpec(PositionsSpec):

@@ -54,6 +54,11 @@ def kinds_with_operators() -> str:
     return ", ".join(kind for kind, spec in MIXERS.items() if spec.operator_files is not None)
 
 
+def kinds_with_prefixes() -> str:
+    """The kinds of mixer that can see all of a prefix, for messages."""
+    return " or ".join(name for name, kind in MIXERS.items() if any(spec.sees_prefix for spec in kind.examples()))
+
+
 def kinds_with_retentions() -> str:
     """The mixers that let a stream choose how its past is kept."""
     return ", ".join(kind for kind, spec in MIXERS.items() if spec.chooses_retention)

@@ -79,18 +79,33 @@ class DocumentPart:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """What an encoder made of each row's input, `[B, S, E]`, and which places are no padding, `[B, S]` (None: all).
+
+    `S`: tokens of the longest input, `E`: the encoder's width.
+    """
+
+    hidden_BSE: Tensor
+    real_BS: Tensor | None = None
+
+
+@dataclass(frozen=True)
 class View:
     """What one pass over a chunk `[B, T]` knows; made by the decoder, which alone advances positions.
 
     starts: position in its stream of each row's first token that is no padding; one number where all rows agree.
     padding: how many tokens at the start of each row of the chunk are padding; None for none.
     documents: for each row, where in the chunk a document begins that must not see what is before it, ascending.
+    prefixes: how many of each row's first tokens, padding left out, see all of one another; None for none.
+    memory: what an encoder made of each row's input; None where there is none, or a state has taken it in.
     record: what sublayers leave; None where nobody asks.
     """
 
     starts: int | Counts = 0
     padding: Counts | None = None
     documents: tuple[Counts, ...] | None = None
+    prefixes: Counts | None = None
+    memory: Memory | None = None
     record: Record | None = None
 
     @cached_property
@@ -187,6 +202,29 @@ class View:
         """`[B, T]` bool, False where a token of the chunk is padding; None where nothing is."""
         padding_B = self.padding_B(device)
         return None if padding_B is None else torch.arange(length, device=device) >= padding_B[:, None]
+
+    def whole(self, length: int) -> bool:
+        """Whether all real tokens of each row of a chunk see all of one another."""
+        if self.prefixes is None:
+            return False
+        paddings = self.padding_of(len(self.prefixes))
+        return all(prefix == length - pad for prefix, pad in zip(self.prefixes, paddings, strict=True))
+
+    def last_in_prefix(self, length: int, device: torch.device) -> Tensor | None:
+        """The place in the chunk of the last token that each one sees, int64 `[B, T]`; None where no row has a prefix.
+
+        Its own, but for the tokens of a prefix, which see the last of these.
+        """
+        if self.prefixes is None:
+            return None
+        paddings = self.padding_of(len(self.prefixes))
+        ends = [prefix + padding for prefix, padding in zip(self.prefixes, paddings, strict=True)]
+        places_T = torch.arange(length, device=device)
+
+        def last_BT() -> Tensor:
+            return torch.maximum(places_T, torch.tensor(ends, device=device)[:, None] - 1)
+
+        return self.remember(("prefix", length, device), last_BT)
 
     def leave(self, name: str, value: Tensor) -> None:
         """Leave a value for later layers, `[B, T, ...]`: what is taken apart for a layer is put together again."""

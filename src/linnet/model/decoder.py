@@ -1,7 +1,7 @@
-"""The decoder: the only one, for every mixer.
+"""The decoder: the only one, for every mixer; behind an encoder where the description has one.
 
 Legend: `B` batch, `T` tokens of the chunk, `D` model width, `W` width of a block, `E` width of the token vectors (`D`
-unless said otherwise), `V` vocabulary.
+unless said otherwise), `V` vocabulary, `S` tokens of the longest input of an encoder.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,104 +11,21 @@ from typing import Self, overload
 import torch
 from torch import Tensor, nn
 
-from linnet.layers.contract import FeedForward, Mixer, Place, Sublayer, sublayers_of
-from linnet.layers.passes import check_view, run
+from linnet.layers.contract import Mixer, Place, Sublayer, sublayers_of
+from linnet.layers.passes import check_view
 from linnet.layers.retention import FULL, Retention
-from linnet.layers.state import NoState, State
-from linnet.layers.view import Counts, Record, View, at
+from linnet.layers.view import Counts, Memory, Record, View, at
 from linnet.model.embedding import Embedding
+from linnet.model.encoder_decoder import Encoder, Inputs
 from linnet.model.initialise import initialise
-from linnet.model.spec import BlockSpec, ModelSpec
+from linnet.model.spec import ModelSpec
+from linnet.model.stack import Block, Layer, blocks_of, through
 from linnet.model.state import DecoderState, counts
 from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear
-from linnet.nn.scalar_mix import ScalarMix
 from linnet.ops.cross_entropy import TokenLoss, linear_cross_entropy
 from linnet.ops.linear import linear
 from linnet.ops.soft_cap import soft_capped
-
-
-class Layer(nn.Module):
-    """A mixer and a feed-forward, each on a residual branch."""
-
-    def __init__(self, spec: BlockSpec, place: Place, skip: bool = False) -> None:
-        """`skip`: it reads the embedding too (`EmbeddingSpec`)."""
-        super().__init__()
-        self.skip = ScalarMix(1.0, 0.0) if skip else None
-        self.pre, self.parallel = spec.norm.placement == "pre", spec.residual == "parallel"
-        mixer, feed_forward = spec.mixer.build(place), spec.feed_forward.build(place) if spec.feed_forward else None
-        assert isinstance(mixer, Mixer) and (feed_forward is None or isinstance(feed_forward, FeedForward))
-        self.mixer: Mixer = mixer
-        self.mixer_norm = spec.norm.build(place.width)
-        self.feed_forward: FeedForward | None = feed_forward
-        self.feed_forward_norm = spec.norm.build(place.width) if spec.feed_forward else None
-
-    def forward(
-        self,
-        x_BTW: Tensor,
-        states: tuple[State | None, State | None],
-        view: View,
-        embedded_BTW: Tensor | None = None,
-    ) -> Tensor:
-        """`[B, T, W] -> [B, T, W]`; states of mixer and feed-forward; what the embedding gave, where it is read."""
-        if view.record is not None:
-            view.record.begin_layer()
-        x_BTW = self.entered(x_BTW, embedded_BTW)
-        mixer_state, feed_forward_state = states
-        if not self.pre:
-            x_BTW = self.mixer_norm(x_BTW + run(self.mixer, x_BTW, mixer_state, view))
-            if self.feed_forward is not None and self.feed_forward_norm is not None:
-                x_BTW = self.feed_forward_norm(x_BTW + run(self.feed_forward, x_BTW, feed_forward_state, view))
-            return x_BTW
-        before_BTW = x_BTW
-        x_BTW = x_BTW + run(self.mixer, self.mixer_norm(x_BTW), mixer_state, view)
-        if self.feed_forward is not None and self.feed_forward_norm is not None:
-            read_BTW = self.feed_forward_norm(before_BTW if self.parallel else x_BTW)
-            x_BTW = x_BTW + run(self.feed_forward, read_BTW, feed_forward_state, view)
-        return x_BTW
-
-    def entered(self, x_BTW: Tensor, embedded_BTW: Tensor | None) -> Tensor:
-        """What stands in the stream before its mixer: mixed with what the embedding gave, where that is read."""
-        if self.skip is None:
-            return x_BTW
-        assert embedded_BTW is not None
-        mixed_BTW: Tensor = self.skip(x_BTW, embedded_BTW)
-        return mixed_BTW
-
-
-class Block(nn.Module):
-    """Equal layers in a row, behind a projection where the width changes."""
-
-    def __init__(self, spec: BlockSpec, width_before: int, place: Place, skip: bool = False) -> None:
-        """`place`: of its first layer. `skip`: its layers read the embedding too."""
-        super().__init__()
-        self.width = place.width
-        changes = width_before != self.width
-        self.project = Linear(width_before, self.width, bias=False) if changes else None
-        sets_of_weights = 1 if spec.share_weights else spec.repeat
-        places = (replace(place, index=place.index + number) for number in range(sets_of_weights))
-        self.layers = nn.ModuleList(Layer(spec, place, skip) for place in places)
-        self.repeat = spec.repeat
-
-    def forward(
-        self,
-        x: Tensor,
-        states: Sequence[tuple[State | None, State | None]],
-        view: View,
-        embedded_BTW: Tensor | None = None,
-    ) -> Tensor:
-        """`[B, T, width before] -> [B, T, W]`; what the embedding gave, where layers read it."""
-        if self.project is not None:
-            x = self.project(x)
-        for index, of_layer in enumerate(states):
-            x = self.layer(index)(x, of_layer, view, embedded_BTW)
-        return x
-
-    def layer(self, index: int) -> Layer:
-        """The layer that a token meets as number `index` of this block; shared weights: the same each time."""
-        layer = self.layers[index % len(self.layers)]
-        assert isinstance(layer, Layer)
-        return layer
 
 
 class Decoder(nn.Module):
@@ -121,13 +38,10 @@ class Decoder(nn.Module):
         super().__init__()
         self.spec = spec
         self.embedding = Embedding(spec.embedding, spec.vocab_size, spec.d_model, spec.context_length)
-        widths = [spec.d_model, *(block.width or spec.d_model for block in spec.blocks)]
-        firsts = [sum(block.repeat for block in spec.blocks[:number]) for number in range(len(spec.blocks))]
-        self.blocks = nn.ModuleList(
-            Block(block, before, Place(width, spec.context_length, first, spec.layers), spec.embedding.skip)
-            for block, before, width, first in zip(spec.blocks, widths[:-1], widths[1:], firsts, strict=True)
-        )
-        width = widths[-1]
+        self.encoder = None if spec.encoder is None else Encoder(spec.encoder, spec)
+        place = Place(spec.d_model, spec.context_length, layers=spec.layers, memory_width=spec.memory_width)
+        self.blocks = blocks_of(spec.blocks, spec.d_model, place, spec.embedding.skip)
+        width = spec.blocks[-1].width or spec.d_model
         self.project = Linear(width, spec.d_model, bias=False) if width != spec.d_model else None
         self.norm = spec.head.norm.build(spec.d_model) if spec.head.norm else None
         narrow = spec.embedding.width or spec.d_model
@@ -157,6 +71,11 @@ class Decoder(nn.Module):
     def layers(self) -> list[Layer]:
         """The layers in the order a token meets them (a shared one several times)."""
         return [block.layer(i) for block in self.blocks_in_order() for i in range(block.repeat)]
+
+    @property
+    def all_blocks(self) -> list[Block]:
+        """The blocks of all stacks: those of an encoder first."""
+        return [*([] if self.encoder is None else self.encoder.blocks_in_order()), *self.blocks_in_order()]
 
     @property
     def sublayers(self) -> Iterator[Sublayer]:
@@ -190,12 +109,8 @@ class Decoder(nn.Module):
         """
         each = list(retentions) if isinstance(retentions, Sequence) else [retentions] * self.spec.layers
         form = (batch, capacity, device or self.device, dtype or self.dtype)
-        layers = tuple(mixer.initial_state(*form, kept) for mixer, kept in zip(self.mixers, each, strict=True))
-        feed_forwards = tuple(
-            NoState() if layer.feed_forward is None else layer.feed_forward.initial_state(*form)
-            for layer in self.layers
-        )
-        return DecoderState(layers, feed_forwards, capacity, (0,) * batch)
+        states = [layer.initial_states(*form, kept) for layer, kept in zip(self.layers, each, strict=True)]
+        return DecoderState.of(states, capacity, (0,) * batch)
 
     @overload
     def forward(self, tokens_BT: Tensor, state: DecoderState | None = ..., *, targets: None = ...) -> Tensor: ...
@@ -211,16 +126,26 @@ class Decoder(nn.Module):
         targets: Tensor | None = None,
         padding: Sequence[int] | Tensor | None = None,
         documents: Sequence[Sequence[int]] | None = None,
+        prefixes: Sequence[int] | None = None,
+        memory: Memory | None = None,
+        inputs: Inputs | None = None,
         record: Record | None = None,
         z_loss: float = 0.0,
     ) -> Tensor | TokenLoss:
         """`[B, T] -> logits [B, T, V]`; with targets `[B, T]` the summed loss, and no logits are held.
 
         state: the pass goes on where it stands, and advances it. padding: tokens at the start of each row that are
-        none. documents: for each row, where in the chunk documents begin; none sees what is before it. record: what
-        layers leave. z_loss: see `ops.cross_entropy`. `ValueError` where the state has no room for `T` more tokens.
+        none. documents: for each row, where in the chunk documents begin; none sees what is before it. prefixes: how
+        many of each row's first tokens see all of one another. memory: what `encode` gave, of a model with an encoder;
+        a state keeps what it needs of it; inputs: what it is made of here. record: what layers leave. z_loss: see
+        `ops.cross_entropy`. `ValueError` where the state has no room for `T` more tokens, or the model cannot read what
+        is given.
         """
-        x_BTD = self.hidden(tokens_BT, state, padding=padding, documents=documents, record=record)
+        if inputs is not None:
+            memory = self.encode(*inputs, record)
+        x_BTD = self.hidden(
+            tokens_BT, state, padding=padding, documents=documents, prefixes=prefixes, memory=memory, record=record
+        )
         return self.logits(x_BTD) if targets is None else self.token_loss(x_BTD, targets, z_loss)
 
     def hidden(
@@ -230,6 +155,8 @@ class Decoder(nn.Module):
         *,
         padding: Sequence[int] | Tensor | None = None,
         documents: Sequence[Sequence[int]] | None = None,
+        prefixes: Sequence[int] | None = None,
+        memory: Memory | None = None,
         record: Record | None = None,
     ) -> Tensor:
         """`[B, T] -> [B, T, D]`, all but the head's matrix, which is `[V, E]` where tied: then `[B, T, E]`.
@@ -238,25 +165,54 @@ class Decoder(nn.Module):
         """
         batch, length = tokens_BT.shape
         padded = counts(padding)
-        check_view(batch, length, padded, documents)
+        check_view(batch, length, padded, documents, prefixes)
+        self._check_inputs(state, prefixes, memory)
         view = self._view(state, padded, documents, record)
+        if prefixes is not None and any(prefixes):
+            view = replace(view, prefixes=tuple(prefixes))
+        if memory is not None:
+            view = replace(view, memory=memory)
         if state is not None and view.end(length) > state.capacity:
             room = state.capacity - state.position
             raise ValueError(f"{length} more tokens: the state has room for {room}")
-        x: Tensor = self.embedding(tokens_BT, view)
-        embedded_BTD = x
-        states = (
-            [(None, None)] * self.spec.layers
-            if state is None
-            else list(zip(state.layers, state.feed_forwards, strict=True))
-        )
-        first = 0
-        for block in self.blocks_in_order():
-            x = block(x, states[first : first + block.repeat], view, embedded_BTD)
-            first += block.repeat
+        x = through(self.blocks, self.embedding(tokens_BT, view), None if state is None else state.by_layer(), view)
         if state is not None:
             state.positions = view.positions_after(batch, length)
         return self.after_blocks(x)
+
+    def encode(
+        self, inputs_BS: Tensor, padding: Sequence[int] | Tensor | None = None, record: Record | None = None
+    ) -> Memory:
+        """Read inputs `[B, S]`, each token seeing all of its row, for `forward` and `hidden`; padding as there.
+
+        record: what layers leave; values that they leave for later ones stay within the encoder.
+        """
+        assert self.encoder is not None, "a model without an encoder"
+        batch, length = inputs_BS.shape
+        padded = counts(padding)
+        check_view(batch, length, padded, None)
+        wholes = tuple(length - pad for pad in padded or (0,) * batch)
+        if not all(wholes):
+            raise ValueError("inputs: a row without a token: expected at least one in each")
+        own = Record() if record is None else replace(record, values={})
+        view = View(0, padded, prefixes=wholes, record=own)
+        memory: Memory = self.encoder(self.embedding(inputs_BS, view), view)
+        return memory
+
+    def _check_inputs(self, state: DecoderState | None, prefixes: Sequence[int] | None, memory: Memory | None) -> None:
+        """`ValueError` for what the model cannot read, or lacks."""
+        if prefixes is not None and any(prefixes) and not self.sees_prefix:
+            kinds = ", ".join(dict.fromkeys(b.mixer.kind for b in self.spec.blocks if not b.mixer.sees_prefix))
+            raise ValueError(f"prefixes: layers of {kinds} see the past alone, and no prefix as a whole")
+        if memory is not None and self.encoder is None:
+            raise ValueError("memory: the model has no encoder")
+        if memory is None and self.encoder is not None and (state is None or not state.knows_memory):
+            raise ValueError("memory: missing: the model reads what its encoder makes of an input (`encode`)")
+
+    @property
+    def sees_prefix(self) -> bool:
+        """Whether all layers see all of a prefix (`Traits.prefix`)."""
+        return all(mixer.traits.prefix for mixer in self.mixers)
 
     def _view(
         self,
@@ -277,7 +233,7 @@ class Decoder(nn.Module):
         for module in (self.project, self.norm, self.head_project):
             if module is not None:
                 x = module(x)
-        return x
+        return x * self.spec.d_model**-0.5 if self.spec.head.scale else x
 
     def blocks_in_order(self) -> list[Block]:
         """The blocks, typed."""

@@ -1,4 +1,4 @@
-"""The typed description of a model: everything that a decoder can be, as data."""
+"""The typed description of a model: everything that a decoder, or an encoder with one, can be, as data."""
 
 import copy
 from collections.abc import Sequence
@@ -8,7 +8,16 @@ from typing import Any, Literal, Self
 from pydantic import Field, PositiveFloat, model_validator
 
 from linnet.core.spec import Amount, Count, Extent, Spec, Vocabulary
-from linnet.layers.registry import MIXERS, AnyFeedForward, AnyMixer, kinds_with_operators, operator_files
+from linnet.layers.contract import SublayerSpec
+from linnet.layers.cross_attention import CrossAttentionSpec
+from linnet.layers.registry import (
+    MIXERS,
+    AnyFeedForward,
+    AnyMixer,
+    kinds_with_operators,
+    kinds_with_prefixes,
+    operator_files,
+)
 from linnet.nn.norms import BlockNormSpec, NormSpec
 
 PRESETS = Path(__file__).parent / "presets"
@@ -35,11 +44,13 @@ class BlockSpec(Spec):
 
     `residual`: the feed-forward reads what the mixer has left (`sequential`), or both read the same and are added at
     once (`parallel`: GPT-NeoX; with `placement: pre`). `width` differs from the model's where given (a projection
-    appears where it changes); `share_weights` makes the repeated layers one set of weights.
+    appears where it changes); `share_weights` makes the repeated layers one set of weights. `cross_attention`: a branch
+    between the two, which reads what the model's encoder made of the input.
     """
 
     repeat: Count = 1
     mixer: AnyMixer
+    cross_attention: CrossAttentionSpec | None = None
     feed_forward: AnyFeedForward | None = None
     norm: BlockNormSpec = BlockNormSpec()
     residual: Literal["sequential", "parallel"] = "sequential"
@@ -50,18 +61,44 @@ class BlockSpec(Spec):
     def _parallel_branches_are_normalised_first(self) -> Self:
         if self.residual == "parallel" and self.norm.placement != "pre":
             raise ValueError(f"residual: parallel: goes with norm.placement: pre, not {self.norm.placement}")
+        if self.residual == "parallel" and self.cross_attention is not None:
+            raise ValueError("residual: parallel: goes without cross_attention, which reads what the mixer has left")
         return self
+
+    @property
+    def parts(self) -> dict[str, SublayerSpec]:
+        """What stands on its branches, by field."""
+        named = {"mixer": self.mixer, "cross_attention": self.cross_attention, "feed_forward": self.feed_forward}
+        return {name: part for name, part in named.items() if part is not None}
+
+
+class EncoderSpec(Spec):
+    """What reads the input of an encoder-decoder: blocks of its own, in which each token sees the whole input.
+
+    It has the decoder's embedding. What comes from `blocks`, of the model's `d_model`, is normalised where `norm` says
+    so, and read by the decoder's `cross_attention`.
+    """
+
+    blocks: list[BlockSpec] = Field(min_length=1)
+    norm: NormSpec | None = None
+
+    @property
+    def layers(self) -> int:
+        """How many layers a token of the input passes."""
+        return sum(block.repeat for block in self.blocks)
 
 
 class HeadSpec(Spec):
     """From the last layer to logits: an optional normalisation, then the embedding's own matrix (`tied`) or another.
 
+    scale: what is read is divided by the root of `d_model` (T5, whose token vectors are not small).
     soft_cap: what logits come near to and never pass, `soft_cap tanh(logits / soft_cap)` (Gemma 2: 30); null for none.
     """
 
     tied: bool = True
     bias: bool = False
     norm: NormSpec | None = None
+    scale: bool = False
     soft_cap: PositiveFloat | None = None
 
     @model_validator(mode="after")
@@ -97,9 +134,11 @@ class InitialisationSpec(Spec):
 
 
 class ModelSpec(Spec):
-    """A whole decoder.
+    """A whole decoder, or an encoder and a decoder.
 
-    In its place `operator: learned | identity | random | FILE` is accepted too: said once for all layers that have one.
+    prefix: a stream may begin with a prefix whose tokens see all of one another: the input of a pair, in training and
+    when text is generated. `operator: learned | identity | random | FILE` is accepted too: said once for all layers
+    that have one.
     """
 
     name: str = "model"
@@ -108,6 +147,8 @@ class ModelSpec(Spec):
     context_length: Amount
     embedding: EmbeddingSpec = EmbeddingSpec()
     blocks: list[BlockSpec] = Field(min_length=1)
+    encoder: EncoderSpec | None = None
+    prefix: bool = False
     head: HeadSpec = HeadSpec()
     initialisation: InitialisationSpec = InitialisationSpec()
 
@@ -118,19 +159,49 @@ class ModelSpec(Spec):
 
     @model_validator(mode="after")
     def _sublayers_fit_widths(self) -> Self:
-        for index, block in enumerate(self.blocks):
-            for name, part in (("mixer", block.mixer), ("feed_forward", block.feed_forward)):
+        for where, block in self._placed():
+            for name, part in block.parts.items():
                 try:
-                    if part is not None:
-                        part.check(block.width or self.d_model)
+                    part.check(block.width or self.d_model)
                 except ValueError as error:
-                    raise ValueError(f"blocks[{index}].{name}.{error}") from None
+                    raise ValueError(f"{where}.{name}.{error}") from None
         return self
 
     @model_validator(mode="after")
     def _blocks_fit_each_other(self) -> Self:
         check_together(self.blocks, self.d_model, self.embedding.skip)
+        if self.encoder is not None:
+            check_together(self.encoder.blocks, self.d_model, self.embedding.skip, "encoder.blocks")
         return self
+
+    @model_validator(mode="after")
+    def _the_decoder_reads_the_encoder(self) -> Self:
+        reading = [where for where, block in self._placed() if block.cross_attention is not None]
+        if self.encoder is None and reading:
+            raise ValueError(f"{reading[0]}.cross_attention: reads an encoder; the model has none (encoder)")
+        if self.encoder is not None and not any(block.cross_attention for block in self.blocks):
+            raise ValueError("encoder: no block reads it; expected cross_attention in blocks")
+        if self.encoder is not None and any(where.startswith("encoder") for where in reading):
+            raise ValueError(f"{reading[-1]}.cross_attention: goes with blocks of the decoder")
+        return self
+
+    @model_validator(mode="after")
+    def _prefixes_are_seen(self) -> Self:
+        if self.prefix and self.encoder is not None:
+            raise ValueError("prefix: True: goes without an encoder, which reads the input already")
+        for where, block in self._placed():
+            if (self.prefix or where.startswith("encoder")) and not block.mixer.sees_prefix:
+                raise ValueError(
+                    f"{where}.mixer: {block.mixer.kind}: sees the past alone; an encoder, or a model with prefix: true,"
+                    f" takes {kinds_with_prefixes()} without a window"
+                )
+        return self
+
+    def _placed(self) -> list[tuple[str, BlockSpec]]:
+        """All blocks, and where they stand."""
+        own = [(f"blocks[{index}]", block) for index, block in enumerate(self.blocks)]
+        inner = [] if self.encoder is None else self.encoder.blocks
+        return own + [(f"encoder.blocks[{index}]", block) for index, block in enumerate(inner)]
 
     @model_validator(mode="after")
     def _operators_for_layers_that_take_them(self) -> Self:
@@ -146,6 +217,16 @@ class ModelSpec(Spec):
     def layers(self) -> int:
         """How many layers a token passes."""
         return sum(block.repeat for block in self.blocks)
+
+    @property
+    def memory_width(self) -> int:
+        """Of what an encoder hands over; 0 where there is none."""
+        return 0 if self.encoder is None else self.d_model
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether it reads an input in another way than what follows it: with an encoder, or as a prefix."""
+        return self.prefix or self.encoder is not None
 
     @property
     def layer_kinds(self) -> list[str]:
@@ -164,7 +245,7 @@ class ModelSpec(Spec):
         return ModelSpec.parse({**self.model_dump(), **changes}, self.name)
 
 
-def check_together(blocks: Sequence[BlockSpec], d_model: int, skip: bool) -> None:
+def check_together(blocks: Sequence[BlockSpec], d_model: int, skip: bool, where: str = "blocks") -> None:
     """`ValueError` that names the block where blocks cannot be in one model: values that they leave for later layers
     differ in shape, or with `embedding.skip` widths do.
     """
@@ -173,16 +254,16 @@ def check_together(blocks: Sequence[BlockSpec], d_model: int, skip: bool) -> Non
         width = block.width or d_model
         if skip and width != d_model:
             raise ValueError(
-                f"blocks[{index}].width: {width}: must be {d_model}, that of the embedding, with embedding.skip"
+                f"{where}[{index}].width: {width}: must be {d_model}, that of the embedding, with embedding.skip"
             )
-        for name, part in (("mixer", block.mixer), ("feed_forward", block.feed_forward)):
-            for field, shape in {} if part is None else part.leaves(width).items():
+        for name, part in block.parts.items():
+            for field, shape in part.leaves(width).items():
                 before, known = left.setdefault(field, (index, shape))
                 if shape != known:
                     said = " x ".join(map(str, shape)), " x ".join(map(str, known))
                     raise ValueError(
-                        f"blocks[{index}].{name}.{field}: values of {said[0]} (heads x width): must be of {said[1]}, as"
-                        f" those of blocks[{before}]"
+                        f"{where}[{index}].{name}.{field}: values of {said[0]} (heads x width): must be of {said[1]},"
+                        f" as those of {where}[{before}]"
                     )
 
 

@@ -2,29 +2,50 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from linnet.layers.state import State
+from linnet.layers.cross_attention import MemoryState
+from linnet.layers.state import NoState, State
 from linnet.layers.view import Counts
 
 FEED_FORWARD = "feed_forward."
-"""In the name of a tensor: it is the feed-forward's, not the mixer's."""
+CROSS_ATTENTION = "cross_attention."
+"""In the name of a tensor: it is the feed-forward's or the cross-attention's, not the mixer's."""
+
+
+class LayerStates(NamedTuple):
+    """The states of one layer's sublayers; none where a pass keeps none."""
+
+    mixer: State | None = None
+    feed_forward: State | None = None
+    cross_attention: State | None = None
 
 
 @dataclass
 class DecoderState:
     """What a decoder keeps of a batch of streams. It belongs to the caller; only the decoder advances `positions`.
 
-    layers: the state of each layer's mixer, in order; feed_forwards: of each layer's feed-forward. positions: tokens of
-    each row so far, of its document where rows have several. capacity: tokens that a row has room for.
+    layers: the state of each layer's mixer, in order; feed_forwards: of each layer's feed-forward; cross_attentions: of
+    what reads an encoder, which have its keys and values. positions: tokens of each row so far, of its document where
+    rows have several. capacity: tokens that a row has room for.
     """
 
     layers: tuple[State, ...]
     feed_forwards: tuple[State, ...]
+    cross_attentions: tuple[State, ...]
     capacity: int
     positions: Counts
+
+    @classmethod
+    def of(cls, layers: Sequence[LayerStates], capacity: int, positions: Counts) -> "DecoderState":
+        """From the states of each layer."""
+        mixers, feed_forwards, cross_attentions = (
+            tuple(NoState() if state is None else state for state in states) for states in zip(*layers, strict=True)
+        )
+        return cls(mixers, feed_forwards, cross_attentions, capacity, positions)
 
     @property
     def position(self) -> int:
@@ -34,7 +55,19 @@ class DecoderState:
     @property
     def sublayers(self) -> tuple[State, ...]:
         """All states."""
-        return self.layers + self.feed_forwards
+        return self.layers + self.feed_forwards + self.cross_attentions
+
+    def _of_layers(self) -> Iterator[tuple[State, State, State]]:
+        return zip(self.layers, self.feed_forwards, self.cross_attentions, strict=True)
+
+    def by_layer(self) -> list[LayerStates]:
+        """The states of each layer."""
+        return [LayerStates(*states) for states in self._of_layers()]
+
+    @property
+    def knows_memory(self) -> bool:
+        """Whether an encoder's memory was read."""
+        return all(state.real.shape[1] > 0 for state in self.cross_attentions if isinstance(state, MemoryState))
 
     @property
     def nbytes(self) -> int:
@@ -76,7 +109,7 @@ class DecoderState:
     def _of(self, states: Iterable[State], capacity: int, positions: Counts) -> "DecoderState":
         """A state of the same layers, in the order of `sublayers`."""
         states, layers = tuple(states), len(self.layers)
-        return DecoderState(states[:layers], states[layers:], capacity, positions)
+        return DecoderState(states[:layers], states[layers:-layers], states[-layers:], capacity, positions)
 
     def crop(self, length: int) -> None:
         """Let every row go back to its first `length` tokens; `ValueError` if one has seen fewer."""
@@ -88,21 +121,23 @@ class DecoderState:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by name (`layer.3.keys`), with positions and capacity: all that saving needs."""
-        named = {prefix + name: tensor for prefix, state in self._named() for name, tensor in state.tensors().items()}
+        named = {prefix + name: tensor for prefix, state in self.named() for name, tensor in state.tensors().items()}
         named["positions"], named["capacity"] = torch.tensor(self.positions), torch.tensor(self.capacity)
         return named
 
     def with_tensors(self, named: dict[str, Tensor]) -> "DecoderState":
         """A state of the same kind that holds what `tensors` gave."""
-        filled = (state.with_tensors(_below(named, prefix)) for prefix, state in self._named())
+        filled = (state.with_tensors(_below(named, prefix)) for prefix, state in self.named())
         return self._of(filled, int(named["capacity"]), tuple(named["positions"].tolist()))
 
-    def _named(self) -> Iterator[tuple[str, State]]:
+    def named(self) -> Iterator[tuple[str, State]]:
         """Every state, and what stands before the names of its tensors."""
         for index, state in enumerate(self.layers):
             yield f"layer.{index}.", state
         for index, state in enumerate(self.feed_forwards):
             yield f"layer.{index}.{FEED_FORWARD}", state
+        for index, state in enumerate(self.cross_attentions):
+            yield f"layer.{index}.{CROSS_ATTENTION}", state
 
 
 def _below(named: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -63,6 +63,11 @@ class Cost:
             passed.remove(shape)
         return tuple(passed)
 
+    def without_state(self) -> "Cost":
+        """Of a part that reads whole sequences at once, and never goes on."""
+        state = {f.name: 0 for f in fields(self) if f.name.startswith("state_") or f.name == "settled_elements"}
+        return Cost(**{**{f.name: getattr(self, f.name) for f in fields(self)}, **state})
+
     def flops(self, tokens: int) -> int:
         """Forward FLOPs of one pass over one sequence of `tokens` tokens."""
         polynomial = self.flops_per_sequence + self.flops_per_token * tokens + self.flops_per_pair * tokens * tokens

@@ -1,9 +1,10 @@
-"""Causal softmax attention over a stream: the slow, obvious form and the fused kernel.
+"""Softmax attention over a stream, and over all of a sequence: the slow, obvious forms and the fused kernel.
 
 Legend: `B` batch, `N` query heads, `M` key-value heads (`N` a multiple of `M`), `T` queries, `S` keys, `K` head width.
 The queries are the last `T` of the `S` positions; query `t` sees keys `0 .. S-T+t`. The first `padding_B[b]` keys of
 row `b` are padding: no real query sees them. (A padding query sees itself, so that its output is finite.)
-`last_BT`: where it is given, the last key that each query sees, in the place of `S-T+t`: rows at different positions.
+`last_BT`: where it is given, the last key that each query sees, in the place of `S-T+t`: rows at different positions,
+or with a prefix that sees all of itself.
 Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` where it is given. With a
 `window` of W a query sees the last W positions alone, its own included (Beltagy et al., arXiv 2004.05150).
 `relative`: what scores and values owe to the distance (`ops.relative`).
@@ -96,6 +97,48 @@ def attention(
     mask = None if whole or single else visible(queries, keys, q_BNTK.device, padding_B, window, last_BT)
     out_BNTK: Tensor = F.scaled_dot_product_attention(
         q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, is_causal=whole and queries > 1, scale=scale, enable_gqa=grouped
+    )
+    return out_BNTK
+
+
+def full_attention_reference(
+    q_BNTK: Tensor,
+    k_BMSK: Tensor,
+    v_BMSK: Tensor,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    bias_NTS: Tensor | None = None,
+) -> Tensor:
+    """Every query sees every key, or where `mask`, bool `[B, 1, T or 1, S]`, says so; with every score in memory.
+
+    bias_NTS: is added to scores, `[N, T, S]`, or `[B, N, T, S]` where rows differ.
+    """
+    groups = q_BNTK.shape[1] // k_BMSK.shape[1]
+    k_BNSK, v_BNSK = (x_BMSK.repeat_interleave(groups, dim=1) for x_BMSK in (k_BMSK, v_BMSK))
+    scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
+    scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * scale
+    if bias_NTS is not None:
+        scores_BNTS = scores_BNTS + bias_NTS.to(scores_BNTS.dtype)
+    if mask is not None:
+        scores_BNTS = scores_BNTS.masked_fill(~mask, float("-inf"))
+    weights_BNTS: Tensor = scores_BNTS.softmax(dim=-1)
+    return weights_BNTS @ v_BNSK
+
+
+def full_attention(
+    q_BNTK: Tensor,
+    k_BMSK: Tensor,
+    v_BMSK: Tensor,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    bias_NTS: Tensor | None = None,
+) -> Tensor:
+    """The same, by PyTorch's fused kernel, which takes no bias that learns: `[B, N, T, K]`."""
+    if bias_NTS is not None:
+        return full_attention_reference(q_BNTK, k_BMSK, v_BMSK, mask, scale, bias_NTS)
+    grouped = q_BNTK.shape[1] != k_BMSK.shape[1]
+    out_BNTK: Tensor = F.scaled_dot_product_attention(
+        q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, scale=scale, enable_gqa=grouped
     )
     return out_BNTK
 

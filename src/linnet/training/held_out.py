@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from torch import Tensor
 
 from linnet.data.loader import validation_windows
+from linnet.data.pairs import Pairs, validation_pairs
 from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
 from linnet.evaluation.frozen import calibration_tokens
@@ -22,6 +23,7 @@ class HeldOut:
         assert spec.context_length is not None, "an unresolved run"
         self._spec, self._end_id, self._token_bytes_V = spec, data.tokenizer.end_id, token_bytes_V
         self._tokens = data.split("validation")
+        self._pairs = Pairs(self._tokens, self._end_id) if data.holds_pairs else None
         self._windows = document_windows(self._tokens, self._end_id, spec.context_length)
         self._calibration_1T = calibration_tokens(data, spec.evaluate.operator_from, spec.context_length)
 
@@ -30,5 +32,9 @@ class HeldOut:
     ) -> Evaluation:
         """In the precision of the weights. `part` hands out the batches that this process measures."""
         spec = self._spec
-        batches = validation_windows(self._tokens, self._windows, self._end_id, spec.batch_size, spec.evaluate.tokens)
+        amount = spec.batch_size, spec.evaluate.tokens
+        if self._pairs is not None:
+            batches = validation_pairs(self._pairs, *amount)
+        else:
+            batches = validation_windows(self._tokens, self._windows, self._end_id, *amount)
         return evaluate(decoder, part(batches), self._token_bytes_V, self._calibration_1T, total=processes.total)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from linnet.core.errors import is_about_memory
+from linnet.data.pairs import PairBatches
 from linnet.data.shards import TokenData
 from linnet.evaluation.likelihood import Evaluation
 from linnet.model.cost import model_cost
@@ -97,7 +98,7 @@ class Trainer:
         self.averaging = Averaging(spec.averaging, self.decoder)
         self.take_step = Stepper(self.parallel, minimised, self.optimiser, spec.clip, dtype, token_bytes_V, self._judge)
         self.cost = model_cost(run.model)
-        flops_per_token = 3 * self.cost.flops_per_token(self.context_length, with_head=True)
+        flops_per_token = 3 * self._flops_per_token(self.context_length)
         own_peak = peak_flops_per_s(self.device, dtype) / flops_per_token
         self.peak_tokens_per_s = processes.sum_of(own_peak)
         self.shares = Shares(processes, self.device, own_peak)
@@ -298,11 +299,23 @@ class Trainer:
 
     def work_of_token(self, first: int, last: int) -> float:
         """FLOPs of a token of the steps after `first`, to `last`, over those of one of the longest windows."""
+        return self.growth.mean(self._flops_per_token, first, last) / self._flops_per_token(self.context_length)
 
-        def flops(length: int) -> float:
+    def tokens_ahead(self) -> int:
+        """Tokens that the steps to come predict; of pairs about so many."""
+        if isinstance(self.batches, PairBatches):
+            of_step = self.spec.accumulate * self.spec.batch_size * self.batches.mean_lengths[1]
+            return round((self.steps - self.standing.step) * of_step)
+        return self.growth.tokens(self.standing.step, self.steps)
+
+    def _flops_per_token(self, length: int) -> float:
+        """FLOPs of a forward pass for each token that is predicted, in windows of a length; of pairs, of a mean one."""
+        if not isinstance(self.batches, PairBatches):
             return self.cost.flops_per_token(length, with_head=True)
-
-        return self.growth.mean(flops, first, last) / flops(self.context_length)
+        inputs, targets = (max(1, round(mean)) for mean in self.batches.mean_lengths)
+        if self.decoder.encoder is not None:
+            return self.cost.flops(targets, with_head=True, inputs=inputs) / targets
+        return self.cost.flops(inputs + targets, with_head=True) / targets
 
     def _broken_down_after(self, what: str) -> BrokenDownError:
         """The update of this step made something that is not finite."""

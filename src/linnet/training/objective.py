@@ -15,6 +15,7 @@ from linnet.core.errors import UserError
 from linnet.layers.registry import kinds_with_operators
 from linnet.layers.view import AddedLoss, Record
 from linnet.model.decoder import Decoder
+from linnet.model.pairs import loss_of_rows
 from linnet.ops.cross_entropy import IGNORED
 from linnet.training.spec import TrainingSpec
 
@@ -46,7 +47,7 @@ def next_token_loss(
     end_id: int | None = None,
     z_loss: float = 0.0,
 ) -> Loss:
-    """The cross-entropy of each target given the tokens before it, in nats, and the losses of sublayers.
+    """The cross-entropy of each target given what is before it in its row, in nats, and the losses of sublayers.
 
     Never holds all logits at once. Each added loss counts once for each target, as the cross-entropy does. end_id: the
     token that begins a document, which then does not see what is before it; None: all is one text. z_loss: the
@@ -54,8 +55,8 @@ def next_token_loss(
     """
     record = Record(wanted=penalties, training=True)
     documents = None if end_id is None else documents_of(inputs_BT, end_id)
-    loss = decoder(inputs_BT, targets=targets_BT, documents=documents, record=record, z_loss=z_loss)
-    nats, of_head = loss.nats.detach(), {"z_loss": loss.squared_log_z} if z_loss else {}
+    loss = loss_of_rows(decoder, inputs_BT, targets_BT, documents=documents, record=record, z_loss=z_loss)
+    nats, of_head = loss.nats.detach(), {} if loss.squared_log_z is None else {"z_loss": loss.squared_log_z}
     if not record.losses:
         return Loss(loss.total, nats, of_head)
     count = (targets_BT != IGNORED).sum()

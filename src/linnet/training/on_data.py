@@ -9,16 +9,45 @@ from numpy.typing import NDArray
 
 from linnet.core.errors import UserError
 from linnet.data.loader import Batches
+from linnet.data.pairs import PairBatches, Pairs, check_reads
 from linnet.data.shards import TokenData
 from linnet.data.stages import BatchStage, StagedBatches
 from linnet.data.windows import document_windows
 from linnet.model.cost import model_cost
 from linnet.present import numbers
-from linnet.training.spec import RunSpec
+from linnet.training.spec import RunSpec, TrainingSpec
 
 
-def training_batches(data: TokenData, run: RunSpec) -> Batches | StagedBatches:
+def training_batches(data: TokenData, run: RunSpec) -> Batches | StagedBatches | PairBatches:
     """The batches of a resolved run."""
+    return _batches_of_pairs(data, run) if data.holds_pairs else _batches_of_text(data, run)
+
+
+def _batches_of_pairs(data: TokenData, run: RunSpec) -> PairBatches:
+    """A pair is a row, whatever its length."""
+    spec, end_id = run.training, data.tokenizer.end_id
+    assert spec.context_length is not None, "an unresolved run"
+    for split in data.manifest.splits:
+        Pairs(data.split(split), end_id).check_lengths(spec.context_length, run.model.encoder is not None)
+    return PairBatches(Pairs(data.split("train"), end_id), spec.batch_size, spec.seed)
+
+
+def check_training_of_pairs(spec: TrainingSpec) -> None:
+    """`UserError` for what training says of text, and not of pairs."""
+    plain, asked = TrainingSpec(), spec
+    for field, why in (
+        ("tokens", "pairs are of different lengths; `training.steps` says how long"),
+        ("windows", "a pair is a row, and no window of a text"),
+        ("documents", "a pair is a row of its own"),
+        ("growth", "a pair is a row of its own length"),
+        ("compile", "pairs are of other shapes in each batch"),
+    ):
+        value = getattr(asked, field)
+        if value != getattr(plain, field):
+            raise UserError(f"training.{field}: {value}: goes with text: {why}")
+
+
+def _batches_of_text(data: TokenData, run: RunSpec) -> Batches | StagedBatches:
     spec, sequence = run.training, data.split("train")
     assert spec.context_length is not None, "an unresolved run"
 
@@ -68,6 +97,9 @@ def fitted(run: RunSpec, data: TokenData) -> RunSpec:
 
     A model that begins with another's weights has a vocabulary already, in which the tokenizer has room.
     """
+    check_reads(run.model, data)
+    if data.holds_pairs:
+        check_training_of_pairs(run.training)
     wanted = data.tokenizer.vocab_size
     if run.model.vocab_size != wanted and run.start_from is None:
         run = run.model_copy(update={"model": run.model.replace(vocab_size=wanted)})

@@ -14,9 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.layers.state import State
 from linnet.layers.view import Record, View
-from linnet.model.decoder import Decoder, Layer
+from linnet.model.decoder import Decoder
+from linnet.model.stack import Layer
+from linnet.model.state import LayerStates
 from linnet.model.store import check_tensors, shapes_of
 from linnet.training.checkpoint import Checkpoint, load_newest, save_checkpoint
 from linnet.training.objective import Objective
@@ -94,7 +95,7 @@ class Parallel:
 def parallelise(decoder: Decoder, spec: TrainingSpec, precision: torch.dtype, processes: Processes) -> Parallel:
     """Do to a decoder what `training.parallel` asks for; before its optimiser is made."""
     if spec.parallel.checkpointing:
-        for layer in set(decoder.layers):
+        for layer in {layer for block in decoder.all_blocks for layer in block.typed_layers()}:
             recompute(layer)
     if processes.count == 1:
         check_shard(spec.parallel, processes)
@@ -114,9 +115,6 @@ def check_shard(spec: ParallelSpec, processes: Processes) -> None:
         raise UserError(field="training.parallel.shard", value=spec.shard, accepted=accepted)
 
 
-States = tuple[State | None, State | None]
-
-
 def recompute(layer: Layer) -> None:
     """Let a layer keep what it reads alone, and compute the rest anew in the backward pass.
 
@@ -124,7 +122,7 @@ def recompute(layer: Layer) -> None:
     """
     forward = layer.forward
 
-    def run(x_BTW: Tensor, states: States, view: View, embedded_BTW: Tensor | None = None) -> Tensor:
+    def run(x_BTW: Tensor, states: LayerStates, view: View, embedded_BTW: Tensor | None = None) -> Tensor:
         if not torch.is_grad_enabled() or any(state is not None for state in states):
             return forward(x_BTW, states, view, embedded_BTW)
         before = None if view.record is None else dict(view.record.values)

@@ -101,9 +101,10 @@ def test_a_preset_has_the_predicted_state(name: str, dtype: torch.dtype):
     decoder = on_meta(spec).to(dtype).to_empty(device="cpu")
     for capacity in (1, 300):
         state = decoder.initial_state(1, capacity)
+        token_11 = torch.zeros(1, 1, dtype=torch.long)
         with torch.no_grad():
-            decoder(torch.zeros(1, 1, dtype=torch.long), state)
-        assert state.nbytes == model_cost(spec).state_bytes(capacity, dtype.itemsize)
+            decoder(token_11, state, memory=None if decoder.encoder is None else decoder.encode(token_11))
+        assert state.nbytes == model_cost(spec).state_bytes(capacity, dtype.itemsize, inputs=1)
 
 
 def mixers(draw: st.DrawFn, heads: int) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from linnet.inspection.lifetimes.steps import json_steps
 from linnet.inspection.matrices import json_ready
 from linnet.layers.contract import DecayingMixer
 from linnet.layers.view import View
-from linnet.model.decoder import Block, Decoder
+from linnet.model.decoder import Decoder
+from linnet.model.stack import Block
 from linnet.ops.decay.lifetime import half_lives, lifetimes, relevance
 
 ENTRIES_AT_ONCE = 8192

@@ -8,6 +8,7 @@ Legend: `B` batch, `T` tokens of the chunk, `S` tokens so far, `N` query heads, 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -29,7 +30,7 @@ from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.head_norm import HeadNorm, head_norm_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import NormSpec
-from linnet.ops.attention import attention, attention_reference
+from linnet.ops.attention import attention, attention_reference, full_attention, full_attention_reference, visible
 
 
 class AttentionSpec(MixerSpec):
@@ -85,6 +86,7 @@ class AttentionSpec(MixerSpec):
             cls(heads=4, kv_heads=2, positions=T5Spec(buckets=5, furthest=9)),
             cls(heads=2, kv_heads=1, head_dim=12, positions=ShawSpec(clip=5)),
             cls(heads=4, kv_heads=2, window=4, positions=ShawSpec(clip=6)),
+            cls(heads=2, scale=1.0, positions=T5Spec(buckets=8, furthest=9, both_ways=True)),
         ]
 
     def check(self, width: int) -> None:
@@ -116,6 +118,11 @@ class AttentionSpec(MixerSpec):
         return Cost(kept_by_shape=(lambda *shape: costs[0].kept(*shape) - costs[1].kept(*shape),))
 
     @property
+    def sees_prefix(self) -> bool:
+        """But over a window, or with positions that know the past alone."""
+        return self.window is None and (self.positions is None or self.positions.sees_ahead)
+
+    @property
     def out_has_bias(self) -> bool:
         """Whether the map behind the heads has a bias."""
         return self.bias if self.out_bias is None else self.out_bias
@@ -136,19 +143,25 @@ class AttentionSpec(MixerSpec):
         maps += Cost() if residual is None else residual.cost()
         kind, values = None if norm is None else norm.kind, "own" if residual is None else residual.read
         by_distance = self.positions is not None
-        maps += Cost() if self.positions is None else self.positions.cost(heads, head_dim, self.window)
+        if self.positions is not None:
+            by_distance_cost = self.positions.cost(heads, head_dim, self.window)
+            # Of a whole row no table by distance is made: scores have the biases of their pairs.
+            maps += replace(by_distance_cost, kept_by_shape=()) if place.whole else by_distance_cost
         shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, kind, values, by_distance)
-        return maps + (shape.cost() if self.window is None else shape.windowed_cost(self.window))
+        return maps + (shape.cost(place.whole) if self.window is None else shape.windowed_cost(self.window))
 
 
 class Attention(Mixer):
     """Causal self-attention with one fused projection for queries, keys and values."""
 
-    references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"attend": attention_reference}
+    references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {
+        "attend": attention_reference,
+        "attend_all": full_attention_reference,
+    }
 
     def __init__(self, spec: AttentionSpec, d_model: int) -> None:
         super().__init__()
-        self.traits = Traits(constant_state=spec.window is not None, window=spec.window)
+        self.traits = Traits(prefix=spec.sees_prefix, constant_state=spec.window is not None, window=spec.window)
         self.heads, self.kv_heads, self.head_dim = spec.widths(d_model)
         self.rotary, self.scale, self.window = spec.rotary, spec.scale, spec.window
         widths = [n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)]
@@ -158,7 +171,7 @@ class Attention(Mixer):
         residual = spec.value_residual
         self.value_residual = None if residual is None else ValueResidual(residual)
         self.positions = None if spec.positions is None else spec.positions.build(self.heads, self.head_dim)
-        self.attend = attention
+        self.attend, self.attend_all = attention, full_attention
         self.out = Linear(self.heads * self.head_dim, d_model, bias=spec.out_has_bias)
 
     def initial_state(
@@ -186,10 +199,28 @@ class Attention(Mixer):
         )
         if self.value_residual is not None:
             v_BMTK = self.value_residual(v_BMTK.transpose(1, 2), view).transpose(1, 2)
-        seen = seen_keys(k_BMTK, v_BMTK, state, view, ordered=self.positions is not None)
-        out_BNTK = self._read(q_BNTK, seen)
+        if state is None and view.whole(x_BTD.shape[1]):
+            real_BT = view.real(x_BTD.shape[1], x_BTD.device)
+            mask = None if real_BT is None else real_BT[:, None, None]
+            out_BNTK = self.attend_all(q_BNTK, k_BMTK, v_BMTK, mask, self.scale, self._bias(q_BNTK, k_BMTK, None, view))
+        else:
+            seen = seen_keys(k_BMTK, v_BMTK, state, view, ordered=self.positions is not None)
+            if view.prefixes is not None and self.positions is not None:
+                mask = visible(q_BNTK.shape[2], seen.keys.shape[2], x_BTD.device, seen.first_B, None, seen.last_BT)
+                bias_NTS = self._bias(q_BNTK, seen.keys, state, view)
+                out_BNTK = self.attend_all(q_BNTK, seen.keys, seen.values, mask, self.scale, bias_NTS)
+            else:
+                out_BNTK = self._read(q_BNTK, seen)
         out_BTD: Tensor = self.out(out_BNTK.transpose(1, 2).flatten(2))
         return out_BTD
+
+    def _bias(self, q_BNTK: Tensor, k_BMSK: Tensor, state: State | None, view: View) -> Tensor | None:
+        """What positions add to the scores of pairs that may see ahead, `[N, T, S]` or `[B, N, T, S]`."""
+        if self.positions is None:
+            return None
+        queries, device = q_BNTK.shape[2], q_BNTK.device
+        standing = torch.arange(queries, device=device) if state is None else view.positions(queries, device)
+        return self.positions.pairs(torch.arange(k_BMSK.shape[2], device=device) - standing[..., None])
 
     def _read(self, q_BNTK: Tensor, seen: Seen) -> Tensor:
         if self.positions is None:

@@ -55,7 +55,7 @@ class Sharded(Parallel):
             sublayer.total = processes.total
         _same_everywhere(decoder)
         if spec.compile:
-            for layer in set(decoder.layers):
+            for layer in {layer for block in decoder.all_blocks for layer in block.typed_layers()}:
                 layer.forward = torch.compile(layer.forward)  # type: ignore[method-assign]
         shape = (processes.count // self.shard, self.shard)
         self.mesh = init_device_mesh(decoder.device.type, shape, mesh_dim_names=("copies", "shards"))
@@ -90,7 +90,7 @@ class Sharded(Parallel):
             module.set_custom_reduce_scatter(ReduceScatter(self.processes))  # type: ignore[arg-type]
 
     def _units(self) -> Iterator[nn.Module]:
-        for block in self.decoder.blocks_in_order():
+        for block in self.decoder.all_blocks:
             yield from [block] if block.repeat > len(block.layers) else list(block.layers)
 
     def _sharded_modules(self) -> Iterator[FSDPModule]:

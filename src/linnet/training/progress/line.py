@@ -52,8 +52,6 @@ def progress_of(trainer: "Trainer") -> Progress:
         lr=meter.lr,
         gradient_norm=meter.gradient_norm,
         tokens_per_s=meter.tokens_per_s,
-        eta_s=trainer.pace.remaining_s(
-            trainer.steps - standing.step, trainer.growth.tokens(standing.step, trainer.steps)
-        ),
+        eta_s=trainer.pace.remaining_s(trainer.steps - standing.step, trainer.tokens_ahead()),
         validation=standing.validation,
     )

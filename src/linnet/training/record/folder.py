@@ -1,7 +1,8 @@
 """The run folder: what a run leaves behind, and what makes it go on.
 
 `config.yaml` (resolved), `files.json` (hashes of the files that the model began with, where there are any),
-`prolonged.json` (where it was given more steps), `precision.json` (where that was measured),
+`prolonged.json` (where it was given more steps), `precision.json` (where that was measured), `pairs/` (a data folder,
+where it was given a file of pairs),
 `metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model folder with the weights of the last step.
 """
 
@@ -53,6 +54,9 @@ CONFIG, FILES, METRICS, CURVES, CHECKPOINTS, LOCK = (
 )  # fmt: skip
 
 PRECISION = "precision.json"
+
+PAIRS = "pairs"
+"""The data folder of a run that was given a file of pairs."""
 
 STEPS = "training.steps"
 
@@ -338,7 +342,7 @@ def _not_through_links(path: str, flags: int) -> int:
 
 def _is_own(path: Path) -> bool:
     """Whether linnet made it before a run has its configuration."""
-    return path.name == LOCK or is_left(path)
+    return path.name in (LOCK, PAIRS) or is_left(path)
 
 
 def _check_same(old: dict[str, Any], new: dict[str, Any], path: Path) -> None:

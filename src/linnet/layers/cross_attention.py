@@ -1,0 +1,175 @@
+"""Cross-attention: every token of the decoder sees all that the encoder made of the input (Vaswani et al., 2017).
+
+Queries come from the decoder, keys and values from the encoder's memory (`View.memory`). A stream keeps these: they are
+made once, at its first chunk, and no token adds to them.
+
+Legend: `B` batch, `T` tokens of the chunk, `S` tokens of the longest input, `N` query heads, `M` key-value heads, `K`
+head width, `D` width of the decoder's layer, `E` width of the memory, `F` keys and values of a token.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from linnet.core.spec import Extent
+from linnet.layers.contract import Place, Sublayer, SublayerSpec, Traits
+from linnet.layers.retention import FULL, Retention
+from linnet.layers.rotary import check_heads
+from linnet.layers.state import State
+from linnet.layers.view import View
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.linear import FusedLinear, Linear
+from linnet.ops.attention import full_attention, full_attention_reference
+
+
+class CrossAttentionSpec(SublayerSpec):
+    """`heads` query heads share `kv_heads` key-value heads (default: one each).
+
+    bias: of all maps. scale: what scores are multiplied by (null: one over the root of the head width).
+    """
+
+    kind: Literal["cross_attention"] = "cross_attention"
+    heads: Extent
+    kv_heads: Extent | None = None
+    head_dim: Extent | None = None
+    bias: bool = False
+    scale: PositiveFloat | None = None
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """Multi-head; grouped-query, with biases, a head width and a scale."""
+        return [cls(heads=4), cls(heads=4, kv_heads=2, head_dim=6, bias=True, scale=1.0)]
+
+    def check(self, width: int) -> None:
+        """Heads must divide the width, key-value heads must divide the heads."""
+        check_heads(self.heads, self.head_dim, width, None)
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads: {self.kv_heads}: must divide heads, which is {self.heads}")
+
+    def widths(self, width: int) -> tuple[int, int, int]:
+        """Query heads, key-value heads, head width."""
+        return self.heads, self.kv_heads or self.heads, self.head_dim or width // self.heads
+
+    def build(self, place: Place) -> "CrossAttention":
+        """Build the module."""
+        return CrossAttention(self, place)
+
+    def cost(self, place: Place) -> Cost:
+        """All parameters, and of the tokens of the decoder: queries, the map behind the heads. Kept: what is read,
+        queries, the result and a number for each query. What the tokens of the input cost: `memory_cost`.
+        """
+        heads, _, head_dim = self.widths(place.width)
+        inner = heads * head_dim
+        maps = linear_cost(place.width, inner, self.bias) + linear_cost(inner, place.width, self.bias)
+        of_memory = replace(self._memory_maps(place), flops_per_token=0)
+        return maps + of_memory + Cost(kept_per_token=place.width + 2 * inner + heads)
+
+    def memory_cost(self, place: Place) -> Cost:
+        """Of the tokens of the input: their keys and values, which are the state, and a byte that says they are real.
+
+        The memory itself is kept once for all layers, and is no part of it.
+        """
+        _, kv_heads, head_dim = self.widths(place.width)
+        inner = kv_heads * head_dim
+        maps = replace(self._memory_maps(place), parameters=0, matrices=())
+        return maps + Cost(state_elements_per_token=2 * inner, state_bytes_per_token=1, kept_per_token=2 * inner)
+
+    def _memory_maps(self, place: Place) -> Cost:
+        _, kv_heads, head_dim = self.widths(place.width)
+        return linear_cost(place.memory_width, kv_heads * head_dim, self.bias).repeated(2)
+
+    def flops_per_pair(self, place: Place) -> int:
+        """FLOPs of a token of the decoder with one of the input: score and weighted sum."""
+        heads, _, head_dim = self.widths(place.width)
+        return 4 * heads * head_dim
+
+
+@dataclass
+class MemoryState(State):
+    """Keys and values of the input, `[B, S, M, K]` each, and which places are no padding, bool `[B, S]`.
+
+    Without a token of input before the first chunk. It stays when the stream forgets its own tokens.
+    """
+
+    any_length: ClassVar[frozenset[str]] = frozenset({"keys", "values", "real"})
+
+    keys: Tensor
+    values: Tensor
+    real: Tensor
+
+    def join(self, others: Sequence[Self]) -> Self:
+        """See `State`; padding behind the shorter inputs."""
+        together = [self, *others]
+        longest = max(state.real.shape[1] for state in together)
+        joined = {
+            name: torch.cat([_lengthened(state.tensors()[name], longest) for state in together])
+            for name in self.tensors()
+        }
+        return replace(self, **joined)
+
+    def forget(self) -> Self:
+        """A copy: the input is not of the stream's own past."""
+        return self.fork()
+
+    def crop(self, length: int) -> None:
+        """Nothing to do: the input is not of the stream's own past."""
+
+
+def _lengthened(x_BS: Tensor, length: int) -> Tensor:
+    """With zeros behind, `[B, length, ...]`."""
+    return F.pad(x_BS, (0, 0) * (x_BS.dim() - 2) + (0, length - x_BS.shape[1]))
+
+
+class CrossAttention(Sublayer):
+    """Attention over an encoder's memory; keys and values in one projection."""
+
+    traits = Traits(constant_state=True, window=1)
+    references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"attend": full_attention_reference}
+
+    def __init__(self, spec: CrossAttentionSpec, place: Place) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = spec.widths(place.width)
+        self.scale = spec.scale
+        self.query = Linear(place.width, self.heads * self.head_dim, bias=spec.bias)
+        self.key_value = FusedLinear(place.memory_width, [self.kv_heads * self.head_dim] * 2, spec.bias)
+        self.attend = full_attention
+        self.out = Linear(self.heads * self.head_dim, place.width, bias=spec.bias)
+
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+    ) -> MemoryState:
+        """Nothing yet: the first chunk brings the memory, whatever its length."""
+        empty_B0MK = torch.zeros(batch, 0, self.kv_heads, self.head_dim, device=device, dtype=dtype)
+        return MemoryState(empty_B0MK, empty_B0MK.clone(), torch.zeros(batch, 0, device=device, dtype=torch.bool))
+
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """Anything: where a token stands says nothing about what it sees."""
+        return True
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`. A memory in the view is read, and kept by the state; else the state's is."""
+        k_BSMK, v_BSMK, real_BS = self._memory(state, view)
+        q_BTNK = self.query(x_BTD).view(*x_BTD.shape[:2], self.heads, self.head_dim)
+        mask = None if real_BS is None else real_BS[:, None, None]
+        out_BNTK = self.attend(q_BTNK.transpose(1, 2), k_BSMK.transpose(1, 2), v_BSMK.transpose(1, 2), mask, self.scale)
+        out_BTD: Tensor = self.out(out_BNTK.transpose(1, 2).flatten(2))
+        return out_BTD
+
+    def _memory(self, state: State | None, view: View) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Keys and values, `[B, S, M, K]` each, and which are real, `[B, S]` or None for all."""
+        assert state is None or isinstance(state, MemoryState)
+        if view.memory is None:
+            assert state is not None and state.real.shape[1], "no memory, and none was read before"
+            return state.keys, state.values, state.real
+        hidden_BSE, real_BS = view.memory.hidden_BSE, view.memory.real_BS
+        joint_BSF = self.key_value(hidden_BSE)
+        k_BSMK, v_BSMK = joint_BSF.view(*hidden_BSE.shape[:2], 2, self.kv_heads, self.head_dim).unbind(2)
+        if state is not None:
+            state.keys, state.values = k_BSMK.to(state.keys.dtype), v_BSMK.to(state.values.dtype)
+            state.real = torch.ones_like(joint_BSF[..., 0], dtype=torch.bool) if real_BS is None else real_BS
+        return k_BSMK, v_BSMK, real_BS

@@ -1,0 +1,77 @@
+"""How a model reads pairs of an input and a target, and the loss of the targets.
+
+A row of pairs is what `data.pairs` makes: an end token, the input, an end token, the target, and an end token that is
+predicted last; targets within the input are ignored. A causal decoder reads it as it stands. With `prefix` the tokens
+up to the second end see all of one another; an encoder reads these, and the decoder begins at that end.
+
+Legend: `B` batch, `T` tokens of the longest row, `S` of the longest input, `U` of the longest target.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnet.layers.view import Counts, Record
+from linnet.model.decoder import Decoder
+from linnet.model.encoder_decoder import Inputs
+from linnet.model.state import DecoderState
+from linnet.ops.cross_entropy import IGNORED, TokenLoss
+
+
+def loss_of_rows(
+    decoder: Decoder,
+    tokens_BT: Tensor,
+    targets_BT: Tensor,
+    state: DecoderState | None = None,
+    *,
+    documents: Sequence[Sequence[int]] | None = None,
+    record: Record | None = None,
+    z_loss: float = 0.0,
+) -> TokenLoss:
+    """The summed loss of the targets that count; arguments as those of `Decoder.forward`.
+
+    A model that reads pairs (`ModelSpec.reads_pairs`) does so with the tokens up to the first target that counts.
+    """
+    if decoder.encoder is not None:
+        rows = split_rows(tokens_BT, targets_BT)
+        given: dict[str, Any] = {"inputs": Inputs(rows.inputs_BS, rows.padding)}
+        tokens_BT, targets_BT, documents = rows.tokens_BU, rows.targets_BU, None
+    else:
+        given = {"documents": documents}
+        if decoder.spec.prefix:
+            given["prefixes"] = (first_targets(targets_BT) + 1).tolist()
+    loss: TokenLoss = decoder(tokens_BT, state, targets=targets_BT, record=record, z_loss=z_loss, **given)
+    return loss
+
+
+def first_targets(targets_BT: Tensor) -> Tensor:
+    """The place of each row's first target that counts, int64 `[B]`; 0 where none does."""
+    return (targets_BT != IGNORED).int().argmax(dim=1)
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """Rows of pairs taken apart: inputs, padding before the shorter ones, and what the decoder reads and predicts."""
+
+    inputs_BS: Tensor
+    padding: Counts
+    tokens_BU: Tensor
+    targets_BU: Tensor
+
+
+def split_rows(tokens_BT: Tensor, targets_BT: Tensor) -> SplitRows:
+    """The input with the ends before and behind it, and the decoder's part, which begins with the end behind it."""
+    device, length = tokens_BT.device, tokens_BT.shape[1]
+    counted_BT = targets_BT != IGNORED
+    first_B = first_targets(targets_BT)
+    last_B = length - 1 - counted_BT.flip(1).int().argmax(dim=1)
+    longest, widest = int(first_B.max()) + 1, int((last_B - first_B).max()) + 1
+    padding_B = longest - 1 - first_B
+    inputs_BS = tokens_BT.gather(1, (torch.arange(longest, device=device) - padding_B[:, None]).clamp(min=0))
+    places_BU = torch.arange(widest, device=device) + first_B[:, None]
+    tokens_BU, targets_BU = (x_BT.gather(1, places_BU.clamp(max=length - 1)) for x_BT in (tokens_BT, targets_BT))
+    targets_BU = targets_BU.masked_fill(places_BU >= length, IGNORED)
+    return SplitRows(inputs_BS, tuple(padding_B.tolist()), tokens_BU, targets_BU)

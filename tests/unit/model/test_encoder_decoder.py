@@ -1,0 +1,232 @@
+"""An encoder and a decoder that reads it: who sees what, streams, and cost."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from linnet.core.errors import UserError
+from linnet.layers.view import Record
+from linnet.model.cost import model_cost
+from linnet.model.decoder import Decoder
+from linnet.model.encoder_decoder import Inputs
+from linnet.model.spec import ModelSpec
+
+VOCABULARY, WIDTH = 11, 16
+LAYER = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 24}}
+READING = {**LAYER, "cross_attention": {"heads": 2}}
+
+
+def described(**changes: object) -> ModelSpec:
+    encoder = {"blocks": [{**LAYER, "repeat": 2}], "norm": {"kind": "rms"}}
+    plain = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": 32, "encoder": encoder}
+    return ModelSpec.parse({**plain, "blocks": [{**READING, "repeat": 2}], **changes}, "test")
+
+
+def randomised(spec: ModelSpec) -> Decoder:
+    torch.manual_seed(0)
+    decoder = Decoder(spec).double()
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return decoder
+
+
+@pytest.fixture
+def decoder() -> Decoder:
+    return randomised(described())
+
+
+def tokens(rows: int, length: int) -> Tensor:
+    return torch.randint(VOCABULARY, (rows, length))
+
+
+def seen(decoder: Decoder, inputs_1S: Tensor, tokens_1T: Tensor, place: int) -> tuple[Tensor, Tensor]:
+    """Whether the logits at a place depend on each token of the input and on each of the decoder, bool each."""
+    tables = [torch.nn.functional.one_hot(ids, VOCABULARY).double().requires_grad_() for ids in (inputs_1S, tokens_1T)]
+    given, weight = iter(tables), decoder.embedding.tokens.weight
+    hook = decoder.embedding.tokens.register_forward_hook(lambda *_: next(given) @ weight)
+    out = decoder(tokens_1T, memory=decoder.encode(inputs_1S))[0, place].square().sum()
+    hook.remove()
+    inner, own = torch.autograd.grad(out, tables)
+    return inner[0].abs().sum(1) > 0, own[0].abs().sum(1) > 0
+
+
+def test_every_token_sees_the_whole_input_and_its_own_past(decoder: Decoder):
+    inner, own = seen(decoder, tokens(1, 6), tokens(1, 7), 3)
+    assert inner.all() and own.tolist() == [True] * 4 + [False] * 3
+
+
+def test_every_token_of_the_input_sees_all_of_it(decoder: Decoder):
+    x_1SD = torch.randn(1, 5, WIDTH, dtype=torch.float64, requires_grad=True)
+    hook = decoder.embedding.register_forward_hook(lambda *_: x_1SD)
+    memory = decoder.encode(tokens(1, 5))
+    hook.remove()
+    for place in (0, 4):
+        (gradient,) = torch.autograd.grad(memory.hidden_BSE[0, place].sum(), x_1SD, retain_graph=True)
+        assert (gradient[0].abs().sum(1) > 0).all()
+
+
+@torch.no_grad()
+def test_rows_of_a_padded_batch_are_what_each_is_alone(decoder: Decoder):
+    inputs_BS, tokens_BT, padding = tokens(3, 7), tokens(3, 9), [0, 2, 4]
+    out = decoder(tokens_BT, memory=decoder.encode(inputs_BS, padding))
+    for row, pad in enumerate(padding):
+        alone = decoder(tokens_BT[row : row + 1], memory=decoder.encode(inputs_BS[row : row + 1, pad:]))
+        torch.testing.assert_close(out[row : row + 1], alone)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cuts", [[4, 5, 6], [1], [8]])
+def test_a_stream_in_chunks_gives_what_one_pass_gives(decoder: Decoder, cuts: list[int]):
+    """The memory comes with the first chunk alone; what the state keeps of it goes on."""
+    tokens_BT, memory = tokens(2, 9), decoder.encode(tokens(2, 7), [0, 3])
+    state = decoder.initial_state(2, 9)
+    parts = [decoder(tokens_BT[:, : cuts[0]], state, memory=memory)]
+    parts += [decoder(tokens_BT[:, a:b], state) for a, b in zip(cuts, [*cuts[1:], 9], strict=True)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), decoder(tokens_BT, memory=memory))
+
+
+@torch.no_grad()
+def test_streams_with_inputs_of_other_lengths_join_fork_leave_and_are_saved(decoder: Decoder):
+    inputs, tokens_BT = [tokens(1, 7), tokens(1, 3)], tokens(2, 9)
+    states, expected = [], []
+    for row, (own, begun) in enumerate(zip(inputs, (3, 5), strict=True)):
+        states.append(decoder.initial_state(1, 9))
+        memory = decoder.encode(own)
+        decoder(tokens_BT[row : row + 1, :begun], states[row], memory=memory)
+        expected.append(decoder(tokens_BT[row : row + 1], memory=memory)[0, begun : begun + 2])
+    joined = states[0].join(states[1]).fork()
+    again = decoder.initial_state(2, 9).with_tensors(joined.tensors())
+    step_BT = torch.stack([tokens_BT[0, 3:5], tokens_BT[1, 5:7]])
+    for state in (joined, again):
+        torch.testing.assert_close(decoder(step_BT, state.grown(20)), torch.stack(expected))
+    left = joined.select(torch.tensor([1]))
+    torch.testing.assert_close(decoder(step_BT[1:], left)[0], expected[1])
+
+
+@torch.no_grad()
+def test_a_stream_that_begins_again_keeps_its_input(decoder: Decoder):
+    tokens_BT, memory = tokens(2, 5), decoder.encode(tokens(2, 4))
+    state = decoder.initial_state(2, 9)
+    first = decoder(tokens_BT, state, memory=memory)
+    torch.testing.assert_close(decoder(tokens_BT, state.forget()), first)
+    state.crop(0)
+    torch.testing.assert_close(decoder(tokens_BT, state), first)
+
+
+def test_what_cannot_be_read_is_said(decoder: Decoder):
+    with pytest.raises(ValueError, match="memory: missing: the model reads what its encoder makes of an input"):
+        decoder(tokens(1, 3))
+    with pytest.raises(ValueError, match="memory: missing"):
+        decoder(tokens(1, 3), decoder.initial_state(1, 4))
+    with pytest.raises(ValueError, match="inputs: a row without a token"):
+        decoder.encode(tokens(2, 3), [0, 3])
+    plain = Decoder(described(encoder=None, blocks=[LAYER]))
+    with pytest.raises(ValueError, match="memory: the model has no encoder"):
+        plain(tokens(1, 3), memory=decoder.encode(tokens(1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"encoder": None}, r"blocks\[0\].cross_attention: reads an encoder; the model has none"),
+        ({"blocks": [LAYER]}, "encoder: no block reads it; expected cross_attention in blocks"),
+        ({"encoder": {"blocks": [READING]}}, r"encoder.blocks\[0\].cross_attention: goes with blocks of the decoder"),
+        ({"encoder": {"blocks": [{"mixer": {"kind": "ted"}}]}}, r"encoder.blocks\[0\].mixer: ted: sees the past alone"),
+        ({"prefix": True}, "prefix: True: goes without an encoder"),
+        ({"blocks": [{**READING, "cross_attention": {"heads": 3}}]}, r"blocks\[0\].cross_attention.heads: 3: must"),
+        ({"blocks": [{**READING, "residual": "parallel"}]}, "residual: parallel: goes without cross_attention"),
+    ],
+)
+def test_a_description_that_cannot_be_is_refused(changes: dict[str, object], said: str):
+    with pytest.raises(UserError, match=said):
+        described(**changes)
+
+
+@st.composite
+def descriptions(draw: st.DrawFn) -> ModelSpec:
+    norm = {"kind": draw(st.sampled_from(["rms", "layer"])), "placement": draw(st.sampled_from(["pre", "post"]))}
+
+    def block(**more: object) -> dict[str, object]:
+        width, shared = draw(st.sampled_from([None, 24])), draw(st.booleans())
+        layer = {**LAYER, "mixer": {"kind": "attention", "heads": 2, "rotary": None}}  # the tables are of all layers
+        return {**layer, "norm": norm, "width": width, "share_weights": shared, "repeat": 2, **more}
+
+    cross = {"heads": 4, "kv_heads": draw(st.sampled_from([None, 2])), "head_dim": 6, "bias": draw(st.booleans())}
+    behind = draw(st.sampled_from([None, {"kind": "rms"}, {"kind": "layer"}]))
+    embedding = {"width": draw(st.sampled_from([None, 8])), "positions": draw(st.sampled_from(["none", "learned"]))}
+    return described(
+        encoder={"blocks": [block()], "norm": behind},
+        blocks=[block(cross_attention=cross), block(cross_attention=cross)],
+        embedding=embedding,
+        head={"norm": {"kind": "rms"}, "tied": draw(st.booleans())},
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(descriptions(), st.integers(1, 9), st.integers(1, 9))
+def test_any_description_predicts_parameters_flops_and_state(spec: ModelSpec, inputs: int, length: int):
+    decoder, cost = Decoder(spec), model_cost(spec)
+    assert cost.parameters == sum(p.numel() for p in decoder.parameters())
+    assert cost.encoder.parameters == sum(p.numel() for p in decoder.encoder.parameters())
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
+        decoder(tokens(1, length), memory=decoder.encode(tokens(1, inputs)))
+    assert cost.flops(length, True, inputs) == counter.get_total_flops()
+    state = decoder.initial_state(1, length)
+    with torch.no_grad():
+        decoder(tokens(1, 1), state, memory=decoder.encode(tokens(1, inputs)))
+    assert state.nbytes == cost.state_bytes(length, inputs=inputs)
+
+
+def kept_bytes(decoder: Decoder, inputs_BS: Tensor, tokens_BT: Tensor) -> int:
+    """What both passes up to the head keep, but for weights and ids."""
+    skipped = {parameter.untyped_storage().data_ptr() for parameter in decoder.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage().data_ptr()
+        if storage not in skipped and tensor.dtype != torch.long:
+            kept[storage] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        decoder.hidden(tokens_BT, memory=decoder.encode(inputs_BS))
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+@settings(max_examples=15, deadline=None)
+@given(descriptions(), st.integers(5, 9), st.integers(10, 20))
+def test_any_description_predicts_what_training_keeps(spec: ModelSpec, inputs: int, length: int):
+    rows = 3
+    predicted = model_cost(spec).training_memory(rows, length, inputs).activations
+    narrow = (spec.embedding.width or spec.d_model) if spec.head.tied else spec.d_model
+    of_head = VOCABULARY * narrow if spec.head.tied else 0
+    of_head += 0 if narrow == spec.d_model else rows * length * narrow  # what the last norm gave is kept by it
+    found = kept_bytes(Decoder(spec), tokens(rows, inputs), tokens(rows, length))
+    assert predicted - 4 * of_head == pytest.approx(found, abs=8 * spec.layers)
+
+
+def test_biases_by_distance_are_part_of_what_training_keeps():
+    def block(both_ways: bool, **more: object) -> dict[str, object]:
+        positions = {"kind": "t5", "buckets": 8, "furthest": 9, "both_ways": both_ways}
+        return {**LAYER, "mixer": {"kind": "attention", "heads": 2, "scale": 1.0, "positions": positions}, **more}
+
+    rows, inputs, length = 3, 7, 12
+    spec = described(encoder={"blocks": [block(True)], "norm": {}}, blocks=[block(False, cross_attention={"heads": 2})])
+    predicted = model_cost(spec).training_memory(rows, length, inputs).activations - 4 * VOCABULARY * WIDTH
+    predicted -= 4 * rows * length * WIDTH  # of the head, which is not part of the pass
+    found = kept_bytes(Decoder(spec), tokens(rows, inputs), tokens(rows, length))
+    assert predicted == pytest.approx(found, abs=8 * spec.layers)
+
+
+def test_losses_of_the_encoders_layers_are_those_of_the_model_and_its_values_stay_within():
+    experts = {"kind": "experts", "experts": 4, "top_k": 2, "hidden": 12}
+    values = {**LAYER["mixer"], "value_residual": {}}
+    encoder = {"blocks": [{"mixer": values, "feed_forward": experts}]}
+    decoder, record = Decoder(described(encoder=encoder)), Record(training=True)
+    decoder(tokens(2, 4), inputs=Inputs(tokens(2, 5)), record=record)
+    assert record.losses and not record.values

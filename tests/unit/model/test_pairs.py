@@ -1,0 +1,88 @@
+"""Pairs as each kind of decoder reads them: the same targets count, whatever the rows beside them."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from linnet.model.decoder import Decoder
+from linnet.model.pairs import first_targets, loss_of_rows, split_rows
+from linnet.model.spec import ModelSpec
+from linnet.ops.cross_entropy import IGNORED
+
+END = 0
+ROWS = [([3, 4, 5], [6, 7]), ([8], [9, 3, 4, 5]), ([5, 6, 7, 8, 9], [3])]
+LAYER = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 24}}
+KINDS = {
+    "causal": {"blocks": [{**LAYER, "repeat": 2}]},
+    "prefix": {"blocks": [{**LAYER, "repeat": 2}], "prefix": True},
+    "encoder-decoder": {
+        "blocks": [{**LAYER, "repeat": 2, "cross_attention": {"heads": 2}}],
+        "encoder": {"blocks": [{**LAYER, "repeat": 2}], "norm": {}},
+    },
+}
+
+
+def rows_of(pairs: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]:
+    whole = [[END, *given, END, *target, END] for given, target in pairs]
+    longest = max(map(len, whole)) - 1
+    tokens, targets = torch.full((len(pairs), longest), END), torch.full((len(pairs), longest), IGNORED)
+    for row, ((given, _), read) in enumerate(zip(pairs, whole, strict=True)):
+        tokens[row, : len(read) - 1] = torch.tensor(read[:-1])
+        targets[row, len(given) + 1 : len(read) - 1] = torch.tensor(read[len(given) + 2 :])
+    return tokens, targets
+
+
+@pytest.fixture(params=KINDS)
+def decoder(request: pytest.FixtureRequest) -> Decoder:
+    plain = {"vocab_size": 10, "d_model": 16, "context_length": 32, **KINDS[request.param]}
+    torch.manual_seed(0)
+    built = Decoder(ModelSpec.parse(plain, "test")).double()
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return built
+
+
+def test_rows_are_taken_apart_at_the_end_between_input_and_target():
+    tokens, targets = rows_of(ROWS)
+    assert first_targets(targets).tolist() == [4, 2, 6]
+    rows = split_rows(tokens, targets)
+    assert rows.padding == (2, 4, 0)
+    assert [row[pad:].tolist() for row, pad in zip(rows.inputs_BS, rows.padding, strict=True)] == [
+        [END, *given, END] for given, _ in ROWS
+    ]
+    for row, (_, target) in enumerate(ROWS):
+        assert rows.tokens_BU[row, : len(target) + 1].tolist() == [END, *target]
+        assert rows.targets_BU[row].tolist() == [*target, END] + [IGNORED] * (4 - len(target))
+
+
+@torch.no_grad()
+def test_the_loss_of_a_batch_is_that_of_its_pairs(decoder: Decoder):
+    together = loss_of_rows(decoder, *rows_of(ROWS))
+    alone = [loss_of_rows(decoder, *rows_of([pair])).nats for pair in ROWS]
+    torch.testing.assert_close(together.nats, torch.stack(alone).sum())
+
+
+@torch.no_grad()
+def test_the_loss_is_that_of_the_targets_logits(decoder: Decoder):
+    """Read as generation does: the input first, the target behind it."""
+    (given, target), end = ROWS[0], torch.tensor([[END]])
+    whole, own = torch.tensor([[END, *given, END]]), torch.tensor([[END, *target]])
+    if decoder.encoder is not None:
+        logits = decoder(own, memory=decoder.encode(whole))
+    else:
+        prefixes = [whole.shape[1]] if decoder.spec.prefix else None
+        logits = decoder(torch.cat([whole, own[:, 1:]], dim=1), prefixes=prefixes)[:, whole.shape[1] - 1 :]
+    wanted = torch.cat([own[:, 1:], end], dim=1)
+    expected = torch.nn.functional.cross_entropy(logits[0], wanted[0], reduction="sum")
+    torch.testing.assert_close(loss_of_rows(decoder, *rows_of(ROWS[:1])).nats, expected)
+
+
+def test_every_token_of_a_pair_has_a_part_in_its_loss(decoder: Decoder):
+    seen = []
+    hook = decoder.embedding.register_forward_hook(lambda _, __, out: seen.append(out.detach().requires_grad_()))
+    replaced = decoder.embedding.register_forward_hook(lambda *_: seen[-1])
+    loss_of_rows(decoder, *rows_of(ROWS[:1])).nats.backward()
+    hook.remove()
+    replaced.remove()
+    assert all((table.grad.abs().sum(-1) > 0).all() for table in seen)

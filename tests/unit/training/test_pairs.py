@@ -1,0 +1,153 @@
+"""Runs of pairs of inputs and targets, for each kind of decoder, and streams of what was trained."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import linnet
+from linnet.core.errors import UserError
+from linnet.data.shards import TokenData
+from linnet.evaluation.folder import evaluate_folder
+from linnet.inference.caches import Caches
+from linnet.inference.sampling import Sampling
+from linnet.training.asked import asked_run, prepare_asked
+from linnet.training.on_data import fitted
+from linnet.training.verification import verify_resume
+
+WORDS = ["red", "blue", "green", "cat", "dog", "sun", "moon", "tree"]
+LAYER = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 24}}
+KINDS = {
+    "causal": {"blocks": [LAYER]},
+    "prefix": {"blocks": [LAYER], "prefix": True},
+    "encoder-decoder": {
+        "blocks": [{**LAYER, "cross_attention": {"heads": 2}}],
+        "encoder": {"blocks": [LAYER], "norm": {}},
+    },
+}
+TRAINING = {
+    "steps": 15,
+    "batch_size": 4,
+    "precision": "float32",
+    "evaluate": {"every": 3},
+    "log": {"every": 1},
+    "checkpoint": {"every": 3},
+    "optimiser": {"lr": 1e-2},
+}
+
+
+def model(kind: str) -> linnet.ModelSpec:
+    plain = {"name": kind, "vocab_size": 300, "d_model": 16, "context_length": 64, "initialisation": {"std": 0.2}}
+    return linnet.ModelSpec.parse({**plain, "head": {"norm": {}}, **KINDS[kind]}, kind)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    rows = [[WORDS[(n * k) % 8] for k in (1, 3, 5)] for n in range(120)]
+    lines = ({"input": f"{n} " + " ".join(row), "target": " ".join(reversed(row))} for n, row in enumerate(rows))
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+@pytest.fixture(autouse=True)
+def _quick(quick: None) -> None:
+    """Without what takes time and changes no run."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def run(request: pytest.FixtureRequest, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / request.param
+    linnet.train(out, model=model(request.param), pairs=pairs, training=TRAINING)
+    return out
+
+
+def lines(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_learns_and_is_measured_on_targets_alone(run: Path):
+    found = lines(run)
+    assert found[-1]["bits_per_byte"] < found[0]["bits_per_byte"]
+    again = evaluate_folder(run, run / "pairs")
+    assert again.figures()["bits_per_byte"] == pytest.approx(found[-1]["validation"]["bits_per_byte"], rel=1e-5)
+    held_out = TokenData.open(run / "pairs").manifest.splits["validation"]
+    assert again.causal.bytes < held_out.bytes / 2
+
+
+def test_the_same_command_goes_on_with_the_pairs_that_it_began_with(run: Path, pairs: Path, tmp_path: Path):
+    again = linnet.train(run, model=model(run.name), pairs=pairs, training=TRAINING)
+    assert again.finished and again.summary["step"] == 15
+    longer = linnet.train(run, training={"steps": 16})
+    assert longer.summary["step"] == 16
+    other = tmp_path / "other.jsonl"
+    other.write_text(pairs.read_text() + json.dumps({"input": "a", "target": "b"}) + "\n")
+    with pytest.raises(UserError, match=r"not the file that .* was made of; choose another `out`"):
+        linnet.train(run, model=model(run.name), pairs=other, training=TRAINING)
+
+
+def test_generation_is_the_same_with_caches_without_in_a_batch_and_kept(run: Path, tmp_path: Path):
+    speaker, given = linnet.load(run), ["7 blue cat", "red"]
+    texts = speaker.generate(["", "sun"], 12, temperature=0, ignore_eos=True, input=given)
+    for text, own, prompt in zip(texts, given, ("", "sun"), strict=True):
+        for caches in (Caches(), Caches(kv=False)):
+            pieces = speaker.stream(prompt, 12, Sampling(0), caches, ignore_eos=True, input=own)
+            assert "".join(pieces) == text
+        session = linnet.Session(speaker, input=own)
+        session.feed(prompt)
+        session.save(tmp_path / "unread")
+        session = linnet.Session.load(speaker, tmp_path / "unread")
+        begun = session.generate(5, temperature=0, ignore_eos=True)
+        session.save(tmp_path / "stream")
+        session = linnet.Session.load(speaker, tmp_path / "stream")
+        assert begun + session.fork().generate(7, temperature=0, ignore_eos=True) == text
+
+
+def test_a_model_with_an_encoder_needs_an_input_and_text_is_not_for_it(run: Path, tmp_path: Path):
+    kind, text = run.name, tmp_path / "text.txt"
+    text.write_text("one two three\n" * 40)
+    linnet.prepare([str(text)], tmp_path / "data", "bytes")
+    if kind == "causal":
+        assert linnet.load(run).generate("red", 3, temperature=0) is not None
+        return
+    with pytest.raises(UserError, match=r"reads pairs of an input and a target; .* holds text"):
+        linnet.train(tmp_path / "run", model=model(kind), data=tmp_path / "data", training=TRAINING)
+    if kind == "encoder-decoder":
+        with pytest.raises(UserError, match="input: missing: the model has an encoder"):
+            linnet.load(run).generate("red", 3)
+
+
+def test_fine_tuning_takes_the_tokenizer_of_the_model_that_it_begins_with(run: Path, pairs: Path, tmp_path: Path):
+    linnet.train(tmp_path / "tuned", start_from=run, pairs=pairs, training={**TRAINING, "steps": 1})
+    names = [folder / "model" / "tokenizer.json" for folder in (run, tmp_path / "tuned")]
+    assert names[0].read_bytes() == names[1].read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
+def test_a_run_of_pairs_goes_on_bit_for_bit(kind: str, pairs: Path, tmp_path: Path):
+    asked = asked_run(tmp_path / "run", model=model(kind), pairs=pairs, training=TRAINING)
+    prepare_asked(asked, pairs)
+    assert verify_resume(asked, tmp_path / "run", 5).same
+
+
+@pytest.mark.parametrize(
+    "field", [{"tokens": 1000}, {"windows": "documents"}, {"documents": "apart"}, {"compile": True}]
+)
+def test_what_training_says_of_text_is_refused_for_pairs(field: dict, pairs: Path, tmp_path: Path):
+    training = {**TRAINING, "steps": None, **field}
+    asked = asked_run(tmp_path / "run", model=model("causal"), pairs=pairs, training=training)
+    prepare_asked(asked, pairs)
+    with pytest.raises(UserError, match=f"training.{next(iter(field))}: .*: goes with text"):
+        fitted(asked, TokenData.open(asked.data))
+
+
+def test_pairs_and_data_are_two_ways_to_say_the_same(pairs: Path, tmp_path: Path):
+    with pytest.raises(UserError, match=r"pairs: .*does not go with `data`"):
+        linnet.train(tmp_path / "run", model=model("causal"), pairs=pairs, data=tmp_path, training=TRAINING)
+
+
+def test_pairs_longer_than_the_context_are_refused_before_training(pairs: Path, tmp_path: Path):
+    short = model("causal").replace(context_length=8)
+    with pytest.raises(UserError, match=r"train: pair \d+: input and target of \d+ tokens: more than the context of 8"):
+        linnet.train(tmp_path / "run", model=short, pairs=pairs, training=TRAINING)

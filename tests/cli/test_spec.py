@@ -126,6 +126,7 @@ def test_json_has_the_figures_of_the_model(name: str, capsys: pytest.CaptureFixt
             "embedding": cost.embedding.parameters,
             "blocks": cost.blocks.parameters,
             "head": cost.head.parameters,
+            "active": cost.active_parameters,
         },
         "flops_per_token": {
             "with_head": round(cost.flops_per_token(context, with_head=True)),

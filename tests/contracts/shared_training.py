@@ -1,13 +1,14 @@
 """A few steps with every layer, in one process or in several; run as a program, it prints their losses as JSON.
 
-`python shared_training.py SHARD:PRECISION:OPTIMISER...`: so many processes share one copy of the weights.
+`python shared_training.py first|every SHARD:PRECISION:OPTIMISER...`: the first example of each kind or every one; so
+many processes share one copy of the weights.
 """
 
 import json
 import sys
 
 import torch
-from examples import ALL, WIDTH, name_of, randomised
+from examples import ALL, WIDTH, first_of_its_kind, name_of, randomised
 from torch import Tensor
 
 from linnet.layers.contract import MixerSpec, SublayerSpec
@@ -23,7 +24,7 @@ from linnet.training.spec import TrainingSpec
 from linnet.training.step import Stepper
 
 READING = CrossAttentionSpec.examples()[1]
-SHARED = [*ALL, READING]
+SHARED = {"first": [*filter(first_of_its_kind, ALL), READING], "every": [*ALL, READING]}
 STEPS, ROWS, LENGTH, VOCABULARY = 3, 4, 12, 11
 PENALTY = {"dag": {"a_lm": 0.05, "a_p": 0.05, "g": 0.05}}
 OPTIMISERS = {"adamw": {}, "muon": {"kind": "muon", "cautious_decay": True, "muon": {"every": 2}}}
@@ -75,8 +76,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     with processes() as all_of_them:
         found = {}
-        for shard, precision, kind in (argument.split(":") for argument in sys.argv[1:]):
-            for example in SHARED:
+        for shard, precision, kind in (argument.split(":") for argument in sys.argv[2:]):
+            for example in SHARED[sys.argv[1]]:
                 key = f"{name_of(example)} {shard} {precision} {kind}"
                 found[key] = losses(example, all_of_them, precision, kind, shard=int(shard))
         print(json.dumps(found))

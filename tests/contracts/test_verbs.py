@@ -40,6 +40,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("kind", MIXERS, scope="module")
 
 
+ROUNDING = 1e-5
+"""Of logits, in their standard deviations: a mixture of experts multiplies each expert's tokens together."""
+
+
 def described(mixer: MixerSpec) -> dict:
     """A model whose logits depend on what its mixers do, as those of small starting values would not."""
     number = list(MIXERS).index(mixer.kind)
@@ -219,8 +223,8 @@ def test_a_batch_of_prompts_gives_what_each_gives_alone(lively: Path):
 def test_inspect_causality_finds_what_its_traits_say(kind: str, trained: Path, data: Path, figures: Figures):
     found = figures("inspect", "causality", trained, "--data", data, "--windows", 2, "--limit-tokens", 100)
     causal = all(mixer.traits.causal for mixer in load_decoder(trained / "model").mixers)
-    assert (found["whole_sequence"]["largest"] == 0) == causal
-    assert found["frozen"]["largest"] == 0
+    assert (found["whole_sequence"]["largest"] < ROUNDING) == causal
+    assert found["frozen"]["largest"] < ROUNDING
     assert (found["leak"] is None) == causal
 
 
@@ -228,7 +232,8 @@ def test_design_finds_a_model_with_it(kind: str, tmp_path: Path, figures: Figure
     example = described(MIXERS[kind].examples()[0])
     (block,) = example.pop("blocks")
     mixer = {field: value for field, value in block["mixer"].items() if field != "heads"}
-    choices = {"width": [8, 16], "ratio": [1, 2], "head_width": 4, "mixer": mixer, "feed_forward": {"kind": "mlp"}}
+    widths = [16] if MIXERS[kind].examples()[0].leaves(16) else [8, 16]  # what layers leave has one shape
+    choices = {"width": widths, "ratio": [1, 2], "head_width": 4, "mixer": mixer, "feed_forward": {"kind": "mlp"}}
     space = tmp_path / "space.yaml"
     space.write_text(yaml.safe_dump({"name": "space", "model": example, "blocks": 2, "block": choices}))
     quick = ("search.population=8", "search.parents=4", "search.iterations=3")

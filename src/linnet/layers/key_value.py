@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from linnet.layers.contract import RowStep
 from linnet.layers.rotary import RotarySpec, turn_of
-from linnet.layers.state import State, write_rows
+from linnet.layers.state import State, write_chunk
 from linnet.layers.view import View
 from linnet.nn.row_maps import row_map_of
 
@@ -42,10 +42,7 @@ class KeyValueState(State):
         length = k_BMTK.shape[2]
         end = view.end(length)
         for kept, new in ((self.keys, k_BMTK), (self.values, v_BMTK)):
-            if view.uniform:
-                kept[:, :, view.start : end] = new
-            else:
-                write_rows(kept.transpose(1, 2), new.transpose(1, 2), view)
+            write_chunk(kept.transpose(1, 2), new.transpose(1, 2), view)
         last_BT = view.last_in_prefix(length, k_BMTK.device)
         if last_BT is not None:
             last_BT = (last_BT + view.offsets_B(k_BMTK.device)[:, None]).clamp(min=0)

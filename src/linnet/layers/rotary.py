@@ -53,12 +53,15 @@ class RotarySpec(Spec):
         """Queries and keys, rotated by the positions of their tokens, and values, from one joint projection."""
         return rotate_heads(joint_BTNK, heads, self._table(joint_BTNK, view), self.pairing)
 
-    def turned_alone(self, x_BTNK: Tensor, view: View) -> Tensor:
-        """Heads `[B, T, N, K]`, all of them queries or keys, rotated by the positions of their tokens."""
-        return rotate(x_BTNK, self._table(x_BTNK, view), self.pairing)
+    def turned_alone(self, x_BTNK: Tensor, view: View, width: int | None = None) -> Tensor:
+        """Heads `[B, T, N, K]`, all of them queries or keys, rotated by the positions of their tokens.
 
-    def _table(self, x_BTNK: Tensor, view: View) -> tuple[Tensor, Tensor]:
-        length, width, device = x_BTNK.shape[1], self.width(x_BTNK.shape[-1]), x_BTNK.device
+        width: of what is turned of each head, from the first element on; None: as `fraction` says.
+        """
+        return rotate(x_BTNK, self._table(x_BTNK, view, width), self.pairing)
+
+    def _table(self, x_BTNK: Tensor, view: View, width: int | None = None) -> tuple[Tensor, Tensor]:
+        length, width, device = x_BTNK.shape[1], width or self.width(x_BTNK.shape[-1]), x_BTNK.device
         end, scaling = view.end(length), self.law
         if view.uniform:
             return rotary_range(view.start, end, width, self.base, device, scaling)

@@ -165,6 +165,14 @@ def _padded(tensor: Tensor, room: int | None, places: int) -> Tensor:
     return F.pad(tensor, (0, 0) * behind + (0, places - tensor.shape[room]))
 
 
+def write_chunk(kept_BC: Tensor, new_BT: Tensor, view: View) -> None:
+    """Write a chunk's real tokens at their positions, `[B, C, ...]` from `[B, T, ...]`."""
+    if view.uniform:
+        kept_BC[:, view.start : view.start + new_BT.shape[1]] = new_BT
+    else:
+        write_rows(kept_BC, new_BT, view)
+
+
 def write_rows(kept_BC: Tensor, new_BT: Tensor, view: View) -> None:
     """Write each row's real tokens at its own position, `[B, C, ...]` from `[B, T, ...]`."""
     batch, length = new_BT.shape[:2]

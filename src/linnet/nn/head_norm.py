@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.nn.cost import Cost
-from linnet.nn.norms import NormSpec, RmsNorm
+from linnet.nn.norms import NormSpec, RmsNorm, normed
 
 
 class HeadNorm(nn.Module):
@@ -26,7 +26,7 @@ class HeadNorm(nn.Module):
 
     def forward(self, q_BTNK: Tensor, k_BTMK: Tensor) -> tuple[Tensor, Tensor]:
         """The same shapes, in the precision that they had."""
-        return _normed(self.query, q_BTNK), _normed(self.key, k_BTMK)
+        return normed(self.query, q_BTNK), normed(self.key, k_BTMK)
 
     def row(self, heads: int, kv_heads: int) -> Callable[[Tensor], Tensor]:
         """Of the heads of one token, `[J, K]`, queries first, in as few operations as can be; without gradients."""
@@ -46,9 +46,3 @@ class HeadNorm(nn.Module):
 def head_norm_cost(spec: NormSpec, head_dim: int) -> Cost:
     """The parameters of both; what they keep depends on what reads them."""
     return Cost(parameters=2 * spec.cost(head_dim).parameters)
-
-
-def _normed(norm: RmsNorm | nn.LayerNorm, x: Tensor) -> Tensor:
-    """In the precision of the gain: under autocast products are in another."""
-    out: Tensor = norm(x.to(norm.weight.dtype))
-    return out.to(x.dtype)

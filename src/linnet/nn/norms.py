@@ -53,6 +53,12 @@ class RmsNorm(nn.Module):
         return rms_norm(x, self.weight, self.eps)
 
 
+def normed(norm: RmsNorm | nn.LayerNorm, x: Tensor) -> Tensor:
+    """`norm(x)` in the precision that x had, computed in that of the gain: under autocast they differ."""
+    out: Tensor = norm(x.to(norm.weight.dtype))
+    return out.to(x.dtype)
+
+
 class GroupedRmsNorm(nn.Module):
     """Root-mean-square normalisation of each of `groups` equal parts by itself, in the precision of what it reads."""
 

@@ -1,6 +1,7 @@
 """Softmax attention over a stream, and over all of a sequence: the slow, obvious forms and the fused kernel.
 
-Legend: `B` batch, `N` query heads, `M` key-value heads (`N` a multiple of `M`), `T` queries, `S` keys, `K` head width.
+Legend: `B` batch, `N` query heads, `M` key-value heads (`N` a multiple of `M`), `T` queries, `S` keys, `K` head width;
+values, and what is read of them, may have a width of their own.
 The queries are the last `T` of the `S` positions; query `t` sees keys `0 .. S-T+t`. The first `padding_B[b]` keys of
 row `b` are padding: no real query sees them. (A padding query sees itself, so that its output is finite.)
 `last_BT`: where it is given, the last key that each query sees, in the place of `S-T+t`: rows at different positions,
@@ -94,6 +95,9 @@ def attention(
     on_cpu = q_BNTK.device.type == "cpu" and not torch.compiler.is_compiling()
     if whole and on_cpu and blocks_serve(queries, q_BNTK.dtype):
         return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale)
+    values_apart = q_BNTK.shape[3] != v_BMSK.shape[3]  # no fused kernel of a CPU has such
+    if values_apart and on_cpu and queries == keys and window is None and last_BT is None:
+        return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, None, padding_B)
     mask = None if whole or single else visible(queries, keys, q_BNTK.device, padding_B, window, last_BT)
     out_BNTK: Tensor = F.scaled_dot_product_attention(
         q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, is_causal=whole and queries > 1, scale=scale, enable_gqa=grouped

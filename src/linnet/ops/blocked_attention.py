@@ -4,8 +4,9 @@ PyTorch's own kernel for CPUs reaches a third of what products reach there, in b
 meets all keys that it can see in one product; its weights are made again in the backward pass (Dao et al.,
 arXiv 2205.14135, does so too), so that memory is that of queries, keys and values.
 
-Legend: `B` batch, `N` query heads, `M` key-value heads, `G` query heads for each of these, `T` tokens, `K` head
-width, `X` pairs of row and key-value head, `x` some of them, `q` queries of a block times `G`, `s` keys that it sees.
+Legend: `B` batch, `N` query heads, `M` key-value heads, `G` query heads for each of these, `T` tokens, `K` head width,
+which for values and what is read may be another, `X` pairs of row and key-value head, `x` some of them, `q` queries of
+a block times `G`, `s` keys that it sees.
 """
 
 from collections.abc import Iterator, Sequence
@@ -112,8 +113,10 @@ class _BlockedAttention(torch.autograd.Function):
         ctx.save_for_backward(q_BNTK, k_BMTK, v_BMTK, padding_B, *tables)
         ctx.scale, ctx.window = scale, window
         work = _Work(q_BNTK, k_BMTK, v_BMTK, scale, window, padding_B, Relative(*tables))
-        out_BTNK = torch.empty_like(q_BNTK.transpose(1, 2), memory_format=torch.contiguous_format)
-        out_XGTK = torch.empty_like(work.q_XGTK)
+        width = v_BMTK.shape[3]
+        batch, heads, tokens, _ = q_BNTK.shape
+        out_BTNK = q_BNTK.new_empty(batch, tokens, heads, width)
+        out_XGTK = q_BNTK.new_empty(*work.q_XGTK.shape[:3], width)
         for block in work.blocks():
             weights_xqs = work.weights(block)
             mixed_xqK = torch.bmm(weights_xqs, work.v_XTK[block.pairs, block.seen])
@@ -132,7 +135,7 @@ class _BlockedAttention(torch.autograd.Function):
             q_BNTK, k_BMTK, v_BMTK, ctx.scale, ctx.window, padding_B, Relative(*tables), ctx.needs_input_grad[6:]
         )
         q_XGTK, k_XTK, v_XTK, near = work.q_XGTK, work.k_XTK, work.v_XTK, work.near
-        of_out_XGTK = upstream.reshape(q_BNTK.shape).flatten(0, 1).view(q_XGTK.shape)
+        of_out_XGTK = upstream.flatten(0, 1).reshape(*q_XGTK.shape[:3], -1)
         of_q_XGTK = torch.empty_like(q_XGTK)
         wide = torch.promote_types(q_XGTK.dtype, torch.float32)  # sums over blocks, so not in half precision
         of_k_XTK, of_v_XTK = torch.zeros_like(k_XTK, dtype=wide), torch.zeros_like(v_XTK, dtype=wide)

@@ -16,9 +16,11 @@ from linnet.ops.blocked_attention import blocked_attention, blocks_serve
     heads=st.sampled_from([(4, 4), (4, 2), (3, 1)]),
     scale=st.sampled_from([None, 0.3]),
     of_a_block=st.sampled_from([(3, 1), (4, 60), (16, 1 << 19)]),
+    value=st.sampled_from([4, 3, 7]),
 )
-def test_blocks_equal_the_definition_with_all_gradients(batch, tokens, heads, scale, of_a_block):
-    q, k, v = (double(batch, count, tokens, 4) for count in (heads[0], heads[1], heads[1]))
+def test_blocks_equal_the_definition_with_all_gradients(batch, tokens, heads, scale, of_a_block, value):
+    q, k = (double(batch, count, tokens, 4) for count in heads)
+    v = double(batch, heads[1], tokens, value)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "OTHERWISE", of_a_block[0])
         patch.setattr(blocks, "SCORES_OF_A_BLOCK", of_a_block[1])
@@ -37,6 +39,14 @@ def test_attention_takes_blocks_where_they_serve(tokens, monkeypatch):
     assert bool(taken) == blocks_serve(tokens, q.dtype) == (tokens >= 64)
     with_padding = attention(q, k, v, torch.tensor([0, 3]))
     assert len(taken) == (tokens >= 64) and with_padding.isfinite().all()
+
+
+@given(tokens=st.integers(1, 70), past=st.integers(0, 3), padded=st.booleans())
+def test_values_of_a_width_of_their_own(tokens, past, padded):
+    q, k, v = double(2, 4, tokens, 5), double(2, 2, past + tokens, 5), double(2, 2, past + tokens, 3)
+    padding_B = torch.tensor([0, min(past + 1, tokens - 1)]) if padded else None
+    fast, slow = attention(q, k, v, padding_B), attention_reference(q, k, v, padding_B)
+    assert_same_with_gradients(fast, slow, (q, k, v))
 
 
 def test_views_of_a_joint_projection_and_an_upstream_that_is_not_contiguous():

@@ -1,0 +1,247 @@
+"""Multi-head latent attention: keys and values of all heads are made of one small vector for each token.
+
+DeepSeek-V2 (arXiv 2405.04434, 2.1), DeepSeek-V3 (arXiv 2412.19437, 2.1.1). Positions are in a rotary key that all heads
+share, beside the keys that are made of the latent.
+
+Legend: `B` batch, `T` tokens of the chunk, `S` tokens so far, `D` model width, `N` heads, `P` width of the rotary part
+of queries and keys, `C` of the rest, `K = P + C`, `V` of a value, `Q` of the queries' latent, `R` of keys' and values',
+`E = P + R`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import ClassVar, Literal, Self
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from linnet.core.spec import Extent
+from linnet.layers.contract import Mixer, MixerSpec, Place, RowStep, Traits
+from linnet.layers.retention import FULL, Retention
+from linnet.layers.rotary import RotarySpec, check_heads, turn_of
+from linnet.layers.state import State, write_chunk
+from linnet.layers.view import Record, View
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.norms import RmsNorm, norm_row, normed
+from linnet.nn.row_maps import row_map_of
+from linnet.ops.attention import attention, attention_reference
+from linnet.ops.blocked_attention import blocks_serve
+from linnet.ops.latent_attention import absorbs, latent_attention, latent_attention_reference
+
+
+class LatentAttentionSpec(MixerSpec):
+    """`heads` heads, whose keys and values are made of a latent of `kv_rank` elements for each token.
+
+    head_dim: width of queries and keys without their rotary part (null: the width over `heads`). rotary_dim: width of
+    that part. value_dim: width of a value (null: `head_dim`). q_rank: width of a latent of queries (null: there is
+    none). scale: what scores are multiplied by (null: one over the root of `head_dim + rotary_dim`). eps: of the norms
+    of the latents.
+    """
+
+    kind: Literal["latent_attention"] = "latent_attention"
+    heads: Extent
+    kv_rank: Extent
+    rotary_dim: Extent
+    head_dim: Extent | None = None
+    value_dim: Extent | None = None
+    q_rank: Extent | None = None
+    rotary: RotarySpec = RotarySpec()
+    scale: PositiveFloat | None = None
+    eps: PositiveFloat = 1e-6
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """As in DeepSeek-V3, with a latent of queries and adjacent pairs; without one; values as wide as keys."""
+        return [
+            cls(heads=4, kv_rank=6, rotary_dim=2, q_rank=5, rotary=RotarySpec(pairing="adjacent")),
+            cls(heads=2, kv_rank=5, rotary_dim=4, head_dim=3, value_dim=6, scale=0.7, eps=1e-4),
+            cls(heads=2, kv_rank=12, rotary_dim=4, head_dim=2, value_dim=6),
+        ]
+
+    def check(self, width: int) -> None:
+        """Heads must divide the width, unless theirs is given; the rotary part is turned as a whole."""
+        check_heads(self.heads, self.head_dim, width, None)
+        if self.rotary_dim % 2:
+            raise ValueError(f"rotary_dim: {self.rotary_dim}: must be even")
+        if self.rotary.fraction != 1:
+            raise ValueError(f"rotary.fraction: {self.rotary.fraction}: must be 1; rotary_dim says how much is turned")
+
+    def widths(self, d_model: int) -> tuple[int, int]:
+        """Of a key without its rotary part, and of a value."""
+        content = self.head_dim or d_model // self.heads
+        return content, self.value_dim or content
+
+    def build(self, place: Place) -> "LatentAttention":
+        """Build the module."""
+        return LatentAttention(self, place.width)
+
+    def cost(self, place: Place) -> Cost:
+        """Maps down and up, scores and weighted sums; the latent and the rotary key as state."""
+        width, (content, value), rank = place.width, self.widths(place.width), self.kv_rank
+        queries, entry = self.heads * (self.rotary_dim + content), self.rotary_dim + self.kv_rank
+        down = linear_cost(width, (self.q_rank or queries) + entry, False)
+        up = linear_cost(rank, self.heads * content, False) + linear_cost(rank, self.heads * value, False)
+        if self.q_rank:
+            up += linear_cost(self.q_rank, queries, False)
+        out = linear_cost(self.heads * value, width, False)
+        read = Cost(
+            parameters=rank + (self.q_rank or 0),
+            flops_per_pair=2 * (queries + self.heads * value),
+            state_elements_per_token=entry,
+            kept_per_token=width + rank + 1 + (self.q_rank + 1 if self.q_rank else 0),
+            kept_by_shape=(partial(self._kept_by_heads, content, value),),
+        )
+        return down + up + out + read
+
+    def _kept_by_heads(self, content: int, value: int, sequences: int, tokens: int) -> int:
+        """Queries, keys, values, what was read; of PyTorch's kernel a number for each query."""
+        key = self.rotary_dim + content
+        in_blocks = key != value or blocks_serve(tokens, torch.float32)
+        return sequences * tokens * self.heads * (2 * (key + value) + (not in_blocks))
+
+
+@dataclass
+class LatentState(State):
+    """The entries of the tokens, `[B, capacity, E]`: the turned rotary key, then the normalised latent."""
+
+    room: ClassVar[Mapping[str, int]] = MappingProxyType({"entries": 1})
+
+    entries: Tensor
+
+    def forget(self) -> Self:
+        """An empty copy: what lies behind a row's position is overwritten before it is read."""
+        return self.fork()
+
+    def crop(self, length: int) -> None:
+        """Nothing to do: what lies behind a row's position is overwritten before it is read."""
+
+
+class LatentAttention(Mixer):
+    """Causal self-attention whose state is a latent for each token."""
+
+    references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {
+        "attend": attention_reference,
+        "attend_past": latent_attention_reference,
+    }
+
+    def __init__(self, spec: LatentAttentionSpec, d_model: int) -> None:
+        super().__init__()
+        self.traits = Traits()
+        self.spec, (self.content, self.value) = spec, spec.widths(d_model)
+        self.width = spec.rotary_dim + self.content
+        self.scale = self.width**-0.5 if spec.scale is None else spec.scale
+        queries = spec.heads * self.width
+        self.down = FusedLinear(d_model, [spec.q_rank or queries, spec.rotary_dim, spec.kv_rank], bias=False)
+        self.query_norm = RmsNorm(spec.q_rank, spec.eps) if spec.q_rank else None
+        self.query_up = Linear(spec.q_rank, queries, bias=False) if spec.q_rank else None
+        self.latent_norm = RmsNorm(spec.kv_rank, spec.eps)
+        self.key_up = Linear(spec.kv_rank, spec.heads * self.content, bias=False)
+        self.value_up = Linear(spec.kv_rank, spec.heads * self.value, bias=False)
+        self.attend, self.attend_past = attention, latent_attention
+        self.out = Linear(spec.heads * self.value, d_model, bias=False)
+
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+    ) -> LatentState:
+        """Room for the entries of `capacity` tokens."""
+        entry = self.spec.rotary_dim + self.spec.kv_rank
+        return LatentState(torch.zeros(batch, capacity, entry, device=device, dtype=dtype))
+
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """Anything."""
+        return True
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`."""
+        query_BTQ, rotary_BTP, latent_BTR = self.down.split(self.down(x_BTD))
+        if self.query_norm is not None and self.query_up is not None:
+            query_BTQ = self.query_up(normed(self.query_norm, query_BTQ))
+        q_BTNK = torch.unflatten(query_BTQ, 2, (self.spec.heads, self.width))
+        q_BNTK = self.spec.rotary.turned_alone(q_BTNK, view, self.spec.rotary_dim).transpose(1, 2)
+        turned_BTP = self.spec.rotary.turned_alone(rotary_BTP.unsqueeze(2), view).squeeze(2)
+        latent_BTR = normed(self.latent_norm, latent_BTR)
+        if state is None:
+            out_BNTV = self._read(q_BNTK, turned_BTP, latent_BTR, view.padding_B(x_BTD.device))
+        else:
+            assert isinstance(state, LatentState)
+            write_chunk(state.entries, torch.cat([turned_BTP, latent_BTR], dim=2), view)
+            out_BNTV = self._read_with_past(q_BNTK, state.entries[:, : view.end(x_BTD.shape[1])], view)
+        out_BTD: Tensor = self.out(out_BNTV.transpose(1, 2).flatten(2))
+        return out_BTD
+
+    def _read(
+        self,
+        q_BNTK: Tensor,
+        rotary_BSP: Tensor,
+        latent_BSR: Tensor,
+        padding_B: Tensor | None = None,
+        last_BT: Tensor | None = None,
+    ) -> Tensor:
+        """What heads read, `[B, N, T, V]`, of keys and values that are made of all latents."""
+        heads = self.spec.heads
+        content_BSNC = torch.unflatten(self.key_up(latent_BSR), 2, (heads, self.content))
+        rotary_BSNP = rotary_BSP.to(content_BSNC.dtype).unsqueeze(2).expand(-1, -1, heads, -1)
+        k_BNSK = torch.cat([rotary_BSNP, content_BSNC], dim=3).transpose(1, 2)
+        v_BNSV = torch.unflatten(self.value_up(latent_BSR), 2, (heads, self.value)).transpose(1, 2)
+        return self.attend(q_BNTK, k_BNSK, v_BNSV, padding_B, self.scale, None, last_BT)
+
+    def _read_with_past(self, q_BNTK: Tensor, entries_BSE: Tensor, view: View) -> Tensor:
+        """Of the entries as they are, unless none is of the past, or so many tokens read that it is less to expand."""
+        length, rank = q_BNTK.shape[2], self.spec.kv_rank
+        last_BT = None if view.uniform else view.positions(length, q_BNTK.device)
+        if length < entries_BSE.shape[1] and absorbs(length, rank, self.content, self.value):
+            return self.attend_past(q_BNTK, entries_BSE, *self._up(), self.scale, last_BT)
+        rotary_BSP, latent_BSR = torch.split(entries_BSE, [self.spec.rotary_dim, rank], dim=2)
+        return self._read(q_BNTK, rotary_BSP, latent_BSR, None, last_BT)
+
+    def _up(self) -> tuple[Tensor, Tensor]:
+        """The maps of each head from a latent to its key `[N, C, R]` and to its value `[N, V, R]`."""
+        key, value = (torch.unflatten(up.weight, 0, (self.spec.heads, -1)) for up in (self.key_up, self.value_up))
+        return key, value
+
+    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+        """See `Sublayer`."""
+        queries, out_row = self._query_row(), row_map_of(self.out)
+        norm = norm_row(self.latent_norm)
+        if queries is None or out_row is None or norm is None or not isinstance(state, LatentState):
+            return None
+        if len(state.entries) != 1 or state.entries.dtype != torch.float32:
+            return None
+        entries_CE, heads, rotary, scale = state.entries[0], self.spec.heads, self.spec.rotary_dim, self.scale
+        turn = turn_of(self.spec.rotary, rotary, len(entries_CE))
+        up_key_NCR, up_value_NVR = self._up()
+        up_value_NRV, nothing = up_value_NVR.transpose(1, 2).contiguous(), torch.zeros((), device="cpu")
+
+        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
+            q_NK, rotary_1P, latent_1R = queries(x_1D)
+            turned_JP = turn(torch.cat([q_NK[:, :rotary], rotary_1P]), position)
+            entries_CE[position, :rotary] = turned_JP[heads]
+            entries_CE[position, rotary:] = norm(latent_1R)[0]
+            absorbed_N1R = torch.bmm(q_NK[:, None, rotary:], up_key_NCR)
+            q_NE = torch.cat([turned_JP[:heads], absorbed_N1R[:, 0]], dim=1)
+            entries_SE = entries_CE[: position + 1]
+            weights_NS = torch.addmm(nothing, q_NE, entries_SE.t(), beta=0, alpha=scale).softmax(dim=1)
+            read_NR = weights_NS @ entries_SE[:, rotary:]
+            return out_row.added(sum_1D, torch.bmm(read_NR[:, None], up_value_NRV).view(1, -1))
+
+        return step
+
+    def _query_row(self) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor]] | None:
+        """Of a row `[1, D]`: queries `[N, K]`, the rotary key and the latent, not yet turned, nor normalised."""
+        down, norm = row_map_of(self.down), norm_row(self.query_norm)
+        up = None if self.query_up is None else row_map_of(self.query_up)
+        if down is None or (self.query_up is not None and up is None):
+            return None
+        parts = list(self.down.parts)
+
+        def query_row(x_1D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            query_1Q, rotary_1P, latent_1R = torch.split(down.of(x_1D), parts, dim=1)
+            if norm is not None and up is not None:
+                query_1Q = up.of(norm(query_1Q))
+            return query_1Q.view(self.spec.heads, self.width), rotary_1P, latent_1R
+
+        return query_row

@@ -126,11 +126,13 @@ def key_value_row(
     norm: Callable[[Tensor], Tensor] | None = None,
     values: Callable[[Tensor], Tensor] | None = None,
     bias: Callable[[int], Tensor] | None = None,
+    gate: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> RowStep | None:
     """Attention for one more token of one stream.
 
     operator_NKK: stands between queries and keys where it is given. norm: of a token's queries and keys, `[N + M, K]`.
     values: makes its own values, `[M, K]`, into those that are read. bias: of a position, is added to its scores.
+    gate: makes what heads have read, `[1, N K]`, and the row into what is mapped to the output.
     None where weights are packed in another way than 8 bits, or there are several streams.
     """
     joint_row, out_row = row_map_of(joint), row_map_of(out)
@@ -160,6 +162,7 @@ def key_value_row(
         else:
             scores_MPS = torch.baddbmm(bias(position), q_MPK, keys_MKS, alpha=factor)
         read_MPK = torch.bmm(scores_MPS.softmax(dim=2), values_MCK[:, : position + 1])
-        return out_row.added(sum_1D, read_MPK.view(1, -1))
+        read_1F = read_MPK.view(1, -1)
+        return out_row.added(sum_1D, read_1F if gate is None else gate(read_1F, x_1D))
 
     return step

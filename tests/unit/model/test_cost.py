@@ -129,6 +129,7 @@ def mixers(draw: st.DrawFn, heads: int) -> dict[str, Any]:
             "rotary": rotary,
             "window": draw(st.sampled_from([None, 1, 5, 16])),
             "query_key_norm": draw(st.sampled_from([None, {"kind": "rms"}, {"kind": "layer"}])),
+            "gate": draw(st.sampled_from([None, "head", "channel"])),
         }
     if draw(st.booleans()):
         return {"kind": kind, "heads": heads, "operator": "fixed", "rotary": rotary}

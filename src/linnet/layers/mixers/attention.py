@@ -30,6 +30,7 @@ from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.head_norm import HeadNorm, head_norm_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import NormSpec
+from linnet.nn.output_gate import GateKind, OutputGate, output_gate_cost
 from linnet.ops.attention import attention, attention_reference, full_attention, full_attention_reference, visible
 
 
@@ -42,6 +43,7 @@ class AttentionSpec(MixerSpec):
     value_residual: values are mixed with those of the first layer that has them (`layers.first_values`).
     query_key_norm: of each query and each key over the head's width, before rotary positions (`nn.head_norm`).
     positions: by distance (`layers.positions`), in the place of rotary ones.
+    gate: of what is read, one for each head or for each of its channels (`nn.output_gate`); null: none.
     """
 
     kind: Literal["attention"] = "attention"
@@ -56,6 +58,7 @@ class AttentionSpec(MixerSpec):
     query_key_norm: NormSpec | None = None
     value_residual: ValueResidualSpec | None = None
     positions: AnyPositions | None = None
+    gate: GateKind | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -69,7 +72,7 @@ class AttentionSpec(MixerSpec):
         """Multi-head, grouped-query, multi-query; pairings, partial, no positions; biases; a head width, a window.
 
         Queries and keys normalised, in both ways; values mixed with those of the first layer, in both ways; rotary
-        positions scaled; positions by distance, with a window and without.
+        positions scaled; positions by distance, with a window and without; gates.
         """
         residual, fixed = ValueResidualSpec(), ValueResidualSpec(own=1.0, first=0.7, learned=False)
         return [
@@ -87,6 +90,8 @@ class AttentionSpec(MixerSpec):
             cls(heads=2, kv_heads=1, head_dim=12, positions=ShawSpec(clip=5)),
             cls(heads=4, kv_heads=2, window=4, positions=ShawSpec(clip=6)),
             cls(heads=2, scale=1.0, positions=T5Spec(buckets=8, furthest=9, both_ways=True)),
+            cls(heads=4, kv_heads=2, query_key_norm=NormSpec(), gate="channel", bias=True),
+            cls(heads=2, window=4, gate="head"),
         ]
 
     def check(self, width: int) -> None:
@@ -141,6 +146,7 @@ class AttentionSpec(MixerSpec):
         norm, residual = self.query_key_norm, self.value_residual
         maps += Cost() if norm is None else head_norm_cost(norm, head_dim)
         maps += Cost() if residual is None else residual.cost()
+        maps += Cost() if self.gate is None else output_gate_cost(self.gate, width, heads, head_dim, self.bias)
         kind, values = None if norm is None else norm.kind, "own" if residual is None else residual.read
         by_distance = self.positions is not None
         if self.positions is not None:
@@ -171,6 +177,8 @@ class Attention(Mixer):
         residual = spec.value_residual
         self.value_residual = None if residual is None else ValueResidual(residual)
         self.positions = None if spec.positions is None else spec.positions.build(self.heads, self.head_dim)
+        gate = spec.gate
+        self.gate = None if gate is None else OutputGate(gate, d_model, self.heads, self.head_dim, spec.bias)
         self.attend, self.attend_all = attention, full_attention
         self.out = Linear(self.heads * self.head_dim, d_model, bias=spec.out_has_bias)
 
@@ -211,7 +219,8 @@ class Attention(Mixer):
                 out_BNTK = self.attend_all(q_BNTK, seen.keys, seen.values, mask, self.scale, bias_NTS)
             else:
                 out_BNTK = self._read(q_BNTK, seen)
-        out_BTD: Tensor = self.out(out_BNTK.transpose(1, 2).flatten(2))
+        read_BTF = out_BNTK.transpose(1, 2).flatten(2)
+        out_BTD: Tensor = self.out(read_BTF if self.gate is None else self.gate(read_BTF, x_BTD))
         return out_BTD
 
     def _bias(self, q_BNTK: Tensor, k_BMSK: Tensor, state: State | None, view: View) -> Tensor | None:
@@ -241,7 +250,10 @@ class Attention(Mixer):
         norm = None if self.query_key_norm is None else self.query_key_norm.row(self.heads, self.kv_heads)
         residual = self.value_residual
         values = None if residual is None else residual.row(record)
-        joint, out = self.query_key_value, self.out
+        gate = None if self.gate is None else self.gate.row()
+        if self.gate is not None and gate is None:
+            return None
+        maps, scale = (self.query_key_value, self.out), self.scale
         return key_value_row(
-            joint, out, state, self.heads, self.rotary, scale=self.scale, norm=norm, values=values, bias=bias
+            *maps, state, self.heads, self.rotary, scale=scale, norm=norm, values=values, bias=bias, gate=gate
         )

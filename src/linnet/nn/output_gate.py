@@ -1,0 +1,50 @@
+"""A gate on what heads have read: the sigmoid of a map of the layer's input (Qiu et al., arXiv 2505.06708, G1).
+
+Qwen3-Next has one for each channel. A token can then take nothing from the past, without a token to look away at.
+
+Legend: `B` batch, `T` tokens, `D` model width, `N` heads, `K` head width, `F = N K`, `G` gates: `N` or `F`.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.linear import Linear
+from linnet.nn.row_maps import row_map_of
+
+GateKind = Literal["head", "channel"]
+
+
+class OutputGate(nn.Module):
+    """A gate for each head, or for each of its channels."""
+
+    def __init__(self, kind: GateKind, d_model: int, heads: int, head_dim: int, bias: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.to_gates = Linear(d_model, _gates(kind, heads, head_dim), bias=bias)
+
+    def forward(self, read_BTF: Tensor, x_BTD: Tensor) -> Tensor:
+        """`[B, T, F]`, of what was read and the layer's input."""
+        return self._gated(read_BTF, self.to_gates(x_BTD))
+
+    def _gated(self, read_F: Tensor, gates_G: Tensor) -> Tensor:
+        by_head = torch.unflatten(read_F, -1, (self.heads, -1))
+        return (by_head * torch.unflatten(gates_G.sigmoid(), -1, (self.heads, -1))).flatten(-2)
+
+    def row(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """The same of one token, `[1, F]` and `[1, D]`; None where weights are packed in another way than 8 bits."""
+        to_gates = row_map_of(self.to_gates)
+        return None if to_gates is None else lambda read_1F, x_1D: self._gated(read_1F, to_gates.of(x_1D))
+
+
+def output_gate_cost(kind: GateKind, d_model: int, heads: int, head_dim: int, bias: bool) -> Cost:
+    """The map; kept are the gates and what is gated."""
+    gates = _gates(kind, heads, head_dim)
+    return linear_cost(d_model, gates, bias) + Cost(kept_per_token=gates + heads * head_dim)
+
+
+def _gates(kind: GateKind, heads: int, head_dim: int) -> int:
+    return heads * head_dim if kind == "channel" else heads

@@ -1,4 +1,4 @@
-"""The same weights in attentions of Transformers (Qwen3-Next: gates) and in ours give the same outputs, gradients."""
+"""The same weights in attentions of Transformers (Qwen3-Next, gpt-oss) and in ours give the same outputs, gradients."""
 
 from itertools import pairwise
 
@@ -11,6 +11,7 @@ from linnet.layers.mixers.attention import Attention, AttentionSpec
 from linnet.layers.view import View
 
 transformers = pytest.importorskip("transformers")
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention, GptOssRotaryEmbedding  # noqa: E402
 from transformers.models.qwen3_next.modeling_qwen3_next import (  # noqa: E402
     Qwen3NextAttention,
     Qwen3NextRotaryEmbedding,
@@ -104,3 +105,49 @@ def assert_decodes_alike(theirs: Theirs, ours: Attention) -> None:
 @torch.no_grad()
 def test_decoding_of_gated_attention_with_a_cache():
     assert_decodes_alike(*qwen())
+
+
+WINDOW = 20
+
+
+def from_gpt_oss(theirs: dict[str, Tensor]) -> dict[str, Tensor]:
+    weights = {name.removeprefix("attention."): value for name, value in theirs.items()}
+    joint = {part: torch.cat([weights[f"{x}_proj.{part}"] for x in "qkv"]) for part in ("weight", "bias")}
+    return {
+        "sinks_N": weights["sinks"],
+        **{f"query_key_value.{part}": value for part, value in joint.items()},
+        **{f"out.{part}": weights[f"o_proj.{part}"] for part in ("weight", "bias")},
+    }
+
+
+def gpt_oss(window: int | None) -> tuple[Theirs, Attention]:
+    torch.manual_seed(0)
+    config = transformers.GptOssConfig(
+        hidden_size=WIDTH, num_hidden_layers=1, layer_types=["sliding_attention" if window else "full_attention"],
+        sliding_window=window, num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, head_dim=HEAD,
+        attn_implementation="eager", rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )  # fmt: skip
+    theirs = Theirs(GptOssAttention(config, 0), GptOssRotaryEmbedding(config), window)
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    nn.init.normal_(theirs.attention.sinks)
+    spec = AttentionSpec(heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD, sinks=True, bias=True, window=window)
+    ours = spec.build(Place(WIDTH, 128))
+    ours.load_state_dict(from_gpt_oss(theirs.state_dict()))
+    return theirs.eval(), ours
+
+
+@pytest.mark.parametrize("window", [None, WINDOW])
+@pytest.mark.parametrize("length", [1, 63, 65, 130])
+def test_outputs_and_all_gradients_of_attention_with_sinks(length: int, window: int | None):
+    theirs, ours = gpt_oss(window)
+    x_BTD, upstream = torch.randn(2, length, WIDTH), torch.randn(2, length, WIDTH)
+    expected, found = (results(mixer, x_BTD, upstream) for mixer in (theirs, ours))
+    torch.testing.assert_close(found[:2], expected[:2], **TOLERANCES)
+    torch.testing.assert_close(found[2], from_gpt_oss(expected[2]), **TOLERANCES)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("window", [None, WINDOW])
+def test_decoding_of_attention_with_sinks_and_a_cache(window: int | None):
+    assert_decodes_alike(*gpt_oss(window))

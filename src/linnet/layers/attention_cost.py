@@ -16,8 +16,8 @@ from linnet.ops.windowed_attention import in_blocks, windowed_pairs
 class AttentionShape:
     """What the cost of the attention between the maps depends on. Kept is what is kept on a CPU in float32.
 
-    norm: of queries and keys, by its kind. values: that are read: a token's own, or mixed with others. by_distance:
-    whether scores depend on it, in which case they are computed in blocks, whatever the length.
+    norm: of queries and keys, by its kind. values: that are read: a token's own, or mixed with others. no_kernel:
+    whether scores are what PyTorch's kernel does not have, and so computed in blocks, whatever the length.
     """
 
     heads: int
@@ -26,7 +26,7 @@ class AttentionShape:
     rotary: bool
     norm: NormKind | None = None
     values: ValuesRead = "own"
-    by_distance: bool = False
+    no_kernel: bool = False
 
     def cost(self, whole: bool = False) -> Cost:
         """Over all of the past, or all of the row. Kept are the joint projection, what was turned, the result; maybe a
@@ -49,8 +49,8 @@ class AttentionShape:
         whole row with distances the weights are kept.
         """
         if whole:
-            return sequences * tokens * self.heads * (tokens if self.by_distance else 1)
-        return 0 if self.by_distance or blocks_serve(tokens, torch.float32) else sequences * tokens * self.heads
+            return sequences * tokens * self.heads * (tokens if self.no_kernel else 1)
+        return 0 if self.no_kernel or blocks_serve(tokens, torch.float32) else sequences * tokens * self.heads
 
     @property
     def _keeps_joint(self) -> bool:
@@ -74,12 +74,12 @@ class AttentionShape:
         return Cost(flops_by_length=(flops,), kept_by_shape=(kept,), state_elements=state)
 
     def _flops(self, window: int, tokens: int) -> int:
-        pairs = blocked_pairs(tokens, window) if self.by_distance else windowed_pairs(tokens, window)
+        pairs = blocked_pairs(tokens, window) if self.no_kernel else windowed_pairs(tokens, window)
         return 4 * self.heads * self.head_dim * pairs
 
     def _kept(self, window: int, sequences: int, tokens: int) -> int:
         """In blocks: queries, results, keys and values with their neighbours, masks; else as above with one mask."""
-        if self.by_distance:
+        if self.no_kernel:
             return sequences * tokens * self.cost().kept_per_token
         if not in_blocks(tokens, window):
             mask = tokens * tokens if tokens > window else 0

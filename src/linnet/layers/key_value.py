@@ -127,12 +127,14 @@ def key_value_row(
     values: Callable[[Tensor], Tensor] | None = None,
     bias: Callable[[int], Tensor] | None = None,
     gate: Callable[[Tensor, Tensor], Tensor] | None = None,
+    sinks_N: Tensor | None = None,
 ) -> RowStep | None:
     """Attention for one more token of one stream.
 
     operator_NKK: stands between queries and keys where it is given. norm: of a token's queries and keys, `[N + M, K]`.
     values: makes its own values, `[M, K]`, into those that are read. bias: of a position, is added to its scores.
     gate: makes what heads have read, `[1, N K]`, and the row into what is mapped to the output.
+    sinks_N: a score in each head of nothing.
     None where weights are packed in another way than 8 bits, or there are several streams.
     """
     joint_row, out_row = row_map_of(joint), row_map_of(out)
@@ -141,6 +143,7 @@ def key_value_row(
     keys_MCK, values_MCK = state.keys[0], state.values[0]
     kv_heads, capacity, width = keys_MCK.shape
     turn = None if rotary is None else turn_of(rotary, width, capacity)
+    sinks_MP1 = None if sinks_N is None else sinks_N.detach().view(kv_heads, -1, 1)
     factor, nothing = width**-0.5 if scale is None else scale, torch.zeros((), device="cpu")
 
     def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
@@ -161,7 +164,10 @@ def key_value_row(
             scores_MPS = torch.baddbmm(nothing, q_MPK, keys_MKS, beta=0, alpha=factor)
         else:
             scores_MPS = torch.baddbmm(bias(position), q_MPK, keys_MKS, alpha=factor)
-        read_MPK = torch.bmm(scores_MPS.softmax(dim=2), values_MCK[:, : position + 1])
+        if sinks_MP1 is not None:
+            scores_MPS = torch.cat([scores_MPS, sinks_MP1], dim=2)
+        weights_MPS = scores_MPS.softmax(dim=2)[..., : position + 1]
+        read_MPK = torch.bmm(weights_MPS, values_MCK[:, : position + 1])
         read_1F = read_MPK.view(1, -1)
         return out_row.added(sum_1D, read_1F if gate is None else gate(read_1F, x_1D))
 

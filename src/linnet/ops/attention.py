@@ -8,7 +8,7 @@ row `b` are padding: no real query sees them. (A padding query sees itself, so t
 or with a prefix that sees all of itself.
 Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` where it is given. With a
 `window` of W a query sees the last W positions alone, its own included (Beltagy et al., arXiv 2004.05150).
-`relative`: what scores and values owe to the distance (`ops.relative`).
+`relative`: what scores and values owe to the distance; `sinks_N`: a score in each head of nothing (`ops.relative`).
 """
 
 import torch
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.ops.blocked_attention import blocked_attention, blocks_serve
-from linnet.ops.relative import Relative, distances, gathered_attention, relative_reference
+from linnet.ops.relative import Relative, distances, gathered_attention, relative_reference, softmax_with_sinks
 from linnet.ops.windowed_attention import in_blocks, windowed_attention
 
 
@@ -52,6 +52,7 @@ def attention_reference(
     window: int | None = None,
     last_BT: Tensor | None = None,
     relative: Relative | None = None,
+    sinks_N: Tensor | None = None,
 ) -> Tensor:
     """The definition, step by step, with every score in memory."""
     groups = q_BNTK.shape[1] // k_BMSK.shape[1]
@@ -62,9 +63,9 @@ def attention_reference(
     mask = visible(queries, keys, device, padding_B, window, last_BT)
     if relative is not None:
         at = distances(queries, keys, device, last_BT)
-        return relative_reference(q_BNTK, k_BNSK, v_BNSK, mask, at, scale, relative)
+        return relative_reference(q_BNTK, k_BNSK, v_BNSK, mask, at, scale, relative, sinks_N)
     scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * scale
-    weights_BNTS: Tensor = scores_BNTS.masked_fill(~mask, float("-inf")).softmax(dim=-1)
+    weights_BNTS = softmax_with_sinks(scores_BNTS.masked_fill(~mask, float("-inf")), sinks_N)
     return weights_BNTS @ v_BNSK
 
 
@@ -77,13 +78,15 @@ def attention(
     window: int | None = None,
     last_BT: Tensor | None = None,
     relative: Relative | None = None,
+    sinks_N: Tensor | None = None,
 ) -> Tensor:
     """The same, fast: `[B, N, T, K]`.
 
     By PyTorch's fused kernel, or block by block: where a window leaves most scores out, and where that is faster.
     """
-    if relative is not None:
-        return _relative_attention(q_BNTK, k_BMSK, v_BMSK, padding_B, scale, window, last_BT, relative)
+    if relative is not None or sinks_N is not None:
+        relative = Relative() if relative is None else relative
+        return _without_kernel(q_BNTK, k_BMSK, v_BMSK, padding_B, scale, window, last_BT, relative, sinks_N)
     queries, keys = q_BNTK.shape[2], k_BMSK.shape[2]
     if window is not None and window >= keys:
         window = None
@@ -147,7 +150,7 @@ def full_attention(
     return out_BNTK
 
 
-def _relative_attention(
+def _without_kernel(
     q_BNTK: Tensor,
     k_BMSK: Tensor,
     v_BMSK: Tensor,
@@ -156,12 +159,13 @@ def _relative_attention(
     window: int | None,
     last_BT: Tensor | None,
     relative: Relative,
+    sinks_N: Tensor | None,
 ) -> Tensor:
     """A whole text in blocks, so that no table has an entry for each pair; few queries behind a past by gathering."""
     queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
     scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
     if queries == keys and queries > 1 and last_BT is None and not torch.compiler.is_compiling():
-        return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative)
+        return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative, sinks_N)
     mask = visible(queries, keys, device, padding_B, window, last_BT)
     at = distances(queries, keys, device, last_BT)
-    return gathered_attention(q_BNTK, k_BMSK, v_BMSK, mask, at, scale, relative)
+    return gathered_attention(q_BNTK, k_BMSK, v_BMSK, mask, at, scale, relative, sinks_N)

@@ -88,12 +88,13 @@ def blocked_attention(
     window: int | None = None,
     padding_B: Tensor | None = None,
     relative: Relative | None = None,
+    sinks_N: Tensor | None = None,
 ) -> Tensor:
     """Every query sees the keys up to its own: `[B, N, T, K]`; see `ops.attention`."""
     scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
     tokens = q_BNTK.shape[2]
     tables = (Relative() if relative is None else relative).cut(min(tokens, window or tokens))
-    given = (q_BNTK, k_BMTK, v_BMTK, scale, window, padding_B, *tables)
+    given = (q_BNTK, k_BMTK, v_BMTK, scale, window, padding_B, sinks_N, *tables)
     out: Tensor = _BlockedAttention.apply(*given)  # type: ignore[no-untyped-call]
     return out
 
@@ -108,11 +109,12 @@ class _BlockedAttention(torch.autograd.Function):
         scale: float,
         window: int | None,
         padding_B: Tensor | None,
+        sinks_N: Tensor | None,
         *tables: Tensor | None,
     ) -> Tensor:
-        ctx.save_for_backward(q_BNTK, k_BMTK, v_BMTK, padding_B, *tables)
+        ctx.save_for_backward(q_BNTK, k_BMTK, v_BMTK, padding_B, sinks_N, *tables)
         ctx.scale, ctx.window = scale, window
-        work = _Work(q_BNTK, k_BMTK, v_BMTK, scale, window, padding_B, Relative(*tables))
+        work = _Work(q_BNTK, k_BMTK, v_BMTK, scale, window, padding_B, sinks_N, Relative(*tables))
         width = v_BMTK.shape[3]
         batch, heads, tokens, _ = q_BNTK.shape
         out_BTNK = q_BNTK.new_empty(batch, tokens, heads, width)
@@ -130,10 +132,9 @@ class _BlockedAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        q_BNTK, k_BMTK, v_BMTK, padding_B, *tables = ctx.saved_tensors
-        work = _Work(
-            q_BNTK, k_BMTK, v_BMTK, ctx.scale, ctx.window, padding_B, Relative(*tables), ctx.needs_input_grad[6:]
-        )
+        q_BNTK, k_BMTK, v_BMTK, padding_B, sinks_N, *tables = ctx.saved_tensors
+        learned, relative = ctx.needs_input_grad[7:], Relative(*tables)
+        work = _Work(q_BNTK, k_BMTK, v_BMTK, ctx.scale, ctx.window, padding_B, sinks_N, relative, learned)
         q_XGTK, k_XTK, v_XTK, near = work.q_XGTK, work.k_XTK, work.v_XTK, work.near
         of_out_XGTK = upstream.flatten(0, 1).reshape(*q_XGTK.shape[:3], -1)
         of_q_XGTK = torch.empty_like(q_XGTK)
@@ -147,6 +148,8 @@ class _BlockedAttention(torch.autograd.Function):
                 weights_xGqs = work.by_groups(weights_xqs, block)
                 near.add_of_weights(work.by_groups(of_weights_xqs, block), weights_xGqs, of_out_xqK)
             of_scores_xqs = torch.ops.aten._softmax_backward_data(of_weights_xqs, weights_xqs, -1, weights_xqs.dtype)
+            if work.sinks is not None:
+                work.sinks.add_gradient(work.by_groups(of_scores_xqs, block), block.pairs.start)
             of_q = of_q_XGTK[block.pairs, :, block.queries]
             q_xqK = q_XGTK[block.pairs, :, block.queries].flatten(1, 2)
             of_q_xqK = torch.bmm(of_scores_xqs, k_XTK[block.pairs, block.seen])
@@ -158,7 +161,8 @@ class _BlockedAttention(torch.autograd.Function):
         of_k = of_k_XTK.mul_(ctx.scale).to(k_XTK.dtype).view(k_BMTK.shape)
         of_q_BNTK, of_v = of_q_XGTK.mul_(ctx.scale).view(q_BNTK.shape), of_v_XTK.to(v_XTK.dtype).view(v_BMTK.shape)
         of_tables = (None, None, None) if near is None else near.gradients(ctx.scale)
-        return of_q_BNTK, of_k, of_v, None, None, None, *of_tables
+        of_sinks = None if work.sinks is None else work.sinks.of_sinks_MG.flatten().to(sinks_N.dtype)
+        return of_q_BNTK, of_k, of_v, None, None, None, of_sinks, *of_tables
 
 
 class _Work:
@@ -172,6 +176,7 @@ class _Work:
         scale: float,
         window: int | None,
         padding_B: Tensor | None,
+        sinks_N: Tensor | None,
         relative: Relative,
         learned: Sequence[bool] = (),
     ) -> None:
@@ -179,6 +184,11 @@ class _Work:
         groups = q_BNTK.shape[1] // self.kv_heads
         self.q_XGTK = q_BNTK.contiguous().view(-1, groups, *q_BNTK.shape[2:])
         self.k_XTK, self.v_XTK = k_BMTK.flatten(0, 1).contiguous(), v_BMTK.flatten(0, 1).contiguous()
+        self.sinks, self.columns_XSK = None, self.k_XTK
+        if sinks_N is not None:  # a column of scores more, before that of the first key
+            self.sinks = _Sinks(sinks_N, self.kv_heads)
+            self.columns_XSK = F.pad(self.k_XTK, (0, 0, 1, 0))
+            self.k_XTK = self.columns_XSK[:, 1:]
         self.padding_X = None if padding_B is None else padding_B.repeat_interleave(self.kv_heads)
         self.near: NearBand | None = None
         if any(table is not None for table in relative):
@@ -196,13 +206,16 @@ class _Work:
     def weights(self, block: _Block) -> Tensor:
         """The attention weights of a block, `[x, q, s]`."""
         q_xqK = self.q_XGTK[block.pairs, :, block.queries].flatten(1, 2)
-        k_xKs = self.k_XTK[block.pairs, block.seen].transpose(1, 2)
-        scores_xqs = torch.baddbmm(q_xqK.new_empty(1, 1, 1), q_xqK, k_xKs, beta=0, alpha=self.scale)
-        scores_xGqs = self.by_groups(scores_xqs, block)
+        before = 0 if self.sinks is None else 1
+        k_xKc = self.columns_XSK[block.pairs, block.seen.start : block.seen.stop + before].transpose(1, 2)
+        scores_xqc = torch.baddbmm(q_xqK.new_empty(1, 1, 1), q_xqK, k_xKc, beta=0, alpha=self.scale)
+        scores_xGqs = self.by_groups(scores_xqc, block)[..., before:]
         if self.near is not None:
             self.near.add_scores(scores_xGqs, q_xqK, block.pairs.start, self.scale)
         self._hide(scores_xGqs, block)
-        weights_xqs = torch.softmax(scores_xqs, dim=-1)
+        if self.sinks is not None:
+            self.sinks.write(self.by_groups(scores_xqc, block)[..., 0], block.pairs.start)
+        weights_xqs = torch.softmax(scores_xqc, dim=-1)[..., before:]
         if self.near is None or self.near.bias_MGqW is None:
             return weights_xqs
         return F.threshold(weights_xqs, NOTHING, 0.0, inplace=True)
@@ -220,6 +233,30 @@ class _Work:
         if self.padding_X is not None:
             of_padding_x11s = keys_s < self.padding_X[block.pairs, None, None, None]
             scores_xGqs.masked_fill_(of_padding_x11s & (keys_s != query_q1), float("-inf"))
+
+
+class _Sinks:
+    """The score of nothing in each head, and the sum of its gradient."""
+
+    def __init__(self, sinks_N: Tensor, kv_heads: int) -> None:
+        self.sinks_MG = sinks_N.detach().view(kv_heads, -1)
+        wide = torch.promote_types(sinks_N.dtype, torch.float32)
+        self.of_sinks_MG = torch.zeros_like(self.sinks_MG, dtype=wide)
+
+    def write(self, column_xGq: Tensor, first: int) -> None:
+        """Into a column of scores of the pairs from number `first` on."""
+        own_MG = self.sinks_MG[self._heads(len(column_xGq), first)]
+        torch.unflatten(column_xGq, 0, (-1, len(own_MG))).copy_(own_MG[..., None])
+
+    def add_gradient(self, of_scores_xGqs: Tensor, first: int) -> None:
+        """All scores of a query together have a gradient of 0: the sink has what those of the keys leave."""
+        own_MG = self.of_sinks_MG[self._heads(len(of_scores_xGqs), first)]
+        sums_xG = of_scores_xGqs.sum((2, 3), dtype=own_MG.dtype)
+        own_MG -= torch.unflatten(sums_xG, 0, (-1, len(own_MG))).sum(0)
+
+    def _heads(self, pairs: int, first: int) -> slice:
+        head = first % len(self.sinks_MG)
+        return slice(head, head + min(pairs, len(self.sinks_MG)))
 
 
 @lru_cache(maxsize=8)

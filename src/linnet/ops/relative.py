@@ -41,8 +41,26 @@ def distances(queries: int, keys: int, device: torch.device, last_BT: Tensor | N
     return last_BT[..., None] - torch.arange(keys, device=device)
 
 
+def softmax_with_sinks(scores_BNTS: Tensor, sinks_N: Tensor | None) -> Tensor:
+    """The weights of scores; a sink of each head takes its share of them, and nothing is read of it.
+
+    As one more score, learned, of a key whose value is zero (gpt-oss, arXiv 2508.10925, 2.4).
+    """
+    if sinks_N is None:
+        return scores_BNTS.softmax(dim=-1)
+    sinks_BNT1 = sinks_N.to(scores_BNTS.dtype)[:, None, None].expand(*scores_BNTS.shape[:3], 1)
+    return torch.cat([scores_BNTS, sinks_BNT1], dim=-1).softmax(dim=-1)[..., :-1]
+
+
 def relative_reference(
-    q_BNTK: Tensor, k_BNSK: Tensor, v_BNSK: Tensor, mask: Tensor, at: Tensor, scale: float, relative: Relative
+    q_BNTK: Tensor,
+    k_BNSK: Tensor,
+    v_BNSK: Tensor,
+    mask: Tensor,
+    at: Tensor,
+    scale: float,
+    relative: Relative,
+    sinks_N: Tensor | None = None,
 ) -> Tensor:
     """The definition, step by step, with a vector for every pair of query and key; at: see `distances`."""
     bias_NR, keys_RK, values_RK = relative
@@ -54,7 +72,7 @@ def relative_reference(
     scores_BNTS = scores_BNTS * scale
     if bias_NR is not None:
         scores_BNTS = scores_BNTS + _by_pairs(bias_NR.t(), at).movedim(-1, -3)
-    weights_BNTS = scores_BNTS.masked_fill(~mask, float("-inf")).softmax(dim=-1)
+    weights_BNTS = softmax_with_sinks(scores_BNTS.masked_fill(~mask, float("-inf")), sinks_N)
     out_BNTK = weights_BNTS @ v_BNSK
     if values_RK is not None:
         out_BNTK = out_BNTK + torch.einsum(
@@ -69,7 +87,14 @@ def _by_pairs(table_RX: Tensor, at: Tensor) -> Tensor:
 
 
 def gathered_attention(
-    q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, mask: Tensor, at: Tensor, scale: float, relative: Relative
+    q_BNTK: Tensor,
+    k_BMSK: Tensor,
+    v_BMSK: Tensor,
+    mask: Tensor,
+    at: Tensor,
+    scale: float,
+    relative: Relative,
+    sinks_N: Tensor | None = None,
 ) -> Tensor:
     """The same, by products with each distance's entry once: for few queries. `[B, N, T, K]`."""
     bias_NR, keys_RK, values_RK = relative.cut(k_BMSK.shape[2])
@@ -82,8 +107,8 @@ def gathered_attention(
     scores_BNTS = scores_BNTS * scale
     if bias_NR is not None:
         scores_BNTS = scores_BNTS + _by_pairs(bias_NR.t().to(scores_BNTS.dtype), at).movedim(-1, -3)
-    weights_BNTS = scores_BNTS.masked_fill(~mask, float("-inf")).softmax(dim=-1)
-    weights_BMGTS = weights_BNTS.view(*q_BMGTK.shape[:4], -1)
+    weights_BNTS = softmax_with_sinks(scores_BNTS.masked_fill(~mask, float("-inf")), sinks_N)
+    weights_BMGTS = torch.unflatten(weights_BNTS, 1, q_BMGTK.shape[1:3])
     out_BNTK: Tensor = (weights_BMGTS @ v_BMSK.unsqueeze(2)).flatten(1, 2)
     if values_RK is not None:
         sums_BNTR = weights_BNTS.new_zeros(*weights_BNTS.shape[:3], len(values_RK) + 1)

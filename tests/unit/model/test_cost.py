@@ -130,6 +130,7 @@ def mixers(draw: st.DrawFn, heads: int) -> dict[str, Any]:
             "window": draw(st.sampled_from([None, 1, 5, 16])),
             "query_key_norm": draw(st.sampled_from([None, {"kind": "rms"}, {"kind": "layer"}])),
             "gate": draw(st.sampled_from([None, "head", "channel"])),
+            "sinks": draw(st.booleans()),
         }
     if draw(st.booleans()):
         return {"kind": kind, "heads": heads, "operator": "fixed", "rotary": rotary}
@@ -229,10 +230,11 @@ def test_flops_without_the_head_leave_out_its_matrix_alone():
 @settings(max_examples=30, deadline=None)
 @given(descriptions(), st.integers(1, CONTEXT))
 def test_any_description_predicts_what_training_computes(spec: ModelSpec, tokens: int):
-    """But for what is computed twice to save memory, by gated layers and the net behind an operator."""
+    """But for what is computed twice to save memory, by gated layers, sinks and the net behind an operator."""
     gated = any(block.feed_forward is not None and block.feed_forward.kind == "glu" for block in spec.blocks)
     deduced = any(block.mixer.kind == "plga" and block.mixer.operator == "learned" for block in spec.blocks)
-    assume(not gated and not deduced)
+    sinks = any(block.mixer.kind == "attention" and block.mixer.sinks for block in spec.blocks)
+    assume(not gated and not deduced and not sinks)
     decoder = Decoder(spec)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         decoder(torch.zeros(1, tokens, dtype=torch.long)).sum().backward()

@@ -8,6 +8,7 @@ from same_gradients import assert_same_with_gradients, double
 from linnet.ops import blocked_attention as blocks
 from linnet.ops.attention import attention, attention_reference
 from linnet.ops.blocked_attention import blocked_attention, blocks_serve
+from linnet.ops.relative import Relative
 
 
 @given(
@@ -39,6 +40,40 @@ def test_attention_takes_blocks_where_they_serve(tokens, monkeypatch):
     assert bool(taken) == blocks_serve(tokens, q.dtype) == (tokens >= 64)
     with_padding = attention(q, k, v, torch.tensor([0, 3]))
     assert len(taken) == (tokens >= 64) and with_padding.isfinite().all()
+
+
+@given(
+    tokens=st.integers(1, 13),
+    past=st.integers(0, 3),
+    heads=st.sampled_from([(4, 4), (4, 2), (3, 1)]),
+    window=st.sampled_from([None, 1, 4]),
+    padded=st.booleans(),
+    biased=st.booleans(),
+    of_a_block=st.sampled_from([(3, 1), (4, 60), (16, 1 << 19)]),
+)
+def test_sinks_equal_the_definition_with_all_gradients(tokens, past, heads, window, padded, biased, of_a_block):
+    q, sinks_N = double(2, heads[0], tokens, 4), double(heads[0])
+    k, v = (double(2, heads[1], past + tokens, width) for width in (4, 3))
+    padding_B = torch.tensor([0, min(past + 1, tokens - 1)]) if padded else None
+    relative = Relative(double(heads[0], 5)) if biased else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "OTHERWISE", of_a_block[0])
+        patch.setattr(blocks, "SCORES_OF_A_BLOCK", of_a_block[1])
+        given_ = q, k, v, padding_B, 0.3, window, None, relative, sinks_N
+        wanted = (q, k, v, sinks_N, *([relative.bias_NR] if relative is not None else []))
+        assert_same_with_gradients(attention(*given_), attention_reference(*given_), wanted)
+
+
+@pytest.mark.parametrize("score", [-1e4, 0.0, 1e4])
+def test_a_sink_takes_its_share_of_what_is_read(score: float):
+    """Nothing far below the scores, a half beside one key of the same score, all of it far above."""
+    q, k, v = torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 4), torch.ones(1, 2, 1, 4)
+    share = attention(q, k, v, sinks_N=torch.full((2,), score))
+    torch.testing.assert_close(share, torch.full_like(share, {-1e4: 1.0, 0.0: 0.5, 1e4: 0.0}[score]))
+    x = torch.randn(3, 1, 2, 70, 4).requires_grad_()
+    sinks_N = torch.full((2,), score).requires_grad_()
+    out = blocked_attention(*x, sinks_N=sinks_N)
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(out.sum(), (x, sinks_N)))
 
 
 @given(tokens=st.integers(1, 70), past=st.integers(0, 3), padded=st.booleans())

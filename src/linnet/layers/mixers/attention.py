@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import PositiveFloat, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from linnet.core.spec import Amount, Extent
 from linnet.layers.attention_cost import AttentionShape
@@ -44,6 +44,7 @@ class AttentionSpec(MixerSpec):
     query_key_norm: of each query and each key over the head's width, before rotary positions (`nn.head_norm`).
     positions: by distance (`layers.positions`), in the place of rotary ones.
     gate: of what is read, one for each head or for each of its channels (`nn.output_gate`); null: none.
+    sinks: a learned score in each head of nothing at all, to which a token may look.
     """
 
     kind: Literal["attention"] = "attention"
@@ -59,6 +60,7 @@ class AttentionSpec(MixerSpec):
     value_residual: ValueResidualSpec | None = None
     positions: AnyPositions | None = None
     gate: GateKind | None = None
+    sinks: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -72,7 +74,7 @@ class AttentionSpec(MixerSpec):
         """Multi-head, grouped-query, multi-query; pairings, partial, no positions; biases; a head width, a window.
 
         Queries and keys normalised, in both ways; values mixed with those of the first layer, in both ways; rotary
-        positions scaled; positions by distance, with a window and without; gates.
+        positions scaled; positions by distance, with a window and without; gates; sinks.
         """
         residual, fixed = ValueResidualSpec(), ValueResidualSpec(own=1.0, first=0.7, learned=False)
         return [
@@ -92,6 +94,8 @@ class AttentionSpec(MixerSpec):
             cls(heads=2, scale=1.0, positions=T5Spec(buckets=8, furthest=9, both_ways=True)),
             cls(heads=4, kv_heads=2, query_key_norm=NormSpec(), gate="channel", bias=True),
             cls(heads=2, window=4, gate="head"),
+            cls(heads=4, kv_heads=2, sinks=True),
+            cls(heads=4, window=4, positions=AlibiSpec(), sinks=True),
         ]
 
     def check(self, width: int) -> None:
@@ -124,8 +128,8 @@ class AttentionSpec(MixerSpec):
 
     @property
     def sees_prefix(self) -> bool:
-        """But over a window, or with positions that know the past alone."""
-        return self.window is None and (self.positions is None or self.positions.sees_ahead)
+        """But over a window, with sinks, or with positions that know the past alone."""
+        return self.window is None and not self.sinks and (self.positions is None or self.positions.sees_ahead)
 
     @property
     def out_has_bias(self) -> bool:
@@ -148,12 +152,15 @@ class AttentionSpec(MixerSpec):
         maps += Cost() if residual is None else residual.cost()
         maps += Cost() if self.gate is None else output_gate_cost(self.gate, width, heads, head_dim, self.bias)
         kind, values = None if norm is None else norm.kind, "own" if residual is None else residual.read
-        by_distance = self.positions is not None
         if self.positions is not None:
             by_distance_cost = self.positions.cost(heads, head_dim, self.window)
             # Of a whole row no table by distance is made: scores have the biases of their pairs.
             maps += replace(by_distance_cost, kept_by_shape=()) if place.whole else by_distance_cost
-        shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, kind, values, by_distance)
+        if self.sinks:  # one more column of the scores, in blocks
+            column = 2 * heads * head_dim
+            maps += Cost(parameters=heads, flops_by_length=(lambda tokens: column * tokens * (tokens > 1),))
+        no_kernel = self.positions is not None or self.sinks
+        shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, kind, values, no_kernel)
         return maps + (shape.cost(place.whole) if self.window is None else shape.windowed_cost(self.window))
 
 
@@ -177,6 +184,7 @@ class Attention(Mixer):
         residual = spec.value_residual
         self.value_residual = None if residual is None else ValueResidual(residual)
         self.positions = None if spec.positions is None else spec.positions.build(self.heads, self.head_dim)
+        self.sinks_N = nn.Parameter(torch.zeros(self.heads)) if spec.sinks else None
         gate = spec.gate
         self.gate = None if gate is None else OutputGate(gate, d_model, self.heads, self.head_dim, spec.bias)
         self.attend, self.attend_all = attention, full_attention
@@ -232,11 +240,11 @@ class Attention(Mixer):
         return self.positions.pairs(torch.arange(k_BMSK.shape[2], device=device) - standing[..., None])
 
     def _read(self, q_BNTK: Tensor, seen: Seen) -> Tensor:
+        given = (q_BNTK, *seen[:3], self.scale, self.window, seen.last_BT)
         if self.positions is None:
-            return self.attend(q_BNTK, *seen[:3], self.scale, self.window, seen.last_BT)
+            return self.attend(*given, None, self.sinks_N)
         relative = self.positions.relative(seen.keys.shape[2], q_BNTK.device)
-        out_BNTK = self.attend(q_BNTK, *seen[:3], self.scale, self.window, seen.last_BT, relative)
-        return self.positions.added(out_BNTK)
+        return self.positions.added(self.attend(*given, relative, self.sinks_N))
 
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """See `Sublayer`; not over a window, nor with keys and values of distances."""
@@ -253,7 +261,16 @@ class Attention(Mixer):
         gate = None if self.gate is None else self.gate.row()
         if self.gate is not None and gate is None:
             return None
-        maps, scale = (self.query_key_value, self.out), self.scale
         return key_value_row(
-            *maps, state, self.heads, self.rotary, scale=scale, norm=norm, values=values, bias=bias, gate=gate
+            self.query_key_value,
+            self.out,
+            state,
+            self.heads,
+            self.rotary,
+            scale=self.scale,
+            norm=norm,
+            values=values,
+            bias=bias,
+            gate=gate,
+            sinks_N=self.sinks_N,
         )

@@ -67,14 +67,14 @@ class AttentionShape:
             return heads * (self.head_dim + 1)
         return heads * (2 + (0 if self.rotary else self.head_dim))
 
-    def windowed_cost(self, window: int) -> Cost:
-        """Over a window, in blocks where the sequence is long."""
-        flops, kept = partial(self._flops, window), partial(self._kept, window)
-        state = 2 * self.kv_heads * self.head_dim * window
+    def windowed_cost(self, window: int, first: int = 0) -> Cost:
+        """Over a window and the `first` tokens, in blocks where the sequence is long."""
+        flops, kept = partial(self._flops, window, first), partial(self._kept, window)
+        state = 2 * self.kv_heads * self.head_dim * (window + first)
         return Cost(flops_by_length=(flops,), kept_by_shape=(kept,), state_elements=state)
 
-    def _flops(self, window: int, tokens: int) -> int:
-        pairs = blocked_pairs(tokens, window) if self.no_kernel else windowed_pairs(tokens, window)
+    def _flops(self, window: int, first: int, tokens: int) -> int:
+        pairs = blocked_pairs(tokens, window, first) if self.no_kernel else windowed_pairs(tokens, window)
         return 4 * self.heads * self.head_dim * pairs
 
     def _kept(self, window: int, sequences: int, tokens: int) -> int:

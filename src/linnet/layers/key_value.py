@@ -60,10 +60,28 @@ class KeyValueState(State):
 
 @dataclass
 class WindowState(State):
-    """Keys and values of the last W tokens, `[B, M, W, K]` each; the token at position p lies at `p mod W`."""
+    """Keys and values of the last W tokens, `[B, M, W, K]` each; the token at position p lies at `p mod W`.
+
+    first: so many tokens of the stream stay, in places of their own before those of the window.
+    """
 
     keys: Tensor
     values: Tensor
+    first: int = 0
+
+    @property
+    def window(self) -> int:
+        """W."""
+        return self.keys.shape[2] - self.first
+
+    def _places(self, positions: Tensor) -> Tensor:
+        within = (positions - self.first) % self.window + self.first
+        return torch.where(positions < self.first, positions, within) if self.first else within
+
+    def _kept(self, end: int, last: int) -> Tensor:
+        """The positions before `end` that are among the first, or the `last`."""
+        first, device = min(self.first, end), self.keys.device
+        return torch.cat([torch.arange(first, device=device), torch.arange(max(first, end - last), end, device=device)])
 
     def append(self, k_BMTK: Tensor, v_BMTK: Tensor, view: View, ordered: bool = False) -> Seen:
         """Take in a chunk, of which the first token needs W - 1 tokens of the past.
@@ -72,24 +90,24 @@ class WindowState(State):
         """
         if k_BMTK.shape[2] == 1 and not ordered:
             return self._append_token(k_BMTK, v_BMTK, view)
-        window, length, start = self.keys.shape[2], k_BMTK.shape[2], view.start
-        places = torch.arange(max(0, start - window + 1), start, device=self.keys.device) % window
+        length, start = k_BMTK.shape[2], view.start
+        places = self._places(self._kept(start, self.window - 1))
         pairs = (self.keys, k_BMTK), (self.values, v_BMTK)
         keys, values = (torch.cat([past[:, :, places], new], dim=2) for past, new in pairs)
-        first = start + max(0, length - window)
-        places = torch.arange(first, start + length, device=self.keys.device) % window
+        positions = self._kept(start + length, self.window)
+        positions = positions[positions >= start]
         for kept, new in pairs:
-            kept[:, :, places] = new[:, :, -window:].to(kept.dtype)
+            kept[:, :, self._places(positions)] = new[:, :, positions - start].to(kept.dtype)
         return Seen(keys, values)
 
     def _append_token(self, k_BM1K: Tensor, v_BM1K: Tensor, view: View) -> Seen:
-        window, device = self.keys.shape[2], self.keys.device
+        room, device = self.keys.shape[2], self.keys.device
         positions_B = view.offsets_B(device).expand(len(self.keys))
         rows = torch.arange(len(self.keys), device=device)
         for kept, new in ((self.keys, k_BM1K), (self.values, v_BM1K)):
-            kept[rows, :, positions_B % window] = new[:, :, 0].to(kept.dtype)
-        known = min(view.end(1), window)
-        last_B1 = None if view.uniform else positions_B.clamp(max=window - 1)[:, None]
+            kept[rows, :, self._places(positions_B)] = new[:, :, 0].to(kept.dtype)
+        known = min(view.end(1), room)
+        last_B1 = None if view.uniform else positions_B.clamp(max=room - 1)[:, None]
         return Seen(self.keys[:, :, :known], self.values[:, :, :known], None, last_B1)
 
 

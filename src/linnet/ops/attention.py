@@ -7,7 +7,8 @@ row `b` are padding: no real query sees them. (A padding query sees itself, so t
 `last_BT`: where it is given, the last key that each query sees, in the place of `S-T+t`: rows at different positions,
 or with a prefix that sees all of itself.
 Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` where it is given. With a
-`window` of W a query sees the last W positions alone, its own included (Beltagy et al., arXiv 2004.05150).
+`window` of W a query sees the last W positions alone, its own included (Beltagy et al., arXiv 2004.05150), and with
+`first` so many at the beginning of the keys (Xiao et al., arXiv 2309.17453).
 `relative`: what scores and values owe to the distance; `sinks_N`: a score in each head of nothing (`ops.relative`).
 """
 
@@ -27,6 +28,7 @@ def visible(
     padding_B: Tensor | None = None,
     window: int | None = None,
     last_BT: Tensor | None = None,
+    first: int = 0,
 ) -> Tensor:
     """Which query sees which key: bool `[T, S]`, or `[B, 1, T, S]` where rows differ."""
     if last_BT is not None:
@@ -36,7 +38,7 @@ def visible(
     key_S = torch.arange(keys, device=device)
     causal_TS: Tensor = key_S <= query_T1
     if window is not None:
-        causal_TS = causal_TS & (key_S > query_T1 - window)
+        causal_TS = causal_TS & ((key_S > query_T1 - window) | (key_S < first))
     if padding_B is None:
         return causal_TS
     real_B11S = (key_S >= padding_B[:, None])[:, None, None, :]
@@ -53,6 +55,7 @@ def attention_reference(
     last_BT: Tensor | None = None,
     relative: Relative | None = None,
     sinks_N: Tensor | None = None,
+    first: int = 0,
 ) -> Tensor:
     """The definition, step by step, with every score in memory."""
     groups = q_BNTK.shape[1] // k_BMSK.shape[1]
@@ -60,7 +63,7 @@ def attention_reference(
     v_BNSK = v_BMSK.repeat_interleave(groups, dim=1)
     scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
     queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
-    mask = visible(queries, keys, device, padding_B, window, last_BT)
+    mask = visible(queries, keys, device, padding_B, window, last_BT, first)
     if relative is not None:
         at = distances(queries, keys, device, last_BT)
         return relative_reference(q_BNTK, k_BNSK, v_BNSK, mask, at, scale, relative, sinks_N)
@@ -79,14 +82,15 @@ def attention(
     last_BT: Tensor | None = None,
     relative: Relative | None = None,
     sinks_N: Tensor | None = None,
+    first: int = 0,
 ) -> Tensor:
     """The same, fast: `[B, N, T, K]`.
 
     By PyTorch's fused kernel, or block by block: where a window leaves most scores out, and where that is faster.
     """
-    if relative is not None or sinks_N is not None:
+    if relative is not None or sinks_N is not None or first:
         relative = Relative() if relative is None else relative
-        return _without_kernel(q_BNTK, k_BMSK, v_BMSK, padding_B, scale, window, last_BT, relative, sinks_N)
+        return _without_kernel(q_BNTK, k_BMSK, v_BMSK, padding_B, scale, window, last_BT, relative, sinks_N, first)
     queries, keys = q_BNTK.shape[2], k_BMSK.shape[2]
     if window is not None and window >= keys:
         window = None
@@ -160,12 +164,13 @@ def _without_kernel(
     last_BT: Tensor | None,
     relative: Relative,
     sinks_N: Tensor | None,
+    first: int,
 ) -> Tensor:
     """A whole text in blocks, so that no table has an entry for each pair; few queries behind a past by gathering."""
     queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
     scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
     if queries == keys and queries > 1 and last_BT is None and not torch.compiler.is_compiling():
-        return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative, sinks_N)
-    mask = visible(queries, keys, device, padding_B, window, last_BT)
+        return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative, sinks_N, first)
+    mask = visible(queries, keys, device, padding_B, window, last_BT, first)
     at = distances(queries, keys, device, last_BT)
     return gathered_attention(q_BNTK, k_BMSK, v_BMSK, mask, at, scale, relative, sinks_N)

@@ -49,35 +49,57 @@ class _Block(NamedTuple):
     pairs: slice
     queries: slice
     seen: slice
+    first: int
+
+    def of_keys(self, x_XSK: Tensor, before: int = 0) -> Tensor:
+        """What it sees of `[X, S, K]`, `[x, s, K]`, where `before` rows stand before that of the first token."""
+        seen_xsK = x_XSK[self.pairs, self.seen.start + (before if self.first else 0) : self.seen.stop + before]
+        return torch.cat([x_XSK[self.pairs, : self.first + before], seen_xsK], dim=1) if self.first else seen_xsK
+
+    def parts(self, x_XSK: Tensor, of_xqs: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The same as views, each with its columns of `[x, q, s]`."""
+        first, seen = x_XSK[self.pairs, : self.first], x_XSK[self.pairs, self.seen]
+        pairs = [(first, of_xqs[..., : self.first]), (seen, of_xqs[..., self.first :])]
+        return pairs if self.first else pairs[1:]
+
+    def keys(self, device: torch.device) -> Tensor:
+        """The places of what it sees, `[s]`."""
+        seen_s = torch.arange(self.seen.start, self.seen.stop, device=device)
+        return torch.cat([torch.arange(self.first, device=device), seen_s]) if self.first else seen_s
 
 
 def _queries_of_a_block(tokens: int, dtype: torch.dtype) -> int:
     return min(tokens, QUERIES_OF_A_BLOCK.get(dtype, OTHERWISE))
 
 
-def _blocks(q_XGTK: Tensor, window: int | None, kv_heads: int) -> Iterator[_Block]:
-    """Pieces of work: some pairs, some queries, the keys that these see.
+def _blocks(q_XGTK: Tensor, window: int | None, first: int, kv_heads: int) -> Iterator[_Block]:
+    """Pieces of work: some pairs, some queries, the keys that these see; how many first ones before a gap.
 
     The pairs are some key-value heads of one row, or all of some rows.
     """
     pairs, groups, tokens, _ = q_XGTK.shape
     queries = _queries_of_a_block(tokens, q_XGTK.dtype)
-    keys = tokens if window is None else min(tokens, queries + window - 1)
+    keys = tokens if window is None else min(tokens, queries + window - 1 + first)
     together = max(1, SCORES_OF_A_BLOCK // (groups * queries * keys))
     if together < kv_heads:
         together = next(count for count in range(together, 0, -1) if kv_heads % count == 0)
     together -= together % kv_heads if together > kv_heads else 0
-    for first in range(0, pairs, together):
+    for pair in range(0, pairs, together):
         for begin in range(0, tokens, queries):
             end = min(begin + queries, tokens)
             seen = 0 if window is None else max(0, begin - window + 1)
-            yield _Block(slice(first, min(first + together, pairs)), slice(begin, end), slice(seen, end))
+            apart = first if seen > first else 0
+            seen = seen if apart or not first else 0
+            yield _Block(slice(pair, min(pair + together, pairs)), slice(begin, end), slice(seen, end), apart)
 
 
-def blocked_pairs(tokens: int, window: int | None, dtype: torch.dtype = torch.float32) -> int:
+def blocked_pairs(tokens: int, window: int | None, first: int = 0, dtype: torch.dtype = torch.float32) -> int:
     """How many scores are computed for a head and a sequence of `tokens` tokens, those that are masked included."""
-    blocks = _blocks(torch.empty(1, 1, tokens, 0, dtype=dtype, device="meta"), window, 1)
-    return sum((block.queries.stop - block.queries.start) * (block.seen.stop - block.seen.start) for block in blocks)
+    blocks = _blocks(torch.empty(1, 1, tokens, 0, dtype=dtype, device="meta"), window, first, 1)
+    return sum(
+        (block.queries.stop - block.queries.start) * (block.first + block.seen.stop - block.seen.start)
+        for block in blocks
+    )
 
 
 def blocked_attention(
@@ -89,12 +111,13 @@ def blocked_attention(
     padding_B: Tensor | None = None,
     relative: Relative | None = None,
     sinks_N: Tensor | None = None,
+    first: int = 0,
 ) -> Tensor:
     """Every query sees the keys up to its own: `[B, N, T, K]`; see `ops.attention`."""
     scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
     tokens = q_BNTK.shape[2]
     tables = (Relative() if relative is None else relative).cut(min(tokens, window or tokens))
-    given = (q_BNTK, k_BMTK, v_BMTK, scale, window, padding_B, sinks_N, *tables)
+    given = (q_BNTK, k_BMTK, v_BMTK, scale, (window, first), padding_B, sinks_N, *tables)
     out: Tensor = _BlockedAttention.apply(*given)  # type: ignore[no-untyped-call]
     return out
 
@@ -107,7 +130,7 @@ class _BlockedAttention(torch.autograd.Function):
         k_BMTK: Tensor,
         v_BMTK: Tensor,
         scale: float,
-        window: int | None,
+        window: tuple[int | None, int],
         padding_B: Tensor | None,
         sinks_N: Tensor | None,
         *tables: Tensor | None,
@@ -121,7 +144,7 @@ class _BlockedAttention(torch.autograd.Function):
         out_XGTK = q_BNTK.new_empty(*work.q_XGTK.shape[:3], width)
         for block in work.blocks():
             weights_xqs = work.weights(block)
-            mixed_xqK = torch.bmm(weights_xqs, work.v_XTK[block.pairs, block.seen])
+            mixed_xqK = torch.bmm(weights_xqs, block.of_keys(work.v_XTK))
             if work.near is not None:
                 work.near.add_values(mixed_xqK, work.by_groups(weights_xqs, block))
             part = out_XGTK[block.pairs, :, block.queries]
@@ -143,7 +166,7 @@ class _BlockedAttention(torch.autograd.Function):
         for block in work.blocks():
             weights_xqs = work.weights(block)
             of_out_xqK = of_out_XGTK[block.pairs, :, block.queries].flatten(1, 2)
-            of_weights_xqs = torch.bmm(of_out_xqK, v_XTK[block.pairs, block.seen].transpose(1, 2))
+            of_weights_xqs = torch.bmm(of_out_xqK, block.of_keys(v_XTK).transpose(1, 2))
             if near is not None:
                 weights_xGqs = work.by_groups(weights_xqs, block)
                 near.add_of_weights(work.by_groups(of_weights_xqs, block), weights_xGqs, of_out_xqK)
@@ -152,12 +175,14 @@ class _BlockedAttention(torch.autograd.Function):
                 work.sinks.add_gradient(work.by_groups(of_scores_xqs, block), block.pairs.start)
             of_q = of_q_XGTK[block.pairs, :, block.queries]
             q_xqK = q_XGTK[block.pairs, :, block.queries].flatten(1, 2)
-            of_q_xqK = torch.bmm(of_scores_xqs, k_XTK[block.pairs, block.seen])
+            of_q_xqK = torch.bmm(of_scores_xqs, block.of_keys(k_XTK))
             if near is not None:
                 near.add_of_queries(of_q_xqK, work.by_groups(of_scores_xqs, block), q_xqK, block.pairs.start)
             of_q.copy_(of_q_xqK.view(of_q.shape))
-            _add_product(of_k_XTK[block.pairs, block.seen], of_scores_xqs, q_xqK)
-            _add_product(of_v_XTK[block.pairs, block.seen], weights_xqs, of_out_xqK)
+            for sum_xsK, of_xqs in block.parts(of_k_XTK, of_scores_xqs):
+                _add_product(sum_xsK, of_xqs, q_xqK)
+            for sum_xsK, of_xqs in block.parts(of_v_XTK, weights_xqs):
+                _add_product(sum_xsK, of_xqs, of_out_xqK)
         of_k = of_k_XTK.mul_(ctx.scale).to(k_XTK.dtype).view(k_BMTK.shape)
         of_q_BNTK, of_v = of_q_XGTK.mul_(ctx.scale).view(q_BNTK.shape), of_v_XTK.to(v_XTK.dtype).view(v_BMTK.shape)
         of_tables = (None, None, None) if near is None else near.gradients(ctx.scale)
@@ -174,13 +199,13 @@ class _Work:
         k_BMTK: Tensor,
         v_BMTK: Tensor,
         scale: float,
-        window: int | None,
+        window: tuple[int | None, int],
         padding_B: Tensor | None,
         sinks_N: Tensor | None,
         relative: Relative,
         learned: Sequence[bool] = (),
     ) -> None:
-        self.kv_heads, self.scale, self.window = k_BMTK.shape[1], scale, window
+        self.kv_heads, self.scale, (self.window, self.first) = k_BMTK.shape[1], scale, window
         groups = q_BNTK.shape[1] // self.kv_heads
         self.q_XGTK = q_BNTK.contiguous().view(-1, groups, *q_BNTK.shape[2:])
         self.k_XTK, self.v_XTK = k_BMTK.flatten(0, 1).contiguous(), v_BMTK.flatten(0, 1).contiguous()
@@ -197,7 +222,7 @@ class _Work:
 
     def blocks(self) -> Iterator[_Block]:
         """See `_blocks`."""
-        return _blocks(self.q_XGTK, self.window, self.kv_heads)
+        return _blocks(self.q_XGTK, self.window, self.first, self.kv_heads)
 
     def by_groups(self, pairs_xqs: Tensor, block: _Block) -> Tensor:
         """`[x, q, s]` as `[x, G, q, s]`."""
@@ -207,7 +232,7 @@ class _Work:
         """The attention weights of a block, `[x, q, s]`."""
         q_xqK = self.q_XGTK[block.pairs, :, block.queries].flatten(1, 2)
         before = 0 if self.sinks is None else 1
-        k_xKc = self.columns_XSK[block.pairs, block.seen.start : block.seen.stop + before].transpose(1, 2)
+        k_xKc = block.of_keys(self.columns_XSK, before).transpose(1, 2)
         scores_xqc = torch.baddbmm(q_xqK.new_empty(1, 1, 1), q_xqK, k_xKc, beta=0, alpha=self.scale)
         scores_xGqs = self.by_groups(scores_xqc, block)[..., before:]
         if self.near is not None:
@@ -226,10 +251,11 @@ class _Work:
         scores_xGqs[..., -queries:] += _hidden(queries, scores_xGqs.dtype, scores_xGqs.device)
         if self.window is None and self.padding_X is None:
             return
-        keys_s = torch.arange(block.seen.start, block.seen.stop, device=scores_xGqs.device)
+        keys_s = block.keys(scores_xGqs.device)
         query_q1 = torch.arange(block.queries.start, block.queries.stop, device=scores_xGqs.device)[:, None]
         if self.window is not None:
-            scores_xGqs.masked_fill_(keys_s <= query_q1 - self.window, float("-inf"))
+            before_window_qs = (keys_s <= query_q1 - self.window) & (keys_s >= self.first)
+            scores_xGqs.masked_fill_(before_window_qs, float("-inf"))
         if self.padding_X is not None:
             of_padding_x11s = keys_s < self.padding_X[block.pairs, None, None, None]
             scores_xGqs.masked_fill_(of_padding_x11s & (keys_s != query_q1), float("-inf"))

@@ -47,6 +47,11 @@ def test_blocks_count_whole_blocks_and_their_neighbours(tokens: int, pairs: int)
     assert windowed_pairs(tokens, 4) == pairs
 
 
+def test_the_first_tokens_are_seen_beside_a_window():
+    seen = visible(3, 5, torch.device("cpu"), window=2, first=1)
+    assert seen.int().tolist() == [[1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
+
+
 def test_each_query_sees_itself_and_what_came_before():
     assert visible(2, 4, torch.device("cpu")).tolist() == [[True, True, True, False], [True, True, True, True]]
 

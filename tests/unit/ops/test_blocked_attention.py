@@ -50,17 +50,22 @@ def test_attention_takes_blocks_where_they_serve(tokens, monkeypatch):
     padded=st.booleans(),
     biased=st.booleans(),
     of_a_block=st.sampled_from([(3, 1), (4, 60), (16, 1 << 19)]),
+    first=st.integers(0, 5),
+    sink=st.booleans(),
 )
-def test_sinks_equal_the_definition_with_all_gradients(tokens, past, heads, window, padded, biased, of_a_block):
-    q, sinks_N = double(2, heads[0], tokens, 4), double(heads[0])
+def test_sinks_and_first_tokens_equal_the_definition_with_all_gradients(
+    tokens, past, heads, window, padded, biased, of_a_block, first, sink
+):
+    q, sinks_N = double(2, heads[0], tokens, 4), double(heads[0]) if sink else None
+    first, padded = (first, padded and not first) if window is not None and not biased else (0, padded)
     k, v = (double(2, heads[1], past + tokens, width) for width in (4, 3))
     padding_B = torch.tensor([0, min(past + 1, tokens - 1)]) if padded else None
     relative = Relative(double(heads[0], 5)) if biased else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "OTHERWISE", of_a_block[0])
         patch.setattr(blocks, "SCORES_OF_A_BLOCK", of_a_block[1])
-        given_ = q, k, v, padding_B, 0.3, window, None, relative, sinks_N
-        wanted = (q, k, v, sinks_N, *([relative.bias_NR] if relative is not None else []))
+        given_ = q, k, v, padding_B, 0.3, window, None, relative, sinks_N, first
+        wanted = [q, k, v, *([sinks_N] if sink else []), *([relative.bias_NR] if biased else [])]
         assert_same_with_gradients(attention(*given_), attention_reference(*given_), wanted)
 
 

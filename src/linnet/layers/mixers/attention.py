@@ -41,6 +41,7 @@ class AttentionSpec(MixerSpec):
     scale: what scores are multiplied by (null: one over the root of the head width).
     window: a token sees so many tokens, itself included (null: all of the past); the state is as large and stays so.
     value_residual: values are mixed with those of the first layer that has them (`layers.first_values`).
+    first: with a window, so many tokens at the beginning of the stream are seen from everywhere (null: none).
     query_key_norm: of each query and each key over the head's width, before rotary positions (`nn.head_norm`).
     positions: by distance (`layers.positions`), in the place of rotary ones.
     gate: of what is read, one for each head or for each of its channels (`nn.output_gate`); null: none.
@@ -56,6 +57,7 @@ class AttentionSpec(MixerSpec):
     rotary: RotarySpec | None = RotarySpec()
     scale: PositiveFloat | None = None
     window: Amount | None = None
+    first: Amount | None = None
     query_key_norm: NormSpec | None = None
     value_residual: ValueResidualSpec | None = None
     positions: AnyPositions | None = None
@@ -74,7 +76,8 @@ class AttentionSpec(MixerSpec):
         """Multi-head, grouped-query, multi-query; pairings, partial, no positions; biases; a head width, a window.
 
         Queries and keys normalised, in both ways; values mixed with those of the first layer, in both ways; rotary
-        positions scaled; positions by distance, with a window and without; gates; sinks.
+        positions scaled; positions by distance, with a window and without; gates; sinks; the
+        first tokens beside a window.
         """
         residual, fixed = ValueResidualSpec(), ValueResidualSpec(own=1.0, first=0.7, learned=False)
         return [
@@ -96,12 +99,15 @@ class AttentionSpec(MixerSpec):
             cls(heads=2, window=4, gate="head"),
             cls(heads=4, kv_heads=2, sinks=True),
             cls(heads=4, window=4, positions=AlibiSpec(), sinks=True),
+            cls(heads=4, kv_heads=2, window=4, first=2, sinks=True),
         ]
 
     def check(self, width: int) -> None:
         """Heads must divide the width, key-value heads must divide the heads."""
         if self.positions is not None and self.rotary is not None:
             raise ValueError(f"rotary: must be null with positions, which are {self.positions.kind}")
+        if self.first is not None and (self.window is None or self.positions is not None):
+            raise ValueError(f"first: {self.first}: must be null without a window, and with positions by distance")
         check_heads(self.heads, self.head_dim, width, self.rotary)
         if self.kv_heads is not None and self.heads % self.kv_heads:
             raise ValueError(f"kv_heads: {self.kv_heads}: must divide heads, which is {self.heads}")
@@ -159,9 +165,11 @@ class AttentionSpec(MixerSpec):
         if self.sinks:  # one more column of the scores, in blocks
             column = 2 * heads * head_dim
             maps += Cost(parameters=heads, flops_by_length=(lambda tokens: column * tokens * (tokens > 1),))
-        no_kernel = self.positions is not None or self.sinks
+        no_kernel = self.positions is not None or self.sinks or self.first is not None
         shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, kind, values, no_kernel)
-        return maps + (shape.cost(place.whole) if self.window is None else shape.windowed_cost(self.window))
+        return maps + (
+            shape.cost(place.whole) if self.window is None else shape.windowed_cost(self.window, self.first or 0)
+        )
 
 
 class Attention(Mixer):
@@ -174,7 +182,9 @@ class Attention(Mixer):
 
     def __init__(self, spec: AttentionSpec, d_model: int) -> None:
         super().__init__()
-        self.traits = Traits(prefix=spec.sees_prefix, constant_state=spec.window is not None, window=spec.window)
+        window, self.first = spec.window, spec.first or 0
+        seen = None if self.first else window
+        self.traits = Traits(prefix=spec.sees_prefix, constant_state=window is not None, window=seen)
         self.heads, self.kv_heads, self.head_dim = spec.widths(d_model)
         self.rotary, self.scale, self.window = spec.rotary, spec.scale, spec.window
         widths = [n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)]
@@ -194,15 +204,18 @@ class Attention(Mixer):
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
     ) -> KeyValueState | WindowState:
         """Room for the keys and values of `capacity` tokens, or of a window."""
-        kept = self.window or capacity
+        kept = capacity if self.window is None else self.window + self.first
         tensors = key_value_tensors(batch, self.kv_heads, kept, self.head_dim, device, dtype)
-        return KeyValueState(*tensors) if self.window is None else WindowState(*tensors)
+        return KeyValueState(*tensors) if self.window is None else WindowState(*tensors, self.first)
 
     def takes(self, view: View, length: int, state: State | None) -> bool:
         """Anything, but for a chunk of several tokens behind a window: rows then take in different keys.
 
-        One token there does not know at what distance keys lie, so with positions by distance rows have to agree.
+        One token there does not know at what distance keys lie, so with positions by distance rows have to agree. The
+        first tokens are those of all rows alike, so there is no padding before them.
         """
+        if self.first and view.padding is not None:
+            return False
         if view.uniform or not isinstance(state, WindowState):
             return True
         return length == 1 and view.padding is None and self.positions is None
@@ -242,7 +255,7 @@ class Attention(Mixer):
     def _read(self, q_BNTK: Tensor, seen: Seen) -> Tensor:
         given = (q_BNTK, *seen[:3], self.scale, self.window, seen.last_BT)
         if self.positions is None:
-            return self.attend(*given, None, self.sinks_N)
+            return self.attend(*given, None, self.sinks_N, self.first)
         relative = self.positions.relative(seen.keys.shape[2], q_BNTK.device)
         return self.positions.added(self.attend(*given, relative, self.sinks_N))
 

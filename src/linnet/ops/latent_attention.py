@@ -1,12 +1,13 @@
 """Attention whose keys and values are linear in a latent vector of each token (DeepSeek-V2, arXiv 2405.04434, 2.1).
 
-A token leaves an entry: a rotary key that all heads share, and a latent. Head n reads of it the key `[rotary key;
-U_key,n latent]` and the value `U_value,n latent`. A score is linear in the latent, and so is what is read: `q . (U l) =
-(U^T q) . l`, `sum a (U l) = U (sum a l)`. With the maps at the queries and at the end, entries are read as they are.
+A token leaves an entry: a rotary key that all heads share, and a latent. Head n reads of it the key
+`[rotary key; U_key,n latent]` and the value `U_value,n latent`. A score is linear in the latent, and so are sums:
+`q . (U l) = (U^T q) . l` and `sum a (U l) = U (sum a l)`. With the maps at the queries and at the end, entries are read
+as they are.
 
-Legend: `B` batch, `N` heads, `T` queries, `S` entries, `P` width of the rotary key, `C` of the rest of a key, `K = P +
-C`, `V` of a value, `R` of a latent, `E = P + R`. The queries are the last `T` of the `S` positions, unless `last_BT`
-says which entry each sees last.
+Legend: `B` batch, `N` heads, `T` queries, `S` entries, `P` width of the rotary key, `C` of the rest of a key,
+`K = P + C`, `V` of a value, `R` of a latent, `E = P + R`. The queries are the last `T` of the `S` positions, unless
+`last_BT` says which entry each sees last.
 """
 
 import torch

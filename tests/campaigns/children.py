@@ -58,7 +58,7 @@ def warm_up() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("COLUMNS", "100")
     for module in pkgutil.walk_packages(linnet.__path__, "linnet."):
-        if not module.name.endswith("__main__"):
+        if not module.name.rpartition(".")[2].startswith("_"):  # `__main__`, and kernels, which want Triton
             importlib.import_module(module.name)
     import torch._dynamo  # noqa: F401 - optimisers import it when they are made
 

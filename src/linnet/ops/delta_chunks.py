@@ -17,7 +17,11 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
+from linnet.ops.kernels import kernels_run
 from linnet.ops.segments import places_of, segment_length
+
+MOST_KEYS = 256
+"""Width of the keys that a kernel of the pass takes."""
 
 
 class DeltaRule(NamedTuple):
@@ -59,13 +63,9 @@ class _InChunks(torch.autograd.Function):
         state = torch.unflatten(state_BNKV, 1, (cut[0].shape[1], -1))
         for place in _places(cut):
             read, q, u, w, k, kept = rule.within(*(x[:, :, :, place] for x in cut), *of_heads)
-            before, written = [], []
-            for u_h, w_h, k_h, kept_h in zip(*(x.unbind(3) for x in (u, w, k, kept)), strict=True):
-                before.append(state)
-                written.append(u_h - w_h @ state)
-                state = state * kept_h + k_h.transpose(-1, -2) @ written[-1]
-            starts.append(torch.stack(before, dim=3))
-            outs.append(q @ starts[-1] + read @ torch.stack(written, dim=3))
+            before, written, state = _onwards(u, w, k, kept, state)
+            starts.append(before)
+            outs.append(q @ before + read @ written)
         ctx.rule, ctx.chunk = rule, chunk
         ctx.save_for_backward(*given, torch.cat(starts, dim=3))
         return _joined(outs, given[2]), state.flatten(1, 2)
@@ -94,6 +94,47 @@ class _InChunks(torch.autograd.Function):
         return None, None, *of_given, of_state.flatten(1, 2)
 
 
+def _onwards(u: Tensor, w: Tensor, k: Tensor, kept: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The matrix before each chunk, what each chunk writes, and the matrix behind the last one."""
+    if _kernels_run(u, w, k, kept, state):
+        from linnet.ops.kernels._delta import pass_over_chunks
+
+        found: tuple[Tensor, Tensor, Tensor] = pass_over_chunks(u, w, k, kept, state)
+        return found
+    before, written = [], []
+    for u_h, w_h, k_h, kept_h in zip(*(x.unbind(3) for x in (u, w, k, kept)), strict=True):
+        before.append(state)
+        written.append(u_h - w_h @ state)
+        state = state * kept_h + k_h.transpose(-1, -2) @ written[-1]
+    return torch.stack(before, dim=3), torch.stack(written, dim=3), state
+
+
+def _back(
+    of_written: Tensor, of_before: Tensor, w: Tensor, k: Tensor, kept: Tensor, of_state: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the matrix behind each chunk, of what each chunk writes, and of the matrix before the first one.
+
+    of_written, of_before: what the outputs ask of each chunk's writes and of the matrix before it.
+    """
+    if _kernels_run(of_written, of_before, w, k, kept, of_state):
+        from linnet.ops.kernels._delta import pass_back
+
+        return pass_back(of_written, of_before, w, k, kept, of_state)
+    of_ends, of_writes = [], []
+    for chunk in reversed(range(w.shape[3])):
+        k_h, w_h, kept_h, of_h, of_before_h = (x[:, :, :, chunk] for x in (k, w, kept, of_written, of_before))
+        of_ends.append(of_state)
+        of_writes.append(of_h + k_h @ of_state)
+        of_state = of_state * kept_h + of_before_h - w_h.transpose(-1, -2) @ of_writes[-1]
+    return torch.stack(of_ends[::-1], dim=3), torch.stack(of_writes[::-1], dim=3), of_state
+
+
+def _kernels_run(*tensors: Tensor) -> bool:
+    """Whether a kernel takes the pass: of float32, of matrices that one program can hold."""
+    alike = all(x.dtype == torch.float32 for x in tensors)
+    return alike and tensors[-1].shape[-2] <= MOST_KEYS and kernels_run(*tensors)
+
+
 def _gradients(
     parts: Sequence[Tensor], before: Tensor, of_out: Tensor, of_state: Tensor
 ) -> tuple[list[Tensor], Tensor]:
@@ -101,13 +142,7 @@ def _gradients(
     read, q, u, w, k, kept = (part.detach() for part in parts)
     written, of_written = u - w @ before, read.transpose(-1, -2) @ of_out
     of_before = q.transpose(-1, -2) @ of_out
-    of_ends, of_writes = [], []
-    for chunk in reversed(range(u.shape[3])):
-        k_h, w_h, kept_h, of_h, of_before_h = (x[:, :, :, chunk] for x in (k, w, kept, of_written, of_before))
-        of_ends.append(of_state)
-        of_writes.append(of_h + k_h @ of_state)
-        of_state = of_state * kept_h + of_before_h - w_h.transpose(-1, -2) @ of_writes[-1]
-    of_end, of_written = (torch.stack(found[::-1], dim=3) for found in (of_ends, of_writes))
+    of_end, of_written, of_state = _back(of_written, of_before, w, k, kept, of_state)
     of_kept = (of_end * before).sum(-1, keepdim=True)
     of_read, of_q = of_out @ written.transpose(-1, -2), of_out @ before.transpose(-1, -2)
     of_w, of_k = -of_written @ before.transpose(-1, -2), written @ of_end.transpose(-1, -2)

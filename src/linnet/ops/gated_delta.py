@@ -19,6 +19,7 @@ from torch import Tensor
 
 from linnet.ops.delta_chunks import DeltaRule, in_chunks
 from linnet.ops.delta_pairs import BLOCK, after_each, pairs
+from linnet.ops.kernels import kernels_run
 
 CHUNK = 64
 """Tokens of a chunk."""
@@ -76,6 +77,11 @@ def gated_delta(
 
 def _within(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
     """What the chunks `[B, M, R, H, C, ...]` are, whatever state stands before each."""
+    tensors = (q, k, v, log_alpha, beta)
+    if log_alpha.shape[-1] == 1 and all(x.dtype == torch.float32 for x in tensors) and kernels_run(*tensors):
+        from linnet.ops.kernels._delta import chunks_of_heads
+
+        return chunks_of_heads(*tensors)
     q = q * q.shape[-1] ** -0.5
     read, known = pairs(q, k, log_alpha)
     from_start = log_alpha.cumsum(-2).exp()

@@ -24,6 +24,7 @@ from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.decay.rates import RateBank, bank_on, coefficients, coefficients_and_slopes, rate_bank
+from linnet.ops.kernels import kernels_run
 
 CHUNK = 32
 """Tokens of a chunk; the fastest of 16, 32, 64 and 128 on a processor (experiments/LOG.md)."""
@@ -34,6 +35,9 @@ SEGMENT_NUMBERS = 2**20
 TOLERANCE = 1e-5
 
 LOWEST_EXPONENT = -60.0
+
+LARGEST_CHUNK, MOST_RATES = 64, 128
+"""Of what kernels take."""
 
 
 def decay_chunked(
@@ -56,6 +60,10 @@ def decay_chunked(
 def _as_it_is(rates_BSN: Tensor, v_BSNH: Tensor, tolerance: float, chunk: int) -> Any:
     """Also in a compiled model: its loop over chunks would be another graph for every length."""
     bank = bank_for(rates_BSN.shape[1], tolerance, chunk)
+    if kernels_run(rates_BSN, v_BSNH) and rates_BSN.dtype == torch.float32 and fits(chunk, bank):
+        from linnet.ops.kernels._decay import decay_by_kernels
+
+        return decay_by_kernels(rates_BSN, v_BSNH, chunk, bank)
     return _Chunked.apply(rates_BSN, v_BSNH, chunk, bank)  # type: ignore[no-untyped-call]
 
 
@@ -66,12 +74,19 @@ def bank_for(length: int, tolerance: float, chunk: int) -> RateBank | None:
 
 def chunked_flops(length: int, width: int, heads: int, tolerance: float = TOLERANCE, chunk: int = CHUNK) -> int:
     """FLOPs of the forward pass over one sequence: 2 per multiply-add of its matrix products."""
-    bank, tokens = bank_for(length, tolerance, chunk), -(-length // chunk) * chunk
-    near = tokens * 2 * chunk * width
-    if bank is None:
-        return 2 * near
-    count = len(bank.rates_R)
-    return 2 * (near + tokens * count * (heads * count + 2 * width))
+    bank = bank_for(length, tolerance, chunk)
+    return flops_with(0 if bank is None else len(bank.rates_R), length, width, heads, chunk)
+
+
+def flops_with(count: int, length: int, width: int, heads: int, chunk: int) -> int:
+    """The same of a bank of so many rates, 0 where there is none."""
+    tokens = -(-length // chunk) * chunk
+    return 2 * tokens * (2 * chunk * width + count * (heads * count + 2 * width))
+
+
+def fits(chunk: int, bank: RateBank | None) -> bool:
+    """Whether chunk and bank are as small as a kernel can hold."""
+    return chunk <= LARGEST_CHUNK and (bank is None or len(bank.rates_R) <= MOST_RATES)
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,34 @@ def coefficients_and_slopes(bank: RateBank, rates: Tensor) -> tuple[Tensor, Tens
     return torch.cos(orders_R * angles) @ cardinal_RR, (slopes * inner[..., None]) @ cardinal_RR
 
 
+def barycentric(bank: RateBank) -> Tensor:
+    """The points `y_r` and factors `c_r` of `phi_r(y) = c_r T_R(y) / (y - y_r)`, the zeros of T_R: `[2, R]`.
+
+    The same polynomials as `coefficients`, by one quotient each (Berrut and Trefethen, SIAM Review 46, 2004).
+    T_R is the Chebyshev polynomial.
+    """
+    angles_R = _chebyshev_angles(len(bank.rates_R))
+    factors_R = angles_R.sin() / len(angles_R)
+    factors_R[1::2] *= -1
+    return torch.stack([angles_R.cos(), factors_R])
+
+
+def barycentric_places(bank: RateBank, rates: Tensor) -> Tensor:
+    """Of each rate `d y / d rate` and y; `T_R(y)`, its slope, half its second and a sixth of its third: `[..., 6]`.
+
+    In float64. Near a fixed rate, where the slope of phi_r by its quotient would be 0 by 0, it is `c_r` times the fifth
+    less `y - y_r` times the sixth, but for `(y - y_r)^2`. Both follow from `(1 - y^2) T_2 = y T_1 - R^2 T_0`.
+    """
+    count, angle = len(bank.rates_R), _angles(bank, rates)[..., 0]
+    y, value = angle.cos(), torch.cos(count * angle)
+    slope = count * torch.sin(count * angle) / torch.sin(angle)
+    room = (1 - y * y).clamp(min=1e-8)  # at the ends there is no fixed rate
+    second = (y * slope - count**2 * value) / room
+    third = (3 * y * second + (1 - count**2) * slope) / room
+    inner = (rates < bank.largest) / (bank.half * (rates.double() + bank.offset))
+    return torch.stack([inner, y, value, slope, second / 2, third / 6], dim=-1)
+
+
 def _orders(bank: RateBank, rates: Tensor) -> Tensor:
     return torch.arange(len(bank.rates_R), dtype=torch.float64, device=rates.device)
 

@@ -4,7 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from linnet.ops.decay.rates import RateBank, coefficients, coefficients_and_slopes, rate_bank
+from linnet.ops.decay.rates import (
+    RateBank,
+    barycentric,
+    barycentric_places,
+    coefficients,
+    coefficients_and_slopes,
+    rate_bank,
+)
 
 RATES = torch.cat([torch.zeros(1), torch.logspace(-10, 3, 1500)]).double()
 
@@ -67,3 +74,25 @@ def test_slopes_are_those_of_the_coefficients():
 def test_a_tolerance_out_of_range_is_refused(tolerance: float):
     with pytest.raises(ValueError, match=r"tolerance: .*: must be from 1e-10 to 0.1"):
         rate_bank(tolerance, 32, 2048)
+
+
+@pytest.mark.parametrize("length", [128, 65_536])
+def test_the_barycentric_form_is_of_the_same_polynomials(length: int):
+    bank = rate_bank(1e-5, 32, length)
+    (fixed_R, factors_R), places = barycentric(bank), barycentric_places(bank, RATES)
+    inner, y, value, slope, *_ = (x[:, None] for x in places.unbind(-1))
+    phi, slopes = coefficients_and_slopes(bank, RATES)
+    found = factors_R * value / (y - fixed_R)
+    torch.testing.assert_close(found, phi, rtol=1e-7, atol=1e-9)
+    found_slopes = (factors_R * slope - found) / (y - fixed_R) * inner
+    torch.testing.assert_close(found_slopes, slopes, rtol=1e-5, atol=1e-5 * float(slopes.abs().max()))
+
+
+def test_beside_a_fixed_rate_the_next_terms_are_the_slope():
+    bank = rate_bank(1e-5, 32, 2048)
+    rates_R = bank.rates_R * (1 + 1e-7)
+    (fixed_R, factors_R), places = barycentric(bank), barycentric_places(bank, rates_R)
+    inner, y, *_, second, third = places.unbind(-1)
+    _, slopes = coefficients_and_slopes(bank, rates_R)
+    found = factors_R * (second - (y - fixed_R) * third) * inner
+    torch.testing.assert_close(found, slopes.diagonal(), rtol=1e-6, atol=0)

@@ -1,9 +1,9 @@
 """Everything at once on a machine with a GPU, in less than ten minutes: `make gpu`.
 
-The contract tests on it; then tables of training and of decoding with each mixer at about 124 M and 10 M parameters. A
-row is first checked, then timed; what was measured is written after each row, so nothing is lost where the call is cut
-short. `python benchmarks/gpu.py --device cpu --tiny` runs the same code with tiny models on a processor, in a minute or
-two: that is to try this script, not to measure anything.
+The contract tests on it; a table of Triton kernels against plain PyTorch; then tables of training and of decoding with
+each mixer at about 124 M and 10 M parameters. A row is first checked, then timed; what was measured is written after
+each row, so nothing is lost where the call is cut short. `python benchmarks/gpu.py --device cpu --tiny` runs the same
+code with tiny models on a processor, in a minute or two: that is to try this script, not to measure anything.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_contracts import contract_tests
+from gpu_kernels import kernel_rows, why_none
 from gpu_models import SIZES, TINY, kinds
 from gpu_rows import Row
 from gpu_worker import Worker
@@ -61,6 +62,7 @@ class Record:
             "seconds_allowed": seconds,
             "finished": False,
             "contract_tests": None,
+            "kernels": [],
             "training": [],
             "decode": [],
             "left_out": NOT_TIMED | without,
@@ -99,6 +101,8 @@ def measure_rows(record: Record, worker: Worker, rows: list[Row], end_s: float) 
 
 
 def told(figures: dict[str, Any]) -> str:
+    if "times_as_fast" in figures:
+        return f"{figures['times_as_fast']} times as fast as plain PyTorch"
     share = "share_of_peak" if "share_of_peak" in figures else "share_of_bandwidth"
     return f"{figures['tokens_per_s']:,} tokens/s, {share.replace('_', ' ')} {figures[share]:.3f}"
 
@@ -124,8 +128,13 @@ def main() -> None:
     tests = contract_tests(asked.device, asked.tiny, tests_s)
     record.write(contract_tests=tests)
     print("contract tests: " + ", ".join(f"{tests[name]} {name}" for name in ("passed", "failed", "error", "skipped")))
+    rows, none = list(plan(asked.tiny)), why_none(device)
+    if none is None:
+        rows = [*kernel_rows(TINY if asked.tiny else SIZES), *rows]
+    else:
+        record.content["left_out"]["kernels"] = none
     try:
-        measure_rows(record, worker, list(plan(asked.tiny)), begun_s + asked.seconds)
+        measure_rows(record, worker, rows, begun_s + asked.seconds)
     finally:
         worker.stop()
     record.write(finished=True, seconds_taken=round(time.monotonic() - begun_s, 1))

@@ -76,10 +76,15 @@ def measure(row: Row, device: torch.device) -> dict[str, Any]:
     """Sizes and figures; or `error`, for what cannot be measured here."""
     spec = model(row.kind, row.of_size)
     told = {"parameters": model_cost(spec).parameters, "layers": spec.layers}
+    return told | guarded(device, lambda: (_decoding if row.streams else _training)(row, spec, device))
+
+
+def guarded(device: torch.device, figures: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The figures, or the `error`; nothing of it stays on the device."""
     try:
-        return told | (_decoding if row.streams else _training)(row, spec, device)
+        return figures()
     except Exception as error:
-        return told | {"error": f"{type(error).__name__}: {str(error).strip()[:500]}"}
+        return {"error": f"{type(error).__name__}: {str(error).strip()[:500]}"}
     finally:
         _tidy(device)
 

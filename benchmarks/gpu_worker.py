@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from gpu_rows import Row, bandwidth, measure, peak
+from gpu_kernels import measure_kernels
+from gpu_rows import Row, bandwidth, guarded, measure, peak
 
 START_S = 120.0
 """Of a process: imports, the device, the peaks."""
@@ -32,7 +33,14 @@ def serve(pipe: Connection, device_name: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     pipe.send(machine_of(device))
     while True:
-        pipe.send(measure(pipe.recv(), device))
+        row: Row = pipe.recv()
+        pipe.send(figures_of(row, device))
+
+
+def figures_of(row: Row, device: torch.device) -> dict[str, Any]:
+    if row.table == "kernels":
+        return guarded(device, lambda: measure_kernels(row, device))
+    return measure(row, device)
 
 
 class Worker:

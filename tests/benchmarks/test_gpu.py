@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+import gpu_kernels
 import gpu_rows
 from gpu import Record, measure_rows, plan
 from gpu_contracts import outcomes
+from gpu_kernels import kernel_rows, measure_kernels, why_none
 from gpu_models import SIZES, TINY, kinds, model
 from gpu_rows import Row, measure
-from gpu_worker import Worker
+from gpu_worker import Worker, figures_of
 from linnet.layers.registry import MIXERS
 from linnet.model.cost import model_cost
 
@@ -55,6 +57,24 @@ def test_training_and_decoding_are_checked_and_timed(kind: str):
     assert 0 < training["share_of_peak"] < 1.5 and training["steps"] >= 3
     decoding = measure(Row("decode", kind, "tiny", "float32", streams=2), CPU)
     assert decoding["tokens_per_s"] > 0 and decoding["state_bytes_per_step"] > 0
+
+
+def test_without_a_gpu_no_kernels_are_timed():
+    assert "linnet[triton]" in (why_none(CPU) or "")
+    assert {(row.kind, row.precision) for row in kernel_rows(SIZES)} == {
+        ("ted", "bfloat16"),
+        ("ted", "float32"),
+        ("gated_delta", "float32"),
+    }
+
+
+@pytest.mark.parametrize("row", list(kernel_rows(TINY)), ids=str)
+def test_kernels_are_checked_and_timed_against_plain_pytorch(row: Row, monkeypatch: pytest.MonkeyPatch):
+    """On a processor both are the plain form; a form that is not the same is not timed."""
+    found = measure_kernels(row, CPU)
+    assert found["lowest"] <= found["times_as_fast"] <= found["highest"] and "at most 0.0" in found["correct"]
+    monkeypatch.setattr(gpu_kernels, "GRADIENT_ERROR", {row.precision: -1.0})
+    assert "not correct, so not timed" in figures_of(row, CPU)["error"]
 
 
 def test_what_is_not_correct_is_not_timed(monkeypatch: pytest.MonkeyPatch):
@@ -122,5 +142,6 @@ def test_the_whole_of_it(tmp_path: Path):
     assert written["contract_tests"]["passed"] > 10 and written["contract_tests"]["failed"] == 0
     timed = [row for row in written["training"] if "tokens_per_s" in row]
     assert {"eager", "compiled"} <= {row["form"] for row in timed}
+    assert written["kernels"] == [] and "no GPU" in written["left_out"]["kernels"]
     assert {row["kind"] for row in written["decode"] if "tokens_per_s" in row} == kinds().keys()
     assert list(TINY) == list({row["size"]: None for row in written["training"]})

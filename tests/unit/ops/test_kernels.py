@@ -1,13 +1,17 @@
+import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
-from linnet.ops.kernels import block, kernels_run
+from linnet.ops import kernels
+from linnet.ops.kernels import block, kernels_run, trial
 
 HERE = Path(__file__).parent
 CASES = ("decay", "decay_at_a_fixed_rate", "gated", "same_key", "rwkv", "layers", "flops")
@@ -40,6 +44,48 @@ def test_kernels_are_compiled_for_gpus_without_one(capability: str):
 def test_on_a_processor_and_on_other_numbers_none_run():
     assert not kernels_run(torch.ones(3))
     assert not kernels_run(torch.ones(3, device="meta"), torch.ones(3, device="meta", dtype=torch.float64))
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Tensor], Tensor]], bool]:
+    """`pretended(kernel)`: whether kernels serve on a device where one, of an operation that doubles, does that."""
+
+    def proved(kernel: Callable[[Tensor], Tensor]) -> bool:
+        def double(x: Tensor) -> tuple[Tensor]:
+            return (kernel(x) if kernels._chosen else 2 * x,)
+
+        monkeypatch.setattr(trial, "_problems", lambda device: {"double": (double, [torch.randn(5)])})
+        kernels._proved.cache_clear()
+        return kernels._proved(torch.device("cpu"))
+
+    return proved
+
+
+def test_kernels_serve_where_they_give_what_plain_pytorch_gives(pretended, told):
+    assert pretended(lambda x: x + x)
+    assert told() == [] and kernels._chosen is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        (lambda x: 2.1 * x, "double is off by"),
+        (lambda x: 2 * x.detach() + 0 * x, "double is off by 1.0e+00"),
+        (lambda x: x * math.nan, "double is off by nan"),
+        (lambda x: torch.linalg.cholesky(-torch.eye(2)) + x, "LinAlgError"),
+    ],
+)
+def test_where_they_do_not_that_is_said(pretended, told, kernel, said):
+    assert not pretended(kernel)
+    assert said in told()[0] and "plain PyTorch does" in told()[0]
+    assert kernels._chosen is None
+
+
+def test_what_is_asked_in_a_trial_is_what_serves():
+    """Here plain PyTorch twice, forward and backward, also where no gradients are recorded."""
+    with torch.inference_mode():
+        assert trial.problem(lambda by_kernels: None, torch.device("cpu")) is None
+    assert trial.problem(lambda by_kernels: None, torch.device("cpu")) is None
 
 
 @pytest.mark.parametrize(("size", "expected"), [(1, 16), (16, 16), (17, 32), (64, 64), (65, 128)])

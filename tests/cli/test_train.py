@@ -200,7 +200,7 @@ def test_mistakes_are_one_line(tmp_path, command, capsys):
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        (["--heads", "4"], "--set model.blocks.0.mixer.heads=4 ("),
+        (["--heads", "4"], "--set model.blocks.0.mixer.heads=4 or"),
         (["--device", "cpu"], "--set training.device=cpu ("),
         (["--device=cpu"], "--set training.device=cpu ("),
         (["--lr", "--json"], "--set training.optimiser.lr=VALUE ("),

@@ -40,14 +40,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("kind", MIXERS, scope="module")
 
 
+REPLACED = "\ufffd"
+"""What stands for bytes that are no text; a character may be cut in two."""
+
 ROUNDING = 1e-5
 """Of logits, in their standard deviations: a mixture of experts multiplies each expert's tokens together."""
 
 
+PARTNERS = dict(
+    zip(("retention", "mamba2", "rglru", "gated_delta", "mamba", "s4d"), FEED_FORWARDS.values(), strict=False)
+)
+"""Each kind of feed-forward stands behind a mixer that has a state of constant size."""
+
+
 def described(mixer: MixerSpec) -> dict:
     """A model whose logits depend on what its mixers do, as those of small starting values would not."""
-    number = list(MIXERS).index(mixer.kind)
-    feed_forward = list(FEED_FORWARDS.values())[number % len(FEED_FORWARDS)].examples()[0]
+    feed_forward = PARTNERS.get(mixer.kind, FEED_FORWARDS["glu"]).examples()[0]
     block = {"repeat": 2, "mixer": mixer.model_dump(), "feed_forward": feed_forward.model_dump()}
     return {
         "name": mixer.kind,
@@ -196,7 +204,8 @@ def test_a_stream_that_is_kept_goes_on_as_if_it_had_not_stopped(lively: Path, tm
     first = ("--prompt", "Once", "--max-tokens", 7, "--seed", 3, "--save-state", kept)
     begun = figures("generate", lively, *first, *settings)
     rest = figures("generate", lively, "--load-state", kept, "--max-tokens", 5, *settings)
-    assert begun["text"] + rest["text"] == whole["text"]
+    parts, together = (text.replace(REPLACED, "") for text in (begun["text"] + rest["text"], whole["text"]))
+    assert parts == together and begun["text"] and rest["text"]
 
 
 def test_a_fork_of_a_session_goes_its_own_way(lively: Path):

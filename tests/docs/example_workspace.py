@@ -317,6 +317,7 @@ MAKERS: dict[str, Maker] = {
     "runs/ted": run_of("tiny-ted"),
     "runs/pldr": run_of("tiny-pldr"),
     "runs/other": run_of("tiny-pldr"),
+    "runs/experts": run_of("tiny-experts"),
     "pairs.jsonl": pairs,
     "runs/pairs": run_of_pairs,
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),

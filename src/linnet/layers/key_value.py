@@ -78,10 +78,11 @@ class WindowState(State):
         within = (positions - self.first) % self.window + self.first
         return torch.where(positions < self.first, positions, within) if self.first else within
 
-    def _kept(self, end: int, last: int) -> Tensor:
-        """The positions before `end` that are among the first, or the `last`."""
+    def _kept(self, end: int, last: int, since: int = 0) -> Tensor:
+        """The positions from `since` to before `end` that are among the first, or the `last`."""
         first, device = min(self.first, end), self.keys.device
-        return torch.cat([torch.arange(first, device=device), torch.arange(max(first, end - last), end, device=device)])
+        ranges = (min(since, first), first), (max(first, end - last, since), end)
+        return torch.cat([torch.arange(*bounds, device=device) for bounds in ranges])
 
     def append(self, k_BMTK: Tensor, v_BMTK: Tensor, view: View, ordered: bool = False) -> Seen:
         """Take in a chunk, of which the first token needs W - 1 tokens of the past.
@@ -94,8 +95,7 @@ class WindowState(State):
         places = self._places(self._kept(start, self.window - 1))
         pairs = (self.keys, k_BMTK), (self.values, v_BMTK)
         keys, values = (torch.cat([past[:, :, places], new], dim=2) for past, new in pairs)
-        positions = self._kept(start + length, self.window)
-        positions = positions[positions >= start]
+        positions = self._kept(start + length, self.window, since=start)
         for kept, new in pairs:
             kept[:, :, self._places(positions)] = new[:, :, positions - start].to(kept.dtype)
         return Seen(keys, values)

@@ -15,6 +15,7 @@ from linnet.layers.mixers.attention import AttentionSpec, RotarySpec
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.density import DensitySpec
 from linnet.layers.mixers.ted import TedSpec
+from linnet.layers.positions import ShawSpec
 from linnet.layers.retention import FULL, BankRetention
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
@@ -35,7 +36,11 @@ MIXERS: list[MixerSpec] = [
     *PlgaSpec.examples(),
     *TedSpec.examples(),
 ]
-WINDOWED = {id(mixer) for mixer in MIXERS if isinstance(mixer, AttentionSpec) and mixer.window is not None}
+WITHOUT_STEPS = {
+    id(mixer)
+    for mixer in MIXERS
+    if isinstance(mixer, AttentionSpec) and (mixer.window is not None or isinstance(mixer.positions, ShawSpec))
+}
 TOKENS = torch.arange(23).repeat(4)[:40]
 PROMPT = 3
 
@@ -77,7 +82,7 @@ def test_every_context_of_ted(context: Retentions, heads: int, sliced: bool, mon
 
 
 @pytest.mark.parametrize("sliced", [False, True])
-@pytest.mark.parametrize("mixer", [m for m in MIXERS if id(m) not in WINDOWED], ids=str)
+@pytest.mark.parametrize("mixer", [m for m in MIXERS if id(m) not in WITHOUT_STEPS], ids=str)
 @torch.inference_mode()
 def test_every_mixer(mixer: MixerSpec, sliced: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(maps, "SLICED", sliced)

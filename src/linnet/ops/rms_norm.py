@@ -14,6 +14,9 @@ from torch.autograd.function import once_differentiable
 
 SMALLEST_GAIN = 1e-3
 
+LENGTH_EPS = 1e-6
+"""Added to the squared length of what becomes a vector of length 1."""
+
 
 def rms_norm_reference(x: Tensor, gain_D: Tensor, eps: float) -> Tensor:
     """The definition."""
@@ -26,6 +29,12 @@ def _inverse(x: Tensor, eps: float) -> Tensor:
     norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     inverse: Tensor = norms.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
     return inverse
+
+
+def unit_length(x: Tensor, length: float = 1.0) -> Tensor:
+    """Vectors `[..., D]` of a given length, `length x / sqrt(|x|^2 + 1e-6)`: a normalisation with a fixed gain."""
+    width = x.shape[-1]
+    return rms_norm(x, x.new_full((width,), length * width**-0.5), LENGTH_EPS / width)
 
 
 class _RmsNorm(torch.autograd.Function):

@@ -30,11 +30,9 @@ from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import RmsNorm
 from linnet.nn.state_steps import step_biases
 from linnet.ops.gated_delta import chunk_length, gated_delta, gated_delta_flops, gated_delta_reference
-from linnet.ops.rms_norm import rms_norm
+from linnet.ops.rms_norm import unit_length
 
 STATE_BYTES = 4
-LENGTH_EPS = 1e-6
-"""Added to the squared length of queries and keys, as published."""
 FASTEST_RATE = 16.0
 
 
@@ -221,7 +219,5 @@ class GatedDelta(Mixer):
         keys, _, values = self.parts
         both_BFT, v_BFT = torch.split(mixed_BFT, [2 * keys, values], dim=1)
         both_BJTK = torch.unflatten(both_BFT, 1, (-1, self.key_width)).transpose(2, 3).contiguous()
-        gain_K = both_BJTK.new_full((self.key_width,), self.key_width**-0.5)
-        unit_BJTK = rms_norm(both_BJTK, gain_K, LENGTH_EPS / self.key_width)
-        q_BMTK, k_BMTK = unit_BJTK.chunk(2, dim=1)
+        q_BMTK, k_BMTK = unit_length(both_BJTK).chunk(2, dim=1)
         return q_BMTK, k_BMTK, torch.unflatten(v_BFT, 1, (-1, self.value_width)).transpose(2, 3).contiguous()

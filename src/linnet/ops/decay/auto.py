@@ -5,7 +5,8 @@ from typing import Literal
 from torch import Tensor
 
 from linnet.ops.decay.chunked import CHUNK, TOLERANCE, chunked_flops, decay_chunked
-from linnet.ops.decay.reference import decay_reference
+from linnet.ops.decay.keyed import keyed_chunked, keyed_flops
+from linnet.ops.decay.reference import Keys, decay_reference
 
 Form = Literal["auto", "reference", "chunked"]
 
@@ -20,12 +21,15 @@ def decay(
     form: Form = "auto",
     tolerance: float = TOLERANCE,
     chunk: int = CHUNK,
+    keys: Keys | None = None,
 ) -> Tensor:
     """The sums of the last `queries` tokens, `[B, T, N, H]`; from a state, where they are not all, always exact."""
     length = rates_BSN.shape[1]
-    if queries == length and chunked_runs(form, length):
+    if queries < length or not chunked_runs(form, length):
+        return decay_reference(rates_BSN, v_BSNH, queries, keys)
+    if keys is None:
         return decay_chunked(rates_BSN, v_BSNH, queries, tolerance, chunk)
-    return decay_reference(rates_BSN, v_BSNH, queries)
+    return keyed_chunked(rates_BSN, v_BSNH, keys, tolerance, chunk)
 
 
 def chunked_runs(form: Form, length: int) -> bool:
@@ -34,9 +38,17 @@ def chunked_runs(form: Form, length: int) -> bool:
 
 
 def decay_flops(
-    length: int, width: int, heads: int, form: Form = "auto", tolerance: float = TOLERANCE, chunk: int = CHUNK
+    length: int,
+    width: int,
+    heads: int,
+    form: Form = "auto",
+    tolerance: float = TOLERANCE,
+    chunk: int = CHUNK,
+    key: int = 0,
 ) -> int:
-    """FLOPs of the forward pass over one sequence, in the form that it takes."""
-    if chunked_runs(form, length):
-        return chunked_flops(length, width, heads, tolerance, chunk)
-    return 2 * width * length**2
+    """FLOPs of the forward pass over one sequence, in the form that it takes; `key`: width of a key, 0 for none."""
+    if not chunked_runs(form, length):
+        return 2 * (width + heads * key) * length**2
+    if key:
+        return keyed_flops(length, width, heads, key, tolerance, chunk)
+    return chunked_flops(length, width, heads, tolerance, chunk)

@@ -2,10 +2,12 @@
 
 The state is what a chunk of the chunked form reads: the chunk before it and itself so far, token by token, and the R
 sums of all that lies further back. So it gives the same numbers as the chunked form, however the stream is cut. A sum
-is one more entry to read: it fades at its fixed rate from the moment at which the current chunk began.
+is one more entry to read: it fades at its fixed rate from the moment at which the current chunk began. With keys there
+are M sums for each fixed rate, and what is read of each is multiplied by a query's number (`keyed.py`).
 
-Legend: `B` batch, `T` tokens appended, `N` heads, `H` channels of a head, `R` fixed rates, `P` rows times heads, `C`
-tokens of a chunk, `K` chunks, `E` entries: R sums, then the 2 C tokens of two chunks.
+Legend: `B` batch, `T` tokens appended, `N` heads, `H` channels of a head, `M` width of a key (1: there are none), `R`
+fixed rates, `P` rows times heads, `C` tokens of a chunk, `K` chunks, `E` entries: R M sums, then the 2 C tokens of two
+chunks; `F`: R fixed rates, then the 2 C tokens.
 """
 
 from dataclasses import dataclass
@@ -15,8 +17,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from linnet.ops.decay.chunked import add_far_sums, entry_ages, faded_, near_ages, near_sums, run_on
-from linnet.ops.decay.rates import RateBank, coefficients
+from linnet.ops.decay.chunked import add_far_sums, by_key, entries, faded_, near_ages, near_sums, run_on
+from linnet.ops.decay.rates import RateBank
+from linnet.ops.decay.reference import Keys
 
 CHUNKS_AT_ONCE = 64
 """Chunks of a long prompt that are taken together."""
@@ -28,8 +31,9 @@ class DecayBank:
 
     bank: the fixed rates; their bound holds up to an age of `bank.length`. Older sources fade like a mixture of fixed
         rates, which never grows.
-    entries_BNEH, rates_BNE: the sums as they were when the current chunk began, with the fixed rates; then the chunk
+    entries_BNEH, rates_BNF: the sums as they were when the current chunk began, with the fixed rates; then the chunk
         before the current one, and the current one. float32 or wider.
+    keys_BNCM: the keys of the tokens of the two chunks; None: there are none.
     low_BNRH: what rounding has taken off the sums. In ten million steps a sum is multiplied 300,000 times; without
         this the slowest would stop fading.
     position: tokens of the stream so far.
@@ -37,9 +41,10 @@ class DecayBank:
 
     bank: RateBank
     entries_BNEH: Tensor
-    rates_BNE: Tensor
+    rates_BNF: Tensor
     low_BNRH: Tensor
     position: int = 0
+    keys_BNCM: Tensor | None = None
 
     @classmethod
     def empty(
@@ -48,30 +53,38 @@ class DecayBank:
         bank: RateBank,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
+        key: int = 0,
     ) -> Self:
-        """No token yet. `dtype` is that of the quantities, kept as float32 or wider."""
+        """No token yet. `dtype` is that of the quantities, kept as float32 or wider; `key`: width of a key, 0: none."""
         (batch, heads, channels), count = shape_BNH, len(bank.rates_R)
-        entries, wide = count + 2 * bank.nearest, torch.promote_types(dtype, torch.float32)
-        rates_BNE = torch.zeros(batch, heads, entries, dtype=wide, device=device)
-        rates_BNE[:, :, :count] = bank.rates_R
-        entries_BNEH = torch.zeros(batch, heads, entries, channels, dtype=wide, device=device)
-        return cls(bank, entries_BNEH, rates_BNE, torch.zeros_like(entries_BNEH[:, :, :count]))
+        near, sums, wide = 2 * bank.nearest, count * max(1, key), torch.promote_types(dtype, torch.float32)
+        rates_BNF = torch.zeros(batch, heads, count + near, dtype=wide, device=device)
+        rates_BNF[:, :, :count] = bank.rates_R
+        entries_BNEH = torch.zeros(batch, heads, sums + near, channels, dtype=wide, device=device)
+        keys_BNCM = torch.zeros(batch, heads, near, key, dtype=wide, device=device) if key else None
+        return cls(bank, entries_BNEH, rates_BNF, torch.zeros_like(entries_BNEH[:, :, :sums]), keys_BNCM=keys_BNCM)
 
     @property
-    def sums(self) -> int:
+    def fixed(self) -> int:
         """Number of fixed rates, R."""
         return len(self.bank.rates_R)
 
+    @property
+    def sums(self) -> int:
+        """Number of sums, R M."""
+        return self.low_BNRH.shape[2]
+
     @torch.no_grad()
-    def append(self, rates_BTN: Tensor, v_BTNH: Tensor) -> Tensor:
-        """Add tokens to the stream and give their sums, `[B, T, N, H]`."""
+    def append(self, rates_BTN: Tensor, v_BTNH: Tensor, keys: Keys | None = None) -> Tensor:
+        """Add tokens to the stream and give their sums, `[B, T, N, H]`. Keys, of the T tokens alone: if it has them."""
         rates_BNT, v_BNTH = rates_BTN.transpose(1, 2), v_BTNH.transpose(1, 2)
         done, outputs = 0, []
         while done < v_BNTH.shape[2]:
             whole, count = self._next_piece(v_BNTH.shape[2] - done)
             piece = slice(done, done + count)
             append = self._append_chunks if whole else self._append_to_chunk
-            outputs.append(append(rates_BNT[:, :, piece], v_BNTH[:, :, piece]))
+            of_piece = None if keys is None else _of_piece(keys, piece, rates_BNT)
+            outputs.append(append(rates_BNT[:, :, piece], v_BNTH[:, :, piece], of_piece))
             done += count
         return torch.cat([v_BNTH[:, :, :0], *outputs], dim=2).transpose(1, 2).to(v_BTNH.dtype)
 
@@ -83,49 +96,64 @@ class DecayBank:
             return False, min(tokens, chunk - inside)
         return True, min(tokens // chunk, CHUNKS_AT_ONCE) * chunk
 
-    def _append_to_chunk(self, rates_BNT: Tensor, v_BNTH: Tensor) -> Tensor:
+    def _append_to_chunk(self, rates_BNT: Tensor, v_BNTH: Tensor, keys: Keys | None) -> Tensor:
         chunk, length = self.bank.nearest, rates_BNT.shape[2]
         start = self.position % chunk
-        first = self.sums + chunk + start
-        end = first + length
-        self.rates_BNE[:, :, first:end] = rates_BNT
-        self.entries_BNEH[:, :, first:end] = v_BNTH
-        minus_ages_CE = _minus_ages(self.bank, rates_BNT.dtype, rates_BNT.device)
-        weights_BNTE = faded_(self.rates_BNE[:, :, None, :end] * minus_ages_CE[start : start + length, :end])
+        near = slice(chunk + start, chunk + start + length)
+        _after(self.rates_BNF, self.fixed)[:, :, near] = rates_BNT
+        _after(self.entries_BNEH, self.sums)[:, :, near] = v_BNTH
+        end = self.fixed + near.stop
+        minus_ages_CF = _minus_ages(self.bank, rates_BNT.dtype, rates_BNT.device)
+        weights_BNTE = faded_(self.rates_BNF[:, :, None, :end] * minus_ages_CF[start : start + length, :end])
         if length > 1:
-            weights_BNTE = weights_BNTE.tril_(first)
+            weights_BNTE = weights_BNTE.tril_(self.fixed + near.start)
+        if keys is not None:
+            assert self.keys_BNCM is not None
+            self.keys_BNCM[:, :, near] = keys.keys
+            far_BNTR, near_BNTC = torch.split(weights_BNTE, [self.fixed, near.stop], dim=-1)
+            scores_BNTC = keys.queries @ self.keys_BNCM[:, :, : near.stop].mT
+            weights_BNTE = torch.cat([by_key(far_BNTR, keys.queries), near_BNTC * scores_BNTC], dim=-1)
         self.position += length
-        out_BNTH = weights_BNTE @ self.entries_BNEH[:, :, :end]
+        out_BNTH = weights_BNTE @ self.entries_BNEH[:, :, : self.sums + near.stop]
         if self.position % chunk == 0:
             self.begin_chunk()
         return out_BNTH
 
-    def _append_chunks(self, rates_BNT: Tensor, v_BNTH: Tensor) -> Tensor:
+    def _append_chunks(self, rates_BNT: Tensor, v_BNTH: Tensor, keys: Keys | None) -> Tensor:
         """Whole chunks, as the chunked form takes a segment: its first one lies before them."""
-        chunk, streams, channels = self.bank.nearest, v_BNTH.shape[0] * v_BNTH.shape[1], v_BNTH.shape[3]
-        before = slice(self.sums, self.sums + chunk)
-        rates_PKC = torch.cat([self.rates_BNE[:, :, before], rates_BNT], dim=2).view(streams, -1, chunk)
-        v_BNSH = torch.cat([self.entries_BNEH[:, :, before], v_BNTH.to(self.entries_BNEH)], dim=2)
-        v_PKCH = v_BNSH.view(streams, -1, chunk, channels)
-        out_PKCH = near_sums(rates_PKC, v_PKCH).double()
-        sums_PRH = add_far_sums(out_PKCH, self.bank, rates_PKC, v_PKCH.double(), self._exact_sums().flatten(0, 1))
+        rates_PKC = self._behind_chunk(_after(self.rates_BNF, self.fixed)[..., None], rates_BNT[..., None])[..., 0]
+        v_PKCH = self._behind_chunk(_after(self.entries_BNEH, self.sums), v_BNTH)
+        if keys is not None:
+            assert self.keys_BNCM is not None
+            q_PKCM = keys.queries.reshape(len(rates_PKC), -1, self.bank.nearest, keys.queries.shape[-1])
+            keys = Keys(q_PKCM, self._behind_chunk(self.keys_BNCM, keys.keys))
+        out_PKCH = near_sums(rates_PKC, v_PKCH, keys).double()
+        keys = None if keys is None else Keys(keys.queries.double(), keys.keys.double())
+        sums_PRH = add_far_sums(out_PKCH, self.bank, rates_PKC, v_PKCH.double(), self._exact_sums().flatten(0, 1), keys)
         self._keep_sums(sums_PRH.view_as(self.low_BNRH))
-        self.rates_BNE[:, :, before] = rates_BNT[:, :, -chunk:]
-        self.entries_BNEH[:, :, before] = v_BNTH[:, :, -chunk:]
         self.position += v_BNTH.shape[2]
         return out_PKCH.flatten(1, 2).view(v_BNTH.shape).to(self.entries_BNEH.dtype)
+
+    def _behind_chunk(self, kept_BNCH: Tensor, new_BNTH: Tensor) -> Tensor:
+        """New chunks behind the one before them, `[P, K + 1, C, H]`; the last of them becomes the one before."""
+        chunk = self.bank.nearest
+        both_BNSH = torch.cat([kept_BNCH[:, :, :chunk], new_BNTH.to(kept_BNCH)], dim=2)
+        kept_BNCH[:, :, :chunk] = new_BNTH[:, :, -chunk:]
+        return both_BNSH.view(both_BNSH.shape[0] * both_BNSH.shape[1], -1, chunk, both_BNSH.shape[3])
 
     def begin_chunk(self) -> None:
         """The chunk before the last one goes into the sums, the last one takes its place."""
         chunk = self.bank.nearest
-        before, last = (slice(self.sums + shift, self.sums + shift + chunk) for shift in (0, chunk))
-        rates_BNC = self.rates_BNE[:, :, before]
-        entry_BNC1 = faded_(-rates_BNC.double() * entry_ages(chunk, rates_BNC.device))[..., None]
-        entered_BNRH = (coefficients(self.bank, rates_BNC) * entry_BNC1).mT @ self.entries_BNEH[:, :, before].double()
+        rates_BNC, v_BNCH = _after(self.rates_BNF, self.fixed), _after(self.entries_BNEH, self.sums)
+        factors_BNCR = entries(self.bank, rates_BNC[:, :, :chunk])
+        if self.keys_BNCM is not None:
+            factors_BNCR = by_key(factors_BNCR, self.keys_BNCM[:, :, :chunk].double())
+        entered_BNRH = factors_BNCR.mT @ v_BNCH[:, :, :chunk].double()
         run_on((self._exact_sums(), entered_BNRH), self.bank)
         self._keep_sums(entered_BNRH)
-        self.rates_BNE[:, :, before] = self.rates_BNE[:, :, last]
-        self.entries_BNEH[:, :, before] = self.entries_BNEH[:, :, last]
+        for kept in (rates_BNC, v_BNCH, self.keys_BNCM):
+            if kept is not None:
+                kept[:, :, :chunk] = kept[:, :, chunk:]
 
     def _exact_sums(self) -> Tensor:
         return self.entries_BNEH[:, :, : self.sums].double() + self.low_BNRH
@@ -136,9 +164,19 @@ class DecayBank:
         self.low_BNRH.copy_(exact_BNRH - rounded_BNRH)
 
 
+def _after(kept_BNE: Tensor, sums: int) -> Tensor:
+    """What belongs to the tokens of the two chunks: a view."""
+    return kept_BNE[:, :, sums:]
+
+
+def _of_piece(keys: Keys, piece: slice, like: Tensor) -> Keys:
+    """Of a piece of the new tokens, `[B, N, T, M]` each, as wide as the rates."""
+    return Keys(*(each[:, piece].transpose(1, 2).to(like.dtype) for each in keys))
+
+
 @lru_cache(maxsize=16)
 def _minus_ages(bank: RateBank, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The age of every entry for each reader of a chunk, times -1; that of a sum is its time in the chunk: `[C, E]`."""
+    """The age of every entry for each reader of a chunk, times -1; that of a sum is its time in the chunk: `[C, F]`."""
     with torch.inference_mode(False):
         steps_C1 = torch.arange(bank.nearest, device=device)[:, None].expand(-1, len(bank.rates_R))
         return -torch.cat([steps_C1, near_ages(bank.nearest, device)], dim=1).to(dtype)
@@ -151,10 +189,10 @@ class BankRow:
     """
 
     def __init__(self, bank: DecayBank) -> None:
-        """`bank` has a batch of one; its tensors are advanced, its position is the caller's."""
+        """`bank` has a batch of one and no keys; its tensors are advanced, its position is the caller's."""
         self._bank = bank
         chunk, first = bank.bank.nearest, bank.sums + bank.bank.nearest
-        rates_NE, entries_NEH = bank.rates_BNE[0], bank.entries_BNEH[0]
+        rates_NE, entries_NEH = bank.rates_BNF[0], bank.entries_BNEH[0]
         minus_ages_CE = _minus_ages(bank.bank, rates_NE.dtype, rates_NE.device)
         ends = [first + start + 1 for start in range(chunk)]
         self._rate_N = [rates_NE[:, end - 1] for end in ends]

@@ -12,25 +12,22 @@ Legend: `B` batch, `S` tokens, `N` heads, `H` channels of a head, `R` fixed rate
 segment; a segment comes with the chunk before it (zeros at the start), so it has `K + 1`.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.decay.rates import RateBank, bank_on, coefficients, coefficients_and_slopes, rate_bank
+from linnet.ops.decay.reference import Keys
+from linnet.ops.decay.segments import segments
 from linnet.ops.kernels import kernels_run
 
 CHUNK = 32
 """Tokens of a chunk; the fastest of 16, 32, 64 and 128 on a processor (experiments/LOG.md)."""
-
-SEGMENT_NUMBERS = 2**20
-"""Numbers of a segment's quantities on a processor: 4 MiB in float32. A GPU takes all at once."""
 
 TOLERANCE = 1e-5
 
@@ -87,56 +84,6 @@ def flops_with(count: int, length: int, width: int, heads: int, chunk: int) -> i
 def fits(chunk: int, bank: RateBank | None) -> bool:
     """Whether chunk and bank are as small as a kernel can hold."""
     return chunk <= LARGEST_CHUNK and (bank is None or len(bank.rates_R) <= MOST_RATES)
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Tokens `start` to `end` of some rows of the batch; `start` is a multiple of the chunk."""
-
-    rows: slice
-    start: int
-    end: int
-    chunk: int
-
-    def cut(self, x_BSNH: Tensor) -> Tensor:
-        """The segment's chunks behind the one before them, zeros where the stream has none: `[P, K + 1, C, H]`.
-
-        A view where it can be: of one row and head, from the second segment on.
-        """
-        first = max(0, self.start - self.chunk)
-        before, after = first + self.chunk - self.start, (self.start - self.end) % self.chunk
-        x_BNSH = x_BSNH[self.rows, first : self.end].transpose(1, 2)
-        if before or after:
-            x_BNSH = F.pad(x_BNSH, (0, 0, before, after))
-        return x_BNSH.reshape(x_BNSH.shape[0] * x_BNSH.shape[1], -1, self.chunk, x_BNSH.shape[3])
-
-    def put(self, x_PKCH: Tensor, out_BSNH: Tensor) -> None:
-        """Write the chunks of the segment to their place."""
-        out_BSNH = out_BSNH[self.rows]
-        batch, _, heads, channels = out_BSNH.shape
-        x_BNSH = x_PKCH.reshape(batch, heads, -1, channels)[:, :, : self.end - self.start]
-        out_BSNH[:, self.start : self.end] = x_BNSH.transpose(1, 2)
-
-    def add(self, x_PKCH: Tensor, out_BSNH: Tensor) -> None:
-        """Add the chunks of the segment and the one before to their place."""
-        out_BSNH = out_BSNH[self.rows]
-        batch, _, heads, channels = out_BSNH.shape
-        first = max(0, self.start - self.chunk)
-        x_BNSH = x_PKCH.reshape(batch, heads, -1, channels)[:, :, first + self.chunk - self.start :]
-        out_BSNH[:, first : self.end] += x_BNSH[:, :, : self.end - first].transpose(1, 2)
-
-
-def segments(v_BSNH: Tensor, chunk: int) -> Iterator[Segment]:
-    """The segments of a batch: rows by rows, in turn. Long rows come one by one, which saves copies."""
-    batch, length = v_BSNH.shape[:2]
-    most = SEGMENT_NUMBERS if v_BSNH.device.type == "cpu" else v_BSNH.numel()
-    at_once = max(1, min(batch, most // max(1, v_BSNH[0].numel()))) if batch else 1
-    chunks = max(1, most // max(1, v_BSNH[:at_once, 0].numel() * chunk))
-    if v_BSNH.device.type != "cpu":
-        chunks = max(1, -(-length // chunk))
-    for row in range(0, batch, at_once):
-        for start in range(0, length, chunks * chunk):
-            yield Segment(slice(row, row + at_once), start, min(start + chunks * chunk, length), chunk)
 
 
 class _Chunked(torch.autograd.Function):
@@ -205,10 +152,15 @@ def pairs(x_PKC: Tensor) -> Tensor:
     return x_PKC.flatten(1, 2).unfold(1, 2 * chunk, chunk).movedim(-1, 2)
 
 
-def near_sums(rates_PKC: Tensor, v_PKCH: Tensor) -> Tensor:
-    """What each chunk of the segment reads from itself and the chunk before, `[P, K, C, H]`; as wide as the rates."""
-    weights = near_weights(rates_PKC, near_ages(rates_PKC.shape[2], rates_PKC.device))
-    return (weights.to(v_PKCH.dtype) @ pairs(v_PKCH)).to(rates_PKC.dtype)
+def near_sums(rates_PKC: Tensor, v_PKCH: Tensor, keys: Keys | None = None) -> Tensor:
+    """What each chunk of the segment reads from itself and the chunk before, `[P, K, C, H]`; as wide as the rates.
+
+    keys: queries of the K chunks, and keys as the quantities come; `[P, K, C, M]` and `[P, K + 1, C, M]`.
+    """
+    weights = near_weights(rates_PKC, near_ages(rates_PKC.shape[2], rates_PKC.device)).to(v_PKCH.dtype)
+    if keys is not None:
+        weights *= keys.queries @ pairs(keys.keys).mT
+    return (weights @ pairs(v_PKCH)).to(rates_PKC.dtype)
 
 
 def near_gradients(rates_PKC: Tensor, v_PKCH: Tensor, grad_PKCH: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,29 +193,57 @@ def readout(bank: RateBank, like: Tensor) -> Tensor:
 
 
 def add_far_sums(
-    out_PKCH: Tensor, bank: RateBank, rates_PKC: Tensor, v_PKCH: Tensor, carried_PRH: Tensor | None
+    out_PKCH: Tensor,
+    bank: RateBank,
+    rates_PKC: Tensor,
+    v_PKCH: Tensor,
+    carried_PRH: Tensor | None,
+    keys: Keys | None = None,
 ) -> Tensor:
     """Add to each chunk of the segment what it reads from all before the chunk before it, through the bank.
 
-    Takes the sums that its first chunk reads, gives those that the next segment's first chunk reads: `[P, R, H]`.
+    Takes the sums that its first chunk reads, gives those that the next segment's first chunk reads: `[P, R, H]`. With
+    keys there is a sum for each fixed rate and each place in a key: R is then the number of both.
     """
-    rates_PKC = rates_PKC[:, :-1]
+    entries_PKCR, readout_PKCR = entries(bank, rates_PKC[:, :-1]).to(v_PKCH), readout(bank, v_PKCH)
+    if keys is not None:
+        entries_PKCR = by_key(entries_PKCR, keys.keys[:, :-1])
+        readout_PKCR = by_key(readout_PKCR, keys.queries)
+    sums_PKRH = far_sums(bank, entries_PKCR, v_PKCH, carried_PRH)
+    out_PKCH += readout_PKCR @ sums_PKRH[:, :-1]
+    return sums_PKRH[:, -1]
+
+
+def entries(bank: RateBank, rates_PKC: Tensor) -> Tensor:
+    """With which factors the tokens of each chunk come into the bank, float64 `[P, K, C, R]`."""
     entry_PKC = faded_(-rates_PKC.double() * entry_ages(bank.nearest, rates_PKC.device))
-    entries_PKCR = (coefficients(bank, rates_PKC) * entry_PKC[..., None]).to(v_PKCH)
-    sums_PKRH = v_PKCH.new_zeros(*v_PKCH.shape[:2], len(bank.rates_R), v_PKCH.shape[3])
+    return coefficients(bank, rates_PKC) * entry_PKC[..., None]
+
+
+def by_key(factors_XR: Tensor, key_XM: Tensor) -> Tensor:
+    """A factor for each fixed rate and each place in a key, `[..., R M]`."""
+    return (factors_XR[..., None] * key_XM[..., None, :]).flatten(-2)
+
+
+def far_sums(bank: RateBank, entries_PKCR: Tensor, v_PKCH: Tensor, carried_PRH: Tensor | None) -> Tensor:
+    """The sums that each chunk of the segment reads, and those that the chunk after it will, `[P, K + 1, R, H]`."""
+    sums_PKRH = v_PKCH.new_zeros(*v_PKCH.shape[:2], entries_PKCR.shape[3], v_PKCH.shape[3])
     torch.matmul(entries_PKCR.mT, v_PKCH[:, :-1], out=sums_PKRH[:, 1:])
     if carried_PRH is not None:
         sums_PKRH[:, 0] = carried_PRH
     run_on(sums_PKRH.unbind(1), bank)
-    out_PKCH += readout(bank, v_PKCH) @ sums_PKRH[:, :-1]
-    return sums_PKRH[:, -1]
+    return sums_PKRH
 
 
 def run_on(sums: Sequence[Tensor], bank: RateBank) -> None:
-    """Running sums over the chunks, in place: each is its own and what the chunk's steps left of those before."""
+    """Running sums over the chunks, in place: each is its own and what the chunk's steps left of those before.
+
+    `[..., R, H]`, or with keys `[..., R M, H]`.
+    """
     # d - 1 instead of d: near 1 a rounded d would be another rate.
     rates_R = bank_on(bank, sums[0].device).rates_R
-    less_R1 = torch.expm1(-rates_R * bank.nearest).to(sums[0].dtype)[:, None]
+    less_R = torch.expm1(-rates_R * bank.nearest).to(sums[0].dtype)
+    less_R1 = less_R.repeat_interleave(sums[0].shape[-2] // len(less_R))[:, None]
     for before, now in pairwise(sums):
         now.add_(before).addcmul_(before, less_R1)
 

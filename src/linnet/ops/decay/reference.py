@@ -1,14 +1,24 @@
 """The decaying sum as defined, and as one matrix of weights.
 
-`o_t = sum_{j <= t} exp(-rate_j (t - j)) v_j` (github.com/biuq/ted): the rate belongs to the SOURCE token.
+`o_t = sum_{j <= t} exp(-rate_j (t - j)) v_j` (github.com/biuq/ted): the rate belongs to the SOURCE token. With keys
+(ours) each weight is multiplied by `q_t . k_j`, so that a reader chooses among what is left.
 
 Legend: `B` batch, `S` tokens of the stream, `T` the last tokens of it whose sums are wanted, `N` heads, `C` channels
-of a head (`N = 1`: one rate per token).
+of a head (`N = 1`: one rate per token), `M` width of a key.
 """
+
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+class Keys(NamedTuple):
+    """What the readers look for, `[B, T, N, M]`, and what each token of the stream is found by, `[B, S, N, M]`."""
+
+    queries: Tensor
+    keys: Tensor
 
 
 def decay_rates(logits: Tensor) -> Tensor:
@@ -16,13 +26,17 @@ def decay_rates(logits: Tensor) -> Tensor:
     return F.softplus(-logits)
 
 
-def decay_definition(rates_BSN: Tensor, v_BSNC: Tensor, queries: int) -> Tensor:
+def decay_definition(rates_BSN: Tensor, v_BSNC: Tensor, queries: int, keys: Keys | None = None) -> Tensor:
     """The definition, one sum after another: `[B, T, N, C]` for the last `queries` tokens. For tests."""
     sums = []
-    for t in range(rates_BSN.shape[1] - queries, rates_BSN.shape[1]):
+    before = rates_BSN.shape[1] - queries
+    for t in range(before, rates_BSN.shape[1]):
         total = torch.zeros_like(v_BSNC[:, 0])
         for j in range(t + 1):
-            total = total + torch.exp(-rates_BSN[:, j] * (t - j))[..., None] * v_BSNC[:, j]
+            weight_BN = torch.exp(-rates_BSN[:, j] * (t - j))
+            if keys is not None:
+                weight_BN = weight_BN * (keys.queries[:, t - before] * keys.keys[:, j]).sum(-1)
+            total = total + weight_BN[..., None] * v_BSNC[:, j]
         sums.append(total)
     return torch.stack(sums, dim=1)
 
@@ -36,7 +50,9 @@ def decay_weights(rates_BSN: Tensor, queries: int) -> Tensor:
     return exponents.exp().masked_fill(age_TS < 0, 0.0)
 
 
-def decay_reference(rates_BSN: Tensor, v_BSNC: Tensor, queries: int) -> Tensor:
+def decay_reference(rates_BSN: Tensor, v_BSNC: Tensor, queries: int, keys: Keys | None = None) -> Tensor:
     """The same as one matrix product per head; quadratic in the length: `[B, T, N, C]`."""
     weights_BNTS = decay_weights(rates_BSN, queries).to(v_BSNC.dtype)
+    if keys is not None:
+        weights_BNTS = weights_BNTS * (keys.queries.transpose(1, 2) @ keys.keys.permute(0, 2, 3, 1))
     return (weights_BNTS @ v_BSNC.transpose(1, 2)).transpose(1, 2)

@@ -39,7 +39,7 @@ def test_a_stream_cut_anywhere_gives_what_the_chunked_form_gives(length, chunk, 
 
 
 def nbytes(bank: DecayBank) -> int:
-    return sum(tensor.nbytes for tensor in (bank.entries_BNEH, bank.rates_BNE, bank.low_BNRH))
+    return sum(tensor.nbytes for tensor in (bank.entries_BNEH, bank.rates_BNF, bank.low_BNRH))
 
 
 def test_its_bytes_are_constant_and_stated():

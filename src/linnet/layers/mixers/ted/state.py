@@ -168,7 +168,7 @@ class BankState(TedState):
         """No token yet."""
         empty = DecayBank.empty((shape.batch, shape.heads, shape.channels), bank, shape.dtype, shape.device)
         lead_B = torch.zeros(shape.batch, dtype=torch.int64, device=shape.device)
-        return cls(bank, empty.entries_BNEH, empty.rates_BNE, empty.low_BNRH, lead_B)
+        return cls(bank, empty.entries_BNEH, empty.rates_BNF, empty.low_BNRH, lead_B)
 
     @property
     def retention(self) -> Retention:

@@ -171,6 +171,11 @@ class Mixer(Sublayer):
 class DecayingMixer(Mixer):
     """A mixer in which every token fades at rates of its own, known as soon as it has been read."""
 
+    @property
+    def reads_alone(self) -> bool:
+        """Whether what a token leaves behind depends on its own input alone, on none before it."""
+        return True
+
     @abstractmethod
     def contributions(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
         """What each token leaves behind: its quantity, by head `[B, T, N, C]`, and its rates `[B, T, N]` per step."""

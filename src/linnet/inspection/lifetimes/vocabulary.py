@@ -105,6 +105,8 @@ def unknown_without_text(decoder: Decoder) -> str | None:
     """Why the lowest layer's lifetimes depend on more than the vocabulary entry; None where they do not."""
     if not isinstance(decoder.mixers[0], DecayingMixer):
         return f"the lowest layer is {decoder.spec.layer_kinds[0]}, not ted"
+    if not decoder.mixers[0].reads_alone:
+        return "the lowest layer reads a token with those just before it"
     return None if decoder.spec.embedding.positions == "none" else "the model adds positions to its tokens"
 
 

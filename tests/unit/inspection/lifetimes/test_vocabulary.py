@@ -70,6 +70,8 @@ def test_models_of_which_nothing_is_known_without_text():
     assert unknown_without_text(small_decoder(TedSpec(), positions="learned")) == (
         "the model adds positions to its tokens"
     )
+    before = unknown_without_text(small_decoder(TedSpec(conv=2)))
+    assert before == "the lowest layer reads a token with those just before it"
     assert unknown_without_text(small_decoder(AttentionSpec(heads=2))) == "the lowest layer is attention, not ted"
 
 

@@ -2,9 +2,10 @@
 
 `rate_j = -log(sigmoid(x_j w))`, `v_j = x_j W_q`, `o_t = sum_{j <= t} exp(-rate_j (t - j)) v_j`,
 `y_t = (silu(o_t) W_o) * (x_t W_gate)`. The rate holds for the rest of the token's life. With several heads
-(ours) a token has a rate for each, which holds for the head's share of the channels.
+(ours) a token has a rate for each, which holds for the head's share of the channels. Ours too: `conv`, by which a token
+knows those just before it, and `key_width`, by which a reader chooses among what is left.
 
-Legend: `B` batch, `T` tokens of the chunk, `N` heads, `C` channels of a head, `D` model width.
+Legend: `B` batch, `T` tokens of the chunk, `N` heads, `C` channels of a head, `D` model width, `M` width of a key.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ from linnet.layers.mixers.ted.state import BankState, FullState, Shape, TedState
 from linnet.layers.retention import FULL, LONGEST, RETENTIONS, BankRetention, FullRetention, Retention
 from linnet.layers.state import State
 from linnet.layers.view import Record, View
+from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear, in_one_piece
 from linnet.nn.row_maps import row_map, row_map_of
@@ -31,15 +33,20 @@ from linnet.ops.decay.auto import Form, chunked_runs, decay, decay_flops
 from linnet.ops.decay.chunked import CHUNK, TOLERANCE
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, rate_bank
-from linnet.ops.decay.reference import decay_definition, decay_rates
+from linnet.ops.decay.reference import Keys, decay_definition, decay_rates
 from linnet.ops.gated_output import gated_output
+from linnet.ops.rms_norm import unit_length
 
 RATE_BYTES = 4
+HALF = 0.5**0.5
+"""A length whose square is a half."""
 
 
 class TedSpec(MixerSpec):
     """Trainable exponential decays with `heads` rates per token; 1 as published.
 
+    key_width: of a query and a key of length 1 for each head; each weight is multiplied by `(1 + q_t . k_j) / 2`. conv:
+    tokens that a convolution sees, whose outputs are added to the inputs first. None: as published.
     `form`, `tolerance` and `chunk` say how the sums are computed, not what they are.
     """
 
@@ -48,15 +55,18 @@ class TedSpec(MixerSpec):
     kind: Literal["ted"] = "ted"
     heads: Extent = 1
     rate_bias: bool = False
+    key_width: Extent | None = None
+    conv: Extent | None = Field(default=None, ge=2)
     form: Form = "auto"
     tolerance: float = Field(default=TOLERANCE, ge=SMALLEST_TOLERANCE, le=LARGEST_TOLERANCE)
     chunk: Extent = CHUNK
 
     @classmethod
     def examples(cls) -> list[Self]:
-        """One rate per token, a rate per head, and sums in linear time, as exact as they can be."""
+        """One rate per token, a rate per head, and sums in linear time, as exact as they can be; both with keys."""
         linear = cls(heads=2, form="chunked", tolerance=SMALLEST_TOLERANCE, chunk=2)
-        return [cls(), cls(heads=4, rate_bias=True), linear]
+        keyed = cls(heads=4, rate_bias=True, key_width=3, conv=3)
+        return [cls(), cls(heads=4, rate_bias=True), linear, keyed, linear.model_copy(update={"key_width": 5})]
 
     def check(self, width: int) -> None:
         """Heads must divide the width."""
@@ -68,12 +78,16 @@ class TedSpec(MixerSpec):
         return Ted(self, place.width, place.context_length)
 
     def cost(self, place: Place) -> Cost:
-        """Three projections, the rates, and a weighted sum over the past; quantities and rates as state."""
-        d_model = place.width
+        """Projections, the rates, and a weighted sum over the past; quantities, keys and rates as state."""
+        d_model, keys = place.width, self.heads * self.key_places
         projections = linear_cost(d_model, d_model, bias=False).repeated(3)
+        if self.key_width:
+            projections += linear_cost(d_model, self.heads * self.key_width, bias=False).repeated(2)
+        if self.conv:
+            projections += convolution_cost(d_model, self.conv, bias=False)
         rates = replace(linear_cost(d_model, self.heads, self.rate_bias), matrices=())  # too narrow for one
         rate_bytes = RATE_BYTES * self.heads
-        state = Cost(state_elements_per_token=d_model, state_bytes_per_token=rate_bytes)
+        state = Cost(state_elements_per_token=d_model + keys, state_bytes_per_token=rate_bytes)
         sums = partial(
             decay_flops,
             width=d_model,
@@ -81,18 +95,36 @@ class TedSpec(MixerSpec):
             form=self.form,
             tolerance=self.tolerance,
             chunk=self.chunk,
+            key=self.key_places,
         )
-        kept = partial(_kept, d_model, self.heads, self.form)
+        kept = partial(self._kept, d_model)
         return projections + rates + state + Cost(flops_by_length=(sums,), kept_by_shape=(kept,))
 
+    @property
+    def key_places(self) -> int:
+        """Numbers of a key: its width, and one that is the same for all; 0 without keys."""
+        return self.key_width + 1 if self.key_width else 0
 
-def _kept(width: int, heads: int, form: Form, sequences: int, tokens: int) -> int:
-    """Elements kept for the backward pass: of the chunked form its inputs; of the other the weights too, twice."""
-    if chunked_runs(form, tokens):
-        return sequences * tokens * (5 * width + 2 * heads)
-    copied = width if heads > 1 else 0
-    ages_and_mask = (8 + 1) * tokens * tokens // 4
-    return sequences * (tokens * (5 * width + heads + copied) + 2 * heads * tokens * tokens) + ages_and_mask
+    def _kept(self, width: int, sequences: int, tokens: int) -> int:
+        """Elements kept for the backward pass: of the chunked form its inputs; of the other the weights too, twice.
+
+        Of queries and keys themselves, without what is the same for all and with it, and their lengths; of the other
+        form scores, and their products with weights.
+        """
+        heads, key = self.heads, self.key_places
+        chunked = chunked_runs(self.form, tokens)
+        of_token = 5 * width + heads + 4 * heads * key
+        extra = self.key_width or 0  # a gain
+        if self.conv:
+            of_token += 2 * width
+            extra += sequences * (self.conv - 1) * width
+        if chunked:
+            return sequences * tokens * (of_token + heads) + extra
+        if heads > 1:
+            of_token += width
+        matrices = heads * (4 if key else 2)
+        extra += (8 + 1) * tokens * tokens // 4  # ages and a mask
+        return sequences * tokens * (of_token + matrices * tokens) + extra
 
 
 class Ted(DecayingMixer):
@@ -109,6 +141,9 @@ class Ted(DecayingMixer):
         self.quantity_gate = FusedLinear(d_model, [d_model, d_model], bias=False)
         self.rate_weight = nn.Parameter(torch.empty(spec.heads, d_model))
         self.rate_bias = nn.Parameter(torch.empty(spec.heads)) if spec.rate_bias else None
+        keys, self.key_places = spec.heads * (spec.key_width or 0), spec.key_places
+        self.query_key = FusedLinear(d_model, [keys, keys], bias=False) if keys else None
+        self.conv = CausalConvolution(d_model, spec.conv, bias=False) if spec.conv else None
         self.decay = partial(decay, form=spec.form, tolerance=spec.tolerance, chunk=spec.chunk)
         self.out = Linear(d_model, d_model, bias=False)
         self.reset_parameters()
@@ -136,7 +171,8 @@ class Ted(DecayingMixer):
     ) -> TedState:
         """An empty state; with `FULL` there is room for `capacity` tokens."""
         heads, width = self.rate_weight.shape
-        shape = Shape(batch, heads, width // heads, device, dtype)
+        before = 0 if self.conv is None else self.conv.before
+        shape = Shape(batch, heads, width // heads, device, dtype, self.key_places, before)
         match retention:
             case EvictionPolicy():
                 return PolicyState.empty(shape, retention)
@@ -148,23 +184,47 @@ class Ted(DecayingMixer):
                 return FullState.empty(shape, capacity)
 
     def takes(self, view: View, length: int, state: State | None) -> bool:
-        """What the state can take in; without one anything."""
-        return not isinstance(state, TedState) or state.takes(view, length)
+        """What the state can take in; without one anything. A convolution goes on at once, not behind padding."""
+        if not isinstance(state, TedState):
+            return True
+        return state.takes(view, length) and (self.conv is None or view.padding is None or view.starts == 0)
 
     def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
+        assert state is None or isinstance(state, TedState)
+        real_BT = view.real(x_BTD.shape[1], x_BTD.device)
+        x_BTD = self._convolved(x_BTD, real_BT, state)
         v_BTD, gate_BTD = self.quantity_gate.split(self.quantity_gate(x_BTD))
         rates_BTN = self.rates(x_BTD)
-        real_BT = view.real(x_BTD.shape[1], x_BTD.device)
+        keys = self._keys(x_BTD)
         if real_BT is not None:
             v_BTD = v_BTD.masked_fill(~real_BT[..., None], 0.0)
         if state is None:
             v_BTNC = v_BTD.view(*rates_BTN.shape, -1)
-            o_BTD = self.decay(rates_BTN, v_BTNC, x_BTD.shape[1]).flatten(2)
+            o_BTD = self.decay(rates_BTN, v_BTNC, x_BTD.shape[1], keys=keys).flatten(2)
         else:
-            assert isinstance(state, TedState)
-            o_BTD = state.read(rates_BTN, v_BTD, view, self.decay)
+            o_BTD = state.read(rates_BTN, v_BTD, view, self.decay, keys)
         return self._output(o_BTD, gate_BTD)
+
+    def _convolved(self, x_BTD: Tensor, real_BT: Tensor | None, state: TedState | None) -> Tensor:
+        """Each token with what the convolution makes of it and those before, `[B, T, D]`; advances the state."""
+        if self.conv is None:
+            return x_BTD
+        if real_BT is not None:
+            x_BTD = x_BTD.masked_fill(~real_BT[..., None], 0.0)
+        before_BDW = None if state is None else state.inputs
+        added_BDT, last_BDW = self.conv.following(x_BTD.transpose(1, 2), before_BDW)
+        if state is not None and before_BDW is not None:
+            state.inputs = last_BDW.detach().to(before_BDW.dtype).clone()
+        return x_BTD + added_BDT.transpose(1, 2)
+
+    def _keys(self, x_BTD: Tensor) -> Keys | None:
+        """Of length 1 with a place that is the same for all, so that their products are `(1 + q . k) / 2`."""
+        if self.query_key is None:
+            return None
+        both_BT2NM = torch.unflatten(self.query_key(x_BTD), -1, (2, -1, self.key_places - 1))
+        both_BT2NM = unit_length(both_BT2NM, HALF)
+        return Keys(*F.pad(both_BT2NM, (0, 1), value=HALF).unbind(2))
 
     def _output(self, o_BTD: Tensor, gate_BTD: Tensor) -> Tensor:
         if in_one_piece(o_BTD, self.out):
@@ -172,8 +232,14 @@ class Ted(DecayingMixer):
         out_BTD: Tensor = self.out(F.silu(o_BTD)) * gate_BTD
         return out_BTD
 
+    @property
+    def reads_alone(self) -> bool:
+        """See `DecayingMixer`."""
+        return self.conv is None
+
     def contributions(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
         """See `DecayingMixer`."""
+        x_BTD = self._convolved(x_BTD, None, None)
         quantity_BTD, _ = self.quantity_gate.split(self.quantity_gate(x_BTD))
         rates_BTN = self.rates(x_BTD)
         return quantity_BTD.view(*rates_BTN.shape, -1), rates_BTN
@@ -191,14 +257,16 @@ class Ted(DecayingMixer):
         return decay_rates(F.linear(x_BTD.to(wide), self.rate_weight.to(wide), bias_N))
 
     def undecayed(self) -> Iterator[nn.Parameter]:
-        """Biases alone: the weights of the rates decay like those of linear maps."""
-        return (parameter for parameter in self.parameters() if parameter.dim() < 2)
+        """Biases and the convolution alone: the weights of the rates decay like those of linear maps."""
+        return (parameter for parameter in self.parameters() if parameter.dim() != 2)
 
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """See `Sublayer`: quantity, gate, and the logits of the rates times -1, come from one product."""
         assert isinstance(state, TedState)
         out = row_map_of(self.out)
         if out is None or not isinstance(self.quantity_gate, Linear):
+            return None
+        if self.query_key is not None or self.conv is not None:
             return None
         if any(len(held) != 1 for held in state.tensors().values()):
             return None

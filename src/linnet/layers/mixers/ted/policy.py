@@ -1,6 +1,7 @@
 """What an eviction policy leaves of a TED layer's stream.
 
-Legend: `B` batch, `T` tokens of the chunk, `E` tokens that are held, `N` heads, `C` channels of a head, `D` width.
+Legend: `B` batch, `T` tokens of the chunk, `E` tokens that are held, `N` heads, `C` channels of a head, `D` width,
+`M` width of a key (0: there are none).
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_
 from linnet.layers.retention import Retention
 from linnet.layers.view import View
 from linnet.ops.decay.eviction import EvictionPolicy, relevance, run_steps, survivors
+from linnet.ops.decay.reference import Keys
 
 STEPS_AT_ONCE = 256
 """Tokens of a prompt that an eviction policy takes at once; between them the context is made small again."""
@@ -24,9 +26,11 @@ STEPS_AT_ONCE = 256
 class PolicyState(TedState):
     """The tokens that a policy has left.
 
-    entries: quantity, rates times -1, and norm per head, `[B, E, D + 2 N]`, float32 or wider: one tensor, because a
-        step of decoding consists of small operations, whose number counts. Rows are as long as the longest; a place
-        that is not taken has norms of -1, and quantities and rates of 0.
+    Queries and keys are at most 1 long, so that relevance, which asks no query, bounds what a token would have added.
+
+    entries: quantity, keys, rates times -1, and norm per head, `[B, E, D + N M + 2 N]`, float32 or wider: one tensor,
+        because a step of decoding consists of small operations, whose number counts. Rows are as long as the longest; a
+        place that is not taken has norms of -1, and all else 0.
     ages: steps at the last token, int64 `[B, E]`. total: the sizes after every step so far, added up; largest: the
         largest of them; int64 `[B]`.
     """
@@ -39,13 +43,15 @@ class PolicyState(TedState):
     ages: Tensor
     total: Tensor
     largest: Tensor
+    key: int = 0
 
     @classmethod
     def empty(cls, shape: Shape, policy: EvictionPolicy) -> Self:
         """No token yet."""
-        entries = torch.cat([shape.values(0).to(shape.wide), shape.rates(0), shape.rates(0)], dim=2)
+        fields = [shape.values(0), shape.keys(0), shape.rates(0), shape.rates(0)]
+        entries = torch.cat([each.flatten(2).to(shape.wide) for each in fields if each is not None], dim=2)
         ages = torch.zeros(shape.batch, 0, dtype=torch.int64, device=shape.device)
-        return cls(policy, shape.heads, entries, ages, ages.sum(1), ages.sum(1))
+        return cls(policy, shape.heads, entries, ages, ages.sum(1), ages.sum(1), shape.key, inputs=shape.inputs())
 
     @property
     def retention(self) -> Retention:
@@ -69,29 +75,42 @@ class PolicyState(TedState):
 
     @property
     def _fields(self) -> tuple[Tensor, ...]:
-        """Quantities `[B, E, D]`, rates times -1 and norms `[B, E, N]`: views."""
-        width = self.entries.shape[2] - 2 * self.heads
-        return torch.split(self.entries, [width, self.heads, self.heads], dim=2)
+        """Quantities `[B, E, D]`, keys `[B, E, N M]`, rates times -1 and norms `[B, E, N]`: views."""
+        keys = self.heads * self.key
+        width = self.entries.shape[2] - keys - 2 * self.heads
+        return torch.split(self.entries, [width, keys, self.heads, self.heads], dim=2)
 
-    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums) -> Tensor:
+    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums, keys: Keys | None = None) -> Tensor:
         """See `TedState`; exact but for what was evicted."""
-        entries = _entries(rates_BTN, v_BTD, view.real(v_BTD.shape[1], v_BTD.device))
+        entries = _entries(rates_BTN, v_BTD, view.real(v_BTD.shape[1], v_BTD.device), keys)
+        queries = None if keys is None else keys.queries.to(entries.dtype).transpose(1, 2)
         if entries.shape[1] == 1:
-            return self._read_token(entries).to(v_BTD.dtype)
+            return self._read_token(entries, queries).to(v_BTD.dtype)
         self.entries = self.entries.detach()  # gradients flow within a chunk
-        pieces = [
-            self._read_piece(piece) if piece.shape[1] > 1 else self._read_token(piece)
-            for piece in torch.split(entries, STEPS_AT_ONCE, dim=1)
-        ]
+        pieces = []
+        for start in range(0, entries.shape[1], STEPS_AT_ONCE):
+            piece, asked = entries[:, start : start + STEPS_AT_ONCE], None
+            if queries is not None:
+                asked = queries[:, :, start : start + STEPS_AT_ONCE]
+            read = self._read_piece if piece.shape[1] > 1 else self._read_token
+            pieces.append(read(piece, asked))
         return torch.cat(pieces, dim=1).to(v_BTD.dtype)
 
-    def _read_token(self, entry: Tensor) -> Tensor:
+    def _matched(self, weights_BNTE: Tensor, queries_BNTM: Tensor | None) -> Tensor:
+        """The weights times what queries and keys make of them."""
+        if queries_BNTM is None:
+            return weights_BNTE
+        keys_BENM = torch.unflatten(self._fields[1], 2, (self.heads, self.key))
+        return weights_BNTE * (queries_BNTM @ keys_BENM.permute(0, 2, 3, 1))
+
+    def _read_token(self, entry: Tensor, queries_BN1M: Tensor | None) -> Tensor:
         """One step; what `_read_piece` does, in fewer operations."""
         self.entries = torch.cat([self.entries, entry], dim=1)
         self.ages = F.pad(self.ages + 1, (0, 1))
-        v_BED, minus_rates_BEN, norms_BEN = self._fields
+        v_BED, _, minus_rates_BEN, norms_BEN = self._fields
         weights_BEN = (minus_rates_BEN * self.ages[:, :, None]).exp_()
-        out_BN1C = weights_BEN.mT[:, :, None] @ by_head(v_BED, norms_BEN).transpose(1, 2)
+        weights_BN1E = self._matched(weights_BEN.mT[:, :, None], queries_BN1M)
+        out_BN1C = weights_BN1E @ by_head(v_BED, norms_BEN).transpose(1, 2)
         relevance_BE = relevance(norms_BEN, weights_BEN.mT[:, :, None])[:, 0]
         self._keep(survivors(relevance_BE, norms_BEN[..., 0] >= 0, self.policy))
         return out_BN1C.transpose(1, 2).flatten(2)
@@ -125,18 +144,19 @@ class PolicyState(TedState):
         self.entries, self.ages = entries_ED[None], ages_E[None]
         self.total, self.largest = self.total + staying, self.largest.clamp(min=staying)
 
-    def _read_piece(self, entries: Tensor) -> Tensor:
+    def _read_piece(self, entries: Tensor, queries_BNTM: Tensor | None) -> Tensor:
         """Two steps or more, all of whose tokens are taken in first; ages become those at the last of them."""
         length = entries.shape[1]
         ages_BT = torch.arange(length - 1, -1, -1, device=entries.device).expand(len(entries), -1)
         self.entries = torch.cat([self.entries, entries], dim=1)
         self.ages = torch.cat([self.ages + length, ages_BT], dim=1)
-        v_BED, minus_rates_BEN, norms_BEN = self._fields
+        v_BED, _, minus_rates_BEN, norms_BEN = self._fields
         ages_BTE, born_BTE = _ages_of_steps(self.ages, length)
         weights_BNTE = (minus_rates_BEN.mT[:, :, None] * ages_BTE[:, None]).exp_()
         present_BTE = (norms_BEN[..., 0] >= 0)[:, None] & born_BTE
         read_BTE, stay_BTE = run_steps(relevance(norms_BEN, weights_BNTE), present_BTE, self.policy)
-        out_BNTC = (weights_BNTE * read_BTE[:, None]) @ by_head(v_BED, norms_BEN).transpose(1, 2)
+        weights_BNTE = self._matched(weights_BNTE * read_BTE[:, None], queries_BNTM)
+        out_BNTC = weights_BNTE @ by_head(v_BED, norms_BEN).transpose(1, 2)
         self._count(stay_BTE[:, :-1].sum(2))
         self._keep(stay_BTE[:, -1])
         return out_BNTC.transpose(1, 2).flatten(2)
@@ -169,7 +189,7 @@ class PolicyState(TedState):
 
     def sizes(self, position: int | Tensor) -> Tensor:
         """The tokens in the context."""
-        return (self._fields[2][..., 0] >= 0).sum(1)
+        return (self._fields[3][..., 0] >= 0).sum(1)
 
     def mean_sizes(self, position: int | Tensor) -> Tensor:
         """The tokens in the context after evictions; padding joins none."""
@@ -182,12 +202,13 @@ class PolicyState(TedState):
     def mean_nbytes(self, position: int | Tensor) -> Tensor:
         """Of every token in the context its fields."""
         of_tokens = [getattr(self, name) for name in self.any_length]
-        return self.mean_sizes(position) * token_bytes(*of_tokens) + self.total.itemsize + self.largest.itemsize
+        counts = self.total.itemsize + self.largest.itemsize
+        return self.mean_sizes(position) * token_bytes(*of_tokens) + counts + self.inputs_nbytes
 
     def forget(self) -> Self:
         """An empty copy."""
-        counts = {name: torch.zeros_like(getattr(self, name)) for name in ("total", "largest")}
-        return self.with_tensors({**{name: getattr(self, name)[:, :0].clone() for name in self.any_length}, **counts})
+        none = {name: getattr(self, name)[:, :0].clone() for name in self.any_length}
+        return self.with_tensors({**super().forget().tensors(), **none})
 
 
 def _ages_of_steps(ages_BE: Tensor, length: int) -> tuple[Tensor, Tensor]:
@@ -197,7 +218,7 @@ def _ages_of_steps(ages_BE: Tensor, length: int) -> tuple[Tensor, Tensor]:
     return ages_BTE.clamp(min=0), ages_BTE >= 0
 
 
-def _entries(rates_BTN: Tensor, v_BTD: Tensor, real_BT: Tensor | None) -> Tensor:
+def _entries(rates_BTN: Tensor, v_BTD: Tensor, real_BT: Tensor | None, keys: Keys | None) -> Tensor:
     """Tokens as `PolicyState` holds them; padding as places that are not taken."""
     v_BTD = v_BTD.to(rates_BTN.dtype)
     norms_BTN = torch.linalg.vector_norm(by_head(v_BTD, rates_BTN), dim=-1)
@@ -205,4 +226,5 @@ def _entries(rates_BTN: Tensor, v_BTD: Tensor, real_BT: Tensor | None) -> Tensor
     if real_BT is not None:
         norms_BTN = norms_BTN.masked_fill(~real_BT[..., None], -1.0)
         minus_rates_BTN = minus_rates_BTN.masked_fill(~real_BT[..., None], 0.0)
-    return torch.cat([v_BTD, minus_rates_BTN, norms_BTN], dim=2)
+    own = () if keys is None else (keys.keys.flatten(2).to(rates_BTN.dtype),)
+    return torch.cat([v_BTD, *own, minus_rates_BTN, norms_BTN], dim=2)

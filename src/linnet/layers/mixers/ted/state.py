@@ -4,7 +4,7 @@ Three states behind one interface; which one is the caller's choice, per stream,
 float32 or wider whatever the model's precision: over a long life a rounded rate is another life.
 
 Legend: `B` batch, `T` tokens of the chunk, `E` tokens that are held, `N` heads, `C` channels of a head, `D` width,
-`R` fixed rates, `W` tokens of two chunks of the bank.
+`R` fixed rates, `W` tokens of two chunks of the bank, `M` width of a key.
 """
 
 import math
@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -22,10 +22,15 @@ from linnet.layers.state import RetainingState, write_rows
 from linnet.layers.view import View
 from linnet.ops.decay.bank import BankRow, DecayBank
 from linnet.ops.decay.rates import RateBank
-from linnet.ops.decay.reference import decay_reference
+from linnet.ops.decay.reference import Keys, decay_reference
 
-Sums = Callable[[Tensor, Tensor, int], Tensor]
-"""The decaying sums of a whole stream: `(rates_BEN, v_BENC, queries) -> [B, queries, N, C]`."""
+
+class Sums(Protocol):
+    """The decaying sums of a whole stream: `(rates_BEN, v_BENC, queries) -> [B, queries, N, C]`."""
+
+    def __call__(self, rates_BSN: Tensor, v_BSNC: Tensor, queries: int, /, *, keys: Keys | None) -> Tensor:
+        """keys: of the readers and of all tokens; None: the layer has none."""
+
 
 RowReader = Callable[[Tensor, Tensor, int], Tensor]
 """What one token of one stream reads: `(rates_1N, v_1D, position) -> [1, D]`."""
@@ -33,13 +38,18 @@ RowReader = Callable[[Tensor, Tensor, int], Tensor]
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a state's tensors: rows, heads, channels of a head; where they are, and the precision of the quantities."""
+    """Of a state's tensors: rows, heads, channels of a head; where they are, and the precision of the quantities.
+
+    key: numbers of a key. before: inputs of a convolution that come before the current one. 0 where there is none.
+    """
 
     batch: int
     heads: int
     channels: int
     device: torch.device
     dtype: torch.dtype
+    key: int = 0
+    before: int = 0
 
     @property
     def wide(self) -> torch.dtype:
@@ -55,18 +65,44 @@ class Shape:
         """Zeros `[B, E, N]`."""
         return torch.zeros(self.batch, tokens, self.heads, device=self.device, dtype=self.wide)
 
+    def keys(self, tokens: int) -> Tensor | None:
+        """Zeros `[B, E, N, M]`, as precise as the quantities."""
+        if not self.key:
+            return None
+        return torch.zeros(self.batch, tokens, self.heads, self.key, device=self.device, dtype=self.dtype)
+
+    def inputs(self) -> Tensor | None:
+        """Zeros `[B, D, before]`."""
+        if not self.before:
+            return None
+        width = self.heads * self.channels
+        return torch.zeros(self.batch, width, self.before, device=self.device, dtype=self.dtype)
+
 
 @dataclass
 class TedState(RetainingState):
-    """What all three have in common."""
+    """What all three have in common.
+
+    inputs: the last ones of the convolution, `[B, D, before]`; None: the layer has none.
+    """
+
+    inputs: Tensor | None = field(default=None, kw_only=True)
 
     @abstractmethod
-    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums) -> Tensor:
-        """Add tokens to the stream and give what each reads, `[B, T, D]`. Padding has quantities of zero."""
+    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums, keys: Keys | None = None) -> Tensor:
+        """Add tokens to the stream and give what each reads, `[B, T, D]`. Padding has quantities of zero.
+
+        keys: queries and keys of the T tokens, `[B, T, N, M]` each, at most 1 long; None: the layer has none.
+        """
 
     @abstractmethod
     def takes(self, view: View, length: int) -> bool:
         """Whether `read` can take in a chunk of `length` tokens at once."""
+
+    @property
+    def inputs_nbytes(self) -> int:
+        """Bytes that the convolution's inputs of one row take."""
+        return 0 if self.inputs is None else self.inputs[0].nbytes
 
     def row_reader(self) -> RowReader:
         """`read` of the next tokens of one stream, one by one; where it can, in fewer operations."""
@@ -77,12 +113,16 @@ class TedState(RetainingState):
 
 @dataclass
 class FullState(TedState):
-    """Every token so far: its quantity `[B, capacity, D]` and its rates `[B, capacity, N]`, at its row's position."""
+    """Every token so far, at its row's position: its quantity `[B, capacity, D]` and its rates `[B, capacity, N]`.
 
-    room: ClassVar[Mapping[str, int]] = MappingProxyType({"values": 1, "rates": 1})
+    keys: their keys, `[B, capacity, N, M]`; None: the layer has none.
+    """
+
+    room: ClassVar[Mapping[str, int]] = MappingProxyType({"values": 1, "rates": 1, "keys": 1})
 
     values: Tensor
     rates: Tensor
+    keys: Tensor | None = None
 
     @property
     def retention(self) -> Retention:
@@ -96,41 +136,51 @@ class FullState(TedState):
     @classmethod
     def empty(cls, shape: Shape, capacity: int) -> Self:
         """Room for `capacity` tokens."""
-        return cls(shape.values(capacity), shape.rates(capacity))
+        return cls(shape.values(capacity), shape.rates(capacity), shape.keys(capacity), inputs=shape.inputs())
 
-    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums) -> Tensor:
+    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums, keys: Keys | None = None) -> Tensor:
         """See `TedState`; exact."""
         length = v_BTD.shape[1]
         end = view.end(length)
-        if view.uniform:
-            self.values[:, view.start : end], self.rates[:, view.start : end] = v_BTD, rates_BTN
-            values_BSD, rates_BSN = self.values[:, :end], self.rates[:, :end]
-        else:
-            write_rows(self.values, v_BTD, view)
-            write_rows(self.rates, rates_BTN, view)
-            if length == 1:
-                return self._read_tokens(view, end)
-            values_BSD, rates_BSN = self._ending_together(view, length, end)
-        return sums(rates_BSN, by_head(values_BSD, self.rates), length).flatten(2)
+        for kept, new in zip(self._of_tokens, (v_BTD, rates_BTN, *(keys or ())[1:]), strict=True):
+            if view.uniform:
+                kept[:, view.start : end] = new
+            else:
+                write_rows(kept, new, view)
+        queries_BTNM = None if keys is None else keys.queries
+        if length == 1 and not view.uniform:
+            return self._read_tokens(view, end, queries_BTNM)
+        held = [kept[:, :end] for kept in self._of_tokens] if view.uniform else self._ending_together(view, length, end)
+        of_stream = None if queries_BTNM is None else Keys(queries_BTNM, held[2])
+        return sums(held[1], by_head(held[0], self.rates), length, keys=of_stream).flatten(2)
 
-    def _read_tokens(self, view: View, end: int) -> Tensor:
+    @property
+    def _of_tokens(self) -> list[Tensor]:
+        """Quantities, rates, and keys if there are any."""
+        return [kept for kept in (self.values, self.rates, self.keys) if kept is not None]
+
+    def _read_tokens(self, view: View, end: int, queries_B1NM: Tensor | None) -> Tensor:
         """One token of each row, wherever it stands: `[B, 1, D]`."""
         ages_BS = view.offsets_B(self.rates.device)[:, None] - torch.arange(end, device=self.rates.device)
         weights_BSN = (
             (-self.rates[:, :end] * ages_BS.clamp(min=0)[..., None]).exp().masked_fill((ages_BS < 0)[..., None], 0.0)
         )
         v_BNSC = by_head(self.values[:, :end], self.rates).transpose(1, 2)
-        out_BN1C = weights_BSN.mT[:, :, None].to(v_BNSC.dtype) @ v_BNSC
-        return out_BN1C.transpose(1, 2).flatten(2)
+        weights_BN1S = weights_BSN.mT[:, :, None].to(v_BNSC.dtype)
+        if queries_B1NM is not None:
+            assert self.keys is not None
+            weights_BN1S = weights_BN1S * (queries_B1NM.transpose(1, 2) @ self.keys[:, :end].permute(0, 2, 3, 1))
+        return (weights_BN1S @ v_BNSC).transpose(1, 2).flatten(2)
 
-    def _ending_together(self, view: View, length: int, end: int) -> tuple[Tensor, Tensor]:
-        """Quantities and rates with each row's last token in the last place, nothing before the shorter rows."""
+    def _ending_together(self, view: View, length: int, end: int) -> list[Tensor]:
+        """What is kept, with each row's last token in the last place, no quantities before the shorter rows."""
         device = self.values.device
         missing_B = end - length - view.offsets_B(device).expand(len(self.values))
         places_BS = torch.arange(end, device=device) - missing_B[:, None]
         none_BS1 = (places_BS < 0)[..., None]
         rows_B1, places_BS = torch.arange(len(self.values), device=device)[:, None], places_BS.clamp(min=0)
-        return self.values[rows_B1, places_BS].masked_fill(none_BS1, 0.0), self.rates[rows_B1, places_BS]
+        values_BSD, *rest = (kept[rows_B1, places_BS] for kept in self._of_tokens)
+        return [values_BSD.masked_fill(none_BS1, 0.0), *rest]
 
     def sizes(self, position: int | Tensor) -> Tensor:
         """All tokens."""
@@ -142,17 +192,23 @@ class FullState(TedState):
         return (steps_B + 1) * (steps_B > 0) / 2
 
     def mean_nbytes(self, position: int | Tensor) -> Tensor:
-        """Of every token its quantity and its rates."""
-        return self.mean_sizes(position) * token_bytes(self.values, self.rates)
+        """Of every token its quantity, its rates and its key."""
+        return self.mean_sizes(position) * token_bytes(*self._of_tokens) + self.inputs_nbytes
 
     def crop(self, length: int) -> None:
-        """Nothing to do: a token's age is the row's position less its own, and later tokens are overwritten."""
+        """Nothing to do: a token's age is the row's position less its own, and later tokens are overwritten.
+
+        `NotImplementedError` with a convolution, whose inputs before an earlier token are gone; but for 0.
+        """
+        if self.inputs is not None:
+            super().crop(length)
 
 
 @dataclass
 class BankState(TedState):
     """The running sums and two chunks of tokens, `[B, N, E, C]`, their rates, and what the sums' rounding took off.
 
+    keys: of the tokens of the two chunks, `[B, N, W, M]`; None: the layer has none.
     lead: by how much the clock of each row, by which chunks begin, is ahead of its position, int64 `[B]`: the padding
         of the prompt, so that rows that began together go on together.
     """
@@ -162,13 +218,16 @@ class BankState(TedState):
     rates: Tensor
     low: Tensor
     lead: Tensor
+    keys: Tensor | None = None
 
     @classmethod
     def empty(cls, shape: Shape, bank: RateBank) -> Self:
         """No token yet."""
-        empty = DecayBank.empty((shape.batch, shape.heads, shape.channels), bank, shape.dtype, shape.device)
+        sizes = (shape.batch, shape.heads, shape.channels)
+        empty = DecayBank.empty(sizes, bank, shape.dtype, shape.device, shape.key)
         lead_B = torch.zeros(shape.batch, dtype=torch.int64, device=shape.device)
-        return cls(bank, empty.entries_BNEH, empty.rates_BNF, empty.low_BNRH, lead_B)
+        tensors = (empty.entries_BNEH, empty.rates_BNF, empty.low_BNRH, lead_B, empty.keys_BNCM)
+        return cls(bank, *tensors, inputs=shape.inputs())
 
     @property
     def retention(self) -> Retention:
@@ -183,15 +242,15 @@ class BankState(TedState):
         clocks = zip(view.starts_of(len(lead)), lead, strict=True)
         return len({start + ahead for start, ahead in clocks}) == 1
 
-    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums) -> Tensor:
-        """See `TedState`; every weight is right to the bank's bound."""
+    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums, keys: Keys | None = None) -> Tensor:
+        """See `TedState`; every weight is right to the bank's bound, times what it is multiplied by."""
         if view.padding is not None:
             self.lead = torch.tensor(view.padding, device=self.lead.device)
             clock = 0
         else:
             clock = view.starts_of(len(self.lead))[0] + int(self.lead[0])
-        stream = DecayBank(self.bank, self.entries, self.rates, self.low, clock)
-        return stream.append(rates_BTN, by_head(v_BTD, rates_BTN)).flatten(2)
+        stream = DecayBank(self.bank, self.entries, self.rates, self.low, clock, self.keys)
+        return stream.append(rates_BTN, by_head(v_BTD, rates_BTN), keys).flatten(2)
 
     def row_reader(self) -> RowReader:
         """See `TedState`."""

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from linnet.layers.contract import Place
 from linnet.layers.mixers.ted import TedSpec
-from linnet.ops.decay.reference import decay_definition
+from linnet.ops.decay.reference import Keys, decay_definition
 
 
 @pytest.mark.parametrize("spec", [TedSpec(), TedSpec(heads=4, rate_bias=True)])
@@ -18,6 +18,33 @@ def test_contributions_are_what_later_tokens_read(spec):
     _, gate_weight = mixer.quantity_gate.part_weights()
     sums_BTD = decay_definition(rates_BTN, v_BTNC, 7).flatten(2)
     torch.testing.assert_close(mixer(x_BTD), mixer.out(F.silu(sums_BTD)) * (x_BTD @ gate_weight.T))
+
+
+def test_keys_choose_among_what_is_left():
+    spec = TedSpec(heads=2, key_width=3, conv=3)
+    torch.manual_seed(0)
+    mixer, x_BTD = spec.build(Place(16, 64)).double(), torch.randn(2, 7, 16, dtype=torch.float64)
+    seen_BTD = x_BTD + sum(
+        F.pad(x_BTD, (0, 0, back, 0))[:, :7] * mixer.conv.weight[:, 0, 2 - back] for back in range(3)
+    )
+    v_BTNC, rates_BTN = mixer.contributions(x_BTD)
+    torch.testing.assert_close(v_BTNC.flatten(2), seen_BTD @ mixer.quantity_gate.part_weights()[0].T)
+    q_BTNM, k_BTNM = (
+        F.normalize((seen_BTD @ weight.T).view(2, 7, 2, 3), dim=-1) for weight in mixer.query_key.part_weights()
+    )
+    half = 0.5**0.5
+    keys = Keys(*(F.pad(half * each, (0, 1), value=half) for each in (q_BTNM, k_BTNM)))
+    sums_BTD = decay_definition(rates_BTN, v_BTNC, 7, keys).flatten(2)
+    shares_BN = (1 + (q_BTNM[:, 1] * k_BTNM[:, 0]).sum(-1)) / 2
+    torch.testing.assert_close((keys.queries[:, 1] * keys.keys[:, 0]).sum(-1), shares_BN)
+    expected = mixer.out(F.silu(sums_BTD)) * (seen_BTD @ mixer.quantity_gate.part_weights()[1].T)
+    torch.testing.assert_close(mixer(x_BTD), expected, rtol=1e-4, atol=1e-6)  # 1e-6 is added to squared lengths
+
+
+def test_a_convolution_is_not_decayed_and_reads_more_than_a_token():
+    mixer = TedSpec(conv=4).build(Place(16, 64))
+    assert [parameter is mixer.conv.weight for parameter in mixer.undecayed()] == [True]
+    assert TedSpec(key_width=2).build(Place(16, 64)).reads_alone and not mixer.reads_alone
 
 
 def test_rates_decay_with_the_weights_and_stay_wide():

@@ -28,9 +28,18 @@ CONTEXTS = {
 contexts = pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
 
 
-def build(heads: int = 2, tolerance: float = 1e-9) -> Ted:
+def build(heads: int = 2, tolerance: float = 1e-9, key_width: int | None = None, conv: int | None = None) -> Ted:
     torch.manual_seed(0)
-    return TedSpec(heads=heads, tolerance=tolerance, chunk=4).build(Place(WIDTH, 64)).double()
+    spec = TedSpec(heads=heads, tolerance=tolerance, chunk=4, key_width=key_width, conv=conv)
+    return spec.build(Place(WIDTH, 64)).double()
+
+
+def build_all() -> Ted:
+    """With keys, and a convolution over three tokens."""
+    return build(key_width=3, conv=3)
+
+
+kinds = pytest.mark.parametrize("build", [build, build_all], ids=["plain", "keys"])
 
 
 def empty(mixer: Ted, context: Retention, batch: int = 2) -> TedState:
@@ -48,22 +57,24 @@ def feed(mixer: Ted, x: Tensor, state: TedState, bounds: list[int], padding: tup
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from(list(CONTEXTS)), st.lists(st.integers(1, LENGTH - 1), max_size=6), st.sampled_from([1, 4]))
+@given(st.sampled_from(list(CONTEXTS)), st.lists(st.integers(1, LENGTH - 1), max_size=6), st.sampled_from([1, 4, None]))
 def test_every_cut_gives_the_same(name, cuts, heads):
-    mixer, x = build(heads), inputs()
+    mixer, x = build(heads) if heads else build_all(), inputs()
     whole = feed(mixer, x, empty(mixer, CONTEXTS[name]), [0, LENGTH])
     torch.testing.assert_close(feed(mixer, x, empty(mixer, CONTEXTS[name]), [0, *sorted(cuts), LENGTH]), whole)
 
 
 @torch.no_grad()
-def test_full_and_bank_are_the_pass_without_a_state():
+@kinds
+def test_full_and_bank_are_the_pass_without_a_state(build):
     mixer, x = build(), inputs()
     for context in (FULL, BankRetention(), EvictionPolicy(0, -1.0)):
         torch.testing.assert_close(feed(mixer, x, empty(mixer, context), [0, 3, LENGTH]), mixer(x))
 
 
 @contexts
-def test_left_padding_changes_nothing_for_the_real_tokens(context):
+@kinds
+def test_left_padding_changes_nothing_for_the_real_tokens(build, context):
     mixer, x = build(), inputs(3)
     paddings = (5, 0, 2)
     padded = feed(mixer, x, empty(mixer, context, 3), [0, 9, 17, LENGTH], paddings)
@@ -74,7 +85,8 @@ def test_left_padding_changes_nothing_for_the_real_tokens(context):
 
 
 @contexts
-def test_a_fork_a_copy_from_a_file_and_chosen_rows_go_on_as_the_state_itself(context):
+@kinds
+def test_a_fork_a_copy_from_a_file_and_chosen_rows_go_on_as_the_state_itself(build, context):
     mixer, x = build(), inputs()
     state = empty(mixer, context)
     feed(mixer, x, state, [0, 11])
@@ -88,7 +100,8 @@ def test_a_fork_a_copy_from_a_file_and_chosen_rows_go_on_as_the_state_itself(con
 
 
 @contexts
-def test_a_state_that_forgets_is_as_new(context):
+@kinds
+def test_a_state_that_forgets_is_as_new(build, context):
     mixer, x = build(), inputs()
     state = empty(mixer, context)
     feed(mixer, x, state, [0, LENGTH])
@@ -105,6 +118,22 @@ def test_only_the_full_state_goes_back_to_an_earlier_token():
             empty(mixer, context).crop(3)
 
 
+def test_behind_a_convolution_no_state_goes_back():
+    state = empty(build_all(), FULL)
+    with pytest.raises(NotImplementedError):
+        state.crop(3)
+    state.crop(0)
+
+
+@contexts
+def test_gradients_reach_keys_and_convolution_from_the_first_chunk(context):
+    if isinstance(context, BankRetention):
+        pytest.skip("no gradients flow through the bank")
+    mixer = build_all()
+    mixer(inputs(), empty(mixer, context)).square().sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.abs().max() > 0 for parameter in mixer.parameters())
+
+
 def test_the_bank_has_the_same_bytes_for_any_number_of_tokens():
     mixer, x = build(), inputs()
     state = empty(mixer, BankRetention(), 2)
@@ -113,6 +142,9 @@ def test_the_bank_has_the_same_bytes_for_any_number_of_tokens():
     feed(mixer, x, state, [0, LENGTH])
     per_head = 8 * ((fixed + 8) * (WIDTH // 2 + 1) + fixed * WIDTH // 2)
     assert state.nbytes == before == 2 * (2 * per_head + 8)  # and each row's clock
+    keyed = empty(build_all(), BankRetention())
+    fixed_bytes, tokens_bytes = fixed * 4 * 2 * WIDTH, 8 * (WIDTH + 2 * 4)
+    assert keyed.nbytes == 2 * (8 * (fixed_bytes + tokens_bytes + 2 * (fixed + 8) + 2 * WIDTH) + 8)
     assert state.sizes(LENGTH).tolist() == [fixed + 4] * 2 and state.sizes(6).tolist() == [fixed + 6] * 2
 
 
@@ -134,7 +166,8 @@ def test_gradients_flow_within_a_chunk_of_a_policy_and_not_into_the_next():
 
 @torch.no_grad()
 @contexts
-def test_documents_in_one_row_begin_with_nothing(context):
+@kinds
+def test_documents_in_one_row_begin_with_nothing(build, context):
     mixer, x = build(), inputs()
     state = empty(mixer, context)
     together = run(mixer, x[:, :30], state, View(documents=((7, 20), ())))
@@ -149,7 +182,8 @@ def test_documents_in_one_row_begin_with_nothing(context):
 
 @torch.no_grad()
 @contexts
-def test_rows_take_in_pieces_of_different_lengths(context):
+@kinds
+def test_rows_take_in_pieces_of_different_lengths(build, context):
     mixer, x = build(), inputs()
     together, alone = empty(mixer, context), [empty(mixer, context, 1) for _ in range(2)]
     run(mixer, x[:, :9], together, View(0))

@@ -139,8 +139,10 @@ def test_a_loaded_state_counts_on(context, tmp_path):
 
 
 @every_context
-def test_mean_bytes_are_those_of_states_with_no_room_to_spare(ted, context):
+@pytest.mark.parametrize("more", [{}, {"key_width": 3, "conv": 3}], ids=["plain", "keys"])
+def test_mean_bytes_are_those_of_states_with_no_room_to_spare(context, more):
     """A full state is allocated for its capacity at once: one of just the tokens seen is what is held."""
+    ted = TedSpec(heads=2, chunk=3, **more).build(Place(WIDTH, 64)).double()
     x_BTD, held = inputs(1), []
     for step in range(1, LENGTH + 1):
         capacity = step if context == FULL else LENGTH

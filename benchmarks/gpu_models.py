@@ -37,9 +37,14 @@ TINY = {"tiny": Size(120_000, 64, 2, 256, 320, 2, 4, 0.1)}
 
 
 def kinds() -> dict[str, str]:
-    """The preset of each kind of mixer that has one: of one kind alone."""
-    named = {name: read_description(name)["blocks"] for name in preset_names() if name.startswith("tiny-")}
-    return {blocks[0]["mixer"]["kind"]: name for name, blocks in named.items() if len(blocks) == 1}
+    """The preset of each kind of mixer that has one: `tiny-KIND`, or another that has this mixer alone."""
+    found: dict[str, str] = {}
+    for name in (name for name in preset_names() if name.startswith("tiny-")):
+        blocks = read_description(name)["blocks"]
+        kind = blocks[0]["mixer"]["kind"]
+        if len(blocks) == 1 and found.get(kind) != f"tiny-{kind.replace('_', '-')}":
+            found[kind] = name
+    return found
 
 
 def model(kind: str, size: Size) -> ModelSpec:

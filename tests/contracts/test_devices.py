@@ -12,11 +12,12 @@ SCRIPT = Path(__file__).with_name("pretended_device.py")
 
 
 @pytest.mark.cpu_only("nothing is computed")
-def test_all_tensors_are_made_where_they_are_needed():
+@pytest.mark.parametrize("which", ["first", pytest.param("every", marks=pytest.mark.slow)])
+def test_all_tensors_are_made_where_they_are_needed(which: str):
     """But for a mistake that is made to be found."""
     path = [part for part in sys.path if part]
     run = subprocess.run(
-        [sys.executable, SCRIPT], capture_output=True, text=True, check=False, env={"PYTHONPATH": ":".join(path)}
+        [sys.executable, SCRIPT, which], capture_output=True, text=True, check=False, env={"PYTHONPATH": ":".join(path)}
     )
     assert run.returncode == 0, run.stderr
     problems = {name: problem for name, problem in json.loads(run.stdout).items() if problem is not None}

@@ -14,7 +14,7 @@ from linnet.design.shape import parts_of
 from linnet.design.space import load_space
 from linnet.model.cost import model_cost
 
-SPACE_NAMES = ("merino", "mixed", "hybrid")
+SPACE_NAMES = ("merino", "mixed")
 
 
 @pytest.fixture(scope="module", params=SPACE_NAMES)

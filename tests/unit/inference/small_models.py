@@ -1,5 +1,6 @@
 """Small decoders of every mixer, their weights random and large enough that texts differ."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -11,7 +12,15 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
 EXAMPLES = [spec for kind in MIXERS.values() for spec in kind.examples()]
-EXAMPLE_IDS = [f"{spec.kind}-{index}" for index, spec in enumerate(EXAMPLES)]
+CASES = [
+    pytest.param(
+        spec,
+        id=f"{spec.kind}-{index}",
+        marks=() if spec.kind in ("plga", "ted") or spec == type(spec).examples()[0] else pytest.mark.slow,
+    )
+    for index, spec in enumerate(EXAMPLES)
+]
+"""Every example; those of kinds without ways of their own to keep the past, but for the first, as slow tests."""
 VOCABULARY = 23
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder, speaker
+from small_models import CASES, EXAMPLES, small_decoder, speaker
 
 from linnet.core.errors import UserError
 from linnet.inference.caches import Caches
@@ -18,7 +18,7 @@ GREEDY = Sampling(temperature=0)
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6, 5], [8]]
 LEARNED = next(mixer for mixer in EXAMPLES if mixer.kind == "plga")
 CAUSAL = next(mixer for mixer in EXAMPLES if mixer.kind == "plga" and mixer.density.scope == "prefix")
-every_mixer = pytest.mark.parametrize("mixer", EXAMPLES, ids=EXAMPLE_IDS)
+every_mixer = pytest.mark.parametrize("mixer", CASES)
 
 
 def rows(

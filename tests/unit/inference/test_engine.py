@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_models import EXAMPLE_IDS, EXAMPLES, VOCABULARY, small_decoder
+from small_models import CASES, EXAMPLES, VOCABULARY, small_decoder
 
 from linnet.core.errors import UserError
 from linnet.inference.caches import Caches
@@ -13,7 +13,7 @@ from linnet.model.decoder import Decoder
 
 GREEDY = Sampling(temperature=0)
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6, 5], [8]]
-every_mixer = pytest.mark.parametrize("mixer", EXAMPLES, ids=EXAMPLE_IDS)
+every_mixer = pytest.mark.parametrize("mixer", CASES)
 
 
 def rows(decoder: Decoder, prompts: list[list[int]], count: int = 8, sampling: Sampling = GREEDY, **options):

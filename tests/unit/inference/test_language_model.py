@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder, speaker
+from small_models import CASES, small_decoder, speaker
 
 import linnet
 from linnet.core.errors import UserError
@@ -39,7 +39,7 @@ def test_the_prompt_is_a_documents_beginning_and_the_answer_its_continuation():
         assert model.generate(prompt, 12, temperature=0) == expected
 
 
-@pytest.mark.parametrize("mixer", EXAMPLES, ids=EXAMPLE_IDS)
+@pytest.mark.parametrize("mixer", CASES)
 def test_a_list_of_prompts_gives_what_each_gives_alone(mixer: MixerSpec):
     model = speaker(mixer)
     together = model.generate(PROMPTS, 15, temperature=1.0, seed=7)

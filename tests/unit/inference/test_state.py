@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder
+from small_models import CASES, EXAMPLES, small_decoder
 
 from linnet.core.errors import UserError
 from linnet.inference.state import load_state, read_notes, save_state
@@ -16,7 +16,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
 PLGA = next(mixer for mixer in EXAMPLES if mixer.kind == "plga")
-every_mixer = pytest.mark.parametrize("mixer", EXAMPLES, ids=EXAMPLE_IDS)
+every_mixer = pytest.mark.parametrize("mixer", CASES)
 
 
 def state_after(decoder: Decoder, padding: tuple[int, ...] | None = None, tokens: int = 5) -> DecoderState:

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 import torch
-from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder, small_spec, speaker
+from small_models import CASES, EXAMPLES, small_decoder, small_spec, speaker
 from torch import Tensor, nn
 
 from linnet.core.errors import UserError
@@ -26,7 +26,7 @@ from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear
 from linnet.ops import bfloat16_linear
 
-each_mixer = pytest.mark.parametrize("mixer", EXAMPLES, ids=EXAMPLE_IDS)
+each_mixer = pytest.mark.parametrize("mixer", CASES)
 each_head = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 needs_packed_bfloat16 = pytest.mark.skipif(
     not bfloat16_linear.can_pack(torch.device("cpu")), reason="no bfloat16 products on this processor"

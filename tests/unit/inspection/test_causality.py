@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from small_models import EXAMPLE_IDS, EXAMPLES, small_decoder
+from small_models import CASES, small_decoder
 
 from linnet.core.errors import UserError
 from linnet.data.shards import Shard, TokenSequence
@@ -28,7 +28,7 @@ def _tokens(*shape: int, seed: int = 1) -> torch.Tensor:
 WINDOWS, CALIBRATION, CUTS = _tokens(3, 12), _tokens(1, 9, seed=7), (4, 9)
 
 
-@pytest.mark.parametrize("mixer", EXAMPLES, ids=EXAMPLE_IDS)
+@pytest.mark.parametrize("mixer", CASES)
 def test_only_a_mixer_that_is_not_causal_moves_and_never_with_a_frozen_operator(mixer):
     decoder = small_decoder(mixer)
     whole = moves(whole_pass(decoder), WINDOWS, CUTS, _ignore)

@@ -31,7 +31,7 @@ class NGramTable:
 
     keys: `[G]`, the number of the context (the n-gram without its last token) times `V`, plus the last token.
     counts: `[G]`, how often it was seen; below the highest order, behind how many different tokens, unless a document
-        begins with it: then nothing stands before it (Kneser and Ney, 1995; as in KenLM).
+    begins with it: then nothing stands before it (Kneser and Ney, 1995; as in KenLM).
     suffixes: `[G]`, the number of the n-gram without its first token.
     The table of single tokens has all of the vocabulary, also with count 0; they have the one empty context.
     """

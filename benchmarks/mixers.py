@@ -25,6 +25,7 @@ from linnet.layers.retention import FULL, BankRetention
 from linnet.layers.view import View
 from linnet.model.spec import ModelSpec
 from linnet.present.plot import Axis, Panel, Plot, Series
+from linnet.present.style import PALETTE
 from linnet.present.table import Table, table_lines
 
 WIDTH = 256
@@ -36,6 +37,8 @@ AGES = (100, 100_000)
 PREFILL = 4096
 STEPS = 200
 CPU = torch.device("cpu")
+STYLES = ("o-", "s--", "^:")
+"""One for each round through the colours."""
 
 
 def spec_of(kind: str) -> MixerSpec:
@@ -158,7 +161,7 @@ def plot(found: dict[str, Any]) -> Plot:
             times = of_kind["training"][precision]
             lengths = [int(length) for length in times]
             each = [1e6 * times[str(length)]["seconds"] / length for length in lengths]
-            series.append(Series(lengths, each, kind, "o--" if kind == "attention" else "o-", number))
+            series.append(Series(lengths, each, kind, STYLES[number // len(PALETTE) % len(STYLES)], number))
         axes = Axis("tokens of a sequence", "log2"), Axis("microseconds for a token", "log")
         panels.append(Panel(*axes, series, title=f"{precision}, forward and backward"))
     return Plot(panels, columns=2, size=(6.5, 5.0))

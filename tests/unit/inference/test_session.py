@@ -66,11 +66,14 @@ def test_a_fork_goes_its_own_way(mixer: MixerSpec):
     session = _session(speaker(mixer))
     session.generate(4, temperature=0, ignore_eos=True)
     session._room_for(64)  # no fork has to grow, which would make a copy
-    twin, third = session.fork(), session.fork()
+    third, others = session.fork(), []
     expected = third.generate(8, temperature=0, ignore_eos=True)
-    twin.feed(" and something else")
-    twin.generate(8, temperature=0, ignore_eos=True)
+    for text in (" and something else", " but not this", "x"):
+        twin = session.fork()
+        twin.feed(text)
+        others.append(twin.generate(8, temperature=0, ignore_eos=True))
     assert session.generate(8, temperature=0, ignore_eos=True) == expected
+    assert set(others) != {expected}
 
 
 def test_a_character_is_held_back_until_it_is_whole(tmp_path: Path):

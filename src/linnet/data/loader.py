@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.data.epochs import Epochs
 from linnet.data.shards import TokenSequence
 from linnet.data.windows import DocumentWindows
 from linnet.ops.cross_entropy import IGNORED
@@ -45,12 +46,10 @@ class Batches:
         self.sequence = sequence
         self.batch_size = batch_size
         self.context_length = context_length
-        self._seed = seed
-        self._starts = starts
+        self._starts, self._epochs = starts, Epochs(seed)
         # As many as fit after the largest offset, so that an epoch has the same length whatever its offset.
         evenly = max(1, (len(sequence) - context_length) // context_length)
         self.windows_per_epoch = evenly if starts is None else len(starts)
-        self._epochs: dict[int, NDArray[np.int64]] = {}
 
     @property
     def tokens_per_batch(self) -> int:
@@ -71,14 +70,12 @@ class Batches:
         return self.sequence.read(int(self.starts(epoch)[place]), self.context_length + 1)
 
     def starts(self, epoch: int) -> NDArray[np.int64]:
-        """Where the windows of an epoch start, in their order; the last two are kept, a batch may need both."""
-        if epoch not in self._epochs:
-            if len(self._epochs) == 2:
-                del self._epochs[next(iter(self._epochs))]
-            random = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self._seed, epoch])))
-            found = self._even_starts(random) if self._starts is None else self._starts
-            self._epochs[epoch] = found[random.permutation(len(found))]
-        return self._epochs[epoch]
+        """Where the windows of an epoch start, in their order."""
+        return self._epochs.drawn(epoch, self._shuffled_starts)
+
+    def _shuffled_starts(self, random: np.random.Generator) -> NDArray[np.int64]:
+        starts = self._even_starts(random) if self._starts is None else self._starts
+        return starts[random.permutation(len(starts))]
 
     def _even_starts(self, random: np.random.Generator) -> NDArray[np.int64]:
         spare = len(self.sequence) - 1 - self.windows_per_epoch * self.context_length

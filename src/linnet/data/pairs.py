@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.data.epochs import Epochs
 from linnet.data.shards import TokenData, TokenSequence
 from linnet.data.sources import json_field, lines_of, open_source
 from linnet.model.spec import ModelSpec
@@ -111,8 +112,7 @@ class PairBatches:
     """An endless sequence of training batches, each computed from its number and the seed alone (`loader.Batches`)."""
 
     def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
-        self._pairs, self._batch_size, self._seed = pairs, batch_size, seed
-        self._epochs: dict[int, NDArray[np.int64]] = {}
+        self._pairs, self._batch_size, self._epochs = pairs, batch_size, Epochs(seed)
 
     @property
     def mean_lengths(self) -> tuple[float, float]:
@@ -126,13 +126,7 @@ class PairBatches:
         return self._pairs.rows([int(self._order(epoch)[place]) for epoch, place in places])
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        """The pairs of an epoch in their order; the last two are kept, a batch may need both."""
-        if epoch not in self._epochs:
-            if len(self._epochs) == 2:
-                del self._epochs[next(iter(self._epochs))]
-            random = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self._seed, epoch])))
-            self._epochs[epoch] = random.permutation(len(self._pairs))
-        return self._epochs[epoch]
+        return self._epochs.drawn(epoch, lambda random: random.permutation(len(self._pairs)))
 
 
 def validation_pairs(pairs: Pairs, batch_size: int, limit_tokens: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:

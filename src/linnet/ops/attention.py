@@ -2,15 +2,12 @@
 
 Legend: `B` batch, `N` query heads, `M` key-value heads (`N` a multiple of `M`), `T` queries, `S` keys, `K` head width;
 values, and what is read of them, may have a width of their own.
-The queries are the last `T` of the `S` positions; query `t` sees keys `0 .. S-T+t`. The first `padding_B[b]` keys of
-row `b` are padding: no real query sees them. (A padding query sees itself, so that its output is finite.)
-`last_BT`: where it is given, the last key that each query sees, in the place of `S-T+t`: rows at different positions,
-or with a prefix that sees all of itself.
-Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` where it is given. With a
-`window` of W a query sees the last W positions alone, its own included (Beltagy et al., arXiv 2004.05150), and with
-`first` so many at the beginning of the keys (Xiao et al., arXiv 2309.17453).
+The queries are the last `T` of the `S` positions; query `t` sees keys `0 .. S-T+t`, unless its `Reach` is another.
+Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` where it is given.
 `relative`: what scores and values owe to the distance; `sinks_N`: a score in each head of nothing (`ops.relative`).
 """
+
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,27 +18,39 @@ from linnet.ops.relative import Relative, distances, gathered_attention, relativ
 from linnet.ops.windowed_attention import in_blocks, windowed_attention
 
 
-def visible(
-    queries: int,
-    keys: int,
-    device: torch.device,
-    padding_B: Tensor | None = None,
-    window: int | None = None,
-    last_BT: Tensor | None = None,
-    first: int = 0,
-) -> Tensor:
+class Reach(NamedTuple):
+    """Which keys each query sees: all up to its own, unless a field says less.
+
+    padding_B: the first so many keys of each row are padding: no real query sees them. (A padding query sees itself,
+        so that its output is finite.)
+    window: the last so many positions alone, its own included (Beltagy et al., arXiv 2004.05150).
+    first: beside a window, so many at the beginning of the keys (Xiao et al., arXiv 2309.17453).
+    last_BT: the last key that each query sees, in the place of `S-T+t`: rows at different positions, or with a prefix
+        that sees all of itself.
+    """
+
+    padding_B: Tensor | None = None
+    window: int | None = None
+    first: int = 0
+    last_BT: Tensor | None = None
+
+
+CAUSAL = Reach()
+
+
+def visible(queries: int, keys: int, device: torch.device, reach: Reach = CAUSAL) -> Tensor:
     """Which query sees which key: bool `[T, S]`, or `[B, 1, T, S]` where rows differ."""
-    if last_BT is not None:
-        query_T1 = last_BT[:, None, :, None]
+    if reach.last_BT is not None:
+        query_T1 = reach.last_BT[:, None, :, None]
     else:
         query_T1 = torch.arange(keys - queries, keys, device=device)[:, None]
     key_S = torch.arange(keys, device=device)
     causal_TS: Tensor = key_S <= query_T1
-    if window is not None:
-        causal_TS = causal_TS & ((key_S > query_T1 - window) | (key_S < first))
-    if padding_B is None:
+    if reach.window is not None:
+        causal_TS = causal_TS & ((key_S > query_T1 - reach.window) | (key_S < reach.first))
+    if reach.padding_B is None:
         return causal_TS
-    real_B11S = (key_S >= padding_B[:, None])[:, None, None, :]
+    real_B11S = (key_S >= reach.padding_B[:, None])[:, None, None, :]
     return (causal_TS & real_B11S) | (key_S == query_T1)
 
 
@@ -49,67 +58,47 @@ def attention_reference(
     q_BNTK: Tensor,
     k_BMSK: Tensor,
     v_BMSK: Tensor,
-    padding_B: Tensor | None = None,
+    reach: Reach = CAUSAL,
     scale: float | None = None,
-    window: int | None = None,
-    last_BT: Tensor | None = None,
     relative: Relative | None = None,
     sinks_N: Tensor | None = None,
-    first: int = 0,
 ) -> Tensor:
     """The definition, step by step, with every score in memory."""
-    groups = q_BNTK.shape[1] // k_BMSK.shape[1]
-    k_BNSK = k_BMSK.repeat_interleave(groups, dim=1)
-    v_BNSK = v_BMSK.repeat_interleave(groups, dim=1)
-    scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
     queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
-    mask = visible(queries, keys, device, padding_B, window, last_BT, first)
-    if relative is not None:
-        at = distances(queries, keys, device, last_BT)
-        return relative_reference(q_BNTK, k_BNSK, v_BNSK, mask, at, scale, relative, sinks_N)
-    scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * scale
-    weights_BNTS = softmax_with_sinks(scores_BNTS.masked_fill(~mask, float("-inf")), sinks_N)
-    return weights_BNTS @ v_BNSK
+    mask = visible(queries, keys, device, reach)
+    if relative is None:
+        return full_attention_reference(q_BNTK, k_BMSK, v_BMSK, mask, scale, sinks_N=sinks_N)
+    at = distances(queries, keys, device, reach.last_BT)
+    k_BNSK, v_BNSK = _of_all_heads(q_BNTK, k_BMSK, v_BMSK)
+    return relative_reference(q_BNTK, k_BNSK, v_BNSK, mask, at, _factor(q_BNTK, scale), relative, sinks_N)
 
 
 def attention(
     q_BNTK: Tensor,
     k_BMSK: Tensor,
     v_BMSK: Tensor,
-    padding_B: Tensor | None = None,
+    reach: Reach = CAUSAL,
     scale: float | None = None,
-    window: int | None = None,
-    last_BT: Tensor | None = None,
     relative: Relative | None = None,
     sinks_N: Tensor | None = None,
-    first: int = 0,
 ) -> Tensor:
     """The same, fast: `[B, N, T, K]`.
 
     By PyTorch's fused kernel, or block by block: where a window leaves most scores out, and where that is faster.
     """
+    padding_B, window, first, last_BT = reach
     if relative is not None or sinks_N is not None or first:
         relative = Relative() if relative is None else relative
-        return _without_kernel(q_BNTK, k_BMSK, v_BMSK, padding_B, scale, window, last_BT, relative, sinks_N, first)
+        return _without_kernel(q_BNTK, k_BMSK, v_BMSK, reach, _factor(q_BNTK, scale), relative, sinks_N)
     queries, keys = q_BNTK.shape[2], k_BMSK.shape[2]
-    if window is not None and window >= keys:
-        window = None
     if window is not None and in_blocks(queries, window):
         return windowed_attention(q_BNTK, k_BMSK, v_BMSK, window, padding_B, scale)
-    grouped = q_BNTK.shape[1] != k_BMSK.shape[1]
-    plain = padding_B is None and window is None and last_BT is None
-    whole, single = queries == keys and plain, queries == 1 and plain
-    on_cpu = q_BNTK.device.type == "cpu" and not torch.compiler.is_compiling()
-    if whole and on_cpu and blocks_serve(queries, q_BNTK.dtype):
-        return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale)
-    values_apart = q_BNTK.shape[3] != v_BMSK.shape[3]  # no fused kernel of a CPU has such
-    if values_apart and on_cpu and queries == keys and window is None and last_BT is None:
+    all_before = (window is None or window >= keys) and last_BT is None
+    if all_before and queries == keys and _blocks_are_faster(q_BNTK, v_BMSK, padding_B is not None):
         return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, None, padding_B)
-    mask = None if whole or single else visible(queries, keys, q_BNTK.device, padding_B, window, last_BT)
-    out_BNTK: Tensor = F.scaled_dot_product_attention(
-        q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, is_causal=whole and queries > 1, scale=scale, enable_gqa=grouped
-    )
-    return out_BNTK
+    plain = all_before and padding_B is None
+    mask = None if plain and queries in (1, keys) else visible(queries, keys, q_BNTK.device, reach)
+    return _fused(q_BNTK, k_BMSK, v_BMSK, mask, scale, is_causal=plain and queries == keys and queries > 1)
 
 
 def full_attention_reference(
@@ -119,21 +108,19 @@ def full_attention_reference(
     mask: Tensor | None = None,
     scale: float | None = None,
     bias_NTS: Tensor | None = None,
+    sinks_N: Tensor | None = None,
 ) -> Tensor:
     """Every query sees every key, or where `mask`, bool `[B, 1, T or 1, S]`, says so; with every score in memory.
 
     bias_NTS: is added to scores, `[N, T, S]`, or `[B, N, T, S]` where rows differ.
     """
-    groups = q_BNTK.shape[1] // k_BMSK.shape[1]
-    k_BNSK, v_BNSK = (x_BMSK.repeat_interleave(groups, dim=1) for x_BMSK in (k_BMSK, v_BMSK))
-    scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
-    scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * scale
+    k_BNSK, v_BNSK = _of_all_heads(q_BNTK, k_BMSK, v_BMSK)
+    scores_BNTS = q_BNTK @ k_BNSK.transpose(-1, -2) * _factor(q_BNTK, scale)
     if bias_NTS is not None:
         scores_BNTS = scores_BNTS + bias_NTS.to(scores_BNTS.dtype)
     if mask is not None:
         scores_BNTS = scores_BNTS.masked_fill(~mask, float("-inf"))
-    weights_BNTS: Tensor = scores_BNTS.softmax(dim=-1)
-    return weights_BNTS @ v_BNSK
+    return softmax_with_sinks(scores_BNTS, sinks_N) @ v_BNSK
 
 
 def full_attention(
@@ -147,9 +134,16 @@ def full_attention(
     """The same, by PyTorch's fused kernel, which takes no bias that learns: `[B, N, T, K]`."""
     if bias_NTS is not None:
         return full_attention_reference(q_BNTK, k_BMSK, v_BMSK, mask, scale, bias_NTS)
+    return _fused(q_BNTK, k_BMSK, v_BMSK, mask, scale)
+
+
+def _fused(
+    q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, mask: Tensor | None, scale: float | None, is_causal: bool = False
+) -> Tensor:
+    """PyTorch's kernel."""
     grouped = q_BNTK.shape[1] != k_BMSK.shape[1]
     out_BNTK: Tensor = F.scaled_dot_product_attention(
-        q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, scale=scale, enable_gqa=grouped
+        q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=grouped
     )
     return out_BNTK
 
@@ -158,19 +152,34 @@ def _without_kernel(
     q_BNTK: Tensor,
     k_BMSK: Tensor,
     v_BMSK: Tensor,
-    padding_B: Tensor | None,
-    scale: float | None,
-    window: int | None,
-    last_BT: Tensor | None,
+    reach: Reach,
+    scale: float,
     relative: Relative,
     sinks_N: Tensor | None,
-    first: int,
 ) -> Tensor:
     """A whole text in blocks, so that no table has an entry for each pair; few queries behind a past by gathering."""
     queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
-    scale = q_BNTK.shape[-1] ** -0.5 if scale is None else scale
+    padding_B, window, first, last_BT = reach
     if queries == keys and queries > 1 and last_BT is None and not torch.compiler.is_compiling():
         return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative, sinks_N, first)
-    mask = visible(queries, keys, device, padding_B, window, last_BT, first)
-    at = distances(queries, keys, device, last_BT)
+    mask, at = visible(queries, keys, device, reach), distances(queries, keys, device, last_BT)
     return gathered_attention(q_BNTK, k_BMSK, v_BMSK, mask, at, scale, relative, sinks_N)
+
+
+def _blocks_are_faster(q_BNTK: Tensor, v_BMSK: Tensor, padded: bool) -> bool:
+    """Whether own blocks read a whole text faster than PyTorch's kernel."""
+    if q_BNTK.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    values_apart = q_BNTK.shape[3] != v_BMSK.shape[3]  # no fused kernel of a CPU has such
+    return values_apart or (not padded and blocks_serve(q_BNTK.shape[2], q_BNTK.dtype))
+
+
+def _factor(q_BNTK: Tensor, scale: float | None) -> float:
+    """What scores are multiplied by."""
+    return float(q_BNTK.shape[-1] ** -0.5) if scale is None else scale
+
+
+def _of_all_heads(q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values once for each query head, `[B, N, S, K]`."""
+    groups = q_BNTK.shape[1] // k_BMSK.shape[1]
+    return k_BMSK.repeat_interleave(groups, dim=1), v_BMSK.repeat_interleave(groups, dim=1)

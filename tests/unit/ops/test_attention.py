@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.ops.attention import attention, attention_reference, visible
+from linnet.ops.attention import Reach, attention, attention_reference, visible
 from linnet.ops.windowed_attention import windowed_pairs
 
 
@@ -12,8 +12,8 @@ def test_fused_kernel_equals_the_definition(queries, past, heads, padded):
     generator = torch.Generator().manual_seed(queries * 100 + past)
     q = torch.randn(2, heads[0], queries, 8, dtype=torch.float64, generator=generator)
     k, v = torch.randn(2, 2, heads[1], past + queries, 8, dtype=torch.float64, generator=generator)
-    padding_B = torch.tensor([0, past]) if padded else None
-    torch.testing.assert_close(attention(q, k, v, padding_B), attention_reference(q, k, v, padding_B))
+    reach = Reach(torch.tensor([0, past]) if padded else None)
+    torch.testing.assert_close(attention(q, k, v, reach), attention_reference(q, k, v, reach))
 
 
 @given(
@@ -27,18 +27,18 @@ def test_a_window_in_blocks_equals_the_definition_with_all_gradients(queries, pa
     generator = torch.Generator().manual_seed(queries * 100 + past)
     q = torch.randn(2, heads[0], queries, 8, dtype=torch.float64, generator=generator)
     k, v = torch.randn(2, 2, heads[1], past + queries, 8, dtype=torch.float64, generator=generator)
-    padding_B = torch.tensor([0, past]) if padded else None
+    reach = Reach(torch.tensor([0, past]) if padded else None, window)
     results = []
     for form in (attention, attention_reference):
         inputs = [x.clone().requires_grad_() for x in (q, k, v)]
-        out = form(*inputs, padding_B, 0.7, window)
+        out = form(*inputs, reach, 0.7)
         results.append((out, *torch.autograd.grad(out.square().sum(), inputs)))
     for fast, slow in zip(*results, strict=True):
         torch.testing.assert_close(fast, slow)
 
 
 def test_a_window_is_so_many_tokens_with_its_own():
-    seen = visible(3, 4, torch.device("cpu"), window=2)
+    seen = visible(3, 4, torch.device("cpu"), Reach(window=2))
     assert seen.int().tolist() == [[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
 
 
@@ -48,7 +48,7 @@ def test_blocks_count_whole_blocks_and_their_neighbours(tokens: int, pairs: int)
 
 
 def test_the_first_tokens_are_seen_beside_a_window():
-    seen = visible(3, 5, torch.device("cpu"), window=2, first=1)
+    seen = visible(3, 5, torch.device("cpu"), Reach(window=2, first=1))
     assert seen.int().tolist() == [[1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
 
 
@@ -57,7 +57,7 @@ def test_each_query_sees_itself_and_what_came_before():
 
 
 def test_padding_is_seen_by_padding_alone():
-    seen = visible(3, 3, torch.device("cpu"), torch.tensor([2]))[0, 0]
+    seen = visible(3, 3, torch.device("cpu"), Reach(torch.tensor([2])))[0, 0]
     assert seen.tolist() == [[True, False, False], [False, True, False], [False, False, True]]
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from same_gradients import assert_same_with_gradients, double
 
 from linnet.ops import blocked_attention as blocks
-from linnet.ops.attention import attention, attention_reference
+from linnet.ops.attention import Reach, attention, attention_reference
 from linnet.ops.blocked_attention import blocked_attention, blocks_serve
 from linnet.ops.relative import Relative
 
@@ -25,7 +25,7 @@ def test_blocks_equal_the_definition_with_all_gradients(batch, tokens, heads, sc
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "OTHERWISE", of_a_block[0])
         patch.setattr(blocks, "SCORES_OF_A_BLOCK", of_a_block[1])
-        fast, slow = blocked_attention(q, k, v, scale), attention_reference(q, k, v, None, scale)
+        fast, slow = blocked_attention(q, k, v, scale), attention_reference(q, k, v, scale=scale)
         assert_same_with_gradients(fast, slow, (q, k, v))
 
 
@@ -38,7 +38,7 @@ def test_attention_takes_blocks_where_they_serve(tokens, monkeypatch):
     q, k, v = torch.randn(3, 2, 4, tokens, 8, requires_grad=True)
     torch.testing.assert_close(attention(q, k, v), attention_reference(q, k, v), rtol=1e-4, atol=1e-5)
     assert bool(taken) == blocks_serve(tokens, q.dtype) == (tokens >= 64)
-    with_padding = attention(q, k, v, torch.tensor([0, 3]))
+    with_padding = attention(q, k, v, Reach(torch.tensor([0, 3])))
     assert len(taken) == (tokens >= 64) and with_padding.isfinite().all()
 
 
@@ -64,7 +64,7 @@ def test_sinks_and_first_tokens_equal_the_definition_with_all_gradients(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "OTHERWISE", of_a_block[0])
         patch.setattr(blocks, "SCORES_OF_A_BLOCK", of_a_block[1])
-        given_ = q, k, v, padding_B, 0.3, window, None, relative, sinks_N, first
+        given_ = q, k, v, Reach(padding_B, window, first), 0.3, relative, sinks_N
         wanted = [q, k, v, *([sinks_N] if sink else []), *([relative.bias_NR] if biased else [])]
         assert_same_with_gradients(attention(*given_), attention_reference(*given_), wanted)
 
@@ -84,8 +84,8 @@ def test_a_sink_takes_its_share_of_what_is_read(score: float):
 @given(tokens=st.integers(1, 70), past=st.integers(0, 3), padded=st.booleans())
 def test_values_of_a_width_of_their_own(tokens, past, padded):
     q, k, v = double(2, 4, tokens, 5), double(2, 2, past + tokens, 5), double(2, 2, past + tokens, 3)
-    padding_B = torch.tensor([0, min(past + 1, tokens - 1)]) if padded else None
-    fast, slow = attention(q, k, v, padding_B), attention_reference(q, k, v, padding_B)
+    reach = Reach(torch.tensor([0, min(past + 1, tokens - 1)]) if padded else None)
+    fast, slow = attention(q, k, v, reach), attention_reference(q, k, v, reach)
     assert_same_with_gradients(fast, slow, (q, k, v))
 
 

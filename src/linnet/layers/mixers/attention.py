@@ -31,7 +31,14 @@ from linnet.nn.head_norm import HeadNorm, head_norm_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import NormSpec
 from linnet.nn.output_gate import GateKind, OutputGate, output_gate_cost
-from linnet.ops.attention import attention, attention_reference, full_attention, full_attention_reference, visible
+from linnet.ops.attention import (
+    Reach,
+    attention,
+    attention_reference,
+    full_attention,
+    full_attention_reference,
+    visible,
+)
 
 
 class AttentionSpec(MixerSpec):
@@ -235,7 +242,8 @@ class Attention(Mixer):
         else:
             seen = seen_keys(k_BMTK, v_BMTK, state, view, ordered=self.positions is not None)
             if view.prefixes is not None and self.positions is not None:
-                mask = visible(q_BNTK.shape[2], seen.keys.shape[2], x_BTD.device, seen.first_B, None, seen.last_BT)
+                reach = Reach(seen.first_B, last_BT=seen.last_BT)
+                mask = visible(q_BNTK.shape[2], seen.keys.shape[2], x_BTD.device, reach)
                 bias_NTS = self._bias(q_BNTK, seen.keys, state, view)
                 out_BNTK = self.attend_all(q_BNTK, seen.keys, seen.values, mask, self.scale, bias_NTS)
             else:
@@ -253,9 +261,10 @@ class Attention(Mixer):
         return self.positions.pairs(torch.arange(k_BMSK.shape[2], device=device) - standing[..., None])
 
     def _read(self, q_BNTK: Tensor, seen: Seen) -> Tensor:
-        given = (q_BNTK, *seen[:3], self.scale, self.window, seen.last_BT)
+        reach = Reach(seen.first_B, self.window, self.first, seen.last_BT)
+        given = (q_BNTK, seen.keys, seen.values, reach, self.scale)
         if self.positions is None:
-            return self.attend(*given, None, self.sinks_N, self.first)
+            return self.attend(*given, None, self.sinks_N)
         relative = self.positions.relative(seen.keys.shape[2], q_BNTK.device)
         return self.positions.added(self.attend(*given, relative, self.sinks_N))
 

@@ -28,7 +28,7 @@ from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import RmsNorm, norm_row, normed
 from linnet.nn.row_maps import row_map_of
-from linnet.ops.attention import attention, attention_reference
+from linnet.ops.attention import Reach, attention, attention_reference
 from linnet.ops.blocked_attention import blocks_serve
 from linnet.ops.latent_attention import absorbs, latent_attention, latent_attention_reference
 
@@ -187,7 +187,7 @@ class LatentAttention(Mixer):
         rotary_BSNP = rotary_BSP.to(content_BSNC.dtype).unsqueeze(2).expand(-1, -1, heads, -1)
         k_BNSK = torch.cat([rotary_BSNP, content_BSNC], dim=3).transpose(1, 2)
         v_BNSV = torch.unflatten(self.value_up(latent_BSR), 2, (heads, self.value)).transpose(1, 2)
-        return self.attend(q_BNTK, k_BNSK, v_BNSV, padding_B, self.scale, None, last_BT)
+        return self.attend(q_BNTK, k_BNSK, v_BNSV, Reach(padding_B, last_BT=last_BT), self.scale)
 
     def _read_with_past(self, q_BNTK: Tensor, entries_BSE: Tensor, view: View) -> Tensor:
         """Of the entries as they are, unless none is of the past, or so many tokens read that it is less to expand."""

@@ -21,7 +21,7 @@ from linnet.layers.rotary import queries_keys_values
 from linnet.layers.state import State
 from linnet.layers.view import Record, View
 from linnet.nn.linear import FusedLinear, Linear
-from linnet.ops.attention import attention, attention_reference
+from linnet.ops.attention import Reach, attention, attention_reference
 from linnet.ops.power_law import density
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Plga(Mixer):
         q_BHTK, k_BHTK, v_BHTK = queries_keys_values(self.query_key_value(x_BTD), heads, self.rotary, view)
         g_BHKK = self._operator(q_BHTK, state, view)
         seen = seen_keys(k_BHTK, v_BHTK, state, view)
-        out_BHTK = self.attend(q_BHTK @ g_BHKK, *seen[:3], None, None, seen.last_BT)
+        out_BHTK = self.attend(q_BHTK @ g_BHKK, seen.keys, seen.values, Reach(seen.first_B, last_BT=seen.last_BT))
         out_BTD: Tensor = self.out(out_BHTK.transpose(1, 2).flatten(2))
         return out_BTD
 

@@ -69,6 +69,12 @@ def test_every_layer_has_a_page_with_every_field(kind: str):
     assert LAYERS[kind].model_fields.keys() - {"kind"} <= fields_told(ROOT / "docs" / "layers" / f"{kind}.md")
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/model-description.md"])
+def test_every_mixer_stands_in_the_lists_of_all(page: str):
+    told = set(re.findall(r"\]\((?:docs/)?layers/(\w+)\.md\)", (ROOT / page).read_text()))
+    assert MIXERS.keys() - told == set()
+
+
 @pytest.mark.parametrize(
     "spec", [ModelSpec, EmbeddingSpec, BlockSpec, HeadSpec, InitialisationSpec, BlockNormSpec, GatedSpec]
 )

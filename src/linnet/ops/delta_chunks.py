@@ -1,8 +1,9 @@
-"""Delta rules in chunks: matrices go on from chunk to chunk, and all else is done for many chunks side by side.
+"""Rules of matrices in chunks: these go on from chunk to chunk, and all else is done for many chunks side by side.
 
 A rule says what a chunk is, whatever matrix S stands before it: its tokens write `u - w S`, read `q S + read (u - w S)`
-and leave `kept S + k^T (u - w S)` (the WY form; Yang et al., 2024, arXiv 2406.06484, section 3). Forward keeps its
-inputs and the matrix before each chunk; backward makes the rest again, a segment of chunks at a time.
+and leave `kept S + k^T (u - w S)` (the WY form; Yang et al., 2024, arXiv 2406.06484, section 3). One that takes nothing
+out of S has no w: what its chunks add is known for all of them at once. Forward keeps its inputs and the matrix before
+each chunk; backward makes the rest again, a segment of chunks at a time.
 
 Legend: `B` batch, `M` key heads, `N` value heads, `R` value heads of a key head, `T` tokens, `K` width of keys, `V`
 width of values; `H` chunks, `C` tokens of one. What is cut into chunks is `[B, M, R, H, C, ...]`.
@@ -27,11 +28,11 @@ MOST_KEYS = 256
 class DeltaRule(NamedTuple):
     """What makes a rule.
 
-    within: of what is cut into chunks, and of heads, `read, q, u, w, k, kept`. fills: what stands behind the last token
-    in each tensor of tokens, so that nothing is written there and nothing fades.
+    within: of what is cut into chunks, and of heads, `read, q, u, w, k, kept`; w may be None. fills: what stands behind
+    the last token in each tensor of tokens, so that nothing is written there and nothing fades.
     """
 
-    within: Callable[..., tuple[Tensor, ...]]
+    within: Callable[..., tuple[Any, ...]]
     fills: tuple[float, ...]
 
 
@@ -85,7 +86,8 @@ class _InChunks(torch.autograd.Function):
                 with torch.enable_grad():
                     parts = ctx.rule.within(*within)
                 of_parts, of_state = _gradients(parts, starts[:, :, :, place], of_out[:, :, :, place], of_state)
-                gradients.append(torch.autograd.grad(parts, within, of_parts))
+                found = [part for part in parts if part is not None]
+                gradients.append(torch.autograd.grad(found, within, of_parts))
         columns = list(zip(*reversed(gradients), strict=True))
         of_given = (
             _joined(column, x) if index < len(cut) else torch.stack(column).sum(0).view_as(x)
@@ -94,8 +96,11 @@ class _InChunks(torch.autograd.Function):
         return None, None, *of_given, of_state.flatten(1, 2)
 
 
-def _onwards(u: Tensor, w: Tensor, k: Tensor, kept: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _onwards(u: Tensor, w: Tensor | None, k: Tensor, kept: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The matrix before each chunk, what each chunk writes, and the matrix behind the last one."""
+    if w is None:
+        before, state = _summed((k.transpose(-1, -2) @ u).unbind(3), kept.unbind(3), state)
+        return torch.stack(before, dim=3), u, state
     if _kernels_run(u, w, k, kept, state):
         from linnet.ops.kernels._delta import pass_over_chunks
 
@@ -109,13 +114,26 @@ def _onwards(u: Tensor, w: Tensor, k: Tensor, kept: Tensor, state: Tensor) -> tu
     return torch.stack(before, dim=3), torch.stack(written, dim=3), state
 
 
+def _summed(added: Sequence[Tensor], kept: Sequence[Tensor], state: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The matrix before each of what is added in turn, and the one behind the last."""
+    before = []
+    for added_h, kept_h in zip(added, kept, strict=True):
+        before.append(state)
+        state = torch.addcmul(added_h, state, kept_h)
+    return before, state
+
+
 def _back(
-    of_written: Tensor, of_before: Tensor, w: Tensor, k: Tensor, kept: Tensor, of_state: Tensor
+    of_written: Tensor, of_before: Tensor, w: Tensor | None, k: Tensor, kept: Tensor, of_state: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the matrix behind each chunk, of what each chunk writes, and of the matrix before the first one.
 
     of_written, of_before: what the outputs ask of each chunk's writes and of the matrix before it.
     """
+    if w is None:
+        behind, of_state = _summed(of_before.unbind(3)[::-1], kept.unbind(3)[::-1], of_state)
+        of_end = torch.stack(behind[::-1], dim=3)
+        return of_end, of_written + k @ of_end, of_state
     if _kernels_run(of_written, of_before, w, k, kept, of_state):
         from linnet.ops.kernels._delta import pass_back
 
@@ -135,18 +153,17 @@ def _kernels_run(*tensors: Tensor) -> bool:
     return alike and tensors[-1].shape[-2] <= MOST_KEYS and kernels_run(*tensors)
 
 
-def _gradients(
-    parts: Sequence[Tensor], before: Tensor, of_out: Tensor, of_state: Tensor
-) -> tuple[list[Tensor], Tensor]:
+def _gradients(parts: Sequence[Any], before: Tensor, of_out: Tensor, of_state: Tensor) -> tuple[list[Tensor], Tensor]:
     """Of what a rule gives, and of the state before the first chunk, from those of outputs and of the last state."""
-    read, q, u, w, k, kept = (part.detach() for part in parts)
-    written, of_written = u - w @ before, read.transpose(-1, -2) @ of_out
+    read, q, u, w, k, kept = parts  # within a backward pass that is differentiable once, no graph comes of them
+    written, of_written = u if w is None else u - w @ before, read.transpose(-1, -2) @ of_out
     of_before = q.transpose(-1, -2) @ of_out
     of_end, of_written, of_state = _back(of_written, of_before, w, k, kept, of_state)
     of_kept = (of_end * before).sum(-1, keepdim=True)
     of_read, of_q = of_out @ written.transpose(-1, -2), of_out @ before.transpose(-1, -2)
-    of_w, of_k = -of_written @ before.transpose(-1, -2), written @ of_end.transpose(-1, -2)
-    return [of_read, of_q, of_written, of_w, of_k, of_kept.sum_to_size(kept.shape)], of_state
+    of_w = [] if w is None else [-of_written @ before.transpose(-1, -2)]
+    of_k = written @ of_end.transpose(-1, -2)
+    return [of_read, of_q, of_written, *of_w, of_k, of_kept.sum_to_size(kept.shape)], of_state
 
 
 def _cut(rule: DeltaRule, chunk: int, given: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

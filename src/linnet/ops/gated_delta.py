@@ -18,11 +18,8 @@ import torch
 from torch import Tensor
 
 from linnet.ops.delta_chunks import DeltaRule, in_chunks
-from linnet.ops.delta_pairs import BLOCK, after_each, pairs
+from linnet.ops.delta_pairs import after_each, chunk_length, pairs
 from linnet.ops.kernels import kernels_run
-
-CHUNK = 64
-"""Tokens of a chunk."""
 
 
 def gated_delta_reference(
@@ -95,11 +92,6 @@ def _within(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, beta: Tensor) ->
 RULE = DeltaRule(_within, fills=(0.0,) * 5)
 
 
-def chunk_length(tokens: int) -> int:
-    """Tokens of a chunk: whole blocks."""
-    return min(CHUNK, -(-tokens // BLOCK) * BLOCK)
-
-
 def gated_delta_flops(tokens: int, heads: tuple[int, int], widths: tuple[int, int], gates: int) -> int:
     """FLOPs of `gated_delta` for one sequence: 2 per multiply-add of its matrix products, the system's solution apart.
 
@@ -110,5 +102,5 @@ def gated_delta_flops(tokens: int, heads: tuple[int, int], widths: tuple[int, in
         return 4 * value_heads * keys * values
     chunk = chunk_length(tokens)
     padded = -(-tokens // chunk) * chunk
-    of_pairs = 4 * key_heads * chunk * keys if gates == 1 else 4 * value_heads * (chunk + BLOCK) * keys
+    of_pairs = 4 * key_heads * chunk * keys if gates == 1 else 2 * value_heads * (chunk - 1) * keys
     return padded * (of_pairs + value_heads * (6 * keys * values + 2 * chunk * values))

@@ -2,25 +2,24 @@ import pytest
 import torch
 from same_gradients import assert_same_with_gradients, double
 
-from linnet.ops.delta_pairs import BLOCK, after_each, pairs, pairs_reference
+from linnet.ops.delta_pairs import LEAST, after_each, chunk_length, pairs, pairs_reference
 
 
-def drawn(blocks: int, gates: int) -> tuple[torch.Tensor, ...]:
-    torch.manual_seed(blocks)
-    length = blocks * BLOCK
+def drawn(length: int, gates: int) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(length)
     return double(2, length, 5), double(2, length, 5), double(2, length, gates)
 
 
 @pytest.mark.parametrize("gates", [1, 5])
-@pytest.mark.parametrize("blocks", [1, 2, 4])
-def test_both_forms_are_the_same_with_all_gradients(blocks: int, gates: int):
-    q_CK, k_CK, x_CG = drawn(blocks, gates)
+@pytest.mark.parametrize("length", [2, 16, 64])
+def test_both_forms_are_the_same_with_all_gradients(length: int, gates: int):
+    q_CK, k_CK, x_CG = drawn(length, gates)
     fast, slow = (torch.stack(form(q_CK, k_CK, -x_CG.exp())) for form in (pairs, pairs_reference))
     assert_same_with_gradients(fast.tril(), slow, (q_CK, k_CK, x_CG))
 
 
 def test_a_pair_fades_by_what_lies_behind_its_first_token():
-    q_CK, k_CK, x_CG = drawn(2, 5)
+    q_CK, k_CK, x_CG = drawn(32, 5)
     log_alpha_CG = -x_CG.exp()
     read_CC, known_CC = pairs(q_CK, k_CK, log_alpha_CG)
     for i, j in ((20, 3), (20, 17), (20, 20)):
@@ -33,8 +32,8 @@ def test_a_pair_fades_by_what_lies_behind_its_first_token():
 @pytest.mark.parametrize("gates", [1, 5])
 def test_small_steps_behind_a_large_one_are_kept(gates: int):
     """In float32, `1e4 + 0.01` would be `1e4 + 0.0098`."""
-    q_CK, k_CK, _ = (x.detach().float() for x in drawn(1, gates))
-    log_alpha_CG = torch.full((2, BLOCK, gates), -0.01)
+    q_CK, k_CK, _ = (x.detach().float() for x in drawn(LEAST, gates))
+    log_alpha_CG = torch.full((2, LEAST, gates), -0.01)
     log_alpha_CG[:, 2] = -1e4
     exact = pairs_reference(q_CK.double(), k_CK.double(), log_alpha_CG.double())
     for found, expected in zip(pairs(q_CK, k_CK, log_alpha_CG), exact, strict=True):
@@ -43,3 +42,7 @@ def test_small_steps_behind_a_large_one_are_kept(gates: int):
 
 def test_what_is_behind_each_token():
     assert after_each(torch.tensor([[1.0], [2.0], [4.0]])).flatten().tolist() == [6.0, 4.0, 0.0]
+
+
+def test_a_chunk_is_a_power_of_two_as_short_as_holds_the_sequence():
+    assert [chunk_length(tokens) for tokens in (1, 16, 17, 32, 33, 64, 65, 1000)] == [16, 16, 32, 32, 64, 64, 64, 64]

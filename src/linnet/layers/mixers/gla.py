@@ -1,0 +1,165 @@
+"""Gated linear attention: a matrix for each head, whose channels fade as the text says (Yang et al., arXiv 2312.06635).
+
+`S_t = Diag(alpha_t) S_(t-1) + k_t v_t^T`, `o_t = S_t^T q_t / sqrt(K)`, `y_t = W_o (norm(o_t) * silu(W_g x_t))`, with
+`alpha_t = sigmoid(W_2 W_1 x_t + b)^(1 / temperature)` for each channel of the key (section 4.4).
+
+Legend: `B` batch, `T` tokens of the chunk, `N` heads, `K` width of queries and keys, `V` width of values, `E` keys and
+`F` values of all heads together, `D` model width.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from linnet.core.spec import Extent
+from linnet.layers.contract import Matrices, Mixer, MixerSpec, Place, Traits, matrices_of
+from linnet.layers.retention import FULL, Retention
+from linnet.layers.state import State
+from linnet.layers.view import View
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.norms import RmsNorm
+from linnet.ops.delta_pairs import chunk_length
+from linnet.ops.gla import gla, gla_flops, gla_reference
+
+STATE_BYTES = 4
+
+
+class GlaSpec(MixerSpec):
+    """`heads` heads, each with a matrix of its own.
+
+    head_dim: width of queries and keys (null: half the width over `heads`, as published). value_dim: width of values
+    (null: the width over `heads`). gate_rank: width within the map to the decays. temperature: the root of a sigmoid
+    that a decay is: the larger, the slower all fades. eps: of the norm behind the heads.
+    """
+
+    kind: Literal["gla"] = "gla"
+    heads: Extent
+    head_dim: Extent | None = None
+    value_dim: Extent | None = None
+    gate_rank: Extent = 16
+    temperature: PositiveFloat = 16.0
+    eps: PositiveFloat = 1e-5
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """As published; widths that are not those, and decays that end all within a few tokens.
+
+        `eps` is larger than published: heads so narrow often read next to nothing, whose roundings the norm blows up.
+        """
+        return [
+            cls(heads=2, eps=1e-3),
+            cls(heads=3, head_dim=5, value_dim=2, gate_rank=3, temperature=0.5, eps=1e-2),
+        ]
+
+    def check(self, width: int) -> None:
+        """Heads must divide the width, and half of it, unless widths are given."""
+        for field, given, whole, called in (
+            ("head_dim", self.head_dim, width / 2, "half the width"),
+            ("value_dim", self.value_dim, width, "the width"),
+        ):
+            if given is None and whole % self.heads:
+                raise ValueError(f"heads: {self.heads}: must divide {called}, {whole:g}, or {field} must be given")
+
+    def widths(self, d_model: int) -> tuple[int, int]:
+        """Of a key and of a value."""
+        return self.head_dim or d_model // 2 // self.heads, self.value_dim or d_model // self.heads
+
+    def build(self, place: Place) -> "Gla":
+        """Build the module."""
+        return Gla(self, place.width)
+
+    def cost(self, place: Place) -> Cost:
+        """Maps, decays, matrices and the norm; one matrix for each head as state."""
+        width, (key, value) = place.width, self.widths(place.width)
+        keys, values = self.heads * key, self.heads * value
+        maps = linear_cost(width, 2 * (keys + values), False) + linear_cost(values, width, False)
+        decays = linear_cost(width, self.gate_rank, False) + linear_cost(self.gate_rank, keys, True)
+        rule = Cost(
+            parameters=value,
+            flops_by_length=(partial(self._flops, key, value),),
+            state_fixed_bytes=STATE_BYTES * keys * value,
+        )
+        return maps + decays + rule + Cost(kept_per_token=width, kept_by_shape=(partial(self._kept, key, value),))
+
+    def _flops(self, key: int, value: int, tokens: int) -> int:
+        return self.heads * gla_flops(tokens, key, value)
+
+    def _kept(self, key: int, value: int, sequences: int, tokens: int) -> int:
+        """Of a token the joint projection, three forms of decays, what is normed, gates and their product, norms; a
+        state for each chunk.
+        """
+        of_head = 2 * (key + value) + 3 * key + 3 * value + 1
+        states = -(-tokens // chunk_length(tokens)) * self.heads * key * value
+        return sequences * (tokens * (self.heads * of_head + self.gate_rank) + states)
+
+
+@dataclass
+class GlaState(State):
+    """The matrices `[B, N, K, V]`, float32 or wider: what is added often and fades slowly rounds away."""
+
+    matrices: Tensor
+
+
+class Gla(Mixer):
+    """Linear attention with a decay for each channel of the key, a norm for each head and a gate."""
+
+    traits = Traits(constant_state=True)
+    references: ClassVar[Mapping[str, Callable[..., Any]]] = {"rule": gla_reference}
+
+    def __init__(self, spec: GlaSpec, d_model: int) -> None:
+        super().__init__()
+        self.spec, (self.key_width, self.value_width) = spec, spec.widths(d_model)
+        keys, values = spec.heads * self.key_width, spec.heads * self.value_width
+        self.query_key_value_gate = FusedLinear(d_model, [keys, keys, values, values], bias=False)
+        self.decay_in = Linear(d_model, spec.gate_rank, bias=False)
+        self.decay_out = Linear(spec.gate_rank, keys, bias=True)
+        self.rule = gla
+        self.norm = RmsNorm(self.value_width, spec.eps)
+        self.out = Linear(values, d_model, bias=False)
+
+    def matrices(self) -> Iterator[Matrices]:
+        """All maps but the two of low rank."""
+        return (matrices_of(linear) for linear in (self.query_key_value_gate, self.out))
+
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+    ) -> GlaState:
+        """Of nothing."""
+        shape = (batch, self.spec.heads, self.key_width, self.value_width)
+        return GlaState(torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32)))
+
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """Rows at any positions, which it does not know; no padding."""
+        return view.padding is None
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`."""
+        assert state is None or isinstance(state, GlaState)
+        q_BTE, k_BTE, v_BTF, gate_BTF = self.query_key_value_gate.split(self.query_key_value_gate(x_BTD))
+        decay_BTE = self.decay_out(self.decay_in(x_BTD))
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            o_BNTV = self._read(q_BTE, k_BTE, v_BTF, decay_BTE, state)
+        normed_BTNV = self.norm(o_BNTV.transpose(1, 2).contiguous().to(self.norm.weight.dtype))
+        out_BTD: Tensor = self.out(normed_BTNV.flatten(2) * F.silu(gate_BTF))
+        return out_BTD
+
+    def _read(self, q_BTE: Tensor, k_BTE: Tensor, v_BTF: Tensor, decay_BTE: Tensor, state: GlaState | None) -> Tensor:
+        """What each token reads, `[B, N, T, V]`, in float32 or wider; advances the state."""
+        wide = torch.promote_types(v_BTF.dtype, torch.float32)
+        log_alpha_BTE = F.logsigmoid(decay_BTE.to(wide)) / self.spec.temperature
+        q_BNTK, k_BNTK, v_BNTV, log_alpha_BNTK = (
+            torch.unflatten(x.to(wide), -1, (self.spec.heads, -1)).transpose(1, 2)
+            for x in (q_BTE, k_BTE, v_BTF, log_alpha_BTE)
+        )
+        before = None if state is None else state.matrices
+        o_BNTV, matrices = self.rule(q_BNTK, k_BNTK, v_BNTV, log_alpha_BNTK, before)
+        if state is not None:
+            state.matrices = matrices.detach()
+        return o_BNTV

@@ -1,0 +1,94 @@
+import pytest
+import torch
+from torch import nn
+
+from linnet.core.errors import UserError
+from linnet.layers.contract import Place
+from linnet.layers.mixers.gla import Gla, GlaSpec
+from linnet.layers.view import View
+from linnet.model.spec import ModelSpec
+
+WIDTH, LENGTH = 16, 200
+SPECS = GlaSpec.examples()
+
+
+def drawn(spec: GlaSpec) -> Gla:
+    """With decays from next to nothing to next to all."""
+    torch.manual_seed(0)
+    mixer = spec.build(Place(WIDTH, 32))
+    for parameter in mixer.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    nn.init.normal_(mixer.decay_out.bias, std=40.0)
+    return mixer
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
+def test_it_is_stable_in_low_precision_however_fast_it_fades(spec: GlaSpec, dtype: torch.dtype, error: float):
+    """Against the definition in float64, on the same rounded weights and inputs."""
+    mixer = drawn(spec).to(dtype)
+    x_BTD = torch.randn(2, LENGTH, WIDTH).to(dtype)
+    found = mixer(x_BTD)
+    exact = drawn(spec).double()
+    exact.load_state_dict(mixer.state_dict())
+    exact.rule = Gla.references["rule"]
+    expected = exact(x_BTD.double())
+    assert (found - expected).norm() <= error * expected.norm()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_state_has_a_matrix_for_each_head_whatever_the_precision(spec: GlaSpec):
+    mixer = spec.build(Place(WIDTH, 32)).bfloat16()
+    state = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16)
+    for start in (0, 4, 5):
+        mixer(torch.randn(3, 4 if start == 0 else 1, WIDTH).bfloat16(), state, View(start))
+        assert (state.matrices.shape, state.matrices.dtype) == ((3, spec.heads, *spec.widths(WIDTH)), torch.float32)
+
+
+@torch.no_grad()
+def test_a_channel_starts_by_fading_as_the_temperature_says():
+    """Its logits start near 0: half a sigmoid's root."""
+    mixer = GlaSpec(heads=2, temperature=16).build(Place(WIDTH, 32)).double()
+    nn.init.zeros_(mixer.decay_in.weight)
+    state = mixer.initial_state(1, 100, torch.device("cpu"), torch.float64)
+    mixer(torch.randn(1, 1, WIDTH, dtype=torch.float64), state)
+    before = state.matrices.clone()
+    mixer(torch.zeros(1, 10, WIDTH, dtype=torch.float64), state)
+    torch.testing.assert_close(state.matrices, before * 0.5 ** (10 / 16))
+
+
+def test_maps_of_low_rank_are_no_matrices_of_the_optimiser():
+    mixer = SPECS[0].build(Place(WIDTH, 32))
+    assert {id(found.parameter) for found in mixer.matrices()} == {
+        id(mixer.query_key_value_gate.weight),
+        id(mixer.out.weight),
+    }
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("tokens", [24, 100])
+def test_predicted_memory_is_what_is_kept(spec: GlaSpec, tokens: int):
+    mixer, kept = spec.build(Place(WIDTH, 32)), []
+    x_BTD = torch.randn(3, tokens, WIDTH, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        mixer(x_BTD).sum()
+    own = {parameter.data_ptr() for parameter in mixer.parameters()}
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
+    found = sum(nbytes for pointer, nbytes in storages.items() if pointer not in own)
+    assert found == 4 * spec.cost(Place(WIDTH, 32)).kept(3, tokens)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "said"),
+    [
+        ({"heads": 16}, "heads: 16: must divide half the width, 8, or head_dim must be given"),
+        ({"heads": 3, "head_dim": 5}, "heads: 3: must divide the width, 16, or value_dim must be given"),
+    ],
+)
+def test_heads_that_do_not_fit_are_refused(mixer: dict, said: str):
+    blocks = [{"mixer": {"kind": "gla", **mixer}, "feed_forward": None}]
+    model = {"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": blocks}
+    with pytest.raises(UserError, match=said):
+        ModelSpec.parse(model, "test")

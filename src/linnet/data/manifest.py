@@ -25,12 +25,17 @@ class ShardInfo(Spec):
 
 
 class SplitInfo(Spec):
-    """One side of the data. `tokens` counts the end tokens; `bytes` is the UTF-8 size of the documents' text."""
+    """One side of the data. `tokens` counts the end tokens; `bytes` is the UTF-8 size of the documents' text.
+
+    sources: of each document the number of its source (`data.source_runs`); None where there is one source, and in
+    earlier folders.
+    """
 
     tokens: int
     documents: int
     bytes: int
     shards: list[ShardInfo]
+    sources: str | None = None
 
 
 class SourceInfo(Spec):

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from linnet.data.manifest import (
 )
 from linnet.data.pairs import Pair, read_pairs
 from linnet.data.shards import PAIRS, SHARD_TOKENS, ShardWriter
+from linnet.data.source_runs import SourceRuns
 from linnet.data.sources import STDIN, Source
 from linnet.data.split import Split, Survey, below, check_fraction, content_hash
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
@@ -34,7 +36,13 @@ from linnet.present.progress import Advance, progress
 TOKENIZER_SAMPLE_BYTES = 50_000_000
 _BATCH_CHARACTERS = 1 << 21
 
-Part = tuple[Split, str]
+
+class Part(NamedTuple):
+    """A document, or one of its two parts: its side, its text, and the number of the source that it is from."""
+
+    side: Split
+    text: str
+    source: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,8 +98,8 @@ def read_split(inputs: list[str]) -> dict[Split, list[str]]:
     sides: dict[Split, list[str]] = {"train": [], "validation": []}
     with ExitStack() as stack:
         corpus, _ = _corpus_of(_open_sources(stack, inputs, None, None), None)
-        for side, text in corpus.parts():
-            sides[side].append(text)
+        for part in corpus.parts():
+            sides[part.side].append(part.text)
     return sides
 
 
@@ -111,8 +119,8 @@ def prepare_texts(
     for side, texts in sides.items():
         if not texts:
             raise UserError(f"{name}: no {side} documents")
-    documents: list[Part] = [(side, text) for side, texts in sides.items() for text in texts]
-    text_bytes = sum(len(text.encode()) for _, text in documents)
+    documents = [Part(side, text) for side, texts in sides.items() for text in texts]
+    text_bytes = sum(len(part.text.encode()) for part in documents)
     source = SourceInfo(file=name, documents=len(documents), bytes=text_bytes)
     corpus = _Corpus(lambda: iter(documents), [source])
     settings = {"tokenizer": tokenizer, "vocab_size": vocab_size}
@@ -158,7 +166,7 @@ def _corpus_of_pairs(path: Path, validation: float | None) -> tuple[_Corpus, flo
     def parts() -> Iterator[Part]:
         for pair in read_pairs(path):
             ((side, _),) = holdout.parts(pair.input)
-            yield from ((side, text) for text in pair)
+            yield from (Part(side, text) for text in pair)
 
     source = SourceInfo(file=str(path), documents=2 * found, bytes=text_bytes)
     return _Corpus(parts, [source], together=len(Pair._fields)), holdout.fraction
@@ -224,9 +232,9 @@ def _corpus_of(sources: list[Source], validation: float | None) -> tuple[_Corpus
     holdout = total.holdout(validation)
 
     def parts() -> Iterator[Part]:
-        for source in sources:
+        for number, source in enumerate(sources):
             for text in source.documents():
-                yield from holdout.parts(text)
+                yield from (Part(*part, number) for part in holdout.parts(text))
 
     return _Corpus(parts, found), holdout.fraction
 
@@ -269,7 +277,7 @@ def _train(corpus: _Corpus, kind: str, vocab_size: int | None) -> Tokenizer:
 
 def _training_sample(corpus: _Corpus, share: float, advance: Advance) -> Iterator[str]:
     """About `share` of the training side, in parts chosen by content: the same ones whatever the order of files."""
-    for side, text in corpus.parts():
+    for side, text, _ in corpus.parts():
         for part in cut_before_words(text):
             if side == "train" and (share >= 1 or below(content_hash(part, b"tokenizer"), share)):
                 yield part
@@ -298,24 +306,26 @@ def _write(
 
 def _write_splits(folder: Path, corpus: _Corpus, tokenizer: Tokenizer, shard_tokens: int) -> dict[Split, SplitInfo]:
     """Encode the training side as it is read; the validation side is kept and written in the order of its hashes."""
-    held_out: list[str] = []
+    held_out: list[Part] = []
 
-    def training() -> Iterator[str]:
-        for side, text in corpus.parts():
-            if side == "train":
-                yield text
+    def training() -> Iterator[Part]:
+        for part in corpus.parts():
+            if part.side == "train":
+                yield part
             else:
-                held_out.append(text)
+                held_out.append(part)
 
     with progress("encoding", corpus.text_bytes, "bytes") as advance:
 
-        def write(split: Split, texts: Iterable[str]) -> SplitInfo:
+        def write(split: Split, parts: Iterable[Part]) -> SplitInfo:
+            runs = SourceRuns()
             with ShardWriter(folder, split, tokenizer.vocab_size, shard_tokens) as writer:
-                return _write_split(writer, texts, tokenizer, advance)
+                info = _write_split(writer, runs.follow(parts), tokenizer, advance)
+            return info.model_copy(update={"sources": runs.packed() if len(corpus.sources) > 1 else None})
 
         train = write("train", training())
         grouped = [held_out[first : first + corpus.together] for first in range(0, len(held_out), corpus.together)]
-        grouped.sort(key=lambda texts: [content_hash(text) for text in texts])
+        grouped.sort(key=lambda parts: [content_hash(part.text) for part in parts])
         return {"train": train, "validation": write("validation", chain.from_iterable(grouped))}
 
 

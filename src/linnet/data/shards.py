@@ -19,6 +19,7 @@ from linnet.core.errors import UserError
 from linnet.core.notes import note
 from linnet.core.seal import ALTERED, MANIFEST, digest
 from linnet.data.manifest import Manifest, ShardInfo, SplitInfo, read_manifest, token_dtype
+from linnet.data.source_runs import unpacked
 from linnet.data.split import Split
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
 
@@ -209,6 +210,19 @@ class TokenData:
         """The tokens of `train` or `validation`."""
         info = self.manifest.splits[name]
         return TokenSequence(f"{self.folder}: {name}", [self._shard(shard) for shard in info.shards])
+
+    def sources(self, name: Split) -> NDArray[np.int64] | None:
+        """The number of each document's source in the manifest, `[N]`; None where the folder does not say.
+
+        `UserError` where what it says does not fit the documents.
+        """
+        info, sources = self.manifest.splits[name], len(self.manifest.sources)
+        if info.sources is None:
+            return np.zeros(info.documents, dtype=np.int64) if sources == 1 else None
+        try:
+            return unpacked(info.sources, info.documents, sources)
+        except ValueError as error:
+            raise UserError(f"{self.folder / MANIFEST}: splits.{name}.{error}; prepare the text again") from None
 
     def _shard(self, info: ShardInfo) -> Shard:
         path = self.folder / info.file

@@ -14,10 +14,12 @@ import torch
 from linnet.core.errors import UserError
 from linnet.layers.contract import Mixer
 from linnet.layers.registry import kinds_with_retentions
-from linnet.layers.retention import FULL, RETENTIONS, Retention
+from linnet.layers.retention import FULL, RETENTIONS, BankRetention, FullRetention, Retention
 from linnet.layers.state import RetainingState
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
+from linnet.ops.decay.eviction import EvictionPolicy
+from linnet.present.numbers import plain
 
 Retentions = Retention | Sequence[Retention]
 """One for every layer that leaves it to choose, or one per layer of the model (`FULL` for the others)."""
@@ -91,6 +93,20 @@ def describe(retention: Retention) -> dict[str, Any]:
     """Its kind, by the name of `RETENTIONS`, and its settings."""
     names = {kind: name for name, kind in RETENTIONS.items()}
     return {"kind": names[type(retention)], **asdict(retention)}
+
+
+def name_of(retention: Retention) -> str:
+    """`full`, `bank`, `top_k 8`, `threshold 1e-4`, `top_k 8, threshold 1e-4`."""
+    match retention:
+        case FullRetention():
+            return "full"
+        case BankRetention():
+            return "bank"
+        case EvictionPolicy():
+            limits = [f"top_k {retention.top_k}"] if retention.top_k else []
+            if retention.threshold >= 0:
+                limits.append(f"threshold {plain(retention.threshold)}")
+            return ", ".join(limits) or "no eviction"
 
 
 def to_json(retentions: Sequence[Retention]) -> str:

@@ -15,11 +15,11 @@ from typing import Any
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.core.figures import json_ready
 from linnet.inference.caches import Caches
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.sampling import Sampling
-from linnet.inspection.matrices import json_ready
 from linnet.inspection.operator_figures import OutputFigures, operator_figures
 from linnet.layers.view import Record
 from linnet.model.watched import Operators, deduces_operators, operators_from

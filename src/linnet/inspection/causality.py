@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.core.figures import json_ready
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
 from linnet.evaluation.folder import model_on_data
 from linnet.evaluation.frozen import OperatorFrom, frozen_state
 from linnet.evaluation.likelihood import Evaluation
-from linnet.inspection.matrices import json_ready, largest
+from linnet.inspection.matrices import largest
 from linnet.inspection.windows import spread_windows
 from linnet.model.decoder import Decoder
 from linnet.model.state import rows_of

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.core.figures import json_ready
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
 from linnet.evaluation.folder import model_on_data
-from linnet.inspection.matrices import json_ready
 from linnet.model.decoder import Decoder
 from linnet.model.watched import Operators, deduces_operators, operators
 from linnet.present.progress import progress

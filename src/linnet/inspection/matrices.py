@@ -8,7 +8,6 @@ Legend: `H` heads, `K` head width, `N` things that are compared.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,15 +89,6 @@ def largest_eigenvalues(x_HKK: Tensor) -> Tensor:
 def mean_row_sums(x_HKK: Tensor) -> Tensor:
     """`[H]`."""
     return _of_finite(x_HKK, lambda finite: finite.sum(dim=2).mean(dim=1))
-
-
-def json_ready(figures: Any) -> Any:
-    """The figures, with None (null) for a number that JSON does not know."""
-    if isinstance(figures, dict):
-        return {name: json_ready(figure) for name, figure in figures.items()}
-    if isinstance(figures, list):
-        return [json_ready(figure) for figure in figures]
-    return None if isinstance(figures, float) and not math.isfinite(figures) else figures
 
 
 def largest(values: Sequence[float]) -> float:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.core.figures import json_ready
 from linnet.inspection.matrices import (
     SquaredDifferences,
     between_heads,
     between_rows,
-    json_ready,
     largest,
     largest_eigenvalues,
     log10_abs_determinants,

@@ -3,8 +3,6 @@
 Legend: `N` windows, `T` tokens of a window.
 """
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -24,13 +22,3 @@ def spread_windows(sequence: TokenSequence, end_id: int, count: int, context_len
     starts = document_windows(sequence, end_id, context_length).whole(sequence, context_length)
     chosen = np.unique(np.linspace(0, len(starts) - 1, min(count, len(starts))).astype(int))
     return torch.from_numpy(np.stack([sequence.read(int(starts[i]), context_length) for i in chosen]))
-
-
-def standard_error(bits_N: Tensor, bytes_N: Tensor) -> float | None:
-    """Of the ratio of two sums, bits per byte, over windows that differ in length (the ratio estimator's)."""
-    count = len(bits_N)
-    if count < 2:
-        return None
-    total = float(bytes_N.sum())
-    rest_N = bits_N - bits_N.sum() / total * bytes_N
-    return math.sqrt(count / (count - 1) * float(rest_N.square().sum())) / total

@@ -1,23 +1,19 @@
 """Contexts compared: the windows read token by token and alone, the same numbers as evaluation's, what follows."""
 
 import math
-import statistics
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from small_models import small_decoder, small_spec
 
 from linnet.evaluation.likelihood import evaluate
-from linnet.inference.retention import retaining_state
-from linnet.inspection.contexts.grid import THRESHOLDS, TOP_K, contexts, name, series, varied
+from linnet.inference.retention import name_of, retaining_state
+from linnet.inspection.contexts.grid import THRESHOLDS, TOP_K, contexts, series, varied
 from linnet.inspection.contexts.measure import (
     LayerContext,
     RetentionComparison,
     RetentionOutcome,
     compare,
-    standard_error,
 )
 from linnet.inspection.contexts.reading import Batch, WindowReader
 from linnet.inspection.contexts.tables import conclusion, contexts_tables
@@ -85,7 +81,7 @@ def test_windows_end_together():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("context", COMPARED, ids=name)
+@pytest.mark.parametrize("context", COMPARED, ids=name_of)
 @pytest.mark.parametrize("decoder", [DECODERS["ted"], DECODERS["attention"]], ids=["ted", "attention"])
 def test_a_window_is_read_as_if_alone_and_token_by_token(decoder: Decoder, context):
     found = WindowReader.of(decoder, CALIBRATION, 12).read(Batch.ending_together(*windows()[0]), context)
@@ -142,21 +138,8 @@ def test_every_token_counts_the_same():
     assert found.outcomes[1].state_bytes == retaining_state(DECODERS["ted"], 1, 12, BankRetention(16)).nbytes
 
 
-def test_the_standard_error_of_equal_windows_is_that_of_a_mean():
-    bits = [3.0, 5.0, -1.0, 0.5]
-    found = standard_error(torch.tensor(bits).double(), torch.full((4,), 10))
-    assert found == pytest.approx(statistics.stdev(bits) / math.sqrt(4) / 10)
-
-
-@given(st.lists(st.integers(1, 1000), min_size=2, max_size=9), st.floats(-5, 5))
-def test_a_difference_in_proportion_to_the_text_has_no_error(sizes: list[int], share: float):
-    bytes_N = torch.tensor(sizes)
-    assert standard_error(share * bytes_N.double(), bytes_N) == pytest.approx(0, abs=1e-12)
-    assert standard_error(share * bytes_N[:1].double(), bytes_N[:1]) is None
-
-
 def test_the_grid():
-    assert [name(one) for one in contexts()] == [
+    assert [name_of(one) for one in contexts()] == [
         "full",
         "bank",
         *(f"top_k {k}" for k in TOP_K),
@@ -170,12 +153,12 @@ def test_the_grid():
     ]
     assert contexts(thresholds=[0.1], min_tokens_to_keep=3)[2:] == [EvictionPolicy(0, 0.1, 3)]
     crossed = contexts([1, 2], [0.1, 1e-4])[2:]
-    assert [name(one) for one in crossed] == [
+    assert [name_of(one) for one in crossed] == [
         "top_k 1, threshold 1e-4", "top_k 1, threshold 0.1", "top_k 2, threshold 1e-4", "top_k 2, threshold 0.1"
     ]  # fmt: skip
     assert {series(one) for one in crossed} == {"top_k 1 and threshold", "top_k 2 and threshold"}
     assert varied(crossed[0]) == "1e-4" and varied(EvictionPolicy(7, -1.0)) == "7"
-    assert (name(EvictionPolicy(0, -1.0)), varied(EvictionPolicy(0, -1.0))) == ("no eviction", "off")
+    assert (name_of(EvictionPolicy(0, -1.0)), varied(EvictionPolicy(0, -1.0))) == ("no eviction", "off")
 
 
 def outcome(context, bits: float, state_bytes: float, error: float | None = 0.0) -> RetentionOutcome:

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linnet.core.figures import json_ready
 from linnet.inspection.matrices import (
     SquaredDifferences,
     between_heads,
     between_rows,
-    json_ready,
     largest,
     largest_eigenvalues,
     log10_abs_determinants,

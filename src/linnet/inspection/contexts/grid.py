@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import product
 
-from linnet.layers.retention import FULL, BankRetention, FullRetention, Retention
+from linnet.layers.retention import FULL, BankRetention, Retention
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present.numbers import plain
 
@@ -30,20 +30,6 @@ def contexts(
         pairs = list(product(sorted(top_k) or [OFF_TOP_K], sorted(thresholds) or [OFF_THRESHOLD]))
     policies = [EvictionPolicy(k, threshold, min_tokens_to_keep) for k, threshold in pairs]
     return [FULL, BankRetention(bank_length), *dict.fromkeys(policies)]
-
-
-def name(context: Retention) -> str:
-    """`full`, `bank`, `top_k 8`, `threshold 1e-4`, `top_k 8, threshold 1e-4`."""
-    match context:
-        case FullRetention():
-            return "full"
-        case BankRetention():
-            return "bank"
-        case EvictionPolicy():
-            limits = [f"top_k {context.top_k}"] if context.top_k else []
-            if context.threshold >= 0:
-                limits.append(f"threshold {plain(context.threshold)}")
-            return ", ".join(limits) or "no eviction"
 
 
 def series(context: EvictionPolicy) -> str:

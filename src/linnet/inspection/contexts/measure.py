@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.inspection.contexts.grid import name, series
+from linnet.core.figures import json_ready
+from linnet.evaluation.statistics import ratio
+from linnet.inference.retention import name_of
+from linnet.inspection.contexts.grid import series
 from linnet.inspection.contexts.reading import Batch, Read, WindowReader
-from linnet.inspection.matrices import json_ready
-from linnet.inspection.windows import standard_error
 from linnet.layers.retention import FULL, Retention
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present.progress import progress
@@ -47,7 +48,7 @@ class RetentionOutcome:
     @property
     def name(self) -> str:
         """As tables call it."""
-        return name(self.context)
+        return name_of(self.context)
 
     @property
     def average_context(self) -> float:
@@ -149,7 +150,7 @@ def compare(
             found = []
             for batch in batches:
                 found.append(reader.read(batch, context))
-                advance(len(batch.lengths_B), name(context))
+                advance(len(batch.lengths_B), name_of(context))
             return Read.join(found)
 
         reads = [read(context) for context in contexts]
@@ -167,14 +168,15 @@ def outcome(
 ) -> RetentionOutcome:
     """The sums over all windows; every token counts the same."""
     difference_N = (read.nats_B - full.nats_B) / math.log(2)
+    difference = ratio(difference_N.numpy(), bytes_N.numpy())
     lengths_N, tokens = lengths_N.double(), int(lengths_N.sum())
     means_L = (lengths_N @ read.mean_sizes_BL / tokens).tolist()
     largest_L = read.largest_sizes_BL.amax(0).long().tolist()
     return RetentionOutcome(
         context,
         float(read.nats_B.sum()) / math.log(2) / int(bytes_N.sum()),
-        float(difference_N.sum()) / int(bytes_N.sum()),
-        standard_error(difference_N, bytes_N),
+        difference.value,
+        difference.standard_error,
         float((lengths_N @ read.nbytes_BL).sum()) / tokens,
         [LayerContext(*of_layer) for of_layer in zip(layers, means_L, largest_L, strict=True)],
     )

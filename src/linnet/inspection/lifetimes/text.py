@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnet.core.figures import json_ready
 from linnet.inspection.lifetimes.contributions import text_contributions
 from linnet.inspection.lifetimes.steps import json_steps
-from linnet.inspection.matrices import json_ready
 from linnet.model.decoder import Decoder
 from linnet.ops.decay.lifetime import half_lives, lifetimes
 from linnet.present.progress import progress

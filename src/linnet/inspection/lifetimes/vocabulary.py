@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.core.figures import json_ready
 from linnet.data.tokenizer import Tokenizer
 from linnet.inspection.lifetimes.contributions import norms_and_rates
 from linnet.inspection.lifetimes.steps import json_steps
-from linnet.inspection.matrices import json_ready
 from linnet.layers.contract import DecayingMixer
 from linnet.layers.view import View
 from linnet.model.decoder import Decoder

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnet.core.figures import json_ready
 from linnet.evaluation.frozen import frozen_state
-from linnet.inspection.matrices import json_ready
+from linnet.evaluation.statistics import Estimate, ratio
 from linnet.inspection.positions.variants import Variant
-from linnet.inspection.windows import standard_error
 from linnet.model.decoder import Decoder
 from linnet.model.state import rows_of
 from linnet.present.progress import progress
@@ -120,7 +120,6 @@ def _losses(nats_NP: Tensor, bytes_NT: Tensor, parts: Sequence[tuple[int, int]])
     losses = []
     for (begin, end), nats_N in zip(parts, nats_NP.unbind(1), strict=True):
         bits_N, bytes_N = nats_N / math.log(2), bytes_NT[:, begin:end].sum(1)
-        total = float(bytes_N.sum())
-        mean, error = (float(bits_N.sum()) / total, standard_error(bits_N, bytes_N)) if total else (math.nan, None)
-        losses.append(PartLoss(begin, end, mean, error))
+        found = ratio(bits_N.numpy(), bytes_N.numpy()) if bytes_N.any() else Estimate(math.nan, None, 0)
+        losses.append(PartLoss(begin, end, found.value, found.standard_error))
     return losses

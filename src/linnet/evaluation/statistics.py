@@ -1,0 +1,169 @@
+"""How far a measured number can be trusted: errors, intervals, differences, and tests against chance.
+
+A text is a sample of documents, a task one of items; what differs between them is what the errors come from. Documents
+differ in length, so a figure per byte or token is the ratio of two sums, and its error is that of a ratio estimator
+(Cochran, Sampling Techniques, 3rd edition, equation 6.13). Intervals are Student's, with one degree of freedom less
+than there are documents.
+
+Legend: `N` documents or items, `R` resamples, `P` tests.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from linnet.evaluation.student import below, quantile
+
+Floats = NDArray[np.float64]
+Interval = tuple[float, float]
+
+LEVEL = 0.95
+"""The share of samples whose interval holds the true value."""
+
+SIGNIFICANT = 1 - LEVEL
+"""A p-value below this is told as a difference."""
+
+RESAMPLES = 1000
+_RESAMPLED_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure of a sample of `count` documents or items; the error is None where one alone says nothing of it."""
+
+    value: float
+    standard_error: float | None
+    count: int
+
+    def interval(self, level: float = LEVEL) -> Interval | None:
+        """Student's; None without an error."""
+        if self.standard_error is None:
+            return None
+        reach = quantile((1 + level) / 2, self.count - 1) * self.standard_error
+        return self.value - reach, self.value + reach
+
+    def p_value(self, expected: float = 0.0) -> float | None:
+        """How often a sample from a truth of `expected` lies as far from it, to either side; None without an error."""
+        if self.standard_error is None:
+            return None
+        apart = abs(self.value - expected)
+        if not self.standard_error:
+            return 0.0 if apart else 1.0
+        return 2 * below(-apart / self.standard_error, self.count - 1)
+
+
+def ratio(numerators_N: ArrayLike, denominators_N: ArrayLike) -> Estimate:
+    """The sum of the numerators over that of the denominators, with the error of a ratio estimator.
+
+    Neither needs to be independent of the other; documents have to be. The denominators' sum is above 0.
+    """
+    above_N, below_N = (np.asarray(values, dtype=np.float64) for values in (numerators_N, denominators_N))
+    count, total = len(above_N), float(below_N.sum())
+    assert len(below_N) == count and total > 0, (count, len(below_N), total)
+    value = float(above_N.sum()) / total
+    if count < 2:
+        return Estimate(value, None, count)
+    residuals_N = above_N - value * below_N
+    return Estimate(value, math.sqrt(count / (count - 1) * float(residuals_N @ residuals_N)) / total, count)
+
+
+def mean(values_N: ArrayLike) -> Estimate:
+    """The plain mean of scores, and its error: their standard deviation over the root of their number."""
+    values_N = np.asarray(values_N, dtype=np.float64)
+    return ratio(values_N, np.ones(len(values_N)))
+
+
+def accuracy(right: int, items: int) -> Estimate:
+    """The share of items that are right; `mean` of so many ones among zeros."""
+    assert 0 <= right <= items and items, (right, items)
+    share = right / items
+    return Estimate(share, math.sqrt(share * (1 - share) / (items - 1)) if items > 1 else None, items)
+
+
+def accuracy_interval(right: int, items: int, level: float = LEVEL) -> Interval:
+    """Wilson's (1927): it stays within 0 and 1, and is not empty where all items are right, or none."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share, widened = right / items, 1 + z * z / items
+    middle = (share + z * z / (2 * items)) / widened
+    reach = z / widened * math.sqrt(share * (1 - share) / items + (z / (2 * items)) ** 2)
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def paired_difference(first_N: ArrayLike, second_N: ArrayLike, denominators_N: ArrayLike | None = None) -> Estimate:
+    """The second's figure less the first's, both measured on the same documents, with the error of the difference.
+
+    denominators: what both sums are divided by (bytes); None: the number of items. What makes a document hard for both
+    cancels, so this error is smaller than those of the two figures.
+    """
+    differences_N = np.asarray(second_N, dtype=np.float64) - np.asarray(first_N, dtype=np.float64)
+    return mean(differences_N) if denominators_N is None else ratio(differences_N, denominators_N)
+
+
+def bootstrap_interval(
+    numerators_N: ArrayLike,
+    denominators_N: ArrayLike,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    level: float = LEVEL,
+) -> Interval | None:
+    """The middle `level` of the ratios of samples of `N` documents drawn with replacement (Efron's percentiles).
+
+    None with one document, and where a number is not finite. The same numbers and seed give the same interval.
+    """
+    above_N, below_N = (np.asarray(values, dtype=np.float64) for values in (numerators_N, denominators_N))
+    if len(above_N) < 2 or not np.isfinite(above_N).all():
+        return None
+    random, found = np.random.default_rng(seed), []
+    at_once = max(1, _RESAMPLED_AT_ONCE // len(above_N))
+    for first in range(0, resamples, at_once):
+        chosen_RN = random.integers(len(above_N), size=(min(at_once, resamples - first), len(above_N)))
+        with np.errstate(invalid="ignore", divide="ignore"):  # a sample of empty documents alone has no ratio
+            found.append(above_N[chosen_RN].sum(1) / below_N[chosen_RN].sum(1))
+    low, high = np.nanquantile(np.concatenate(found), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def holm(p_values_P: Sequence[float]) -> list[float]:
+    """The p-values of several tests made so large that the chance of any false find among all is kept (Holm, 1979).
+
+    In the order in which they were given.
+    """
+    count = len(p_values_P)
+    adjusted, least = [0.0] * count, 0.0
+    for rank, number in enumerate(sorted(range(count), key=lambda number: p_values_P[number])):
+        least = max(least, min(1.0, (count - rank) * p_values_P[number]))
+        adjusted[number] = least
+    return adjusted
+
+
+def chance_p_value(right: int, chances_N: ArrayLike) -> float:
+    """How often guessing is as far from its expected number of right items, or farther, to either side.
+
+    chances: of guessing each item right. Exact: the number of right items is a sum of coins of different weights, the
+    Poisson binomial distribution, whose smaller tail is doubled.
+    """
+    chances_N = np.asarray(chances_N, dtype=np.float64)
+    assert len(chances_N) and chances_N.min() >= 0 and chances_N.max() <= 1 and 0 <= right <= len(chances_N)
+    weights = _right_by_chance(chances_N)
+    return min(1.0, 2 * float(min(weights[: right + 1].sum(), weights[right:].sum())))
+
+
+def beats_chance(p_value: float | None, value: float, chance: float) -> bool:
+    """Whether a score is above chance by more than chance explains; where not, it is "not distinguishable from chance",
+    or below it.
+    """
+    return p_value is not None and p_value < SIGNIFICANT and value > chance
+
+
+def _right_by_chance(chances_N: Floats) -> Floats:
+    """The probability of 0 to N right items, `[N + 1]`: one item after the other."""
+    weights = np.zeros(len(chances_N) + 1)
+    weights[0] = 1.0
+    for done, chance in enumerate(chances_N.tolist(), start=1):
+        weights[1 : done + 1] = weights[1 : done + 1] * (1 - chance) + weights[:done] * chance
+        weights[0] *= 1 - chance
+    return weights

@@ -1,0 +1,173 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from linnet.evaluation.statistics import (
+    Estimate,
+    accuracy,
+    accuracy_interval,
+    beats_chance,
+    bootstrap_interval,
+    chance_p_value,
+    holm,
+    mean,
+    paired_difference,
+    ratio,
+)
+
+NUMBERS = st.floats(-100, 100)
+SCORES = st.lists(NUMBERS, min_size=2, max_size=30)
+P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
+
+
+def _documents(count, seed=0):
+    random = np.random.default_rng(seed)
+    bytes_N = random.integers(50, 2000, count)
+    return bytes_N * random.normal(2, 0.3, count), bytes_N
+
+
+def test_a_ratio_by_hand():
+    """Residuals of 1/2: 1 - 1/2, 0 - 1/2 and 2 - 2; squares 1/4, 1/4, 0; of three documents over a total of 6."""
+    found = ratio([1, 0, 2], [1, 1, 4])
+    assert found.value == 0.5
+    assert found.standard_error == pytest.approx(math.sqrt(3 / 2 * 0.5) / 6)
+
+
+def test_documents_of_different_lengths_and_one_ratio_have_no_error():
+    _, bytes_N = _documents(20)
+    assert ratio(1.7 * bytes_N, bytes_N).standard_error == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("count", [40, 400])
+def test_the_error_of_a_ratio_is_that_of_leaving_one_document_out(count):
+    above_N, below_N = _documents(count)
+    left_out_N = (above_N.sum() - above_N) / (below_N.sum() - below_N)
+    jackknife = math.sqrt((count - 1) * np.var(left_out_N))
+    assert ratio(above_N, below_N).standard_error == pytest.approx(jackknife, rel=3 / count)
+
+
+def test_the_error_of_a_ratio_is_the_spread_of_samples():
+    """2,000 samples of 60 documents each: what they spread by is what one of them says, on average."""
+    found = [ratio(*_documents(60, seed)) for seed in range(2000)]
+    spread = np.std([one.value for one in found])
+    assert np.mean([one.standard_error for one in found]) == pytest.approx(spread, rel=0.05)
+    held = np.mean([one.interval()[0] <= 2 <= one.interval()[1] for one in found])
+    assert 0.93 < held < 0.97
+
+
+@given(SCORES)
+def test_a_mean_is_scipys(values):
+    found, low_high = mean(values), mean(values).interval()
+    assert found.value == pytest.approx(np.mean(values), abs=1e-9)
+    assert found.standard_error == pytest.approx(stats.sem(values), rel=1e-6, abs=1e-9)
+    if found.standard_error > 1e-6:
+        expected = stats.t.interval(0.95, len(values) - 1, found.value, found.standard_error)
+        assert low_high == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        assert found.p_value(1.0) == pytest.approx(stats.ttest_1samp(values, 1.0).pvalue, rel=1e-5, abs=1e-12)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=20))
+def test_a_paired_difference_is_scipys(pairs):
+    first, second = zip(*pairs, strict=True)
+    found = paired_difference(first, second)
+    assert found.value == pytest.approx(np.mean(second) - np.mean(first), abs=1e-9)
+    if found.standard_error > 1e-6:
+        assert found.p_value() == pytest.approx(stats.ttest_rel(second, first).pvalue, rel=1e-5, abs=1e-12)
+
+
+def test_a_difference_is_known_better_than_what_it_is_the_difference_of():
+    above_N, below_N = _documents(50)
+    harder_N = above_N + 0.01 * below_N + np.random.default_rng(1).normal(0, 1, 50)
+    found = paired_difference(above_N, harder_N, below_N)
+    assert found.value == pytest.approx(ratio(harder_N, below_N).value - ratio(above_N, below_N).value)
+    assert found.standard_error < ratio(above_N, below_N).standard_error / 20
+    assert found.p_value() < 1e-6
+
+
+def test_one_document_has_no_error():
+    one = ratio([3.0], [2.0])
+    assert one == Estimate(1.5, None, 1)
+    assert one.interval() is None and one.p_value() is None and bootstrap_interval([3.0], [2.0]) is None
+    assert accuracy(1, 1).standard_error is None
+
+
+def test_scores_without_spread_differ_or_do_not():
+    assert mean([2.0, 2.0, 2.0]).p_value(2.0) == 1
+    assert mean([2.0, 2.0, 2.0]).p_value(1.0) == 0
+
+
+def test_a_bootstrap_is_near_students_interval_and_follows_its_seed():
+    above_N, below_N = _documents(300)
+    found = bootstrap_interval(above_N, below_N, 4000, seed=1)
+    assert found == pytest.approx(
+        ratio(above_N, below_N).interval(), abs=0.1 * ratio(above_N, below_N).standard_error * 4
+    )
+    assert found == bootstrap_interval(above_N, below_N, 4000, seed=1) != bootstrap_interval(above_N, below_N, 4000)
+    narrow = bootstrap_interval(above_N, below_N, level=0.5)
+    assert found[0] < narrow[0] < narrow[1] < found[1]
+
+
+def test_resamples_without_a_byte_are_left_out():
+    low, high = bootstrap_interval([0.0, 2.0], [0.0, 1.0], 100)
+    assert (low, high) == (2.0, 2.0)
+
+
+def test_holm_by_hand():
+    """Holm's procedure: 0.01 times 4, 0.02 times 3, then never less than before."""
+    assert holm([0.04, 0.01, 0.02, 0.9]) == pytest.approx([0.08, 0.04, 0.06, 0.9])
+    assert holm([0.03, 0.03]) == pytest.approx([0.06, 0.06])
+
+
+@given(P_VALUES)
+def test_holm_rejects_what_its_procedure_rejects(p_values):
+    adjusted = holm(p_values)
+    order = sorted(range(len(p_values)), key=lambda number: p_values[number])
+    going_on, rejected = True, set()
+    for rank, number in enumerate(order):
+        going_on = going_on and p_values[number] * (len(p_values) - rank) < 0.05
+        rejected |= {number} if going_on else set()
+    assert {number for number, value in enumerate(adjusted) if value < 0.05} == rejected
+    assert all(after >= before and after <= 1 for before, after in zip(p_values, adjusted, strict=True))
+    assert [adjusted[number] for number in order] == sorted(adjusted)
+
+
+@given(st.integers(1, 200), st.data())
+def test_an_accuracy_is_the_mean_of_ones_and_zeros_and_wilsons_interval_scipys(items, data):
+    right = data.draw(st.integers(0, items))
+    found, plain = accuracy(right, items), mean([1.0] * right + [0.0] * (items - right))
+    assert found.value == pytest.approx(plain.value)
+    if items > 1:
+        assert found.standard_error == pytest.approx(plain.standard_error, abs=1e-12)
+    expected = stats.binomtest(right, items).proportion_ci(0.95, "wilson")
+    assert accuracy_interval(right, items) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+@given(st.integers(1, 100), st.floats(0.05, 0.95), st.data())
+def test_guessing_with_one_chance_is_binomial(items, chance, data):
+    right = data.draw(st.integers(0, items))
+    tails = stats.binom.cdf(right, items, chance), stats.binom.sf(right - 1, items, chance)
+    assert chance_p_value(right, [chance] * items) == pytest.approx(min(1, 2 * min(tails)), rel=1e-7, abs=1e-12)
+
+
+@pytest.mark.parametrize("right", range(4))
+def test_guessing_with_different_chances_by_hand(right):
+    """Every outcome of three coins."""
+    chances = [0.5, 0.25, 0.2]
+    weights = [0.0] * 4
+    for outcome in range(8):
+        heads = [outcome >> item & 1 for item in range(3)]
+        weights[sum(heads)] += math.prod(c if head else 1 - c for c, head in zip(chances, heads, strict=True))
+    expected = min(1, 2 * min(sum(weights[: right + 1]), sum(weights[right:])))
+    assert chance_p_value(right, chances) == pytest.approx(expected)
+
+
+def test_the_verdict():
+    """250 of 1,000 four-way items are chance, 290 are not; 210 are no better."""
+    chances = [0.25] * 1000
+    verdicts = [beats_chance(chance_p_value(right, chances), right / 1000, 0.25) for right in (250, 270, 290, 210)]
+    assert verdicts == [False, False, True, False]
+    assert chance_p_value(210, chances) < 0.05 and not beats_chance(None, 1.0, 0.25)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from linnet.core.errors import UserError
     from linnet.data.prepare import prepare
     from linnet.design.interface import design
-    from linnet.evaluation.folder import evaluate_folder as evaluate
+    from linnet.evaluation.interface import evaluate
     from linnet.experiments.comparison.interface import compare
     from linnet.inference.language_model import load
     from linnet.inference.session import Session
@@ -27,7 +27,7 @@ PLACES = {
     "UserError": "linnet.core.errors",
     "compare": "linnet.experiments.comparison.interface",
     "design": "linnet.design.interface",
-    "evaluate": "linnet.evaluation.folder:evaluate_folder",
+    "evaluate": "linnet.evaluation.interface",
     "export": "linnet.interop.freeze",
     "load": "linnet.inference.language_model",
     "plan": "linnet.scaling.interface",

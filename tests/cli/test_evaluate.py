@@ -191,3 +191,55 @@ def test_a_model_that_broke_down_gives_valid_json(capsys, ted, data, tmp_path):
     found = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert found["bits_per_byte"] is None
     assert found["tokens"] > 0
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("<|endoftext|>".join(VALIDATION))
+    return path
+
+
+def test_a_file_of_text_with_a_stride_and_a_plot(capsys, ted, text, tmp_path):
+    found = _figures(capsys, ted, "--data", text, "--stride", 4, "--plot", tmp_path / "positions.png")
+    assert (found["bytes"], found["documents"], found["split"]) == (sum(map(len, VALIDATION)), len(VALIDATION), None)
+    assert (found["stride"], found["context_length"]) == (4, 16)
+    assert (tmp_path / "positions.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["evaluate", str(ted), "--data", str(text), "--stride", "4"]) == 0
+    table = capsys.readouterr().out
+    assert f"{found['bits_per_byte']:.4f} ± {found['standard_error']:.4f}" in table
+    assert "stride 4: at least 12" in table and "8 to 15" in table
+    assert f"{found['positions'][-1]['nats_per_token']:.4f}" in table
+    for file in (text, "data"):
+        assert ".png" in _fails(capsys, ted, "--data", file, "--plot", tmp_path / "positions.svg")
+
+
+def test_several_models_are_compared(capsys, ted, plga, data):
+    found = _figures(capsys, ted, plga, "--data", data, "--bootstrap", 100)
+    (pair,) = found["pairs"]
+    bits = {model["model"]: model["bits_per_byte"] for model in found["models"]}
+    assert pair["difference"] == pytest.approx(bits[pair["second"]] - bits[pair["first"]])
+    assert (pair["first"], found["split"]) == (max(bits, key=bits.get), "validation")
+    assert main(["evaluate", str(ted), str(plga), "--data", str(data)]) == 0
+    table = capsys.readouterr().out
+    assert (
+        f"{pair['difference']:+.4f} ± {pair['standard_error']:.4f}" in table and f"{len(VALIDATION)} documents" in table
+    )
+
+
+def test_what_a_ted_model_keeps(capsys, ted, plga, data):
+    found = _figures(capsys, ted, "--data", data, "--retention", "top_k=1", "--limit-tokens", 60)["retentions"]
+    assert [one["retention"] for one in found] == ["full", "bank", "top_k 1"]
+    assert main(["evaluate", str(ted), "--data", str(data), "--retention", "top_k=1", "--limit-tokens", "60"]) == 0
+    assert f"{found[2]['difference']:+.4f}" in capsys.readouterr().out
+    assert "--retention top=1: expected full, bank" in _fails(capsys, ted, "--data", data, "--retention", "top=1")
+    assert "(plga) keep the past in one way" in _fails(capsys, plga, "--data", data, "--retention", "bank")
+
+
+def test_options_of_one_model_and_of_several(capsys, ted, plga, data, text):
+    for option, value in (("--operator", "identity"), ("--seed", "1"), ("--retention", "bank")):
+        message = _fails(capsys, ted, plga, "--data", data, option, value)
+        assert f"{option} {value}: goes with one model" in message
+    assert "--bootstrap 50: goes with several models" in _fails(capsys, ted, "--data", data, "--bootstrap", 50)
+    assert "--stride 17: expected at most the context of 16" in _fails(capsys, ted, "--data", text, "--stride", 17)
+    assert "--split train" in _fails(capsys, ted, "--data", text, "--split", "train")

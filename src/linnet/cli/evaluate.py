@@ -1,30 +1,71 @@
 """`linnet evaluate`: how good a model is on a text."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet.cli.options import AsJson, ContextLength, Data, Device, OperatorSource, Weights, option
+from linnet.cli.console import note
+from linnet.cli.options import MOST_AMOUNT, MOST_RESAMPLES, AsJson, ContextLength, Device, Weights, option
 from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
-from linnet.present import numbers
 
 if TYPE_CHECKING:
-    from linnet.evaluation.likelihood import Evaluation
+    from collections.abc import Sequence
+
+    from linnet.evaluation.measured import Measured
+
+TOKENS_AT_ONCE, RESAMPLES = 8192, 1000
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a run.")],
-    data: Data,
+    models: Annotated[
+        list[Path],
+        typer.Argument(metavar="MODEL...", help="A model folder, or the folder of a run; several to compare."),
+    ],
+    data: Annotated[
+        Path,
+        option(
+            "DIR|FILE",
+            "A folder made by `linnet prepare`, or text to read with the model's own tokenizer: .txt, .md, .jsonl, "
+            ".parquet, or - for the standard input.",
+        ),
+    ],
     split: Annotated[
-        Literal["validation", "train"], typer.Option(help="The side of the data to measure on.")
-    ] = "validation",
+        Literal["validation", "train"] | None,
+        typer.Option(help="The side of a data folder to measure on.", show_default="validation"),
+    ] = None,
     limit_tokens: Annotated[
         int | None, typer.Option(min=1, help="About this many tokens, spread evenly; all if not given.")
     ] = None,
     context_length: ContextLength = None,
-    operator_from: OperatorSource = "train",
+    stride: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_AMOUNT,
+            help="Slide windows by so many tokens over each document: a token is predicted once, with at least the "
+            "context less the stride before it.",
+        ),
+    ] = None,
+    retentions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--retention",
+            metavar="KIND",
+            help="Measure what TED layers lose when they keep less: all of the past (full), a bank, and a policy "
+            "as top_k=16,threshold=1e-4 (repeatable).",
+        ),
+    ] = None,
+    plot: Annotated[Path | None, option("FILE", "Draw the loss by position into this .png file.")] = None,
+    operator_from: Annotated[
+        Literal["train", "empty"] | None,
+        typer.Option(
+            help="The text that freezes the operator of a model that is not causal by itself: the start of the training"
+            " split, or the empty prompt.",
+            show_default="train; empty for a file",
+        ),
+    ] = None,
     operator: Annotated[
         str | None,
         option(
@@ -36,34 +77,132 @@ def evaluate(
     seed: Annotated[int | None, typer.Option(help="Draws the operators of --operator random; 0 if not given.")] = None,
     device: Device = "auto",
     weights: Weights = None,
+    tokens_at_once: Annotated[
+        int,
+        typer.Option(
+            min=1, max=MOST_AMOUNT, help="Tokens that are computed at once: time and memory, not the figures."
+        ),
+    ] = TOKENS_AT_ONCE,
+    resamples: Annotated[
+        int | None,
+        typer.Option(
+            "--bootstrap",
+            min=20,
+            max=MOST_RESAMPLES,
+            metavar="N",
+            help="Several models: resamples behind the bootstrap's intervals.",
+            show_default=str(RESAMPLES),
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a model on text: bits per byte, perplexity per token, accuracy.
+    """Measure a model on text: bits per byte, perplexity per token, accuracy, loss by position.
 
     Bits per byte is the loss for each byte of text: lower is better, and models of different tokenizers can be compared
-    by it. The evaluation is causal: no prediction depends on the text after it.
+    by it. The evaluation is causal: no prediction depends on the text after it. Behind ± stands the standard error over
+    the documents.
+
+    Several models are compared on the same documents, each with its own tokenizer: the differences between them, with
+    intervals.
 
     A PLDR-LLM's training pass sees the whole text, the future included. So it is read with an operator frozen from
     other text (--operator-from); what its own pass would have claimed stands beside it, and the difference is the leak.
 
     Example: linnet evaluate runs/ted --data data/stories
 
+    Example: linnet evaluate runs/ted --data stories.txt --context-length 64 --stride 16 --plot positions.png
+
+    Example: linnet evaluate runs/ted runs/pldr --data data/stories --limit-tokens 20000
+
+    Example: linnet evaluate runs/ted --data data/stories --retention bank --retention top_k=16
+
     Example: linnet evaluate runs/pldr --data data/stories --operator-from empty --limit-tokens 100000 --json
 
     Example: linnet evaluate runs/pldr --data data/stories --operator random --seed 1
     """
-    from linnet.evaluation.folder import evaluate_folder
+    if plot is not None and plot.suffix != ".png":
+        raise UserError(f"--plot {plot}: expected a file that ends in .png")
+    where: dict[str, Any] = {
+        "split": split,
+        "limit_tokens": limit_tokens,
+        "context_length": context_length,
+        "operator_from": operator_from,
+        "device": device,
+        "weights": weights,
+        "stride": stride,
+        "tokens_at_once": tokens_at_once,
+    }
+    if len(models) > 1:
+        _refuse_of_one({"--operator": operator, "--seed": seed, "--retention": retentions})
+        _several(models, data, where, resamples, plot, as_json)
+        return
+    if resamples is not None:
+        raise UserError(f"--bootstrap {resamples}: goes with several models")
+    _one(models[0], data, where, operator, seed, retentions, plot, as_json)
+
+
+def _one(
+    model: Path,
+    data: Path,
+    where: dict[str, Any],
+    operator: str | None,
+    seed: int | None,
+    retentions: list[str] | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    from linnet.evaluation.interface import evaluate as measured
 
     drawn_from = _drawn_from(seed, operator)
-    found = evaluate_folder(
-        model, data, split, limit_tokens, context_length, operator_from, device, operator, weights, drawn_from or 0
-    )
+    found = measured(model, data, operator=operator, seed=drawn_from or 0, retentions=retentions, **where)
+    _draw(plot, [str(model)], [found])
     if as_json:
         replaced = {"operator": operator, "seed": drawn_from}
-        measured = {"model": str(model), "data": str(data), "split": split, **replaced, "weights": weights}
-        echo_json({**measured, **found.figures()})
-    else:
-        _print_table(found, operator, drawn_from)
+        echo_json({"model": str(model), **_on(data, where), **replaced, "weights": where["weights"], **found.figures()})
+        return
+    from linnet.evaluation.tables import measured_tables
+
+    rows = []
+    if operator is not None:
+        drawn = "" if drawn_from is None else f", drawn from seed {drawn_from}"
+        rows.append(("operator", operator, f"in the place of the model's own{drawn}"))
+    echo_parts(*measured_tables(found, rows))
+
+
+def _several(
+    models: list[Path], data: Path, where: dict[str, Any], resamples: int | None, plot: Path | None, as_json: bool
+) -> None:
+    from linnet.evaluation.interface import evaluate_several
+
+    found = evaluate_several(models, data, resamples=resamples or RESAMPLES, **where)
+    _draw(plot, found.names, found.measured)
+    if as_json:
+        echo_json({**_on(data, where), "weights": where["weights"], **found.figures()})
+        return
+    from linnet.evaluation.tables import comparison_tables
+
+    echo_parts(*comparison_tables(found))
+
+
+def _refuse_of_one(options: dict[str, Any]) -> None:
+    """`UserError` for an option that several models have not in common."""
+    for name, value in options.items():
+        if value is not None:
+            said = " ".join(value) if isinstance(value, list) else value
+            raise UserError(f"{name} {said}: goes with one model")
+
+
+def _on(data: Path, where: dict[str, Any]) -> dict[str, Any]:
+    """What was read; a file has no sides."""
+    return {"data": str(data), "split": where["split"] or ("validation" if data.is_dir() else None)}
+
+
+def _draw(plot: Path | None, names: "Sequence[str]", measured: "Sequence[Measured]") -> None:
+    if plot is not None:
+        from linnet.evaluation.pictures import positions_plot
+
+        positions_plot(names, measured).write(plot)
+        note(f"plot: {plot}")
 
 
 def _drawn_from(seed: int | None, operator: str | None) -> int | None:
@@ -73,19 +212,3 @@ def _drawn_from(seed: int | None, operator: str | None) -> int | None:
             raise UserError(f"--seed {seed}: goes with --operator random; nothing else is drawn")
         return None
     return seed or 0
-
-
-def _print_table(found: "Evaluation", operator: str | None, seed: int | None) -> None:
-    from linnet.present.table import Table
-
-    rows = [("bits per byte", f"{found.causal.bits_per_byte:.4f}", "causal")]
-    if found.whole_sequence is not None and found.leak is not None:
-        rows.append(("", f"{found.whole_sequence.bits_per_byte:.4f}", "whole sequence, sees the future"))
-        rows.append(("leak", numbers.signed(found.leak, 4), "bits per byte that seeing the future gains"))
-    rows.append(("perplexity", f"{found.causal.perplexity:,.2f}", "per token"))
-    rows.append(("accuracy", f"{found.causal.accuracy:.1%}", "of tokens guessed first"))
-    rows.append(("tokens", f"{found.causal.tokens:,}", f"{found.causal.bytes:,} bytes of text"))
-    if operator is not None:
-        drawn = "" if seed is None else f", drawn from seed {seed}"
-        rows.append(("operator", operator, f"in the place of the model's own{drawn}"))
-    echo_parts(Table("", ("", "", ""), rows, text=True))

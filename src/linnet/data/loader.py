@@ -13,7 +13,7 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.data.epochs import Epochs
 from linnet.data.shards import TokenSequence
-from linnet.data.windows import DocumentWindows
+from linnet.data.windows import DocumentWindows, spread
 from linnet.ops.cross_entropy import IGNORED
 
 
@@ -103,9 +103,8 @@ def spread_batches(
     sequence: TokenSequence, windows: DocumentWindows, end_id: int, batch_size: int, count: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield inputs and targets as `validation_windows`, of so many windows, at most all, spread evenly."""
-    count = min(count, len(windows))
-    chosen = [number * len(windows) // count for number in range(count)]
-    for first in range(0, count, batch_size):
+    chosen = spread(len(windows), count)
+    for first in range(0, len(chosen), batch_size):
         part = chosen[first : first + batch_size]
         yield _fresh_targets(sequence, windows.starts[part], windows.fresh[part], end_id)
 

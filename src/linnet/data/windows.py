@@ -55,3 +55,9 @@ def _next_start(ends: NDArray[np.int64], start: int, context_length: int, last: 
         return last
     end = int(ends[np.searchsorted(ends, reach, side="right") - 1]) if len(ends) and ends[0] <= reach else 0
     return end if end > start else reach
+
+
+def spread(total: int, count: int) -> list[int]:
+    """So many of the numbers below `total`, at most all, evenly and in order."""
+    count = min(count, total)
+    return [number * total // count for number in range(count)]

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.core.errors import UserError
 from linnet.data.loader import validation_windows
 from linnet.data.pairs import Pairs, check_reads, validation_pairs
 from linnet.data.shards import TokenData, TokenSequence
@@ -16,11 +15,9 @@ from linnet.data.split import Split
 from linnet.data.windows import document_windows
 from linnet.evaluation.frozen import OperatorFrom, calibration_tokens
 from linnet.evaluation.likelihood import Evaluation, evaluate
-from linnet.inference.device import resolve_device
-from linnet.inference.weights import convert_weights
+from linnet.evaluation.subject import Options, Subject, check_operator_from
 from linnet.model.decoder import Decoder
-from linnet.model.fixed import with_chosen_operators
-from linnet.model.store import TOKENIZER, load_decoder, model_folder
+from linnet.model.store import TOKENIZER, model_folder
 from linnet.ops.cross_entropy import IGNORED
 from linnet.present.progress import progress
 
@@ -111,31 +108,9 @@ def model_on_data(
     operators (`operators_for`); random ones are drawn from `seed`. `weights`: the precision they are brought to
     (`inference.weights`); None: as stored.
     """
-    folder = model_folder(model)
     data = TokenData.open(data_folder)
-    data.check_tokenizer(folder / TOKENIZER)
-    decoder = load_decoder(folder, resolve_device(device))
-    check_reads(decoder.spec, data)
-    if operator is not None:
-        decoder = with_chosen_operators(decoder, operator, seed)
-    if weights is not None:
-        convert_weights(decoder, weights)
-    context = _checked_context(decoder, context_length)
-    if not decoder.causal and split == "train" and operator_from == "train":
-        raise UserError(
-            "the operator would come from the evaluated text; with `split` train use empty",
-            field="operator_from",
-            value="train",
-        )
-    return ModelOnData(decoder, data, split, context, operator_from)
-
-
-def _checked_context(decoder: Decoder, context_length: int | None) -> int:
-    known = decoder.spec.context_length
-    if context_length is None:
-        return known
-    if context_length < 1:
-        raise UserError(field="context_length", value=context_length, accepted="at least 1")
-    if context_length > known and decoder.spec.embedding.positions == "learned":
-        raise UserError(f"the model's learned positions end at {known}", field="context_length", value=context_length)
-    return context_length
+    data.check_tokenizer(model_folder(model) / TOKENIZER)
+    found = Subject.load(model, Options(context_length, device, operator, weights, seed))
+    check_reads(found.decoder.spec, data)
+    check_operator_from(found.decoder, operator_from, split)
+    return ModelOnData(found.decoder, data, split, found.context_length, operator_from)

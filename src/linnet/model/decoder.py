@@ -23,7 +23,7 @@ from linnet.model.stack import Block, Layer, blocks_of, through
 from linnet.model.state import DecoderState, counts
 from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear
-from linnet.ops.cross_entropy import TokenLoss, linear_cross_entropy
+from linnet.ops.cross_entropy import EachLoss, TokenLoss, linear_cross_entropy, linear_cross_entropy_each
 from linnet.ops.linear import linear
 from linnet.ops.soft_cap import soft_capped
 
@@ -250,6 +250,13 @@ class Decoder(nn.Module):
         return linear_cross_entropy(
             x_BTD.flatten(0, 1), *self._head_map(), targets_BT.flatten(), self.spec.head.soft_cap, z_loss
         )
+
+    def each_loss(self, x_BTD: Tensor, targets_BT: Tensor) -> EachLoss:
+        """What `token_loss` adds up, `[B, T]` each; without gradients."""
+        found = linear_cross_entropy_each(
+            x_BTD.flatten(0, 1), *self._head_map(), targets_BT.flatten(), self.spec.head.soft_cap
+        )
+        return EachLoss(found.nats.view(targets_BT.shape), found.correct.view(targets_BT.shape))
 
     def _head_map(self) -> tuple[Tensor, Tensor | None]:
         """The head's matrix `[V, D]`, which is the embedding's, `[V, E]`, where they are tied, and its bias `[V]`."""

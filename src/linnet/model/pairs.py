@@ -9,7 +9,7 @@ Legend: `B` batch, `T` tokens of the longest row, `S` of the longest input, `U` 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from linnet.layers.view import Counts, Record
 from linnet.model.decoder import Decoder
 from linnet.model.encoder_decoder import Inputs
 from linnet.model.state import DecoderState
-from linnet.ops.cross_entropy import IGNORED, TokenLoss
+from linnet.ops.cross_entropy import IGNORED, EachLoss, TokenLoss
 
 
 def loss_of_rows(
@@ -35,16 +35,51 @@ def loss_of_rows(
 
     A model that reads pairs (`ModelSpec.reads_pairs`) does so with the tokens up to the first target that counts.
     """
+    rows = _read(decoder, tokens_BT, targets_BT)
+    loss: TokenLoss = decoder(
+        rows.tokens,
+        state,
+        targets=rows.targets,
+        inputs=rows.inputs,
+        prefixes=rows.prefixes,
+        documents=documents if rows.inputs is None else None,
+        record=record,
+        z_loss=z_loss,
+    )
+    return loss
+
+
+class RowLosses(NamedTuple):
+    """The loss of each target, and the targets, `[B, U]`: in rows as the decoder reads them."""
+
+    each: EachLoss
+    targets: Tensor
+
+
+@torch.no_grad()
+def losses_of_rows(decoder: Decoder, tokens_BT: Tensor, targets_BT: Tensor) -> RowLosses:
+    """What `loss_of_rows` adds up, target by target, without a state."""
+    rows = _read(decoder, tokens_BT, targets_BT)
+    memory = None if rows.inputs is None else decoder.encode(*rows.inputs)
+    hidden = decoder.hidden(rows.tokens, prefixes=rows.prefixes, memory=memory)
+    return RowLosses(decoder.each_loss(hidden, rows.targets), rows.targets)
+
+
+class _Read(NamedTuple):
+    """What a decoder is given of rows."""
+
+    tokens: Tensor
+    targets: Tensor
+    inputs: Inputs | None = None
+    prefixes: list[int] | None = None
+
+
+def _read(decoder: Decoder, tokens_BT: Tensor, targets_BT: Tensor) -> _Read:
     if decoder.encoder is not None:
         rows = split_rows(tokens_BT, targets_BT)
-        given: dict[str, Any] = {"inputs": Inputs(rows.inputs_BS, rows.padding)}
-        tokens_BT, targets_BT, documents = rows.tokens_BU, rows.targets_BU, None
-    else:
-        given = {"documents": documents}
-        if decoder.spec.prefix:
-            given["prefixes"] = (first_targets(targets_BT) + 1).tolist()
-    loss: TokenLoss = decoder(tokens_BT, state, targets=targets_BT, record=record, z_loss=z_loss, **given)
-    return loss
+        return _Read(rows.tokens_BU, rows.targets_BU, Inputs(rows.inputs_BS, rows.padding))
+    prefixes = (first_targets(targets_BT) + 1).tolist() if decoder.spec.prefix else None
+    return _Read(tokens_BT, targets_BT, prefixes=prefixes)
 
 
 def first_targets(targets_BT: Tensor) -> Tensor:

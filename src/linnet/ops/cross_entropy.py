@@ -35,6 +35,13 @@ class TokenLoss(NamedTuple):
     squared_log_z: Tensor | None = None
 
 
+class EachLoss(NamedTuple):
+    """`-log p(target)` in nats of each target, float64 (0 where it is ignored), and whether it was the likeliest."""
+
+    nats: Tensor
+    correct: Tensor
+
+
 def linear_cross_entropy_reference(
     x_ND: Tensor,
     weight_VD: Tensor,
@@ -167,3 +174,26 @@ def linear_cross_entropy(
     if not z_loss:
         return TokenLoss(total, correct, total)
     return TokenLoss(total.detach() - z_loss * squares, correct, total, squares)
+
+
+@torch.no_grad()
+def linear_cross_entropy_each(
+    x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, soft_cap: float | None = None
+) -> EachLoss:
+    """What `linear_cross_entropy` adds up, for each target `[N]`, in slices; without gradients."""
+    step, parts = max(1, SLICE_ELEMENTS // weight_VD.shape[0]), []
+    for first in range(0, x_ND.shape[0], step):
+        part = slice(first, first + step)
+        logits_nV = F.linear(x_ND[part].to(weight_VD.dtype), weight_VD, bias_V)
+        logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
+        if soft_cap is not None:
+            logits_nV = soft_capped(logits_nV, soft_cap)
+        highest_n1, likeliest_n1 = logits_nV.max(dim=-1, keepdim=True)
+        ignored_n1 = targets_N[part, None] == IGNORED
+        targets_n1 = targets_N[part, None].masked_fill(ignored_n1, 0)
+        logits_nV = logits_nV - highest_n1
+        nats_n1 = logits_nV.exp().sum(dim=-1, keepdim=True).log() - logits_nV.gather(1, targets_n1)
+        right_n1 = (likeliest_n1 == targets_n1) & ~ignored_n1
+        parts.append((nats_n1[:, 0].double().masked_fill(ignored_n1[:, 0], 0.0), right_n1[:, 0]))
+    nats, correct = zip(*parts, strict=True)
+    return EachLoss(torch.cat(nats), torch.cat(correct))

@@ -3,7 +3,12 @@ import torch
 from same_gradients import assert_same_with_gradients, double
 
 from linnet.ops import cross_entropy
-from linnet.ops.cross_entropy import IGNORED, linear_cross_entropy, linear_cross_entropy_reference
+from linnet.ops.cross_entropy import (
+    IGNORED,
+    linear_cross_entropy,
+    linear_cross_entropy_each,
+    linear_cross_entropy_reference,
+)
 
 
 @pytest.mark.parametrize("z_loss", [0.0, 0.3])
@@ -119,3 +124,18 @@ def test_linear_cross_entropy_under_autocast(
     for rough, exact in zip(*gradients, strict=True):
         assert rough.dtype == torch.float32
         torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("soft_cap", [None, 0.7])
+@pytest.mark.parametrize("slice_elements", [1, 30, 10_000])
+def test_each_target_by_itself_is_what_the_sum_is_of(slice_elements, soft_cap, monkeypatch):
+    monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
+    x, weight, bias, targets = double(9, 4), double(7, 4), double(7), torch.randint(7, (9,))
+    targets[[0, 4]] = IGNORED
+    found = linear_cross_entropy_each(x, weight, bias, targets, soft_cap)
+    assert found.nats.dtype == torch.float64 and not found.nats.requires_grad
+    for place in range(9):
+        one = linear_cross_entropy_reference(x[place : place + 1], weight, bias, targets[place : place + 1], soft_cap)
+        expected = torch.zeros(()) if targets[place] == IGNORED else one.nats
+        torch.testing.assert_close(found.nats[place], expected.double())
+        assert found.correct[place] == (one.correct == 1)

@@ -1,0 +1,188 @@
+"""Evaluating models on a data folder or a file of text: what `linnet evaluate` does."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from linnet.core.errors import UserError
+from linnet.data.pairs import check_reads
+from linnet.data.shards import TokenData
+from linnet.data.sources import STDIN
+from linnet.data.split import Split
+from linnet.evaluation.comparison import Comparison
+from linnet.evaluation.documents import Documents, chosen_of, of_split, of_texts, texts_of_file, texts_of_split
+from linnet.evaluation.folder import TOKENS_AT_ONCE
+from linnet.evaluation.frozen import OperatorFrom
+from linnet.evaluation.measure import Reading, apart, measure, of_pairs, side_by_side
+from linnet.evaluation.measured import Measured
+from linnet.evaluation.retentions import check_chooses, parsed
+from linnet.evaluation.statistics import RESAMPLES
+from linnet.evaluation.subject import Options, Subject, check_operator_from
+from linnet.evaluation.windows import Tokens
+from linnet.layers.retention import Retention
+from linnet.model.store import TOKENIZER, model_folder
+
+
+def evaluate(
+    model: str | Path,
+    data: str | Path,
+    split: Split | None = None,
+    limit_tokens: int | None = None,
+    context_length: int | None = None,
+    operator_from: OperatorFrom | None = None,
+    device: str = "auto",
+    operator: str | None = None,
+    weights: str | None = None,
+    seed: int = 0,
+    stride: int | None = None,
+    retentions: Sequence[str] | None = None,
+    tokens_at_once: int = TOKENS_AT_ONCE,
+) -> Measured:
+    """Evaluate a model folder, or a run's, on a side of a data folder (`split`, None: validation), or a file of text.
+
+    A file is read with the model's own tokenizer, its documents apart from each other. `context_length`: tokens of a
+    window, None for the model's. `stride`: each token is predicted once, with at least `context_length - stride` tokens
+    of its document before it, as far as there are; documents are apart from each other. None: for a file windows that
+    do not overlap; for a data folder windows that begin with a document where they can, and hold several.
+
+    `limit_tokens` spreads fewer windows or documents evenly. `operator_from`: the text that freezes the operator of a
+    model that is not causal by itself, None for `train`, which a file has not, else `empty`. `operator`: what stands in
+    the place of a PLDR-LLM's own operators (`operators_for`); random ones are drawn from `seed`. `weights`: the
+    precision they are brought to, None: as stored. `retentions`: measure, beside all tokens and the bank, what TED
+    layers lose with these policies (`top_k=16,threshold=1e-4`); `()` for the two alone. `tokens_at_once`: tokens that
+    are computed at once; changes time and memory, not the figures. `UserError` where model and data do not fit.
+    """
+    options = Options(context_length, device, operator, weights, seed)
+    _check_counts(stride, tokens_at_once)
+    if _is_text(data):
+        _refuse_sides(data, split, operator_from)
+        subject = Subject.load(model, options)
+        subject.check_reads_text(str(data))
+        documents, folder = of_texts(texts_of_file(data), subject.tokenizer), None
+        reading = apart(documents, *_windows(subject, stride), tokens_at_once, limit_tokens)
+    else:
+        folder = TokenData.open(data)
+        folder.check_tokenizer(model_folder(model) / TOKENIZER)
+        subject = Subject.load(model, options)
+        check_reads(subject.decoder.spec, folder)
+        reading = _of_folder(folder, split or "validation", subject, stride, tokens_at_once, limit_tokens)
+    calibration = _calibration(subject, operator_from, folder, split)
+    return measure(subject, reading, calibration, tokens_at_once, _retentions(subject, reading, retentions))
+
+
+def evaluate_several(
+    models: Sequence[str | Path],
+    data: str | Path,
+    split: Split | None = None,
+    limit_tokens: int | None = None,
+    context_length: int | None = None,
+    operator_from: OperatorFrom | None = None,
+    device: str = "auto",
+    weights: str | None = None,
+    stride: int | None = None,
+    tokens_at_once: int = TOKENS_AT_ONCE,
+    resamples: int = RESAMPLES,
+) -> Comparison:
+    """Evaluate several models on the same documents, each with its own tokenizer; compare them document by document.
+
+    Arguments as those of `evaluate`, for each model; documents are always apart from each other. `resamples`: behind
+    the bootstrap's intervals.
+    """
+    if len(models) < 2:
+        raise UserError(f"{len(models)}: expected at least 2 to compare", field="models")
+    _check_counts(stride, tokens_at_once)
+    options = Options(context_length, device, weights=weights)
+    folder = None
+    if _is_text(data):
+        _refuse_sides(data, split, operator_from)
+        texts = texts_of_file(data)
+    else:
+        folder = TokenData.open(data)
+        if folder.holds_pairs:
+            raise UserError(f"{data}: holds pairs; expected text to compare several models on")
+        texts = texts_of_split(folder, split or "validation")
+    sources_N = None if folder is None else folder.sources(split or "validation")
+    names = [] if folder is None else [source.file for source in folder.manifest.sources]
+    chosen: list[int] | None = None
+    found = []
+    for model in models:
+        subject = Subject.load(model, options)
+        subject.check_reads_text(str(data))
+        if chosen is None:
+            chosen = _chosen(texts, subject, limit_tokens)
+            texts, sources_N = [texts[i] for i in chosen], None if sources_N is None else sources_N[chosen]
+        documents = _with_sources(of_texts(texts, subject.tokenizer), sources_N, names)
+        reading = apart(documents, *_windows(subject, stride), tokens_at_once)
+        found.append(measure(subject, reading, _calibration(subject, operator_from, folder, split), tokens_at_once))
+    return Comparison.of([str(model) for model in models], found, resamples)
+
+
+def _is_text(data: str | Path) -> bool:
+    """Whether it is a file, a pipe, or the standard input."""
+    path = Path(data)
+    return str(data) == STDIN or (path.exists() and not path.is_dir())
+
+
+def _check_counts(stride: int | None, tokens_at_once: int) -> None:
+    for field, value in (("stride", stride), ("tokens_at_once", tokens_at_once)):
+        if value is not None and value < 1:
+            raise UserError(field=field, value=value, accepted="at least 1")
+
+
+def _refuse_sides(data: str | Path, split: Split | None, operator_from: OperatorFrom | None) -> None:
+    """`UserError` for what a file of text has not."""
+    if split is not None:
+        raise UserError(f"{data} is a file of text, and has no sides", field="split", value=split)
+    if operator_from == "train":
+        raise UserError(
+            f"{data} is a file of text, without a training side", field="operator_from", value="train", accepted="empty"
+        )
+
+
+def _windows(subject: Subject, stride: int | None) -> tuple[int, int]:
+    """Context length and stride; `UserError` for a stride that leaves tokens out."""
+    context_length = subject.context_length
+    if stride is not None and stride > context_length:
+        raise UserError(field="stride", value=stride, accepted=f"at most the context of {context_length} tokens")
+    return context_length, stride or context_length
+
+
+def _of_folder(
+    data: TokenData, split: Split, subject: Subject, stride: int | None, tokens_at_once: int, limit_tokens: int | None
+) -> Reading:
+    if data.holds_pairs:
+        if stride is not None:
+            raise UserError(f"{data.folder}: holds pairs, which are read whole", field="stride", value=stride)
+        return of_pairs(data, split, subject, tokens_at_once, limit_tokens)
+    if stride is None:
+        return side_by_side(data, split, subject.context_length, tokens_at_once, limit_tokens)
+    return apart(of_split(data, split), *_windows(subject, stride), tokens_at_once, limit_tokens)
+
+
+def _calibration(
+    subject: Subject, operator_from: OperatorFrom | None, data: TokenData | None, split: Split | None
+) -> Tensor | None:
+    source: OperatorFrom = operator_from or ("empty" if data is None else "train")
+    check_operator_from(subject.decoder, source, split or "validation")
+    return None if subject.decoder.causal else subject.calibration(source, data)
+
+
+def _retentions(subject: Subject, reading: Reading, retentions: Sequence[str] | None) -> list[Retention]:
+    if retentions is None:
+        return []
+    check_chooses(subject.decoder)
+    if reading.pairs:
+        raise UserError("goes with text; this model reads pairs", field="retentions")
+    return parsed(retentions, subject.context_length)
+
+
+def _chosen(texts: Sequence[str], subject: Subject, limit_tokens: int | None) -> list[int]:
+    """Documents with about so many tokens of this model."""
+    if limit_tokens is None:
+        return list(range(len(texts)))
+    return chosen_of(of_texts(texts, subject.tokenizer).lengths_N, limit_tokens)
+
+
+def _with_sources(documents: Documents, sources_N: Tokens | None, names: Sequence[str]) -> Documents:
+    return Documents(documents.read, documents.lengths_N, documents.bytes_N, sources_N, names)

@@ -1,0 +1,127 @@
+"""One model measured on windows of text: by document, by position, by source, with each way of keeping the past."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from linnet.data.pairs import Pairs, validation_pairs
+from linnet.data.shards import TokenData
+from linnet.data.split import Split
+from linnet.evaluation.documents import Documents, chosen_of, of_split
+from linnet.evaluation.likelihood import Likelihood
+from linnet.evaluation.measured import Measured
+from linnet.evaluation.reader import Reader
+from linnet.evaluation.retentions import measure_retentions
+from linnet.evaluation.subject import Subject
+from linnet.evaluation.tally import DocumentLosses, Tally, by_source
+from linnet.evaluation.windows import Batch, Tokens, batches, packed, sliding
+from linnet.layers.retention import Retention
+from linnet.model.pairs import losses_of_rows
+from linnet.present.progress import Advance, progress
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read: batches, from the first each time they are asked for, of so many documents with `targets` tokens to
+    predict, about. bytes, sources: as `Documents` has them. `pairs`: rows for a model that reads pairs.
+    """
+
+    batches: Callable[[], Iterator[Batch]]
+    documents: int
+    targets: int
+    bytes_N: Tokens | None = None
+    sources_N: Tokens | None = None
+    source_names: Sequence[str] = ()
+    stride: int | None = None
+    pairs: bool = False
+
+
+def apart(
+    documents: Documents, context_length: int, stride: int, tokens_at_once: int, limit_tokens: int | None = None
+) -> Reading:
+    """Documents that do not see each other, in sliding windows."""
+    targets = int(documents.lengths_N[chosen_of(documents.lengths_N, limit_tokens)].sum())
+
+    def read() -> Iterator[Batch]:
+        return batches(sliding(documents.some(limit_tokens), context_length, stride), tokens_at_once)
+
+    told = documents.bytes_N, documents.sources_N, documents.source_names
+    return Reading(read, len(documents), targets, *told, stride=stride)
+
+
+def side_by_side(
+    data: TokenData, split: Split, context_length: int, tokens_at_once: int, limit_tokens: int | None = None
+) -> Reading:
+    """The windows of `evaluate_folder`: as many documents as fit follow each other in one."""
+    documents, sequence, end_id = of_split(data, split), data.split(split), data.tokenizer.end_id
+
+    def read() -> Iterator[Batch]:
+        return batches(packed(sequence, end_id, context_length, limit_tokens), tokens_at_once)
+
+    targets = min(limit_tokens or len(sequence), len(sequence))
+    return Reading(read, len(documents), targets, None, documents.sources_N, documents.source_names)
+
+
+def of_pairs(
+    data: TokenData, split: Split, subject: Subject, tokens_at_once: int, limit_tokens: int | None = None
+) -> Reading:
+    """Pairs, of which the targets alone count; each is a document of its own."""
+    pairs = Pairs(data.split(split), data.tokenizer.end_id)
+    pairs.check_lengths(subject.context_length, subject.decoder.encoder is not None)
+    rows = max(1, tokens_at_once // subject.context_length)
+
+    def read() -> Iterator[Batch]:
+        numbers = iter(_pair_numbers(pairs, limit_tokens))
+        for tokens, targets in validation_pairs(pairs, rows, limit_tokens):
+            own = torch.tensor([next(numbers) for _ in range(len(tokens))])
+            yield Batch(tokens, targets, own[:, None].expand_as(tokens))
+
+    targets = int(pairs.target_lengths[_pair_numbers(pairs, limit_tokens)].sum())
+    return Reading(read, len(pairs), targets, pairs=subject.decoder.spec.reads_pairs)
+
+
+def _pair_numbers(pairs: Pairs, limit_tokens: int | None) -> list[int]:
+    return chosen_of(pairs.target_lengths, limit_tokens)
+
+
+def measure(
+    subject: Subject,
+    reading: Reading,
+    calibration_1T: torch.Tensor | None,
+    tokens_at_once: int,
+    retentions: Sequence[Retention] = (),
+) -> Measured:
+    """Read everything once, and once more with each of the retentions."""
+    decoder, token_bytes_V = subject.decoder, subject.tokenizer.token_bytes()
+    reader = Reader.of(decoder, calibration_1T, subject.context_length, tokens_at_once)
+
+    def tally() -> Tally:
+        return Tally(reading.documents, token_bytes_V, subject.context_length)
+
+    def losses_of(sums: Tally) -> DocumentLosses:
+        return sums.documents(reading.sources_N, reading.bytes_N)
+
+    causal, whole = tally(), tally()
+    with progress("evaluating", (1 + len(retentions)) * reading.targets, "tokens") as advance:
+        _read(reader, reading, causal, whole, advance)
+        kept = measure_retentions(reader, reading.batches, retentions, tally, losses_of, advance) if retentions else []
+    losses = losses_of(causal)
+    leaking: Likelihood | None = None if decoder.causal else losses_of(whole).likelihood
+    sources = by_source(losses, reading.source_names)
+    assert losses.likelihood.tokens
+    return Measured(losses, causal.positions(), sources, leaking, subject.context_length, reading.stride, tuple(kept))
+
+
+def _read(reader: Reader, reading: Reading, causal: Tally, whole: Tally, advance: Advance) -> None:
+    decoder = reader.decoder
+    for batch in reading.batches():
+        on_device = batch.to(decoder.device)
+        if reading.pairs:
+            rows = losses_of_rows(decoder, on_device.inputs_BT, on_device.targets_BT)
+            documents = batch.documents_BT[:, :1].expand(rows.targets.shape)
+            advance(causal.add(rows.each, rows.targets, documents))
+            continue
+        advance(causal.add(reader.losses(on_device), on_device.targets_BT, batch.documents_BT))
+        if not decoder.causal:
+            whole.add(reader.whole_sequence_losses(on_device), on_device.targets_BT, batch.documents_BT)

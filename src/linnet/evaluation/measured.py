@@ -1,0 +1,67 @@
+"""What measuring one model on a text gave."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from linnet.core.figures import json_ready
+from linnet.evaluation.likelihood import Evaluation, Likelihood
+from linnet.evaluation.retentions import RetentionLoss
+from linnet.evaluation.statistics import Estimate
+from linnet.evaluation.tally import DocumentLosses, PositionLoss, SourceLoss
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The loss of each document, and of each part of a window; of each source where there are several.
+
+    whole_sequence: the pass that sees the future, of a decoder that is not causal by itself. context_length: tokens of
+    a window. stride: how many of a document's tokens each further window predicts; None where windows hold several
+    documents. retentions: the same text with other ways of keeping the past, where they were asked for.
+    """
+
+    losses: DocumentLosses
+    positions: Sequence[PositionLoss]
+    sources: Sequence[SourceLoss]
+    whole_sequence: Likelihood | None
+    context_length: int
+    stride: int | None
+    retentions: Sequence[RetentionLoss] = ()
+
+    @property
+    def causal(self) -> Likelihood:
+        """The sums over all documents."""
+        return self.losses.likelihood
+
+    @property
+    def leak(self) -> float | None:
+        """Bits per byte by which the whole-sequence pass, which sees the future, looks better than the causal one."""
+        return self._evaluation.leak
+
+    @property
+    def bits_per_byte(self) -> Estimate:
+        """With its standard error over the documents."""
+        return self.losses.bits_per_byte
+
+    @property
+    def _evaluation(self) -> Evaluation:
+        return Evaluation(self.causal, self.whole_sequence)
+
+    def figures(self) -> dict[str, Any]:
+        """The numbers by name, ready for JSON: null for what is not finite."""
+        bits = self.bits_per_byte
+        told: dict[str, Any] = {
+            **self._evaluation.figures(),
+            "standard_error": bits.standard_error,
+            "interval": None if (interval := bits.interval()) is None else list(interval),
+            "documents": bits.count,
+            "context_length": self.context_length,
+            "stride": self.stride,
+            "positions": [one.figures() for one in self.positions],
+        }
+        if len(self.sources) > 1:
+            told["sources"] = [one.figures() for one in self.sources]
+        if self.retentions:
+            told["retentions"] = [one.figures() for one in self.retentions]
+        ready: dict[str, Any] = json_ready(told)
+        return ready

@@ -1,0 +1,118 @@
+"""Reading windows with a model, causally: the loss of each token.
+
+A window that is longer than what is read at once goes through in chunks with a state. A decoder that is not causal by
+itself reads each window with an operator frozen from another text (`frozen.frozen_state`).
+
+Legend: `B` windows of a batch, `T` tokens of the longest of them, `L` layers that choose what they keep.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from linnet.evaluation.frozen import frozen_state
+from linnet.evaluation.windows import Batch
+from linnet.inference.retention import Retentions, retaining_state
+from linnet.layers.state import RetainingState
+from linnet.model.decoder import Decoder
+from linnet.model.state import DecoderState, rows_of
+from linnet.ops.cross_entropy import EachLoss
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads batches. `frozen`: what the layers settled on another text, of one stream; None: the decoder is causal.
+
+    tokens_at_once: of a window in one pass.
+    """
+
+    decoder: Decoder
+    frozen: DecoderState | None
+    tokens_at_once: int
+
+    @classmethod
+    def of(cls, decoder: Decoder, calibration_1T: Tensor | None, context_length: int, tokens_at_once: int) -> Self:
+        """For windows of at most `context_length` tokens. `calibration_1T`: needed by a decoder that is not causal."""
+        if decoder.causal:
+            return cls(decoder, None, tokens_at_once)
+        assert calibration_1T is not None, "a decoder that is not causal needs a calibration text"
+        return cls(decoder, frozen_state(decoder, calibration_1T, 1, context_length), tokens_at_once)
+
+    @torch.no_grad()
+    def losses(self, batch: Batch) -> EachLoss:
+        """Of each target, `[B, T]`; the batch is on the decoder's device."""
+        rows, length = batch.inputs_BT.shape
+        state = None
+        if self.frozen is not None:
+            state = rows_of(self.frozen, rows)
+        elif length > self.tokens_at_once:
+            state = self.decoder.initial_state(rows, length)
+        return self._read(batch.inputs_BT, batch.targets_BT, state)
+
+    @torch.no_grad()
+    def whole_sequence_losses(self, batch: Batch) -> EachLoss:
+        """Those of the pass that sees all of a window: what stands behind a shorter one must be no part of it."""
+        nats_BT = torch.zeros(batch.targets_BT.shape, dtype=torch.float64, device=self.decoder.device)
+        correct_BT = torch.zeros_like(nats_BT, dtype=torch.bool)
+        lengths_B = batch.lengths_B
+        for length in sorted(set(lengths_B.tolist())):
+            rows = lengths_B == length
+            hidden_BTD = self.decoder.hidden(batch.inputs_BT[rows, :length])
+            each = self.decoder.each_loss(hidden_BTD, batch.targets_BT[rows, :length])
+            nats_BT[rows, :length], correct_BT[rows, :length] = each.nats, each.correct
+        return EachLoss(nats_BT, correct_BT)
+
+    @torch.no_grad()
+    def retained_losses(self, batch: Batch, retention: Retentions) -> tuple[EachLoss, Tensor]:
+        """Those with a state that keeps the past in this way, and its bytes, summed over the tokens that were read.
+
+        The bytes are those after each token, of all layers that choose what they keep; a scalar, float64.
+        """
+        together, padding_B = ending_together(batch)
+        rows, length = batch.inputs_BT.shape
+        state = retaining_state(self.decoder, rows, length, retention)
+        if self.frozen is not None:
+            for own, settled in zip(state.layers, rows_of(self.frozen, rows).layers, strict=True):
+                own.settle_as(settled)
+        each = self._read(together.inputs_BT, together.targets_BT, state, padding_B)
+        lengths_B = batch.lengths_B.cpu()
+        held = [layer for layer in state.layers if isinstance(layer, RetainingState)]
+        bytes_BL = torch.stack([layer.mean_nbytes(lengths_B).double().cpu() for layer in held], dim=1)
+        shift_BT = _shift(length, -padding_B)
+        each = EachLoss(each.nats.gather(1, shift_BT), each.correct.gather(1, shift_BT))
+        return each, (lengths_B.double() @ bytes_BL).sum()
+
+    def _read(
+        self, inputs_BT: Tensor, targets_BT: Tensor, state: DecoderState | None, padding_B: Tensor | None = None
+    ) -> EachLoss:
+        """In chunks where the state goes on; rows that begin with padding are read in one."""
+        length = inputs_BT.shape[1]
+        padded = padding_B is not None and bool(padding_B.any())
+        step = length if state is None or padded else max(1, self.tokens_at_once // len(inputs_BT))
+        parts = []
+        for first in range(0, length, step):
+            part = slice(first, first + step)
+            padding = padding_B if padded else None
+            hidden_BTD = self.decoder.hidden(inputs_BT[:, part], state, padding=padding)
+            parts.append(self.decoder.each_loss(hidden_BTD, targets_BT[:, part]))
+        return EachLoss(torch.cat([part.nats for part in parts], 1), torch.cat([part.correct for part in parts], 1))
+
+
+def ending_together(batch: Batch) -> tuple[Batch, Tensor]:
+    """The same windows with padding before the shorter ones, and its tokens, int64 `[B]`.
+
+    So every step of a stream is a token of its window.
+    """
+    length = batch.inputs_BT.shape[1]
+    padding_B = length - batch.lengths_B
+    shift_BT = _shift(length, padding_B)
+    targets_BT = batch.targets_BT.gather(1, shift_BT)
+    documents_BT = batch.documents_BT.gather(1, shift_BT.cpu())
+    return Batch(batch.inputs_BT.gather(1, shift_BT), targets_BT, documents_BT), padding_B
+
+
+def _shift(length: int, by_B: Tensor) -> Tensor:
+    """Where each place's content comes from when rows move to the right, int64 `[B, T]`; what falls off comes back."""
+    return (torch.arange(length, device=by_B.device) - by_B[:, None]) % length

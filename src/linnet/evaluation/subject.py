@@ -1,0 +1,97 @@
+"""The model that is measured, as it is read from its folder, whatever it is measured on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from linnet.core.errors import UserError
+from linnet.data.shards import TokenData
+from linnet.data.tokenizer import Tokenizer
+from linnet.evaluation.documents import of_split
+from linnet.evaluation.frozen import OperatorFrom, calibration_tokens
+from linnet.inference.device import resolve_device
+from linnet.inference.weights import convert_weights
+from linnet.model.decoder import Decoder
+from linnet.model.fixed import with_chosen_operators
+from linnet.model.store import TOKENIZER, load_decoder, model_folder
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a model is read. operator: what stands in the place of a PLDR-LLM's own operators (`operators_for`); random
+    ones are drawn from `seed`. weights: the precision they are brought to (`inference.weights`); None: as stored.
+    """
+
+    context_length: int | None = None
+    device: str = "auto"
+    operator: str | None = None
+    weights: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, its own tokenizer, and the tokens of a window that it is measured with."""
+
+    decoder: Decoder
+    tokenizer: Tokenizer
+    context_length: int
+
+    @classmethod
+    def load(cls, model: str | Path, options: Options) -> "Subject":
+        """Read a model folder, or a run's; `UserError` where it is none, or an option does not fit it."""
+        folder = model_folder(model)
+        decoder = load_decoder(folder, resolve_device(options.device))
+        if options.operator is not None:
+            decoder = with_chosen_operators(decoder, options.operator, options.seed)
+        if options.weights is not None:
+            convert_weights(decoder, options.weights)
+        context_length = checked_context(decoder, options.context_length)
+        return cls(decoder, Tokenizer.load(folder / TOKENIZER), context_length)
+
+    def check_reads_text(self, origin: str) -> None:
+        """`UserError` for a model of pairs."""
+        if self.decoder.spec.reads_pairs:
+            raise UserError(
+                f"{origin}: text; the model reads pairs of an input and a target: expected their data folder"
+            )
+
+    def calibration(self, source: OperatorFrom, data: TokenData | None) -> Tensor:
+        """The text that freezes the operator of a model that is not causal by itself, int64 `[1, T]`.
+
+        As `frozen.calibration_tokens`; a text that other tokens were made of is read with the model's own tokenizer.
+        """
+        if source == "empty" or data is None:
+            return torch.tensor([[self.tokenizer.end_id]])
+        if data.tokenizer.hash == self.tokenizer.hash:
+            return calibration_tokens(data, source, self.context_length)
+        found: list[int] = []
+        for _, tokens in of_split(data, "train").some(None):
+            found += [self.tokenizer.end_id, *self.tokenizer.encode(data.tokenizer.decode(tokens[1:-1].tolist()))]
+            if len(found) >= self.context_length:
+                break
+        return torch.tensor([found[: self.context_length]])
+
+
+def checked_context(decoder: Decoder, context_length: int | None) -> int:
+    """The tokens of a window, None for the model's; `UserError` where it cannot read so many."""
+    known = decoder.spec.context_length
+    if context_length is None:
+        return known
+    if context_length < 1:
+        raise UserError(field="context_length", value=context_length, accepted="at least 1")
+    if context_length > known and decoder.spec.embedding.positions == "learned":
+        raise UserError(f"the model's learned positions end at {known}", field="context_length", value=context_length)
+    return context_length
+
+
+def check_operator_from(decoder: Decoder, source: OperatorFrom, split: str) -> None:
+    """`UserError` where the operator would come from the text that is evaluated."""
+    if not decoder.causal and split == "train" and source == "train":
+        raise UserError(
+            "the operator would come from the evaluated text; with `split` train use empty",
+            field="operator_from",
+            value="train",
+        )

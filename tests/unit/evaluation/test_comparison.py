@@ -1,0 +1,118 @@
+"""Several models on the same documents."""
+
+import math
+
+import numpy as np
+import pytest
+from measured_models import TEXTS, make_model
+
+from linnet.core.errors import UserError
+from linnet.data.prepare import prepare, prepare_texts
+from linnet.data.tokenizer import Tokenizer
+from linnet.evaluation.comparison import Comparison
+from linnet.evaluation.interface import evaluate, evaluate_several
+from linnet.evaluation.measured import Measured
+from linnet.evaluation.tables import comparison_tables
+from linnet.evaluation.tally import DocumentLosses
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Two models that read bytes, one that reads pieces of words, and the text of all."""
+    folder = tmp_path_factory.mktemp("comparison")
+    pieces = Tokenizer.train("bpe", TEXTS * 3, 290)
+    for name, kind, tokenizer in (
+        ("a", "attention", Tokenizer.train("bytes", [])),
+        ("b", "plga", Tokenizer.train("bytes", [])),
+        ("c", "ted", pieces),
+    ):
+        make_model(folder / name, kind, tokenizer)
+    prepare_texts(["some other text " * 9, "and more"], TEXTS, folder / "data", "bytes")
+    (folder / "text.txt").write_text("<|endoftext|>".join(TEXTS))
+    return folder
+
+
+def _measured(nats, sources=None):
+    """As if documents of 100, 200, ... bytes had been read."""
+    bytes_N = 100 * np.arange(1, len(nats) + 1)
+    losses = DocumentLosses(np.array(nats), bytes_N, bytes_N, 0 * bytes_N, sources)
+    return Measured(losses, [], [], None, 16, 16)
+
+
+def test_each_model_is_what_it_is_alone(place):
+    """On a file each reads with its own tokenizer; a folder's tokens become text for the third."""
+    alone = [evaluate(place / name, place / "text.txt", device="cpu") for name in "abc"]
+    found = evaluate_several([place / name for name in "abc"], place / "text.txt", device="cpu")
+    assert [one.causal for one in found.measured] == [one.causal for one in alone]
+    assert alone[2].causal.tokens < alone[0].causal.tokens and alone[2].causal.bytes == alone[0].causal.bytes
+    of_folder = evaluate_several([place / "c", place / "a"], place / "data", device="cpu")
+    assert of_folder.measured[0].causal.nats == pytest.approx(alone[2].causal.nats, rel=1e-6)
+    assert of_folder.measured[1].causal.nats == pytest.approx(alone[0].causal.nats, rel=1e-6)
+
+
+def test_a_difference_is_that_of_the_two_models(place):
+    found = evaluate_several([place / "a", place / "c"], place / "text.txt", device="cpu")
+    (pair,) = found.pairs
+    values = {name: one.bits_per_byte.value for name, one in zip(found.names, found.measured, strict=True)}
+    assert pair.difference.value == pytest.approx(values[pair.second] - values[pair.first])
+    assert pair.difference.value < 0, "the better model comes second"
+    assert pair.difference.count == len(TEXTS)
+    low, high = pair.difference.interval()
+    assert low < pair.difference.value < high and pair.resampled[0] < pair.difference.value < pair.resampled[1]
+
+
+def test_a_limit_is_of_the_first_models_tokens_and_the_same_documents_for_all(place):
+    found = evaluate_several([place / "c", place / "a"], place / "text.txt", limit_tokens=30, device="cpu")
+    first, second = (one.losses.bytes_N.tolist() for one in found.measured)
+    assert first == second and 1 <= len(first) < len(TEXTS)
+
+
+def test_a_frozen_operator_comes_from_the_training_side_whatever_its_tokens(place, tmp_path):
+    """The same documents as tokens of the model's tokenizer, and of another."""
+    tokenizer = Tokenizer.train("char", ["some other text and more", *TEXTS])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    path = tmp_path / "all.txt"
+    path.write_text("<|endoftext|>".join([*TEXTS, *(f"some other text {n}" for n in range(9))]))
+    prepare([str(path)], tmp_path / "bytes", "bytes", validation=0.3)
+    prepare([str(path)], tmp_path / "chars", str(tmp_path / "tokenizer.json"), validation=0.3)
+    of_bytes, of_chars = (
+        evaluate_several([place / "b", place / "a"], tmp_path / folder, device="cpu") for folder in ("bytes", "chars")
+    )
+    assert of_bytes.measured[0].causal.nats == pytest.approx(of_chars.measured[0].causal.nats, rel=1e-6)
+    empty = evaluate_several([place / "b", place / "a"], tmp_path / "bytes", operator_from="empty", device="cpu")
+    assert abs(empty.measured[0].causal.nats / of_bytes.measured[0].causal.nats - 1) > 1e-6
+
+
+def test_the_verdict_is_that_of_the_differences():
+    """The second is a hundredth of a bit better everywhere, but for chance; the third is the first, but for chance."""
+    random = np.random.default_rng(0)
+    nats = 100 * np.arange(1, 41) * random.normal(1.2, 0.2, 40)
+    bits = math.log(2) * 100 * np.arange(1, 41)
+    better, same = (nats - shift * bits + random.normal(0, 0.3, 40) for shift in (0.01, 0.0))
+    found = Comparison.of(["a", "b", "c"], [_measured(one) for one in (nats, better, same)], 200)
+    verdicts = {frozenset((pair.first, pair.second)): pair for pair in found.pairs}
+    assert verdicts[frozenset("ab")].differs and verdicts[frozenset("bc")].differs
+    assert verdicts[frozenset("ab")].second == "b"
+    assert verdicts[frozenset("ac")].differs is False
+    raw = sorted(pair.difference.p_value() for pair in found.pairs)
+    assert sorted(pair.p_value for pair in found.pairs) == pytest.approx(
+        [3 * raw[0], max(3 * raw[0], 2 * raw[1]), raw[2]]
+    )
+    text = "\n".join(" ".join(row) for table in comparison_tables(found) for row in table.rows)
+    assert f"b less a {verdicts[frozenset('ab')].difference.value:+.4f}" in text and "not told apart" in text
+
+
+def test_one_document_and_losses_that_are_no_numbers_have_no_verdict():
+    for nats in ([[50.0], [60.0]], [[50.0, math.nan], [60.0, 70.0]]):
+        (pair,) = Comparison.of(["a", "b"], [_measured(one) for one in nats], 50).pairs
+        assert pair.differs is None and pair.resampled is None
+        figures = Comparison.of(["a", "b"], [_measured(one) for one in nats], 50).figures()
+        assert figures["pairs"][0]["p_value"] is None
+    assert "not known" in str(comparison_tables(Comparison.of(["a", "b"], [_measured([50.0]), _measured([60.0])])))
+
+
+def test_what_cannot_be_compared_is_refused(place, tmp_path):
+    with pytest.raises(UserError, match="models: 1: expected at least 2"):
+        evaluate_several([place / "a"], place / "text.txt")
+    with pytest.raises(UserError, match=r"split: validation: .*text.txt is a file of text"):
+        evaluate_several([place / "a", place / "c"], place / "text.txt", split="validation")

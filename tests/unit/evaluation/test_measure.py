@@ -1,0 +1,216 @@
+"""One model on a text: the figures against those that come token by token."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from measured_models import CONTEXT, MIXERS, TEXTS, make_model
+
+import linnet
+from linnet.core.errors import UserError
+from linnet.data.prepare import prepare, prepare_pairs, prepare_texts
+from linnet.data.tokenizer import Tokenizer
+from linnet.evaluation.folder import evaluate_folder
+from linnet.evaluation.frozen import frozen_state
+from linnet.evaluation.interface import evaluate
+from linnet.model.store import load_decoder, save_decoder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A model of each kind, a data folder of bytes, a mixture, and a file of text."""
+    folder = tmp_path_factory.mktemp("measure")
+    prepare_texts(["some other text " * 20], TEXTS, folder / "data", "bytes")
+    for kind in MIXERS:
+        make_model(folder / kind, kind, Tokenizer.train("bytes", []))
+    (folder / "text.txt").write_text("<|endoftext|>".join(TEXTS))
+    (folder / "text.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in TEXTS))
+    for name, texts in (("birds", TEXTS), ("numbers", [str(n**5) for n in range(20)])):
+        (folder / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    prepare(
+        [str(folder / f"{name}.jsonl") for name in ("birds", "numbers")], folder / "mixture", "bytes", validation=0.4
+    )
+    return folder
+
+
+def _by_hand(folder, kind, stride):
+    """Nats of each document: each window read alone, and of each target the logarithm of its probability."""
+    decoder, tokenizer = load_decoder(folder / kind), Tokenizer.load(folder / kind)
+    nats = []
+    for text in TEXTS:
+        tokens, of_document = [tokenizer.end_id, *tokenizer.encode(text), tokenizer.end_id], 0.0
+        for place, target in enumerate(tokens[1:]):
+            windows_on = max(0, math.ceil((place + 1 - CONTEXT) / stride))
+            inputs = torch.tensor([tokens[windows_on * stride : place + 1]])
+            state = None if decoder.causal else frozen_state(decoder, torch.tensor([[tokenizer.end_id]]), 1, CONTEXT)
+            with torch.no_grad():
+                of_document -= float(decoder(inputs, state)[0, -1].double().log_softmax(-1)[target])
+        nats.append(of_document)
+    return nats
+
+
+@pytest.mark.parametrize(("kind", "stride"), [("attention", 5), ("attention", CONTEXT), ("ted", 1), ("plga", 7)])
+def test_the_nats_of_each_document_are_those_of_each_token_by_itself(place, kind, stride):
+    found = evaluate(place / kind, place / "text.txt", stride=stride, device="cpu")
+    np.testing.assert_allclose(found.losses.nats_N, _by_hand(place, kind, stride), rtol=1e-5)
+    assert found.losses.bytes_N.tolist() == [len(text.encode()) for text in TEXTS]
+    assert (found.stride, found.context_length, found.bits_per_byte.count) == (stride, CONTEXT, len(TEXTS))
+    bits = found.losses.nats_N / math.log(2)
+    assert found.causal.bits_per_byte == pytest.approx(bits.sum() / sum(len(text.encode()) for text in TEXTS))
+
+
+@pytest.mark.parametrize("limit", [None, 100])
+@pytest.mark.parametrize("kind", MIXERS)
+def test_a_data_folder_is_read_as_training_evaluates_it(place, kind, limit):
+    """The same windows and sums as `evaluate_folder`, the leak included, and documents that add up to them."""
+    old = evaluate_folder(place / kind, place / "data", limit_tokens=limit, device="cpu")
+    new = evaluate(place / kind, place / "data", limit_tokens=limit, device="cpu")
+    shared = new.figures()
+    assert {name: shared[name] for name in old.figures()} == pytest.approx(old.figures(), rel=1e-5, abs=1e-6)
+    assert (new.leak is None) == (kind != "plga")
+    if limit is None:
+        assert sorted(new.losses.bytes_N) == sorted(len(text.encode()) for text in TEXTS)
+        assert new.losses.tokens_N.tolist() == (new.losses.bytes_N + 1).tolist()
+
+
+@pytest.mark.parametrize("kind", MIXERS)
+def test_how_much_is_read_at_once_changes_nothing(place, kind):
+    wide, narrow = (
+        evaluate(place / kind, place / "data", stride=6, tokens_at_once=tokens, device="cpu").figures()
+        for tokens in (8192, 7)
+    )
+    assert narrow.pop("positions")[-1]["bits_per_byte"] == pytest.approx(wide.pop("positions")[-1]["bits_per_byte"])
+    assert narrow.pop("interval") == pytest.approx(wide.pop("interval"), rel=1e-6)
+    assert narrow == pytest.approx(wide, rel=1e-6, abs=1e-7)
+
+
+def test_json_lines_and_text_are_the_same_documents(place):
+    plain, lines = (
+        evaluate(place / "ted", place / name, device="cpu").figures() for name in ("text.txt", "text.jsonl")
+    )
+    assert plain == lines
+
+
+def test_positions_add_up_to_the_whole_and_later_tokens_know_more(place):
+    found = evaluate(place / "attention", place / "text.txt", device="cpu")
+    assert [(one.begin, one.end) for one in found.positions] == [(0, 1), (1, 2), (2, 4), (4, 8), (8, 16)]
+    assert sum(one.tokens for one in found.positions) == found.causal.tokens
+    nats = sum(one.nats_per_token * one.tokens for one in found.positions)
+    assert nats == pytest.approx(found.causal.nats)
+    windows = sum(math.ceil((len(text.encode()) + 1) / CONTEXT) for text in TEXTS)
+    assert found.positions[0].tokens == windows
+
+
+def test_each_source_of_a_mixture_by_itself(place):
+    found = evaluate(place / "ted", place / "mixture", split="train", stride=4, device="cpu")
+    birds, numbers = found.sources
+    assert (birds.name.endswith("birds.jsonl"), numbers.name.endswith("numbers.jsonl")) == (True, True)
+    sums = [(float(one.losses.nats_N.sum()), int(one.losses.bytes_N.sum())) for one in found.sources]
+    assert sum(nats for nats, _ in sums) == pytest.approx(found.causal.nats)
+    assert sum(of_text for _, of_text in sums) == found.causal.bytes
+    told = found.figures()["sources"]
+    assert [one["bits_per_byte"] for one in told] == pytest.approx(
+        [nats / math.log(2) / of_text for nats, of_text in sums]
+    )
+    assert all(len(one.losses.tokens_N) == told[number]["documents"] for number, one in enumerate(found.sources))
+    assert {len(one.losses.bytes_N) for one in found.sources} != {0}
+    assert max(numbers.losses.bytes_N) <= len(str(19**5)) < min(birds.losses.bytes_N)
+
+
+def test_a_folder_of_one_source_tells_of_none(place):
+    assert "sources" not in evaluate(place / "ted", place / "data", device="cpu").figures()
+
+
+def test_retentions_beside_all_tokens_and_the_bank(place):
+    found = evaluate(
+        place / "ted", place / "text.txt", stride=8, retentions=["top_k=1", "full", "threshold=-1"], device="cpu"
+    )
+    full, bank, one, everything = found.retentions
+    assert [kept.name for kept in found.retentions] == ["full", "bank", "top_k 1", "no eviction"]
+    assert full.losses.bits_per_byte.value == pytest.approx(found.bits_per_byte.value, rel=1e-6)
+    assert full.difference.value == 0 and everything.difference.value == pytest.approx(0, abs=1e-6)
+    assert abs(bank.difference.value) < 1e-3 < abs(one.difference.value)
+    assert one.state_bytes < full.state_bytes
+    assert one.difference.value == pytest.approx(one.losses.bits_per_byte.value - full.losses.bits_per_byte.value)
+    assert [told["retention"] for told in found.figures()["retentions"]] == ["full", "bank", "top_k 1", "no eviction"]
+
+
+def test_retentions_do_not_depend_on_how_much_is_read_at_once(place):
+    wide, narrow = (
+        evaluate(
+            place / "ted", place / "text.txt", retentions=["top_k=2"], tokens_at_once=tokens, device="cpu"
+        ).figures()["retentions"]
+        for tokens in (4096, 9)
+    )
+    for one, other in zip(wide, narrow, strict=True):
+        assert one["bits_per_byte"] == pytest.approx(other["bits_per_byte"], rel=1e-6)
+        assert one["state_bytes"] == pytest.approx(other["state_bytes"], rel=1e-9)
+
+
+def test_pairs_are_documents_whose_targets_count(tmp_path):
+    """A model of pairs, and a plain one on the same pairs; the sums are those of `evaluate_folder`."""
+    rows = [{"input": "a" * (n % 4 + 1), "target": "b" * (n % 3 + 1)} for n in range(40)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    prepare_pairs(tmp_path / "pairs.jsonl", tmp_path / "data", "bytes", validation=0.4)
+    tokenizer = Tokenizer.load(tmp_path / "data")
+    for name, changes in (("plain", {}), ("prefix", {"prefix": True})):
+        model = make_model(tmp_path / name, "attention", tokenizer, **changes)
+        old = evaluate_folder(model, tmp_path / "data", device="cpu")
+        new = evaluate(model, tmp_path / "data", device="cpu")
+        assert (new.causal.tokens, new.causal.bytes) == (old.causal.tokens, old.causal.bytes)
+        assert new.causal.nats == pytest.approx(old.causal.nats, rel=1e-5)
+        assert set(new.losses.tokens_N.tolist()) <= {2, 3, 4} and len(new.losses.tokens_N) > 5
+    with pytest.raises(UserError, match=r"stride: 4: .*holds pairs"):
+        evaluate(model, tmp_path / "data", stride=4, device="cpu")
+    with pytest.raises(UserError, match="reads pairs"):
+        (tmp_path / "text.txt").write_text("abc")
+        evaluate(model, tmp_path / "text.txt", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stride": 17}, "stride: 17: expected at most the context of 16 tokens"),
+        ({"stride": 0}, "stride: 0: expected at least 1"),
+        ({"tokens_at_once": 0}, "tokens_at_once: 0: expected at least 1"),
+        ({"split": "train"}, "split: train: .*text.txt is a file of text"),
+        ({"operator_from": "train"}, "operator_from: train: .*expected empty"),
+        ({"retentions": ["top=3"]}, "retentions: top=3: expected full, bank, or a policy"),
+        ({"retentions": ["top_k=many"]}, "top_k: 'many': expected a whole number"),
+        ({"retentions": ["top_k=-3"]}, "retentions: top_k=-3: top_k: -3: expected at least 0"),
+    ],
+)
+def test_what_does_not_go_is_refused(place, changes, message):
+    with pytest.raises(UserError, match=message):
+        evaluate(place / "ted", place / "text.txt", **changes)
+
+
+def test_other_refusals(place, tmp_path):
+    with pytest.raises(UserError, match=r"retentions: .*\(attention\).*expected a model with ted"):
+        evaluate(place / "attention", place / "text.txt", retentions=[])
+    with pytest.raises(UserError, match="not a data folder"):
+        evaluate(place / "ted", tmp_path / "nowhere")
+    (tmp_path / "text.pdf").write_text("x")
+    with pytest.raises(UserError, match=r"unknown kind of file '\.pdf'"):
+        evaluate(place / "ted", tmp_path / "text.pdf")
+    with pytest.raises(UserError, match="use empty"):
+        evaluate(place / "plga", place / "data", split="train")
+
+
+def test_it_is_what_python_calls_evaluate(place):
+    assert linnet.evaluate is evaluate
+
+
+def test_a_model_whose_loss_is_no_number_tells_null(place, tmp_path):
+    broken = shutil.copytree(place / "ted", tmp_path / "broken")
+    decoder = load_decoder(broken)
+    with torch.no_grad():
+        decoder.embedding.tokens.weight.fill_(math.nan)
+    save_decoder(decoder, broken)
+    figures = evaluate(broken, place / "text.txt", device="cpu").figures()
+    assert figures["bits_per_byte"] is figures["standard_error"] is None
+    assert figures["interval"] == [None, None] and figures["documents"] == len(TEXTS)
+    json.dumps(figures, allow_nan=False)

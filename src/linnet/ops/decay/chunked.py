@@ -205,13 +205,19 @@ def add_far_sums(
     Takes the sums that its first chunk reads, gives those that the next segment's first chunk reads: `[P, R, H]`. With
     keys there is a sum for each fixed rate and each place in a key: R is then the number of both.
     """
-    entries_PKCR, readout_PKCR = entries(bank, rates_PKC[:, :-1]).to(v_PKCH), readout(bank, v_PKCH)
+    entries_KPCR = chunks_first(entries(bank, rates_PKC[:, :-1]).to(v_PKCH))
+    readout_KPCR, v_KPCH = readout(bank, v_PKCH).expand(*entries_KPCR.shape[:2], -1, -1), chunks_first(v_PKCH[:, :-1])
     if keys is not None:
-        entries_PKCR = by_key(entries_PKCR, keys.keys[:, :-1])
-        readout_PKCR = by_key(readout_PKCR, keys.queries)
-    sums_PKRH = far_sums(bank, entries_PKCR, v_PKCH, carried_PRH)
-    out_PKCH += readout_PKCR @ sums_PKRH[:, :-1]
-    return sums_PKRH[:, -1]
+        entries_KPCR = by_key(entries_KPCR, chunks_first(keys.keys[:, :-1]))
+        readout_KPCR = by_key(readout_KPCR, chunks_first(keys.queries))
+    sums_KPRH = far_sums(bank, entries_KPCR, v_KPCH, carried_PRH)
+    out_PKCH += (readout_KPCR @ sums_KPRH[:-1]).transpose(0, 1)
+    return sums_KPRH[-1]
+
+
+def chunks_first(x_PK: Tensor) -> Tensor:
+    """`[P, K, ...] -> [K, P, ...]`, in one piece: products with the sums of all chunks but one then need no copies."""
+    return x_PK.transpose(0, 1).contiguous()
 
 
 def entries(bank: RateBank, rates_PKC: Tensor) -> Tensor:
@@ -225,14 +231,24 @@ def by_key(factors_XR: Tensor, key_XM: Tensor) -> Tensor:
     return (factors_XR[..., None] * key_XM[..., None, :]).flatten(-2)
 
 
-def far_sums(bank: RateBank, entries_PKCR: Tensor, v_PKCH: Tensor, carried_PRH: Tensor | None) -> Tensor:
-    """The sums that each chunk of the segment reads, and those that the chunk after it will, `[P, K + 1, R, H]`."""
-    sums_PKRH = v_PKCH.new_zeros(*v_PKCH.shape[:2], entries_PKCR.shape[3], v_PKCH.shape[3])
-    torch.matmul(entries_PKCR.mT, v_PKCH[:, :-1], out=sums_PKRH[:, 1:])
-    if carried_PRH is not None:
-        sums_PKRH[:, 0] = carried_PRH
-    run_on(sums_PKRH.unbind(1), bank)
-    return sums_PKRH
+def far_sums(
+    bank: RateBank, factors_KPCR: Tensor, x_KPCH: Tensor, carried_PRH: Tensor | None, backwards: bool = False
+) -> Tensor:
+    """The sums that each chunk of the segment reads, and those that the chunk after it will, `[K + 1, P, R, H]`.
+
+    Backwards: of what each chunk reads and its gradients, running from the end, the gradients of these sums.
+    """
+    chunks, streams, _, channels = x_KPCH.shape
+    sums_KPRH = x_KPCH.new_empty(chunks + 1, streams, factors_KPCR.shape[3], channels)
+    of_chunks, first = (sums_KPRH[:-1], sums_KPRH[-1]) if backwards else (sums_KPRH[1:], sums_KPRH[0])
+    torch.bmm(factors_KPCR.flatten(0, 1).mT, x_KPCH.flatten(0, 1), out=of_chunks.flatten(0, 1))
+    if carried_PRH is None:
+        first.zero_()
+    else:
+        first.copy_(carried_PRH)
+    sums = sums_KPRH.unbind(0)
+    run_on(sums[::-1] if backwards else sums, bank)
+    return sums_KPRH
 
 
 def run_on(sums: Sequence[Tensor], bank: RateBank) -> None:
@@ -261,17 +277,19 @@ def add_far_gradients(
 
     Takes the gradient of the sums that it gave, gives that of the sums that it took: `[P, R, H]`.
     """
-    rates_PKC, v_PKCH = rates_PKC[:, :-1], v_PKCH[:, :-1]
-    grad_sums_PKRH = v_PKCH.new_zeros(len(v_PKCH), v_PKCH.shape[1] + 1, len(bank.rates_R), v_PKCH.shape[3])
-    torch.matmul(readout(bank, v_PKCH).T, grad_PKCH, out=grad_sums_PKRH[:, :-1])
-    if carried_PRH is not None:
-        grad_sums_PKRH[:, -1] = carried_PRH
-    run_on(grad_sums_PKRH.unbind(1)[::-1], bank)
-    ages_C = entry_ages(bank.nearest, rates_PKC.device)
-    entry_PKC1 = faded_(-rates_PKC.double() * ages_C)[..., None]
-    coefficients_PKCR, slopes_PKCR = coefficients_and_slopes(bank, rates_PKC)
-    grad_v_PKCH[:, :-1] += (coefficients_PKCR * entry_PKC1).to(v_PKCH) @ grad_sums_PKRH[:, 1:]
-    grad_entries_PKCR = v_PKCH @ grad_sums_PKRH[:, 1:].mT
-    slopes_PKCR = (slopes_PKCR - ages_C[:, None] * coefficients_PKCR) * entry_PKC1
-    grad_rates_PKC[:, :-1] += (grad_entries_PKCR * slopes_PKCR.to(v_PKCH)).sum(-1)
-    return grad_sums_PKRH[:, 0]
+    rates_KPC, v_KPCH, grad_KPCH = (chunks_first(x) for x in (rates_PKC[:, :-1], v_PKCH[:, :-1], grad_PKCH))
+    readout_KPCR = readout(bank, v_PKCH).expand(*rates_KPC.shape[:2], -1, -1)
+    grad_sums_KPRH = far_sums(bank, readout_KPCR, grad_KPCH, carried_PRH, backwards=True)
+    entries_KPCR, slopes_KPCR = (x.to(v_PKCH) for x in entries_and_slopes(bank, rates_KPC))
+    grad_v_PKCH[:, :-1] += (entries_KPCR @ grad_sums_KPRH[1:]).transpose(0, 1)
+    grad_entries_KPCR = v_KPCH @ grad_sums_KPRH[1:].mT
+    grad_rates_PKC[:, :-1] += (grad_entries_KPCR * slopes_KPCR).sum(-1).transpose(0, 1)
+    return grad_sums_KPRH[0]
+
+
+def entries_and_slopes(bank: RateBank, rates_KPC: Tensor) -> tuple[Tensor, Tensor]:
+    """With which factors tokens come into the bank, and their slopes in the rate, float64 `[..., C, R]`."""
+    ages_C = entry_ages(bank.nearest, rates_KPC.device)
+    entry_KPC1 = faded_(-rates_KPC.double() * ages_C)[..., None]
+    coefficients_KPCR, slopes_KPCR = coefficients_and_slopes(bank, rates_KPC)
+    return coefficients_KPCR * entry_KPC1, (slopes_KPCR - ages_C[:, None] * coefficients_KPCR) * entry_KPC1

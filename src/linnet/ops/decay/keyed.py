@@ -13,30 +13,32 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.decay.chunked import (
-    CHUNK,
     TOLERANCE,
     add_far_sums,
     bank_for,
     by_key,
+    chunks_first,
     entries,
-    entry_ages,
-    faded_,
+    entries_and_slopes,
     far_sums,
     near_ages,
     near_sums,
     near_weights,
     pairs,
     readout,
-    run_on,
 )
-from linnet.ops.decay.rates import RateBank, coefficients_and_slopes
+from linnet.ops.decay.rates import RateBank
 from linnet.ops.decay.reference import Keys
 from linnet.ops.decay.segments import Segment, segments
+
+CHUNK = 64
+"""Tokens of a chunk. Each has R M sums, so longer ones are the fastest than without keys (experiments/LOG.md)."""
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 """Rates `[B, S, N]`, queries and keys `[B, S, N, M]`, quantities `[B, S, N, H]`; or their chunks in a segment."""
@@ -96,16 +98,22 @@ class _Keyed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_BSNH: Tensor) -> tuple[Tensor | None, ...]:
         inputs: Inputs = ctx.saved_tensors
-        grads = tuple(torch.zeros_like(x, memory_format=torch.contiguous_format) for x in inputs)
+        rates, q, k, v = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in inputs)
+        grads: Inputs = (rates, q, k, v)
+        whole, bank = list(_segments(inputs[3], inputs[1], ctx.chunk, ctx.bank)), ctx.bank
         with torch.autocast(grad_BSNH.device.type, enabled=False):
             carried = None
-            for segment, before_PFH in _from_the_end(inputs, ctx.chunk, ctx.bank):
+            for segment in whole:  # what is read of the past, and of the queries
                 cut, grad_PKCH = _cut(segment, inputs), segment.cut(grad_BSNH)[:, 1:]
                 of_segment = _near_gradients(cut, grad_PKCH)
-                if ctx.bank is not None:
-                    states = (before_PFH, None if segment.end == grad_BSNH.shape[1] else carried)
-                    carried = _add_far_gradients(of_segment, ctx.bank, _wide(cut), grad_PKCH.to(cut[0]), states)
+                if bank is not None:
+                    carried = None if segment.start == 0 else carried
+                    carried = _add_to_queries(of_segment[1], bank, _wide(cut), grad_PKCH.to(cut[0]), carried)
                 _add(segment, of_segment, grads)
+            for segment in reversed(whole) if bank is not None else ():  # of what comes into the bank
+                carried = None if segment.end == grad_BSNH.shape[1] else carried
+                grad_PKCH = segment.cut(grad_BSNH)[:, 1:].to(inputs[0])
+                carried = _add_to_sources(segment, grads, bank, _wide(_cut(segment, inputs)), grad_PKCH, carried)
         return (*grads, None, None)
 
 
@@ -134,20 +142,6 @@ def _add(segment: Segment, of_segment: Inputs, grads: tuple[Tensor, ...]) -> Non
     segment.add(v, grads[3])
 
 
-def _from_the_end(inputs: Inputs, chunk: int, bank: RateBank | None) -> Iterator[tuple[Segment, Tensor | None]]:
-    """The segments from the last to the first, each with the sums that its first chunk reads."""
-    all_segments, before = list(_segments(inputs[3], inputs[1], chunk, bank)), list[Tensor | None]()
-    carried = None
-    for segment in all_segments:
-        carried = None if segment.start == 0 else carried
-        before.append(carried)
-        if bank is not None and segment.end < inputs[3].shape[1]:
-            rates_PKC, _, k_PKCM, v_PKCH = _cut(segment, inputs)
-            entries_PKCF = by_key(entries(bank, rates_PKC[:, :-1]).to(rates_PKC), k_PKCM[:, :-1].to(rates_PKC))
-            carried = far_sums(bank, entries_PKCF, v_PKCH.to(rates_PKC), carried)[:, -1]
-    return zip(reversed(all_segments), reversed(before), strict=True)
-
-
 def _near_gradients(cut: Inputs, grad_PKCH: Tensor) -> Inputs:
     """The gradients of `near_sums`, as wide as the rates, of the chunks that `_cut` gives."""
     rates_PKC, q_PKCM, k_PKCM, v_PKCH = cut
@@ -173,34 +167,37 @@ def _unpaired(grad_pairs: Tensor) -> Tensor:
     return grad
 
 
-def _add_far_gradients(
-    of_segment: Inputs, bank: RateBank, cut: Inputs, grad_PKCH: Tensor, states: tuple[Tensor | None, Tensor | None]
+def _add_to_queries(
+    grad_q_PKCM: Tensor, bank: RateBank, cut: Inputs, grad_PKCH: Tensor, carried_PFH: Tensor | None
 ) -> Tensor:
-    """Add the gradients of `add_far_sums`; its running sums are made again, and their gradients run from the end.
+    """Add the gradients of the queries by `add_far_sums`, whose running sums are made again, from those it took."""
+    rates_PKC, _, k_PKCM, v_PKCH = cut
+    entries_KPCF = by_key(chunks_first(entries(bank, rates_PKC[:, :-1]).to(v_PKCH)), chunks_first(k_PKCM[:, :-1]))
+    sums_KPFH = far_sums(bank, entries_KPCF, chunks_first(v_PKCH[:, :-1]), carried_PFH)
+    grad_readout = chunks_first(grad_PKCH) @ sums_KPFH[:-1].mT
+    grad_readout = torch.unflatten(grad_readout, -1, (len(bank.rates_R), -1))
+    grad_q_KPCM = (readout(bank, v_PKCH)[..., None, :] @ grad_readout)[..., 0, :]
+    grad_q_PKCM += grad_q_KPCM.transpose(0, 1)
+    return sums_KPFH[-1]
 
-    states: the sums that it took, `[P, F, H]`, and the gradient of those that it gave. Gives that of those it took.
+
+def _add_to_sources(
+    segment: Segment, grads: Inputs, bank: RateBank, cut: Inputs, grad_PKCH: Tensor, carried_PFH: Tensor | None
+) -> Tensor:
+    """Add the gradients of rates, keys and quantities by `add_far_sums`.
+
+    Takes the gradient of the sums that it gave, gives that of those that it took, `[P, F, H]`.
     """
-    grad_rates_PKC, grad_q_PKCM, grad_k_PKCM, grad_v_PKCH = of_segment
-    rates_PKC, q_PKCM, k_PKCM, v_PKCH = cut
-    rates_PKC, earlier_k_PKCM = rates_PKC[:, :-1], k_PKCM[:, :-1]
-    ages_C = entry_ages(bank.nearest, rates_PKC.device)
-    entry_PKC1 = faded_(-rates_PKC.double() * ages_C)[..., None]
-    coefficients_PKCR, slopes_PKCR = coefficients_and_slopes(bank, rates_PKC)
-    slopes_PKCR = ((slopes_PKCR - ages_C[:, None] * coefficients_PKCR) * entry_PKC1).to(v_PKCH)
-    entries_PKCR = (coefficients_PKCR * entry_PKC1).to(v_PKCH)
-    entries_PKCF, readout_CR = by_key(entries_PKCR, earlier_k_PKCM), readout(bank, v_PKCH)
-
-    sums_PKFH = far_sums(bank, entries_PKCF, v_PKCH, states[0])
-    grad_readout = torch.unflatten(grad_PKCH @ sums_PKFH[:, :-1].mT, -1, (len(bank.rates_R), -1))
-    grad_q_PKCM += (grad_readout.mT @ readout_CR[..., None])[..., 0]
-
-    grad_sums_PKFH = torch.zeros_like(sums_PKFH)
-    torch.matmul(by_key(readout_CR, q_PKCM).mT, grad_PKCH, out=grad_sums_PKFH[:, :-1])
-    if states[1] is not None:
-        grad_sums_PKFH[:, -1] = states[1]
-    run_on(grad_sums_PKFH.unbind(1)[::-1], bank)
-    grad_v_PKCH[:, :-1] += entries_PKCF @ grad_sums_PKFH[:, 1:]
-    grad_entries = torch.unflatten(v_PKCH[:, :-1] @ grad_sums_PKFH[:, 1:].mT, -1, (len(bank.rates_R), -1))
-    grad_k_PKCM[:, :-1] += (grad_entries.mT @ entries_PKCR[..., None])[..., 0]
-    grad_rates_PKC[:, :-1] += ((grad_entries @ earlier_k_PKCM[..., None])[..., 0] * slopes_PKCR).sum(-1)
-    return grad_sums_PKFH[:, 0]
+    rates_KPC, k_KPCM, v_KPCH = (chunks_first(x[:, :-1]) for x in (cut[0], cut[2], cut[3]))
+    readout_KPCF = by_key(readout(bank, v_KPCH), chunks_first(cut[1]))
+    grad_sums_KPFH = far_sums(bank, readout_KPCF, chunks_first(grad_PKCH), carried_PFH, backwards=True)
+    entries_KPCR, slopes_KPCR = (x.to(v_KPCH) for x in entries_and_slopes(bank, rates_KPC))
+    grad_v_KPCH = by_key(entries_KPCR, k_KPCM) @ grad_sums_KPFH[1:]
+    grad_entries = v_KPCH @ grad_sums_KPFH[1:].mT
+    grad_entries = torch.unflatten(grad_entries, -1, (len(bank.rates_R), -1))
+    grad_k_KPCM = (entries_KPCR[..., None, :] @ grad_entries)[..., 0, :]
+    grad_rates_KPC = ((grad_entries @ k_KPCM[..., None])[..., 0] * slopes_KPCR).sum(-1)
+    of_chunks = grad_rates_KPC[..., None], grad_k_KPCM, grad_v_KPCH
+    for grad, of_chunk in zip((grads[0][..., None], *grads[2:]), of_chunks, strict=True):
+        segment.add(F.pad(of_chunk.transpose(0, 1), (0, 0, 0, 0, 0, 1)), grad)  # nothing of the last chunk
+    return grad_sums_KPFH[0]

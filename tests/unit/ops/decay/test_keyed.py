@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from linnet.ops.decay import segments
 from linnet.ops.decay.auto import decay, decay_flops
 from linnet.ops.decay.bank import DecayBank
+from linnet.ops.decay.chunked import decay_chunked
 from linnet.ops.decay.keyed import keyed_chunked
 from linnet.ops.decay.rates import rate_bank
 from linnet.ops.decay.reference import Keys, decay_definition, decay_reference
@@ -127,6 +128,19 @@ def test_a_bank_cut_anywhere_gives_what_the_chunked_form_gives(length, chunk, cu
     actual = [bank.append(rates[:, p], v[:, p], Keys(q[:, p], k[:, p])) for p in pieces]
     expected = keyed_chunked(rates, v, Keys(q, k), 1e-5, chunk)
     torch.testing.assert_close(torch.cat(actual, dim=1), expected, rtol=1e-10, atol=1e-9)
+
+
+def test_chunks_are_as_long_as_is_fastest_unless_it_is_said():
+    """Bit by bit those of 64 tokens with keys, of 32 without; other lengths give the same but for the tolerance."""
+    rates, v, q, k, _ = tokens(1, 700, 2, dtype=torch.float32)
+    keys = Keys(q, k)
+    by_itself, plain = decay(rates, v, 700, keys=keys), decay(rates, v, 700)
+    of_32, of_64 = (keyed_chunked(rates, v, keys, chunk=chunk) for chunk in (32, 64))
+    assert torch.equal(by_itself, of_64) and not torch.equal(by_itself, of_32)
+    torch.testing.assert_close(of_32, of_64, rtol=0, atol=1e-3)
+    assert torch.equal(plain, decay_chunked(rates, v, 700, chunk=32))
+    assert decay_flops(700, 8, 2, key=KEY) == decay_flops(700, 8, 2, chunk=64, key=KEY)
+    assert decay_flops(700, 8, 2) == decay_flops(700, 8, 2, chunk=32)
 
 
 def test_a_key_of_one_place_is_a_factor():

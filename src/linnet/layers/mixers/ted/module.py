@@ -29,8 +29,8 @@ from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear, in_one_piece
 from linnet.nn.row_maps import row_map, row_map_of
-from linnet.ops.decay.auto import Form, chunked_runs, decay, decay_flops
-from linnet.ops.decay.chunked import CHUNK, TOLERANCE
+from linnet.ops.decay.auto import Form, chunked_runs, decay, decay_flops, fastest_chunk
+from linnet.ops.decay.chunked import TOLERANCE
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, rate_bank
 from linnet.ops.decay.reference import Keys, decay_definition, decay_rates
@@ -47,7 +47,7 @@ class TedSpec(MixerSpec):
 
     key_width: of a query and a key of length 1 for each head; each weight is multiplied by `(1 + q_t . k_j) / 2`. conv:
     tokens that a convolution sees, whose outputs are added to the inputs first. None: as published.
-    `form`, `tolerance` and `chunk` say how the sums are computed, not what they are.
+    `form`, `tolerance` and `chunk` say how the sums are computed, not what they are; chunk None: the fastest.
     """
 
     chooses_retention: ClassVar[bool] = True
@@ -59,7 +59,7 @@ class TedSpec(MixerSpec):
     conv: Extent | None = Field(default=None, ge=2)
     form: Form = "auto"
     tolerance: float = Field(default=TOLERANCE, ge=SMALLEST_TOLERANCE, le=LARGEST_TOLERANCE)
-    chunk: Extent = CHUNK
+    chunk: Extent | None = None
 
     @classmethod
     def examples(cls) -> list[Self]:
@@ -137,14 +137,15 @@ class Ted(DecayingMixer):
     def __init__(self, spec: TedSpec, d_model: int, context_length: int) -> None:
         super().__init__()
         self.context_length = context_length
-        self.tolerance, self.chunk = spec.tolerance, spec.chunk
+        self.tolerance = spec.tolerance
+        self.chunk = spec.chunk or fastest_chunk(spec.key_width is not None)
         self.quantity_gate = FusedLinear(d_model, [d_model, d_model], bias=False)
         self.rate_weight = nn.Parameter(torch.empty(spec.heads, d_model))
         self.rate_bias = nn.Parameter(torch.empty(spec.heads)) if spec.rate_bias else None
         keys, self.key_places = spec.heads * (spec.key_width or 0), spec.key_places
         self.query_key = FusedLinear(d_model, [keys, keys], bias=False) if keys else None
         self.conv = CausalConvolution(d_model, spec.conv, bias=False) if spec.conv else None
-        self.decay = partial(decay, form=spec.form, tolerance=spec.tolerance, chunk=spec.chunk)
+        self.decay = partial(decay, form=spec.form, tolerance=spec.tolerance, chunk=self.chunk)
         self.out = Linear(d_model, d_model, bias=False)
         self.reset_parameters()
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from linnet.layers.contract import Place
 from linnet.layers.mixers.ted import TedSpec
+from linnet.layers.retention import BankRetention
 from linnet.ops.decay.reference import Keys, decay_definition
 
 
@@ -39,6 +40,12 @@ def test_keys_choose_among_what_is_left():
     torch.testing.assert_close((keys.queries[:, 1] * keys.keys[:, 0]).sum(-1), shares_BN)
     expected = mixer.out(F.silu(sums_BTD)) * (seen_BTD @ mixer.quantity_gate.part_weights()[1].T)
     torch.testing.assert_close(mixer(x_BTD), expected, rtol=1e-4, atol=1e-6)  # 1e-6 is added to squared lengths
+
+
+def test_a_bank_has_the_chunks_that_the_sums_have():
+    for spec, chunk in ((TedSpec(), 32), (TedSpec(key_width=2), 64), (TedSpec(key_width=2, chunk=3), 3)):
+        state = spec.build(Place(16, 64)).initial_state(1, 9, torch.device("cpu"), torch.float32, BankRetention())
+        assert state.bank.nearest == chunk
 
 
 def test_a_convolution_is_not_decayed_and_reads_more_than_a_token():

@@ -70,13 +70,11 @@ class _LinearScan(torch.autograd.Function):
         passed_BE = torch.zeros_like(h_BE)
         for place, chunk in reversed(list(segments(a_BTE.shape, a_BTE.device.type))):
             a_BHCE, of_b_BHCE = (in_chunks(part, place, chunk) for part in (a_BTE, of_b_BTE))
-            passed_BHCE = torch.empty_like(of_b_BHCE)
-            scan_back(a_BHCE, of_b_BHCE, passed_BE, passed_BHCE)
-            passed_BE = passed_BHCE[:, 0, 0]
+            passed_BE = scan_back(a_BHCE, of_b_BHCE, passed_BE)
         of_a_BTE = torch.empty_like(of_b_BTE)
         torch.mul(of_b_BTE[:, 0], h_BE, out=of_a_BTE[:, 0])
         torch.mul(of_b_BTE[:, 1:], states_BTE[:, :-1], out=of_a_BTE[:, 1:])
-        return of_a_BTE, of_b_BTE, passed_BE.clone()
+        return of_a_BTE, of_b_BTE, passed_BE
 
 
 def segments(shape: Sequence[int], device: str = "cpu") -> Iterator[tuple[slice, int]]:
@@ -104,7 +102,7 @@ def in_chunks(x_BTE: Tensor, place: slice, chunk: int) -> Tensor:
 def scan(kept_BHC: Tensor, added_BHC: Tensor, h_B: Tensor, states_BHC: Tensor) -> Tensor:
     """`h_t = kept_t h_(t-1) + added_t` for all tokens of all chunks, into `states`, `[B, H, C, ...]`; gives the last.
 
-    h_B: the state before the first token, `[B, ...]`.
+    h_B: the state before the first token, `[B, ...]`. `states` may be `added`.
     """
     kept, added = kept_BHC.unbind(2), added_BHC.unbind(2)
     h_BH = h_B[:, None]
@@ -118,21 +116,24 @@ def scan(kept_BHC: Tensor, added_BHC: Tensor, h_B: Tensor, states_BHC: Tensor) -
     return h_BH[:, -1].clone()  # a view would hold all of them
 
 
-def scan_back(kept_BHC: Tensor, added_BHC: Tensor, passed_B: Tensor, passed_BHC: Tensor) -> None:
-    """The same from the end: `g_t = added_t + e_(t+1)`, in place of `added`, and `e_t = kept_t g_t`, into `passed`.
+def scan_back(kept_BHC: Tensor, added_BHC: Tensor, passed_B: Tensor) -> Tensor:
+    """The same from the end: `g_t = added_t + kept_(t+1) g_(t+1)`, in place of `added`.
 
-    passed_B: e behind the last token, `[B, ...]`.
+    passed_B: the last term of the last token, `[B, ...]`; gives that of the token before the first.
     """
     kept, added = kept_BHC.unbind(2), added_BHC.unbind(2)
-    e_BH = passed_B[:, None]
+    passed_BH = passed_B[:, None]
     if kept_BHC.shape[1] > 1:
-        left_BH = kept[-1] * added[-1]
-        for kept_BH, added_BH in zip(kept[-2::-1], added[-2::-1], strict=True):
-            left_BH = (added_BH + left_BH).mul_(kept_BH)
+        left_BH = added[-1]
+        for kept_BH, added_BH in zip(kept[:0:-1], added[-2::-1], strict=True):
+            left_BH = torch.addcmul(added_BH, kept_BH, left_BH)
+        left_BH = kept[0] * left_BH
         behind = _before_each(left_BH.unbind(1)[::-1], _shares(kept).unbind(1)[::-1], passed_B)
-        e_BH = torch.stack(behind[::-1], dim=1)
-    for place in reversed(range(len(added))):
-        e_BH = torch.mul(kept[place], added[place].add_(e_BH), out=passed_BHC[:, :, place])
+        passed_BH = torch.stack(behind[::-1], dim=1)
+    g_BH = added[-1].add_(passed_BH)
+    for kept_BH, added_BH in zip(kept[:0:-1], added[-2::-1], strict=True):
+        g_BH = added_BH.addcmul_(kept_BH, g_BH)
+    return kept[0][:, 0] * g_BH[:, 0]
 
 
 def _shares(kept: Sequence[Tensor]) -> Tensor:

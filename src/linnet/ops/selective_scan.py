@@ -6,9 +6,10 @@ Gu and Dao, 2023 (arXiv 2312.00752):
 
 A state of N numbers for each channel. `selective_scan_reference` is the definition; `selective_scan` takes segments,
 cut into chunks: all chunks of a segment go on side by side, token after token, first to find what each leaves behind,
-then from what those before it left; many rows are side by side already, and have one chunk each. No decay is ever
-divided by another, so nothing overflows, however fast a channel forgets. Forward keeps its inputs and the state before
-each segment; backward makes the states again.
+then from what those before it left. States of many numbers fill an operation by themselves: then a segment is one
+chunk, and each token one operation there and one on the way back. No decay is ever divided by another, so nothing
+overflows, however fast a channel forgets. Forward keeps its inputs and the state before each segment; backward makes
+the states again.
 
 Legend: `B` batch, `T` tokens, `E` channels, `N` numbers of a state, `S` tokens of a segment, `H` chunks,
 `C` tokens of one.
@@ -26,7 +27,13 @@ from linnet.ops.linear_scan import scan, scan_back
 from linnet.ops.segments import places_of, segment_length
 
 CHUNK = 8
-"""Tokens of a chunk."""
+"""Tokens of a chunk, of which there are many side by side."""
+
+MANY = 2**12
+"""So many numbers of a token fill an operation on a processor: then a segment is one chunk."""
+
+TENSORS = 2
+"""By which a segment is shorter than others: what is made of each state's number at once has to stay in the cache."""
 
 
 def selective_scan_reference(
@@ -64,27 +71,37 @@ def _as_it_is(*inputs: Tensor) -> Any:
 
 
 class _Segment:
-    """Some tokens of a stream, with what a step multiplies the state by, and what it adds, `[B, H, C, N, E]` each."""
+    """Some tokens of a stream, with what a step multiplies the state by, `[B, H, C, N, E]`."""
 
     def __init__(self, x_BTE: Tensor, dt_BTE: Tensor, a_NE: Tensor, b_BTN: Tensor, place: slice) -> None:
         self.dt_BSE, x_BSE, self.b_BSN = (part[:, place] for part in (dt_BTE, x_BTE, b_BTN))
         self.added_BSE = self.dt_BSE * x_BSE
         self.length = x_BSE.shape[1]
-        self.kept = (chunked(self.dt_BSE)[..., None, :] * a_NE).exp_()
-        self.added = chunked(self.b_BSN)[..., None] * chunked(self.added_BSE)[..., None, :]
+        alone = x_BTE.device.type == "cpu" and len(x_BTE) * a_NE.numel() >= MANY
+        self.chunk = self.length if alone else min(CHUNK, self.length)
+        self.kept = (chunked(self.dt_BSE, self.chunk)[..., None, :] * a_NE).exp_()
 
     def states(self, h_BNE: Tensor) -> tuple[Tensor, Tensor]:
         """The state after each token, `[B, S, N, E]`, and the last."""
-        states = torch.empty_like(self.added)
-        h_BNE = scan(self.kept, self.added, h_BNE, states)
-        return states.flatten(1, 2)[:, : self.length], h_BNE
+        states = self._products(self.b_BSN, self.added_BSE)  # what each step adds, before the scan
+        h_BNE = scan(self.kept, states, h_BNE, states)
+        return self._of_tokens(states), h_BNE
 
     def gradients(self, c_BSN: Tensor, of_y_BSE: Tensor, of_h_BNE: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the state after each token, and what a step passes on to the one before, `[B, S, N, E]` each."""
-        added = chunked(c_BSN)[..., None] * chunked(of_y_BSE)[..., None, :]
-        passed = torch.empty_like(added)
-        scan_back(self.kept, added, of_h_BNE, passed)
-        return added.flatten(1, 2)[:, : self.length], passed.flatten(1, 2)[:, : self.length]
+        """Of the state after each token, `[B, S, N, E]`, and of that before the first."""
+        of_states = self._products(c_BSN, of_y_BSE)
+        of_h_BNE = scan_back(self.kept, of_states, of_h_BNE)
+        return self._of_tokens(of_states), of_h_BNE
+
+    def passed(self, of_states_BSNE: Tensor) -> Tensor:
+        """What each step passes on to the state before it, `[B, S, N, E]`, in the place of what it keeps."""
+        return self._of_tokens(self.kept).mul_(of_states_BSNE)
+
+    def _products(self, left_BSN: Tensor, right_BSE: Tensor) -> Tensor:
+        return chunked(left_BSN, self.chunk)[..., None] * chunked(right_BSE, self.chunk)[..., None, :]
+
+    def _of_tokens(self, chunks: Tensor) -> Tensor:
+        return chunks.flatten(1, 2)[:, : self.length]
 
 
 class _Scan(torch.autograd.Function):
@@ -112,12 +129,12 @@ class _Scan(torch.autograd.Function):
         for place, start_BNE in reversed(list(zip(_places(x_BTE, a_NE), starts, strict=True))):
             segment, of_y_BSE = _Segment(x_BTE, dt_BTE, a_NE, b_BTN, place), of_y_BTE[:, place]
             states_BSNE, _ = segment.states(start_BNE)
-            of_c_BTN[:, place] = (states_BSNE @ of_y_BSE[..., None])[..., 0]
-            of_states_BSNE, passed_BSNE = segment.gradients(c_BTN[:, place], of_y_BSE, of_h_BNE)
-            of_h_BNE = passed_BSNE[:, 0].clone()
-            of_b_BTN[:, place] = (of_states_BSNE @ segment.added_BSE[..., None])[..., 0]
+            of_c_BTN[:, place] = (of_y_BSE[:, :, None] @ states_BSNE.mT)[:, :, 0]
+            of_states_BSNE, of_h_BNE = segment.gradients(c_BTN[:, place], of_y_BSE, of_h_BNE)
+            of_b_BTN[:, place] = (segment.added_BSE[:, :, None] @ of_states_BSNE.mT)[:, :, 0]
             of_added_BSE = (segment.b_BSN[..., None, :] @ of_states_BSNE)[..., 0, :]
             of_x_BTE[:, place] = of_added_BSE * segment.dt_BSE
+            passed_BSNE = segment.passed(of_states_BSNE)
             passed_BSNE[:, 0] *= start_BNE
             passed_BSNE[:, 1:] *= states_BSNE[:, :-1]  # now of the exponents
             of_dt_BTE[:, place] = (passed_BSNE * a_NE).sum(2).addcmul_(of_added_BSE, x_BTE[:, place])
@@ -127,11 +144,15 @@ class _Scan(torch.autograd.Function):
 
 def _places(x_BTE: Tensor, a_NE: Tensor) -> list[slice]:
     """Of the segments."""
-    return places_of(x_BTE.shape[1], segment_length(len(x_BTE), a_NE.numel(), CHUNK, x_BTE.device.type))
+    return places_of(x_BTE.shape[1], segment_tokens(len(x_BTE), a_NE.numel(), x_BTE.device.type))
 
 
-def chunked(x_BSE: Tensor) -> Tensor:
+def segment_tokens(batch: int, numbers: int, device: str = "cpu") -> int:
+    """Tokens of a segment of rows with states of so many numbers."""
+    return segment_length(batch, TENSORS * numbers, CHUNK, device)
+
+
+def chunked(x_BSE: Tensor, chunk: int) -> Tensor:
     """`[B, S, E] -> [B, H, C, E]`, zeros behind: a step of 0 changes nothing."""
     batch, length, channels = x_BSE.shape
-    chunk = min(CHUNK, length)
     return F.pad(x_BSE, (0, 0, 0, -length % chunk)).view(batch, -1, chunk, channels)

@@ -1,0 +1,110 @@
+"""minLSTM: an LSTM without what keeps one from being parallel (Feng et al., 2024, arXiv 2410.01201, section 3.2).
+
+`y_t = W_o h_t`, `h_t = f'_t h_(t-1) + i'_t c_t`, with both gates and c from the token alone and `f' + i' = 1`.
+
+Legend: `B` batch, `T` tokens of the chunk, `D` model width, `E` channels of the recurrence.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from linnet.core.spec import Extent
+from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.retention import FULL, Retention
+from linnet.layers.state import State
+from linnet.layers.view import View
+from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.linear import FusedLinear, Linear
+from linnet.ops.minlstm import minlstm, minlstm_reference, positive
+
+STATE_BYTES = 4
+
+
+class MinLstmSpec(MixerSpec):
+    """channels: of the recurrence (null: the model's width). candidate: what is taken in, made positive or as is."""
+
+    kind: Literal["minlstm"] = "minlstm"
+    channels: Extent | None = None
+    candidate: Literal["positive", "linear"] = "positive"
+
+    @classmethod
+    def examples(cls) -> list[Self]:
+        """As in the paper's appendix; as in its text, with channels of a number of their own."""
+        return [cls(), cls(channels=11, candidate="linear")]
+
+    def build(self, place: Place) -> "MinLstm":
+        """Build the module."""
+        return MinLstm(self, place.width)
+
+    def cost(self, place: Place) -> Cost:
+        """Maps alone; one number of a channel as state."""
+        width, channels = place.width, self.channels or place.width
+        maps = linear_cost(width, 3 * channels, True) + linear_cost(channels, width, False)
+        state = Cost(state_fixed_bytes=STATE_BYTES * channels)
+        return maps + state + Cost(kept_per_token=width, kept_by_shape=(partial(self._kept, channels),))
+
+    def _kept(self, channels: int, sequences: int, tokens: int) -> int:
+        """Of a token three logits, a form of two of them, two shares, the state, three forms of what is made positive;
+        of a sequence what is before it.
+        """
+        forms = 11 if self.candidate == "positive" else 8
+        return sequences * channels * (forms * tokens + 1)
+
+
+@dataclass
+class MinLstmState(State):
+    """The recurrence's state `[B, E]`, float32 or wider."""
+
+    hidden: Tensor
+
+
+class MinLstm(Mixer):
+    """One map to both gates and what is taken in, the recurrence, and a map back."""
+
+    traits = Traits(constant_state=True)
+    references: ClassVar[Mapping[str, Callable[..., Any]]] = {"scan": minlstm_reference}
+
+    def __init__(self, spec: MinLstmSpec, d_model: int) -> None:
+        super().__init__()
+        self.spec, self.channels = spec, spec.channels or d_model
+        self.forget_input_candidate = FusedLinear(d_model, [self.channels] * 3, bias=True)
+        self.scan = minlstm
+        self.out = Linear(self.channels, d_model, bias=False)
+
+    def initial_state(
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+    ) -> MinLstmState:
+        """Of nothing."""
+        wide = torch.promote_types(dtype, torch.float32)
+        return MinLstmState(torch.zeros(batch, self.channels, device=device, dtype=wide))
+
+    def takes(self, view: View, length: int, state: State | None) -> bool:
+        """Rows at any positions, which it does not know; no padding."""
+        return view.padding is None
+
+    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`."""
+        assert state is None or isinstance(state, MinLstmState)
+        joint_BTF = self.forget_input_candidate(x_BTD)
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            states_BTE = self._recurred(joint_BTF, state)
+        out_BTD: Tensor = self.out(states_BTE.to(joint_BTF.dtype))
+        return out_BTD
+
+    def _recurred(self, joint_BTF: Tensor, state: MinLstmState | None) -> Tensor:
+        """The recurrence's states, `[B, T, E]`, in float32 or wider; advances them."""
+        wide_BTF = joint_BTF.to(torch.promote_types(joint_BTF.dtype, torch.float32))
+        forget_BTE, input_BTE, candidate_BTE = self.forget_input_candidate.split(wide_BTF)
+        if self.spec.candidate == "positive":
+            candidate_BTE = positive(candidate_BTE)
+        before_BE = torch.zeros_like(candidate_BTE[:, 0]) if state is None else state.hidden
+        states_BTE, last_BE = self.scan(forget_BTE, input_BTE, candidate_BTE, before_BE)
+        if state is not None:
+            state.hidden = last_BE.detach().clone()  # a view would hold all of them
+        out_BTE: Tensor = states_BTE
+        return out_BTE

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from linnet.cli.console import note
+from linnet.cli.evaluate_abilities import measure_abilities
 from linnet.cli.options import MOST_AMOUNT, MOST_RESAMPLES, AsJson, ContextLength, Device, Weights, option
 from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
@@ -17,20 +18,27 @@ if TYPE_CHECKING:
 
 TOKENS_AT_ONCE, RESAMPLES = 8192, 1000
 
+OF_TEXT = (
+    "data", "split", "limit_tokens", "context_length", "stride", "retentions", "plot", "operator_from", "operator",
+    "tokens_at_once", "resamples",
+)  # fmt: skip
+"""Parameters that say how a text is measured."""
+
 
 def evaluate(
+    ctx: typer.Context,
     models: Annotated[
         list[Path],
         typer.Argument(metavar="MODEL...", help="A model folder, or the folder of a run; several to compare."),
     ],
     data: Annotated[
-        Path,
+        Path | None,
         option(
             "DIR|FILE",
             "A folder made by `linnet prepare`, or text to read with the model's own tokenizer: .txt, .md, .jsonl, "
-            ".parquet, or - for the standard input.",
+            ".parquet, or - for the standard input. Not with --suite.",
         ),
-    ],
+    ] = None,
     split: Annotated[
         Literal["validation", "train"] | None,
         typer.Option(help="The side of a data folder to measure on.", show_default="validation"),
@@ -74,7 +82,19 @@ def evaluate(
             "`linnet inspect operator --save` writes it), the identity, or random numbers.",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Draws the operators of --operator random; 0 if not given.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Draws the operators of --operator random, or a suite's items; 0 if not given.")
+    ] = None,
+    suite: Annotated[
+        Literal["abilities"] | None, typer.Option(help="Instead of a text: generated questions, each against chance.")
+    ] = None,
+    files: Annotated[
+        list[Path] | None,
+        option("FILE", "With --suite: a YAML file of the abilities to measure, instead of all (repeatable)."),
+    ] = None,
+    items: Annotated[
+        int | None, typer.Option(min=1, max=1 << 20, help="With --suite: items of each ability; 200 if not given.")
+    ] = None,
     device: Device = "auto",
     weights: Weights = None,
     tokens_at_once: Annotated[
@@ -108,6 +128,9 @@ def evaluate(
     A PLDR-LLM's training pass sees the whole text, the future included. So it is read with an operator frozen from
     other text (--operator-from); what its own pass would have claimed stands beside it, and the difference is the leak.
 
+    With --suite abilities nothing but the model is needed: copying, recall, counting, state tracking, facts to be put
+    together, a needle in a long text and more, as far as the model knows the symbols (docs/abilities.md).
+
     Example: linnet evaluate runs/ted --data data/stories
 
     Example: linnet evaluate runs/ted --data stories.txt --context-length 64 --stride 16 --plot positions.png
@@ -115,11 +138,22 @@ def evaluate(
     Example: linnet evaluate runs/ted runs/pldr --data data/stories --limit-tokens 20000
 
     Example: linnet evaluate runs/ted --data data/stories --retention bank --retention top_k=16
+    Example: linnet evaluate runs/ted --suite abilities --items 50
 
     Example: linnet evaluate runs/pldr --data data/stories --operator-from empty --limit-tokens 100000 --json
 
     Example: linnet evaluate runs/pldr --data data/stories --operator random --seed 1
     """
+    if suite is not None:
+        _check_of_suite(models, ctx)
+        measure_abilities(models[0], files or [], items, seed, device, weights, as_json)
+        return
+    if data is None:
+        raise UserError(
+            "--data: missing; expected a folder made by `linnet prepare`, a file of text, or --suite abilities"
+        )
+    if files or items is not None:
+        raise UserError(f"{'--files' if files else '--items'}: goes with --suite")
     if plot is not None and plot.suffix != ".png":
         raise UserError(f"--plot {plot}: expected a file that ends in .png")
     where: dict[str, Any] = {
@@ -203,6 +237,17 @@ def _draw(plot: Path | None, names: "Sequence[str]", measured: "Sequence[Measure
 
         positions_plot(names, measured).write(plot)
         note(f"plot: {plot}")
+
+
+def _check_of_suite(models: list[Path], ctx: typer.Context) -> None:
+    """`UserError` for several models, and for what is said of a text."""
+    if len(models) > 1:
+        raise UserError(f"{len(models)} models: --suite measures one; expected one")
+    for name in OF_TEXT:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option_name = "--" + {"retentions": "retention", "resamples": "bootstrap"}.get(name, name.replace("_", "-"))
+            raise UserError(f"{option_name}: says how a text is measured; --suite makes its own questions")
 
 
 def _drawn_from(seed: int | None, operator: str | None) -> int | None:

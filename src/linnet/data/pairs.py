@@ -7,7 +7,7 @@ Shapes: `B` pairs in a batch, `T` tokens of its longest row.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -49,6 +49,26 @@ def read_pairs(path: str | Path, advance: Advance = lambda *_: None) -> Iterator
             yield pair
     if not found:
         raise UserError(f'{path}: no pairs; expected lines like {{"{INPUT}": "...", "{TARGET}": "..."}}')
+
+
+class Rows(Protocol):
+    """Rows by number, which say themselves what is to be predicted in them."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def input_lengths(self) -> NDArray[np.int64]:
+        """Tokens of each row that are read for the sake of the others."""
+
+    @property
+    def target_lengths(self) -> NDArray[np.int64]:
+        """Tokens that each row has to predict."""
+
+    def check_lengths(self, context_length: int, apart: bool) -> None:
+        """`UserError` where a row is longer than a context; `apart`: its two parts are read one by one."""
+
+    def rows(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Tokens and targets `[B, T]`, int64, of rows by number; targets that do not count are `IGNORED`."""
 
 
 class Pairs:
@@ -111,7 +131,7 @@ def check_reads(model: ModelSpec, data: TokenData) -> None:
 class PairBatches:
     """An endless sequence of training batches, each computed from its number and the seed alone (`loader.Batches`)."""
 
-    def __init__(self, pairs: Pairs, batch_size: int, seed: int) -> None:
+    def __init__(self, pairs: Rows, batch_size: int, seed: int) -> None:
         self._pairs, self._batch_size, self._epochs = pairs, batch_size, Epochs(seed)
 
     @property
@@ -129,7 +149,7 @@ class PairBatches:
         return self._epochs.drawn(epoch, lambda random: random.permutation(len(self._pairs)))
 
 
-def validation_pairs(pairs: Pairs, batch_size: int, limit_tokens: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+def validation_pairs(pairs: Rows, batch_size: int, limit_tokens: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
     """Tokens and targets `[b, t]` of all pairs in order, or of some, spread evenly, with about so many to predict."""
     predicted = int(pairs.target_lengths.sum())
     share = 1.0 if limit_tokens is None else min(1.0, limit_tokens / predicted)

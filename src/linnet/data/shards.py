@@ -26,6 +26,8 @@ from linnet.data.tokenizer import TOKENIZER, Tokenizer
 SHARD_TOKENS = 100_000_000
 PAIRS = "pairs"
 """Among the settings in a manifest, of a folder of pairs: the hash of the file that they came from."""
+LABELS = "labels"
+"""Among them, of a folder of rows with answers (`data.labels`): the token that stands where none is wanted."""
 BLOCK_BYTES = 1 << 20
 """Of a shard, under one hash: small, for a window that is read alone; large, for few hashes."""
 
@@ -196,6 +198,11 @@ class TokenData:
     def holds_pairs(self) -> bool:
         """Whether its documents are inputs and targets in turn (`data.pairs`)."""
         return PAIRS in self.manifest.settings
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether it has rows that say themselves what is wanted: pairs, or answers (`data.labels`)."""
+        return self.holds_pairs or LABELS in self.manifest.settings
 
     def check_tokenizer(self, path: Path) -> None:
         """`UserError` unless the tokenizer of a model, `path`, is the one that the tokens were made with."""

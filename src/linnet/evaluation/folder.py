@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnet.data.labels import rows_of
 from linnet.data.loader import validation_windows
-from linnet.data.pairs import Pairs, check_reads, validation_pairs
+from linnet.data.pairs import check_reads, validation_pairs
 from linnet.data.shards import TokenData, TokenSequence
 from linnet.data.split import Split
 from linnet.data.windows import document_windows
@@ -61,8 +62,8 @@ class ModelOnData:
     def _windows(self, limit_tokens: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         sequence, end_id = self.sequence, self.data.tokenizer.end_id
         batch = max(1, TOKENS_AT_ONCE // self.context_length)
-        if self.data.holds_pairs:
-            pairs = Pairs(sequence, end_id)
+        if self.data.holds_rows:
+            pairs = rows_of(self.data, self.split)
             pairs.check_lengths(self.context_length, self.decoder.encoder is not None)
             return validation_pairs(pairs, batch, limit_tokens)
         cut = document_windows(sequence, end_id, self.context_length)

@@ -99,7 +99,7 @@ def evaluate_several(
         texts = texts_of_file(data)
     else:
         folder = TokenData.open(data)
-        if folder.holds_pairs:
+        if folder.holds_rows:
             raise UserError(f"{data}: holds pairs; expected text to compare several models on")
         texts = texts_of_split(folder, split or "validation")
     sources_N = None if folder is None else folder.sources(split or "validation")
@@ -151,7 +151,7 @@ def _windows(subject: Subject, stride: int | None) -> tuple[int, int]:
 def _of_folder(
     data: TokenData, split: Split, subject: Subject, stride: int | None, tokens_at_once: int, limit_tokens: int | None
 ) -> Reading:
-    if data.holds_pairs:
+    if data.holds_rows:
         if stride is not None:
             raise UserError(f"{data.folder}: holds pairs, which are read whole", field="stride", value=stride)
         return of_pairs(data, split, subject, tokens_at_once, limit_tokens)

@@ -130,7 +130,8 @@ def evaluate(
 
 def _add_whole(sums: "_Sums", decoder: Decoder, inputs_BT: Tensor, targets_BT: Tensor) -> None:
     """Each row without the ignored targets at its end: what stands beside a row must not be part of its sequence."""
-    lengths_B = (targets_BT != IGNORED).sum(dim=1)
+    places_T = torch.arange(1, targets_BT.shape[1] + 1, device=targets_BT.device)
+    lengths_B = (places_T * (targets_BT != IGNORED)).amax(dim=1)
     for length in sorted(set(lengths_B.tolist())):
         rows = lengths_B == length
         sums.add(decoder, inputs_BT[rows, :length], targets_BT[rows, :length], None)

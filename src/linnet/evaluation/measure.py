@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from linnet.data.pairs import Pairs, validation_pairs
+from linnet.data.labels import rows_of
+from linnet.data.pairs import Rows, validation_pairs
 from linnet.data.shards import TokenData
 from linnet.data.split import Split
 from linnet.evaluation.documents import Documents, chosen_of, of_split
@@ -67,7 +68,7 @@ def of_pairs(
     data: TokenData, split: Split, subject: Subject, tokens_at_once: int, limit_tokens: int | None = None
 ) -> Reading:
     """Pairs, of which the targets alone count; each is a document of its own."""
-    pairs = Pairs(data.split(split), data.tokenizer.end_id)
+    pairs = rows_of(data, split)
     pairs.check_lengths(subject.context_length, subject.decoder.encoder is not None)
     rows = max(1, tokens_at_once // subject.context_length)
 
@@ -81,7 +82,7 @@ def of_pairs(
     return Reading(read, len(pairs), targets, pairs=subject.decoder.spec.reads_pairs)
 
 
-def _pair_numbers(pairs: Pairs, limit_tokens: int | None) -> list[int]:
+def _pair_numbers(pairs: Rows, limit_tokens: int | None) -> list[int]:
     return chosen_of(pairs.target_lengths, limit_tokens)
 
 

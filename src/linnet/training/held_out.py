@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from torch import Tensor
 
+from linnet.data.labels import rows_of
 from linnet.data.loader import validation_windows
-from linnet.data.pairs import Pairs, validation_pairs
+from linnet.data.pairs import validation_pairs
 from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
 from linnet.evaluation.frozen import calibration_tokens
@@ -23,7 +24,7 @@ class HeldOut:
         assert spec.context_length is not None, "an unresolved run"
         self._spec, self._end_id, self._token_bytes_V = spec, data.tokenizer.end_id, token_bytes_V
         self._tokens = data.split("validation")
-        self._pairs = Pairs(self._tokens, self._end_id) if data.holds_pairs else None
+        self._pairs = rows_of(data, "validation") if data.holds_rows else None
         self._windows = document_windows(self._tokens, self._end_id, spec.context_length)
         self._calibration_1T = calibration_tokens(data, spec.evaluate.operator_from, spec.context_length)
 

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.core.errors import UserError
+from linnet.data.labels import rows_of
 from linnet.data.loader import Batches
-from linnet.data.pairs import PairBatches, Pairs, check_reads
+from linnet.data.pairs import PairBatches, check_reads
 from linnet.data.shards import TokenData
 from linnet.data.stages import BatchStage, StagedBatches
 from linnet.data.windows import document_windows
@@ -20,16 +21,16 @@ from linnet.training.spec import RunSpec, TrainingSpec
 
 def training_batches(data: TokenData, run: RunSpec) -> Batches | StagedBatches | PairBatches:
     """The batches of a resolved run."""
-    return _batches_of_pairs(data, run) if data.holds_pairs else _batches_of_text(data, run)
+    return _batches_of_pairs(data, run) if data.holds_rows else _batches_of_text(data, run)
 
 
 def _batches_of_pairs(data: TokenData, run: RunSpec) -> PairBatches:
     """A pair is a row, whatever its length."""
-    spec, end_id = run.training, data.tokenizer.end_id
+    spec = run.training
     assert spec.context_length is not None, "an unresolved run"
     for split in data.manifest.splits:
-        Pairs(data.split(split), end_id).check_lengths(spec.context_length, run.model.encoder is not None)
-    return PairBatches(Pairs(data.split("train"), end_id), spec.batch_size, spec.seed)
+        rows_of(data, split).check_lengths(spec.context_length, run.model.encoder is not None)
+    return PairBatches(rows_of(data, "train"), spec.batch_size, spec.seed)
 
 
 def check_training_of_pairs(spec: TrainingSpec) -> None:
@@ -98,7 +99,7 @@ def fitted(run: RunSpec, data: TokenData) -> RunSpec:
     A model that begins with another's weights has a vocabulary already, in which the tokenizer has room.
     """
     check_reads(run.model, data)
-    if data.holds_pairs:
+    if data.holds_rows:
         check_training_of_pairs(run.training)
     wanted = data.tokenizer.vocab_size
     if run.model.vocab_size != wanted and run.start_from is None:

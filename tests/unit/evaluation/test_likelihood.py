@@ -106,6 +106,18 @@ def test_ignored_targets_count_for_nothing(mixer):
 
 
 @torch.no_grad()
+def test_the_whole_pass_reads_a_row_up_to_its_last_target():
+    """Of two rows with few targets: what stands before them is read, what stands behind is not."""
+    decoder = _decoder("plga")
+    inputs, targets = _tokens(2, 16, seed=1), torch.full((2, 16), IGNORED)
+    targets[0, [5, 9]], targets[1, 14] = torch.tensor([1, 2]), 3
+    found = evaluate(decoder, [(inputs, targets)], BYTES + 1, CALIBRATION).whole_sequence
+    first, second = decoder(inputs[:1, :10])[:, [5, 9]], decoder(inputs[1:, :15])[:, [14]]
+    by_hand = [_by_hand(first, targets[:1, [5, 9]])[0], _by_hand(second, targets[1:, [14]])[0]]
+    assert found.nats == pytest.approx(sum(by_hand), rel=1e-9)
+
+
+@torch.no_grad()
 def test_a_model_that_sees_the_future_shows_its_leak():
     decoder = _decoder("plga")
     windows = _windows((2, 16), (1, 16))

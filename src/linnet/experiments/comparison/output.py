@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linnet.core.seal import write_sealed
+from linnet.experiments.comparison.ability_output import ability_table, measures_ability, state_panel
 from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
 from linnet.experiments.comparison.spec import CURVES, FIGURES
 from linnet.present import numbers
@@ -27,6 +28,8 @@ def write_findings(findings: Findings, folder: Path) -> None:
 
 def findings_table(findings: Findings) -> Table:
     """A row for each run that is shown: how good it is, then what it cost."""
+    if measures_ability(findings.runs):
+        return ability_table(findings, _spread_said(findings))
     rows = [[one.name, *_cells(one)] for one in findings.runs]
     return Table("Held-out text, and training", COLUMNS, rows, meaning(findings))
 
@@ -93,7 +96,8 @@ def plot(figures: Sequence[ComparedFigures], title: str) -> Plot:
     low = min((spread.lowest / MARGIN for spread in spreads), default=None)
     high = max((spread.highest * MARGIN for spread in spreads), default=None)
     y = Axis("held-out text, causal, bits per byte", "log", low=low, high=high)
-    return Plot([Panel(Axis("step"), y, [*drawn, *lost], title, ends)], (9.0, 5.2))
+    curves = Panel(Axis("step"), y, [*drawn, *lost], title, ends)
+    return Plot([curves, state_panel(figures)] if measures_ability(figures) else [curves], (9.0, 5.2))
 
 
 def _curve(one: ComparedFigures, number: int) -> Series:

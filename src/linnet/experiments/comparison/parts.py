@@ -5,6 +5,7 @@ from pathlib import Path
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.data.prepare import prepare_texts, read_split
+from linnet.experiments.comparison.abilities import prepare_ability
 from linnet.experiments.comparison.spec import ComparisonSpec, TextSpec
 from linnet.experiments.text import built_in_stories, is_prepared
 
@@ -20,6 +21,9 @@ def prepare_parts(spec: ComparisonSpec, folder: Path, origin: str = "comparison"
     parts = [folder / f"part-{index + 1}" for index in range(spec.text.parts)]
     name = f"{spec.text.model_dump_json()} {spec.tokenizer.model_dump_json()}"
     if all(is_prepared(part, name) for part in parts):
+        return parts
+    if spec.text.ability is not None:
+        prepare_ability(spec, parts[0], name)
         return parts
     train, validation = _documents(spec.text)
     if len(train) < len(parts):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from linnet.evaluation.folder import evaluate_folder
+from linnet.experiments.comparison.abilities import ability_figures
 from linnet.experiments.comparison.claim import claim
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, validation_curve
 from linnet.experiments.comparison.given import check_operators, taught_operators
@@ -83,6 +84,10 @@ def compare(spec: ComparisonSpec, out: str | Path, runner: Runner, origin: str =
 def _figures(run: ComparedSpec, runs: Runs) -> ComparedFigures:
     results = [runs.results[run.name, seed] for seed in runs.spec.seeds]
     trained = [read_run_folder(result.folder) for result in results if isinstance(result, RunResult)]
-    evaluations = [evaluate_folder(one.path, runs.parts[run.part - 1]).figures() for one in trained]
+    data, ability = runs.parts[run.part - 1], runs.spec.text.ability
+    evaluations = [evaluate_folder(one.path, data).figures() for one in trained]
+    if ability is not None:
+        for one, found in zip(trained, evaluations, strict=True):
+            found.update(ability_figures(ability, one.path, data))
     lost = [result for result in results if isinstance(result, Breakdown)]
     return ComparedFigures.of(run.name, trained, evaluations, lost)

@@ -5,16 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Seed, Spec, Vocabulary, override, read_assignment, read_yaml
+from linnet.evaluation.abilities.registry import AnyAbility
 from linnet.model.store import RUNS, read_description
 from linnet.training.spec import RunSpec, run_of
 
 
 class TextSpec(Spec):
-    """The text: `stories` of the built-in corpus (`names` of each kind), or `files` as `linnet prepare` takes them.
+    """The text: `stories` of the built-in corpus (`names` of each kind), `files` as `linnet prepare` takes them, or so
+    many `items` of an `ability`, whose answers alone are learned and measured.
 
     parts: it is cut into so many, document by document in its order; each run trains on one. The held-out documents are
     the same for all.
@@ -23,13 +25,28 @@ class TextSpec(Spec):
     stories: Amount | None = None
     names: Count = 3
     files: list[str] | None = Field(None, min_length=1)
+    ability: AnyAbility | None = None
+    items: Amount = 20_000
     parts: Count = 1
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.stories is None) == (self.files is None):
-            raise ValueError("stories: give either stories or files, the other null")
+        given = [name for name in ("stories", "files", "ability") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"{given[1] if given else 'stories'}: give one of stories, files, ability; the others null"
+            )
+        if self.ability is not None and self.parts > 1:
+            raise ValueError(f"parts: {self.parts}: expected 1 with an ability, whose items can be any number")
         return self
+
+    @model_serializer(mode="wrap")
+    def _as_before_abilities(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what says nothing: a folder that was made before there were abilities is the same comparison's."""
+        found: dict[str, Any] = plain(self)
+        if self.ability is None:
+            del found["ability"], found["items"]
+        return found
 
 
 class TokenizerSpec(Spec):
@@ -75,6 +92,13 @@ class ComparisonSpec(Spec):
     training: dict[str, Any] = Field(default_factory=dict)
     seeds: tuple[Seed, ...] = Field((0, 1, 2), min_length=1)
     runs: list[ComparedSpec] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _symbols_have_their_tokenizer(self) -> Self:
+        ability = self.text.ability
+        if ability is not None and ability.alphabet and self.tokenizer != TokenizerSpec():
+            raise ValueError("tokenizer: is decided by text.ability, whose symbols are tokens; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _runs_fit(self) -> Self:

@@ -104,8 +104,11 @@ def test_what_cannot_be_set_for_all_is_one_line(tmp_path: Path, assignment: str,
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"text": {"parts": 2}}, "text.stories: give either stories or files, the other null"),
-        ({"text": {"stories": 5, "files": ["a.txt"]}}, "text.stories: give either stories or files, the other null"),
+        ({"text": {"parts": 2}}, "text.stories: give one of stories, files, ability; the others null"),
+        (
+            {"text": {"stories": 5, "files": ["a.txt"]}},
+            "text.files: give one of stories, files, ability; the others null",
+        ),
         ({"seeds": [1, 1]}, "seeds: (1, 1): expected each once"),
         ({"seeds": []}, "seeds: []: must not be empty"),
         ({"runs": [{"name": "a"}, {"name": "a"}]}, "runs[1].name: a: is another run's; expected a new one"),

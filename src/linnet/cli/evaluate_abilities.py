@@ -1,0 +1,67 @@
+"""`linnet evaluate --suite abilities`: generated questions, their answers against chance."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from linnet.cli.report import echo_json, echo_parts
+from linnet.present import numbers
+
+if TYPE_CHECKING:
+    from linnet.evaluation.abilities.measure import MeasuredAbility
+    from linnet.present.table import Table
+
+ITEMS, SEED = 200, 0
+COLUMNS = ("ability", "right, %", "chance, %", "symbols, %", "chance, %", "")
+
+
+def measure_abilities(
+    model: Path,
+    files: Sequence[Path],
+    items: int | None,
+    seed: int | None,
+    device: str,
+    weights: str | None,
+    as_json: bool,
+) -> None:
+    """Measure the suite, or the abilities of files, on so many items each, and print them."""
+    from linnet.evaluation.abilities.measure import measure
+    from linnet.evaluation.abilities.registry import read_suite, suite
+    from linnet.inference.language_model import load
+    from linnet.present.progress import progress
+
+    abilities = [ability for file in files for ability in read_suite(file)] if files else suite()
+    speaker, count, drawn_from = load(model, device, weights), items or ITEMS, SEED if seed is None else seed
+    found = []
+    with progress("measuring", len(abilities), "abilities") as advance:
+        for ability in abilities:
+            found.append(measure(speaker, ability, count, drawn_from))
+            advance(1)
+    if as_json:
+        measured = {"model": str(model), "seed": drawn_from, "weights": weights}
+        echo_json({**measured, "abilities": [one.figures() for one in found]})
+    else:
+        echo_parts(_table(found, count))
+
+
+def _table(found: Sequence["MeasuredAbility"], items: int) -> "Table":
+    from linnet.present.table import Table
+
+    meaning = (
+        f"right: whole answers, greedily, of {items:,} items each, with their standard error; symbols: those of"
+        " answers, given the true ones before them"
+    )
+    return Table("Abilities", COLUMNS, [[one.ability.said, *_cells(one)] for one in found], meaning)
+
+
+def _cells(one: "MeasuredAbility") -> list[str]:
+    if one.score is None:
+        return ["", "", "", "", f"not measured: {one.missing}"]
+    score, chance = one.score, one.ability.chance
+    return [
+        f"{100 * score.share:.1f} ± {100 * score.standard_error:.1f}",
+        numbers.significant(100 * chance.answer),
+        "" if chance.symbol is None else f"{100 * score.symbols:.1f}",
+        "" if chance.symbol is None else numbers.significant(100 * chance.symbol),
+        "" if score.beats(chance.answer) else "not distinguishable from chance",
+    ]

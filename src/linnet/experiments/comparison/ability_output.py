@@ -1,0 +1,86 @@
+"""What a comparison on one ability found: right answers against chance and bytes of state, a table and a picture."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
+from linnet.present import numbers
+from linnet.present.plot import Axis, Panel, Rule, Series
+from linnet.present.table import Table
+
+COLUMNS = (
+    "run", "seeds", "right, %", "whole answers, %", "above chance", "state, bytes", "parameters", "training FLOPs",
+    "tokens/s",
+)  # fmt: skip
+NOTHING = "–"
+
+
+def measures_ability(runs: Sequence[ComparedFigures]) -> bool:
+    """Whether every outcome of these runs is of an ability, and there is one."""
+    outcomes = [outcome for run in runs for outcome in run.outcomes]
+    return bool(outcomes) and all("ability" in outcome.evaluation for outcome in outcomes)
+
+
+def ability_table(findings: Findings, seeds_said: str) -> Table:
+    """A row for each run: how often it is right, then what that takes."""
+    first = _measured(next(run for run in findings.runs if run.outcomes))[0]
+    symbols = (
+        "" if first["symbols_chance"] is None else f" of symbols, {100 * first['symbols_chance']:.2f} % by chance;"
+    )
+    meaning = (
+        f"{seeds_said}; right:{symbols} whole answers: {numbers.significant(100 * first['chance'])} % by chance,"
+        f" {first['items']:,} held-out items; above chance: with how many seeds the whole answers are"
+        " (binomial, 1 %); state: of one stream in float32, behind the longest item"
+    )
+    return Table("Answers, and what they take", COLUMNS, [[one.name, *_cells(one)] for one in findings.runs], meaning)
+
+
+def _measured(one: ComparedFigures) -> list[dict[str, Any]]:
+    return [outcome.evaluation["ability"] for outcome in one.outcomes]
+
+
+def _spread(one: ComparedFigures, name: str) -> Spread:
+    return Spread.of([measured[name] for measured in _measured(one)])
+
+
+def _state_bytes(one: ComparedFigures) -> int:
+    """Of all seeds: they have one shape."""
+    return int(one.outcomes[0].evaluation["state_bytes"])
+
+
+def _cells(one: ComparedFigures) -> list[str]:
+    if not one.outcomes or one.parameters is None:
+        return [one.seeds, one.fate, *[NOTHING] * (len(COLUMNS) - 3)]
+    speed = one.tokens_per_s
+    above = [measured["above_chance"] for measured in _measured(one)]
+    return [
+        one.seeds,
+        _percent(_spread(one, "symbols_right")),
+        _percent(_spread(one, "right")),
+        f"{sum(above)} of {len(above)}",
+        numbers.grouped(_state_bytes(one)),
+        numbers.grouped(one.parameters),
+        NOTHING if one.training_flops is None else numbers.scientific(one.training_flops),
+        NOTHING if speed is None else numbers.grouped(speed.mean),
+    ]
+
+
+def _percent(spread: Spread) -> str:
+    mean = f"{100 * spread.mean:.1f}"
+    return mean if spread.deviation is None else f"{mean} ± {100 * spread.deviation:.1f}"
+
+
+def state_panel(figures: Sequence[ComparedFigures]) -> Panel:
+    """Accuracy against bytes of state, a point for each run, from the lowest seed to the highest."""
+    series = [_point(one, number) for number, one in enumerate(figures) if one.outcomes]
+    chance = _measured(next(one for one in figures if one.outcomes))[0]["symbols_chance"]
+    rules = [] if chance is None else [Rule(chance, "chance")]
+    x, y = Axis("bytes of state", "log2", said=numbers.binary), Axis("share right", low=0.0, high=1.03)
+    return Panel(x, y, series, "right answers against state", rules)
+
+
+def _point(one: ComparedFigures, number: int) -> Series:
+    right = _spread(one, "symbols_right")
+    return Series(
+        [_state_bytes(one)], [right.mean], "", "o", number, [right.lowest], [right.highest], labels=[one.name]
+    )

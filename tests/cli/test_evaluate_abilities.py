@@ -1,0 +1,82 @@
+"""`linnet evaluate --suite abilities`."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from linnet.cli.main import main
+from linnet.data.tokenizer import Tokenizer
+from linnet.evaluation.abilities.recall import Recall
+from linnet.evaluation.abilities.registry import suite
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.model.store import save_decoder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("speaker") / "model"
+    tokenizer = Tokenizer.train("char", [Recall().alphabet])
+    torch.manual_seed(0)
+    plain = {
+        "vocab_size": tokenizer.vocab_size,
+        "d_model": 8,
+        "context_length": 32,
+        "blocks": [{"mixer": {"kind": "ted"}}],
+    }
+    save_decoder(Decoder(ModelSpec.parse(plain, "test")), folder)
+    tokenizer.save(folder / "tokenizer.json")
+    return folder
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["evaluate", *map(str, arguments)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_the_suite_says_what_it_measured_and_what_not(capsys: pytest.CaptureFixture[str], model: Path):
+    assert main(["evaluate", str(model), "--suite", "abilities", "--items", "20", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["abilities"]
+    assert [one["ability"] for one in found] == [one.model_dump() for one in suite()]
+    by_sizes = {
+        (one["ability"]["kind"], one["ability"].get("pairs"), one["ability"].get("distance")): one for one in found
+    }
+    recall = by_sizes["recall", 8, 0]
+    assert recall["items"] == 20 and recall["symbols_chance"] == 0.125 and not recall["above_chance"]
+    assert by_sizes["sorting", None, None]["missing"] is None, "letters are bytes, which this tokenizer knows"
+    assert by_sizes["recall", 256, 0]["missing"] == "its symbols are no tokens of the model"
+
+
+def test_a_file_has_its_own_abilities(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path):
+    path = tmp_path / "own.yaml"
+    path.write_text("abilities: [{kind: recall, pairs: 4}, {kind: copying, length: 99}]")
+    assert main(["evaluate", str(model), "--suite", "abilities", "--files", str(path), "--items", "9"]) == 0
+    out = capsys.readouterr().out
+    for said in ("recall", "pairs=4", "distinguishable", "copying", "length=99", "measured:", "199"):
+        assert said in out.split(), said
+
+
+def test_items_are_drawn_from_the_seed(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path):
+    path = tmp_path / "own.yaml"
+    path.write_text("abilities: [{kind: copying, length: 8}]")
+    printed = []
+    for seed in (0, 0, 5):
+        assert (
+            main(["evaluate", str(model), "--suite", "abilities", "--files", str(path), "--seed", str(seed), "--json"])
+            == 0
+        )
+        printed.append(json.loads(capsys.readouterr().out)["abilities"])
+    assert printed[0] == printed[1] != printed[2]
+
+
+def test_what_belongs_to_a_text_is_refused(capsys: pytest.CaptureFixture[str], model: Path):
+    assert "--suite makes its own questions" in fails(capsys, model, "--suite", "abilities", "--data", "x")
+    assert "--limit-tokens: says how a text" in fails(capsys, model, "--suite", "abilities", "--limit-tokens", 5)
+    assert "--data: missing; expected a folder made by `linnet prepare`, a file of text, or --suite" in fails(
+        capsys, model
+    )
+    assert "--items: goes with --suite" in fails(capsys, model, "--data", "x", "--items", 5)
+    assert "--files: goes with --suite" in fails(capsys, model, "--data", "x", "--files", "y")

@@ -1,0 +1,334 @@
+"""Generated questions: pure, of one side, and with the answer that an independent solver finds in what is read."""
+
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice, permutations, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linnet.core.errors import UserError
+from linnet.evaluation.abilities.ability import Ability
+from linnet.evaluation.abilities.arithmetic import Arithmetic
+from linnet.evaluation.abilities.copying import Copying, SelectiveCopying, Sorting
+from linnet.evaluation.abilities.counting import NUMBERS, Brackets, HowMany
+from linnet.evaluation.abilities.facts import StoryFacts
+from linnet.evaluation.abilities.item import Asked, Question, Symbols
+from linnet.evaluation.abilities.needle import SPOTS, Needle
+from linnet.evaluation.abilities.recall import Induction, Recall
+from linnet.evaluation.abilities.rules import Rules
+from linnet.evaluation.abilities.tracking import Tracking
+
+SMALL: list[Ability] = [
+    Copying(length=6), SelectiveCopying(length=3, noise=5), Sorting(length=5, symbols=9), HowMany(length=12, most=5),
+    Brackets(length=9, deepest=3), Recall(pairs=6, queries=4, distance=7), Induction(length=9), Rules(examples=4),
+    Tracking(group="s3", length=5), Tracking(group="s5", length=5), Arithmetic(shots=2, instruction=True, steps=True),
+    StoryFacts(shots=1), Needle(words=50),
+]  # fmt: skip
+
+
+def content(items: Sequence[Asked]) -> str:
+    return hashlib.sha256(repr(items).encode()).hexdigest()[:12]
+
+
+@pytest.mark.parametrize("ability", SMALL, ids=lambda one: one.kind)
+def test_items_are_a_function_of_size_seed_and_side(ability: Ability):
+    first = list(ability.items(3, seed=7))
+    assert first == list(ability.items(3, seed=7)) == list(islice(ability.items(5, seed=7), 3))
+    assert len({item.identity for item in first}) > 1
+    assert first != list(ability.items(3, seed=8)) and first != list(ability.items(3, seed=7, split="train"))
+
+
+def test_items_are_the_same_on_every_machine():
+    found = {f"{one.kind} {number}": content(list(one.items(2, 7))) for number, one in enumerate(SMALL)}
+    assert found == GOLDEN
+
+
+@pytest.mark.parametrize("ability", [Arithmetic(most=9), HowMany(length=4, most=2), Rules(examples=2, modulus=5)])
+def test_no_question_is_on_both_sides_whatever_the_seeds(ability: Ability):
+    trained = {item.identity for seed in (0, 1) for item in ability.items(300, seed, "train")}
+    held_out = {item.identity for seed in (0, 2) for item in ability.items(50, seed)}
+    assert trained and held_out and not trained & held_out
+
+
+def test_a_kind_with_too_few_questions_says_so():
+    with pytest.raises(UserError, match="brackets length=1 deepest=8: too few different questions to hold some out"):
+        for split in ("train", "validation"):
+            list(Brackets(length=1).items(1, split=split))
+
+
+def answers(item: Asked) -> list[str]:
+    assert isinstance(item, Symbols)
+    return [wanted for wanted in item.wanted if wanted is not None]
+
+
+def read(item: Asked) -> str:
+    assert isinstance(item, Symbols)
+    return "".join(item.read)
+
+
+@given(st.integers(0, 1 << 40), st.integers(1, 12), st.integers(0, 9))
+def test_copies_are_what_stood_before_the_bar(seed: int, length: int, noise: int):
+    for item in (
+        next(Copying(length=length, symbols=26).items(1, seed, "train")),
+        next(SelectiveCopying(length=length, noise=noise + 1, symbols=26).items(1, seed, "train")),
+    ):
+        said, _, again = read(item).partition("|")
+        assert "".join(answers(item)) == said.replace(".", "") == again + answers(item)[-1]
+
+
+def test_sorting_counting_induction():
+    for item in Sorting(length=6, symbols=20).items(20):
+        assert "".join(answers(item)) == "".join(sorted(read(item).partition("|")[0]))
+    for item in HowMany(length=20, most=12).items(20):
+        assert answers(item) == [NUMBERS[read(item).count("a")]] and len(read(item)) == 21
+    for item in Induction(length=20).items(20):
+        assert answers(item) == [read(item)[read(item).index("!") + 1]] and len(read(item)) == 22
+
+
+def test_brackets_are_as_deep_as_those_that_are_open():
+    for item in Brackets(length=40, deepest=4).items(20):
+        depths = [read(item)[: n + 1].count("(") - read(item)[: n + 1].count(")") for n in range(40)]
+        assert answers(item) == [NUMBERS[depth] for depth in depths] and max(depths) <= 4 and min(depths) >= 0
+
+
+@given(st.integers(0, 1 << 40), st.integers(2, 20), st.integers(0, 30), st.data())
+def test_recall_finds_the_neighbour_of_each_key(seed: int, pairs: int, distance: int, data: st.DataObject):
+    queries = data.draw(st.integers(1, pairs))
+    item = next(Recall(pairs=pairs, distance=distance, queries=queries).items(1, seed, "train"))
+    text = read(item)
+    assert len(text) == 2 * pairs + distance + queries and len(set(text[: 2 * pairs])) == 2 * pairs
+    assert answers(item) == [text[text.index(key) + 1] for key in text[-queries:]]
+    assert len(set(text[-queries:])) == queries and item.wanted[:-queries] == (None,) * (2 * pairs + distance)
+
+
+def test_recall_at_its_largest():
+    item = next(Recall(pairs=256, key_symbols=512, value_symbols=512, distance=1 << 14).items(1))
+    assert len(read(item)) == 256 * 3 + 16384 and len(answers(item)) == 256
+
+
+@pytest.mark.parametrize(("group", "points"), [("s3", 3), ("s5", 5)])
+def test_tracking_follows_every_thing_through_the_permutations(group: str, points: int):
+    ability = Tracking.model_validate({"group": group, "length": 12})
+    things = dict(zip(ability.alphabet, permutations(range(points)), strict=True))
+    for item in ability.items(10):
+        at = list(range(points))
+        for symbol, wanted in zip(read(item), answers(item), strict=True):
+            at = [things[symbol][place] for place in at]
+            assert things[wanted] == tuple(at)
+
+
+def test_rules_are_told_by_two_examples():
+    ability = Rules(examples=6, modulus=7)
+    for item in ability.items(20):
+        numbers = [ability.alphabet.index(symbol) for symbol in read(item) + answers(item)[-1]]
+        x, y = numbers[::2], numbers[1::2]
+        factor = (y[1] - y[0]) * pow(x[1] - x[0], -1, 7) % 7
+        assert factor and [(y[0] + factor * (other - x[0])) % 7 for other in x] == y and len(set(x)) == 6
+        assert answers(item) == [ability.alphabet[number] for number in y]
+
+
+def value(expression: str) -> int:
+    first, *rest = re.findall(r"[+-]? ?\d+", expression)
+    return int(first) + sum(int(term.replace(" ", "")) for term in rest)
+
+
+def test_arithmetic_with_steps_and_examples():
+    for item in Arithmetic(shots=2, instruction=True, steps=True, most=30).items(20):
+        assert isinstance(item, Question)
+        told, *lines = (item.prompt + item.answer).split("\n")
+        assert told == "Add and subtract from left to right." and len(lines) == 3
+        for line in lines:
+            whole, step, answer = line.split(" = ")
+            between = int(step.split()[0])
+            assert value(whole) == value(step) == int(answer) and min(between, int(answer)) >= 0
+            assert between == value(" ".join(whole.split()[:3])) <= 30 >= int(answer)
+
+
+def place_by_facts(told: str, thing: str) -> list[str]:
+    """The facts that lead from a thing to a place, found by reading: each by the last word that it is about."""
+    facts = re.findall(r"[A-Z][^.?]*\.", told)
+    path, sought = [], thing
+    while True:
+        fact = next(
+            fact for fact in facts
+            if re.fullmatch(rf"(The {sought} is .*|\w+ has the {sought}\.|{sought} is .*)", fact)
+        )  # fmt: skip
+        path.append(fact)
+        if (found := re.fullmatch(r"The .* is inside the (.*)\.", fact)) or (
+            found := re.fullmatch(r"(\w+) has the .*\.", fact)
+        ):
+            sought = found[1]
+        else:
+            return path
+
+
+@pytest.mark.parametrize("hops", [1, 2, 3])
+def test_facts_lead_to_the_place(hops: int):
+    direct, written = (list(StoryFacts(hops=hops, people=5, steps=steps).items(20)) for steps in (False, True))
+    for item, with_steps in zip(direct, written, strict=True):
+        assert isinstance(item, Question) and isinstance(with_steps, Question) and item.prompt == with_steps.prompt
+        told, asked = item.prompt.split(" Where is ")
+        path = place_by_facts(told, asked.removeprefix("the ").removesuffix("?"))
+        assert len(path) == hops and with_steps.answer == "".join(f" {fact}" for fact in path)
+        assert path[-1].endswith(item.answer) and re.fullmatch(r" (in|at|on|by) the \w+\.", item.answer)
+
+
+def test_the_needle_is_said_once_at_any_place():
+    places = []
+    for item in Needle(words=150).items(15):
+        assert isinstance(item, Question)
+        *lines, asked = item.prompt.split("\n")
+        (line,) = (number for number, line in enumerate(lines) if "key" in line)
+        assert lines[line] == f"The silver key is{item.answer}" and asked.endswith("It is")
+        assert sum(len(line.split()) for line in lines) >= 150 and item.answer[1:-1] in SPOTS
+        places.append(line / (len(lines) - 1))
+    assert min(places) < 0.3 and max(places) > 0.7
+
+
+@pytest.mark.parametrize("ability", [one for one in SMALL if one.alphabet], ids=lambda one: one.kind)
+def test_symbols_are_of_the_alphabet_and_each_once_in_it(ability: Ability):
+    assert len(set(ability.alphabet)) == len(ability.alphabet)
+    for item in ability.items(5):
+        assert set(read(item)) | set(answers(item)) <= set(ability.alphabet)
+
+
+def best_guesses(cases: Sequence[tuple[float, Sequence[str]]], told: bool) -> tuple[float, float]:
+    """The best that who has read nothing can do: of one symbol, given the true ones before it if `told`; of all."""
+    length, right = len(cases[0][1]), 0.0
+    for place in range(length):
+        seen: dict[object, Counter[str]] = {}
+        for weight, answer in cases:
+            seen.setdefault(tuple(answer[:place]) if told else None, Counter())[answer[place]] += weight  # type: ignore[assignment]
+        right += sum(max(counts.values()) for counts in seen.values())
+    whole: Counter[tuple[str, ...]] = Counter()
+    for weight, answer in cases:
+        whole[tuple(answer)] += weight  # type: ignore[assignment]
+    return right / length, max(whole.values())
+
+
+def bracket_cases(length: int, deepest: int) -> list[tuple[float, list[str]]]:
+    cases: list[tuple[float, list[int]]] = [(1.0, [0])]
+    for _ in range(length):
+        cases = [
+            (weight / len(ways), [*depths, way])
+            for weight, depths in cases
+            for ways in [[way for way in (depths[-1] - 1, depths[-1] + 1) if 0 <= way <= deepest]]
+            for way in ways
+        ]
+    return [(weight, [NUMBERS[depth] for depth in depths[1:]]) for weight, depths in cases]
+
+
+def rule_cases(examples: int, modulus: int) -> list[tuple[float, list[str]]]:
+    drawn = [
+        [str((factor * x + shift) % modulus) for x in numbers]
+        for factor in range(1, modulus)
+        for shift in range(modulus)
+        for numbers in permutations(range(modulus), examples)
+    ]
+    return [(1 / len(drawn), answer) for answer in drawn]
+
+
+def tracking_cases(length: int) -> list[tuple[float, list[str]]]:
+    cases = []
+    for changes in product(permutations(range(3)), repeat=length):
+        state, states = (0, 1, 2), []
+        for change in changes:
+            state = tuple(state[point] for point in change)
+            states.append(str(state))
+        cases.append((6.0**-length, states))
+    return cases
+
+
+def choices(symbols: str, length: int, draw: Callable[[str, int], object]) -> list[tuple[float, Sequence[str]]]:
+    drawn = list(draw(symbols, length))  # type: ignore[call-overload]
+    return [(1 / len(drawn), sorted(letters)) for letters in drawn]
+
+
+@pytest.mark.parametrize(
+    ("ability", "cases", "told"),
+    [
+        (Sorting(length=3, symbols=7), choices("abcdefg", 3, permutations), True),
+        (Sorting(length=5, symbols=6), choices("abcdef", 5, permutations), True),
+        (Copying(length=3, symbols=4), [(4.0**-3, answer) for answer in product("abcd", repeat=3)], True),
+        (SelectiveCopying(length=2, symbols=5), [(5.0**-2, answer) for answer in product("abcde", repeat=2)], True),
+        (Brackets(length=7, deepest=3), bracket_cases(7, 3), False),
+        (Brackets(length=10, deepest=9), bracket_cases(10, 9), False),
+        (Rules(examples=3, modulus=5), rule_cases(3, 5), True),
+        (Tracking(length=3), tracking_cases(3), True),
+        (Recall(pairs=4, queries=3), [(1 / 24, answer) for answer in permutations("abcd", 3)], False),
+    ],
+    ids=lambda one: one.said if isinstance(one, Ability) else "",
+)  # fmt: skip
+def test_chance_is_that_of_the_best_guess_by_counting_all_cases(
+    ability: Ability, cases: Sequence[tuple[float, Sequence[str]]], told: bool
+):
+    assert ability.chance == pytest.approx(best_guesses(cases, told), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "ability",
+    [HowMany(length=12, most=3), Induction(length=5, symbols=4), Arithmetic(most=3), Arithmetic(most=2, steps=True),
+     StoryFacts(people=2, hops=3)],
+    ids=lambda one: one.said,
+)  # fmt: skip
+def test_chance_of_one_answer_is_that_of_what_comes_up_most(ability: Ability):
+    """Drawn without sides: within four standard errors."""
+    from random import Random
+
+    rng, drawn, found = Random(0), 4000, Counter[str]()
+    for _ in range(drawn):
+        item = ability.draw(rng)
+        if isinstance(item, Question) and ability.kind == "facts":  # a guess among the places that are told, in order
+            told = re.findall(r"is ((?:in|at|on|by) the \w+)\.", item.prompt)
+            found[str(told.index(item.answer[1:-1]))] += 1
+        elif isinstance(item, Question):
+            found[" ".join(re.findall(r"(?:^|= ?)? ?(\d+)(?: [+-]|$)", item.answer))] += 1
+        else:
+            found["".join(answers(item))] += 1
+    chance = ability.chance.answer
+    assert max(found.values()) / drawn == pytest.approx(chance, abs=4 * math.sqrt(chance * (1 - chance) / drawn))
+    assert len(found) == round(1 / chance)
+
+
+@pytest.mark.parametrize(
+    ("plain", "said"),
+    [
+        ({"kind": "recall", "pairs": 40}, "key_symbols: 32: expected at least `pairs`, 40"),
+        ({"kind": "recall", "pairs": 8, "queries": 9}, "queries: 9: expected at most `pairs`, 8"),
+        ({"kind": "sorting", "length": 16}, "length: 16: expected fewer than `symbols`, 16"),
+        ({"kind": "counting", "length": 5}, "most: 9: expected at most `length`, 5"),
+        ({"kind": "rules", "modulus": 9}, "modulus: 9: expected a prime"),
+        ({"kind": "rules", "examples": 12}, "examples: 12: expected at most `modulus`, 11"),
+        ({"kind": "recal"}, "did you mean recall"),
+        ({"kind": "tracking", "group": "s4"}, "group: 's4': must be 's3' or 's5'"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused_by_name(plain: dict[str, object], said: str):
+    from linnet.evaluation.abilities.registry import SuiteSpec
+
+    with pytest.raises(UserError, match=re.escape(said)) as refused:
+        SuiteSpec.parse({"abilities": [plain]}, "suite.yaml")
+    assert str(refused.value).startswith("suite.yaml: abilities[0].")
+
+
+GOLDEN = {
+    "copying 0": "be539ed8c53d",
+    "selective_copying 1": "741bdde991ad",
+    "sorting 2": "723118b70fa3",
+    "counting 3": "a26f90cbcdeb",
+    "brackets 4": "ae925cc95097",
+    "recall 5": "01f4f37ee65e",
+    "induction 6": "0fa70f2acaea",
+    "rules 7": "1e16a4b08b16",
+    "tracking 8": "fd7a27a94e0d",
+    "tracking 9": "65c3ecb9a7af",
+    "arithmetic 10": "3c1b228a0c89",
+    "facts 11": "749b37c1f1bb",
+    "needle 12": "b8e719067a2f",
+}
+"""Hashes of the first two items of seed 7: what was measured on them stays comparable."""

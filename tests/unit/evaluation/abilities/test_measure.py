@@ -1,0 +1,142 @@
+"""Scores: counted as greedy decoding would answer, against chance, and not where a model cannot read the items."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linnet.data.tokenizer import Tokenizer
+from linnet.evaluation.abilities.ability import Ability
+from linnet.evaluation.abilities.arithmetic import Arithmetic
+from linnet.evaluation.abilities.copying import Copying, Sorting
+from linnet.evaluation.abilities.counting import HowMany
+from linnet.evaluation.abilities.item import Chance, Speech
+from linnet.evaluation.abilities.measure import Answered, in_batches, measure, score, tail
+from linnet.evaluation.abilities.recall import Recall
+from linnet.evaluation.abilities.registry import read_suite, suite
+from linnet.evaluation.abilities.rules import Rules
+from linnet.evaluation.frozen import frozen_state
+from linnet.inference.language_model import LanguageModel
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.ops.cross_entropy import IGNORED
+
+EMPTY = torch.tensor([[256]])
+MIXERS = [
+    {"kind": "attention", "heads": 2},
+    {"kind": "ted"},
+    {"kind": "plga", "heads": 2, "metric_hidden": 8, "residual_units": 1},
+]
+
+
+def model(mixer: dict[str, object], context_length: int = 256) -> LanguageModel:
+    torch.manual_seed(0)
+    plain = {"vocab_size": 257, "d_model": 8, "context_length": context_length, "blocks": [{"mixer": mixer}]}
+    decoder = Decoder(ModelSpec.parse(plain, "test"))
+    with torch.no_grad():
+        decoder.embedding.tokens.weight.mul_(100)
+    return LanguageModel(decoder, Tokenizer.train("bytes", []))
+
+
+def test_a_score_counts_whole_answers_and_places():
+    found = Answered()
+    for hits in ([True, True], [True, False], [False], [True, True, True]):
+        found.add(hits)
+    assert (found.items, found.right, found.share) == (4, 2, 0.5)
+    assert found.standard_error == 0.25
+    assert found.by_place == [3 / 4, 2 / 3, 1.0] and found.symbols == 6 / 8
+    figures = found.figures(Chance(None, 0.5))
+    assert (figures["above_chance"], figures["symbols_chance"], figures["chance"]) == (False, None, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("right", "chance", "beats"), [(7, 0.25, True), (6, 0.25, False), (1, 0.0, True), (0, 0.5, False)]
+)
+def test_the_verdict_is_the_tail_of_the_binomial(right: int, chance: float, beats: bool):
+    """Of 10 with a quarter: 7 or more have probability 0.0035, 6 or more 0.0197."""
+    assert Answered(items=10, right=right).beats(chance) is beats
+
+
+@given(st.integers(1, 300), st.floats(0, 1), st.data())
+def test_the_tail_is_that_of_the_library(items: int, chance: float, data: st.DataObject):
+    from scipy.stats import binom
+
+    right = data.draw(st.integers(0, items))
+    assert tail(right, items, chance) == pytest.approx(binom.sf(right - 1, items, chance), rel=1e-8, abs=1e-250)
+
+
+def greedy(decoder: Decoder, tokens: list[int], count: int) -> list[int]:
+    """The likeliest tokens one by one; a decoder that is not causal is settled by the empty prompt."""
+    written: list[int] = []
+    for _ in range(count):
+        state = None if decoder.causal else frozen_state(decoder, EMPTY, 1, 64)
+        written.append(int(decoder(torch.tensor([tokens + written]), state)[0, -1].argmax()))
+    return written
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixer", MIXERS, ids=lambda one: str(one["kind"]))
+def test_right_is_what_greedy_decoding_writes(mixer: dict[str, object]):
+    """Rows of different lengths in one batch; in one of them another token is wanted."""
+    decoder = model(mixer).decoder
+    rows = []
+    for prompt in ("what is this?", "and that, then?", "so"):
+        read = [256, *prompt.encode()]
+        written = greedy(decoder, read, 3)
+        rows.append(([*read, *written[:-1]], [*[IGNORED] * len(prompt), *written]))
+    rows[1][1][-2] = (rows[1][1][-2] + 1) % 256
+    found = score(decoder, in_batches(rows, 256), EMPTY)
+    assert (found.items, found.right, found.right_at) == (3, 2, [3, 2, 3])
+    alone = score(decoder, [batch for row in rows for batch in in_batches([row], 256)], EMPTY)
+    assert (alone.right, alone.right_at) == (2, [3, 2, 3])
+
+
+def test_the_length_of_a_batch_is_bounded():
+    rows = [([1] * length, [IGNORED] * (length - 1) + [7]) for length in (5000, 10, 4000, 9000, 20)]
+    batches = list(in_batches(rows, 0))
+    assert sum(len(tokens) for tokens, _ in batches) == 5
+    assert all(tokens.numel() <= 8192 or len(tokens) == 1 for tokens, _ in batches)
+    for tokens, targets in batches:
+        assert tokens.shape == targets.shape
+        assert ((targets == 7).sum(dim=1) == 1).all() and (tokens[targets == 7] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("ability", "missing"),
+    [
+        (Recall(), "its symbols are no tokens of the model"),
+        (Copying(length=40), "takes 81 tokens or more; the model reads 64"),
+        (Arithmetic(shots=9), "tokens or more; the model reads 64"),
+    ],
+)
+def test_what_a_model_cannot_read_is_not_measured(ability: Ability, missing: str):
+    found = measure(model(MIXERS[1], context_length=64), ability, 3)
+    assert found.score is None and missing in found.missing
+    assert found.figures()["missing"] == found.missing and "right" not in found.figures()
+
+
+def test_an_untrained_model_is_not_told_from_chance():
+    found = measure(model(MIXERS[0], context_length=64), HowMany(), 50)
+    assert found.score is not None and found.score.items == 50
+    assert not found.figures()["above_chance"] and found.figures()["chance"] == 0.1
+
+
+def test_the_suite_has_every_kind_and_a_file_may_have_its_own(tmp_path: Path):
+    assert {one.kind for one in suite()} == {
+        "arithmetic", "brackets", "copying", "counting", "facts", "induction", "needle", "recall", "rules",
+        "selective_copying", "sorting", "tracking",
+    }  # fmt: skip
+    assert len({one.said for one in suite()}) == len(suite())
+    path = tmp_path / "own.yaml"
+    path.write_text("abilities: [{kind: recall, pairs: 5}, {kind: sorting}]")
+    assert read_suite(path) == [Recall(pairs=5), Sorting()]
+
+
+def test_rules_are_measured_by_the_number_of_examples():
+    found = measure(model(MIXERS[0]), Rules(), 5)
+    assert found.score is None  # their symbols are an own vocabulary
+    speech = Speech(Tokenizer.train("char", [Rules().alphabet]))
+    targets = next(Rules(examples=3).items(1)).row(speech).targets
+    assert [target != IGNORED for target in targets] == [False, True, False, True, False, True]

@@ -1,0 +1,162 @@
+"""Comparisons whose text is an ability: what is trained on, measured, and shown."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linnet.cli.main import main
+from linnet.core.errors import UserError
+from linnet.data.labels import rows_of
+from linnet.data.shards import TokenData
+from linnet.evaluation.abilities.item import Speech
+from linnet.experiments.comparison.ability_output import ability_table, measures_ability, state_panel
+from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, Outcome
+from linnet.experiments.comparison.output import findings_table, plot
+from linnet.experiments.comparison.parts import prepare_parts
+from linnet.experiments.comparison.run import compare
+from linnet.experiments.comparison.spec import ComparisonSpec
+from linnet.experiments.runner import Runner
+from linnet.ops.cross_entropy import IGNORED
+
+PLGA = {"kind": "plga", "heads": 2, "metric_hidden": 8, "residual_units": 1}
+MODEL = {
+    "vocab_size": 300, "d_model": 8, "context_length": 32,
+    "blocks": [{"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 8}}],
+}  # fmt: skip
+TRAINING = {"steps": 1, "batch_size": 4, "evaluate": {"every": 1}, "threads": 1, "precision": "float32"}
+RECALL = {"kind": "recall", "pairs": 3, "key_symbols": 6, "value_symbols": 6}
+ROW = 1 + 3 * 2 + 3
+SHIPPED = Path(__file__).parents[4] / "experiments"
+
+
+def spec(text: dict[str, Any], **more: Any) -> ComparisonSpec:
+    plain = {"text": text, "model": MODEL, "training": TRAINING, "seeds": [0], "runs": [{"name": "attention"}]}
+    return ComparisonSpec.parse({**plain, **more}, "test")
+
+
+def test_the_text_is_the_items_of_both_sides(tmp_path: Path):
+    described = spec({"ability": RECALL, "items": 60})
+    (part,) = prepare_parts(described, tmp_path / "data")
+    data = TokenData.open(part)
+    assert data.tokenizer.vocab_size == 257 + len(described.text.ability.alphabet)
+    for split, count in (("train", 60), ("validation", 3)):
+        rows = rows_of(data, split)
+        expected = [item.row(Speech(data.tokenizer)) for item in described.text.ability.items(count, 0, split)]
+        assert len(rows) == count
+        tokens, targets = rows.rows(range(count))
+        assert (tokens.tolist(), targets.tolist()) == ([r.tokens for r in expected], [r.targets for r in expected])
+    before = (part / "manifest.json").stat().st_mtime_ns
+    prepare_parts(described, tmp_path / "data")
+    assert (part / "manifest.json").stat().st_mtime_ns == before, "made once"
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe"])
+def test_text_is_encoded_by_the_tokenizer_that_is_asked_for(tmp_path: Path, kind: str):
+    described = spec({"ability": {"kind": "facts", "people": 2}, "items": 40}, tokenizer={"kind": kind})
+    (part,) = prepare_parts(described, tmp_path / "data")
+    data = TokenData.open(part)
+    tokens, targets = rows_of(data, "train").rows([0])
+    item = next(iter(described.text.ability.items(1, 0, "train")))
+    assert data.tokenizer.kind == kind
+    assert data.tokenizer.decode(targets[targets != IGNORED]) == item.answer
+    assert data.tokenizer.decode(tokens[0]) in item.prompt + item.answer
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Findings]:
+    runs = [{"name": "attention"}, {"name": "plga", "set": {"model.blocks.0.mixer": PLGA}}]
+    out = tmp_path_factory.mktemp("abilities") / "out"
+    return out, compare(spec({"ability": RECALL, "items": 100}, runs=runs), out, Runner(lambda line: None))
+
+
+def test_models_are_measured_on_whole_answers_and_state(compared: tuple[Path, Findings]):
+    out, findings = compared
+    found = json.loads((out / "comparison.json").read_text())
+    for run in found["runs"]:
+        (each,) = run["seeds"]
+        measured = each["ability"]
+        assert measured["items"] == 5 and len(measured["by_place"]) == 3
+        assert measured["symbols_right"] == pytest.approx(each["accuracy"]), "both count the same tokens"
+        assert (measured["symbols_chance"], measured["chance"]) == pytest.approx((1 / 3, 1 / 6))
+    attention, plga = (run["seeds"][0]["state_bytes"] for run in found["runs"])
+    assert attention == 4 * ROW * 2 * 8 < plga
+    assert found["runs"][1]["leak"] is not None, "of a model whose own pass sees the future"
+    assert findings_table(findings).title == "Answers, and what they take"
+
+
+def test_folders_side_by_side_show_the_same_table(compared: tuple[Path, Findings], capsys: pytest.CaptureFixture[str]):
+    assert main(["compare", str(compared[0])]) == 0
+    assert "Answers, and what they take" in capsys.readouterr().out
+
+
+def outcome(seed: int, right: float, above: bool, symbols_chance: float | None = 0.25) -> Outcome:
+    measured = {"symbols_right": right, "right": right / 2, "chance": 0.0125, "items": 1000, "above_chance": above,
+                "symbols_chance": symbols_chance}  # fmt: skip
+    evaluation = {"bits_per_byte": 1.0, "accuracy": right, "tokens": 9, "ability": measured, "state_bytes": 4096}
+    return Outcome(seed, evaluation, [], 50.0)
+
+
+def test_a_row_tells_answers_and_what_they_take():
+    one = ComparedFigures("a", 1000, 9, [outcome(0, 0.5, True), outcome(1, 0.7, False)], [], 1e9)
+    lost = ComparedFigures("b", None, None, [], [Breakdown("b", 0, 3, "loss nan")])
+    table = ability_table(Findings("two", [lost, one], lost.broken_down), "mean")
+    assert table.rows[0] == ["b", "0 of 1", "diverged", *["–"] * 6]
+    assert table.rows[1] == ["a", "2", "60.0 ± 14.1", "30.0 ± 7.1", "1 of 2", "4,096", "1,000", "1e9", "50"]
+    assert "25.00 % by chance" in table.meaning and "whole answers: 1.25 % by chance, 1,000 held-out" in table.meaning
+
+
+def test_the_picture_has_a_point_for_each_run_and_the_line_of_chance():
+    runs = [ComparedFigures("a", 1, 1, [outcome(0, 0.5, True)]), ComparedFigures("b", 1, 1, [outcome(0, 0.9, True)])]
+    panel = state_panel(runs)
+    assert [(list(one.x), list(one.y), list(one.labels)) for one in panel.series] == [
+        ([4096], [0.5], ["a"]), ([4096], [0.9], ["b"])
+    ]  # fmt: skip
+    assert [rule.at for rule in panel.rules] == [0.25]
+    assert len(plot(runs, "two").panels) == 2
+    words = [ComparedFigures("a", 1, 1, [outcome(0, 0.5, True, None)])]
+    assert not state_panel(words).rules
+
+
+def test_what_is_no_ability_has_the_other_table():
+    plain = ComparedFigures("a", 1, 1, [Outcome(0, {"bits_per_byte": 1.0, "accuracy": 0.5, "tokens": 9}, [])])
+    assert not measures_ability([plain]) and not measures_ability([])
+    assert not measures_ability([plain, ComparedFigures("b", 1, 1, [outcome(0, 0.5, True)])])
+    assert len(plot([plain], "one").panels) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "said"),
+    [
+        ({"ability": RECALL, "stories": 9}, {}, "text.ability: give one of stories, files, ability; the others null"),
+        ({}, {}, "text.stories: give one of stories, files, ability"),
+        ({"ability": RECALL, "parts": 2}, {}, "text.parts: 2: expected 1 with an ability"),
+        ({"ability": {**RECALL, "pairs": 9}}, {}, "key_symbols: 6: expected at least `pairs`, 9"),
+        ({"ability": RECALL}, {"tokenizer": {"kind": "bytes"}}, "tokenizer: is decided by text.ability"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(text: dict[str, Any], more: dict[str, Any], said: str):
+    with pytest.raises(UserError) as refused:
+        spec(text, **more)
+    assert said in str(refused.value)
+
+
+def test_rows_that_are_longer_than_the_context_are_refused(tmp_path: Path):
+    described = spec({"ability": RECALL, "items": 60}, model={**MODEL, "context_length": ROW - 1})
+    with pytest.raises(UserError, match=f"row 1: {ROW} tokens: more than the context of {ROW - 1}"):
+        compare(described, tmp_path / "out", Runner(lambda line: None))
+
+
+def test_a_text_without_ability_is_described_as_before():
+    """A folder made by an earlier version has to be known again."""
+    assert spec({"stories": 9}).text.model_dump() == {"stories": 9, "names": 3, "files": None, "parts": 1}
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_comparisons_of_abilities_can_be_read(path: Path):
+    if "ability:" not in path.read_text():
+        pytest.skip("of a text")
+    described = ComparisonSpec.load(path)
+    item = next(iter(described.text.ability.items(1)))
+    assert len(item.read) + 1 <= described.run_of(described.runs[0], 0, Path("data")).resolved().training.context_length

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_originals import write
 
 from linnet.cli.console import invocation
 from linnet.cli.main import main
@@ -78,3 +79,18 @@ def test_a_missing_tokenizer_is_one_line(tmp_path: Path, capsys):
     assert capsys.readouterr().err == (
         "error: --tokenizer: missing; expected the SentencePiece .model that the checkpoint was trained with\n"
     )
+
+
+def test_a_model_of_transformers_is_a_model_folder_like_any_other(tmp_path: Path, capsys):
+    pytest.importorskip("transformers")
+    write(tmp_path / "theirs", "qwen2")
+    model = str(tmp_path / "model")
+    assert main(["import", "transformers", str(tmp_path / "theirs"), "--check", "--out", model, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["name"] == "theirs"
+    assert "checked: the same 200 greedy tokens as in Transformers, logits within " in printed.err
+    assert main(["generate", model, "--prompt", "Once", "--max-tokens", "5", "--seed", "1"]) == 0
+    assert capsys.readouterr().out.startswith("Once")
+    assert main(["import", "transformers", str(tmp_path / "none"), "--out", str(tmp_path / "x")]) == 2
+    said = f"error: {tmp_path / 'none'}: no such folder; expected one as Transformers keeps models\n"
+    assert capsys.readouterr().err == said

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import yaml
 from safetensors.torch import save_file
+from small_originals import write as write_original
 
 from linnet.cli.main import main
 from linnet.core.errors import UserError
@@ -264,6 +265,11 @@ def transformers_folder(operators: str | None) -> "Maker":
     return make
 
 
+def original(name: str) -> "Maker":
+    """A model and its tokenizer as Transformers writes them."""
+    return lambda workspace, path: write_original(path, name)
+
+
 def published_ted(end: str) -> "Maker":
     """A TED model in the published layout."""
 
@@ -343,6 +349,8 @@ MAKERS: dict[str, Maker] = {
     "v51g": pth_folder("pldr-v51g-106m-1"),
     "PLDR-LLM-v51-110M-3": transformers_folder(None),
     "PLDR-LLM-v51G-106M-1": transformers_folder("external"),
+    "SmolLM-135M": original("llama"),
+    "pythia-160m": original("gpt_neox"),
     "tiny_stories": published_ted(END),
     "my_ted": published_ted("|"),
     **dict.fromkeys(("operator.safetensors", "operator.npz", "G.safetensors"), operators),

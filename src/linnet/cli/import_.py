@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.console import invocation
+from linnet.cli.console import invocation, note
 from linnet.cli.options import AsJson, option
 from linnet.cli.report import echo_model_made
 
@@ -19,6 +19,8 @@ def _group() -> None:
     Example: linnet import pldr checkpoint.pth --spec pldr-v51-110m-1 --tokenizer pieces.model --out models/pldr
 
     Example: linnet import ted tiny_stories --out models/ted
+
+    Example: linnet import transformers SmolLM-135M --out models/smollm
     """
 
 
@@ -85,4 +87,34 @@ def ted(
     from linnet.interop.ted import import_ted
 
     decoder = import_ted(folder, out, end, context_length, invocation())
+    echo_model_made(decoder, out, as_json)
+
+
+@import_.command()
+def transformers(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder with config.json, model.safetensors and tokenizer.json.")
+    ],
+    out: Annotated[Path, option("FOLDER", "The model folder to make.")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Run the original too, by Transformers, and hold the model to it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Import a Llama, Qwen 2 or 3, GPT-2 or GPT-NeoX (Pythia) as Transformers keeps it on disk.
+
+    The weights may lie in several files with an index. A field of config.json with a value that linnet cannot say is
+    refused by name; every tensor is checked by name and shape. The tokenizer gives the same ids. Nothing in the folder
+    is run, and Transformers need not be installed, but for --check: then ids, logits and 200 greedy tokens must be
+    those of the original, or nothing is written.
+
+    Example: linnet import transformers SmolLM-135M --out models/smollm
+
+    Example: linnet import transformers pythia-160m --check --out models/pythia
+    """
+    from linnet.interop.transformers_in import import_transformers
+
+    decoder, parity = import_transformers(folder, out, invocation(), check)
+    if parity is not None:
+        note(f"checked: {parity}")
     echo_model_made(decoder, out, as_json)

@@ -22,7 +22,7 @@ from linnet.data.tokenizer_bounds import check_bounds
 from linnet.data.tokenizer_training import END, KINDS, TRAINERS, check_vocab_size, cut_before_words
 
 TOKENIZER = "tokenizer.json"
-_END_NAMES = (END, "<|endoftext|>", "</s>", "[END]")
+_END_NAMES = (END, "<|endoftext|>", "<|end_of_text|>", "</s>", "[END]")
 
 
 class Tokenizer:

@@ -6,7 +6,7 @@ stands for a number; in theirs `{0}` is the number of the layer, whichever block
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from linnet.layers.mixers.attention import AttentionSpec
 from linnet.model.spec import ModelSpec
 from linnet.model.store import shapes_of
 from linnet.model.undrawn import shapes_only
+from linnet.nn.linear import FusedLinear
 
 NameTable = dict[str, str]
 
@@ -96,7 +97,7 @@ LLAMA = {
         "model.layers.{0}.self_attn.", {f"mixer.query_key_norm.{x}": f"{x[0]}_norm" for x in ("query", "key")}
     ),
 }
-"""Of Transformers' `LlamaForCausalLM`, its head untied; and of `Qwen3ForCausalLM`, with `query_key_norm`."""
+"""Of Transformers' `LlamaForCausalLM`; of `Qwen2ForCausalLM`; and of `Qwen3ForCausalLM`, with `query_key_norm`."""
 
 OPT = {
     "embedding.tokens": "embed_tokens",
@@ -122,7 +123,7 @@ GPT_NEOX = {
     ),
 }
 
-_GPT = {"embedding.tokens": "wte", "embedding.positions": "wpe", "norm": "ln_f"}
+_GPT = {"embedding.tokens": "wte", "embedding.positions": "wpe", "norm": "ln_f", "head": "lm_head"}
 _GPT_FEED_FORWARD = ("ln_2", "mlp.c_fc", "mlp.c_proj")
 GPT2 = _GPT | _attention_layers("h.{0}.", ("ln_1", "attn.c_attn", "attn.c_proj"), _GPT_FEED_FORWARD)
 _NEO_JOINT = "attn.attention.q_proj attn.attention.k_proj attn.attention.v_proj"
@@ -136,11 +137,22 @@ def renamed(named: Mapping[str, Tensor], spec: ModelSpec, table: NameTable) -> d
     return {mine: torch.cat(several) if len(several) > 1 else several[0] for mine, several in parts.items()}
 
 
+def published(tensors: Mapping[str, Tensor], spec: ModelSpec, table: NameTable) -> dict[str, Tensor]:
+    """What `renamed` takes, from what it gives: joint tensors become views of their parts."""
+    decoder, named = shapes_only(spec), dict[str, Tensor]()
+    for mine, theirs in _pairs(tensors, spec, table).items():
+        owner, joint = decoder.get_submodule(mine.rpartition(".")[0]), tensors[mine]
+        if len(theirs) > 1 and isinstance(owner, FusedLinear):
+            parts: Sequence[Tensor] = torch.split(joint, list(owner.parts))
+        else:
+            parts = torch.chunk(joint, len(theirs))
+        named |= dict(zip(theirs, parts, strict=True))
+    return named
+
+
 def published_shapes(spec: ModelSpec, table: NameTable) -> dict[str, tuple[int, ...]]:
     """The published names, and the shapes that a model of this description has there."""
-    shapes = shapes_of(shapes_only(spec))
-    pairs = [(shapes[mine], theirs) for mine, theirs in _pairs(shapes, spec, table).items()]
-    return {name: (shape[0] // len(theirs), *shape[1:]) for shape, theirs in pairs for name in theirs}
+    return {name: tuple(t.shape) for name, t in published(shapes_only(spec).state_dict(), spec, table).items()}
 
 
 def _pairs(names: Iterable[str], spec: ModelSpec, table: NameTable) -> dict[str, list[str]]:
@@ -176,13 +188,27 @@ def from_gpt_neox(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Ten
     Its head is called `lm_head` by Transformers 5, `embed_out` before and in published files.
     """
     body = {name.replace("lm_head", "embed_out"): tensor for name, tensor in _below("gpt_neox.", named).items()}
+    return renamed(_regrouped(body, (_heads(spec), 3)), spec, GPT_NEOX)
+
+
+def to_gpt_neox(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
+    """What `from_gpt_neox` takes, as published files have it, from what it gives."""
+    return _above("gpt_neox.", _regrouped(published(tensors, spec, GPT_NEOX), (3, _heads(spec))))
+
+
+def _heads(spec: ModelSpec) -> int:
     mixer = spec.blocks[0].mixer
     assert isinstance(mixer, AttentionSpec)
-    for name, joint in body.items():
-        if "query_key_value" in name:
-            by_head = joint.reshape(mixer.heads, 3, -1, *joint.shape[1:])
-            body[name] = by_head.transpose(0, 1).reshape(joint.shape)
-    return renamed(body, spec, GPT_NEOX)
+    return mixer.heads
+
+
+def _regrouped(named: Mapping[str, Tensor], groups: tuple[int, int]) -> dict[str, Tensor]:
+    """Joint projections of `groups` of rows, the first of the two numbers within the second instead."""
+
+    def regrouped(joint: Tensor) -> Tensor:
+        return joint.reshape(*groups, -1, *joint.shape[1:]).transpose(0, 1).reshape(joint.shape)
+
+    return {name: regrouped(t) if "query_key_value" in name else t for name, t in named.items()}
 
 
 def from_gpt_neo(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
@@ -192,10 +218,22 @@ def from_gpt_neo(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tens
 
 def from_gpt2(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
     """From Transformers' `GPT2LMHeadModel`, whose maps are stored transposed."""
-    body = _below("transformer.", named)
-    return renamed(
-        {name: tensor.T if ".c_" in name and tensor.ndim == 2 else tensor for name, tensor in body.items()}, spec, GPT2
-    )
+    return renamed(_maps_transposed(_below("transformer.", named)), spec, GPT2)
+
+
+def to_gpt2(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
+    """What `from_gpt2` takes, from what it gives."""
+    return _above("transformer.", _maps_transposed(published(tensors, spec, GPT2)))
+
+
+def _maps_transposed(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.T if ".c_" in name and tensor.ndim == 2 else tensor for name, tensor in named.items()}
+
+
+def _above(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with a prefix before their names, but for the head's."""
+    heads = ("lm_head", "embed_out")
+    return {name if name.startswith(heads) else prefix + name: tensor for name, tensor in named.items()}
 
 
 def _below(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,0 +1,135 @@
+"""GPT-2 and GPT-NeoX (Pythia): plain feed-forwards, layer norms, biases everywhere."""
+
+import re
+from typing import Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from linnet.interop.families.family import OURS, ActivationName, Family, Named, Rope
+from linnet.interop.names import from_gpt2, from_gpt_neox, to_gpt2, to_gpt_neox
+from linnet.model.spec import ModelSpec
+
+
+class Gpt2(Family):
+    """GPT-2, and what has its form: Cerebras-GPT, DistilGPT2."""
+
+    buffers = re.compile(r"\.attn\.(masked_)?bias$")
+
+    model_type: Literal["gpt2"] = "gpt2"
+    vocab_size: PositiveInt = 50_257
+    n_positions: PositiveInt = 1024
+    n_embd: PositiveInt = 768
+    n_layer: PositiveInt = 12
+    n_head: PositiveInt = 12
+    n_inner: PositiveInt | None = None
+    activation_function: ActivationName = "gelu_new"
+    layer_norm_epsilon: PositiveFloat = 1e-5
+    tie_word_embeddings: bool = True
+    scale_attn_weights: Literal[True] = True
+    scale_attn_by_inverse_layer_idx: Literal[False] = False
+    add_cross_attention: Literal[False] = False
+
+    def plain(self) -> dict[str, Any]:
+        """See `Family`."""
+        norm = {"kind": "layer", "eps": self.layer_norm_epsilon}
+        feed_forward = {"kind": "mlp", "hidden": self.n_inner or 4 * self.n_embd, "bias": True}
+        start = {"std": self.initializer_range, "embedding_std": self.initializer_range, "scale_residual": True}
+        block = {
+            "repeat": self.n_layer,
+            "mixer": {"kind": "attention", "heads": self.n_head, "bias": True, "rotary": None},
+            "feed_forward": {**feed_forward, "activation": OURS[self.activation_function]},
+            "norm": {**norm, "placement": "pre"},
+        }
+        return {
+            "d_model": self.n_embd,
+            "context_length": self.n_positions,
+            "embedding": {"positions": "learned"},
+            "blocks": [block],
+            "head": {"tied": self.tie_word_embeddings, "norm": norm},
+            "initialisation": start,
+        }
+
+    @classmethod
+    def ours(cls, named: Named, spec: ModelSpec) -> dict[str, Tensor]:
+        """See `Family`."""
+        return from_gpt2(named, spec)
+
+    @classmethod
+    def theirs(cls, tensors: Named, spec: ModelSpec) -> dict[str, Tensor]:
+        """See `Family`."""
+        return to_gpt2(tensors, spec)
+
+    @classmethod
+    def current(cls, name: str) -> str:
+        """Files that were written without the head have no prefix."""
+        return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"
+
+
+class NeoXRope(Rope):
+    """With the part of each head that is turned."""
+
+    partial_rotary_factor: float | None = Field(default=None, gt=0, le=1)
+
+
+class GptNeoX(Family):
+    """GPT-NeoX and Pythia: branches in parallel, a part of each head turned."""
+
+    buffers = re.compile(r"\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$")
+
+    model_type: Literal["gpt_neox"] = "gpt_neox"
+    vocab_size: PositiveInt = 50_432
+    hidden_size: PositiveInt = 6144
+    num_hidden_layers: PositiveInt = 44
+    num_attention_heads: PositiveInt = 64
+    intermediate_size: PositiveInt = 24_576
+    hidden_act: ActivationName = "gelu"
+    max_position_embeddings: PositiveInt = 2048
+    layer_norm_eps: PositiveFloat = 1e-5
+    tie_word_embeddings: bool = False
+    use_parallel_residual: bool = True
+    attention_bias: bool = True
+    rotary_pct: float = Field(default=0.25, gt=0, le=1)
+    rotary_emb_base: PositiveFloat = 10_000.0
+    rope_scaling: NeoXRope | None = None
+    rope_parameters: NeoXRope | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """See `Family`."""
+        norm = {"kind": "layer", "eps": self.layer_norm_eps}
+        rope = self.rope_scaling or self.rope_parameters or NeoXRope()
+        rotary = {
+            "base": rope.rope_theta or self.rotary_emb_base,
+            "scaling": rope.scaling(self.max_position_embeddings),
+        }
+        partly = {**rotary, "fraction": rope.partial_rotary_factor or self.rotary_pct, "pairing": "halves"}
+        heads = {"heads": self.num_attention_heads, "bias": self.attention_bias}
+        feed_forward = {"kind": "mlp", "hidden": self.intermediate_size, "bias": True}
+        block = {
+            "repeat": self.num_hidden_layers,
+            "mixer": {"kind": "attention", **heads, "rotary": partly},
+            "feed_forward": {**feed_forward, "activation": OURS[self.hidden_act]},
+            "norm": {**norm, "placement": "pre"},
+            "residual": "parallel" if self.use_parallel_residual else "sequential",
+        }
+        return {
+            "d_model": self.hidden_size,
+            "context_length": self.max_position_embeddings,
+            "blocks": [block],
+            "head": {"tied": self.tie_word_embeddings, "norm": norm},
+        }
+
+    @classmethod
+    def ours(cls, named: Named, spec: ModelSpec) -> dict[str, Tensor]:
+        """See `Family`."""
+        return from_gpt_neox(named, spec)
+
+    @classmethod
+    def theirs(cls, tensors: Named, spec: ModelSpec) -> dict[str, Tensor]:
+        """See `Family`."""
+        return to_gpt_neox(tensors, spec)
+
+    @classmethod
+    def current(cls, name: str) -> str:
+        """Transformers 5 calls the head otherwise than published files."""
+        return name.replace("lm_head.", "embed_out.")

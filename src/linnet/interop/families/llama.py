@@ -1,0 +1,119 @@
+"""Llama and Qwen 2, 2.5 and 3: gated feed-forwards, root-mean-square norms, rotary positions, groups of queries."""
+
+from typing import Any, Literal
+
+from pydantic import PositiveFloat, PositiveInt
+from torch import Tensor
+
+from linnet.interop.families.family import OURS, ActivationName, Family, Named, Rope
+from linnet.interop.names import LLAMA, published, renamed
+from linnet.model.spec import ModelSpec
+
+
+class LlamaLike(Family):
+    """What Llama and Qwen have in common."""
+
+    hidden_size: PositiveInt = 4096
+    intermediate_size: PositiveInt
+    num_hidden_layers: PositiveInt = 32
+    num_attention_heads: PositiveInt = 32
+    num_key_value_heads: PositiveInt | None = None
+    max_position_embeddings: PositiveInt
+    hidden_act: ActivationName = "silu"
+    rms_norm_eps: PositiveFloat = 1e-6
+    tie_word_embeddings: bool = False
+    rope_theta: PositiveFloat = 10_000.0
+    rope_scaling: Rope | None = None
+    rope_parameters: Rope | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """See `Family`."""
+        norm = {"kind": "rms", "eps": self.rms_norm_eps}
+        rope = self.rope_scaling or self.rope_parameters or Rope()
+        rotary = {"base": rope.rope_theta or self.rope_theta, "pairing": "halves"}
+        heads = {"heads": self.num_attention_heads, "kv_heads": self.num_key_value_heads}
+        scaled = {**rotary, "scaling": rope.scaling(self.max_position_embeddings)}
+        block = {
+            "repeat": self.num_hidden_layers,
+            "mixer": {"kind": "attention", **heads, "rotary": scaled, **self.mixer()},
+            "feed_forward": {"kind": "glu", "hidden": self.intermediate_size, **self.feed_forward()},
+            "norm": {**norm, "placement": "pre"},
+        }
+        return {
+            "d_model": self.hidden_size,
+            "context_length": self.max_position_embeddings,
+            "blocks": [block],
+            "head": {"tied": self.tie_word_embeddings, "norm": norm},
+        }
+
+    def mixer(self) -> dict[str, Any]:
+        """The fields of attention in which they differ."""
+        return {}
+
+    def feed_forward(self) -> dict[str, Any]:
+        """The activation of the gate, and what else differs."""
+        return {"activation": OURS[self.hidden_act]}
+
+    @classmethod
+    def ours(cls, named: Named, spec: ModelSpec) -> dict[str, Tensor]:
+        """See `Family`."""
+        return renamed(named, spec, LLAMA)
+
+    @classmethod
+    def theirs(cls, tensors: Named, spec: ModelSpec) -> dict[str, Tensor]:
+        """See `Family`."""
+        return published(tensors, spec, LLAMA)
+
+
+class Llama(LlamaLike):
+    """Llama, and what has its form: SmolLM, TinyLlama."""
+
+    model_type: Literal["llama"] = "llama"
+    vocab_size: PositiveInt = 32_000
+    intermediate_size: PositiveInt = 11_008
+    max_position_embeddings: PositiveInt = 2048
+    head_dim: PositiveInt | None = None
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+    def mixer(self) -> dict[str, Any]:
+        """A head width, biases on all maps or none."""
+        return {"head_dim": self.head_dim, "bias": self.attention_bias}
+
+    def feed_forward(self) -> dict[str, Any]:
+        """Biases."""
+        return {**super().feed_forward(), "bias": self.mlp_bias}
+
+
+class Qwen2(LlamaLike):
+    """Qwen 2 and 2.5: biases on the maps to queries, keys and values."""
+
+    model_type: Literal["qwen2"] = "qwen2"
+    vocab_size: PositiveInt = 151_936
+    intermediate_size: PositiveInt = 22_016
+    max_position_embeddings: PositiveInt = 32_768
+    head_dim: PositiveInt | None = None
+    use_sliding_window: Literal[False] = False
+    layer_types: list[Literal["full_attention"]] | None = None
+
+    def mixer(self) -> dict[str, Any]:
+        """A head width, biases."""
+        return {"head_dim": self.head_dim, "bias": True, "out_bias": False}
+
+
+class Qwen3(LlamaLike):
+    """Qwen 3: queries and keys normalised head by head."""
+
+    model_type: Literal["qwen3"] = "qwen3"
+    vocab_size: PositiveInt = 151_936
+    intermediate_size: PositiveInt = 22_016
+    max_position_embeddings: PositiveInt = 32_768
+    head_dim: PositiveInt = 128
+    attention_bias: bool = False
+    use_sliding_window: Literal[False] = False
+    layer_types: list[Literal["full_attention"]] | None = None
+
+    def mixer(self) -> dict[str, Any]:
+        """A head width, the norm, biases on all maps or none."""
+        norm = {"kind": "rms", "eps": self.rms_norm_eps}
+        return {"head_dim": self.head_dim, "bias": self.attention_bias, "query_key_norm": norm}

@@ -1,0 +1,64 @@
+"""Small models as Transformers writes them, with a tokenizer of their own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+TEXT = "Once upon a time there was a little bird. It said: I can't fly! Schönes Wetter. " * 4
+SMALL = {"vocab_size": 290, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+LLAMA = {**SMALL, "intermediate_size": 28, "max_position_embeddings": 320, "num_key_value_heads": 2}
+BIASES = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 10}
+YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 80}
+NEOX = {**SMALL, "intermediate_size": 28, "max_position_embeddings": 64}
+NEOX_ROPE = {"rope_type": "default", "rope_theta": 9000.0, "partial_rotary_factor": 0.7}
+SEQUENTIAL = {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "gelu_new"}
+GPT2 = {"vocab_size": 290, "n_positions": 224, "n_embd": 24, "n_layer": 2, "n_head": 4}
+RELU = {"n_positions": 60, "n_inner": 36, "activation_function": "relu", "tie_word_embeddings": False}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {**LLAMA, "rms_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 5000.0}}),
+    "llama with biases, tied": ("LlamaConfig", {**LLAMA, **BIASES}),
+    "llama with longer texts": (
+        "LlamaConfig",
+        {**LLAMA, "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}},
+    ),
+    "llama with yarn": ("LlamaConfig", {**LLAMA, "rope_parameters": YARN}),
+    "qwen2": ("Qwen2Config", {**LLAMA, "tie_word_embeddings": True}),
+    "qwen3": ("Qwen3Config", {**LLAMA, "head_dim": 14}),
+    "gpt2": ("GPT2Config", GPT2),
+    "gpt2 untied": ("GPT2Config", {**GPT2, **RELU}),
+    "gpt_neox": ("GPTNeoXConfig", {**NEOX, "rope_parameters": NEOX_ROPE}),
+    "gpt_neox one after the other": ("GPTNeoXConfig", {**NEOX, **SEQUENTIAL, "num_attention_heads": 3}),
+}
+
+
+def tokenizer() -> tokenizers.Tokenizer:
+    """Byte pairs as GPT-2 cuts them."""
+    library = tokenizers.Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=290, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    library.train_from_iterator([TEXT], trainer)
+    return library
+
+
+def write(folder: Path, name: str, **saving: Any) -> Any:
+    """A model of `CONFIGS`, every weight away from its start, and its tokenizer; gives the model."""
+    transformers = pytest.importorskip("transformers")
+
+    kind, fields = CONFIGS[name]
+    torch.manual_seed(0)
+    fields = {"bos_token_id": 0, "eos_token_id": 0, **fields}
+    model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, kind)(**fields)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(folder, **saving)
+    tokenizer().save(str(folder / "tokenizer.json"))
+    return model

@@ -1,0 +1,182 @@
+"""Models of Transformers on disk become models of ours: ids, logits, greedy tokens; what cannot be said is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small_originals import CONFIGS, TEXT, write
+
+from linnet.core.errors import UserError
+from linnet.inference.language_model import load
+from linnet.interop.families.gpt import GptNeoX
+from linnet.interop.transformers_in import import_transformers
+
+transformers = pytest.importorskip("transformers")
+PLAIN = GptNeoX.plain
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_model_from_disk_is_the_original(tmp_path: Path, name: str):
+    theirs = write(tmp_path / "theirs", name)
+    _, parity = import_transformers(tmp_path / "theirs", tmp_path / "ours", check=True)
+    ours = load(tmp_path / "ours", device="cpu")
+    tokens = torch.randint(290, (2, 50))
+    torch.testing.assert_close(ours.decoder(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-4)
+    prompt = torch.tensor([ours.prompt_tokens("Once upon")])
+    made = theirs.generate(
+        prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=30, eos_token_id=None
+    )
+    expected = ours.tokenizer.decode(made[0, prompt.shape[1] :].tolist())
+    assert ours.generate("Once upon", max_tokens=30, temperature=0, ignore_eos=True) == expected
+    assert parity is not None and 0 < parity.error < 1e-4
+    assert parity.steps == (52 if name == "gpt2 untied" else 200)
+    figures = json.loads((tmp_path / "ours" / "run.json").read_text())["parity"]
+    assert figures == {"logits_error": parity.error, "greedy_tokens": parity.steps}
+
+
+def test_the_ids_are_those_of_transformers(tmp_path: Path):
+    write(tmp_path / "theirs", "llama")
+    import_transformers(tmp_path / "theirs", tmp_path / "ours")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    ours = load(tmp_path / "ours", device="cpu").tokenizer
+    for text in (TEXT, "", " x", "\n\n 12 345", "Ж 🐦"):
+        assert ours.encode(text) == theirs(text, add_special_tokens=False)["input_ids"]
+
+
+def test_llama_3_has_an_end_of_its_own(tmp_path: Path):
+    write(tmp_path / "theirs", "llama")
+    path = tmp_path / "theirs" / "tokenizer.json"
+    path.write_text(path.read_text().replace("<|endoftext|>", "<|end_of_text|>"))
+    import_transformers(tmp_path / "theirs", tmp_path / "ours")
+    assert load(tmp_path / "ours", device="cpu").tokenizer.end_id == 0
+
+
+def test_weights_in_several_files(tmp_path: Path):
+    write(tmp_path / "theirs", "llama")
+    write(tmp_path / "sharded", "llama", max_shard_size="20KB")
+    assert not (tmp_path / "sharded" / "model.safetensors").exists()
+    one, _ = import_transformers(tmp_path / "theirs", tmp_path / "one")
+    many, _ = import_transformers(tmp_path / "sharded", tmp_path / "many")
+    for name, tensor in one.state_dict().items():
+        torch.testing.assert_close(many.state_dict()[name], tensor, rtol=0, atol=0)
+    hashes = json.loads((tmp_path / "many" / "run.json").read_text())["sha256"]
+    assert len(hashes) > 2
+
+
+def test_an_index_names_files_beside_it_alone(tmp_path: Path):
+    write(tmp_path / "theirs", "llama", max_shard_size="20KB")
+    index = tmp_path / "theirs" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"lm_head.weight": "../elsewhere.safetensors"}}))
+    with pytest.raises(UserError, match=r"weight_map: '\.\./elsewhere\.safetensors': expected the name of"):
+        import_transformers(tmp_path / "theirs", tmp_path / "ours")
+
+
+def changed(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "said"),
+    [
+        ("llama", {"model_type": "mamba"}, "model_type: 'mamba': expected one of llama, qwen2, qwen3, gpt2, gpt_neox"),
+        (
+            "llama",
+            {"rope_parameters": {"high_freq_factor": 4.0, "rope_type": "llama3"}},
+            "rope_parameters.rope_type: 'llama3'",
+        ),
+        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling.rope_type: 'dynamic'"),
+        ("llama", {"hidden_act": "mish"}, "hidden_act: 'mish'"),
+        ("llama", {"quantization_config": {"bits": 4}}, "quantization_config: "),
+        ("qwen2", {"use_sliding_window": True}, "use_sliding_window: True"),
+        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types[1]: 'sliding_attention'"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: True"),
+        ("gpt_neox", {"rope_parameters": {"partial_rotary_factor": 1.5}}, "rope_parameters.partial_rotary_factor: 1.5"),
+    ],
+)
+def test_what_linnet_cannot_say_is_refused_by_field(tmp_path: Path, name: str, fields: dict, said: str):
+    write(tmp_path / "theirs", name)
+    changed(tmp_path / "theirs", **fields)
+    with pytest.raises(UserError) as refused:
+        import_transformers(tmp_path / "theirs", tmp_path / "ours")
+    assert str(refused.value).startswith(f"{tmp_path / 'theirs' / 'config.json'}: {said}")
+    assert not (tmp_path / "ours").exists()
+
+
+@torch.no_grad()
+def test_the_gate_holds_the_model_to_the_original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A field that is read, but wrongly, does not pass."""
+    write(tmp_path / "theirs", "gpt_neox")
+    monkeypatch.setattr("linnet.interop.families.gpt.GptNeoX.plain", with_adjacent_pairs)
+    with pytest.raises(UserError, match=r"theirs: logits differ by .* from those of Transformers: expected at most"):
+        import_transformers(tmp_path / "theirs", tmp_path / "ours", check=True)
+    assert not (tmp_path / "ours").exists()
+
+
+def with_adjacent_pairs(family: Any) -> dict[str, Any]:
+    plain = PLAIN(family)
+    plain["blocks"][0]["mixer"]["rotary"]["pairing"] = "adjacent"
+    return plain
+
+
+def test_older_files_say_the_same(tmp_path: Path):
+    """Names of Transformers 4, tensors that are no weights, the head a second time."""
+    write(tmp_path / "new", "gpt_neox")
+    write(tmp_path / "old", "gpt_neox")
+    config = json.loads((tmp_path / "old" / "config.json").read_text())
+    del config["rope_parameters"]
+    config |= {"rotary_pct": 0.7, "rotary_emb_base": 9000}
+    (tmp_path / "old" / "config.json").write_text(json.dumps(config))
+    named = load_file(tmp_path / "old" / "model.safetensors")
+    assert "embed_out.weight" in named or "lm_head.weight" in named
+    named = {name.replace("lm_head", "embed_out"): tensor for name, tensor in named.items()}
+    named["gpt_neox.layers.0.attention.bias"] = torch.ones(1, 1, 64, 64, dtype=torch.uint8)
+    named["gpt_neox.layers.1.attention.rotary_emb.inv_freq"] = torch.ones(1)
+    save_file(named, tmp_path / "old" / "model.safetensors")
+    new, _ = import_transformers(tmp_path / "new", tmp_path / "out-new")
+    old, _ = import_transformers(tmp_path / "old", tmp_path / "out-old")
+    assert old.spec.replace(name="x") == new.spec.replace(name="x")
+    for name, tensor in new.state_dict().items():
+        torch.testing.assert_close(old.state_dict()[name], tensor, rtol=0, atol=0)
+
+
+def test_gpt2_without_prefix_and_with_its_head_twice(tmp_path: Path):
+    write(tmp_path / "theirs", "gpt2")
+    path = tmp_path / "theirs" / "model.safetensors"
+    named = {name.removeprefix("transformer."): tensor for name, tensor in load_file(path).items()}
+    named |= {"lm_head.weight": named["wte.weight"].clone(), "h.0.attn.bias": torch.ones(1, 1, 8, 8)}
+    save_file(named, path)
+    _, parity = import_transformers(tmp_path / "theirs", tmp_path / "ours", check=True)
+    assert parity is not None
+
+
+def test_a_tensor_that_does_not_fit_is_named_as_the_file_has_it(tmp_path: Path):
+    write(tmp_path / "theirs", "gpt2")
+    path = tmp_path / "theirs" / "model.safetensors"
+    named = load_file(path)
+    named["transformer.h.1.mlp.c_fc.weight"] = torch.ones(24, 95)
+    save_file(named, path)
+    with pytest.raises(
+        UserError, match=r"h\.1\.mlp\.c_fc\.weight has shape \[24, 95\], the model in .* has \[24, 96\]"
+    ):
+        import_transformers(tmp_path / "theirs", tmp_path / "ours")
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_missing_file_is_named(tmp_path: Path, missing: str):
+    write(tmp_path / "theirs", "llama")
+    (tmp_path / "theirs" / missing).unlink()
+    with pytest.raises(UserError, match=f"theirs: has no {missing}"):
+        import_transformers(tmp_path / "theirs", tmp_path / "ours")
+
+
+def test_an_end_that_differs_is_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    write(tmp_path / "theirs", "llama")
+    (tmp_path / "theirs" / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}))
+    import_transformers(tmp_path / "theirs", tmp_path / "ours")
+    (record,) = caplog.records
+    assert "ends a text at " in record.getMessage() and "linnet at <|endoftext|>" in record.getMessage()

@@ -2,7 +2,8 @@
 
 PyTorch's own kernel for CPUs reaches a third of what products reach there, in bfloat16 a tenth. Here a block of queries
 meets all keys that it can see in one product; its weights are made again in the backward pass (Dao et al.,
-arXiv 2205.14135, does so too), so that memory is that of queries, keys and values.
+arXiv 2205.14135, does so too), so that memory is that of queries, keys and values. On a processor with tiles for
+products (AMX) PyTorch's forward pass in bfloat16 takes half the time, and there it stands before this backward pass.
 
 Legend: `B` batch, `N` query heads, `M` key-value heads, `G` query heads for each of these, `T` tokens, `K` head width,
 which for values and what is read may be another, `X` pairs of row and key-value head, `x` some of them, `q` queries of
@@ -35,6 +36,9 @@ MOST = {torch.bfloat16: 1 << 30}
 OTHERWISE_MOST = 1024
 """Tokens; above it the passes over scores take as long in float32 as the other kernel's products."""
 
+
+FUSED_FORWARD = frozenset({torch.bfloat16} if torch.cpu._is_amx_tile_supported() else ())
+"""Where PyTorch's forward pass is the faster one (`experiments/LOG.md` has the times)."""
 
 NOTHING = 1e-25
 """A weight that changes no sum. Biases make many smaller ones, and the smallest take a processor ten times as long."""
@@ -137,6 +141,9 @@ class _BlockedAttention(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(q_BNTK, k_BMTK, v_BMTK, padding_B, sinks_N, *tables)
         ctx.scale, ctx.window = scale, window
+        plain = window[0] is None and all(extra is None for extra in (padding_B, sinks_N, *tables))
+        if plain and q_BNTK.dtype in FUSED_FORWARD and q_BNTK.shape[3] == v_BMTK.shape[3]:
+            return _fused_forward(q_BNTK, k_BMTK, v_BMTK, scale)
         work = _Work(q_BNTK, k_BMTK, v_BMTK, scale, window, padding_B, sinks_N, Relative(*tables))
         width = v_BMTK.shape[3]
         batch, heads, tokens, _ = q_BNTK.shape
@@ -248,7 +255,7 @@ class _Work:
     def _hide(self, scores_xGqs: Tensor, block: _Block) -> None:
         """What lies behind the query, before its window, and in padding, unless it is the query's own key."""
         queries = scores_xGqs.shape[2]
-        scores_xGqs[..., -queries:] += _hidden(queries, scores_xGqs.dtype, scores_xGqs.device)
+        scores_xGqs[..., -queries:].add_(_hidden(queries, scores_xGqs.dtype, scores_xGqs.device))
         if self.window is None and self.padding_X is None:
             return
         keys_s = block.keys(scores_xGqs.device)
@@ -298,3 +305,12 @@ def _add_product(sum_xsK: Tensor, of_xqs: Tensor, x_xqK: Tensor) -> None:
         sum_xsK.baddbmm_(of_xqs.transpose(1, 2), x_xqK)
     else:
         sum_xsK += torch.bmm(of_xqs.transpose(1, 2), x_xqK)
+
+
+def _fused_forward(q_BNTK: Tensor, k_BMTK: Tensor, v_BMTK: Tensor, scale: float) -> Tensor:
+    """By PyTorch's kernel, `[B, N, T, K]`."""
+    grouped = q_BNTK.shape[1] != k_BMTK.shape[1]
+    out_BNTK: Tensor = F.scaled_dot_product_attention(
+        q_BNTK, k_BMTK, v_BMTK, is_causal=True, scale=scale, enable_gqa=grouped
+    )
+    return out_BNTK

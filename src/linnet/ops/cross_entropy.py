@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.autocast import of_products
+from linnet.ops.likeliest import likeliest
 from linnet.ops.soft_cap import soft_cap_, soft_capped
 
 SLICE_ELEMENTS = 1 << 21
@@ -89,7 +90,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits_nV = F.linear(x_ND[part], weight_VD, bias_V)
             logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
             slopes_nV = None if soft_cap is None else soft_cap_(logits_nV, soft_cap)
-            highest_n1, likeliest_n1 = logits_nV.max(dim=-1, keepdim=True)
+            highest_n1, likeliest_n1 = likeliest(logits_nV)
             ignored_n1 = targets_N[part, None] == IGNORED
             targets_n1 = targets_N[part, None].masked_fill(ignored_n1, 0)
             correct += ((likeliest_n1 == targets_n1) & ~ignored_n1).sum()

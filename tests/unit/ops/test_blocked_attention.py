@@ -18,13 +18,15 @@ from linnet.ops.relative import Relative
     scale=st.sampled_from([None, 0.3]),
     of_a_block=st.sampled_from([(3, 1), (4, 60), (16, 1 << 19)]),
     value=st.sampled_from([4, 3, 7]),
+    fused=st.booleans(),
 )
-def test_blocks_equal_the_definition_with_all_gradients(batch, tokens, heads, scale, of_a_block, value):
+def test_blocks_equal_the_definition_with_all_gradients(batch, tokens, heads, scale, of_a_block, value, fused):
     q, k = (double(batch, count, tokens, 4) for count in heads)
     v = double(batch, heads[1], tokens, value)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "OTHERWISE", of_a_block[0])
         patch.setattr(blocks, "SCORES_OF_A_BLOCK", of_a_block[1])
+        patch.setattr(blocks, "FUSED_FORWARD", {torch.float64} if fused else ())
         fast, slow = blocked_attention(q, k, v, scale), attention_reference(q, k, v, scale=scale)
         assert_same_with_gradients(fast, slow, (q, k, v))
 
@@ -97,9 +99,11 @@ def test_views_of_a_joint_projection_and_an_upstream_that_is_not_contiguous():
     torch.testing.assert_close(ones, torch.autograd.grad(attention_reference(q, k, v).sum(), joint)[0])
 
 
-def test_in_bfloat16_no_less_exact_than_softmax_of_rounded_scores():
+@pytest.mark.parametrize("fused", [False, True])
+def test_in_bfloat16_no_less_exact_than_softmax_of_rounded_scores(fused, monkeypatch):
     """Scores are rounded to bfloat16, as in any attention that is no fused kernel: within 2 % of the largest output."""
     torch.manual_seed(0)
+    monkeypatch.setattr(blocks, "FUSED_FORWARD", {torch.bfloat16} if fused else ())
     wide = [torch.randn(2, 4, 300, 32, requires_grad=True) for _ in range(3)]
     narrow = [x.detach().bfloat16().requires_grad_() for x in wide]
     exact, rounded = F.scaled_dot_product_attention(*wide, is_causal=True), blocked_attention(*narrow)
@@ -109,6 +113,27 @@ def test_in_bfloat16_no_less_exact_than_softmax_of_rounded_scores():
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.bfloat16
         assert (one - other).abs().max() < 0.02 * other.abs().max()
+
+
+@given(
+    tokens=st.integers(1, 13),
+    window=st.sampled_from([None, 4]),
+    padded=st.booleans(),
+    biased=st.booleans(),
+    sink=st.booleans(),
+)
+def test_the_fused_forward_pass_is_taken_where_nothing_is_added(tokens, window, padded, biased, sink):
+    q, k, v = double(2, 4, tokens, 4), double(2, 2, tokens, 4), double(2, 2, tokens, 4)
+    padding_B = torch.tensor([0, tokens - 1]) if padded else None
+    relative, sinks_N = Relative(double(4, 5)) if biased else None, double(4) if sink else None
+    taken = []
+    with pytest.MonkeyPatch.context() as patch:
+        kernel = blocks._fused_forward
+        patch.setattr(blocks, "_fused_forward", lambda *given: taken.append(1) or kernel(*given))
+        patch.setattr(blocks, "FUSED_FORWARD", {torch.float64})
+        fast = blocked_attention(q, k, v, 0.3, window, padding_B, relative, sinks_N)
+    torch.testing.assert_close(fast, attention_reference(q, k, v, padding_B, 0.3, window, None, relative, sinks_N))
+    assert bool(taken) == (window is None and not (padded or biased or sink))
 
 
 def test_large_scores_stay_finite():

@@ -94,14 +94,17 @@ def test_json_lines_and_text_are_the_same_documents(place):
     assert plain == lines
 
 
-def test_positions_add_up_to_the_whole_and_later_tokens_know_more(place):
+def test_positions_count_the_tokens_before_and_add_up_to_the_whole(place):
     found = evaluate(place / "attention", place / "text.txt", device="cpu")
     assert [(one.begin, one.end) for one in found.positions] == [(0, 1), (1, 2), (2, 4), (4, 8), (8, 16)]
     assert sum(one.tokens for one in found.positions) == found.causal.tokens
     nats = sum(one.nats_per_token * one.tokens for one in found.positions)
     assert nats == pytest.approx(found.causal.nats)
-    windows = sum(math.ceil((len(text.encode()) + 1) / CONTEXT) for text in TEXTS)
-    assert found.positions[0].tokens == windows
+    lengths = [len(text.encode()) + 1 for text in TEXTS]
+    places = [place % CONTEXT for length in lengths for place in range(length)]  # windows that do not overlap
+    assert [one.tokens for one in found.positions] == [
+        sum(one.begin <= place < one.end for place in places) for one in found.positions
+    ]
 
 
 def test_each_source_of_a_mixture_by_itself(place):

@@ -1,13 +1,16 @@
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from linnet.cli.main import main
 from linnet.core.atomic import PARTIAL, is_left
 from linnet.core.seal import read_sealed
 from linnet.data.shards import TokenData
@@ -15,17 +18,25 @@ from linnet.data.shards import TokenData
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 COMMAND = [sys.executable, "-m", "linnet", "prepare"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "120", "NO_COLOR": "1"}
+Prepare = Callable[..., tuple[int, str, str]]
 TEXT = "<|endoftext|>\n".join(f"The {n}th story is about a dog. é" for n in range(300))
 
 
-def linnet(*arguments: object, cwd: Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, env=ENVIRONMENT, timeout=120, check=False)
+@pytest.fixture
+def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Prepare:
+    """`prepare(*arguments)` in an empty working folder: exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        return main(["prepare", *arguments]), *capfd.readouterr()
+
+    return run
 
 
 def test_table_names_what_was_made(tmp_path: Path) -> None:
     (tmp_path / "stories.txt").write_text(TEXT)
-    done = linnet("stories.txt", "--out", "data/stories", "--vocab-size", "290", cwd=tmp_path)
+    command = [*COMMAND, "stories.txt", "--out", "data/stories", "--vocab-size", "290"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=ENVIRONMENT, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     lines = done.stdout.decode().splitlines()
     assert lines[0].split() == ["split", "documents", "tokens", "bytes", "bytes", "per", "token"]
@@ -42,36 +53,37 @@ def test_a_closed_standard_input_is_an_empty_one(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, b"error: <stdin>: empty file, expected text\n")
 
 
-def test_standard_input_and_json(tmp_path: Path) -> None:
+def test_standard_input_and_json(tmp_path: Path, prepare: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "one\n\ntwo é\n\nthree"
     arguments = ["-", "--document-separator", r"\n\n", "--validation", "0.2", "--tokenizer", "bytes", "--out", "data"]
-    done = linnet(*arguments, "--json", cwd=tmp_path, stdin=text.encode())
-    assert (done.returncode, done.stderr) == (0, b"")
-    manifest = json.loads(done.stdout)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="latin-1"))
+    code, out, errors = prepare(*arguments, "--json")
+    assert (code, errors) == (0, "")
+    manifest = json.loads(out)
     assert manifest == read_sealed(tmp_path / "data" / "manifest.json")
     assert manifest["sources"] == [{"file": "<stdin>", "documents": 3, "bytes": 14}]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_small_text_and_coarse_split_are_remarked_on(tmp_path: Path, kind: str) -> None:
+def test_small_text_and_coarse_split_are_remarked_on(tmp_path: Path, prepare: Prepare, kind: str) -> None:
     (tmp_path / "a.txt").write_text("some words here<|endoftext|>some words there")
-    done = linnet("a.txt", "--out", "data", "--tokenizer", kind, cwd=tmp_path)
-    notes = [line for line in done.stdout.decode().splitlines() if line.startswith("note: ")]
+    code, out, errors = prepare("a.txt", "--out", "data", "--tokenizer", kind)
+    notes = [line for line in out.splitlines() if line.startswith("note: ")]
     assert "note: the text is too small for 2,048 tokens, the tokenizer has " in notes[0]
-    assert len(notes) == 1 and done.returncode == 0
-    assert done.stderr.decode() == (
+    assert len(notes) == 1 and code == 0
+    assert errors == (
         "warning: 0.48 of the text's bytes are held out, not 0.05: its 2 documents are too few or too unequal; a"
         " --document-separator that splits them further, more documents, or another --validation helps\n"
     )
 
 
-def test_too_little_held_out_is_warned_of_and_json_stays_json(tmp_path: Path) -> None:
+def test_too_little_held_out_is_warned_of_and_json_stays_json(tmp_path: Path, prepare: Prepare) -> None:
     (tmp_path / "a.txt").write_text("<|endoftext|>".join(["a", "b" * 500, "c" * 500]))
-    done = linnet("a.txt", "--out", "data", "--tokenizer", "bytes", "--json", cwd=tmp_path)
-    assert done.stderr.decode().startswith("warning: 0.001 of the text's bytes are held out, not 0.05: its 3 documents")
-    assert json.loads(done.stdout)["splits"]["validation"]["bytes"] == 1
-    done = linnet("a.txt", "--out", "other", "--tokenizer", "bytes", "--validation", "0.48", cwd=tmp_path)
-    assert done.stderr == b""
+    _, out, errors = prepare("a.txt", "--out", "data", "--tokenizer", "bytes", "--json")
+    assert errors.startswith("warning: 0.001 of the text's bytes are held out, not 0.05: its 3 documents")
+    assert json.loads(out)["splits"]["validation"]["bytes"] == 1
+    code, _, errors = prepare("a.txt", "--out", "other", "--tokenizer", "bytes", "--validation", "0.48")
+    assert (code, errors) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -87,16 +99,15 @@ def test_too_little_held_out_is_warned_of_and_json_stays_json(tmp_path: Path) ->
     ],
 )
 def test_mistake_is_one_line_and_leaves_nothing(
-    tmp_path: Path, name: str, content: bytes, arguments: list[str], error: str
+    tmp_path: Path, prepare: Prepare, name: str, content: bytes, arguments: list[str], error: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    done = linnet(name, "--out", "deep/data", *arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr.decode()) == (2, b"", f"error: {error}\n")
+    assert prepare(name, "--out", "deep/data", *arguments) == (2, "", f"error: {error}\n")
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_help_has_an_example_and_names_every_option(tmp_path: Path) -> None:
-    text = linnet("--help", cwd=tmp_path).stdout.decode()
+def test_help_has_an_example_and_names_every_option(prepare: Prepare) -> None:
+    _, text, _ = prepare("--help")
     options = ["out", "tokenizer", "vocab-size", "field", "document-separator", "validation", "overwrite", "json"]
     assert all(f"--{option}" in text for option in options)
     assert "Example: linnet prepare stories.txt web.jsonl --tokenizer bpe" in text
@@ -112,7 +123,9 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_killed_while_writing_leaves_nothing_half_written(tmp_path: Path, number: int, code: int) -> None:
+def test_killed_while_writing_leaves_nothing_half_written(
+    tmp_path: Path, prepare: Prepare, told: Callable[[], list[str]], number: int, code: int
+) -> None:
     (tmp_path / "a.txt").write_text(TEXT * 3000)
     command = [sys.executable, "-c", INTERRUPTIBLE, "prepare", "a.txt", "--tokenizer", "bytes", "--out", "data"]
     with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE) as process:
@@ -128,6 +141,6 @@ def test_killed_while_writing_leaves_nothing_half_written(tmp_path: Path, number
         assert stderr == b"interrupted\n" and not left
     else:
         (tmp_path / "a.txt").write_text(TEXT)
-        again = linnet("a.txt", "--tokenizer", "bytes", "--out", "data", cwd=tmp_path)
-        assert again.returncode == 0 and b": left by a process that was broken off, removed\n" in again.stderr
+        assert prepare("a.txt", "--tokenizer", "bytes", "--out", "data")[0] == 0
+        assert any(note.endswith(": left by a process that was broken off, removed") for note in told())
         assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "data"}

@@ -24,17 +24,22 @@ sys.exit(code)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder and a run of one step."""
+    """With a data folder."""
     folder = tmp_path_factory.mktemp("start-up")
     prepare_texts(*(list(texts(30, 0, split)) for split in ("train", "validation")), folder / "data", "char")
-    imported(folder, *training(folder, "run"))
     return folder
 
 
-def training(folder: Path, run: str) -> list[str]:
+@pytest.fixture(scope="module")
+def training(folder: Path) -> set[str]:
+    """What a run of one step imports; it lies in the folder."""
+    return imported(folder, *training_of(folder))
+
+
+def training_of(folder: Path) -> list[str]:
     settings = ["batch_size=1", "context_length=32", "steps=1", "evaluate.tokens=32"]
     return [
-        *("train", "--model", "ted-tinystories", "--data", str(folder / "data"), "--out", str(folder / run)),
+        *("train", "--model", "ted-tinystories", "--data", str(folder / "data"), "--out", str(folder / "run")),
         *(part for setting in settings for part in ("--set", f"training.{setting}")),
         *("--set", "model.d_model=16", "--set", "model.blocks.0.repeat=1"),
     ]
@@ -50,17 +55,18 @@ def imported(folder: Path, *arguments: str) -> set[str]:
     return set((folder / "modules").read_text().split())
 
 
+@pytest.mark.usefixtures("training")
 def test_generate_imports_no_compiler_and_nothing_that_draws(folder: Path):
     found = imported(folder, "generate", str(folder / "run"), "--max-tokens", "2")
     assert "torch" in found
     assert not found & (COMPILER | LIBRARIES | DRAWING)
 
 
+@pytest.mark.usefixtures("training")
 def test_evaluate_imports_no_compiler_and_nothing_that_draws(folder: Path):
     found = imported(folder, "evaluate", str(folder / "run"), "--data", str(folder / "data"), "--context-length", "32")
     assert not found & (COMPILER | LIBRARIES | DRAWING)
 
 
-def test_train_imports_no_compiler(folder: Path):
-    found = imported(folder, *training(folder, "another"))
-    assert not found & (COMPILER | LIBRARIES)
+def test_train_imports_no_compiler(training: set[str]):
+    assert not training & (COMPILER | LIBRARIES)

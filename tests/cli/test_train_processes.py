@@ -154,12 +154,17 @@ def test_four_processes_hold_two_copies_of_two_shards_each(place: Path):
     ("setting", "said"),
     [
         ("training.batch_size=3", "training.batch_size: 3: does not divide; expected a multiple of the 2 processes"),
-        ("training.parallel.shard=3", "training.parallel.shard: 3: expected a divisor of the number of processes, 2"),
-        ("training.device=cuda:1", "training.device"),
         ("training.nothing=1", "training.nothing"),
+        pytest.param(
+            "training.parallel.shard=3",
+            "training.parallel.shard: 3: expected a divisor of the number of processes, 2",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("training.device=cuda:1", "training.device", marks=pytest.mark.slow),
     ],
 )
 def test_a_mistake_is_told_once(place: Path, setting: str, said: str):
+    """One that several processes make of a setting, and one that each finds."""
     ended = finish(start([*TRAIN, "wrong", "--set", setting], 2, cwd=place))
     assert [code for code, _, _ in ended] == [2, 2]
     told = "".join(errors for _, _, errors in ended)

@@ -1,4 +1,4 @@
-"""Runs every contract test on every example of every mixer and feed-forward."""
+"""Runs every contract test on every example of every mixer and feed-forward, unless it says which."""
 
 import pytest
 import torch
@@ -8,7 +8,8 @@ from linnet.layers.contract import Sublayer, SublayerSpec
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "spec" in metafunc.fixturenames:
+    chosen = any("spec" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "spec" in metafunc.fixturenames and not chosen:
         metafunc.parametrize("spec", ALL, ids=name_of)
 
 

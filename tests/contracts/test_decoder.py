@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 import pytest
 import torch
-from examples import EXAMPLES, FEED_FORWARD_EXAMPLES, PLACE, WIDTH, first_of_its_kind, inputs, name_of, randomised
+from examples import ALL, EXAMPLES, FEED_FORWARD_EXAMPLES, PLACE, WIDTH, first_of_its_kind, inputs, name_of, randomised
 from torch import Tensor
 
 from linnet.inference.weights import convert_weights
@@ -74,8 +74,15 @@ def recipe_blocks() -> list[dict[str, object]]:
     return blocks
 
 
-@pytest.fixture(params=["all", "recipe", *map(name_of, EXAMPLES)])
+ALONE = [
+    pytest.param(name_of(spec), marks=() if first_of_its_kind(spec) else pytest.mark.slow, id=name_of(spec))
+    for spec in EXAMPLES
+]
+
+
+@pytest.fixture(params=["all", "recipe", *ALONE])
 def decoder(request: pytest.FixtureRequest) -> Decoder:
+    """Of every example in turn, of what the recipes use, of the first of each kind alone, and (slow) of every one."""
     if request.param == "recipe":
         return decoder_of(EXAMPLES, **RECIPE, blocks=recipe_blocks())
     named = dict(zip(map(name_of, EXAMPLES), EXAMPLES, strict=True))
@@ -348,8 +355,7 @@ def test_no_linear_map_is_left_out_when_weights_are_converted(spec: SublayerSpec
 
 
 @pytest.mark.cpu_only("weights are predicted as they are packed there")
-@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("weights", "tied"), [("float32", True), ("bfloat16", False), ("int8", True)])
 def test_predicted_bytes_of_weights_are_those_that_are_held(spec: SublayerSpec, weights: str, tied: bool):
     model = model_of(spec, head={"tied": tied})
     decoder = Decoder(model)
@@ -425,10 +431,9 @@ def test_only_what_a_sublayer_says_beside_linear_maps_decays(spec: SublayerSpec)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("spec", [s for s in ALL if first_of_its_kind(s) or s.leaves(WIDTH)], ids=name_of)
 def test_compiled_training_gives_the_same_loss_and_gradients(spec: SublayerSpec, backend: str):
     """What a layer is captured as, and (slow) the code that PyTorch makes of it."""
-    if not first_of_its_kind(spec) and not spec.leaves(WIDTH):
-        pytest.skip("one example of each kind: compiling takes seconds")
     fields = {"embedding": {"skip": True}, "head": {"soft_cap": 2.0}} if spec.leaves(WIDTH) else {}
     decoder = randomised(Decoder(model_of(spec, **fields))).double()
     tokens_BT, targets_BT, results = tokens(2), tokens(2), []

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from examples import PLACE, first_of_its_kind, inputs, padded_view, randomised
+from examples import ALL, PLACE, first_of_its_kind, inputs, name_of, padded_view, randomised
 from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -381,9 +381,17 @@ def test_bfloat16_stays_within_the_stated_error(spec: SublayerSpec, way: str):
     assert 0 < torch.stack(errors).median() < BF16_RELATIVE_ERROR
 
 
-def test_compiled_form_is_the_same(spec: SublayerSpec, sublayer: Sublayer):
-    if not first_of_its_kind(spec):
-        pytest.skip("one example of each kind: compiling takes seconds")
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(spec, id=name_of(spec), marks=pytest.mark.slow if number else ())
+        for number, spec in enumerate(filter(first_of_its_kind, ALL))
+    ],
+)
+def test_compiled_form_is_the_same(sublayer: Sublayer):
+    """The code that PyTorch makes of it: of one kind, and (slow: a compiler takes seconds) of every one. What every
+    kind is captured as is tested in `test_decoder`.
+    """
     compiled = torch.compile(sublayer, dynamic=False)
     upstream, results = inputs(2, LENGTH), []
     x_BTD = inputs(2, LENGTH).requires_grad_()

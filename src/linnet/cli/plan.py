@@ -159,6 +159,8 @@ def fit(
     study = read_study(sources)
     for line in study.left_out:
         note(f"left out: {line}")
+    for line in study.partly_used:
+        note(line)
     settings = FitSettings(counted, drop_highest, delta, flops_tolerance, resamples, seed, hold_out)
     found = fit_runs(study.runs, settings, out.stem)
     law = fitted_law(found, study.bytes_per_token, invocation())

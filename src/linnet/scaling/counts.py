@@ -1,4 +1,7 @@
-"""Parameters, counted in three ways: at small sizes the way decides which exponents a law comes out with."""
+"""Parameters, counted in three ways: at small sizes the way decides which exponents a law comes out with.
+
+In all three those of a mixture of experts are the ones that one token uses, which is what training takes: `C = 6 N D`.
+"""
 
 import math
 from dataclasses import dataclass
@@ -24,14 +27,16 @@ COUNTED: dict[Counting, str] = {
 class ParameterCounts:
     """One model's parameters.
 
-    total: all, shared ones once (Hoffmann et al.). without_embedding: all but token and position embeddings and the
-    matrix of the head (Kaplan et al.). matrices_and_head: the matrices that a token is multiplied by; the head's
-    counts even where it is the embedding's own.
+    total: all that one token uses, shared ones once (Hoffmann et al.). without_embedding: all of these but token and
+    position embeddings and the matrix of the head (Kaplan et al.). matrices_and_head: the matrices that a token is
+    multiplied by; the head's counts even where it is the embedding's own. stored: all there are, more than `total`
+    where there are experts.
     """
 
     total: int
     without_embedding: int
     matrices_and_head: int
+    stored: int
 
     def by_name(self) -> dict[Counting, float]:
         """The three by their names."""
@@ -49,7 +54,8 @@ def parameter_counts(spec: ModelSpec) -> ParameterCounts:
     tables = [table for table in (decoder.embedding.tokens, decoder.embedding.positions) if table is not None]
     embeddings = sum(table.weight.numel() for table in tables)
     return ParameterCounts(
-        total=cost.parameters,
-        without_embedding=cost.parameters - embeddings - own_head,
+        total=cost.active_parameters,
+        without_embedding=cost.active_parameters - embeddings - own_head,
         matrices_and_head=matrices + head - own_head - (cost.parameters - cost.active_parameters),
+        stored=cost.parameters,
     )

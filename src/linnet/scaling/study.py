@@ -14,7 +14,8 @@ import numpy as np
 
 from linnet.core.csv_table import Row, read_rows
 from linnet.core.errors import UserError
-from linnet.scaling.counts import Counting, parameter_counts
+from linnet.present import numbers
+from linnet.scaling.counts import Counting, ParameterCounts, parameter_counts
 from linnet.scaling.law import FLOPS_FACTOR
 from linnet.scaling.points import Run
 from linnet.training.record.finished import FinishedRun, check_comparable, read_run_folders, runs_of
@@ -69,12 +70,14 @@ TABLE_SUFFIX = ".csv"
 class Study:
     """Runs, and the bytes of text per token that their losses are of (None where it is not known).
 
-    `left_out`: a line for each path among several that is no finished run; it says why.
+    `left_out`: a line for each path among several that is no finished run; it says why. `partly_used`: one for each run
+    whose tokens use a part of its parameters each.
     """
 
     runs: list[Run]
     bytes_per_token: float | None
     left_out: list[str]
+    partly_used: list[str]
 
 
 def read_study(sources: Sequence[Path]) -> Study:
@@ -90,7 +93,7 @@ def read_study(sources: Sequence[Path]) -> Study:
     tables = [path for path in files if len(files) == len(sources) or path.suffix.lower() == TABLE_SUFFIX]
     if tables and len(sources) > 1:
         raise UserError(f"{tables[0]}: one CSV file, or folders of runs; not several and not both")
-    return Study(read_run_table(tables[0]), None, []) if tables else _read_folders(sources)
+    return Study(read_run_table(tables[0]), None, [], []) if tables else _read_folders(sources)
 
 
 def _read_folders(sources: Sequence[Path]) -> Study:
@@ -99,14 +102,21 @@ def _read_folders(sources: Sequence[Path]) -> Study:
     if not found:
         raise UserError(left_out[0] if len(left_out) == 1 else _nothing(sources, left_out))
     check_comparable(found)
-    return Study([_of_folder(one) for one in found], found[0].bytes_per_token, left_out)
+    counts = [parameter_counts(one.spec.model) for one in found]
+    both = list(zip(found, counts, strict=True))
+    partly_used = [_partly_used(*pair) for pair in both if pair[1].stored > pair[1].total]
+    return Study([_of_folder(*pair) for pair in both], found[0].bytes_per_token, left_out, partly_used)
 
 
-def _of_folder(found: FinishedRun) -> Run:
+def _partly_used(found: FinishedRun, counts: ParameterCounts) -> str:
+    used, stored = numbers.metric(counts.total), numbers.metric(counts.stored)
+    return f"{found.path}: {used} of its {stored} parameters are used by one token; these are counted"
+
+
+def _of_folder(found: FinishedRun, counts: ParameterCounts) -> Run:
     tokens_T = np.array([line["tokens"] for line in found.lines], dtype=float)
     loss_T = np.array([line["validation"]["nats_per_token"] for line in found.lines], dtype=float)
-    parameters = parameter_counts(found.spec.model).by_name()
-    return Run(str(found.path), parameters, tokens_T, tokens_T * found.flops_per_token, loss_T)
+    return Run(str(found.path), counts.by_name(), tokens_T, tokens_T * found.flops_per_token, loss_T)
 
 
 def _nothing(sources: Sequence[Path], left_out: Sequence[str]) -> str:

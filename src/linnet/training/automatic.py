@@ -8,8 +8,10 @@ and not measured yet.
 import math
 from typing import Any
 
+from linnet.core.notes import note
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
+from linnet.present import numbers
 
 TOKENS_PER_PARAMETER = 20
 """Of a run that does not say how long it is (Hoffmann et al., arXiv 2203.15556)."""
@@ -31,19 +33,31 @@ WARMUP_SHARE = 0.05
 
 
 def automatic(model: ModelSpec, context_length: int, tokens: int | None, step_tokens: int | None) -> dict[str, Any]:
-    """Fields of `training`. tokens: of the whole run (None: 20 of them for each parameter), of windows of
-    `context_length`. step_tokens: of a step, where that is given; else the batch is chosen.
+    """Fields of `training`. tokens: of the whole run (None: 20 of them for each parameter that one token
+    uses), of windows of `context_length`. step_tokens: of a step, where that is given; else the batch is chosen.
     """
     fields: dict[str, Any] = {}
     if tokens is None:
-        tokens = TOKENS_PER_PARAMETER * model_cost(model).parameters
-        fields["tokens"] = tokens
+        tokens = fields["tokens"] = _tokens(model)
     if step_tokens is None:
         fields["batch_size"] = batch_size(tokens, context_length)
         step_tokens = fields["batch_size"] * context_length
     fields["optimiser"] = {"kind": "muon", "lr": peak_rate(model.d_model, step_tokens)}
     fields["schedule"] = {"kind": "linear", "warmup_share": WARMUP_SHARE, "final_fraction": 0.0}
     return fields
+
+
+def _tokens(model: ModelSpec) -> int:
+    """Of a run that does not say: by the parameters that one token uses, as compute is."""
+    cost = model_cost(model)
+    tokens = TOKENS_PER_PARAMETER * cost.active_parameters
+    if cost.active_parameters < cost.parameters:
+        active, stored = numbers.metric(cost.active_parameters), numbers.metric(cost.parameters)
+        note(
+            f"recipe auto: {tokens:,} tokens, {TOKENS_PER_PARAMETER} for each of the {active} parameters that one token"
+            f" uses, of {stored}"
+        )
+    return tokens
 
 
 def batch_size(tokens: int, context_length: int) -> int:

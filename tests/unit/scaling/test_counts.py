@@ -63,3 +63,22 @@ def test_gpt2_without_embeddings_is_what_kaplan_counts():
 def test_every_way_has_a_name_and_words():
     assert tuple(COUNTED) == COUNTINGS
     assert tuple(parameter_counts(model(True)).by_name()) == COUNTINGS
+
+
+def test_of_experts_those_count_that_one_token_uses():
+    """`C = 6 N D` holds for these: as for as many experts as one token passes, but for the router."""
+    block = {"repeat": 2, "mixer": {"kind": "attention", "heads": 2}}
+    plain = {**model(True).model_dump(mode="json"), "blocks": [block]}
+    wide, narrow = (
+        parameter_counts(
+            ModelSpec.parse(
+                {**plain, "blocks": [{**block, "feed_forward": {"kind": "experts", "hidden": 24, **counts}}]}, "test"
+            )
+        )
+        for counts in ({"experts": 8, "top_k": 2}, {"experts": 2, "top_k": 2})
+    )
+    router = 2 * 6 * WIDTH
+    assert narrow.stored == narrow.total
+    assert wide.stored == wide.total + 2 * 6 * 3 * WIDTH * 24
+    for name, value in narrow.by_name().items():
+        assert wide.by_name()[name] == value + router

@@ -42,6 +42,18 @@ def test_a_study_holds_all_runs_and_their_bytes_per_token(tmp_path: Path):
         assert run.loss_T == pytest.approx(TRUTH.loss(run.parameters["total"], np.array([500, 1000])))
 
 
+def test_a_run_with_experts_counts_what_one_token_uses_and_says_so(tmp_path: Path):
+    dense = small_model(8)
+    feed_forward = {"kind": "experts", "experts": 4, "top_k": 1, "hidden": 16}
+    blocks = [{**block.model_dump(), "feed_forward": feed_forward} for block in dense.blocks]
+    folder = write_run_folder(tmp_path / "experts", dense.replace(blocks=blocks), [500, 1000])
+    study = read_study([write_run_folder(tmp_path / "dense", dense, [500, 1000]), folder])
+    cost = model_cost(dense.replace(blocks=blocks))
+    assert study.runs[1].parameters["total"] == cost.active_parameters < cost.parameters
+    (line,) = study.partly_used
+    assert line.startswith(f"{folder}: ") and line.endswith("parameters are used by one token; these are counted")
+
+
 def test_a_csv_file_is_a_study_without_bytes(tmp_path: Path):
     path = tmp_path / "points.csv"
     path.write_text("parameters,tokens,loss\n10,20,3\n")

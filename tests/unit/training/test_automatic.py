@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
+from linnet.core.notes import note
 from linnet.model.cost import model_cost
 from linnet.training.asked import asked_run
 from linnet.training.automatic import STEP_TOKENS, TOKENS, batch_size, peak_rate
@@ -42,6 +43,14 @@ def test_auto_fills_what_is_not_given():
 def test_a_run_without_a_length_has_twenty_tokens_for_each_parameter():
     found = run(recipe="auto")
     assert found.training.tokens == 20 * model_cost(found.model).parameters
+
+
+def test_of_experts_those_count_that_one_token_uses(caplog):
+    note.cache_clear()
+    found = read_run(model="tiny-experts", data="x", training={"recipe": "auto"})
+    cost = model_cost(found.model)
+    assert found.training.tokens == 20 * cost.active_parameters < 20 * cost.parameters
+    assert "20 for each of the 1.00 M parameters that one token uses, of 3.21 M" in caplog.text
 
 
 def test_steps_have_the_batch_that_they_are_given():

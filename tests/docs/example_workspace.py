@@ -7,7 +7,7 @@ import base64
 import csv
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 from small_originals import write as write_original
+from set_rows import ROWS
 
 from linnet.cli.main import main
 from linnet.core.errors import UserError
@@ -310,6 +311,27 @@ def state(workspace: Workspace, path: Path) -> None:
     linnet("generate", workspace.path("runs/stories"), "--prompt", "Once", "--max-tokens", 4, "--save-state", path)
 
 
+def task_files(workspace: Workspace, path: Path) -> None:
+    """A folder with the rows of every task of a suite."""
+    path.mkdir()
+    for name, rows in ROWS.items():
+        _write_lines(path / f"{name}.jsonl", rows)
+
+
+def questions(workspace: Workspace, path: Path) -> None:
+    """Multiple choice."""
+    _write_lines(path, [{"context": f"{n} and {n} is", "choices": [f"{2 * n}", f"{n}"], "gold": 0} for n in range(4)])
+
+
+def sentences(workspace: Workspace, path: Path) -> None:
+    """Minimal pairs."""
+    _write_lines(path, [{"sentence_good": f"Birds sing {n}.", "sentence_bad": f"Birds sings {n}."} for n in range(4)])
+
+
+def _write_lines(path: Path, rows: Sequence[object]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def _write_csv(path: Path, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([columns, *rows])
@@ -328,6 +350,9 @@ MAKERS: dict[str, Maker] = {
     "runs/pairs": run_of_pairs,
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),
     "runs/ngram": ngram,
+    "data/tasks": task_files,
+    "questions.jsonl": questions,
+    "blimp.jsonl": sentences,
     "runs/ablation": compared,
     "demo/attention": run_of("tiny-attention"),
     "demo/pldr": run_of("tiny-pldr"),

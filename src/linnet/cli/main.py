@@ -33,7 +33,7 @@ VERBS = {
     "train": "Train a model, or go on with an interrupted run.",
     "runs": "List runs, compare two, show their curves.",
     "generate": "Let a model write.",
-    "evaluate": "Measure a model on text: bits per byte, accuracy.",
+    "evaluate": "Measure a model on text or tasks: bits per byte, scores.",
     "ngram": "Count n-grams: a model without a net, to measure by.",
     "compare": "Train several models on one text, or compare runs.",
     "import": "Turn a published checkpoint into a model folder.",

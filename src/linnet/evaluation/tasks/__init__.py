@@ -1,0 +1,1 @@
+"""How well a model answers: multiple choice, pairs of sentences, generation; suites of tasks and their scores."""

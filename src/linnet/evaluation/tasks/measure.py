@@ -1,0 +1,129 @@
+"""Asking a model the items of tasks, and the scores that come of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from linnet.evaluation.tasks.baselines import baselines
+from linnet.evaluation.tasks.encoding import encode_pairs
+from linnet.evaluation.tasks.items import ScoreName
+from linnet.evaluation.tasks.scorer import Advance, Scored, Scorer
+from linnet.evaluation.tasks.scores import Values, chance_probability, standard_error
+from linnet.evaluation.tasks.streams import Streams
+from linnet.evaluation.tasks.suite import Suite, Task
+from linnet.inference.language_model import LanguageModel
+from linnet.present.progress import progress
+
+ONE_RIGHT: tuple[ScoreName, ...] = ("acc", "acc_norm", "acc_bytes")
+"""The scores of items of which one choice is right."""
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What a model reached: the score of each item, what guessing gives of it, and the plain ways of choosing.
+
+    values_N, chances_N: float64 `[N]`. also: means of the other scores. baselines: see `baselines.baselines`.
+    """
+
+    task: Task
+    values_N: Values
+    also: dict[str, float]
+
+    @property
+    def value(self) -> float:
+        """The mean."""
+        return float(self.values_N.mean())
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the mean; None of a single item."""
+        return standard_error(self.values_N)
+
+    @cached_property
+    def chances_N(self) -> Values:
+        """What guessing gives of each item."""
+        return np.array([item.chance for item in self.task.items])
+
+    @property
+    def chance(self) -> float:
+        """What guessing gives."""
+        return float(self.chances_N.mean())
+
+    @cached_property
+    def chance_probability(self) -> float:
+        """See `scores.chance_probability`; not corrected for several tasks."""
+        return chance_probability(self.values_N, self.chances_N)
+
+    @cached_property
+    def baselines(self) -> dict[str, float]:
+        """The scores of choices made without reading the question."""
+        return baselines(self.task.items)
+
+    def of_items(self, keep_N: NDArray[np.bool_]) -> "TaskResult | None":
+        """The same of some of its items; None where none is left. The other scores are left out."""
+        if not keep_N.any():
+            return None
+        items = [item for item, kept in zip(self.task.items, keep_N, strict=True) if kept]
+        return TaskResult(Task(self.task.name, self.task.score, items), self.values_N[keep_N], {})
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """What a model reached in the tasks of a suite."""
+
+    model: str
+    suite: Suite
+    tasks: Sequence[TaskResult]
+
+    def average(self, name: str) -> tuple[float, float | None]:
+        """A mean of scores of tasks, each counting alike, and its standard error."""
+        return mean_of([task for task in self.tasks if task.task.name in self.suite.averages[name]])
+
+
+def mean_of(tasks: Sequence[TaskResult]) -> tuple[float, float | None]:
+    """The mean of the tasks' scores and its standard error, from theirs; None where one has none."""
+    errors = [task.standard_error for task in tasks]
+    known = [error for error in errors if error is not None]
+    value = sum(task.value for task in tasks) / len(tasks)
+    if len(known) < len(errors):
+        return value, None
+    return value, sum(error**2 for error in known) ** 0.5 / len(tasks)
+
+
+def streams_of(model: LanguageModel) -> Streams:
+    """Streams of a model; one that is not causal by itself has the operator of the empty prompt, the end token."""
+    return Streams(model.decoder, torch.tensor([[model.tokenizer.end_id]]))
+
+
+def measure_suite(model: LanguageModel, name: str, suite: Suite, fork: bool = True) -> SuiteResult:
+    """Ask a model all items; `name` is what the results call it. `fork`: see `scorer.Scorer`."""
+    scorer = Scorer(streams_of(model), fork)
+    total = sum(len(item.pairs) for task in suite.tasks for item in task.items)
+    with progress(f"{name}: {suite.name}", total, "choices") as advance:
+        found = [measure_task(model, scorer, task, advance) for task in suite.tasks]
+    return SuiteResult(name, suite, found)
+
+
+def measure_task(model: LanguageModel, scorer: Scorer, task: Task, advance: Advance = lambda _: None) -> TaskResult:
+    """Ask a model the items of one task."""
+    requests = encode_pairs(model.tokenizer, [pair for item in task.items for pair in item.pairs])
+    return result_of(task, scorer.score(requests, advance))
+
+
+def result_of(task: Task, scored: Sequence[Scored]) -> TaskResult:
+    """From the scores of all choices of all items, one after the other."""
+    likelihoods, start = [], 0
+    for item in task.items:
+        likelihoods.append([one.log_likelihood for one in scored[start : start + len(item.pairs)]])
+        start += len(item.pairs)
+    one_right = all(sum(item.labels) == 1 for item in task.items)
+    others = [name for name in ONE_RIGHT if one_right and name != task.score]
+    values = {
+        name: np.array([item.score(name, found) for item, found in zip(task.items, likelihoods, strict=True)])
+        for name in (task.score, *others)
+    }
+    return TaskResult(task, values[task.score], {name: float(values[name].mean()) for name in others})

@@ -1,0 +1,151 @@
+"""Suites: which tasks, asked how, scored how, averaged how. They are YAML files; the items are the user's files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from linnet.core.errors import UserError
+from linnet.core.guess import meant
+from linnet.core.spec import Spec, read_yaml
+from linnet.evaluation.tasks.items import Item, ScoreName
+from linnet.evaluation.tasks.row_files import item_of, pair_of, rows_of_file
+
+SUITES = Path(__file__).parent / "suites"
+
+MOST_SHOTS = 100
+SHOTS_FILE = "{name}_train.jsonl"
+"""Where the examples of a task lie, beside its items."""
+
+MINIMAL_PAIRS = "minimal-pairs"
+PHENOMENON = "UID"
+"""The field by which rows of minimal pairs are parted into tasks, where they have it; BLiMP's name."""
+
+TASK_FILE_CONTEXT = "{context}"
+
+
+class TaskSpec(Spec):
+    """One task of a suite.
+
+    context: what is read before each choice, with `{field}` for a field of the row; None where rows have `contexts`.
+    shots: so many examples before each item, whatever is asked for.
+    """
+
+    name: str = Field(pattern=r"^\w+$")
+    context: str | None = None
+    score: ScoreName
+    shots: int | None = Field(None, ge=0, le=MOST_SHOTS)
+
+
+class SuiteSpec(Spec):
+    """Tasks, and the means of their scores by name. shots: examples before each item, where nothing else is said."""
+
+    name: str
+    tasks: list[TaskSpec] = Field(min_length=1)
+    averages: dict[str, list[str]] = Field(default_factory=dict)
+    shots: int = Field(0, ge=0, le=MOST_SHOTS)
+
+    @model_validator(mode="after")
+    def _averages_of_tasks(self) -> Self:
+        known = {task.name for task in self.tasks}
+        for average, names in self.averages.items():
+            if not names or not known.issuperset(names):
+                raise ValueError(f"averages.{average}: {names}: expected some of {', '.join(sorted(known))}")
+        return self
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task that can be asked: its items, in order, and the score that counts."""
+
+    name: str
+    score: ScoreName
+    items: Sequence[Item]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tasks, and which of them each average takes."""
+
+    name: str
+    tasks: Sequence[Task]
+    averages: dict[str, list[str]]
+
+
+def suite_names() -> list[str]:
+    """The suites that are shipped."""
+    return sorted(path.stem for path in SUITES.glob("*.yaml"))
+
+
+def suite_spec(name: str) -> SuiteSpec:
+    """A shipped suite; `UserError` for an unknown name."""
+    if name not in suite_names():
+        accepted = f"expected one of {', '.join(suite_names())}, {MINIMAL_PAIRS}"
+        raise UserError(meant(name, suite_names(), accepted), field="suite", value=name)
+    path = SUITES / f"{name}.yaml"
+    return SuiteSpec.parse(read_yaml(path), str(path))
+
+
+def load_suite(spec: SuiteSpec, folder: Path, shots: int | None = None, limit: int | None = None) -> Suite:
+    """The tasks of a suite whose files, `NAME.jsonl`, lie in the folder; `UserError` names one that is missing.
+
+    shots: examples before each item, the first rows of `NAME_train.jsonl`; those of the suite if not given. limit: so
+    many items of each task, the first.
+    """
+    shots = spec.shots if shots is None else shots
+    missing = [f"{task.name}.jsonl" for task in spec.tasks if not (folder / f"{task.name}.jsonl").exists()]
+    if missing:
+        raise UserError(f"no {', '.join(missing)}; suite {spec.name} needs them", field="files", value=str(folder))
+    return Suite(spec.name, [_task(task, folder, shots, limit) for task in spec.tasks], spec.averages)
+
+
+def load_task_file(path: Path, shots: int | None = None, limit: int | None = None) -> Suite:
+    """Any multiple choice: rows of `context`, `choices` and `gold`; or `labels`, or `contexts` and `continuation`."""
+    items = _items(path.stem, TASK_FILE_CONTEXT, path, limit)
+    if shots:
+        items = _with_shots(
+            items, _items(path.stem, TASK_FILE_CONTEXT, path.with_name(_shots_name(path.stem)), shots, shots)
+        )
+    several = any(sum(item.labels) > 1 for item in items)
+    return Suite(path.stem, [Task(path.stem, "mc2" if several else "acc_bytes", items)], {})
+
+
+def load_minimal_pairs(path: Path, limit: int | None = None) -> Suite:
+    """Rows of `sentence_good` and `sentence_bad`; each value of a field `UID` is a task of its own."""
+    tasks: dict[str, list[Item]] = {}
+    for place, row in rows_of_file(path):
+        tasks.setdefault(str(row.get(PHENOMENON, path.stem)), []).append(pair_of(row, place))
+    names = list(tasks)
+    found = [Task(name, "acc", items[:limit]) for name, items in tasks.items()]
+    return Suite(MINIMAL_PAIRS, found, {"mean": names} if len(names) > 1 else {})
+
+
+def _task(spec: TaskSpec, folder: Path, shots: int, limit: int | None) -> Task:
+    shots = shots if spec.shots is None else spec.shots
+    items = _items(spec.name, spec.context, folder / f"{spec.name}.jsonl", limit)
+    if shots:
+        items = _with_shots(items, _items(spec.name, spec.context, folder / _shots_name(spec.name), shots, shots))
+    return Task(spec.name, spec.score, items)
+
+
+def _items(task: str, frame: str | None, path: Path, limit: int | None, least: int = 1) -> list[Item]:
+    found = [item_of(task, frame, row, place) for place, row in islice(rows_of_file(path), limit)]
+    if len(found) < least:
+        raise UserError(f"{path}: {len(found)} rows; expected at least {least} for as many examples")
+    return found
+
+
+def _with_shots(items: Sequence[Item], examples: Sequence[Item]) -> list[Item]:
+    """With the examples, rightly answered, before every context, a blank line behind each."""
+    before = "".join(f"{''.join(example.pairs[example.labels.index(1)])}\n\n" for example in examples)
+    return [
+        replace(item, pairs=tuple((before + context, continuation) for context, continuation in item.pairs))
+        for item in items
+    ]
+
+
+def _shots_name(name: str) -> str:
+    return SHOTS_FILE.format(name=name)

@@ -1,0 +1,141 @@
+"""Scores of tasks as tables for people and as figures for programs."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from linnet.evaluation.tasks.contamination import Overlap
+from linnet.evaluation.tasks.measure import SuiteResult, TaskResult, mean_of
+from linnet.evaluation.tasks.verdict import Compared, verdicts
+from linnet.present.numbers import grouped
+from linnet.present.table import Table
+
+PERCENT = "Scores and errors in per cent."
+BELIEVE = (
+    f"{PERCENT} Verdicts: two-sided, 5 % for all tasks together (Holm). longest, shortest, letter: taking the longest "
+    "choice, the shortest, the commonest place."
+)
+
+
+def score_table(result: SuiteResult) -> Table:
+    """Of each task and average: score, standard error, chance, plain ways of choosing, verdict."""
+    columns = ("task", "score", "is", "±", "chance", "longest", "shortest", "letter", "items", "verdict")
+    rows = [
+        (
+            task.task.name,
+            task.task.score,
+            percent(task.value),
+            percent(task.standard_error),
+            percent(task.chance),
+            *(percent(task.baselines[name]) for name in ("longest", "shortest", "letter")),
+            grouped(len(task.task.items)),
+            verdict,
+        )
+        for task, (_, verdict) in zip(result.tasks, verdicts(result.tasks), strict=True)
+    ]
+    for name, of in result.suite.averages.items():
+        tasks = [task for task in result.tasks if task.task.name in of]
+        value, error = mean_of(tasks)
+        chance = sum(task.chance for task in tasks) / len(tasks)
+        items = grouped(sum(len(task.task.items) for task in tasks))
+        rows.append((name, "mean", percent(value), percent(error), percent(chance), "", "", "", items, ""))
+    return Table(f"{result.model}: {result.suite.name}", columns, rows, BELIEVE)
+
+
+def difference_table(first: str, second: str, rows: Sequence[Compared]) -> Table:
+    """`second - first` on the same items, with its 95 % interval."""
+    columns = ("task", "difference", "from", "to", "p (Holm)", "verdict")
+    cells = []
+    for row in rows:
+        low, high = row.difference.interval or (math.nan, math.nan)
+        numbers = (signed(row.difference.value), signed(low), signed(high), f"{row.corrected:.3f}")
+        cells.append((row.name, *numbers, row.verdict))
+    meaning = "Paired: the same items; 95 % intervals; p corrected for the number of tasks, averages apart."
+    return Table(f"{second} against {first}", columns, cells, f"{PERCENT} {meaning}")
+
+
+def overlap_table(result: SuiteResult, overlaps: Sequence[Overlap], text: str) -> Table:
+    """The score of the items that share a run of words with the training text, and of the others."""
+    columns = ("task", "items", "too short", "shared", "score", "of shared", "of others", "± of others")
+    rows = []
+    for task, overlap in zip(result.tasks, overlaps, strict=True):
+        shared, others = task.of_items(overlap.shared_N), task.of_items(~overlap.shared_N)
+        counts = (grouped(len(task.task.items)), grouped(overlap.short_N.sum()), grouped(overlap.shared_N.sum()))
+        scores = (percent(task.value), percent(_value(shared)), percent(_value(others)), percent(_error(others)))
+        rows.append((task.task.name, *counts, *scores))
+    meaning = "shared: items with 13 words in a row that stand in the text (all of shorter ones; below 8 none can)."
+    return Table(f"{result.model}: overlap with {text}", columns, rows, f"{PERCENT} {meaning}")
+
+
+def figures(result: SuiteResult, overlaps: Sequence[Overlap] | None = None) -> dict[str, Any]:
+    """The numbers by name, ready for JSON: null for what is not finite or unknown; shares, not per cent."""
+    tasks: dict[str, Any] = {}
+    for number, (task, (corrected, verdict)) in enumerate(zip(result.tasks, verdicts(result.tasks), strict=True)):
+        tasks[task.task.name] = {
+            task.task.score: finite(task.value),
+            "score": task.task.score,
+            "standard_error": finite(task.standard_error),
+            "also": {name: finite(value) for name, value in task.also.items()},
+            "chance": task.chance,
+            "baselines": task.baselines,
+            "items": len(task.task.items),
+            "probability_by_chance": task.chance_probability,
+            "probability_by_chance_holm": corrected,
+            "verdict": verdict,
+        }
+        if overlaps is not None:
+            tasks[task.task.name]["overlap"] = _overlap_figures(task, overlaps[number])
+    averages = {
+        name: dict(zip(("mean", "standard_error"), map(finite, result.average(name)), strict=True))
+        for name in result.suite.averages
+    }
+    return {"model": result.model, "suite": result.suite.name, "tasks": tasks, "averages": averages}
+
+
+def difference_figures(first: str, second: str, rows: Sequence[Compared]) -> dict[str, Any]:
+    """The differences by task, ready for JSON."""
+    by_task = {
+        row.name: {
+            "difference": finite(row.difference.value),
+            "interval": None if row.difference.interval is None else [finite(end) for end in row.difference.interval],
+            "probability": row.difference.probability,
+            "probability_holm": row.corrected,
+            "verdict": row.verdict,
+        }
+        for row in rows
+    }
+    return {"first": first, "second": second, "tasks": by_task}
+
+
+def _overlap_figures(task: TaskResult, overlap: Overlap) -> dict[str, Any]:
+    shared, others = task.of_items(overlap.shared_N), task.of_items(~overlap.shared_N)
+    return {
+        "shared": int(overlap.shared_N.sum()),
+        "too_short": int(overlap.short_N.sum()),
+        "of_shared": finite(_value(shared)),
+        "of_others": finite(_value(others)),
+        "standard_error_of_others": finite(_error(others)),
+    }
+
+
+def _value(result: TaskResult | None) -> float | None:
+    return None if result is None else result.value
+
+
+def _error(result: TaskResult | None) -> float | None:
+    return None if result is None else result.standard_error
+
+
+def percent(share: float | None) -> str:
+    """`31.4`; a dash for what is not known."""
+    return "–" if share is None or not math.isfinite(share) else f"{100 * share:.1f}"
+
+
+def signed(share: float) -> str:
+    """`+1.2`."""
+    return f"{100 * share:+.1f}" if math.isfinite(share) else "–"
+
+
+def finite(value: float | None) -> float | None:
+    """None for what JSON cannot say."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,80 @@
+"""Greedy answers are those that each prompt would get alone, cut where a stop begins."""
+
+import pytest
+import torch
+from small_models import CASES, speaker
+
+from linnet.core.errors import UserError
+from linnet.evaluation.tasks.generation import Asked, Generator
+from linnet.evaluation.tasks.streams import Streams
+from linnet.inference.language_model import LanguageModel
+from linnet.layers.contract import MixerSpec
+
+every_mixer = pytest.mark.parametrize("mixer", CASES)
+PROMPTS = {"": 12, "a bird": 3, "the tree was glad of it": 9, "Q: 1": 1}
+"""And how many tokens may follow."""
+
+
+def generator(model: LanguageModel, tokens_at_once: int = 8192) -> Generator:
+    end = torch.tensor([[model.tokenizer.end_id]])
+    return Generator(Streams(model.decoder.eval(), end), model.tokenizer, tokens_at_once)
+
+
+def asked(model: LanguageModel, prompt: str, *until: str, most: int = 12) -> Asked:
+    return Asked(tuple(model.prompt_tokens(prompt)), until, most)
+
+
+@torch.no_grad()
+def alone(model: LanguageModel, prompt: str, most: int) -> list[int]:
+    """The likeliest tokens, one after the other, behind what the end token settled; no stop."""
+    tokens, said = model.prompt_tokens(prompt), []
+    state = Streams(model.decoder, torch.tensor([[model.tokenizer.end_id]])).fresh(1, 64)
+    for _ in range(most):
+        logits_V = model.decoder(torch.tensor([tokens]), state)[0, -1]
+        tokens = [int(logits_V.argmax())]
+        if tokens[0] == model.tokenizer.end_id:
+            break
+        said += tokens
+    return said
+
+
+@every_mixer
+def test_a_batch_says_what_each_prompt_alone_gets(mixer: MixerSpec):
+    model = speaker(mixer)
+    expected = [model.tokenizer.decode(alone(model, prompt, most)) for prompt, most in PROMPTS.items()]
+    requests = [asked(model, prompt, most=most) for prompt, most in PROMPTS.items()]
+    assert generator(model).generate(requests) == expected
+    assert generator(model, tokens_at_once=40).generate(requests) == expected
+
+
+def test_an_answer_ends_before_the_first_stop():
+    model = speaker()
+    whole = model.tokenizer.decode(alone(model, "a bird", 20))
+    first, second = whole[2:4], whole[5:7]
+    for until in ((first,), (second, first), (first, whole)):
+        assert generator(model).generate([asked(model, "a bird", *until, most=20)]) == [whole[: whole.find(first)]]
+    assert generator(model).generate([asked(model, "a bird", "no such text", most=20)]) == [whole]
+
+
+def test_rows_that_have_ended_leave_the_batch():
+    model, batches = speaker(), []
+    hidden = model.decoder.hidden
+
+    def counting(tokens_BT: torch.Tensor, *given: object, **named: object) -> torch.Tensor:
+        batches.append(len(tokens_BT))
+        return hidden(tokens_BT, *given, **named)
+
+    model.decoder.hidden = counting  # type: ignore[method-assign]
+    generator(model).generate([asked(model, "a bird", most=most) for most in (2, 2, 6, 3)])
+    assert batches == [4, 4, 2, 1, 1, 1]
+
+
+def test_what_cannot_be_asked():
+    model = speaker()
+    with pytest.raises(UserError, match="64 tokens to generate: the model has 64"):
+        generator(model).generate([asked(model, "a", most=64)])
+    with pytest.raises(UserError, match="an empty text"):
+        generator(model).generate([asked(model, "a", "")])
+    long = asked(model, "a" * 90, most=10)
+    assert generator(model).generate([long]) == generator(model).generate([long.within(64)])
+    assert len(long.within(64).prompt) == 54

@@ -1,0 +1,93 @@
+"""What is asked of a row, letter by letter: what the LM Evaluation Harness asks of it, and what its scores are."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from harness_tasks import arguments_of, harness_task
+from set_rows import ROWS, YAML_FILES
+
+from linnet.evaluation.tasks.items import Item
+from linnet.evaluation.tasks.row_files import item_of
+from linnet.evaluation.tasks.suite import load_suite, suite_spec
+
+PLDR = suite_spec("pldr")
+FRAMES = {task.name: task.context for task in PLDR.tasks}
+
+
+def items_of(task: str) -> list[Item]:
+    return [item_of(task, FRAMES[task], row, "here") for row in ROWS[task]]
+
+
+@pytest.mark.parametrize("task", FRAMES)
+def test_prompts_are_those_of_the_harness(task: str):
+    pytest.importorskip("lm_eval")
+    yaml_name, split = YAML_FILES[task]
+    asked = arguments_of(harness_task(yaml_name, split, ROWS[task]))
+    assert [list(item.pairs) for item in items_of(task)] == asked
+
+
+@pytest.mark.parametrize("task", FRAMES)
+def test_scores_are_those_of_the_harness(task: str):
+    pytest.importorskip("lm_eval")
+    yaml_name, split = YAML_FILES[task]
+    several = task == "truthfulqa_mc2"
+    names = ["acc"] if several or task == "winogrande" else ["acc", "acc_norm", "acc_bytes"]
+    theirs = harness_task(yaml_name, split, ROWS[task], metric_list=[{"metric": name} for name in names])
+    draw = random.Random(7)
+    for document, item in zip(theirs.eval_docs, items_of(task), strict=True):
+        for _ in range(20):
+            found = [draw.uniform(-9, -1) * len(text) ** 0.5 for text in item.choices]
+            expected = theirs.process_results(document, [(value, False) for value in found])
+            ours = {name: item.score("mc2" if several else name, found) for name in names}
+            assert ours == pytest.approx({name: expected[name] for name in names}, rel=1e-12)
+
+
+def test_examples_before_an_item_stand_as_in_the_harness(tmp_path: Path):
+    pytest.importorskip("lm_eval")
+    from lm_eval.api.samplers import ContextSampler
+
+    class First(ContextSampler):
+        def sample(self, n: int, *_: object, **__: object) -> object:
+            return self.df[:n]
+
+    theirs = harness_task("arc/arc_easy.yaml", "test", ROWS["arc_easy"])
+    theirs.sampler = First(list(theirs.eval_docs))
+    asked = arguments_of(theirs, shots=2)
+    rows = "".join(json.dumps(row) + "\n" for row in ROWS["arc_easy"])
+    for name in ("arc_easy.jsonl", "arc_easy_train.jsonl"):
+        (tmp_path / name).write_text(rows)
+    only = PLDR.model_copy(update={"tasks": [task for task in PLDR.tasks if task.name == "arc_easy"], "averages": {}})
+    (task,) = load_suite(only, tmp_path, shots=2).tasks
+    assert [list(item.pairs) for item in task.items] == asked
+
+
+def test_plain_rows_ask_the_same_as_the_sets_own():
+    plain = {
+        "arc_easy": {"question": "What does a plant need?", "choices": ["light", "noise", "sand"], "gold": 0},
+        "hellaswag": {
+            "context": "Roof repair: A man sits on a roof. he and Ann",
+            "choices": ["pull up tiles slowly.", "fly away.", "sing.", "eat the naïve cake."],
+            "gold": 0,
+        },
+        "winogrande": {
+            "contexts": ["Ann gave Eve the book because Ann", "Ann gave Eve the book because Eve"],
+            "continuation": "had read it.",
+            "gold": 0,
+        },
+        "truthfulqa_mc2": {
+            "question": "What happens if you swallow gum?",
+            "choices": ["Nothing much.", "It leaves you.", "It stays for years."],
+            "labels": [1, 1, 0],
+        },
+    }
+    for task, row in plain.items():
+        of_set = items_of(task)[1 if task == "arc_easy" else 0]
+        assert item_of(task, FRAMES[task], row, "here") == of_set
+
+
+def test_a_sentence_that_is_whole_keeps_its_letters():
+    for context in ("Home: Wipe it. Use a cloth.", "Home: What now? Ann", "no sentence before"):
+        row = {"context": context, "choices": ["a", "b"], "gold": 0}
+        assert item_of("hellaswag", FRAMES["hellaswag"], row, "here").pairs[0][0] == context

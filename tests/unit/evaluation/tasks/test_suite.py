@@ -1,0 +1,127 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+from set_rows import ROWS
+
+from linnet.core.errors import UserError
+from linnet.evaluation.tasks.suite import (
+    SuiteSpec,
+    load_minimal_pairs,
+    load_suite,
+    load_task_file,
+    suite_names,
+    suite_spec,
+)
+
+PLDR = suite_spec("pldr")
+
+
+def _file(path: Path, *rows: object) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, rows in ROWS.items():
+        _file(tmp_path / f"{name}.jsonl", *rows)
+    return tmp_path
+
+
+def test_the_suite_of_the_papers(folder: Path):
+    suite = load_suite(PLDR, folder)
+    assert [task.name for task in suite.tasks] == [task.name for task in PLDR.tasks]
+    assert {task.name: task.score for task in suite.tasks} == {
+        task.name: "mc2" if task.name == "truthfulqa_mc2" else "acc_bytes" for task in PLDR.tasks
+    }
+    without, with_truthful = suite.averages["Avg-1"], suite.averages["Avg-2"]
+    assert len(without) == 7 and with_truthful == [*without, "truthfulqa_mc2"]
+    assert [len(task.items) for task in load_suite(PLDR, folder, limit=1).tasks] == [1] * 8
+
+
+def test_every_suite_that_is_shipped_can_be_read():
+    assert "pldr" in suite_names() and all(suite_spec(name).tasks for name in suite_names())
+
+
+def test_examples_come_from_a_file_of_their_own(folder: Path):
+    with pytest.raises(UserError, match=r"arc_challenge_train.jsonl: no such file"):
+        load_suite(PLDR, folder, shots=1)
+    for name, rows in ROWS.items():
+        _file(folder / f"{name}_train.jsonl", *rows)
+    tasks = {task.name: task for task in load_suite(PLDR, folder, shots=1).tasks}
+    context, _ = tasks["winogrande"].items[0].pairs[1]
+    assert context.startswith("Ann gave Eve the book because Ann had read it.\n\nAnn gave Eve the book because Eve")
+    assert "swallow" not in tasks["truthfulqa_mc2"].items[0].pairs[0][0].split("Q: What happens")[0]
+    with pytest.raises(UserError, match=r"piqa_train.jsonl: 1 rows; expected at least 2"):
+        _file(folder / "openbookqa_train.jsonl", *ROWS["openbookqa"] * 2)
+        load_suite(PLDR, folder, shots=2)
+
+
+def test_a_task_file_of_every_form(tmp_path: Path):
+    rows = [
+        {"context": "One and one is", "choices": ["two", "three"], "gold": 0},
+        {"contexts": ["A bird", "A stone"], "continuation": "can fly.", "gold": 0},
+    ]
+    (task,) = load_task_file(_file(tmp_path / "mine.jsonl", *rows)).tasks
+    assert (task.name, task.score) == ("mine", "acc_bytes")
+    assert task.items[0].pairs == (("One and one is", " two"), ("One and one is", " three"))
+    assert task.items[1].pairs == (("A bird", " can fly."), ("A stone", " can fly."))
+    rows = [{"context": "Even:", "choices": ["1", "2", "4"], "labels": [0, 1, 1]}]
+    assert load_task_file(_file(tmp_path / "several.jsonl", *rows)).tasks[0].score == "mc2"
+    _file(tmp_path / "several_train.jsonl", *rows)
+    (task,) = load_task_file(tmp_path / "several.jsonl", shots=1).tasks
+    assert task.items[0].pairs[0] == ("Even: 2\n\nEven:", " 1")
+
+
+def test_minimal_pairs_are_parted_by_their_phenomenon(tmp_path: Path):
+    pairs = [{"sentence_good": f"Birds sing {n}.", "sentence_bad": f"Birds sings {n}."} for n in range(3)]
+    (task,) = load_minimal_pairs(_file(tmp_path / "own.jsonl", *pairs)).tasks
+    assert (task.name, task.score) == ("own", "acc")
+    assert task.items[0].pairs == (("", " Birds sing 0."), ("", " Birds sings 0."))
+    parted = [{**pair, "UID": f"kind{n % 2}"} for n, pair in enumerate(pairs)]
+    suite = load_minimal_pairs(_file(tmp_path / "parted.jsonl", *parted), limit=1)
+    assert [(task.name, len(task.items)) for task in suite.tasks] == [("kind0", 1), ("kind1", 1)]
+    assert suite.averages == {"mean": ["kind0", "kind1"]}
+
+
+ROW = {"context": "c", "choices": ["a", "b"], "gold": 0}
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ([], "expected a JSON object"),
+        ({"choices": ["a", "b"], "gold": 0}, "no field 'context'; this line has 'choices', 'gold'"),
+        ({**ROW, "context": 3}, "context: 3: expected a text"),
+        ({**ROW, "choices": ["a"]}, 'choices: ["a"]: expected a list of at least two texts'),
+        ({**ROW, "choices": ["a", ""]}, 'choices: ["a", ""]: expected a list of at least two texts'),
+        ({**ROW, "gold": 2}, "gold: 2: expected a number from 0 to 1"),
+        ({**ROW, "gold": True}, "gold: true: expected a number from 0 to 1"),
+        ({**ROW, "labels": [1]}, "labels: [1]: expected 2 numbers, each 0 or 1"),
+        ({**ROW, "labels": [0, 0]}, "labels: [0, 0]: expected a 1 for at least one right choice"),
+    ],
+)
+def test_a_mistake_in_a_row_is_named(tmp_path: Path, row: object, problem: str):
+    path = _file(tmp_path / "mine.jsonl", ROW, row)
+    with pytest.raises(UserError, match=re.escape(f"{path}, line 2: {problem}")):
+        load_task_file(path)
+
+
+def test_other_mistakes_are_named_too(tmp_path: Path):
+    (tmp_path / "mine.jsonl").write_text("{\n")
+    with pytest.raises(UserError, match="line 1: not valid JSON"):
+        load_task_file(tmp_path / "mine.jsonl")
+    (tmp_path / "mine.jsonl").write_text("\n")
+    with pytest.raises(UserError, match="no rows"):
+        load_task_file(tmp_path / "mine.jsonl")
+    with pytest.raises(UserError, match="line 1: no field 'sentence_bad'"):
+        load_minimal_pairs(_file(tmp_path / "pairs.jsonl", {"sentence_good": "a"}))
+    broken = {"question": "x", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "Z"}
+    only = PLDR.model_copy(update={"tasks": [task for task in PLDR.tasks if task.name == "arc_easy"]})
+    _file(tmp_path / "arc_easy.jsonl", broken)
+    with pytest.raises(UserError, match="line 1: not a row of arc_easy"):
+        load_suite(only, tmp_path)
+    with pytest.raises(UserError, match=r"averages\.mean: .*expected some of a"):
+        SuiteSpec.parse({"name": "s", "tasks": [{"name": "a", "score": "acc"}], "averages": {"mean": ["b"]}}, "s")

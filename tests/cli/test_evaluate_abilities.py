@@ -72,11 +72,14 @@ def test_items_are_drawn_from_the_seed(capsys: pytest.CaptureFixture[str], model
     assert printed[0] == printed[1] != printed[2]
 
 
-def test_what_belongs_to_a_text_is_refused(capsys: pytest.CaptureFixture[str], model: Path):
-    assert "--suite makes its own questions" in fails(capsys, model, "--suite", "abilities", "--data", "x")
-    assert "--limit-tokens: says how a text" in fails(capsys, model, "--suite", "abilities", "--limit-tokens", 5)
-    assert "--data: missing; expected a folder made by `linnet prepare`, a file of text, or --suite" in fails(
-        capsys, model
-    )
-    assert "--items: goes with --suite" in fails(capsys, model, "--data", "x", "--items", 5)
-    assert "--files: goes with --suite" in fails(capsys, model, "--data", "x", "--files", "y")
+def test_what_belongs_to_a_text_or_to_tasks_is_refused(capsys: pytest.CaptureFixture[str], model: Path):
+    own = "the suite of abilities makes its own questions"
+    assert f"--data x: {own}" in fails(capsys, model, "--suite", "abilities", "--data", "x")
+    assert f"--limit-tokens 5: {own}" in fails(capsys, model, "--suite", "abilities", "--limit-tokens", 5)
+    assert f"--retention bank: {own}" in fails(capsys, model, "--suite", "abilities", "--retention", "bank")
+    assert f"--limit 5: {own}" in fails(capsys, model, "--suite", "abilities", "--limit", 5)
+    assert "2 models: the suite of abilities measures one" in fails(capsys, model, model, "--suite", "abilities")
+    assert "--items 5: goes with --suite" in fails(capsys, model, "--data", "x", "--items", 5)
+    assert "--files y: goes with --suite" in fails(capsys, model, "--data", "x", "--files", "y")
+    assert "--files z: expected one" in fails(capsys, model, "--suite", "pldr", "--files", "y", "--files", "z")
+    assert "--items 5: goes with the suite of abilities" in fails(capsys, model, "--suite", "pldr", "--items", 5)

@@ -1,5 +1,6 @@
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ def test_other_operators(capsys, models, files):
 def test_what_does_not_go_together(capsys, models, files):
     model, mine = models["attention"], files / "mine.jsonl"
     for arguments, message in (
-        ([], "nothing to measure on; expected one of --data, --suite and --task-file"),
+        ([], "nothing to measure on; expected one of --data, --suite, --task-file and --tasks"),
         (
             ["--suite", "pldr"],
             "--suite pldr: --files is missing; expected a folder with a file NAME.jsonl for each task",
@@ -124,9 +125,17 @@ def test_what_does_not_go_together(capsys, models, files):
         (["--task-file", mine, "--data", files], "--data .*: says how a text is measured; leave it out for tasks"),
         (["--task-file", mine, "--split", "train"], "--split train: says how a text is measured"),
         (["--task-file", mine, "--operator-from", "train"], "--operator-from train: tasks have no training split"),
-        (["--data", files, "--limit", 2], "--limit 2: goes with --suite or --task-file"),
+        (["--data", files, "--limit", 2], "--limit 2: goes with --suite, --task-file or --tasks"),
         (["--suite", "minimal-pairs", "--files", files / "pairs.jsonl", "--shots", 1], "--shots 1: minimal pairs"),
-        ([model, "--data", files], "2 models: a text is measured with one"),
         (["--suite", "pldr", "--files", files / "none"], "--files .*none: no arc_challenge.jsonl, "),
     ):
         assert re.search(message, _fails(capsys, model, *arguments)), message
+
+
+def test_the_extra_is_named_where_the_harness_is_not_installed(capsys, models, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
+    message = _fails(capsys, models["attention"], "--tasks", "arc_easy")
+    assert "the harness's tasks need lm_eval: pip install 'linnet[tasks]'" in message
+    assert "--suite and --task-file do not" in message
+    message = _fails(capsys, models["attention"], "--tasks", "arc_easy", "--train-text", "x")
+    assert "--train-text x: does not go with --tasks" in message

@@ -42,6 +42,7 @@ SLOW = ("train", "compare", "demo", "design", "design study", "plan", "plan fit"
 PARSED_ONLY = {
     "make ": "runs pip, the whole demo, or these tests; the targets are checked",
     "linnet plan fit runs/ladder": "runs of few steps determine no law, and the ladder takes half an hour",
+    "linnet evaluate runs/best runs/ted --tasks": "lm_eval is an extra; tests/golden/test_harness.py runs the command",
     "source .venv/bin/activate": "the tests run in an environment",
 }
 """Commands that are not run, by how they begin, and why."""

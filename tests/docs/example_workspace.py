@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import yaml
 from safetensors.torch import save_file
-from small_originals import write as write_original
 from set_rows import ROWS
+from small_originals import write as write_original
 
 from linnet.cli.main import main
 from linnet.core.errors import UserError

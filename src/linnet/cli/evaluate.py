@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from linnet.cli import evaluate_tasks as of_tasks
 from linnet.cli.console import note
 from linnet.cli.evaluate_abilities import measure_abilities
 from linnet.cli.options import MOST_AMOUNT, MOST_RESAMPLES, AsJson, ContextLength, Device, Weights, option
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
 
 TOKENS_AT_ONCE, RESAMPLES = 8192, 1000
 
-OF_TEXT = (
-    "data", "split", "limit_tokens", "context_length", "stride", "retentions", "plot", "operator_from", "operator",
-    "tokens_at_once", "resamples",
-)  # fmt: skip
-"""Parameters that say how a text is measured."""
-
 
 def evaluate(
     ctx: typer.Context,
@@ -36,7 +31,7 @@ def evaluate(
         option(
             "DIR|FILE",
             "A folder made by `linnet prepare`, or text to read with the model's own tokenizer: .txt, .md, .jsonl, "
-            ".parquet, or - for the standard input. Not with --suite.",
+            ".parquet, or - for the standard input. Not with tasks.",
         ),
     ] = None,
     split: Annotated[
@@ -85,16 +80,14 @@ def evaluate(
     seed: Annotated[
         int | None, typer.Option(help="Draws the operators of --operator random, or a suite's items; 0 if not given.")
     ] = None,
-    suite: Annotated[
-        Literal["abilities"] | None, typer.Option(help="Instead of a text: generated questions, each against chance.")
-    ] = None,
-    files: Annotated[
-        list[Path] | None,
-        option("FILE", "With --suite: a YAML file of the abilities to measure, instead of all (repeatable)."),
-    ] = None,
-    items: Annotated[
-        int | None, typer.Option(min=1, max=1 << 20, help="With --suite: items of each ability; 200 if not given.")
-    ] = None,
+    suite: of_tasks.SuiteName = None,
+    files: of_tasks.Files = None,
+    task_file: of_tasks.TaskFile = None,
+    tasks: of_tasks.HarnessTasks = None,
+    shots: of_tasks.Shots = None,
+    limit: of_tasks.Limit = None,
+    train_text: of_tasks.TrainText = None,
+    items: of_tasks.Items = None,
     device: Device = "auto",
     weights: Weights = None,
     tokens_at_once: Annotated[
@@ -116,7 +109,7 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a model on text: bits per byte, perplexity per token, accuracy, loss by position.
+    """Measure a model on text: bits per byte, perplexity per token, accuracy, loss by position; or ask it tasks.
 
     Bits per byte is the loss for each byte of text: lower is better, and models of different tokenizers can be compared
     by it. The evaluation is causal: no prediction depends on the text after it. Behind ± stands the standard error over
@@ -131,6 +124,10 @@ def evaluate(
     With --suite abilities nothing but the model is needed: copying, recall, counting, state tracking, facts to be put
     together, a needle in a long text and more, as far as the model knows the symbols (docs/abilities.md).
 
+    Tasks are multiple choice from files of your own (docs/tasks.md): every score comes with its standard error, what
+    guessing and plain ways of choosing reach, and a verdict. Of several models the others are compared with the first.
+    --tasks asks those of the LM Evaluation Harness, which loads their data itself.
+
     Example: linnet evaluate runs/ted --data data/stories
 
     Example: linnet evaluate runs/ted --data stories.txt --context-length 64 --stride 16 --plot positions.png
@@ -138,22 +135,30 @@ def evaluate(
     Example: linnet evaluate runs/ted runs/pldr --data data/stories --limit-tokens 20000
 
     Example: linnet evaluate runs/ted --data data/stories --retention bank --retention top_k=16
+
+    Example: linnet evaluate runs/ted runs/pldr --task-file questions.jsonl --train-text data/stories
+
     Example: linnet evaluate runs/ted --suite abilities --items 50
 
     Example: linnet evaluate runs/pldr --data data/stories --operator-from empty --limit-tokens 100000 --json
 
     Example: linnet evaluate runs/pldr --data data/stories --operator random --seed 1
     """
-    if suite is not None:
-        _check_of_suite(models, ctx)
+    if suite == of_tasks.ABILITIES:
+        of_tasks.check_abilities(ctx, models)
         measure_abilities(models[0], files or [], items, seed, device, weights, as_json)
         return
-    if data is None:
-        raise UserError(
-            "--data: missing; expected a folder made by `linnet prepare`, a file of text, or --suite abilities"
-        )
-    if files or items is not None:
-        raise UserError(f"{'--files' if files else '--items'}: goes with --suite")
+    drawn_from = _drawn_from(seed, operator)
+    if suite is not None or task_file is not None or tasks is not None:
+        of_tasks.check_no_text(ctx, operator_from)
+        model_settings = {"device": device, "weights": weights, "operator": operator, "seed": drawn_from or 0}
+        asked = {"files": of_tasks.one_of(files), "shots": shots, "limit": limit, **model_settings}
+        if tasks is not None:
+            of_tasks.ask_harness(ctx, models, as_json, tasks, **asked)
+        else:
+            of_tasks.ask(models, as_json, train_text, suite=suite, task_file=task_file, **asked)
+        return
+    data = of_tasks.text_alone(ctx, data)
     if plot is not None and plot.suffix != ".png":
         raise UserError(f"--plot {plot}: expected a file that ends in .png")
     where: dict[str, Any] = {
@@ -172,7 +177,7 @@ def evaluate(
         return
     if resamples is not None:
         raise UserError(f"--bootstrap {resamples}: goes with several models")
-    _one(models[0], data, where, operator, seed, retentions, plot, as_json)
+    _one(models[0], data, where, operator, drawn_from, retentions, plot, as_json)
 
 
 def _one(
@@ -180,14 +185,13 @@ def _one(
     data: Path,
     where: dict[str, Any],
     operator: str | None,
-    seed: int | None,
+    drawn_from: int | None,
     retentions: list[str] | None,
     plot: Path | None,
     as_json: bool,
 ) -> None:
     from linnet.evaluation.interface import evaluate as measured
 
-    drawn_from = _drawn_from(seed, operator)
     found = measured(model, data, operator=operator, seed=drawn_from or 0, retentions=retentions, **where)
     _draw(plot, [str(model)], [found])
     if as_json:
@@ -237,17 +241,6 @@ def _draw(plot: Path | None, names: "Sequence[str]", measured: "Sequence[Measure
 
         positions_plot(names, measured).write(plot)
         note(f"plot: {plot}")
-
-
-def _check_of_suite(models: list[Path], ctx: typer.Context) -> None:
-    """`UserError` for several models, and for what is said of a text."""
-    if len(models) > 1:
-        raise UserError(f"{len(models)} models: --suite measures one; expected one")
-    for name in OF_TEXT:
-        source = ctx.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            option_name = "--" + {"retentions": "retention", "resamples": "bootstrap"}.get(name, name.replace("_", "-"))
-            raise UserError(f"{option_name}: says how a text is measured; --suite makes its own questions")
 
 
 def _drawn_from(seed: int | None, operator: str | None) -> int | None:

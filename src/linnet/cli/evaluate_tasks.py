@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,16 +10,59 @@ from linnet.cli.options import option
 from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
 
-OF_TEXT = ("data", "split", "limit_tokens", "context_length")
+if TYPE_CHECKING:
+    from linnet.evaluation.tasks.harness_run import HarnessFindings
+    from linnet.evaluation.tasks.interface import TaskFindings
+
+ABILITIES = "abilities"
+"""The suite that makes its own questions."""
+
+OF_TEXT = (
+    "data",
+    "split",
+    "limit_tokens",
+    "context_length",
+    "stride",
+    "retentions",
+    "plot",
+    "tokens_at_once",
+    "resamples",
+)
 """Options that say how a text is read; tasks are read as they stand."""
 
-OF_TASKS = ("files", "shots", "limit", "train_text")
+OF_OWN_FILES = ("suite", "task_file", "train_text")
+"""Options that mean nothing for tasks of the harness, which loads their data itself."""
+
+OF_TASKS = ("files", "shots", "limit", "train_text", "items")
 """Options that mean something for tasks alone."""
 
+NOT_OF_ABILITIES = (*OF_TEXT, "operator_from", "operator", "task_file", "tasks", "shots", "limit", "train_text")
+
+OPTIONS = {"retentions": "retention", "resamples": "bootstrap"}
+"""Of parameters, where they have another name."""
+
 SuiteName = Annotated[
-    str | None, option("pldr|minimal-pairs", "Ask the tasks of a suite, from the user's own --files.")
+    str | None,
+    option(
+        "pldr|minimal-pairs|abilities",
+        "Ask the tasks of a suite, from the user's own --files; abilities: generated questions, each against chance.",
+    ),
 ]
-Files = Annotated[Path | None, option("DIR|FILE", "A folder with NAME.jsonl of each task; of minimal pairs a file.")]
+HarnessTasks = Annotated[
+    str | None, option("NAME,NAME", "Ask tasks of the LM Evaluation Harness, the package lm_eval, by their names.")
+]
+Files = Annotated[
+    list[Path] | None,
+    option(
+        "DIR|FILE",
+        "A folder with NAME.jsonl of each task; of minimal pairs a file; of --tasks more YAML files; of abilities YAML "
+        "files of those to measure (repeatable).",
+    ),
+]
+Items = Annotated[
+    int | None,
+    typer.Option(min=1, max=1 << 20, help="With --suite abilities: items of each; 200 if not given."),
+]
 TaskFile = Annotated[Path | None, option("FILE", "Ask any multiple choice: JSON lines of context, choices, gold.")]
 Shots = Annotated[
     int | None, typer.Option(min=0, max=100, help="Examples before each item; those of NAME_train.jsonl.")
@@ -30,23 +73,48 @@ TrainText = Annotated[
 ]
 
 
-def text_alone(ctx: typer.Context, models: list[Path], data: Path | None) -> tuple[Path, Path]:
-    """The one model and the data folder of a measurement on text; `UserError` for what belongs to tasks."""
+def text_alone(ctx: typer.Context, data: Path | None) -> Path:
+    """What a measurement on text reads; `UserError` for what belongs to tasks."""
     for name in _given(ctx, OF_TASKS):
-        raise UserError("goes with `suite` or `task_file`", field=name, value=ctx.params[name])
+        raise UserError("goes with `suite`, `task_file` or `tasks`", field=name, value=_said(ctx, name))
     if data is None:
-        raise UserError("nothing to measure on; expected one of `data`, `suite` and `task_file`")
-    if len(models) > 1:
-        raise UserError(f"{len(models)} models: a text is measured with one; expected one, or tasks")
-    return models[0], data
+        raise UserError("nothing to measure on; expected one of `data`, `suite`, `task_file` and `tasks`")
+    return data
 
 
-def check_no_text(ctx: typer.Context, operator_from: str) -> None:
-    """`UserError` where options of a text are given beside tasks."""
+def check_no_text(ctx: typer.Context, operator_from: str | None) -> None:
+    """`UserError` where options of a text, or of abilities, are given beside tasks."""
     for name in _given(ctx, OF_TEXT):
-        raise UserError("says how a text is measured; leave it out for tasks", field=name, value=ctx.params[name])
-    if operator_from != "empty" and _given(ctx, ("operator_from",)):
+        field = OPTIONS.get(name, name)
+        raise UserError("says how a text is measured; leave it out for tasks", field=field, value=_said(ctx, name))
+    for name in _given(ctx, ("items",)):
+        raise UserError("goes with the suite of abilities; tasks have `limit`", field=name, value=_said(ctx, name))
+    if operator_from not in (None, "empty"):
         raise UserError("tasks have no training split; use empty", field="operator_from", value=operator_from)
+
+
+def check_abilities(ctx: typer.Context, models: Sequence[Path]) -> None:
+    """`UserError` for several models, and for what the suite of abilities has no use for."""
+    if len(models) > 1:
+        raise UserError(f"{len(models)} models: the suite of abilities measures one; expected one")
+    for name in _given(ctx, NOT_OF_ABILITIES):
+        field = OPTIONS.get(name, name)
+        raise UserError(
+            "the suite of abilities makes its own questions; leave it out", field=field, value=_said(ctx, name)
+        )
+
+
+def one_of(files: Sequence[Path] | None) -> Path | None:
+    """The one folder or file of tasks; `UserError` for several."""
+    if files is not None and len(files) > 1:
+        raise UserError("expected one, several are for the suite of abilities", field="files", value=files[1])
+    return files[0] if files else None
+
+
+def _said(ctx: typer.Context, name: str) -> str:
+    """What was given for an option, as it was said."""
+    value = ctx.params[name]
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _given(ctx: typer.Context, names: Sequence[str]) -> list[str]:
@@ -55,11 +123,26 @@ def _given(ctx: typer.Context, names: Sequence[str]) -> list[str]:
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
-def ask(models: list[Path], as_json: bool, **settings: Any) -> None:
+def ask(models: list[Path], as_json: bool, train_text: Path | None, **settings: Any) -> None:
     """Measure and print; settings as of `evaluate_suite`."""
     from linnet.evaluation.tasks.interface import evaluate_suite
 
-    found = evaluate_suite(models, **settings)
+    _print(evaluate_suite(models, train_text=train_text, **settings), as_json)
+
+
+def ask_harness(
+    ctx: typer.Context, models: list[Path], as_json: bool, tasks: str, files: Path | None, **settings: Any
+) -> None:
+    """Measure by tasks of the harness and print; settings as of `evaluate_harness`."""
+    for name in _given(ctx, OF_OWN_FILES):
+        raise UserError("does not go with `tasks`; leave it out", field=name, value=_said(ctx, name))
+    from linnet.evaluation.tasks.harness_run import evaluate_harness
+
+    names = [name for part in tasks.split(",") if (name := part.strip())]
+    _print(evaluate_harness(models, names, task_folder=files, **settings), as_json)
+
+
+def _print(found: "TaskFindings | HarnessFindings", as_json: bool) -> None:
     if as_json:
         echo_json(found.figures())
     else:

@@ -1,0 +1,72 @@
+"""One Llama twice for the LM Evaluation Harness: ours behind `HarnessModel`, Transformers' behind the harness's `HFLM`.
+
+Both have the same weights and the same tokenizer, and begin a document with the end token.
+"""
+
+import logging
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+from tokenizers.processors import TemplateProcessing
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from linnet.data.tokenizer import Tokenizer
+from linnet.inference.language_model import LanguageModel
+from linnet.interop.names import LLAMA, renamed
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+
+END = "<|end|>"
+
+
+def both(
+    tokenizer: Tokenizer,
+    width: int,
+    layers: int,
+    heads: int,
+    context_length: int,
+    dtype: torch.dtype,
+    spread: float = 1,
+) -> tuple[LanguageModel, LlamaForCausalLM]:
+    """A fresh Llama; `spread` times the standard deviations of the embedding's and the head's starting values."""
+    config = LlamaConfig(
+        vocab_size=tokenizer.vocab_size, hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers,
+        num_attention_heads=heads, rms_norm_eps=1e-6, max_position_embeddings=context_length, tie_word_embeddings=False,
+        bos_token_id=tokenizer.end_id, eos_token_id=tokenizer.end_id, pad_token_id=tokenizer.end_id,
+    )  # fmt: skip
+    theirs = LlamaForCausalLM(config).to(dtype).eval()
+    with torch.no_grad():
+        for weight in (theirs.model.embed_tokens.weight, theirs.lm_head.weight):
+            weight.mul_(spread)
+    block = {
+        "repeat": layers,
+        "mixer": {"kind": "attention", "heads": heads},
+        "feed_forward": {"kind": "glu", "hidden": 4 * width},
+    }
+    plain = {"vocab_size": tokenizer.vocab_size, "d_model": width, "context_length": context_length, "blocks": [block]}
+    spec = ModelSpec.parse({**plain, "head": {"tied": False, "norm": {"kind": "rms", "eps": 1e-6}}}, "llama")
+    ours = Decoder(spec).to(dtype)
+    ours.load_state_dict(renamed(theirs.state_dict(), spec, LLAMA))
+    return LanguageModel(ours.eval(), tokenizer), theirs
+
+
+def hflm(theirs: LlamaForCausalLM, tokenizer: Tokenizer, batch: int, begins: bool = True) -> Any:
+    """The harness's own model, on a processor. `begins`: the end token stands before every text."""
+    from lm_eval.models.huggingface import HFLM
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    context = theirs.config.max_position_embeddings
+    given = {"tokenizer": _transformers_tokenizer(tokenizer), "max_length": context, "add_bos_token": begins}
+    return HFLM(theirs, device="cpu", batch_size=batch, dtype=theirs.dtype, **given)
+
+
+def _transformers_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """The same tokens, the end token before a text."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save(Path(folder) / "tokenizer.json")
+        library = tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
+    library.post_processor = TemplateProcessing(single=f"{END} $A", special_tokens=[(END, tokenizer.end_id)])
+    return PreTrainedTokenizerFast(tokenizer_object=library, bos_token=END, eos_token=END, pad_token=END)

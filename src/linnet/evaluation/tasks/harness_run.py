@@ -1,0 +1,128 @@
+"""Running tasks of the LM Evaluation Harness, by name, and what it found."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from linnet.core.errors import UserError
+from linnet.core.guess import meant
+from linnet.evaluation.tasks.tables import finite
+from linnet.inference.language_model import load
+from linnet.present.table import Table
+
+RESAMPLES = 100
+"""Behind the errors of measures that are no means; those of means are computed."""
+
+
+@dataclass(frozen=True)
+class HarnessFindings:
+    """Of each model what the harness gives for each task: its measures by name (`acc,none`), with their errors."""
+
+    models: Sequence[str]
+    results: Sequence[dict[str, dict[str, Any]]]
+    samples: Sequence[dict[str, int]]
+
+    def tables(self) -> list[Table]:
+        """Of each model a row for each measure of each task, as the harness names them."""
+        return [_table(*each) for each in zip(self.models, self.results, self.samples, strict=True)]
+
+    def figures(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        named = zip(self.models, self.results, self.samples, strict=True)
+        return {
+            "models": [
+                {"model": model, "tasks": {task: _plain(found) for task, found in tasks.items()}, "items": items}
+                for model, tasks, items in named
+            ]
+        }
+
+
+def evaluate_harness(
+    models: Sequence[str | Path],
+    tasks: Sequence[str],
+    *,
+    shots: int | None = None,
+    limit: int | None = None,
+    device: str = "auto",
+    weights: str | None = None,
+    operator: str | None = None,
+    seed: int = 0,
+    task_folder: str | Path | None = None,
+) -> HarnessFindings:
+    """Ask model folders, or runs', tasks of the `lm_eval` package, which loads their data itself.
+
+    tasks: names that it knows, or that YAML files in `task_folder` define. shots, limit: as the harness has them; each
+    task's own number of examples if not given. operator, seed: what stands in the place of a PLDR-LLM's own operators.
+    `UserError` where the package is not installed, for a name that it does not know, and for data that is not there.
+    """
+    manager = _manager(tasks, task_folder)
+    found = []
+    for name in models:
+        model = load(name, device, weights)
+        model = model if operator is None else model.with_operators(operator, seed)
+        found.append(_run(model, tasks, manager, shots, limit))
+    counts = [{task: int(n["effective"]) for task, n in each["n-samples"].items()} for each in found]
+    return HarnessFindings([str(name) for name in models], [each["results"] for each in found], counts)
+
+
+def _manager(tasks: Sequence[str], folder: str | Path | None) -> Any:
+    """What knows all of the tasks: the folder's files alone where that is enough, which saves reading thousands."""
+    try:
+        from lm_eval.tasks import TaskManager
+    except ImportError as error:
+        problem = f"need lm_eval: pip install 'linnet[tasks]' ({error})"
+        raise UserError(f"the harness's tasks {problem}; `suite` and `task_file` do not") from None
+    include = None if folder is None else str(folder)
+    manager = TaskManager(include_path=include, include_defaults=False)
+    if not set(manager.all_tasks).issuperset(tasks):
+        manager = TaskManager(include_path=include)
+    for task in tasks:
+        if task not in manager.all_tasks:
+            raise UserError(meant(task, manager.all_tasks, "the harness has no such task"), field="tasks", value=task)
+    return manager
+
+
+def _run(model: Any, tasks: Sequence[str], manager: Any, shots: int | None, limit: int | None) -> dict[str, Any]:
+    import lm_eval
+
+    from linnet.evaluation.tasks.harness import HarnessModel
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    try:
+        return dict(
+            lm_eval.simple_evaluate(
+                HarnessModel(model),
+                tasks=list(tasks),
+                num_fewshot=shots,
+                limit=limit,
+                task_manager=manager,
+                log_samples=False,
+                bootstrap_iters=RESAMPLES,
+                verbosity="ERROR",
+            )
+        )
+    except (OSError, ConnectionError) as error:
+        raise UserError(f"the data is not there and cannot be loaded ({error})", field="tasks") from None
+
+
+def _table(model: str, results: dict[str, dict[str, Any]], items: dict[str, int]) -> Table:
+    rows = []
+    for task, found in results.items():
+        for measure, value in _plain(found).items():
+            if "_stderr," not in measure and isinstance(value, float):
+                error = found.get(measure.replace(",", "_stderr,", 1))
+                shown = f"{error:.4f}" if isinstance(error, float) else "–"
+                rows.append((task, measure.removesuffix(",none"), f"{value:.4f}", shown, str(items.get(task, "–"))))
+    return Table(f"{model}: LM Evaluation Harness", ("task", "measure", "value", "±", "items"), rows)
+
+
+def _plain(found: dict[str, Any]) -> dict[str, Any]:
+    """Numbers by measure; null for what is not finite or not known."""
+    numbers = {name: value for name, value in found.items() if name not in ("alias", "sample_len", "name")}
+    return {name: finite(float(value)) if _is_number(value) else None for name, value in numbers.items()}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) or type(value).__module__ == "numpy"

@@ -1,0 +1,146 @@
+"""The LM Evaluation Harness gives our model the scores that its own HFLM gives Transformers' of the same weights."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from linnet.cli.main import main
+from linnet.core.errors import UserError
+from linnet.data.tokenizer import Tokenizer
+from linnet.model.store import save_decoder
+
+pytest.importorskip("lm_eval", reason="the extra tasks is not installed")
+pytest.importorskip("accelerate", reason="HFLM needs it")
+
+WORDS = ["a", "bird", "sang", "to", "the", "tree", "and", "the", "old", "tree", "was", "glad", "of", "it"]
+SENTENCES = [" ".join(WORDS[start:] + WORDS[:start]) for start in range(len(WORDS))]
+QUESTIONS = [
+    {
+        "question": f"{sentence}, or not {number}?",
+        "choices": ["the tree", "a bird sang", "gläd", "of it and it"],
+        "gold": number % 4,
+    }
+    for number, sentence in enumerate(SENTENCES)
+]
+MEASURES = {"multiple_choice": ["acc", "acc_norm", "acc_bytes"], "loglikelihood_rolling": ["bits_per_byte"]}
+
+
+@pytest.fixture(scope="module")
+def models():
+    from harness_models import both
+
+    torch.manual_seed(0)
+    tokenizer = Tokenizer.train("bpe", SENTENCES, 300)
+    return both(tokenizer, width=32, layers=2, heads=4, context_length=64, dtype=torch.float64, spread=40)
+
+
+def _task(folder: Path, output_type: str, **more: object) -> dict[str, object]:
+    """The task's YAML, as plain data; its rows come from a local file."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in QUESTIONS))
+    plain = {
+        "task": f"own_{output_type}",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(folder / "rows.jsonl")}, "cache_dir": str(folder / "cache")},
+        "output_type": output_type,
+        "test_split": "test",
+        "doc_to_text": "Question: {{question}}\nAnswer:",
+        "metric_list": [{"metric": name} for name in MEASURES.get(output_type, ["exact_match"])],
+    }
+    return plain | more
+
+
+def _scores(model: object, task: dict[str, object], shots: int = 0) -> tuple[dict[str, float], list[object]]:
+    """The harness's measures, and what the model answered each row."""
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    task = {**task, "fewshot_split": "test", "num_fewshot": shots}
+    manager = TaskManager(include_defaults=False)
+    found = lm_eval.simple_evaluate(model, tasks=[task], bootstrap_iters=0, verbosity="ERROR", task_manager=manager)
+    name = task["task"]
+    answers = [sample["filtered_resps"] for sample in found["samples"][name]]
+    return {key: value for key, value in found["results"][name].items() if isinstance(value, float)}, answers
+
+
+def _ours_and_theirs(models, task, shots=0, begins=True):
+    from harness_models import hflm
+    from linnet.evaluation.tasks.harness import HarnessModel
+
+    model, theirs = models
+    found = [_scores(HarnessModel(model, fork), task, shots) for fork in (True, False)]
+    return [*found, _scores(hflm(theirs, model.tokenizer, batch=3, begins=begins), task, shots)]
+
+
+@pytest.mark.parametrize("shots", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_multiple_choice(models, tmp_path, shots):
+    """With one example before them some contexts are longer than the model's 64 tokens."""
+    task = _task(tmp_path, "multiple_choice", doc_to_choice="{{choices}}", doc_to_target="gold")
+    forked, paired, theirs = _ours_and_theirs(models, task, shots)
+    assert forked[0] == paired[0] == theirs[0] and 0 < theirs[0]["acc,none"] < 1
+    for answers in zip(forked[1], paired[1], theirs[1], strict=True):
+        for ours, other, his in zip(*answers, strict=True):
+            assert ours == pytest.approx(his, rel=1e-5) and other == pytest.approx(his, rel=1e-5)
+            assert ours[1] == other[1] == his[1]
+
+
+def test_rolling(models, tmp_path):
+    """Texts of one window and of several. HFLM puts the end token before a whole text by itself, or twice."""
+    task = _task(tmp_path, "loglikelihood_rolling", doc_to_text="", doc_to_target="{{(question + ' ') * (1 + gold)}}")
+    forked, paired, theirs = _ours_and_theirs(models, task, begins=False)
+    assert forked[0] == pytest.approx(theirs[0], rel=1e-5) and paired[0] == pytest.approx(theirs[0], rel=1e-5)
+
+
+def test_generation(models, tmp_path):
+    """Prompts that end in different tokens, since so random a model goes by the last."""
+    settings = {"until": ["c", "`", "sA"], "max_gen_toks": 12, "do_sample": False}
+    prompt = {"doc_to_text": "{{question[:9 + 3 * gold]}}", "doc_to_target": "{{choices[gold]}}"}
+    task = _task(tmp_path, "generate_until", generation_kwargs=settings, **prompt)
+    forked, _, theirs = _ours_and_theirs(models, task)
+    assert forked == theirs
+    lengths = {len(answer) for (answer,) in theirs[1]}
+    assert len(lengths) > 3 and not any("c" in answer for (answer,) in theirs[1])
+
+
+def test_sampling_is_refused(models, tmp_path):
+    from linnet.evaluation.tasks.harness import HarnessModel
+
+    settings = {"until": ["."], "do_sample": True, "temperature": 0.7}
+    task = _task(tmp_path, "generate_until", doc_to_target="{{choices[gold]}}", generation_kwargs=settings)
+    with pytest.raises(UserError, match="do_sample: true: tasks are answered greedily"):
+        _scores(HarnessModel(models[0]), task)
+
+
+def test_the_command(models, tmp_path, capsys):
+    model, _ = models
+    save_decoder(model.decoder, tmp_path / "model")
+    model.tokenizer.save(tmp_path / "model" / "tokenizer.json")
+    task = _task(tmp_path, "multiple_choice", doc_to_choice="{{choices}}", doc_to_target="gold")
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "own.yaml").write_text(yaml.safe_dump(task))
+    arguments = ["evaluate", str(tmp_path / "model"), "--tasks", "own_multiple_choice"]
+    limited = [*arguments, "--files", str(tmp_path / "tasks"), "--limit", "8"]
+    assert main([*limited, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["models"][0]
+    assert found["items"] == {"own_multiple_choice": 8}
+    assert 0 < found["tasks"]["own_multiple_choice"]["acc_stderr,none"] < 0.5
+    assert main(limited) == 0
+    assert f"{found['tasks']['own_multiple_choice']['acc_bytes,none']:.4f}" in capsys.readouterr().out
+    assert main(arguments) == 2
+    assert "own_multiple_choice: did you mean" in capsys.readouterr().err.replace(
+        "the harness has no such task", "did you mean"
+    )
+    assert main([*limited, "--task-file", "x"]) == 2
+    assert "--task-file x: does not go with --tasks" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_name_that_the_harness_does_not_know(models, tmp_path, capsys):
+    """It reads all of its thousands of files to find out."""
+    model, _ = models
+    save_decoder(model.decoder, tmp_path / "model")
+    model.tokenizer.save(tmp_path / "model" / "tokenizer.json")
+    assert main(["evaluate", str(tmp_path / "model"), "--tasks", "arc_eazy"]) == 2
+    assert "error: --tasks arc_eazy: did you mean arc_easy?" in capsys.readouterr().err

@@ -148,11 +148,15 @@ def evaluate(
         of_tasks.check_abilities(ctx, models)
         measure_abilities(models[0], files or [], items, seed, device, weights, as_json)
         return
-    drawn_from = _drawn_from(seed, operator)
     if suite is not None or task_file is not None or tasks is not None:
         of_tasks.check_no_text(ctx, operator_from)
-        model_settings = {"device": device, "weights": weights, "operator": operator, "seed": drawn_from or 0}
-        asked = {"files": of_tasks.one_of(files), "shots": shots, "limit": limit, **model_settings}
+        model_settings = {
+            "device": device,
+            "weights": weights,
+            "operator": operator,
+            "seed": _drawn_from(seed, operator) or 0,
+        }
+        asked: dict[str, Any] = {"files": of_tasks.one_of(files), "shots": shots, "limit": limit, **model_settings}
         if tasks is not None:
             of_tasks.ask_harness(ctx, models, as_json, tasks, **asked)
         else:
@@ -177,7 +181,7 @@ def evaluate(
         return
     if resamples is not None:
         raise UserError(f"--bootstrap {resamples}: goes with several models")
-    _one(models[0], data, where, operator, drawn_from, retentions, plot, as_json)
+    _one(models[0], data, where, operator, _drawn_from(seed, operator), retentions, plot, as_json)
 
 
 def _one(

@@ -179,7 +179,7 @@ def test_the_scores_are_listed(capsys):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "error: --space: missing; give a search space: hybrid, merino, mixed, study, or a YAML file"),
+        ([], "error: --space: missing; give a search space: hybrid, merino, mixed, patterned, study, or a YAML file"),
         (["--space", "nowhere"], "error: nowhere: no such file, and no space of that name; spaces: "),
         (["--space", "merino", "--max-flops", "60X"], "error: --max-flops 60X: expected a positive number"),
         (

@@ -43,7 +43,9 @@ design = typer.Typer(add_completion=False, rich_markup_mode=None)
 @design.callback(invoke_without_command=True)
 def search(
     context: typer.Context,
-    space: Annotated[str | None, option("NAME|FILE", "hybrid, merino, mixed, study, or a YAML file.")] = None,
+    space: Annotated[
+        str | None, option("NAME|FILE", "hybrid, merino, mixed, patterned, study, or a YAML file.")
+    ] = None,
     data: Annotated[
         Path | None, option("DIR", "A folder made by `linnet prepare`; the models get its vocabulary.")
     ] = None,
@@ -140,7 +142,9 @@ def search(
     from linnet.design.space import load_space
 
     if space is None:
-        raise UserError("--space: missing; give a search space: hybrid, merino, mixed, study, or a YAML file")
+        raise UserError(
+            "--space: missing; give a search space: hybrid, merino, mixed, patterned, study, or a YAML file"
+        )
     own, settings = _changes(changes or [])
     found_space = load_space(space, own, _vocab_size(own, data, vocab_size))
     counting = Counting(_tokens(tokens, found_space), with_head, dtype, batch)

@@ -12,7 +12,7 @@ import numpy as np
 from linnet.core.arrays import Indices, Numbers
 from linnet.design.metrics import Metric
 from linnet.design.scores import Score, ScoreSettings, penalty, width_term
-from linnet.design.shape import Part, block_part, parts_of, projection_part
+from linnet.design.shape import Part, parts_of, projection_part, unit_part
 from linnet.design.space import Space
 
 
@@ -71,7 +71,7 @@ class CostTables:
 def build_cost_tables(space: Space, metrics: Sequence[Metric], score: Score, settings: ScoreSettings) -> CostTables:
     """Measure and score each distinct block and each pair of widths."""
     model = space.model([0] * space.spec.blocks)
-    parts = [block_part(block, model) for block in space.described]
+    parts = [unit_part(unit, model) for unit in space.units]
     widths = sorted({model.d_model, *(part.width for part in parts)})
     place = {width: index for index, width in enumerate(widths)}
     outside = [part for part in parts_of(model) if part.outside]
@@ -79,7 +79,9 @@ def build_cost_tables(space: Space, metrics: Sequence[Metric], score: Score, set
     def scored(part: Part) -> float:
         return float(score.of_part(part, settings))
 
-    of_blocks = np.array([[metric.of_block(block, model) for metric in metrics] for block in space.described])
+    of_blocks = np.array(
+        [[sum(metric.of_block(block, model) for block in unit) for metric in metrics] for unit in space.units]
+    )
     joins = np.array([[[metric.of_join(a, b) for metric in metrics] for b in widths] for a in widths])
     return CostTables(
         space,

@@ -20,7 +20,7 @@ TOLERANCE = 0.03
 
 def shares_weights(space: Space, candidate: Sequence[int]) -> bool:
     """Whether some block passes its weights more than once."""
-    return any(space.described[block].share_weights and space.described[block].repeat > 1 for block in candidate)
+    return any(block.share_weights and block.repeat > 1 for number in candidate for block in space.units[number])
 
 
 def stratified(space: Space, shapes: int, bands: int, seed: int) -> list[Candidate]:

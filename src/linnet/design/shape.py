@@ -1,5 +1,6 @@
 """What a score sees of a model: its parts, with their widths, matrices and parameters."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -35,6 +36,18 @@ def block_part(block: BlockSpec, spec: ModelSpec) -> Part:
     feed_forward = block.feed_forward.cost(place).passed_matrices if block.feed_forward is not None else ()
     parameters = block_cost(block, spec).parameters
     return Part(block.repeat, width, mixer * block.repeat, feed_forward * block.repeat, parameters)
+
+
+def unit_part(blocks: Sequence[BlockSpec], spec: ModelSpec) -> Part:
+    """Blocks of one width behind each other, as one part."""
+    parts = [block_part(block, spec) for block in blocks]
+    return Part(
+        depth=sum(part.depth for part in parts),
+        width=parts[0].width,
+        mixer=tuple(matrix for part in parts for matrix in part.mixer),
+        feed_forward=tuple(matrix for part in parts for matrix in part.feed_forward),
+        parameters=sum(part.parameters for part in parts),
+    )
 
 
 def projection_part(inputs: int, outputs: int) -> Part:

@@ -3,7 +3,8 @@
 In YAML, `block` is the description of a block in which any value may be a list: its choices, in the order in which
 they are neighbours. A choice may be a mapping with choices of its own (a mixer). Beside a block's fields it may have
 `ratio`, the feed-forward's hidden width over the block's, and `head_width`, which gives every mixer that has a field
-`heads` so many as fill the width, where the mixer does not say itself.
+`heads` so many as fill the width, where the mixer does not say itself, and `pattern`, which puts several parts in its
+place (`design.pattern`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from pydantic import PositiveInt
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec, override, read_assignment, read_yaml, unknown_key
+from linnet.design.pattern import by_number, parts_of_choice
 from linnet.layers.registry import MIXERS
 from linnet.model.spec import BlockSpec, ModelSpec, check_together
 
@@ -28,6 +30,9 @@ MOST_PLACES, MOST_REPEATS, MOST_RATIO = 64, 1000, 1000
 """Blocks of a model, layers of a block, hidden width over the block's. What is larger is a slip of the pen: it would
 take all memory or hours, and the number of models would be beyond a float.
 """
+
+FIELDS = (*BlockSpec.model_fields, "ratio", "head_width", "pattern")
+"""Of a block in a space."""
 
 KeyPath = tuple[str | int, ...]
 Coordinates = tuple[int, ...]
@@ -57,15 +62,16 @@ class Choice:
 class Space:
     """Every block that a model of the space can have, each once.
 
-    plain: each block's description; described: the same read. coordinates: the number of its option at each choice.
-    numbers: the block that coordinates mean; some mean the same, and those that fit no width are missing.
+    plain: each block's description, or of a pattern those of its blocks; units: the same read. coordinates: the number
+    of its option at each choice. numbers: the block that coordinates mean; some mean the same, and those that fit no
+    width are missing.
     left_out: how many do not fit, and why the first does not.
     """
 
     spec: SpaceSpec
     choices: tuple[Choice, ...]
-    plain: tuple[dict[str, Any], ...]
-    described: tuple[BlockSpec, ...]
+    plain: tuple[tuple[dict[str, Any], ...], ...]
+    units: tuple[tuple[BlockSpec, ...], ...]
     coordinates: tuple[Coordinates, ...]
     numbers: Mapping[Coordinates, int]
     left_out: tuple[int, str]
@@ -75,17 +81,35 @@ class Space:
         """How many models there are."""
         return int(len(self.plain) ** self.spec.blocks)
 
+    @property
+    def described(self) -> tuple[BlockSpec, ...]:
+        """Every block of all units."""
+        return tuple(block for unit in self.units for block in unit)
+
     def describe(self, candidate: Sequence[int], name: str | None = None) -> dict[str, Any]:
         """The plain description of a model, ready for YAML."""
-        return {"name": name or self.spec.name, **self.spec.model, "blocks": [self.plain[b] for b in candidate]}
+        return {
+            "name": name or self.spec.name,
+            **self.spec.model,
+            "blocks": [plain for b in candidate for plain in self.plain[b]],
+        }
 
     def model(self, candidate: Sequence[int], name: str | None = None) -> ModelSpec:
         """A model's description."""
         return ModelSpec.parse(self.describe(candidate, name), self.spec.name)
 
 
+Plain = tuple[dict[str, Any], ...]
+Unit = tuple[BlockSpec, ...]
+"""What stands at one place of a model: a block, or those of a pattern."""
+
+
 class UnfitBlockError(ValueError):
-    """A combination of choices that makes no block: heads that do not divide a width."""
+    """A combination of choices that makes no block: heads that do not divide a width. kind: of its mixer."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
 
 
 def space_names() -> list[str]:
@@ -120,38 +144,51 @@ def build_space(spec: SpaceSpec, origin: str, assigned: Sequence[str] = ()) -> S
         raise UserError(f"{origin}: blocks: {spec.blocks}: must be at most {MOST_PLACES}")
     _check_fields(spec, origin)
     common = _common(spec, origin, assigned)
+    given, spec = spec, spec.model_copy(update={"block": by_number(spec.block, FIELDS, origin)})
     choices = tuple(_choices(spec.block, (), origin))
     count = prod(choice.options for choice in choices)
     if count > MOST_BLOCKS:
         raise UserError(f"{origin}: block: has {count:,} combinations; expected at most {MOST_BLOCKS:,}")
     found, meant, refused = _every_block(spec, choices, common.d_model, origin)
-    _check_found(spec, [block for _, block, _ in found.values()], refused, origin)
-    plain, described, coordinates = zip(*found.values(), strict=True)
+    plain, units, coordinates = zip(*found.values(), strict=True) if found else ((), (), ())
+    described = [block for unit in units for block in unit]
+    _check_found(spec, described, refused, origin)
     _check_together(described, common, origin)
     number_of = {key: number for number, key in enumerate(found)}
     numbers = {chosen: number_of[key] for chosen, key in meant.items()}
     left_out = len(refused), refused[0][1] if refused else ""
-    return Space(spec, choices, plain, described, coordinates, numbers, left_out)
+    return Space(given, choices, plain, units, coordinates, numbers, left_out)
 
 
 def _every_block(
     spec: SpaceSpec, choices: Sequence[Choice], d_model: int, origin: str
-) -> tuple[dict[str, tuple[dict[str, Any], BlockSpec, Coordinates]], dict[Coordinates, str], list[tuple[str, str]]]:
+) -> tuple[dict[str, tuple[Plain, Unit, Coordinates]], dict[Coordinates, str], list[tuple[str, str]]]:
     """Each distinct block by a key, the key that coordinates mean, and the mixers that do not fit, with the reason."""
-    found: dict[str, tuple[dict[str, Any], BlockSpec, Coordinates]] = {}
+    found: dict[str, tuple[Plain, Unit, Coordinates]] = {}
     meant: dict[Coordinates, str] = {}
     refused: list[tuple[str, str]] = []
     for chosen in product(*(range(choice.options) for choice in choices)):
         resolved = _resolved(spec.block, (), dict(zip((choice.place for choice in choices), chosen, strict=True)))
+        parts, times = parts_of_choice(resolved, origin)
         try:
-            block = _completed(resolved, d_model, origin)
-            key = repr(block)
+            plain = tuple(_completed(part, d_model, where) for where, part in parts)
+            key = repr((times, plain))
             if key not in found:
-                found[key] = block, _read(block, d_model, origin), chosen
+                unit = _unit(plain, times, d_model, [where for where, _ in parts])
+                found[key] = plain * times, unit, chosen
             meant[chosen] = key
         except UnfitBlockError as error:
-            refused.append((resolved["mixer"]["kind"], str(error)))
+            refused.append((error.kind, str(error)))
     return found, meant, refused
+
+
+def _unit(plain: Plain, times: int, d_model: int, wheres: Sequence[str]) -> Unit:
+    """What is described, read."""
+    unit = tuple(_read(block, d_model, where) for block, where in zip(plain, wheres, strict=True))
+    layers = times * sum(block.repeat for block in unit)
+    if layers > MOST_REPEATS:
+        raise UserError(f"{wheres[0]}: a pattern of {layers:,} layers in all; must be at most {MOST_REPEATS:,}")
+    return unit * times
 
 
 def _check_found(spec: SpaceSpec, described: Sequence[BlockSpec], refused: list[tuple[str, str]], origin: str) -> None:
@@ -184,10 +221,9 @@ def _check_together(described: Sequence[BlockSpec], common: ModelSpec, origin: s
 
 def _check_fields(spec: SpaceSpec, origin: str) -> None:
     """Of a block's fields and what stands beside them only here."""
-    fields = (*BlockSpec.model_fields, "ratio", "head_width")
     for key, value in spec.block.items():
-        if key not in fields:
-            raise UserError(f"{origin}: block: {unknown_key(key, value, fields)}")
+        if key not in FIELDS:
+            raise UserError(f"{origin}: block: {unknown_key(key, value, FIELDS)}")
 
 
 def _common(spec: SpaceSpec, origin: str, assigned: Sequence[str]) -> ModelSpec:
@@ -219,7 +255,7 @@ def _resolved(node: Any, place: KeyPath, picks: Mapping[KeyPath, int]) -> Any:
     return node
 
 
-def _completed(block: dict[str, Any], d_model: int, origin: str) -> dict[str, Any]:
+def _completed(block: dict[str, Any], d_model: int, where: str) -> dict[str, Any]:
     """`ratio` and `head_width` turned into the fields that they decide; a single layer shares its weights with none."""
     if block.get("repeat", 1) == 1:
         block.pop("share_weights", None)
@@ -227,17 +263,15 @@ def _completed(block: dict[str, Any], d_model: int, origin: str) -> dict[str, An
     width, mixer, feed_forward = block.get("width", d_model), block.get("mixer"), block.get("feed_forward")
     if ratio is not None and isinstance(feed_forward, dict) and isinstance(width, int):
         if not isinstance(ratio, int | float) or not 0 < ratio <= MOST_RATIO:
-            raise UserError(
-                f"{origin}: block.ratio: {ratio!r}: must be a number greater than 0, at most {MOST_RATIO:,}"
-            )
+            raise UserError(f"{where}.ratio: {ratio!r}: must be a number greater than 0, at most {MOST_RATIO:,}")
         if "hidden" in feed_forward:
-            raise UserError(f"{origin}: block.feed_forward.hidden: is decided by ratio; leave one of both out")
+            raise UserError(f"{where}.feed_forward.hidden: is decided by ratio; leave one of both out")
         block["feed_forward"] = {**feed_forward, "hidden": max(1, round(ratio * width))}
     if head_width is not None and isinstance(width, int) and isinstance(mixer, dict) and _lacks_heads(mixer):
         if not isinstance(head_width, int) or head_width <= 0:
-            raise UserError(f"{origin}: block.head_width: {head_width!r}: must be a whole number greater than 0")
+            raise UserError(f"{where}.head_width: {head_width!r}: must be a whole number greater than 0")
         if width % head_width:
-            raise UnfitBlockError(f"head_width: {head_width}: must divide the width {width}")
+            raise UnfitBlockError(str(mixer["kind"]), f"head_width: {head_width}: must divide the width {width}")
         block["mixer"] = {**mixer, "heads": width // head_width}
     return block
 
@@ -248,14 +282,14 @@ def _lacks_heads(mixer: dict[str, Any]) -> bool:
     return kind is not None and "heads" in kind.model_fields and "heads" not in mixer
 
 
-def _read(block: dict[str, Any], d_model: int, origin: str) -> BlockSpec:
-    described = BlockSpec.parse(block, f"{origin}: block")
+def _read(block: dict[str, Any], d_model: int, where: str) -> BlockSpec:
+    described = BlockSpec.parse(block, where)
     if described.repeat > MOST_REPEATS:
-        raise UserError(f"{origin}: block.repeat: {described.repeat}: must be at most {MOST_REPEATS:,}")
+        raise UserError(f"{where}.repeat: {described.repeat}: must be at most {MOST_REPEATS:,}")
     for name, part in (("mixer", described.mixer), ("feed_forward", described.feed_forward)):
         try:
             if part is not None:
                 part.check(described.width or d_model)
         except ValueError as error:
-            raise UnfitBlockError(f"{name}.{error}") from None
+            raise UnfitBlockError(described.mixer.kind, f"{name}.{error}") from None
     return described

@@ -36,7 +36,10 @@ def test_merinos_published_models_lie_in_its_space():
 @pytest.mark.parametrize("name", space_names())
 def test_a_space_that_comes_with_linnet_makes_models_that_run(name: str):
     space = load_space(f"{name}.yaml")
-    smallest = min(range(len(space.plain)), key=lambda i: (space.plain[i]["width"], space.plain[i]["repeat"]))
+    smallest = min(
+        range(len(space.plain)),
+        key=lambda i: (space.plain[i][0]["width"], len(space.plain[i]), space.plain[i][0].get("repeat", 1)),
+    )
     spec = space.model([smallest] * space.spec.blocks).replace(vocab_size=11)
     assert Decoder(spec)(torch.zeros(1, 5, dtype=torch.long)).shape == (1, 5, 11)
 
@@ -96,7 +99,7 @@ def test_a_described_model_is_the_one_that_was_chosen(small_space, data):
     model = space.model(candidate, name="chosen")
     assert model.name == "chosen"
     assert list(model.blocks) == [space.described[block] for block in candidate]
-    assert yaml.safe_load(yaml.safe_dump(space.describe(candidate)))["blocks"] == [space.plain[b] for b in candidate]
+    assert yaml.safe_load(yaml.safe_dump(space.describe(candidate)))["blocks"] == [space.plain[b][0] for b in candidate]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,9 @@ from linnet.model.state import DecoderState
 TOKENS_AT_ONCE = 4096
 """Tokens of a batch, padding included."""
 
+ENOUGH_TOKENS, LIKE = 512, 0.8
+"""A batch of so many tokens takes no row of less than this share of its longest: padding costs as much as text."""
+
 LOGITS_AT_ONCE = 1 << 23
 """Of the logits that are held at once: 32 MiB of float32."""
 
@@ -93,7 +96,9 @@ class Scorer:
         """Things of like lengths together, the longest first: what is too large shows at once."""
         batch: list[Thing] = []
         for thing in sorted(things, key=length, reverse=True):
-            if batch and (len(batch) + 1) * length(batch[0]) > self._tokens_at_once:
+            longest = length(batch[0]) if batch else 0
+            enough = len(batch) * longest >= ENOUGH_TOKENS and length(thing) < LIKE * longest
+            if batch and (enough or (len(batch) + 1) * longest > self._tokens_at_once):
                 yield batch
                 batch = []
             batch.append(thing)

@@ -53,6 +53,9 @@ def test_an_answer_ends_before_the_first_stop():
     first, second = whole[2:4], whole[5:7]
     for until in ((first,), (second, first), (first, whole)):
         assert generator(model).generate([asked(model, "a bird", *until, most=20)]) == [whole[: whole.find(first)]]
+    new = next(at for at in range(2, len(whole)) if whole[at] not in whole[:at])
+    both = whole[new], whole[new - 1 : new + 1]  # both end with one token, the longer one begins before the other
+    assert generator(model).generate([asked(model, "a bird", *both, most=20)]) == [whole[: new - 1]]
     assert generator(model).generate([asked(model, "a bird", "no such text", most=20)]) == [whole]
 
 

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from harness_tasks import arguments_of, harness_task
+from asked_by_harness import arguments_of, harness_task
 from set_rows import ROWS, YAML_FILES
 
 from linnet.evaluation.tasks.items import Item

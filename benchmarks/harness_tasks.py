@@ -16,7 +16,7 @@ from harness_models import both, hflm
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.tasks.encoding import encode_pairs
 from linnet.evaluation.tasks.harness import HarnessModel
-from linnet.evaluation.tasks.items import Item
+from linnet.evaluation.tasks.items import TaskItem
 from linnet.evaluation.tasks.row_files import item_of, rows_of_file
 
 WIDTH, LAYERS, HEADS, VOCABULARY, CONTEXT, BATCH = 256, 4, 4, 4096, 512, 32
@@ -63,7 +63,7 @@ def main() -> None:
     report("harness_tasks", {"shape": shape, "items": len(items), "prompts": given.prompts, **results})
 
 
-def share_read(items: list[Item], tokenizer: Tokenizer) -> float:
+def share_read(items: list[TaskItem], tokenizer: Tokenizer) -> float:
     """Tokens that are read with forks, as a share of those of all texts; each one's last is predicted alone."""
     asked = encode_pairs(tokenizer, [pair for item in items for pair in item.pairs])
     contexts, rests = {each.context for each in asked}, sum(len(each.continuation) - 1 for each in asked)
@@ -71,7 +71,7 @@ def share_read(items: list[Item], tokenizer: Tokenizer) -> float:
     return round((sum(map(len, contexts)) + rests) / whole, 3)
 
 
-def choices(items: list[Item], forked: HarnessModel, alone: HarnessModel, other: Any, runs: int) -> dict[str, Any]:
+def choices(items: list[TaskItem], forked: HarnessModel, alone: HarnessModel, other: Any, runs: int) -> dict[str, Any]:
     """Every choice of every item."""
     asked = instances("loglikelihood", [pair for item in items for pair in item.pairs])
     found = [each.loglikelihood(asked, disable_tqdm=True) for each in (forked, alone, other)]
@@ -82,7 +82,7 @@ def choices(items: list[Item], forked: HarnessModel, alone: HarnessModel, other:
     return {"choices_against_hflm": against.summary(), "forks_against_each_text_alone": forks.summary()}
 
 
-def answers(items: list[Item], ours: HarnessModel, other: Any, runs: int) -> dict[str, Any]:
+def answers(items: list[TaskItem], ours: HarnessModel, other: Any, runs: int) -> dict[str, Any]:
     """What follows each context, up to the stop."""
     settings = {"until": [UNTIL], "max_gen_toks": MOST_TOKENS, "do_sample": False}
     asked = instances("generate_until", [(item.pairs[0][0], settings) for item in items])

@@ -26,10 +26,12 @@ from linnet.evaluation.likelihood import evaluate
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
 from linnet.layers.contract import Mixer, MixerSpec, SublayerSpec
+from linnet.layers.mixers.ted.module import TedSpec
 from linnet.layers.retention import RETENTIONS
 from linnet.layers.view import View, at
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
+from linnet.ops.decay.auto import fastest_chunk
 from linnet.ops.decay.rates import rate_bank
 from linnet.training.objective import next_token_loss
 from linnet.training.optimisers.optimiser import build_optimiser
@@ -185,9 +187,10 @@ def main() -> None:
     library = torch.library.Library("_", "IMPL")
     library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # no operation is cast
     for spec in ALL:  # a bank of rates is real, and made by numbers
-        tolerance, chunk = getattr(spec, "tolerance", None), getattr(spec, "chunk", None)
-        for length in () if tolerance is None else (128, 256, 512):
-            rate_bank(tolerance, chunk, length)
+        if isinstance(spec, TedSpec):
+            chunk = spec.chunk or fastest_chunk(spec.key_width is not None)
+            for length in (128, 256, 512):
+                rate_bank(spec.tolerance, chunk, length)
     print(json.dumps({name: problem_of(check) for name, check in checks(sys.argv[1]).items()}))
 
 

@@ -37,7 +37,7 @@ TOKENIZER_SAMPLE_BYTES = 50_000_000
 _BATCH_CHARACTERS = 1 << 21
 
 
-class Part(NamedTuple):
+class PreparedPart(NamedTuple):
     """A document, or one of its two parts: its side, its text, and the number of the source that it is from."""
 
     side: Split
@@ -49,7 +49,7 @@ class Part(NamedTuple):
 class _Corpus:
     """Documents with their side, readable several times; so many after each other belong `together`."""
 
-    parts: Callable[[], Iterator[Part]]
+    parts: Callable[[], Iterator[PreparedPart]]
     sources: list[SourceInfo]
     together: int = 1
 
@@ -119,7 +119,7 @@ def prepare_texts(
     for side, texts in sides.items():
         if not texts:
             raise UserError(f"{name}: no {side} documents")
-    documents = [Part(side, text) for side, texts in sides.items() for text in texts]
+    documents = [PreparedPart(side, text) for side, texts in sides.items() for text in texts]
     text_bytes = sum(len(part.text.encode()) for part in documents)
     source = SourceInfo(file=name, documents=len(documents), bytes=text_bytes)
     corpus = _Corpus(lambda: iter(documents), [source])
@@ -163,10 +163,10 @@ def _corpus_of_pairs(path: Path, validation: float | None) -> tuple[_Corpus, flo
     if holdout.held_out is None:
         raise UserError(f"{path}: all pairs have the same input; expected others to hold out")
 
-    def parts() -> Iterator[Part]:
+    def parts() -> Iterator[PreparedPart]:
         for pair in read_pairs(path):
             ((side, _),) = holdout.parts(pair.input)
-            yield from (Part(side, text) for text in pair)
+            yield from (PreparedPart(side, text) for text in pair)
 
     source = SourceInfo(file=str(path), documents=2 * found, bytes=text_bytes)
     return _Corpus(parts, [source], together=len(Pair._fields)), holdout.fraction
@@ -231,10 +231,10 @@ def _corpus_of(sources: list[Source], validation: float | None) -> tuple[_Corpus
     found, total = _survey(sources)
     holdout = total.holdout(validation)
 
-    def parts() -> Iterator[Part]:
+    def parts() -> Iterator[PreparedPart]:
         for number, source in enumerate(sources):
             for text in source.documents():
-                yield from (Part(*part, number) for part in holdout.parts(text))
+                yield from (PreparedPart(*part, number) for part in holdout.parts(text))
 
     return _Corpus(parts, found), holdout.fraction
 
@@ -306,9 +306,9 @@ def _write(
 
 def _write_splits(folder: Path, corpus: _Corpus, tokenizer: Tokenizer, shard_tokens: int) -> dict[Split, SplitInfo]:
     """Encode the training side as it is read; the validation side is kept and written in the order of its hashes."""
-    held_out: list[Part] = []
+    held_out: list[PreparedPart] = []
 
-    def training() -> Iterator[Part]:
+    def training() -> Iterator[PreparedPart]:
         for part in corpus.parts():
             if part.side == "train":
                 yield part
@@ -317,7 +317,7 @@ def _write_splits(folder: Path, corpus: _Corpus, tokenizer: Tokenizer, shard_tok
 
     with progress("encoding", corpus.text_bytes, "bytes") as advance:
 
-        def write(split: Split, parts: Iterable[Part]) -> SplitInfo:
+        def write(split: Split, parts: Iterable[PreparedPart]) -> SplitInfo:
             runs = SourceRuns()
             with ShardWriter(folder, split, tokenizer.vocab_size, shard_tokens) as writer:
                 info = _write_split(writer, runs.follow(parts), tokenizer, advance)

@@ -40,8 +40,9 @@ def design(
     space: one that comes with linnet (hybrid, merino, mixed, patterned, study), or a YAML file. max_flops: forward
     FLOPs of a sequence of `tokens` tokens. max_active_parameters: those that one token uses. max_weights,
     max_training_memory: bytes. max_state: bytes of the decode state by the tokens of the stream, `{4096: 2e6}`. data: a
-    data folder, whose vocabulary the models get. settings: of the search and its score, `{"search": {"seed": 1},
-    "score": {"beta": 2}}`. Raises `UserError` where nothing meets the budgets, with the smallest that could be met.
+    data folder, whose vocabulary the models get. settings: of the search and its score,
+    `{"search": {"seed": 1}, "score": {"beta": 2}}`. Raises `UserError` where nothing meets the budgets, with the
+    smallest that could be met.
     """
     of_data = None if data is None else read_manifest(Path(data)).tokenizer.vocab_size
     found_space = load_space(space, (), vocab_size or of_data)

@@ -60,7 +60,7 @@ class PairDifference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """Models by name, what was measured of each, and every pair of them, the better of a pair second."""
 
     names: Sequence[str]
@@ -68,7 +68,7 @@ class Comparison:
     pairs: Sequence[PairDifference]
 
     @classmethod
-    def of(cls, names: Sequence[str], measured: Sequence[Measured], resamples: int = RESAMPLES) -> "Comparison":
+    def of(cls, names: Sequence[str], measured: Sequence[Measured], resamples: int = RESAMPLES) -> "PairedComparison":
         """From models that were measured on the same documents."""
         bytes_N = measured[0].losses.bytes_N
         assert all(np.array_equal(one.losses.bytes_N, bytes_N) for one in measured), "other documents"

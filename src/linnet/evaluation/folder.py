@@ -16,7 +16,7 @@ from linnet.data.split import Split
 from linnet.data.windows import document_windows
 from linnet.evaluation.frozen import OperatorFrom, calibration_tokens
 from linnet.evaluation.likelihood import Evaluation, evaluate
-from linnet.evaluation.subject import Options, Subject, check_operator_from
+from linnet.evaluation.subject import ModelOptions, Subject, check_operator_from
 from linnet.model.decoder import Decoder
 from linnet.model.store import TOKENIZER, model_folder
 from linnet.ops.cross_entropy import IGNORED
@@ -111,7 +111,7 @@ def model_on_data(
     """
     data = TokenData.open(data_folder)
     data.check_tokenizer(model_folder(model) / TOKENIZER)
-    found = Subject.load(model, Options(context_length, device, operator, weights, seed))
+    found = Subject.load(model, ModelOptions(context_length, device, operator, weights, seed))
     check_reads(found.decoder.spec, data)
     check_operator_from(found.decoder, operator_from, split)
     return ModelOnData(found.decoder, data, split, found.context_length, operator_from)

@@ -10,7 +10,7 @@ from linnet.data.pairs import check_reads
 from linnet.data.shards import TokenData
 from linnet.data.sources import STDIN
 from linnet.data.split import Split
-from linnet.evaluation.comparison import Comparison
+from linnet.evaluation.comparison import PairedComparison
 from linnet.evaluation.documents import Documents, chosen_of, of_split, of_texts, texts_of_file, texts_of_split
 from linnet.evaluation.folder import TOKENS_AT_ONCE
 from linnet.evaluation.frozen import OperatorFrom
@@ -18,7 +18,7 @@ from linnet.evaluation.measure import Reading, apart, measure, of_pairs, side_by
 from linnet.evaluation.measured import Measured
 from linnet.evaluation.retentions import check_chooses, parsed
 from linnet.evaluation.statistics import RESAMPLES
-from linnet.evaluation.subject import Options, Subject, check_operator_from
+from linnet.evaluation.subject import ModelOptions, Subject, check_operator_from
 from linnet.evaluation.windows import Tokens
 from linnet.layers.retention import Retention
 from linnet.model.store import TOKENIZER, model_folder
@@ -53,7 +53,7 @@ def evaluate(
     layers lose with these policies (`top_k=16,threshold=1e-4`); `()` for the two alone. `tokens_at_once`: tokens that
     are computed at once; changes time and memory, not the figures. `UserError` where model and data do not fit.
     """
-    options = Options(context_length, device, operator, weights, seed)
+    options = ModelOptions(context_length, device, operator, weights, seed)
     _check_counts(stride, tokens_at_once)
     if _is_text(data):
         _refuse_sides(data, split, operator_from)
@@ -83,7 +83,7 @@ def evaluate_several(
     stride: int | None = None,
     tokens_at_once: int = TOKENS_AT_ONCE,
     resamples: int = RESAMPLES,
-) -> Comparison:
+) -> PairedComparison:
     """Evaluate several models on the same documents, each with its own tokenizer; compare them document by document.
 
     Arguments as those of `evaluate`, for each model; documents are always apart from each other. `resamples`: behind
@@ -92,7 +92,7 @@ def evaluate_several(
     if len(models) < 2:
         raise UserError(f"{len(models)}: expected at least 2 to compare", field="models")
     _check_counts(stride, tokens_at_once)
-    options = Options(context_length, device, weights=weights)
+    options = ModelOptions(context_length, device, weights=weights)
     folder = None
     if _is_text(data):
         _refuse_sides(data, split, operator_from)
@@ -115,7 +115,7 @@ def evaluate_several(
         documents = _with_sources(of_texts(texts, subject.tokenizer), sources_N, names)
         reading = apart(documents, *_windows(subject, stride), tokens_at_once)
         found.append(measure(subject, reading, _calibration(subject, operator_from, folder, split), tokens_at_once))
-    return Comparison.of([str(model) for model in models], found, resamples)
+    return PairedComparison.of([str(model) for model in models], found, resamples)
 
 
 def _is_text(data: str | Path) -> bool:

@@ -16,7 +16,7 @@ from linnet.evaluation.reader import Reader
 from linnet.evaluation.retentions import measure_retentions
 from linnet.evaluation.subject import Subject
 from linnet.evaluation.tally import DocumentLosses, Tally, by_source
-from linnet.evaluation.windows import Batch, Tokens, batches, packed, sliding
+from linnet.evaluation.windows import Tokens, WindowBatch, batches, packed, sliding
 from linnet.layers.retention import Retention
 from linnet.model.pairs import losses_of_rows
 from linnet.present.progress import Advance, progress
@@ -28,7 +28,7 @@ class Reading:
     predict, about. bytes, sources: as `Documents` has them. `pairs`: rows for a model that reads pairs.
     """
 
-    batches: Callable[[], Iterator[Batch]]
+    batches: Callable[[], Iterator[WindowBatch]]
     documents: int
     targets: int
     bytes_N: Tokens | None = None
@@ -44,7 +44,7 @@ def apart(
     """Documents that do not see each other, in sliding windows."""
     targets = int(documents.lengths_N[chosen_of(documents.lengths_N, limit_tokens)].sum())
 
-    def read() -> Iterator[Batch]:
+    def read() -> Iterator[WindowBatch]:
         return batches(sliding(documents.some(limit_tokens), context_length, stride), tokens_at_once)
 
     told = documents.bytes_N, documents.sources_N, documents.source_names
@@ -57,7 +57,7 @@ def side_by_side(
     """The windows of `evaluate_folder`: as many documents as fit follow each other in one."""
     documents, sequence, end_id = of_split(data, split), data.split(split), data.tokenizer.end_id
 
-    def read() -> Iterator[Batch]:
+    def read() -> Iterator[WindowBatch]:
         return batches(packed(sequence, end_id, context_length, limit_tokens), tokens_at_once)
 
     targets = min(limit_tokens or len(sequence), len(sequence))
@@ -72,11 +72,11 @@ def of_pairs(
     pairs.check_lengths(subject.context_length, subject.decoder.encoder is not None)
     rows = max(1, tokens_at_once // subject.context_length)
 
-    def read() -> Iterator[Batch]:
+    def read() -> Iterator[WindowBatch]:
         numbers = iter(_pair_numbers(pairs, limit_tokens))
         for tokens, targets in validation_pairs(pairs, rows, limit_tokens):
             own = torch.tensor([next(numbers) for _ in range(len(tokens))])
-            yield Batch(tokens, targets, own[:, None].expand_as(tokens))
+            yield WindowBatch(tokens, targets, own[:, None].expand_as(tokens))
 
     targets = int(pairs.target_lengths[_pair_numbers(pairs, limit_tokens)].sum())
     return Reading(read, len(pairs), targets, pairs=subject.decoder.spec.reads_pairs)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from linnet.evaluation.frozen import frozen_state
-from linnet.evaluation.windows import Batch
+from linnet.evaluation.windows import WindowBatch
 from linnet.inference.retention import Retentions, retaining_state
 from linnet.layers.state import RetainingState
 from linnet.model.decoder import Decoder
@@ -41,7 +41,7 @@ class Reader:
         return cls(decoder, frozen_state(decoder, calibration_1T, 1, context_length), tokens_at_once)
 
     @torch.no_grad()
-    def losses(self, batch: Batch) -> EachLoss:
+    def losses(self, batch: WindowBatch) -> EachLoss:
         """Of each target, `[B, T]`; the batch is on the decoder's device."""
         rows, length = batch.inputs_BT.shape
         state = None
@@ -52,7 +52,7 @@ class Reader:
         return self._read(batch.inputs_BT, batch.targets_BT, state)
 
     @torch.no_grad()
-    def whole_sequence_losses(self, batch: Batch) -> EachLoss:
+    def whole_sequence_losses(self, batch: WindowBatch) -> EachLoss:
         """Those of the pass that sees all of a window: what stands behind a shorter one must be no part of it."""
         nats_BT = torch.zeros(batch.targets_BT.shape, dtype=torch.float64, device=self.decoder.device)
         correct_BT = torch.zeros_like(nats_BT, dtype=torch.bool)
@@ -65,7 +65,7 @@ class Reader:
         return EachLoss(nats_BT, correct_BT)
 
     @torch.no_grad()
-    def retained_losses(self, batch: Batch, retention: Retentions) -> tuple[EachLoss, Tensor]:
+    def retained_losses(self, batch: WindowBatch, retention: Retentions) -> tuple[EachLoss, Tensor]:
         """Those with a state that keeps the past in this way, and its bytes, summed over the tokens that were read.
 
         The bytes are those after each token, of all layers that choose what they keep; a scalar, float64.
@@ -100,7 +100,7 @@ class Reader:
         return EachLoss(torch.cat([part.nats for part in parts], 1), torch.cat([part.correct for part in parts], 1))
 
 
-def ending_together(batch: Batch) -> tuple[Batch, Tensor]:
+def ending_together(batch: WindowBatch) -> tuple[WindowBatch, Tensor]:
     """The same windows with padding before the shorter ones, and its tokens, int64 `[B]`.
 
     So every step of a stream is a token of its window.
@@ -110,7 +110,7 @@ def ending_together(batch: Batch) -> tuple[Batch, Tensor]:
     shift_BT = _shift(length, padding_B)
     targets_BT = batch.targets_BT.gather(1, shift_BT)
     documents_BT = batch.documents_BT.gather(1, shift_BT.cpu())
-    return Batch(batch.inputs_BT.gather(1, shift_BT), targets_BT, documents_BT), padding_B
+    return WindowBatch(batch.inputs_BT.gather(1, shift_BT), targets_BT, documents_BT), padding_B
 
 
 def _shift(length: int, by_B: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from linnet.core.errors import UserError
 from linnet.evaluation.reader import Reader
 from linnet.evaluation.statistics import Estimate, paired_difference
 from linnet.evaluation.tally import DocumentLosses, Tally
-from linnet.evaluation.windows import Batch
+from linnet.evaluation.windows import WindowBatch
 from linnet.inference.retention import chooses, describe, name_of
 from linnet.layers.registry import kinds_with_retentions
 from linnet.layers.retention import FULL, BankRetention, Retention
@@ -95,7 +95,7 @@ def check_chooses(decoder: Decoder) -> None:
 
 def measure_retentions(
     reader: Reader,
-    batches: Callable[[], Iterator[Batch]],
+    batches: Callable[[], Iterator[WindowBatch]],
     retentions: Sequence[Retention],
     tally: Callable[[], Tally],
     losses_of: Callable[[Tally], DocumentLosses],

@@ -19,7 +19,7 @@ from linnet.model.store import TOKENIZER, load_decoder, model_folder
 
 
 @dataclass(frozen=True)
-class Options:
+class ModelOptions:
     """How a model is read. operator: what stands in the place of a PLDR-LLM's own operators (`operators_for`); random
     ones are drawn from `seed`. weights: the precision they are brought to (`inference.weights`); None: as stored.
     """
@@ -40,7 +40,7 @@ class Subject:
     context_length: int
 
     @classmethod
-    def load(cls, model: str | Path, options: Options) -> "Subject":
+    def load(cls, model: str | Path, options: ModelOptions) -> "Subject":
         """Read a model folder, or a run's; `UserError` where it is none, or an option does not fit it."""
         folder = model_folder(model)
         decoder = load_decoder(folder, resolve_device(options.device))

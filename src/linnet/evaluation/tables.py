@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from linnet.evaluation.comparison import Comparison, PairDifference
+from linnet.evaluation.comparison import PairDifference, PairedComparison
 from linnet.evaluation.measured import Measured
 from linnet.evaluation.statistics import Estimate
 from linnet.present import numbers
@@ -20,7 +20,7 @@ def measured_tables(found: Measured, given: Sequence[tuple[str, str, str]] = ())
     return tables
 
 
-def comparison_tables(found: Comparison) -> list[Table]:
+def comparison_tables(found: PairedComparison) -> list[Table]:
     """A row for each model, its sources behind it, and one for each pair."""
     rows = []
     for name, one in zip(found.names, found.measured, strict=True):

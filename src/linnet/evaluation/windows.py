@@ -37,7 +37,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Batch:
+class WindowBatch:
     """Windows side by side: inputs, targets, which do not count where they are `IGNORED`, and the targets' documents,
     int64 `[B, T]` each. Behind a shorter window anything may stand; none of its targets counts.
     """
@@ -52,9 +52,9 @@ class Batch:
         width = self.targets_BT.shape[1]
         return width - (self.targets_BT != IGNORED).flip(1).int().argmax(dim=1)
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device) -> "WindowBatch":
         """What is read, there; the documents stay."""
-        return Batch(self.inputs_BT.to(device), self.targets_BT.to(device), self.documents_BT)
+        return WindowBatch(self.inputs_BT.to(device), self.targets_BT.to(device), self.documents_BT)
 
 
 def sliding_bounds(targets: int, context_length: int, stride: int) -> Iterator[tuple[int, int, int]]:
@@ -95,7 +95,7 @@ def packed(
         yield Window(sequence.read(start, fresh + 1), 0, documents)
 
 
-def batches(windows: Iterable[Window], tokens_at_once: int) -> Iterator[Batch]:
+def batches(windows: Iterable[Window], tokens_at_once: int) -> Iterator[WindowBatch]:
     """Windows of like length together, as many as have `tokens_at_once` tokens with what pads them, at least one."""
     windows = iter(windows)
     while part := list(islice(windows, SORTED_AT_ONCE)):
@@ -109,7 +109,7 @@ def batches(windows: Iterable[Window], tokens_at_once: int) -> Iterator[Batch]:
         yield _side_by_side(chosen)
 
 
-def _side_by_side(windows: Sequence[Window]) -> Batch:
+def _side_by_side(windows: Sequence[Window]) -> WindowBatch:
     shape = len(windows), max(map(len, windows))
     inputs, targets, documents = np.zeros(shape, np.int64), np.full(shape, IGNORED), np.zeros(shape, np.int64)
     for row, window in enumerate(windows):
@@ -117,4 +117,4 @@ def _side_by_side(windows: Sequence[Window]) -> Batch:
         inputs[row, :length] = window.tokens[:-1]
         targets[row, first:length] = window.tokens[first + 1 :]
         documents[row, :length] = window.documents
-    return Batch(torch.from_numpy(inputs), torch.from_numpy(targets), torch.from_numpy(documents))
+    return WindowBatch(torch.from_numpy(inputs), torch.from_numpy(targets), torch.from_numpy(documents))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
 from linnet.core.seal import read_sealed, write_sealed
-from linnet.data.prepare import Part, prepare
+from linnet.data.prepare import PreparedPart, prepare
 from linnet.data.shards import TokenData
 from linnet.data.source_runs import SourceRuns, unpacked
 
@@ -20,7 +20,7 @@ SIDES = ("train", "validation")
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60))
 def test_packing_and_unpacking_give_the_same_numbers(numbers):
     runs = SourceRuns()
-    assert list(runs.follow(Part("train", str(n), n) for n in numbers)) == [str(n) for n in numbers]
+    assert list(runs.follow(PreparedPart("train", str(n), n) for n in numbers)) == [str(n) for n in numbers]
     assert unpacked(runs.packed(), len(numbers), 4).tolist() == numbers
 
 

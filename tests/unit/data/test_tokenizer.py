@@ -313,7 +313,7 @@ def _with_word_pieces(definition: dict[str, Any]) -> str:
         (lambda definition: "{", "line 1: not valid JSON"),
         (lambda definition: "[]", "not a tokenizer.json .no field 'model'"),
         (lambda definition: '{"model": {"type": "Magic"}}', "not a tokenizer that the tokenizers library can read"),
-        (_without_end, r"no end token; expected one of <\|end\|>, <\|endoftext\|>, </s>, \[END\]"),
+        (_without_end, r"no end token; expected one of <\|end\|>, <\|endoftext\|>, <\|end_of_text\|>, </s>, \[END\]"),
         (_with_word_pieces, "decoder: WordPiece: only byte-level and SentencePiece"),
     ],
 )

@@ -9,7 +9,7 @@ from measured_models import TEXTS, make_model
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare, prepare_texts
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.comparison import Comparison
+from linnet.evaluation.comparison import PairedComparison
 from linnet.evaluation.interface import evaluate, evaluate_several
 from linnet.evaluation.measured import Measured
 from linnet.evaluation.tables import comparison_tables
@@ -89,7 +89,7 @@ def test_the_verdict_is_that_of_the_differences():
     nats = 100 * np.arange(1, 41) * random.normal(1.2, 0.2, 40)
     bits = math.log(2) * 100 * np.arange(1, 41)
     better, same = (nats - shift * bits + random.normal(0, 0.3, 40) for shift in (0.01, 0.0))
-    found = Comparison.of(["a", "b", "c"], [_measured(one) for one in (nats, better, same)], 200)
+    found = PairedComparison.of(["a", "b", "c"], [_measured(one) for one in (nats, better, same)], 200)
     verdicts = {frozenset((pair.first, pair.second)): pair for pair in found.pairs}
     assert verdicts[frozenset("ab")].differs and verdicts[frozenset("bc")].differs
     assert verdicts[frozenset("ab")].second == "b"
@@ -103,11 +103,13 @@ def test_the_verdict_is_that_of_the_differences():
 
 def test_one_document_and_losses_that_are_no_numbers_have_no_verdict():
     for nats in ([[50.0], [60.0]], [[50.0, math.nan], [60.0, 70.0]]):
-        (pair,) = Comparison.of(["a", "b"], [_measured(one) for one in nats], 50).pairs
+        (pair,) = PairedComparison.of(["a", "b"], [_measured(one) for one in nats], 50).pairs
         assert pair.differs is None and pair.resampled is None
-        figures = Comparison.of(["a", "b"], [_measured(one) for one in nats], 50).figures()
+        figures = PairedComparison.of(["a", "b"], [_measured(one) for one in nats], 50).figures()
         assert figures["pairs"][0]["p_value"] is None
-    assert "not known" in str(comparison_tables(Comparison.of(["a", "b"], [_measured([50.0]), _measured([60.0])])))
+    assert "not known" in str(
+        comparison_tables(PairedComparison.of(["a", "b"], [_measured([50.0]), _measured([60.0])]))
+    )
 
 
 def test_what_cannot_be_compared_is_refused(place, tmp_path):

@@ -32,7 +32,7 @@ def pretended(space, monkeypatch):
         draws, runs = np.random.default_rng(0), []
         for run in spec.runs:
             blocks = run.set["model.blocks"]
-            model = space.model([space.plain.index(block) for block in blocks])
+            model = space.model([[alone for (alone,) in space.plain].index(block) for block in blocks])
             loss = 20 - np.log(model_cost(model).blocks.parameters)
             losses = [loss + 1e-3 * draws.standard_normal() for _ in spec.seeds]
             outcomes = [Outcome(s, {"bits_per_byte": each}, []) for s, each in zip(spec.seeds, losses, strict=True)]

@@ -23,7 +23,7 @@ AnyAbility = Annotated[
 ]  # fmt: skip
 
 
-class SuiteSpec(Spec):
+class AbilitySuiteSpec(Spec):
     """A file of abilities."""
 
     abilities: list[AnyAbility] = Field(min_length=1)
@@ -31,7 +31,7 @@ class SuiteSpec(Spec):
 
 def read_suite(path: str | Path) -> list[Ability]:
     """The abilities of a YAML file, `abilities: [{kind: recall, pairs: 64}, ...]`; `UserError` names the field."""
-    return list(SuiteSpec.parse(read_yaml(path), str(path)).abilities)
+    return list(AbilitySuiteSpec.parse(read_yaml(path), str(path)).abilities)
 
 
 def suite() -> list[Ability]:

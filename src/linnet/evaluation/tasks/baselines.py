@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from linnet.evaluation.tasks.items import Item
+from linnet.evaluation.tasks.items import TaskItem
 
 
-def baselines(items: Sequence[Item]) -> dict[str, float]:
+def baselines(items: Sequence[TaskItem]) -> dict[str, float]:
     """The score of taking the longest choice each time, the shortest, and the place that is right most often.
 
     Lengths are in UTF-8 bytes, of equal ones the first counts. The place (the letter of an answer) is chosen by the
@@ -19,14 +19,14 @@ def baselines(items: Sequence[Item]) -> dict[str, float]:
     }
 
 
-def _mean(items: Sequence[Item], choose: Callable[[Item], int]) -> float:
+def _mean(items: Sequence[TaskItem], choose: Callable[[TaskItem], int]) -> float:
     return sum(item.labels[choose(item)] for item in items) / len(items)
 
 
-def _extreme(item: Item, of: Callable[[list[int]], int]) -> int:
+def _extreme(item: TaskItem, of: Callable[[list[int]], int]) -> int:
     lengths = [len(choice.encode()) for choice in item.choices]
     return lengths.index(of(lengths))
 
 
-def _label(item: Item, place: int) -> int:
+def _label(item: TaskItem, place: int) -> int:
     return item.labels[place] if place < len(item.labels) else 0

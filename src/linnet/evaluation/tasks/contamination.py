@@ -16,7 +16,7 @@ from linnet.core.errors import UserError
 from linnet.core.seal import MANIFEST
 from linnet.data.shards import TokenData
 from linnet.data.sources import Source
-from linnet.evaluation.tasks.suite import Task
+from linnet.evaluation.tasks.suite import SuiteTask
 from linnet.present.progress import progress
 
 MOST_WORDS, LEAST_WORDS = 13, 8
@@ -34,7 +34,7 @@ class Overlap:
 class ItemRuns:
     """The runs of words of many tasks' items, to be met in a text."""
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(self, tasks: Sequence[SuiteTask]) -> None:
         self._holders: dict[str, set[tuple[int, int]]] = {}
         self._beginnings: set[str] = set()
         self._lengths: set[int] = set()
@@ -71,7 +71,7 @@ class ItemRuns:
         return found
 
 
-def overlaps_with(tasks: Sequence[Task], path: Path) -> list[Overlap]:
+def overlaps_with(tasks: Sequence[SuiteTask], path: Path) -> list[Overlap]:
     """Of each task with a training text: a file, a folder of files, or a folder made by `linnet prepare`."""
     runs = ItemRuns(tasks)
     with progress("training text", None, "documents") as advance:

@@ -26,26 +26,26 @@ Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Asked:
+class GenerationRequest:
     """A prompt in token ids, the texts that end what follows (they are cut off), and its most tokens."""
 
     prompt: tuple[int, ...]
     until: tuple[str, ...]
     max_tokens: int
 
-    def within(self, length: int) -> "Asked":
+    def within(self, length: int) -> "GenerationRequest":
         """With the last tokens of the prompt that leave room for the answer; `UserError` where there is no room."""
         room = length - self.max_tokens
         if room < 1:
             found = f"{self.max_tokens} tokens to generate"
             raise UserError(f"{found}: the model has {length} for a prompt and what follows; expected fewer")
-        return self if len(self.prompt) <= room else Asked(self.prompt[-room:], self.until, self.max_tokens)
+        return self if len(self.prompt) <= room else GenerationRequest(self.prompt[-room:], self.until, self.max_tokens)
 
 
 class _Row:
     """One prompt and what has come behind it so far."""
 
-    def __init__(self, place: int, asked: Asked, text: TextStream) -> None:
+    def __init__(self, place: int, asked: GenerationRequest, text: TextStream) -> None:
         self.place, self.asked, self.runs, self.text = place, asked, True, ""
         self._stream, self._tokens = text, 0
         self._overlap = max((len(stop) for stop in asked.until), default=1) - 1
@@ -81,7 +81,7 @@ class Generator:
         self._streams, self._tokenizer, self._tokens_at_once = streams, tokenizer, tokens_at_once
 
     @torch.inference_mode()
-    def generate(self, asked: Sequence[Asked], advance: Advance = lambda _: None) -> list[str]:
+    def generate(self, asked: Sequence[GenerationRequest], advance: Advance = lambda _: None) -> list[str]:
         """What follows each prompt up to a stop, the end of the document or its most tokens, in their order."""
         for one in asked:
             if one.max_tokens < 1 or not all(one.until):

@@ -14,7 +14,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from linnet.core.errors import UserError
 from linnet.evaluation.tasks.encoding import encode_pairs
-from linnet.evaluation.tasks.generation import Asked, Generator
+from linnet.evaluation.tasks.generation import GenerationRequest, Generator
 from linnet.evaluation.tasks.measure import streams_of
 from linnet.evaluation.tasks.scorer import Request, Scorer
 from linnet.inference.language_model import LanguageModel
@@ -69,9 +69,9 @@ class HarnessModel(LM):  # type: ignore[misc]
         found = get_rolling_token_windows(tokens, self._tokenizer.end_id, self._length, context_len=1)
         return [Request(tuple(before), tuple(after)) for before, after in map(make_disjoint_window, found)]
 
-    def _asked(self, context: list[int], settings: dict[str, Any]) -> Asked:
+    def _asked(self, context: list[int], settings: dict[str, Any]) -> GenerationRequest:
         wanted: dict[str, Any] = dict(normalize_gen_kwargs(settings))
         if wanted["do_sample"]:
             raise UserError("generation_kwargs: do_sample: true: tasks are answered greedily; expected false")
         until = tuple(stop for stop in wanted["until"] if stop)
-        return Asked((self._tokenizer.end_id, *context), until, wanted["max_gen_toks"])
+        return GenerationRequest((self._tokenizer.end_id, *context), until, wanted["max_gen_toks"])

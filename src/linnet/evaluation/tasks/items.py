@@ -17,7 +17,7 @@ DELIMITER = " "
 
 
 @dataclass(frozen=True)
-class Item:
+class TaskItem:
     """One question.
 
     pairs: of each choice the text before and the text that is scored. choices: what is chosen among. measured: the text

@@ -14,7 +14,7 @@ from linnet.evaluation.tasks.items import ScoreName
 from linnet.evaluation.tasks.scorer import Advance, Scored, Scorer
 from linnet.evaluation.tasks.scores import Values, chance_probability, standard_error
 from linnet.evaluation.tasks.streams import Streams
-from linnet.evaluation.tasks.suite import Suite, Task
+from linnet.evaluation.tasks.suite import Suite, SuiteTask
 from linnet.inference.language_model import LanguageModel
 from linnet.present.progress import progress
 
@@ -29,7 +29,7 @@ class TaskResult:
     values_N, chances_N: float64 `[N]`. also: means of the other scores. baselines: see `baselines.baselines`.
     """
 
-    task: Task
+    task: SuiteTask
     values_N: Values
     also: dict[str, float]
 
@@ -68,7 +68,7 @@ class TaskResult:
         if not keep_N.any():
             return None
         items = [item for item, kept in zip(self.task.items, keep_N, strict=True) if kept]
-        return TaskResult(Task(self.task.name, self.task.score, items), self.values_N[keep_N], {})
+        return TaskResult(SuiteTask(self.task.name, self.task.score, items), self.values_N[keep_N], {})
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,15 @@ def measure_suite(model: LanguageModel, name: str, suite: Suite, fork: bool = Tr
     return SuiteResult(name, suite, found)
 
 
-def measure_task(model: LanguageModel, scorer: Scorer, task: Task, advance: Advance = lambda _: None) -> TaskResult:
+def measure_task(
+    model: LanguageModel, scorer: Scorer, task: SuiteTask, advance: Advance = lambda _: None
+) -> TaskResult:
     """Ask a model the items of one task."""
     requests = encode_pairs(model.tokenizer, [pair for item in task.items for pair in item.pairs])
     return result_of(task, scorer.score(requests, advance))
 
 
-def result_of(task: Task, scored: Sequence[Scored]) -> TaskResult:
+def result_of(task: SuiteTask, scored: Sequence[Scored]) -> TaskResult:
     """From the scores of all choices of all items, one after the other."""
     likelihoods, start = [], 0
     for item in task.items:

@@ -8,7 +8,7 @@ from typing import Any
 
 from linnet.core.errors import UserError
 from linnet.data.sources import lines_of, open_source
-from linnet.evaluation.tasks.items import Item, one_hot
+from linnet.evaluation.tasks.items import TaskItem, one_hot
 from linnet.evaluation.tasks.rows import Row, plain_row
 
 FIELD = re.compile(r"\{(\w+)\}")
@@ -32,7 +32,7 @@ def rows_of_file(path: Path) -> Iterator[tuple[str, Row]]:
         raise UserError(f"{path}: no rows; expected a JSON object on each line")
 
 
-def item_of(task: str, frame: str | None, row: Row, place: str) -> Item:
+def item_of(task: str, frame: str | None, row: Row, place: str) -> TaskItem:
     """The item of a row, plain or as the task's data set has it.
 
     frame: the context, with `{field}` for fields of the row; None where the row has `contexts`.
@@ -44,19 +44,19 @@ def item_of(task: str, frame: str | None, row: Row, place: str) -> Item:
     if frame is None or "contexts" in plain:
         contexts = _texts(plain, "contexts", place)
         continuation = _text(plain, "continuation", place)
-        return Item.of_contexts(contexts, continuation, _labels(plain, len(contexts), place))
+        return TaskItem.of_contexts(contexts, continuation, _labels(plain, len(contexts), place))
     choices = _texts(plain, "choices", place)
     names = FIELD.findall(frame)
     values = {name: _text(plain, name, place, least=0) for name in names}
     context = FIELD.sub(lambda found: values[found[1]], frame)
     own = " ".join(values[name] for name in names)
-    return Item.of_choices(context, choices, _labels(plain, len(choices), place), own)
+    return TaskItem.of_choices(context, choices, _labels(plain, len(choices), place), own)
 
 
-def pair_of(row: Row, place: str) -> Item:
+def pair_of(row: Row, place: str) -> TaskItem:
     """Two sentences, of which the first is the right one (BLiMP's rows); each behind the beginning of a document."""
     sentences = [_text(row, name, place) for name in ("sentence_good", "sentence_bad")]
-    return Item.of_choices("", sentences, [1, 0])
+    return TaskItem.of_choices("", sentences, [1, 0])
 
 
 def _text(row: Row, field: str, place: str, least: int = 1) -> str:

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from linnet.core.errors import UserError
 from linnet.core.guess import meant
 from linnet.core.spec import Spec, read_yaml
-from linnet.evaluation.tasks.items import Item, ScoreName
+from linnet.evaluation.tasks.items import ScoreName, TaskItem
 from linnet.evaluation.tasks.row_files import item_of, pair_of, rows_of_file
 
 SUITES = Path(__file__).parent / "suites"
@@ -58,12 +58,12 @@ class SuiteSpec(Spec):
 
 
 @dataclass(frozen=True)
-class Task:
+class SuiteTask:
     """A task that can be asked: its items, in order, and the score that counts."""
 
     name: str
     score: ScoreName
-    items: Sequence[Item]
+    items: Sequence[TaskItem]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Suite:
     """Tasks, and which of them each average takes."""
 
     name: str
-    tasks: Sequence[Task]
+    tasks: Sequence[SuiteTask]
     averages: dict[str, list[str]]
 
 
@@ -110,35 +110,35 @@ def load_task_file(path: Path, shots: int | None = None, limit: int | None = Non
             items, _items(path.stem, TASK_FILE_CONTEXT, path.with_name(_shots_name(path.stem)), shots, shots)
         )
     several = any(sum(item.labels) > 1 for item in items)
-    return Suite(path.stem, [Task(path.stem, "mc2" if several else "acc_bytes", items)], {})
+    return Suite(path.stem, [SuiteTask(path.stem, "mc2" if several else "acc_bytes", items)], {})
 
 
 def load_minimal_pairs(path: Path, limit: int | None = None) -> Suite:
     """Rows of `sentence_good` and `sentence_bad`; each value of a field `UID` is a task of its own."""
-    tasks: dict[str, list[Item]] = {}
+    tasks: dict[str, list[TaskItem]] = {}
     for place, row in rows_of_file(path):
         tasks.setdefault(str(row.get(PHENOMENON, path.stem)), []).append(pair_of(row, place))
     names = list(tasks)
-    found = [Task(name, "acc", items[:limit]) for name, items in tasks.items()]
+    found = [SuiteTask(name, "acc", items[:limit]) for name, items in tasks.items()]
     return Suite(MINIMAL_PAIRS, found, {"mean": names} if len(names) > 1 else {})
 
 
-def _task(spec: TaskSpec, folder: Path, shots: int, limit: int | None) -> Task:
+def _task(spec: TaskSpec, folder: Path, shots: int, limit: int | None) -> SuiteTask:
     shots = shots if spec.shots is None else spec.shots
     items = _items(spec.name, spec.context, folder / f"{spec.name}.jsonl", limit)
     if shots:
         items = _with_shots(items, _items(spec.name, spec.context, folder / _shots_name(spec.name), shots, shots))
-    return Task(spec.name, spec.score, items)
+    return SuiteTask(spec.name, spec.score, items)
 
 
-def _items(task: str, frame: str | None, path: Path, limit: int | None, least: int = 1) -> list[Item]:
+def _items(task: str, frame: str | None, path: Path, limit: int | None, least: int = 1) -> list[TaskItem]:
     found = [item_of(task, frame, row, place) for place, row in islice(rows_of_file(path), limit)]
     if len(found) < least:
         raise UserError(f"{path}: {len(found)} rows; expected at least {least} for as many examples")
     return found
 
 
-def _with_shots(items: Sequence[Item], examples: Sequence[Item]) -> list[Item]:
+def _with_shots(items: Sequence[TaskItem], examples: Sequence[TaskItem]) -> list[TaskItem]:
     """With the examples, rightly answered, before every context, a blank line behind each."""
     before = "".join(f"{''.join(example.pairs[example.labels.index(1)])}\n\n" for example in examples)
     return [

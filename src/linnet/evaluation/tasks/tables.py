@@ -6,7 +6,7 @@ from typing import Any
 
 from linnet.evaluation.tasks.contamination import Overlap
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult, mean_of
-from linnet.evaluation.tasks.verdict import Compared, verdicts
+from linnet.evaluation.tasks.verdict import ComparedScores, verdicts
 from linnet.present.numbers import grouped
 from linnet.present.table import Table
 
@@ -42,7 +42,7 @@ def score_table(result: SuiteResult) -> Table:
     return Table(f"{result.model}: {result.suite.name}", columns, rows, BELIEVE)
 
 
-def difference_table(first: str, second: str, rows: Sequence[Compared]) -> Table:
+def difference_table(first: str, second: str, rows: Sequence[ComparedScores]) -> Table:
     """`second - first` on the same items, with its 95 % interval."""
     columns = ("task", "difference", "from", "to", "p (Holm)", "verdict")
     cells = []
@@ -92,7 +92,7 @@ def figures(result: SuiteResult, overlaps: Sequence[Overlap] | None = None) -> d
     return {"model": result.model, "suite": result.suite.name, "tasks": tasks, "averages": averages}
 
 
-def difference_figures(first: str, second: str, rows: Sequence[Compared]) -> dict[str, Any]:
+def difference_figures(first: str, second: str, rows: Sequence[ComparedScores]) -> dict[str, Any]:
     """The differences by task, ready for JSON."""
     by_task = {
         row.name: {

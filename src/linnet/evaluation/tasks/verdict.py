@@ -29,7 +29,7 @@ def _words(task: TaskResult, probability: float) -> str:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedScores:
     """Of one task or average: the difference of two models, and its probability corrected for the number of tasks."""
 
     name: str
@@ -44,16 +44,16 @@ class Compared:
         return "better" if self.difference.value > 0 else "worse"
 
 
-def compared(first: SuiteResult, second: SuiteResult) -> list[Compared]:
+def compared(first: SuiteResult, second: SuiteResult) -> list[ComparedScores]:
     """`second - first`, task by task on the same items, then the averages, which are not corrected for."""
     differences = [paired_difference(b.values_N, a.values_N) for a, b in zip(first.tasks, second.tasks, strict=True)]
     corrected = holm([difference.probability for difference in differences])
     names = [task.task.name for task in first.tasks]
-    found = [Compared(*row) for row in zip(names, differences, corrected, strict=True)]
+    found = [ComparedScores(*row) for row in zip(names, differences, corrected, strict=True)]
     by_name = dict(zip(names, differences, strict=True))
     for average, of in first.suite.averages.items():
         mean = mean_difference([by_name[name] for name in of])
-        found.append(Compared(average, mean, mean.probability))
+        found.append(ComparedScores(average, mean, mean.probability))
     return found
 
 

@@ -309,10 +309,10 @@ def test_chance_of_one_answer_is_that_of_what_comes_up_most(ability: Ability):
     ],
 )
 def test_sizes_that_cannot_be_are_refused_by_name(plain: dict[str, object], said: str):
-    from linnet.evaluation.abilities.registry import SuiteSpec
+    from linnet.evaluation.abilities.registry import AbilitySuiteSpec
 
     with pytest.raises(UserError, match=re.escape(said)) as refused:
-        SuiteSpec.parse({"abilities": [plain]}, "suite.yaml")
+        AbilitySuiteSpec.parse({"abilities": [plain]}, "suite.yaml")
     assert str(refused.value).startswith("suite.yaml: abilities[0].")
 
 

@@ -6,14 +6,14 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
 from linnet.evaluation.tasks.contamination import ItemRuns, documents_of, overlaps_with
-from linnet.evaluation.tasks.items import Item
-from linnet.evaluation.tasks.suite import Task
+from linnet.evaluation.tasks.items import TaskItem
+from linnet.evaluation.tasks.suite import SuiteTask
 
 WORDS = [f"word{n}" for n in range(20)]
 
 
-def _task(*questions: str) -> Task:
-    return Task("t", "acc", [Item.of_choices(question, ["yes", "no"], [1, 0]) for question in questions])
+def _task(*questions: str) -> SuiteTask:
+    return SuiteTask("t", "acc", [TaskItem.of_choices(question, ["yes", "no"], [1, 0]) for question in questions])
 
 
 def _shared(question: str, *texts: str) -> bool:
@@ -47,8 +47,8 @@ def test_an_item_of_few_words_counts_as_a_whole():
 
 def test_the_frame_of_a_task_is_no_overlap():
     frame = " ".join(WORDS)
-    item = Item.of_choices(f"{frame} {{}}", ["yes", "no"], [1, 0], own="what is it")
-    runs = ItemRuns([Task("t", "acc", [item])])
+    item = TaskItem.of_choices(f"{frame} {{}}", ["yes", "no"], [1, 0], own="what is it")
+    runs = ItemRuns([SuiteTask("t", "acc", [item])])
     runs.read(frame)
     assert not runs.overlaps()[0].shared_N.any()
 

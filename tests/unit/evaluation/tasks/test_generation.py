@@ -5,7 +5,7 @@ import torch
 from small_models import CASES, speaker
 
 from linnet.core.errors import UserError
-from linnet.evaluation.tasks.generation import Asked, Generator
+from linnet.evaluation.tasks.generation import GenerationRequest, Generator
 from linnet.evaluation.tasks.streams import Streams
 from linnet.inference.language_model import LanguageModel
 from linnet.layers.contract import MixerSpec
@@ -20,8 +20,8 @@ def generator(model: LanguageModel, tokens_at_once: int = 8192) -> Generator:
     return Generator(Streams(model.decoder.eval(), end), model.tokenizer, tokens_at_once)
 
 
-def asked(model: LanguageModel, prompt: str, *until: str, most: int = 12) -> Asked:
-    return Asked(tuple(model.prompt_tokens(prompt)), until, most)
+def asked(model: LanguageModel, prompt: str, *until: str, most: int = 12) -> GenerationRequest:
+    return GenerationRequest(tuple(model.prompt_tokens(prompt)), until, most)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from linnet.evaluation.tasks.baselines import baselines
-from linnet.evaluation.tasks.items import Item, one_hot
+from linnet.evaluation.tasks.items import TaskItem, one_hot
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult, mean_of
 from linnet.evaluation.tasks.scores import (
     chance_probability,
@@ -17,7 +17,7 @@ from linnet.evaluation.tasks.scores import (
     paired_difference,
     standard_error,
 )
-from linnet.evaluation.tasks.suite import Suite, Task
+from linnet.evaluation.tasks.suite import Suite, SuiteTask
 from linnet.evaluation.tasks.verdict import CHANCE, compared, verdicts
 
 chances = st.lists(st.integers(0, 64).map(lambda number: number / 64), min_size=1, max_size=8)
@@ -69,8 +69,8 @@ def test_holm_by_its_definition():
     assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == []
 
 
-def _item(gold: int, *choices: str) -> Item:
-    return Item.of_choices("Q", choices, one_hot(gold, len(choices)))
+def _item(gold: int, *choices: str) -> TaskItem:
+    return TaskItem.of_choices("Q", choices, one_hot(gold, len(choices)))
 
 
 ITEMS = [_item(0, "long answer", "no"), _item(1, "yes", "of course"), _item(0, "é", "ab"), _item(0, "a", "bcd", "ef")]
@@ -78,26 +78,28 @@ ITEMS = [_item(0, "long answer", "no"), _item(1, "yes", "of course"), _item(0, "
 
 def test_plain_ways_of_choosing():
     assert baselines(ITEMS) == {"longest": 3 / 4, "shortest": 1 / 2, "letter": 3 / 4}
-    several = [Item.of_choices("Q", ["aa", "b", "c"], [0, 1, 1]), Item.of_choices("Q", ["a", "bb"], [1, 0])]
+    several = [TaskItem.of_choices("Q", ["aa", "b", "c"], [0, 1, 1]), TaskItem.of_choices("Q", ["a", "bb"], [1, 0])]
     assert baselines(several) == {"longest": 0.0, "shortest": 1.0, "letter": 0.5}
 
 
 def test_the_scores_of_an_item():
-    item = Item.of_choices("Q", ["é", "ab", "abcd"], [0, 0, 1])
+    item = TaskItem.of_choices("Q", ["é", "ab", "abcd"], [0, 0, 1])
     assert item.chance == pytest.approx(1 / 3)
     found = [-3.0, -4.0, -5.0]  # by character -3, -2, -1.25; by byte -1.5, -2, -1.25
     assert [item.score(name, found) for name in ("acc", "acc_norm", "acc_bytes")] == [0.0, 1.0, 1.0]
     by_byte = [-2.2, -4.0, -5.0]  # by character -2.2, -2, -1.25; by byte -1.1
     assert [item.score(name, by_byte) for name in ("acc", "acc_norm", "acc_bytes")] == [0.0, 1.0, 0.0]
-    mass = Item.of_choices("Q", ["a", "b", "c"], [1, 0, 1]).score("mc2", [math.log(p) - 2000 for p in (0.1, 0.3, 0.2)])
+    mass = TaskItem.of_choices("Q", ["a", "b", "c"], [1, 0, 1]).score(
+        "mc2", [math.log(p) - 2000 for p in (0.1, 0.3, 0.2)]
+    )
     assert mass == pytest.approx(0.5)  # though no float holds the probabilities themselves
 
 
-def _result(name: str, values: list[float], items: list[Item] = ITEMS) -> TaskResult:
-    return TaskResult(Task(name, "acc", items), np.array(values), {})
+def _result(name: str, values: list[float], items: list[TaskItem] = ITEMS) -> TaskResult:
+    return TaskResult(SuiteTask(name, "acc", items), np.array(values), {})
 
 
-def _coins(count: int) -> list[Item]:
+def _coins(count: int) -> list[TaskItem]:
     """Half of them right at the first place, the longer one right in three of four."""
     return [_item(number % 2, "a" * (1 + 2 * (number % 4 != 1)), "bb") for number in range(count)]
 
@@ -124,7 +126,7 @@ def test_the_more_tasks_the_more_it_takes():
 
 
 def test_two_models_task_by_task_and_on_average():
-    suite = Suite("s", [Task("one", "acc", ITEMS), Task("two", "acc", ITEMS)], {"mean": ["one", "two"]})
+    suite = Suite("s", [SuiteTask("one", "acc", ITEMS), SuiteTask("two", "acc", ITEMS)], {"mean": ["one", "two"]})
     first = SuiteResult("a", suite, [_result("one", [1, 0, 1, 0]), _result("two", [1, 1, 1, 1])])
     second = SuiteResult("b", suite, [_result("one", [1, 1, 1, 0]), _result("two", [0, 0, 0, 0])])
     one, two, mean = compared(first, second)

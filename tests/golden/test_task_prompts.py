@@ -8,7 +8,7 @@ import pytest
 from asked_by_harness import arguments_of, harness_task
 from set_rows import ROWS, YAML_FILES
 
-from linnet.evaluation.tasks.items import Item
+from linnet.evaluation.tasks.items import TaskItem
 from linnet.evaluation.tasks.row_files import item_of
 from linnet.evaluation.tasks.suite import load_suite, suite_spec
 
@@ -16,7 +16,7 @@ PLDR = suite_spec("pldr")
 FRAMES = {task.name: task.context for task in PLDR.tasks}
 
 
-def items_of(task: str) -> list[Item]:
+def items_of(task: str) -> list[TaskItem]:
     return [item_of(task, FRAMES[task], row, "here") for row in ROWS[task]]
 
 

@@ -148,7 +148,7 @@ def chance_p_value(right: int, chances_N: ArrayLike) -> float:
     """
     chances_N = np.asarray(chances_N, dtype=np.float64)
     assert len(chances_N) and chances_N.min() >= 0 and chances_N.max() <= 1 and 0 <= right <= len(chances_N)
-    weights = _right_by_chance(chances_N)
+    weights = right_by_chance(chances_N)
     return min(1.0, 2 * float(min(weights[: right + 1].sum(), weights[right:].sum())))
 
 
@@ -159,7 +159,7 @@ def beats_chance(p_value: float | None, value: float, chance: float) -> bool:
     return p_value is not None and p_value < SIGNIFICANT and value > chance
 
 
-def _right_by_chance(chances_N: Floats) -> Floats:
+def right_by_chance(chances_N: Floats) -> Floats:
     """The probability of 0 to N right items, `[N + 1]`: one item after the other."""
     weights = np.zeros(len(chances_N) + 1)
     weights[0] = 1.0

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from linnet.evaluation.statistics import Floats, mean
 from linnet.evaluation.tasks.baselines import baselines
 from linnet.evaluation.tasks.encoding import encode_pairs
 from linnet.evaluation.tasks.items import ScoreName
 from linnet.evaluation.tasks.scorer import Advance, Scored, Scorer
-from linnet.evaluation.tasks.scores import Values, chance_probability, standard_error
+from linnet.evaluation.tasks.scores import chance_probability
 from linnet.evaluation.tasks.streams import Streams
 from linnet.evaluation.tasks.suite import Suite, SuiteTask
 from linnet.inference.language_model import LanguageModel
@@ -30,7 +31,7 @@ class TaskResult:
     """
 
     task: SuiteTask
-    values_N: Values
+    values_N: Floats
     also: dict[str, float]
 
     @property
@@ -41,10 +42,10 @@ class TaskResult:
     @property
     def standard_error(self) -> float | None:
         """Of the mean; None of a single item."""
-        return standard_error(self.values_N)
+        return mean(self.values_N).standard_error
 
     @cached_property
-    def chances_N(self) -> Values:
+    def chances_N(self) -> Floats:
         """What guessing gives of each item."""
         return np.array([item.chance for item in self.task.items])
 

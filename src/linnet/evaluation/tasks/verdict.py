@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from linnet.evaluation.statistics import holm
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
-from linnet.evaluation.tasks.scores import SIGNIFICANCE, Difference, difference_of, holm, paired_difference
+from linnet.evaluation.tasks.scores import SIGNIFICANCE, Difference, difference_of, paired_difference
 
 CHANCE = "not distinguishable from chance"
 PLAIN = {"longest": "taking the longest", "shortest": "taking the shortest", "letter": "the commonest letter"}

@@ -7,16 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from linnet.evaluation.statistics import holm, mean, right_by_chance
 from linnet.evaluation.tasks.baselines import baselines
 from linnet.evaluation.tasks.items import TaskItem, one_hot
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult, mean_of
-from linnet.evaluation.tasks.scores import (
-    chance_probability,
-    holm,
-    number_right,
-    paired_difference,
-    standard_error,
-)
+from linnet.evaluation.tasks.scores import chance_probability, paired_difference
 from linnet.evaluation.tasks.suite import Suite, SuiteTask
 from linnet.evaluation.tasks.verdict import CHANCE, compared, verdicts
 
@@ -29,7 +24,7 @@ def test_the_number_of_right_guesses_is_that_of_all_ways_to_guess(each: list[flo
     expected = np.zeros(len(each) + 1)
     for right in itertools.product((0, 1), repeat=len(each)):
         expected[sum(right)] += math.prod(p if hit else 1 - p for p, hit in zip(each, right, strict=True))
-    np.testing.assert_allclose(number_right(np.array(each)), expected, atol=1e-12)
+    np.testing.assert_allclose(right_by_chance(np.array(each)), expected, atol=1e-12)
 
 
 def test_right_answers_are_tested_exactly():
@@ -48,7 +43,7 @@ def test_other_values_are_tested_by_their_differences():
 
 def test_errors_and_differences_by_their_definitions():
     first, second = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0]), np.array([0.0, 0.0, 1.0, 0.0, 1.0, 1.0])
-    assert standard_error(first) == pytest.approx(stats.sem(first))
+    assert mean(first).standard_error == pytest.approx(stats.sem(first))
     found = paired_difference(first, second)
     assert found.value == pytest.approx(1 / 6)
     assert found.standard_error == pytest.approx(stats.sem(first - second))
@@ -58,7 +53,7 @@ def test_errors_and_differences_by_their_definitions():
 
 def test_what_cannot_be_told():
     one = np.array([1.0])
-    assert standard_error(one) is None and paired_difference(one, 0 * one).interval is None
+    assert mean(one).standard_error is None and paired_difference(one, 0 * one).interval is None
     assert paired_difference(one, 0 * one).probability == 1.0
     assert paired_difference(np.ones(5), np.ones(5)).probability == 1.0
     assert paired_difference(np.ones(5), np.zeros(5)).probability == 0.0

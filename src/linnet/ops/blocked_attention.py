@@ -1,9 +1,10 @@
 """Causal softmax attention on a CPU, block by block, by batched matrix products.
 
-PyTorch's own kernel for CPUs reaches a third of what products reach there, in bfloat16 a tenth. Here a block of queries
-meets all keys that it can see in one product; its weights are made again in the backward pass (Dao et al.,
-arXiv 2205.14135, does so too), so that memory is that of queries, keys and values. On a processor with tiles for
-products (AMX) PyTorch's forward pass in bfloat16 takes half the time, and there it stands before this backward pass.
+PyTorch's own kernel for CPUs reaches a third of what products reach there, in bfloat16 a tenth; only in float32 on
+Intel's processors is it the faster one. Here a block of queries meets all keys that it can see in one product; its
+weights are made again in the backward pass (Dao et al., arXiv 2205.14135, does so too), so that memory is that of
+queries, keys and values. On a processor with tiles for products (AMX) PyTorch's forward pass in bfloat16 takes half the
+time, and there it stands before this backward pass.
 
 Legend: `B` batch, `N` query heads, `M` key-value heads, `G` query heads for each of these, `T` tokens, `K` head width,
 which for values and what is read may be another, `X` pairs of row and key-value head, `x` some of them, `q` queries of
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.near_band import NearBand
+from linnet.ops.processor import AT_HOME_IN_MKL
 from linnet.ops.relative import Relative
 
 SCORES_OF_A_BLOCK = 1 << 19
@@ -33,8 +35,8 @@ FEWEST = 64
 """Tokens; below it the operations themselves take their time."""
 
 MOST = {torch.bfloat16: 1 << 30}
-OTHERWISE_MOST = 1024
-"""Tokens; above it the passes over scores take as long in float32 as the other kernel's products."""
+OTHERWISE_MOST = 0 if AT_HOME_IN_MKL else 1024
+"""Tokens; above it passes over scores take as long in float32 as the products of the other kernel, which are MKL's."""
 
 
 FUSED_FORWARD = frozenset({torch.bfloat16} if torch.cpu._is_amx_tile_supported() else ())

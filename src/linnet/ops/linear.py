@@ -6,25 +6,16 @@ others; there the same product as a batch of `SLICES` smaller ones comes close (
 cores). On Intel's processors the slices take twice as long as the product.
 """
 
-import platform
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linnet.ops.processor import AT_HOME_IN_MKL, WITH_MKL
+
 SLICES = 16
 """Slices of the outputs; what is left over when they do not divide it is done apart."""
 
-
-def _is_intel() -> bool:
-    """Whether Intel made the processor: MKL asks the same question before it chooses its code."""
-    cpuinfo = Path("/proc/cpuinfo")
-    named = cpuinfo.read_text(errors="replace") if cpuinfo.is_file() else platform.processor()
-    return "GenuineIntel" in named
-
-
-SLICED = torch.backends.mkl.is_available() and not _is_intel()  # type: ignore[no-untyped-call]
+SLICED = WITH_MKL and not AT_HOME_IN_MKL
 """Whether slices are faster here."""
 
 

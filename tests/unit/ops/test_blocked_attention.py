@@ -31,17 +31,20 @@ def test_blocks_equal_the_definition_with_all_gradients(batch, tokens, heads, sc
         assert_same_with_gradients(fast, slow, (q, k, v))
 
 
+@pytest.mark.parametrize("at_home", [True, False], ids=["an Intel's", "another"])
 @pytest.mark.parametrize("tokens", [63, 64, 65, 200])
-def test_attention_takes_blocks_where_they_serve(tokens, monkeypatch):
-    taken = []
+def test_attention_takes_blocks_where_they_serve(tokens, at_home, monkeypatch):
+    taken, serve = [], tokens >= 64 and not at_home
+    monkeypatch.setattr(blocks, "OTHERWISE_MOST", 0 if at_home else 1024)
     monkeypatch.setattr(
         "linnet.ops.attention.blocked_attention", lambda *given: taken.append(1) or blocked_attention(*given)
     )
     q, k, v = torch.randn(3, 2, 4, tokens, 8, requires_grad=True)
     torch.testing.assert_close(attention(q, k, v), attention_reference(q, k, v), rtol=1e-4, atol=1e-5)
-    assert bool(taken) == blocks_serve(tokens, q.dtype) == (tokens >= 64)
+    assert bool(taken) == blocks_serve(tokens, q.dtype) == serve
     with_padding = attention(q, k, v, Reach(torch.tensor([0, 3])))
-    assert len(taken) == (tokens >= 64) and with_padding.isfinite().all()
+    assert len(taken) == serve and with_padding.isfinite().all()
+    assert blocks_serve(tokens, torch.bfloat16) == (tokens >= 64)
 
 
 @given(

@@ -37,16 +37,3 @@ def test_one_row_takes_the_fast_path_and_training_does_not(sliced: bool, monkeyp
         linear(x.double(), weight.double())
     linear(x, weight)
     assert len(calls) == int(sliced)
-
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "expected"),
-    [("vendor_id\t: GenuineIntel\n", True), ("vendor_id\t: AuthenticAMD\n", False), (None, False)],
-)
-def test_the_maker_of_the_processor(cpuinfo, expected, tmp_path, monkeypatch: pytest.MonkeyPatch):
-    path = tmp_path / "cpuinfo"
-    if cpuinfo is not None:
-        path.write_text(cpuinfo)
-    monkeypatch.setattr(module, "Path", lambda _: path)
-    monkeypatch.setattr(module.platform, "processor", lambda: "AMD64 Family 25 Model 97, AuthenticAMD")
-    assert module._is_intel() == expected

@@ -8,20 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from trainings import Text, common
+from record import Record
+from trainings import Text, common, models_of, runs_of
 
 from linnet.core.errors import UserError
-from linnet.core.files import write_json
 from linnet.data.loader import Batches
 from linnet.data.shards import TokenData
 from linnet.evaluation.folder import model_on_data
 from linnet.evaluation.names import names_kept
+from linnet.experiments.comparison.parts import prepare_parts
 from linnet.experiments.comparison.spec import DATA, ComparisonSpec
 from linnet.experiments.demo.measure import decode_speeds, describe_machine
-from linnet.inference.language_model import load
+from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
 from linnet.stories.casting import names_of
 from linnet.training.ngram.interface import evaluate_ngram, train_ngram
 from linnet.training.objective import next_token_loss
@@ -35,39 +37,55 @@ ROUNDS, WARM_UP = 15, 2
 SHORT, LONG = 1024, 65_536
 PROMPT = "Once upon a time"
 ORDER = 5
-
-
-def runs_of(text: Text, work: Path) -> dict[str, RunSpec]:
-    """Every run of a text's comparison, resolved, with its first seed."""
-    spec = ComparisonSpec.parse(common(text), "atlas")
-    return {run.name: spec.run_of(run, spec.seeds[0], data_of(text, work)).resolved() for run in spec.runs}
+SPEEDS = "speeds.json"
+FIELDS = ("step_s", "training_tokens_per_s", "decode_tokens_per_s")
 
 
 def data_of(text: Text, work: Path) -> Path:
-    """The tokens that a comparison made of a text."""
-    return work / text.key / DATA / "part-1"
+    """The tokens that a comparison makes of a text; made unless they are there."""
+    (data,) = prepare_parts(ComparisonSpec.parse(common(text), "atlas"), work / text.key / DATA)
+    return data
+
+
+def known_speeds(work: Path, earlier: Record) -> dict[str, dict[str, float]]:
+    """Of each mixer: those measured here, else those of the record."""
+    if (work / SPEEDS).is_file():
+        found: dict[str, dict[str, float]] = json.loads((work / SPEEDS).read_text())["mixers"]
+        return found
+    timed = (mixer for mixer in earlier.mixers.values() if "step_s" in mixer)
+    return {mixer["name"]: {field: mixer[field] for field in FIELDS} for mixer in timed}
+
+
+def machine_of_speeds(work: Path, earlier: Record) -> Mapping[str, str]:
+    """What they were measured on."""
+    here = json.loads((work / SPEEDS).read_text()) if (work / SPEEDS).is_file() else earlier.content
+    machine: Mapping[str, str] = here["machine"]
+    return machine
+
+
+def size(model: ModelSpec) -> dict[str, Any]:
+    """Parameters, and bytes of state of a short and a long text: exact."""
+    cost = model_cost(model)
+    return {
+        "parameters": cost.parameters,
+        "state_bytes": {str(tokens): cost.state_bytes(tokens) for tokens in (SHORT, LONG)},
+    }
 
 
 def speeds(text: Text, work: Path) -> dict[str, Any]:
-    """Of each: seconds of a training step, tokens per second of one decoded stream, bytes of its state.
+    """Of each: seconds of a training step, tokens per second of one decoded stream; their weights are drawn at random.
 
     Medians; all take turns, so that what else the machine does meets all of them.
     """
-    runs = runs_of(text, work)
+    runs = runs_of(text, data_of(text, work))
     data = TokenData.open(data_of(text, work))
     seconds = step_seconds({name: training_step(run, data) for name, run in runs.items()})
-    models = [load(trained(work / text.key, name)) for name in runs]
+    models = [LanguageModel(Decoder(run.model).eval(), data.tokenizer) for run in runs.values()]
     decoded = decode_speeds(models, PROMPT, Sampling(temperature=0.0))
     found = {}
     for (name, run), tokens_per_s in zip(runs.items(), decoded, strict=True):
-        cost = model_cost(run.model)
-        found[name] = {
-            "parameters": cost.parameters,
-            "step_s": seconds[name],
-            "training_tokens_per_s": run.training.batch_size * run.model.context_length / seconds[name],
-            "decode_tokens_per_s": tokens_per_s,
-            "state_bytes": {str(tokens): cost.state_bytes(tokens) for tokens in (SHORT, LONG)},
-        }
+        read = run.training.batch_size * run.model.context_length
+        found[name] = dict(zip(FIELDS, (seconds[name], read / seconds[name], tokens_per_s), strict=True))
     return {"mixers": found, "machine": describe_machine(torch.device("cpu"), "bfloat16")}
 
 
@@ -101,7 +119,7 @@ def trained(folder: Path, name: str, seed: int = 0) -> Path:
 def names(text: Text, work: Path) -> dict[str, Any]:
     """How often each that is trained names the right one again, on the held-out stories."""
     found = {}
-    for name in runs_of(text, work):
+    for name in models_of(text):
         if not finished(trained(work / text.key, name)):
             continue
         model = model_on_data(trained(work / text.key, name), data_of(text, work))
@@ -126,10 +144,3 @@ def counted(text: Text, work: Path) -> float:
         train_ngram(data_of(text, work), out, ORDER, "atlas")
     bits: float = evaluate_ngram(out, data_of(text, work), "validation").figures()["bits_per_byte"]
     return bits
-
-
-def kept(path: Path, measure: Callable[[], Any]) -> Any:
-    """What a file holds of an earlier call, or measured now."""
-    if not path.is_file():
-        write_json(path, measure())
-    return json.loads(path.read_text())

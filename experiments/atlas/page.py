@@ -12,6 +12,7 @@ from linnet.present.plot import Axis, Panel, Plot, Series
 
 Mixer = Mapping[str, Any]
 TITLES = {"tinystories": "TinyStories", "wikitext2": "WikiText-2"}
+SPEEDS = ("training_tokens_per_s", "decode_tokens_per_s")
 TEMPLATE = Path(__file__).parent / "page.md"
 
 
@@ -76,8 +77,7 @@ def cells(mixer: Mixer, timed: Sequence[str]) -> list[str]:
         mixer["name"],
         *(quality(mixer, text) for text in TITLES),
         *(f"{bits[text]['equal_time']:.3f}" if bits[text]["equal_time"] else "–" for text in timed),
-        numbers.grouped(mixer["training_tokens_per_s"]),
-        numbers.grouped(mixer["decode_tokens_per_s"]),
+        *(numbers.grouped(mixer[speed]) if speed in mixer else "–" for speed in SPEEDS),
         *(numbers.binary(size) for size in mixer["state_bytes"].values()),
         f"{names['right'] / names['mentions']:.0%}" if names else "–",
     ]
@@ -90,7 +90,8 @@ def quality(mixer: Mixer, text: str) -> str:
 
 
 def quality_against_time(mixers: Sequence[Mixer]) -> Plot:
-    """Microseconds of training a token."""
+    """Microseconds of training a token, of those that were timed."""
+    mixers = [mixer for mixer in mixers if SPEEDS[0] in mixer]
     return scattered(mixers, "microseconds of training a token", lambda mixer: 1e6 / mixer["training_tokens_per_s"])
 
 

@@ -5,7 +5,7 @@ Each is a comparison in a folder of its own: the same call goes on where it was,
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ from typing import Any
 import linnet
 from linnet.core.files import write_text
 from linnet.core.spec import read_yaml
+from linnet.experiments.comparison.spec import ComparisonSpec
+from linnet.model.spec import ModelSpec
+from linnet.training.spec import RunSpec
 
 DESCRIPTION = Path(__file__).parent.parent / "atlas.yaml"
 BEST, MORE_SEEDS = 6, (1, 2)
@@ -60,26 +63,41 @@ def common(text: Text) -> dict[str, Any]:
     return {**plain, "text": dict(text.described), "tokenizer": tokenizer, "model": model, "training": training}
 
 
-def equal_tokens(text: Text, work: Path) -> None:
-    """Every mixer, one seed."""
-    carry_out(common(text), work / text.key)
+def runs_of(text: Text, data: Path) -> dict[str, RunSpec]:
+    """Every run of a text's comparison, resolved, with its first seed. data: the tokens made of the text."""
+    spec = ComparisonSpec.parse(common(text), "atlas")
+    return {run.name: spec.run_of(run, spec.seeds[0], data).resolved() for run in spec.runs}
 
 
-def more_seeds(text: Text, work: Path) -> None:
-    """The best six of a text with two more seeds."""
+def models_of(text: Text) -> dict[str, ModelSpec]:
+    """The description of every mixer's model."""
+    return {name: run.model for name, run in runs_of(text, Path("no data")).items()}
+
+
+def equal_tokens(text: Text, work: Path, without: Collection[str]) -> None:
+    """Every mixer, one seed, but for those that are known already."""
     plain = common(text)
-    names = {name for name, _ in ranked(work / text.key)[:BEST]}
-    runs = [run for run in plain["runs"] if run["name"] in names]
+    carry_out({**plain, "runs": [run for run in plain["runs"] if run["name"] not in without]}, work / text.key)
+
+
+def more_seeds(text: Text, work: Path, known: Mapping[str, Sequence[float]]) -> None:
+    """The best six of a text with two more seeds. known: bits per byte of each mixer by seed."""
+    plain = common(text)
+    best = sorted(known, key=lambda name: known[name][0])[:BEST]
+    runs = [run for run in plain["runs"] if run["name"] in best and len(known[run["name"]]) == 1]
     carry_out({**plain, "seeds": list(MORE_SEEDS), "runs": runs}, work / f"{text.key}-seeds")
 
 
-def equal_time(text: Text, work: Path, seconds: Mapping[str, float]) -> None:
-    """Every mixer but attention for as long as attention's training takes. seconds: of a step of each, measured."""
+def equal_time(text: Text, work: Path, seconds: Mapping[str, float], without: Collection[str]) -> None:
+    """Every timed mixer but attention, and those that are known, for as long as attention's training takes.
+
+    seconds: of a step of each, measured.
+    """
     plain = common(text)
     steps = plain["training"]["steps"]
-    runs = list(shorter_or_longer(plain["runs"], steps, seconds))
+    runs = [run for run in plain["runs"] if run["name"] in seconds and run["name"] not in without]
     del plain["training"]["steps"]
-    carry_out({**plain, "runs": runs}, work / f"{text.key}-time")
+    carry_out({**plain, "runs": list(shorter_or_longer(runs, steps, seconds))}, work / f"{text.key}-time")
 
 
 def shorter_or_longer(runs: list[dict[str, Any]], steps: int, seconds: Mapping[str, float]) -> Iterator[dict[str, Any]]:
@@ -90,12 +108,7 @@ def shorter_or_longer(runs: list[dict[str, Any]], steps: int, seconds: Mapping[s
             yield {**run, "set": {**run.get("set", {}), "training.steps": own}}
 
 
-def ranked(folder: Path) -> list[tuple[str, float]]:
-    """Runs and their bits per byte, the best first."""
-    runs = json.loads((folder / "comparison.json").read_text())["runs"]
-    return sorted(((run["name"], run["bits_per_byte"]["mean"]) for run in runs), key=lambda pair: pair[1])
-
-
 def carry_out(plain: dict[str, Any], folder: Path) -> None:
-    """Train what is not trained yet; the description stands beside the folder."""
-    linnet.compare(plain, folder, print)
+    """Train what is not trained yet; nothing is left to do where there are no runs."""
+    if plain["runs"]:
+        linnet.compare(plain, folder, print)

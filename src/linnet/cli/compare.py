@@ -11,6 +11,7 @@ from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.experiments.comparison.figures import Findings
+    from linnet.experiments.side_by_side.published import Published
 
 
 def compare(
@@ -31,6 +32,10 @@ def compare(
             "--set", metavar="KEY=VALUE", help="Change a field of model or training, for all runs (repeatable)."
         ),
     ] = None,
+    against: Annotated[
+        Path | None,
+        option("FILE.json", "A published table: own numbers stand beside it, with the differences."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train several models on the same text, each with several seeds, and compare them; or compare runs that exist.
@@ -41,15 +46,20 @@ def compare(
     operator; leak is what its own pass would have claimed beyond that.
 
     Prints a table: bits per byte (lower is better) and accuracy, the mean over the seeds ± the standard deviation, and
-    what training cost. DIR gets the same as comparison.json, the curves of all runs as curves.png, the prepared text
-    (data), and every run (runs). Ctrl-C saves and stops; the same command goes on, and trains nothing twice.
+    what training cost. DIR gets all that was found as one page (report.html) and one Markdown table (report.md), with
+    memory against context, and tasks, abilities, samples and speed where the file's section evaluate wants them; the
+    figures as comparison.json, the curves as curves.png, the prepared text (data), and every run (runs). Ctrl-C saves
+    and stops; the same command goes on, and trains nothing twice.
 
     A run that diverges with a seed is left out of the means; the table, the curves and the exit code (1) say so, and
     the other runs go on. The same command does not train it again; remove its folder in DIR/runs to have it tried anew.
 
     With the folders of runs, or of comparisons, nothing is trained: the same table of what they recorded, runs that
-    differ in their seed alone as one. They have to be finished, and on one data folder. --out DIR gets comparison.json
-    and curves.png, and has to be a new folder.
+    differ in their seed alone as one. They have to be finished, and on one data folder. --out DIR gets the page, the
+    Markdown table, comparison.json and curves.png, and has to be a new folder.
+
+    --against FILE.json sets own numbers beside a paper's table; docs/comparison.md has its fields, and
+    ablations/pldr-published.json is an example.
 
     Example: linnet compare ablations/pldr.yaml
 
@@ -58,16 +68,20 @@ def compare(
     Example: linnet compare ablations/pldr.yaml --out runs/short --set training.steps=100 --set training.threads=1
 
     Example: linnet compare demo/attention demo/pldr demo/ted --out runs/demo
+
+    Example: linnet compare demo/attention demo/pldr --against ablations/pldr-published.json
     """
     if not sources[0].exists():
         raise UserError(f"{sources[0]}: no such file or folder; expected a comparison's YAML file, or folders of runs")
     if len(sources) > 1 or sources[0].is_dir():
-        _set_side_by_side(sources, out, changes or [], as_json)
+        _set_side_by_side(sources, out, changes or [], against, as_json)
     else:
-        _train_and_compare(sources[0], out, changes or [], as_json)
+        _train_and_compare(sources[0], out, changes or [], against, as_json)
 
 
-def _train_and_compare(comparison: Path, out: Path | None, changes: list[str], as_json: bool) -> None:
+def _train_and_compare(
+    comparison: Path, out: Path | None, changes: list[str], against: Path | None, as_json: bool
+) -> None:
     from linnet.core.allocator import keep_freed_memory
     from linnet.experiments.comparison.run import compare as run_comparison
     from linnet.experiments.comparison.spec import ComparisonSpec
@@ -75,16 +89,21 @@ def _train_and_compare(comparison: Path, out: Path | None, changes: list[str], a
 
     folder = out or Path("runs") / comparison.stem
     spec = ComparisonSpec.load(comparison, changes)
+    tasks = None if spec.evaluate is None else spec.evaluate.tasks
+    published = _published(against, [] if tasks is None else tasks.load().names)
     keep_freed_memory()
     with stopped_in_a_line():
         findings = run_comparison(spec, folder, Runner(note, invocation()), str(comparison))
-    _print(findings, folder, as_json)
+    _write_page(findings, published, folder)
+    _print(findings, published, folder, as_json)
     if findings.broken_down:
         note(f"error: {_said_lost(findings, len(spec.runs) * len(spec.seeds))}")
         raise typer.Exit(1)
 
 
-def _set_side_by_side(sources: list[Path], out: Path | None, changes: list[str], as_json: bool) -> None:
+def _set_side_by_side(
+    sources: list[Path], out: Path | None, changes: list[str], against: Path | None, as_json: bool
+) -> None:
     from linnet.core.atomic import atomic_directory
     from linnet.experiments.comparison.output import write_findings
     from linnet.experiments.comparison.recorded import recorded
@@ -99,10 +118,25 @@ def _set_side_by_side(sources: list[Path], out: Path | None, changes: list[str],
     if out is not None:
         check_new_folder(out)
     findings = recorded(_each_once(sources))
+    published = _published(against, [score.task for run in findings.runs if run.beside for score in run.beside.tasks])
     if out is not None:
         with atomic_directory(out) as folder:
             write_findings(findings, folder)
-    _print(findings, out, as_json)
+            _write_page(findings, published, folder)
+    _print(findings, published, out, as_json)
+
+
+def _published(against: Path | None, tasks: list[str]) -> "Published | None":
+    from linnet.experiments.side_by_side.published import Published
+
+    return None if against is None else Published.load(against, tasks)
+
+
+def _write_page(findings: "Findings", published: "Published | None", folder: Path) -> None:
+    from linnet.experiments.comparison.page import side_by_side
+    from linnet.experiments.side_by_side.report import write_report
+
+    write_report(side_by_side(findings, published), folder, invocation())
 
 
 def _each_once(folders: list[Path]) -> list[Path]:
@@ -114,17 +148,19 @@ def _each_once(folders: list[Path]) -> list[Path]:
     return list(found.values())
 
 
-def _print(findings: "Findings", folder: Path | None, as_json: bool) -> None:
+def _print(findings: "Findings", published: "Published | None", folder: Path | None, as_json: bool) -> None:
     from linnet.cli.report import show
     from linnet.experiments.comparison.output import findings_table
+    from linnet.experiments.comparison.page import further
     from linnet.experiments.comparison.spec import CURVES
+    from linnet.present.page import PAGE
 
     figures = {} if folder is None else {"folder": str(folder)}
     lost = [str(each) for each in findings.broken_down]
-    curves = [] if folder is None else [f"curves: {folder / CURVES}"]
-    table = findings_table(findings)
-    conclusion = "\n".join([*lost, *curves])
-    show("Comparison", {"of": findings.name}, figures | findings.plain(), [table], list, None, as_json, conclusion)
+    written = [] if folder is None else [f"report: {folder / PAGE}", f"curves: {folder / CURVES}"]
+    tables = [findings_table(findings), *further(findings, published)]
+    conclusion = "\n".join([*lost, *written])
+    show("Comparison", {"of": findings.name}, figures | findings.plain(), tables, list, None, as_json, conclusion)
 
 
 def _said_lost(findings: "Findings", trained: int) -> str:

@@ -8,6 +8,7 @@ import typer
 from linnet.cli import evaluate_tasks as of_tasks
 from linnet.cli.console import note
 from linnet.cli.evaluate_abilities import measure_abilities
+from linnet.cli.evaluate_report import check_report, write_task_report, write_text_report
 from linnet.cli.options import MOST_AMOUNT, MOST_RESAMPLES, AsJson, ContextLength, Device, Weights, option
 from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
@@ -61,6 +62,14 @@ def evaluate(
         ),
     ] = None,
     plot: Annotated[Path | None, option("FILE", "Draw the loss by position into this .png file.")] = None,
+    report: Annotated[
+        Path | None,
+        option("DIR", "Several models: all of it as one page (report.html) and one Markdown table (report.md)."),
+    ] = None,
+    also: Annotated[
+        Path | None,
+        option("FILE.yaml", "With --report: tasks, abilities, samples, speed to measure beside (docs/comparison.md)."),
+    ] = None,
     operator_from: Annotated[
         Literal["train", "empty"] | None,
         typer.Option(
@@ -134,6 +143,8 @@ def evaluate(
 
     Example: linnet evaluate runs/ted runs/pldr --data data/stories --limit-tokens 20000
 
+    Example: linnet evaluate runs/ted runs/pldr --data data/stories --limit-tokens 20000 --report pages/ted-pldr
+
     Example: linnet evaluate runs/ted --data data/stories --retention bank --retention top_k=16
 
     Example: linnet evaluate runs/ted runs/pldr --task-file questions.jsonl --train-text data/stories
@@ -144,6 +155,7 @@ def evaluate(
 
     Example: linnet evaluate runs/pldr --data data/stories --operator random --seed 1
     """
+    check_report(report, also, several=len(models) > 1)
     if suite == of_tasks.ABILITIES:
         of_tasks.check_abilities(ctx, models)
         measure_abilities(models[0], files or [], items, seed, device, weights, as_json)
@@ -158,9 +170,13 @@ def evaluate(
         }
         asked: dict[str, Any] = {"files": of_tasks.one_of(files), "shots": shots, "limit": limit, **model_settings}
         if tasks is not None:
+            if report is not None:
+                raise UserError("--report: has no place for tasks of the harness; expected it without --tasks")
             of_tasks.ask_harness(ctx, models, as_json, tasks, **asked)
         else:
-            of_tasks.ask(models, as_json, train_text, suite=suite, task_file=task_file, **asked)
+            found = of_tasks.ask(models, as_json, train_text, suite=suite, task_file=task_file, **asked)
+            if report is not None:
+                write_task_report(found, also, report, device)
         return
     data = of_tasks.text_alone(ctx, data)
     if plot is not None and plot.suffix != ".png":
@@ -177,7 +193,7 @@ def evaluate(
     }
     if len(models) > 1:
         _refuse_of_one({"--operator": operator, "--seed": seed, "--retention": retentions})
-        _several(models, data, where, resamples, plot, as_json)
+        _several(models, data, where, resamples, plot, as_json, report, also)
         return
     if resamples is not None:
         raise UserError(f"--bootstrap {resamples}: goes with several models")
@@ -212,12 +228,21 @@ def _one(
 
 
 def _several(
-    models: list[Path], data: Path, where: dict[str, Any], resamples: int | None, plot: Path | None, as_json: bool
+    models: list[Path],
+    data: Path,
+    where: dict[str, Any],
+    resamples: int | None,
+    plot: Path | None,
+    as_json: bool,
+    report: Path | None,
+    also: Path | None,
 ) -> None:
     from linnet.evaluation.interface import evaluate_several
 
     found = evaluate_several(models, data, resamples=resamples or RESAMPLES, **where)
     _draw(plot, found.names, found.measured)
+    if report is not None:
+        write_text_report(found, data, also, report, where["device"])
     if as_json:
         echo_json({**_on(data, where), "weights": where["weights"], **found.figures()})
         return

@@ -123,11 +123,13 @@ def _given(ctx: typer.Context, names: Sequence[str]) -> list[str]:
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
-def ask(models: list[Path], as_json: bool, train_text: Path | None, **settings: Any) -> None:
+def ask(models: list[Path], as_json: bool, train_text: Path | None, **settings: Any) -> "TaskFindings":
     """Measure and print; settings as of `evaluate_suite`."""
     from linnet.evaluation.tasks.interface import evaluate_suite
 
-    _print(evaluate_suite(models, train_text=train_text, **settings), as_json)
+    found = evaluate_suite(models, train_text=train_text, **settings)
+    _print(found, as_json)
+    return found
 
 
 def ask_harness(

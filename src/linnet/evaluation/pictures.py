@@ -6,16 +6,21 @@ from collections.abc import Sequence
 from linnet.evaluation.measured import Measured
 from linnet.evaluation.tally import PositionLoss
 from linnet.present import numbers
-from linnet.present.plot import Axis, Panel, Plot, Series
+from linnet.present.plot import Axis, Panel, Plot, Series, line_style
 
 
 def positions_plot(names: Sequence[str], measured: Sequence[Measured]) -> Plot:
+    """`positions_panel`, large."""
+    return Plot([positions_panel(names, measured)], (9.0, 4.6))
+
+
+def positions_panel(names: Sequence[str], measured: Sequence[Measured]) -> Panel:
     """Bits per byte over the position in a window, a line for each model, with a band of its standard error."""
     series = [
         _line(name, one.positions, number) for number, (name, one) in enumerate(zip(names, measured, strict=True))
     ]
     x = Axis("tokens of the window before the predicted one", "log2", numbers.grouped)
-    return Plot([Panel(x, Axis("bits per byte"), series)], (9.0, 4.6))
+    return Panel(x, Axis("bits per byte"), series)
 
 
 def _line(name: str, positions: Sequence[PositionLoss], number: int) -> Series:
@@ -27,4 +32,4 @@ def _line(name: str, positions: Sequence[PositionLoss], number: int) -> Series:
     errors = [bits.standard_error or 0.0 for _, bits in known]
     low = [value - error for value, error in zip(values, errors, strict=True)]
     high = [value + error for value, error in zip(values, errors, strict=True)]
-    return Series(middles, values, name, "o-", number, low=low, high=high)
+    return Series(middles, values, name, line_style(number), number, low=low, high=high)

@@ -43,7 +43,9 @@ def signed(value: float, decimals: int) -> str:
 
 
 def tokens(count: int) -> str:
-    """A length of text: `64k` for 65536, as lengths of context are said."""
+    """A length of text: `64k` for 65536, `1M` for 1048576, as lengths of context are said."""
+    if count >= 1 << 20 and count % (1 << 20) == 0:
+        return f"{count >> 20}M"
     return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else grouped(count)
 
 

@@ -22,6 +22,9 @@ FEW, IN_A_COLUMN = 10, 20
 LETTER_INCHES, HANDLE_INCHES = 0.085, 0.6
 """About so wide is a letter of a legend, and the line before it."""
 
+MARKS, DASHES = "os^Dv*Xp", ("-", "--", "-.")
+"""What tells lines apart where there is no colour: as many of both as there are pairs of one of each."""
+
 NARROW, WIDE = 10, 1000
 """Ratios of a logarithmic axis' ends: below, plain round numbers mark it; above, powers of ten are enough."""
 
@@ -59,6 +62,11 @@ class Series:
     dots: Sequence[int] | None = None
     faint: bool = False
     large: bool = False
+
+
+def line_style(number: int) -> str:
+    """Marks and dashes of the line of that number: told from its neighbours without colour; 24 differ."""
+    return f"{MARKS[number % len(MARKS)]}{DASHES[number % len(DASHES)]}"
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def table_lines(table: Table, width: int) -> list[str]:
 
     Where there is too little room heads are folded, then words; then columns stand below each other, rows named again.
     """
-    grid = [[printable(cell) for cell in row] for row in (table.columns, *table.rows)]
+    grid = [[_on_one_line(printable(cell)) for cell in row] for row in (table.columns, *table.rows)]
     grid = grid if any(table.columns) else grid[1:]
     head = bool(any(table.columns))
     words = word_columns(table)
@@ -59,6 +59,12 @@ def table_lines(table: Table, width: int) -> list[str]:
             left = [column in words for column in chosen]
             lines += _row_lines(cells, [widths[column] for column in chosen], left, bottom=head and not number)
     return lines
+
+
+def _on_one_line(text: str) -> str:
+    """The second line of a cell, which a page shows below the first, in parentheses behind it."""
+    first, _, second = text.partition("\n")
+    return f"{first} ({second})" if second else first
 
 
 def _widths(grid: Sequence[Sequence[str]], head: bool, width: int, words: set[int]) -> list[int]:

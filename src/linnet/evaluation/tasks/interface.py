@@ -41,12 +41,15 @@ class TaskFindings:
 
     def tables(self) -> list[Table]:
         """Of each model its scores, then the differences from the first, then the overlap with the text."""
-        first, *others = self.results
-        found = [score_table(result) for result in self.results]
-        found += [difference_table(first.model, other.model, compared(first, other)) for other in others]
+        found = [*(score_table(result) for result in self.results), *self.difference_tables()]
         if self.overlaps is not None:
             found += [overlap_table(result, self.overlaps, self.train_text) for result in self.results]
         return found
+
+    def difference_tables(self) -> list[Table]:
+        """Of each other model the differences from the first, item by item."""
+        first, *others = self.results
+        return [difference_table(first.model, other.model, compared(first, other)) for other in others]
 
     def figures(self) -> dict[str, Any]:
         """The same by name, ready for JSON."""

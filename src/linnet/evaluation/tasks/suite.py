@@ -74,6 +74,11 @@ class Suite:
     tasks: Sequence[SuiteTask]
     averages: dict[str, list[str]]
 
+    @property
+    def names(self) -> list[str]:
+        """Of its tasks and averages."""
+        return [*(task.name for task in self.tasks), *self.averages]
+
 
 def suite_names() -> list[str]:
     """The suites that are shipped."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from linnet.experiments.side_by_side.record import Beside, MemoryFigures
 from linnet.training.record.finished import FinishedRun
 
 
@@ -108,7 +109,7 @@ class ComparedFigures:
     """One run, all seeds: `outcomes` of those that were trained to the end, and those that came to nothing.
 
     Without an outcome every figure is None. `leak` is None, too, for a model that is causal by itself. training_flops:
-    exact, of one training.
+    exact, of one training. beside: what was measured beside the likelihood, where it was wanted, of one seed's model.
     """
 
     name: str
@@ -117,6 +118,8 @@ class ComparedFigures:
     outcomes: list[Outcome]
     broken_down: list[Breakdown] = field(default_factory=list)
     training_flops: float | None = None
+    memory: MemoryFigures | None = None
+    beside: Beside | None = None
 
     @classmethod
     def of(
@@ -125,6 +128,7 @@ class ComparedFigures:
         runs: Sequence[FinishedRun],
         evaluations: Sequence[dict[str, Any]],
         broken_down: Sequence[Breakdown] = (),
+        beside: Beside | None = None,
     ) -> "ComparedFigures":
         """From the folders of finished runs that differ in their seeds alone, and what each was found to be worth."""
         outcomes = [
@@ -133,7 +137,8 @@ class ComparedFigures:
         ]
         parameters, tokens = (runs[0].summary.get(name) if runs else None for name in ("parameters", "tokens"))
         training_flops = runs[0].training_flops if runs else None
-        return cls(name, parameters, tokens, outcomes, list(broken_down), training_flops)
+        memory = MemoryFigures.of(runs[0].spec.model) if runs else None
+        return cls(name, parameters, tokens, outcomes, list(broken_down), training_flops, memory, beside)
 
     @property
     def seeds(self) -> str:
@@ -187,6 +192,8 @@ class ComparedFigures:
             "tokens": self.tokens,
             "training_flops": self.training_flops,
             **{name: None if spread is None else spread.plain() for name, spread in spreads.items()},
+            **({} if self.memory is None else {"memory": self.memory.plain()}),
+            **({} if self.beside is None else {"beside": self.beside.model_dump(mode="json", exclude_defaults=True)}),
             "seeds": [{"seed": o.seed, **o.evaluation} for o in self.outcomes],
         }
 

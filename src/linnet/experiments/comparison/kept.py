@@ -12,6 +12,7 @@ from linnet.core.errors import UserError
 from linnet.core.seal import read_sealed
 from linnet.core.spec import misfit
 from linnet.experiments.comparison.spec import DESCRIPTION, FIGURES
+from linnet.experiments.side_by_side.record import Beside
 
 
 class _Run(BaseModel):
@@ -32,6 +33,7 @@ class _Evaluated(BaseModel):
 class _Group(BaseModel):
     name: str
     seeds: list[_Evaluated]
+    beside: Beside | None = None
 
 
 class _Lost(BaseModel):

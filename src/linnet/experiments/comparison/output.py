@@ -11,7 +11,7 @@ from linnet.experiments.comparison.ability_output import ability_table, measures
 from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
 from linnet.experiments.comparison.spec import CURVES, FIGURES
 from linnet.present import numbers
-from linnet.present.plot import Axis, Panel, Plot, Rule, Series
+from linnet.present.plot import Axis, Panel, Plot, Rule, Series, line_style
 from linnet.present.table import Table
 
 NOTHING = "–"
@@ -104,7 +104,7 @@ def _curve(one: ComparedFigures, number: int) -> Series:
     """Runs that were evaluated once have no line, so the points are drawn too."""
     steps, spreads = zip(*one.curve, strict=True) if one.curve else ((), ())
     low, high = [spread.lowest for spread in spreads], [spread.highest for spread in spreads]
-    return Series(steps, [spread.mean for spread in spreads], one.name, "o-", number, low, high)
+    return Series(steps, [spread.mean for spread in spreads], one.name, line_style(number), number, low, high)
 
 
 def _lost_curves(one: ComparedFigures, number: int) -> list[Series]:

@@ -13,6 +13,7 @@ from linnet.core.seal import read_sealed
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, validation_curve
 from linnet.experiments.comparison.kept import read_description, read_figures
 from linnet.experiments.comparison.spec import DESCRIPTION, ComparedSpec, ComparisonSpec, run_folder
+from linnet.experiments.side_by_side.record import Beside
 from linnet.model.store import MODEL
 from linnet.training.record.finished import FinishedRun, check_comparable, read_run_folder, runs_of
 from linnet.training.record.folder import CONFIG, FILES, RunFolder
@@ -24,7 +25,7 @@ SEED_AT_THE_END = re.compile(r"([-_. ]*seed)?[-_. ]*\d+$")
 class SeedGroup:
     """Runs that differ in their seeds alone. `origin` tells it from another of the same name.
 
-    evaluations: of the whole held-out text, where a comparison made them.
+    evaluations: of the whole held-out text, where a comparison made them; so is `beside`.
     """
 
     name: str
@@ -32,6 +33,7 @@ class SeedGroup:
     runs: list[FinishedRun] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     broken_down: list[Breakdown] = field(default_factory=list)
+    beside: Beside | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def _figures(groups: Sequence[SeedGroup]) -> list[ComparedFigures]:
             group.runs,
             group.evaluations if whole else [_figures_of(run.summary["validation"]) for run in group.runs],
             group.broken_down,
+            group.beside,
         )
         for group in groups
     ]
@@ -102,6 +105,9 @@ def _comparison(folder: Path) -> Comparison:
         if (run.name, seed) in lost
     ]
     groups = [_group(folder, run, spec.seeds, evaluations, broken_down) for run in spec.runs if run.shown]
+    beside = {run["name"]: Beside.model_validate(run["beside"]) for run in found["runs"] if "beside" in run}
+    for group in groups:
+        group.beside = beside.get(group.name)
     return Comparison(spec.name, groups, broken_down)
 
 

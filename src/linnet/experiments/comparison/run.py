@@ -15,6 +15,8 @@ from linnet.experiments.comparison.output import write_findings
 from linnet.experiments.comparison.parts import prepare_parts
 from linnet.experiments.comparison.spec import DATA, ComparedSpec, ComparisonSpec, run_folder
 from linnet.experiments.runner import Diverged, Planned, Runner
+from linnet.experiments.side_by_side.measure import measure_beside
+from linnet.experiments.side_by_side.record import Beside
 from linnet.training.record.finished import read_run_folder
 from linnet.training.record.folder import RunFolder
 from linnet.training.run import RunResult
@@ -67,21 +69,40 @@ def compare(spec: ComparisonSpec, out: str | Path, runner: Runner, origin: str =
     """
     folder = Path(out)
     check_operators(spec, folder, origin)
+    if spec.evaluate is not None:
+        spec.evaluate.check(f"{origin}: evaluate")
     claim(spec, folder, origin)
     runner.say("preparing the text")
     runs = Runs(spec, prepare_parts(spec, folder / DATA, origin), folder, runner)
     runs.train_all()
     runner.say("evaluating all on the whole validation split")
+    beside = _beside(runs)
     findings = Findings(
         spec.name,
-        [_figures(run, runs) for run in spec.runs if run.shown],
+        [_figures(run, runs, beside.get(run.name)) for run in spec.runs if run.shown],
         [result for result in runs.results.values() if isinstance(result, Breakdown)],
     )
     write_findings(findings, folder)
     return findings
 
 
-def _figures(run: ComparedSpec, runs: Runs) -> ComparedFigures:
+def _beside(runs: Runs) -> dict[str, Beside]:
+    """What is wanted beside the likelihood, of each shown run's model of the first seed that was trained to the end."""
+    if runs.spec.evaluate is None:
+        return {}
+    chosen: dict[str, tuple[int, Path]] = {}
+    for run in (run for run in runs.spec.runs if run.shown):
+        for seed in reversed(runs.spec.seeds):
+            if isinstance(result := runs.results[run.name, seed], RunResult):
+                chosen[run.name] = (seed, result.folder)
+    if not chosen:
+        return {}
+    runs.runner.say("measuring what `evaluate` wants beside")
+    found = measure_beside({name: folder for name, (_, folder) in chosen.items()}, runs.spec.evaluate)
+    return {name: one.model_copy(update={"seed": chosen[name][0]}) for name, one in found.items()}
+
+
+def _figures(run: ComparedSpec, runs: Runs, beside: Beside | None) -> ComparedFigures:
     results = [runs.results[run.name, seed] for seed in runs.spec.seeds]
     trained = [read_run_folder(result.folder) for result in results if isinstance(result, RunResult)]
     data, ability = runs.parts[run.part - 1], runs.spec.text.ability
@@ -90,4 +111,4 @@ def _figures(run: ComparedSpec, runs: Runs) -> ComparedFigures:
         for one, found in zip(trained, evaluations, strict=True):
             found.update(ability_figures(ability, one.path, data))
     lost = [result for result in results if isinstance(result, Breakdown)]
-    return ComparedFigures.of(run.name, trained, evaluations, lost)
+    return ComparedFigures.of(run.name, trained, evaluations, lost, beside)

@@ -10,6 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Seed, Spec, Vocabulary, override, read_assignment, read_yaml
 from linnet.evaluation.abilities.registry import AnyAbility
+from linnet.experiments.side_by_side.wanted import Wanted
 from linnet.model.store import RUNS, read_description
 from linnet.training.spec import RunSpec, run_of
 
@@ -83,7 +84,7 @@ def _decided(run: ComparedSpec) -> dict[str, str]:
 
 
 class ComparisonSpec(Spec):
-    """A whole comparison: every run with every seed."""
+    """A whole comparison: every run with every seed. evaluate: what is measured beside the likelihood."""
 
     name: str = "comparison"
     text: TextSpec
@@ -92,6 +93,7 @@ class ComparisonSpec(Spec):
     training: dict[str, Any] = Field(default_factory=dict)
     seeds: tuple[Seed, ...] = Field((0, 1, 2), min_length=1)
     runs: list[ComparedSpec] = Field(min_length=1)
+    evaluate: Wanted | None = None
 
     @model_validator(mode="after")
     def _symbols_have_their_tokenizer(self) -> Self:

@@ -22,19 +22,21 @@ from linnet.present.progress import progress
 DECODE_TOKENS, DECODE_RUNS, WARM_UP_TOKENS = 200, 5, 20
 
 
-def decode_speeds(models: Sequence[LanguageModel], prompt: str, sampling: Sampling) -> list[float]:
+def decode_speeds(
+    models: Sequence[LanguageModel], prompt: str, sampling: Sampling, tokens: int = DECODE_TOKENS
+) -> list[float]:
     """Tokens per second of each model that continues the prompt as one stream: the median of several runs.
 
     The models take turns, so that whatever else the machine does meanwhile meets all of them. The pass over the prompt
     is not counted; what is: the passes over one token each, with the choice of the next.
     """
     for model in models:
-        _tokens_per_s(model, prompt, sampling, WARM_UP_TOKENS)
+        _tokens_per_s(model, prompt, sampling, min(WARM_UP_TOKENS, tokens))
     speeds: list[list[float]] = [[] for _ in models]
     with progress("decode speed", DECODE_RUNS * len(models), "runs") as advance:
         for _ in range(DECODE_RUNS):
             for model, own in zip(models, speeds, strict=True):
-                own.append(_tokens_per_s(model, prompt, sampling, DECODE_TOKENS))
+                own.append(_tokens_per_s(model, prompt, sampling, tokens))
                 advance(1)
     return [median(own) for own in speeds]
 
@@ -56,9 +58,10 @@ def check_prompt(prompt: str, tokenizer: Tokenizer, context_length: int) -> None
         raise UserError(f"{tokens} tokens", field="prompt", value=repr(shown), accepted=f"at most {limit}")
 
 
-def write_story(model: LanguageModel, prompt: str, sampling: Sampling) -> Sample:
-    """The story that the model makes of the prompt, as long as its context allows."""
-    limit = model.spec.context_length - len(model.prompt_tokens(prompt))
+def write_story(model: LanguageModel, prompt: str, sampling: Sampling, most: int | None = None) -> Sample:
+    """The story that the model makes of the prompt, as long as its context allows; `most` tokens where that is less."""
+    room = max(1, model.spec.context_length - len(model.prompt_tokens(prompt)))
+    limit = room if most is None else min(room, most)
     continuation = model.stream(prompt, limit, sampling)
     text = "".join(continuation)
     return Sample(prompt, text, complete=continuation.figures.tokens < limit)

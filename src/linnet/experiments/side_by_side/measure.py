@@ -1,0 +1,100 @@
+"""Measuring models beside their likelihood: tasks, abilities, what they write, and how fast."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from linnet.evaluation.abilities.measure import MeasuredAbility
+from linnet.evaluation.abilities.measure import measure as measure_ability
+from linnet.evaluation.tasks.measure import SuiteResult, mean_of, measure_suite
+from linnet.evaluation.tasks.tables import finite
+from linnet.evaluation.tasks.verdict import verdicts
+from linnet.experiments.demo.measure import DECODE_RUNS, decode_speeds, describe_machine, write_story
+from linnet.experiments.side_by_side.record import AbilityScore, Beside, DecodingSpeed, TaskScore, WrittenText
+from linnet.experiments.side_by_side.wanted import Wanted, WantedAbilities, WantedSamples, WantedSpeed
+from linnet.inference.language_model import LanguageModel, load
+from linnet.inference.sampling import Sampling
+from linnet.present.progress import progress
+
+
+def measure_beside(folders: Mapping[str, Path], wanted: Wanted, device: str = "auto") -> dict[str, Beside]:
+    """Of each model folder, or run's, by the name that the page calls it; `UserError` for questions that are missing.
+
+    The models are read together: their speeds are measured in turns, so that what else the machine does meets all.
+    """
+    models = {name: load(folder, device) for name, folder in folders.items()}
+    suite = None if wanted.tasks is None else wanted.tasks.load()
+    speeds = [None] * len(models) if wanted.speed is None else _speeds([*models.values()], wanted.speed)
+    return {
+        name: Beside(
+            decoding=speed,
+            tasks=[] if suite is None else task_scores(measure_suite(model, name, suite)),
+            abilities=[] if wanted.abilities is None else _abilities(model, name, wanted.abilities),
+            samples=[] if wanted.samples is None else _samples(model, wanted.samples),
+        )
+        for (name, model), speed in zip(models.items(), speeds, strict=True)
+    }
+
+
+def task_scores(result: SuiteResult) -> list[TaskScore]:
+    """The tasks of a suite with their verdicts, then its averages."""
+    scores = [
+        TaskScore(
+            task=task.task.name,
+            value=finite(task.value),
+            standard_error=finite(task.standard_error),
+            chance=task.chance,
+            items=len(task.task.items),
+            verdict=verdict,
+        )
+        for task, (_, verdict) in zip(result.tasks, verdicts(result.tasks), strict=True)
+    ]
+    return scores + [_average(result, name) for name in result.suite.averages]
+
+
+def _average(result: SuiteResult, name: str) -> TaskScore:
+    tasks = [task for task in result.tasks if task.task.name in result.suite.averages[name]]
+    value, error = mean_of(tasks)
+    return TaskScore(
+        task=name,
+        value=finite(value),
+        standard_error=finite(error),
+        chance=sum(task.chance for task in tasks) / len(tasks),
+        items=sum(len(task.task.items) for task in tasks),
+        averaged=True,
+    )
+
+
+def _abilities(model: LanguageModel, name: str, wanted: WantedAbilities) -> list[AbilityScore]:
+    abilities, found = wanted.load(), []
+    with progress(f"{name}: abilities", len(abilities), "abilities") as advance:
+        for ability in abilities:
+            found.append(_ability_score(measure_ability(model, ability, wanted.items, wanted.seed)))
+            advance(1)
+    return found
+
+
+def _ability_score(found: MeasuredAbility) -> AbilityScore:
+    said, chance, score = found.ability.said, found.ability.chance.answer, found.score
+    if score is None:
+        return AbilityScore(ability=said, chance=chance, missing=found.missing)
+    return AbilityScore(
+        ability=said,
+        chance=chance,
+        items=score.items,
+        right=score.share,
+        standard_error=score.standard_error,
+        above_chance=score.beats(chance),
+    )
+
+
+def _samples(model: LanguageModel, wanted: WantedSamples) -> list[WrittenText]:
+    stories = [write_story(model, prompt, wanted.sampling, wanted.tokens) for prompt in wanted.prompts]
+    return [WrittenText(prompt=one.prompt, text=one.continuation, complete=one.complete) for one in stories]
+
+
+def _speeds(models: Sequence[LanguageModel], wanted: WantedSpeed) -> list[DecodingSpeed]:
+    machine = describe_machine(models[0].decoder.device, "float32")
+    room = min(model.spec.context_length for model in models) - 2  # learned positions end there
+    tokens = max(1, min(wanted.tokens, room))
+    speeds = decode_speeds(models, "", Sampling(seed=0), tokens)
+    return [DecodingSpeed(tokens_per_s=one, runs=DECODE_RUNS, tokens=tokens, machine=machine) for one in speeds]

@@ -1,0 +1,94 @@
+"""What is to be measured of every model beside its likelihood: the section `evaluate` of a comparison's file."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from linnet.core.errors import UserError
+from linnet.core.spec import Count, Seed, Spec, read_yaml
+from linnet.evaluation.abilities.ability import Ability
+from linnet.evaluation.abilities.registry import read_suite
+from linnet.evaluation.abilities.registry import suite as ability_suite
+from linnet.evaluation.tasks.interface import chosen_suite
+from linnet.evaluation.tasks.suite import MOST_SHOTS, Suite
+from linnet.inference.sampling import LOWEST_TEMPERATURE, Sampling
+
+
+class WantedTasks(Spec):
+    """Multiple choice, as `linnet evaluate` asks it: a `suite` with its `files`, or a `task_file`."""
+
+    suite: str | None = None
+    files: str | None = None
+    task_file: str | None = None
+    shots: int | None = Field(None, ge=0, le=MOST_SHOTS)
+    limit: Count | None = None
+
+    def load(self) -> Suite:
+        """The tasks; `UserError` for files that are missing or cannot be read."""
+        return chosen_suite(self.suite, self.files, self.task_file, self.shots, self.limit)
+
+
+class WantedAbilities(Spec):
+    """So many generated questions of each ability; those of `files`, or the suite of all."""
+
+    items: Count = 200
+    files: list[str] = Field(default_factory=list)
+    seed: Seed = 0
+
+    def load(self) -> list[Ability]:
+        """The abilities; `UserError` for a file that is missing or cannot be read."""
+        found = [ability for file in self.files for ability in read_suite(file)]
+        return found or ability_suite()
+
+
+Temperature = Annotated[float, Field(ge=0)]
+
+
+class WantedSamples(Spec):
+    """What every model writes behind the same prompts, so many tokens at most, drawn from the same seed."""
+
+    prompts: list[str] = Field(default_factory=lambda: [""], min_length=1)
+    tokens: Count = 100
+    temperature: Temperature = 0.8
+    top_p: float = Field(1.0, ge=0, le=1)
+    seed: Seed = 0
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the tokens are chosen."""
+        return Sampling(self.temperature, top_p=self.top_p, seed=self.seed)
+
+
+class WantedSpeed(Spec):
+    """Decoding of one stream: so many tokens in each of several runs, the models taking turns."""
+
+    tokens: Count = 200
+
+
+class Wanted(Spec):
+    """What is wanted; what is left out is not measured, and has no place on the page."""
+
+    tasks: WantedTasks | None = None
+    abilities: WantedAbilities | None = None
+    samples: WantedSamples | None = None
+    speed: WantedSpeed | None = None
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Wanted":
+        """From a YAML file, whose sections are these; `UserError` names the field that is wrong."""
+        plain = read_yaml(path)
+        if not isinstance(plain, dict):
+            raise UserError(f"{path}: expected a mapping with some of {', '.join(cls.model_fields)}")
+        return cls.parse(plain, str(path))
+
+    def check(self, origin: str) -> None:
+        """`UserError` with `origin` in front where a file of questions cannot be read, before anything takes time."""
+        for name, section in (("tasks", self.tasks), ("abilities", self.abilities)):
+            try:
+                if section is not None:
+                    section.load()
+            except UserError as error:
+                raise UserError(f"{origin}: {name}: {error}") from None
+        if self.samples is not None and 0 < self.samples.temperature < LOWEST_TEMPERATURE:
+            raise UserError(f"{origin}: samples: temperature: {self.samples.temperature}: expected 0 or more than 1e-6")

@@ -83,14 +83,14 @@ def _train_and_compare(
     comparison: Path, out: Path | None, changes: list[str], against: Path | None, as_json: bool
 ) -> None:
     from linnet.core.allocator import keep_freed_memory
+    from linnet.experiments.comparison.page import published_for
     from linnet.experiments.comparison.run import compare as run_comparison
     from linnet.experiments.comparison.spec import ComparisonSpec
     from linnet.experiments.runner import Runner
 
     folder = out or Path("runs") / comparison.stem
     spec = ComparisonSpec.load(comparison, changes)
-    tasks = None if spec.evaluate is None else spec.evaluate.tasks
-    published = _published(against, [] if tasks is None else tasks.load().names)
+    published = published_for(against, spec.evaluate)
     keep_freed_memory()
     with stopped_in_a_line():
         findings = run_comparison(spec, folder, Runner(note, invocation()), str(comparison))
@@ -107,6 +107,7 @@ def _set_side_by_side(
     from linnet.core.atomic import atomic_directory
     from linnet.experiments.comparison.output import write_findings
     from linnet.experiments.comparison.recorded import recorded
+    from linnet.experiments.side_by_side.published import Published
     from linnet.model.store import check_new_folder
 
     files = [source for source in sources if source.is_file()]
@@ -118,18 +119,16 @@ def _set_side_by_side(
     if out is not None:
         check_new_folder(out)
     findings = recorded(_each_once(sources))
-    published = _published(against, [score.task for run in findings.runs if run.beside for score in run.beside.tasks])
+    published = (
+        None
+        if against is None
+        else Published.load(against, [score.task for run in findings.runs if run.beside for score in run.beside.tasks])
+    )
     if out is not None:
         with atomic_directory(out) as folder:
             write_findings(findings, folder)
             _write_page(findings, published, folder)
     _print(findings, published, out, as_json)
-
-
-def _published(against: Path | None, tasks: list[str]) -> "Published | None":
-    from linnet.experiments.side_by_side.published import Published
-
-    return None if against is None else Published.load(against, tasks)
 
 
 def _write_page(findings: "Findings", published: "Published | None", folder: Path) -> None:

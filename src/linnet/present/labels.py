@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 END_POINTS, SLANTED_POINTS = 9.5, 8.5
-END_GAP = 0.036
+END_GAP = 0.042
 """Between the labels of two lines, of the height of axes 4 inches high."""
 
 SLANTED_GAP = 0.019

@@ -57,12 +57,14 @@ figcaption { margin-top: 8px; max-width: 74ch; contain: inline-size; }  /* the p
 table { border-collapse: collapse; }
 .figures th, .figures td { padding: 6px 12px; text-align: right; vertical-align: baseline; }
 .figures thead th { padding: 10px 12px; border-bottom: 2px solid var(--rule); vertical-align: bottom; }
+.figures th:first-child { position: sticky; left: 0; background: var(--card); }  /* a wide table scrolls behind it */
 .figures th:first-child, .figures .words, .figures .note td { text-align: left; }
 .figures tbody th { font-weight: 600; }
 .figures .part th { padding-left: 28px; font-weight: 400; }
 .figures tbody + tbody { border-top: 1px solid var(--rule); }
 .value { font-variant-numeric: tabular-nums; white-space: nowrap; }
-.value small { display: block; color: var(--soft); }
+.value small, .words small { display: block; color: var(--soft); }
+.value small { white-space: normal; max-width: 22ch; margin-left: auto; }
 .note td { padding-top: 0; max-width: 0; }
 .facts { font-size: .93rem; }
 .facts th, .facts td { text-align: left; padding: 3px 18px 3px 0; vertical-align: baseline; }
@@ -71,8 +73,8 @@ table { border-collapse: collapse; }
   main { padding: 20px 12px 40px; }
   .figures { font-size: .86rem; }
   .figures th, .figures td, .figures thead th { padding-left: 5px; padding-right: 5px; }
+  .figures th:first-child { max-width: 38vw; }
   .note td { font-size: .8rem; }
-  .value small { white-space: normal; }
   .card { padding: 12px 8px; }
 }
 """ + "".join(f".colour{number} {{ color: {colour}; }}\n" for number, colour in enumerate(PALETTE))

@@ -32,7 +32,8 @@ class Table:
 def word_columns(table: Table) -> set[int]:
     """Those that begin at the left and can be folded: names, and what has no figures in it or says a sentence."""
     columns = list(zip(*table.rows, strict=True))
-    said = {number for number, cells in enumerate(columns) if _are_words("\n".join(cells))}
+    firsts = [[cell.partition("\n")[0] for cell in cells] for cells in columns]  # a second line is small print
+    said = {number for number, cells in enumerate(firsts) if _are_words("\n".join(cells))}
     return {0} | said | set(range(len(columns)) if table.text else ())
 
 

@@ -21,17 +21,15 @@ def difference_table(findings: Findings) -> list[Table]:
     p_values = {name: one.p_value() for name, one in known.items()}
     tested = {name: p for name, p in p_values.items() if p is not None and p == p}
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
-    columns = [[NOTHING] * 3, *(_cells(known.get(run.name), corrected.get(run.name)) for run in runs[1:])]
-    rows = [[label, *cells] for label, *cells in zip(ROWS, *columns, strict=True)]
+    columns = [_cells(known.get(run.name), corrected.get(run.name)) for run in runs[1:]]
+    labels = (f"less {runs[0].name}", "95 % interval")
+    rows = [[label, *cells] for label, *cells in zip(labels, *columns, strict=True)]
     meaning = (
         f"Bits per byte less those of {runs[0].name} with the same seed (first weights, order of the text): mean ±"
         " standard error over the seeds, and the interval that holds 95 % of such experiments' truths (Student's)."
         " Few seeds make it wide. Told apart: with 5 % of any mistake among these runs (Holm)."
     )
-    return [Table(f"Against {runs[0].name}", ("", *(run.name for run in runs)), rows, meaning)]
-
-
-ROWS = ("difference", "95 % interval", "verdict")
+    return [Table(f"Against {runs[0].name}", ("", *(run.name for run in runs[1:])), rows, meaning)]
 
 
 def _difference(first: ComparedFigures, second: ComparedFigures) -> Estimate | None:
@@ -42,10 +40,10 @@ def _difference(first: ComparedFigures, second: ComparedFigures) -> Estimate | N
 
 def _cells(one: Estimate | None, p_value: float | None) -> list[str]:
     if one is None:
-        return [NOTHING] * 3
+        return [NOTHING, NOTHING]
     interval = one.interval()
     said = NOTHING if interval is None else " to ".join(numbers.signed(end, 4) for end in interval)
-    return [f"{numbers.signed(one.value, 4)} ± {one.standard_error:.4f}", said, _verdict(one, p_value)]
+    return [f"{numbers.signed(one.value, 4)} ± {one.standard_error:.4f}\n{_verdict(one, p_value)}", said]
 
 
 def _verdict(one: Estimate, p_value: float | None) -> str:

@@ -1,6 +1,7 @@
 """The page and the Markdown table of a comparison, and its own numbers for the table of a paper."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from linnet.experiments.comparison.differences import difference_table
 from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
@@ -8,6 +9,7 @@ from linnet.experiments.comparison.output import findings_table, plot
 from linnet.experiments.side_by_side.published import Published, against_table
 from linnet.experiments.side_by_side.report import SideBySide
 from linnet.experiments.side_by_side.tables import chart
+from linnet.experiments.side_by_side.wanted import Wanted
 from linnet.present.report import Picture
 from linnet.present.table import Table
 
@@ -18,11 +20,19 @@ CURVES_SAID = (
 STATE_SAID = "Right answers against bytes of state: the mean of the seeds, from the lowest to the highest."
 
 
+def published_for(against: str | Path | None, wanted: Wanted | None) -> Published | None:
+    """A paper's table, whose columns may be tasks that are wanted; `UserError` names the field at fault."""
+    if against is None:
+        return None
+    tasks = None if wanted is None else wanted.tasks
+    return Published.load(against, [] if tasks is None else tasks.load().names)
+
+
 def side_by_side(findings: Findings, published: Published | None = None) -> SideBySide:
     """All of a comparison, ready to be written."""
     trained = [run for run in findings.runs if run.outcomes]
     seeds = sorted({run.beside.seed for run in trained if run.beside is not None and run.beside.seed is not None})
-    said = {"measured beside": f"with the models of seed {', '.join(map(str, seeds))}"} if seeds else {}
+    said = {"measured beside the text": f"of the models of seed {', '.join(map(str, seeds))}"} if seeds else {}
     return SideBySide(
         findings.name,
         [findings_table(findings)],

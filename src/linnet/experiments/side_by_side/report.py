@@ -17,7 +17,7 @@ from linnet.experiments.side_by_side.tables import (
 )
 from linnet.present.markdown import cell, table_markdown
 from linnet.present.page import write_page
-from linnet.present.report import Part, Picture, Report
+from linnet.present.report import Part, Picture, Report, Words
 from linnet.present.table import Table
 
 MARKDOWN = "report.md"
@@ -45,10 +45,11 @@ class SideBySide:
     def report(self, command: str) -> Report:
         """For a page."""
         memory: list[Part] = [memory_picture(self.memory), memory_table(self.memory)] if self.memory else []
+        drawn: list[Part] = [Words("In pictures", ""), *self.pictures] if self.pictures or memory else []
         parts: list[Part] = [
             *self.quality,
             *self.differences,
-            *self.pictures,
+            *drawn,
             *memory,
             *speed_table(self.beside),
             *task_table(self.beside),

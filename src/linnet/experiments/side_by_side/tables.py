@@ -48,7 +48,7 @@ def memory_picture(memory: Mapping[str, MemoryFigures]) -> Picture:
         Series(CONTEXTS, [one.total(tokens) for tokens in CONTEXTS], name, line_style(number), number)
         for number, (name, one) in enumerate(memory.items())
     ]
-    x = Axis("tokens of text", "log2", lambda value: numbers.tokens(round(value)))
+    x = Axis("tokens of text", "log2", places={tokens: numbers.tokens(tokens) for tokens in TOLD})
     caption = (
         "Weights and state of one stream, both axes logarithmic. A line that rises has a state that grows with the"
         " text; a level one has a state that does not grow, or one that is small beside the weights."

@@ -40,7 +40,7 @@ def test_the_examples_of_its_help_describe_comparisons(example: str, monkeypatch
 
 
 def test_its_help_has_examples():
-    assert [".yaml" in example for example in EXAMPLES] == [True, True, True, False]
+    assert [".yaml" in example for example in EXAMPLES] == [True, True, True, False, False]
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,27 @@ def test_runs_that_exist_are_set_side_by_side(runs: Path, tmp_path: Path, capsys
     again, said = capsys.readouterr()
     assert json.loads(again) == printed and said.startswith("note: ") and said.endswith("; it counts once\n")
     assert sorted(path for path in runs.rglob("*")) == before, "nothing is written without --out"
+
+
+def test_own_numbers_stand_beside_a_papers_on_the_page_and_on_the_terminal(runs: Path, tmp_path: Path, capsys: Capture):
+    published = {
+        "title": "Published", "source": "somebody", "columns": [{"name": "size", "metric": "parameters"}],
+        "rows": [{"model": "theirs", "values": {"size": 10_000}}],
+    }  # fmt: skip
+    path = tmp_path / "published.json"
+    path.write_text(json.dumps(published))
+    out = tmp_path / "out"
+    assert main(["compare", str(runs / "one-0"), str(runs / "one-1"), "--against", str(path), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    own = next(line for line in said.splitlines() if line.startswith("one (own)"))
+    size, difference = own.split()[2:]
+    assert difference == f"({int(size.replace(',', '')) - 10_000:+,})" and f"report: {out / 'report.html'}" in said
+    text = (out / "report.md").read_text()
+    assert "| theirs | 10,000 |" in text and "| memory at 1M | " in text
+    path.write_text(json.dumps(published | {"columns": [{"name": "size", "metric": "parmeters"}]}))
+    assert main(["compare", str(runs / "one-0"), "--against", str(path), "--out", str(tmp_path / "new")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "columns[0].metric: parmeters: did you mean parameters?" in line and not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

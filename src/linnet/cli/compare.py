@@ -11,7 +11,7 @@ from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.experiments.comparison.figures import Findings
-    from linnet.experiments.side_by_side.published import Published
+    from linnet.experiments.side_by_side.published import PublishedTable
 
 
 def compare(
@@ -107,7 +107,7 @@ def _set_side_by_side(
     from linnet.core.atomic import atomic_directory
     from linnet.experiments.comparison.output import write_findings
     from linnet.experiments.comparison.recorded import recorded
-    from linnet.experiments.side_by_side.published import Published
+    from linnet.experiments.side_by_side.published import PublishedTable
     from linnet.model.store import check_new_folder
 
     files = [source for source in sources if source.is_file()]
@@ -122,7 +122,9 @@ def _set_side_by_side(
     published = (
         None
         if against is None
-        else Published.load(against, [score.task for run in findings.runs if run.beside for score in run.beside.tasks])
+        else PublishedTable.load(
+            against, [score.task for run in findings.runs if run.beside for score in run.beside.tasks]
+        )
     )
     if out is not None:
         with atomic_directory(out) as folder:
@@ -131,7 +133,7 @@ def _set_side_by_side(
     _print(findings, published, out, as_json)
 
 
-def _write_page(findings: "Findings", published: "Published | None", folder: Path) -> None:
+def _write_page(findings: "Findings", published: "PublishedTable | None", folder: Path) -> None:
     from linnet.experiments.comparison.page import side_by_side
     from linnet.experiments.side_by_side.report import write_report
 
@@ -147,7 +149,7 @@ def _each_once(folders: list[Path]) -> list[Path]:
     return list(found.values())
 
 
-def _print(findings: "Findings", published: "Published | None", folder: Path | None, as_json: bool) -> None:
+def _print(findings: "Findings", published: "PublishedTable | None", folder: Path | None, as_json: bool) -> None:
     from linnet.cli.report import show
     from linnet.experiments.comparison.output import findings_table
     from linnet.experiments.comparison.page import further

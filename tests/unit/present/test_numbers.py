@@ -73,7 +73,9 @@ def test_bits_are_told_to_three_places_and_a_difference_has_a_sign():
     assert numbers.signed(-0.03129, 3) == "-0.031"
 
 
-@pytest.mark.parametrize(("count", "text"), [(1, "1"), (1000, "1,000"), (1024, "1k"), (65536, "64k"), (1 << 20, "1M"), (1500, "1,500")])
+@pytest.mark.parametrize(
+    ("count", "text"), [(1, "1"), (1000, "1,000"), (1024, "1k"), (65536, "64k"), (1 << 20, "1M"), (1500, "1,500")]
+)
 def test_lengths_of_text(count: int, text: str):
     assert numbers.tokens(count) == text
 

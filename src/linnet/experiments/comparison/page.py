@@ -6,7 +6,7 @@ from pathlib import Path
 from linnet.experiments.comparison.differences import difference_table
 from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
 from linnet.experiments.comparison.output import findings_table, plot
-from linnet.experiments.side_by_side.published import Published, against_table
+from linnet.experiments.side_by_side.published import PublishedTable, against_table
 from linnet.experiments.side_by_side.report import SideBySide
 from linnet.experiments.side_by_side.tables import chart
 from linnet.experiments.side_by_side.wanted import Wanted
@@ -20,15 +20,15 @@ CURVES_SAID = (
 STATE_SAID = "Right answers against bytes of state: the mean of the seeds, from the lowest to the highest."
 
 
-def published_for(against: str | Path | None, wanted: Wanted | None) -> Published | None:
+def published_for(against: str | Path | None, wanted: Wanted | None) -> PublishedTable | None:
     """A paper's table, whose columns may be tasks that are wanted; `UserError` names the field at fault."""
     if against is None:
         return None
     tasks = None if wanted is None else wanted.tasks
-    return Published.load(against, [] if tasks is None else tasks.load().names)
+    return PublishedTable.load(against, [] if tasks is None else tasks.load().names)
 
 
-def side_by_side(findings: Findings, published: Published | None = None) -> SideBySide:
+def side_by_side(findings: Findings, published: PublishedTable | None = None) -> SideBySide:
     """All of a comparison, ready to be written."""
     trained = [run for run in findings.runs if run.outcomes]
     seeds = sorted({run.beside.seed for run in trained if run.beside is not None and run.beside.seed is not None})
@@ -46,7 +46,7 @@ def side_by_side(findings: Findings, published: Published | None = None) -> Side
     )
 
 
-def further(findings: Findings, published: Published | None) -> list[Table]:
+def further(findings: Findings, published: PublishedTable | None) -> list[Table]:
     """The table of a paper with own numbers, where there is one."""
     if published is None:
         return []

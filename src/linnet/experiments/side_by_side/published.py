@@ -38,7 +38,7 @@ class PublishedRow(Spec):
     values: dict[str, float]
 
 
-class Published(Spec):
+class PublishedTable(Spec):
     """A published table. reference: the row that differences are taken from; the first row that has the value if none.
 
     source: where it is from, as one cites it. note: what a reader has to know.
@@ -89,7 +89,7 @@ def _of_suites() -> list[str]:
     return [name for spec in specs for name in (*(task.name for task in spec.tasks), *spec.averages)]
 
 
-def against_table(published: Published, own: Mapping[str, Mapping[str, float]]) -> Table:
+def against_table(published: PublishedTable, own: Mapping[str, Mapping[str, float]]) -> Table:
     """The paper's rows, then own models with the differences below. own: values by metric, of each model."""
     rows = [
         [row.model, *(_said(published, column, row.values.get(column.name)) for column in published.columns)]
@@ -113,7 +113,7 @@ def against_table(published: Published, own: Mapping[str, Mapping[str, float]]) 
     return Table(published.title, ("model", *(column.name for column in published.columns)), rows, meaning)
 
 
-def _own(published: Published, column: PublishedColumn, values: Mapping[str, float]) -> str:
+def _own(published: PublishedTable, column: PublishedColumn, values: Mapping[str, float]) -> str:
     value = None if column.metric is None else values.get(column.metric)
     reference = published.value_of_reference(column.name)
     if value is None or reference is None:
@@ -121,18 +121,18 @@ def _own(published: Published, column: PublishedColumn, values: Mapping[str, flo
     return f"{_said(published, column, value)}\n{value - reference:+,.{_decimals(published, column)}f}"
 
 
-def _said(published: Published, column: PublishedColumn, value: float | None) -> str:
+def _said(published: PublishedTable, column: PublishedColumn, value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.{_decimals(published, column)}f}"
 
 
-def _decimals(published: Published, column: PublishedColumn) -> int:
+def _decimals(published: PublishedTable, column: PublishedColumn) -> int:
     """As many as the paper gives."""
     values = [row.values[column.name] for row in published.rows if column.name in row.values]
     exponents = [Decimal(repr(value)).normalize().as_tuple().exponent for value in values]
     return max((max(0, -exponent) for exponent in exponents if isinstance(exponent, int)), default=0)
 
 
-def _unmeasured(published: Published, own: Mapping[str, Mapping[str, float]]) -> str:
+def _unmeasured(published: PublishedTable, own: Mapping[str, Mapping[str, float]]) -> str:
     metrics = {column.metric for column in published.columns if column.metric is not None}
     missing = sorted(metrics - {metric for values in own.values() for metric in values})
     return f"Not measured here: {', '.join(missing)}." if missing else ""

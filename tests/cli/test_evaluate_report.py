@@ -1,0 +1,92 @@
+"""`linnet evaluate --report`: the page of several finished models."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from linnet.cli.main import main
+from linnet.data.prepare import prepare_texts
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.model.store import save_decoder
+
+Capture = pytest.CaptureFixture[str]
+ASKED = """
+tasks: {task_file: questions.jsonl}
+abilities: {items: 3, files: [abilities.yaml]}
+samples: {prompts: ["the bird"], tokens: 4, temperature: 0}
+speed: {tokens: 4}
+"""
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    prepare_texts(["the bird sang. " * 8] * 8, ["the tree was glad. "] * 9, folder / "data", tokenizer="bytes")
+    for kind in ("attention", "ted"):
+        mixer = {"kind": kind, "heads": 2} if kind == "attention" else {"kind": kind}
+        plain = {"vocab_size": 257, "d_model": 8, "context_length": 64, "blocks": [{"mixer": mixer}]}
+        torch.manual_seed(0)
+        save_decoder(Decoder(ModelSpec.parse(plain, "test")), folder / kind)
+        shutil.copy(folder / "data" / "tokenizer.json", folder / kind)
+    rows = [{"context": "The bird", "choices": ["sang", "glad"], "gold": number % 2} for number in range(4)]
+    (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (folder / "abilities.yaml").write_text("abilities: [{kind: arithmetic, shots: 0}]")
+    (folder / "also.yaml").write_text(ASKED)
+    return folder
+
+
+def rows_of(report: Path) -> dict[str, list[str]]:
+    lines = [line for line in (report / "report.md").read_text().splitlines() if line.startswith("| ")]
+    return {
+        cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in (line[2:-2].split(" | ") for line in lines)
+    }
+
+
+def test_a_text_and_all_that_is_wanted_beside_it(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
+    monkeypatch.chdir(workspace)
+    arguments = ["--data", "data", "--limit-tokens", "60", "--report", "page", "--also", "also.yaml"]
+    assert main(["evaluate", "attention", "ted", *arguments]) == 0
+    assert "report: page/report.html\n" in capsys.readouterr().err
+    rows = rows_of(workspace / "page")
+    assert rows["task questions (chance 50.0 %)"][0].startswith("50.0 ± ")
+    assert "±" in rows["bits per byte"][1] and any(name.startswith("ability arithmetic") for name in rows)
+    assert [float(cell.replace(",", "")) > 0 for cell in rows["decoding, tokens/s"]] == [True, True]
+    assert len(rows["writes behind “the bird”"]) == 2 and "memory at 1M" in rows
+    page = (workspace / "page" / "report.html").read_text()
+    assert "Differences" in page and "Loss by position" in page and "<script" not in page
+
+
+def test_tasks_alone(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
+    monkeypatch.chdir(workspace)
+    assert main(["evaluate", "attention", "ted", "--task-file", "questions.jsonl", "--report", "asked"]) == 0
+    rows = rows_of(workspace / "asked")
+    assert "task questions (chance 50.0 %)" in rows and "memory at 1k" in rows and "bits per byte" not in rows
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ted", "--data", "data", "--report", "x"], "--report x: goes with several models"),
+        (["ted", "attention", "--data", "data", "--also", "also.yaml"], "--also also.yaml: goes with --report"),
+        (["ted", "attention", "--data", "data", "--report", "also.yaml"], "--report also.yaml: also.yaml is a file"),
+        (
+            ["ted", "attention", "--data", "data", "--report", "x", "--also", "bad.yaml"],
+            "bad.yaml: tasks: none.jsonl: ",
+        ),
+        (["ted", "attention", "--data", "data", "--report", "x", "--also", "odd.yaml"], "odd.yaml: taks: "),
+        (["ted", "attention", "--tasks", "arc", "--report", "x"], "--report: has no place for tasks of the harness"),
+    ],
+)
+def test_what_does_not_go_together(
+    arguments: list[str], message: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+):
+    monkeypatch.chdir(workspace)
+    (workspace / "bad.yaml").write_text("tasks: {task_file: none.jsonl}")
+    (workspace / "odd.yaml").write_text("taks: {}")
+    assert main(["evaluate", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line and not (workspace / "x").exists()

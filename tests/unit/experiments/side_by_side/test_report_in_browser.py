@@ -1,0 +1,34 @@
+"""The page of several models in a real browser, on a telephone, on a desk, and in grey."""
+
+import numpy as np
+import pytest
+from example_models import NAMES, compared
+
+from browser import shown
+from linnet.experiments.side_by_side.report import write_report
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_nothing_is_blank_cut_off_or_said_on_the_console(width: int, tmp_path):
+    page = write_report(compared(), tmp_path, "linnet compare a.yaml --out runs/a")
+    assert "<script" not in page.read_text()
+    seen = shown(page, width)
+    assert (seen.cut, seen.console, seen.requests) == ([], [], [])
+    assert seen.blank_share < 0.5 and seen.picture_HWC.shape[1] == width
+    assert all(name in seen.text for name in NAMES) and "64.1 MiB" in seen.text
+    grey_HW = seen.picture_HWC @ np.array([0.2126, 0.7152, 0.0722])
+    assert grey_HW.min() < 60 and np.median(grey_HW) > 200, "dark ink on a light ground, without colour too"
+
+
+def test_the_probe_finds_what_is_cut_off(tmp_path):
+    page = tmp_path / "cut.html"
+    page.write_text(
+        '<body style="margin: 0"><p style="padding-left: 380px; white-space: nowrap">too wide for it</p>'
+        '<p style="width: 50px; overflow: hidden; white-space: nowrap">hidden behind an edge</p>'
+        '<p style="width: 300px; overflow-x: auto; white-space: nowrap">can be scrolled to, all of it, as far as'
+        " it goes</p><script>console.error('loud')</script></body>"
+    )
+    seen = shown(page, 400)
+    hidden, text, page_width = seen.cut
+    assert hidden.startswith("hidden: ") and text == "text: too wide for it" and page_width.startswith("the page is ")
+    assert len(seen.console) == 1 and "loud" in seen.console[0]

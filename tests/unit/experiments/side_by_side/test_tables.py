@@ -1,0 +1,26 @@
+"""Pictures that are told apart without colour."""
+
+from example_models import NAMES, compared
+
+from linnet.experiments.side_by_side.record import CONTEXTS
+from linnet.experiments.side_by_side.tables import chart, memory_picture
+from linnet.present.plot import Axis, Panel, Series, line_style
+
+
+def test_memory_is_weights_and_state_from_1k_to_1m_and_every_line_has_marks_of_its_own():
+    (panel,) = memory_picture(compared().memory).drawn.panels
+    assert [list(series.x) for series in panel.series] == [list(CONTEXTS)] * 3
+    assert panel.series[0].y[0] == 100_000 + 8192 + 64 * 1024 and panel.series[2].y[-1] == 100_000 + 8192
+    assert list(panel.x.places.values()) == ["1k", "4k", "16k", "64k", "256k", "1M"]
+    assert len({series.style for series in panel.series}) == 3
+
+
+def test_twenty_four_lines_differ_without_colour():
+    assert len({line_style(number) for number in range(24)}) == 24
+
+
+def test_few_lines_have_their_names_at_the_ends_and_many_in_a_legend():
+    def names(count: int) -> str:
+        return chart(Panel(Axis(), Axis(), [Series([1], [1], f"line {number}") for number in range(count)])).names
+
+    assert (names(len(NAMES)), names(9)) == ("ends", "legend")

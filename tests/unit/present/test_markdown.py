@@ -1,0 +1,17 @@
+"""Tables as Markdown."""
+
+from linnet.present.markdown import cell, table_markdown
+from linnet.present.table import Table
+
+
+def test_figures_stand_at_the_right_and_second_lines_in_their_own():
+    table = Table("T", ("", "a", "b"), [("size", "1\n2 of state", "–"), ("name", "12", "–")])
+    assert table_markdown(table) == (
+        "|   | a | b |\n| --- | ---: | --- |\n| size | 1<br>2 of state | – |\n| name | 12 | – |\n"
+    )
+
+
+def test_what_a_model_wrote_is_shown_and_not_obeyed():
+    written = "a|b *c* `d` [e](f) <b> \\ \x1b\nnext  "
+    assert cell(written) == "a\\|b \\*c\\* \\`d\\` \\[e\\](f) \\<b\\> \\\\ \\\\x1b<br>next"
+    assert cell(" \n") == " ", "an empty cell is a cell"

@@ -1,27 +1,20 @@
 """The page in a real browser, as on a desktop and as on a telephone, light and dark."""
 
-import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 from example_figures import figures, models
 
+from browser import dumped
 from linnet.experiments.demo.figures import Sample
 from linnet.experiments.demo.report import demo_report
 from linnet.present.page import write_page
 
 NARROW, WIDE = 375, 1200
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage --allow-file-access-from-files"
-)
 OUTER = """<!DOCTYPE html><meta charset="utf-8">
 <iframe id="narrow" src="report.html" width="%d" height="900"></iframe>
 <iframe id="wide" src="report.html" width="%d" height="900"></iframe>
@@ -68,21 +61,14 @@ onload = () => {
 @pytest.fixture
 def look(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
     """What a browser makes of the page in a colour scheme, by frame."""
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    browser = next((path for path in map(shutil.which, names) if path), None)
-    if browser is None:
-        pytest.skip(f"none of {', '.join(names)} on the PATH")
     long = Sample("Once", " upon" + "o" * 500, complete=True)
     told = [replace(models()[0], sample=long), *models()[1:]]
     write_page(demo_report(figures(models=told)), tmp_path)
     (tmp_path / "outer.html").write_text(OUTER % (NARROW, WIDE), encoding="utf-8")
 
     def run(scheme: str) -> dict[str, Any]:
-        command = [browser, *FLAGS.split(), f"--blink-settings=preferredColorScheme={('dark', 'light').index(scheme)}"]
-        command += [f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", f"file://{tmp_path}/outer.html"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-        (found,) = re.findall(r'<pre id="found">(.+?)</pre>', done.stdout, re.DOTALL)
-        return json.loads(unescape(found))
+        scheme_flag = f"--blink-settings=preferredColorScheme={('dark', 'light').index(scheme)}"
+        return dumped(tmp_path / "outer.html", scheme_flag)[0]
 
     return run
 

@@ -361,6 +361,7 @@ MAKERS: dict[str, Maker] = {
     "runs/study": runs_of((1, 2, 4), (2,)),
     "run.yaml": run_configuration,
     "ablations/pldr.yaml": comparison,
+    "ablations/pldr-published.json": own_file,
     **dict.fromkeys(("experiments/scaling/ladder.yaml", "experiments/ablations.yaml"), comparison),
     "experiments/scaling/ladder.csv": own_file,
     **dict.fromkeys(("points.csv", "chinchilla_points.csv"), points),

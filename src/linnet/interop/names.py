@@ -99,6 +99,19 @@ LLAMA = {
 }
 """Of Transformers' `LlamaForCausalLM`; of `Qwen2ForCausalLM`; and of `Qwen3ForCausalLM`, with `query_key_norm`."""
 
+GGUF = {
+    "embedding.tokens": "token_embd",
+    "norm": "output_norm",
+    "head": "output",
+    **_attention_layers(
+        "blk.{0}.",
+        ("attn_norm", "attn_q attn_k attn_v", "attn_output"),
+        ("ffn_norm", "ffn_gate ffn_up", "ffn_down"),
+    ),
+    **_of_layers("blk.{0}.", {f"mixer.query_key_norm.{x}": f"attn_{x[0]}_norm" for x in ("query", "key")}),
+}
+"""Of llama.cpp's `llama` and `qwen3`."""
+
 OPT = {
     "embedding.tokens": "embed_tokens",
     "embedding.positions": "embed_positions",

@@ -1,0 +1,130 @@
+"""A model of ours as a GGUF file: written beside its name, held to the model, and named only then."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from linnet.core.atomic import atomic_path
+from linnet.core.errors import UserError
+from linnet.core.files import read_json
+from linnet.data.tokenizer import Tokenizer
+from linnet.inference.language_model import LanguageModel, load
+from linnet.interop.gguf_out import in_llama_cpp
+from linnet.interop.gguf_out.architecture import architecture_metadata, architecture_of, check_architecture
+from linnet.interop.gguf_out.file import read_gguf, write_gguf
+from linnet.interop.gguf_out.gate import (
+    Agreement,
+    Expected,
+    Rounding,
+    check_file,
+    check_ids,
+    expected_of,
+    ids_by_rule,
+    rounding,
+    with_stored_numbers,
+)
+from linnet.interop.gguf_out.tensors import check_weights, gguf_module, stored_tensors
+from linnet.interop.gguf_out.vocabulary import vocabulary_of
+from linnet.interop.parity import STEPS
+from linnet.model.decoder import Decoder
+from linnet.model.store import CONFIG, TOKENIZER, model_folder
+
+
+@dataclass(frozen=True)
+class GgufExport:
+    """A file that passed, and what was measured.
+
+    pre_tokenizer: by llama.cpp's name; tokens: of the texts on which ids were compared; rounding: None where every
+    number is stored as it is; in_llama_cpp: None where it is not installed.
+    """
+
+    file: Path
+    architecture: str
+    weights: str
+    size_bytes: int
+    tokenizer: str
+    pre_tokenizer: str
+    tokens: int
+    read_back: Agreement
+    rounding: Rounding | None
+    in_llama_cpp: Agreement | None
+
+    @property
+    def figures(self) -> dict[str, object]:
+        """For a record, or a reader that is a program."""
+        run, lost = self.in_llama_cpp, self.rounding
+        return {
+            "file": str(self.file),
+            "architecture": self.architecture,
+            "weights": self.weights,
+            "size_bytes": self.size_bytes,
+            "tokenizer": self.tokenizer,
+            "pre_tokenizer": self.pre_tokenizer,
+            "same_ids": self.tokens,
+            "greedy_tokens": STEPS,
+            "read_back": self.read_back.figures,
+            "llama_cpp": None if run is None else run.figures,
+            "rounding": None if lost is None else lost.figures,
+        }
+
+    def __str__(self) -> str:
+        run, ids = self.in_llama_cpp, f"the same {self.tokens:,} ids of the texts compared"
+        by_itself = "llama.cpp itself was not asked (llama-cpp-python is not installed)" if run is None else str(run)
+        said = [str(self.read_back), by_itself, ids, *([] if self.rounding is None else [str(self.rounding)])]
+        return "\n".join(said)
+
+
+def export_gguf(model: str | Path, out: str | Path, *, weights: str = "f32") -> GgufExport:
+    """Write a model folder, or a run's, as the file `out`, which llama.cpp runs; nothing is left where it fails.
+
+    weights: f32, f16, bf16, q8_0 or q4_0, as matrices are stored. The written file is held to the model with its
+    numbers so stored: by its own metadata, and by llama.cpp where it is installed: ids of texts, 200 greedy tokens,
+    logits (`gate`). `UserError` names the field of the description or the tokenizer that a file cannot say, or what
+    differs.
+    """
+    out, folder = Path(out), model_folder(model)
+    gguf_module()
+    if out.exists():
+        raise UserError("exists already", field="out", value=out, accepted="a new file")
+    source = load(model, device="cpu")
+    spec, tokenizer = source.spec, source.tokenizer
+    check_architecture(spec, str(folder / CONFIG))
+    check_weights(weights, spec, str(folder / CONFIG))
+    vocabulary = vocabulary_of(tokenizer, read_json(folder / TOKENIZER), spec.vocab_size, str(folder / TOKENIZER))
+    metadata = {"general.name": spec.name, **architecture_metadata(spec), **vocabulary.metadata}
+    with atomic_path(out) as path:
+        tensors = stored_tensors(source.decoder.state_dict(), spec, weights)
+        write_gguf(path, architecture_of(spec), weights, metadata, tensors)
+        return _measured(path, out, source, weights)
+
+
+def _measured(path: Path, out: Path, source: LanguageModel, weights: str) -> GgufExport:
+    """What the gate finds in the file that is to become `out`."""
+    origin, file, tokenizer = str(out), read_gguf(path), source.tokenizer
+    tokens = check_ids(tokenizer, ids_by_rule(file), "the file's own vocabulary", origin)
+    whole, stored = (with_stored_numbers(source.decoder, kind) for kind in ("f32", weights))
+    expected = expected_of(stored)
+    lost = None if _same(whole, stored) else rounding(weights, whole, expected_of(whole), stored, tokenizer)
+    return GgufExport(
+        file=out,
+        architecture=file.architecture,
+        weights=weights,
+        size_bytes=path.stat().st_size,
+        tokenizer=file.metadata["tokenizer.ggml.model"],
+        pre_tokenizer=file.metadata["tokenizer.ggml.pre"],
+        tokens=tokens,
+        read_back=check_file(file, expected, origin),
+        rounding=lost,
+        in_llama_cpp=_run(path, expected, tokenizer, weights, origin) if in_llama_cpp.is_installed() else None,
+    )
+
+
+def _run(path: Path, expected: Expected, tokenizer: Tokenizer, weights: str, origin: str) -> Agreement:
+    with in_llama_cpp.loaded_model(path, origin) as model:
+        check_ids(tokenizer, in_llama_cpp.encoder(model), in_llama_cpp.NAME, origin)
+        return in_llama_cpp.check_in_llama_cpp(model, expected, weights, origin)
+
+
+def _same(one: Decoder, other: Decoder) -> bool:
+    return all(torch.equal(*pair) for pair in zip(one.state_dict().values(), other.state_dict().values(), strict=True))

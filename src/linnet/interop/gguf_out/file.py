@@ -1,0 +1,67 @@
+"""A GGUF file, written and read."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnet.interop.gguf_out.architecture import Metadata
+from linnet.interop.gguf_out.tensors import WEIGHTS, Stored, gguf_module, loaded
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """What a file holds: metadata by key, tensors by name, in float32."""
+
+    metadata: Metadata
+    tensors: dict[str, Tensor]
+
+    @property
+    def architecture(self) -> str:
+        """Which graph reads it."""
+        return str(self.metadata["general.architecture"])
+
+    def of_model(self, key: str, default: Any = None) -> Any:
+        """A value that stands under the architecture's name."""
+        return self.metadata.get(f"{self.architecture}.{key}", default)
+
+
+def write_gguf(
+    path: Path, architecture: str, weights: str, metadata: Metadata, tensors: Iterable[tuple[str, Stored]]
+) -> None:
+    """Write a file, in the place of one that is there."""
+    gguf = gguf_module()
+    writer = gguf.GGUFWriter(path, architecture)
+    try:
+        writer.add_file_type(gguf.LlamaFileType[WEIGHTS[weights].file])
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+        for key, value in metadata.items():
+            writer.add_key_value(key, value, *_types(value))
+        for name, stored in tensors:
+            writer.add_tensor(name, stored.array, raw_dtype=gguf.GGMLQuantizationType[stored.type])
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()
+
+
+def read_gguf(path: Path) -> GgufFile:
+    """Read a whole file."""
+    reader = gguf_module().GGUFReader(path)
+    metadata = {name: field.contents() for name, field in reader.fields.items()}
+    # The reader's arrays are views of the file; what is not computed from them is copied.
+    tensors = {t.name: torch.from_numpy(loaded(t.data, t.tensor_type.name).copy()) for t in reader.tensors}
+    return GgufFile(metadata, tensors)
+
+
+def _types(value: Any) -> tuple[Any, ...]:
+    """The format's types of a value: whole numbers are not negative, but in lists."""
+    kinds = gguf_module().GGUFValueType
+    if isinstance(value, list):
+        return kinds.ARRAY, kinds.get_type(value[0])
+    plain: Mapping[type, Any] = {bool: kinds.BOOL, int: kinds.UINT32, float: kinds.FLOAT32, str: kinds.STRING}
+    return (plain[type(value)],)

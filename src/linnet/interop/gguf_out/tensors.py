@@ -111,4 +111,5 @@ def _stored(tensor: Tensor, weights: str) -> Stored:
     gguf = gguf_module()
     kind = WEIGHTS[weights].tensor if tensor.ndim == 2 else "F32"
     numbers = np.ascontiguousarray(tensor.detach().float().cpu().numpy())
-    return Stored(gguf.quants.quantize(numbers, gguf.GGMLQuantizationType[kind]), kind)
+    with np.errstate(over="ignore"):  # what is too large for 16 bits becomes infinite, and the gate sees it
+        return Stored(gguf.quants.quantize(numbers, gguf.GGMLQuantizationType[kind]), kind)

@@ -1,0 +1,108 @@
+"""Exported files say what the models say; where a gate finds a difference, or nothing can be said, there is no file."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from small_llamas import SHAPES
+from torch import Tensor
+
+from linnet.core.errors import UserError
+from linnet.interop.gguf_out import export, export_gguf, tensors
+from linnet.interop.gguf_out.file import GgufFile
+
+pytestmark = pytest.mark.usefixtures("alone")
+MadeModel = Callable[..., Path]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_file_says_what_the_model_says(tmp_path: Path, made_model: MadeModel, shape: str):
+    found = export_gguf(made_model(**SHAPES[shape]), tmp_path / "small.gguf")
+    assert found.architecture == ("qwen3" if "qwen3" in shape else "llama")
+    assert found.read_back.same == 200 and 0 < found.read_back.error < 1e-4
+    assert found.rounding is None and found.in_llama_cpp is None and found.tokens > 500
+    assert found.size_bytes == (tmp_path / "small.gguf").stat().st_size
+    names = {tensor.name for tensor in gguf.GGUFReader(tmp_path / "small.gguf").tensors}
+    assert ("output.weight" in names) == ("untied" in shape)
+
+
+def test_fewer_bits_cost_what_is_measured(tmp_path: Path, made_model: MadeModel):
+    found = {kind: export_gguf(made_model(), tmp_path / f"{kind}.gguf", weights=kind) for kind in ("bf16", "q4_0")}
+    assert all(export.read_back.same == 200 and export.read_back.error < 1e-4 for export in found.values())
+    bf16, q4_0 = found["bf16"].rounding, found["q4_0"].rounding
+    assert bf16 is not None and q4_0 is not None
+    assert 0 < 5 * bf16.error < q4_0.error and q4_0.same < bf16.same <= 200
+    assert bf16.bits_per_byte[0] == q4_0.bits_per_byte[0] != q4_0.bits_per_byte[1]
+    assert found["q4_0"].size_bytes < found["bf16"].size_bytes
+    assert "q4_0 moves logits by" in str(found["q4_0"]) and "llama.cpp itself was not asked" in str(found["q4_0"])
+    assert found["q4_0"].figures["rounding"] == q4_0.figures
+
+
+def unturned(tensors_: dict[str, Tensor], spec: Any) -> dict[str, Tensor]:
+    return tensors.published(tensors_, spec, tensors.GGUF)
+
+
+def without_end(file: GgufFile) -> Any:
+    return lambda text: [*range(len(text))]
+
+
+def in_other_order(path: Path) -> GgufFile:
+    file = READ(path)
+    file.metadata["llama.rope.freq_base"] *= 1.01
+    return file
+
+
+READ = export.read_gguf
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "broken", "said"),
+    [
+        (tensors, "named_tensors", unturned, "logits by the file's own metadata differ by"),
+        (export, "read_gguf", in_other_order, "logits by the file's own metadata differ by"),
+        (export, "ids_by_rule", without_end, "from token 0 on [0, 1, 2, 3, 4] by the file's own vocabulary"),
+    ],
+)
+def test_a_gate_that_fails_leaves_nothing(
+    tmp_path: Path,
+    made_model: MadeModel,
+    monkeypatch: pytest.MonkeyPatch,
+    module: Any,
+    name: str,
+    broken: Any,
+    said: str,
+):
+    folder = made_model()
+    monkeypatch.setattr(module, name, broken)
+    with pytest.raises(UserError) as refused:
+        export_gguf(folder, tmp_path / "out" / "small.gguf")
+    assert str(refused.value).startswith(str(tmp_path / "out" / "small.gguf")) and said in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_there_stays(tmp_path: Path, made_model: MadeModel):
+    (tmp_path / "small.gguf").write_text("mine")
+    with pytest.raises(UserError, match="exists already; expected a new file"):
+        export_gguf(made_model(), tmp_path / "small.gguf")
+    assert (tmp_path / "small.gguf").read_text() == "mine"
+
+
+def test_weights_that_are_no_numbers_do_not_pass(
+    tmp_path: Path, made_model: MadeModel, monkeypatch: pytest.MonkeyPatch
+):
+    """What is too large for 16 bits is infinite there."""
+    load = export.load
+
+    def enlarged(*given: Any, **fields: Any) -> Any:
+        model = load(*given, **fields)
+        with torch.no_grad():
+            model.decoder.embedding.tokens.weight.mul_(1e6)
+        return model
+
+    monkeypatch.setattr(export, "load", enlarged)
+    with pytest.raises(UserError, match="differ by nan of their spread"):
+        export_gguf(made_model(), tmp_path / "small.gguf", weights="f16")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -1,0 +1,69 @@
+"""llama.cpp itself says what the models say: shapes, storage, tokenizers; and is heard where it does not."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_llamas import SHAPES
+
+from linnet.core.errors import UserError
+from linnet.inference.language_model import load
+from linnet.interop.gguf_out import export, export_gguf, tensors
+from linnet.interop.gguf_out.gate import Agreement, check_ids
+from linnet.interop.gguf_out.in_llama_cpp import encoder, loaded_model
+from linnet.interop.gguf_out.vocabulary import PRE_TOKENIZERS
+
+pytest.importorskip("llama_cpp", reason="needs llama-cpp-python, built from its source package (docs/gguf.md)")
+pytestmark = pytest.mark.slow
+MadeModel = Callable[..., Path]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_llama_cpp_says_what_the_model_says(tmp_path: Path, made_model: MadeModel, shape: str):
+    found = export_gguf(made_model(**SHAPES[shape]), tmp_path / "small.gguf")
+    assert found.in_llama_cpp is not None
+    assert 0 < found.in_llama_cpp.error < 2e-4 and found.in_llama_cpp.same == 200
+
+
+@pytest.mark.parametrize(("weights", "same"), [("f16", 199), ("bf16", 190), ("q8_0", 160), ("q4_0", 160)])
+def test_what_is_stored_in_fewer_bits(tmp_path: Path, made_model: MadeModel, weights: str, same: int):
+    found = export_gguf(made_model(), tmp_path / "small.gguf", weights=weights)
+    assert found.in_llama_cpp is not None and same <= found.in_llama_cpp.same <= 200
+    assert found.read_back.error < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["bytes", "char", "bpe", *PRE_TOKENIZERS])
+def test_llama_cpp_makes_the_same_ids(tmp_path: Path, made_model: MadeModel, texts: list[str], kind: str):
+    folder = made_model(kind)
+    export_gguf(folder, tmp_path / "small.gguf")
+    ours = load(folder, device="cpu")
+    with loaded_model(tmp_path / "small.gguf", "small.gguf") as model:
+        check_ids(ours.tokenizer, encoder(model), "llama.cpp", kind)
+        long = "\n\n".join(texts) + " <b>bold</b> <|end|> 𝔘𝔫𝔦 ¼ \u00a0 ١٢٣ <|endoftext|>"
+        assert encoder(model)(long) == ours.tokenizer.encode(long)
+        assert model.tokenize(b"Once upon") == ours.prompt_tokens("Once upon")
+        assert model.detokenize(ours.tokenizer.encode(long)).decode() == long
+
+
+def test_what_llama_cpp_says_otherwise_is_no_file(
+    tmp_path: Path, made_model: MadeModel, monkeypatch: pytest.MonkeyPatch
+):
+    def unturned(tensors_: Any, spec: Any) -> Any:
+        return tensors.published(tensors_, spec, tensors.GGUF)
+
+    folder = made_model()
+    monkeypatch.setattr(tensors, "named_tensors", unturned)
+    monkeypatch.setattr(export, "check_file", lambda *_: Agreement("nobody", 0.0, 200))
+    with pytest.raises(UserError, match=r"small\.gguf: logits by llama\.cpp differ by"):
+        export_gguf(folder, tmp_path / "small.gguf")
+    assert not (tmp_path / "small.gguf").exists()
+
+
+def test_a_file_that_llama_cpp_cannot_read(tmp_path: Path):
+    (tmp_path / "no.gguf").write_bytes(b"GGUF")
+    with (
+        pytest.raises(UserError, match=r"no\.gguf: llama\.cpp cannot read it"),
+        loaded_model(tmp_path / "no.gguf", "no.gguf"),
+    ):
+        pass

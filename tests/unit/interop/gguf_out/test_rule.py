@@ -1,0 +1,80 @@
+"""Ids by the rule in a file are the ids of the tokenizer that the file was made from, for any text."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linnet.data.tokenizer import Tokenizer
+from linnet.interop.gguf_out.gate import TEXTS, check_ids
+from linnet.interop.gguf_out.rule import GgufTokenizer
+from linnet.interop.gguf_out.vocabulary import PRE_TOKENIZERS, Vocabulary, vocabulary_of
+from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
+
+KINDS = ("bytes", "char", "bpe", *PRE_TOKENIZERS)
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs", "Cn", "Co"], exclude_characters="▁"), max_size=60)
+PROSE = st.text("aeinst AT19'\n .!<>b/", max_size=80)
+
+
+def vocabulary(tokenizer: Tokenizer, folder: Path) -> Vocabulary:
+    tokenizer.save(folder / "tokenizer.json")
+    definition: Any = json.loads((folder / "tokenizer.json").read_text())
+    return vocabulary_of(tokenizer, definition, tokenizer.vocab_size, "tokenizer.json")
+
+
+@pytest.fixture(scope="module")
+def pairs(tokenizer_of: Callable[[str], Tokenizer], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("tokenizers")
+    each = {kind: tokenizer_of(kind) for kind in KINDS}
+    return [(kind, one, GgufTokenizer(vocabulary(one, folder).metadata)) for kind, one in each.items()]
+
+
+@given(text=ANY_TEXT | PROSE)
+@settings(max_examples=150, deadline=None)
+def test_the_rule_makes_the_same_ids(pairs: Any, text: str):
+    for kind, ours, rule in pairs:
+        assert rule.encode(text) == ours.encode(text), kind
+
+
+def test_texts_of_the_gate_hold_merges_and_what_merges_leave(pairs: Any):
+    for kind, ours, rule in pairs:
+        tokens = check_ids(ours, rule.encode, "rule", kind)
+        assert tokens < sum(len(text.encode()) for text in TEXTS) * (1.01 if kind in ("bytes", "char") else 0.8)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_sentencepiece_merges_by_score(tmp_path: Path, texts: list[str], first: bool):
+    package = pytest.importorskip("sentencepiece")
+    package.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_prefix=str(tmp_path / "small"), vocab_size=420, model_type="bpe",
+        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
+        add_dummy_prefix=first, minloglevel=2,
+    )  # fmt: skip
+    tokenizer = tokenizer_from_sentencepiece(tmp_path / "small.model")
+    found = vocabulary(tokenizer, tmp_path)
+    assert (found.model, found.space_first) == ("llama", first)
+    check_ids(tokenizer, GgufTokenizer(found.metadata).encode, "rule", "small.model")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model_type": "unigram"}, "model.type: Unigram: expected BPE"),
+        ({"byte_fallback": False}, "model.byte_fallback: false: expected true"),
+        ({"normalization_rule_name": "nmt_nfkc"}, "normalizer: Precompiled: llama.cpp changes no text"),
+        ({"remove_extra_whitespaces": True}, "normalizer: makes one space of several"),
+    ],
+)
+def test_sentencepiece_models_of_other_kinds(tmp_path: Path, texts: list[str], fields: dict[str, Any], said: str):
+    package = pytest.importorskip("sentencepiece")
+    plain = {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity"}
+    package.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_prefix=str(tmp_path / "small"), vocab_size=420, minloglevel=2,
+        **{"remove_extra_whitespaces": False, **plain, **fields},
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=f"tokenizer.json: {said}"):
+        vocabulary(tokenizer_from_sentencepiece(tmp_path / "small.model"), tmp_path)

@@ -130,6 +130,13 @@ def train(workspace: Workspace, path: Path, model: str | dict[str, Any], steps: 
     config.unlink()
 
 
+def run_of_llama(workspace: Workspace, path: Path) -> None:
+    """A run of a model that goes out as GGUF, in blocks of 32 numbers too."""
+    plain = small("llama-110m") | {"d_model": 32}
+    plain["blocks"][0]["feed_forward"]["hidden"] = 64
+    train(workspace, path, plain)
+
+
 def runs_of(layers: tuple[int, ...], steps: tuple[int, ...]) -> "Maker":
     """A folder of runs, of several sizes and lengths. So short a run learns nothing: the losses are those of a law."""
 
@@ -349,6 +356,7 @@ MAKERS: dict[str, Maker] = {
     "pairs.jsonl": pairs,
     "runs/pairs": run_of_pairs,
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),
+    "runs/llama": run_of_llama,
     "runs/ngram": ngram,
     "data/tasks": task_files,
     "questions.jsonl": questions,

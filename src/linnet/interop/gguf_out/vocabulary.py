@@ -42,7 +42,7 @@ _NEVER = "ĀĀ ĀĀ"
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class FileVocabulary:
     """A tokenizer as a file says it.
 
     model: `gpt2` or `llama`; pre: the pre-tokenizer's name; kinds and scores stand beside tokens.
@@ -76,7 +76,7 @@ class Vocabulary:
         return {f"tokenizer.ggml.{key}": value for key, value in said.items()}
 
 
-def vocabulary_of(tokenizer: Tokenizer, definition: dict[str, Any], size: int, origin: str) -> Vocabulary:
+def vocabulary_of(tokenizer: Tokenizer, definition: dict[str, Any], size: int, origin: str) -> FileVocabulary:
     """A tokenizer, of this tokenizer.json, for a model with `size` tokens; `UserError` where llama.cpp has none such.
 
     Whether both make the same ids is a question for a text (`gate`).
@@ -92,7 +92,7 @@ def vocabulary_of(tokenizer: Tokenizer, definition: dict[str, Any], size: int, o
     return _of_byte_level(definition, tokenizer.end_id, size, origin)
 
 
-def _of_byte_level(definition: dict[str, Any], end: int, size: int, origin: str) -> Vocabulary:
+def _of_byte_level(definition: dict[str, Any], end: int, size: int, origin: str) -> FileVocabulary:
     for fault in _byte_level_faults(definition):
         raise UserError(f"{origin}: {fault}")
     if definition.get("normalizer"):
@@ -101,7 +101,7 @@ def _of_byte_level(definition: dict[str, Any], end: int, size: int, origin: str)
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
     pre = _pre_tokenizer(definition, bool(model.get("ignore_merges")), bool(merges), origin)
     tokens, kinds = _listed(model["vocab"], definition, end, size)
-    return Vocabulary("gpt2", pre, tokens, kinds, end, merges)
+    return FileVocabulary("gpt2", pre, tokens, kinds, end, merges)
 
 
 def _byte_level_faults(definition: dict[str, Any]) -> Iterator[str]:
@@ -152,17 +152,17 @@ def _cuts(step: dict[str, Any] | None, origin: str) -> Cuts:
     raise UserError(f"{origin}: pre_tokenizer.type: {kind}: llama.cpp has no such step; expected ByteLevel, as GPT-2's")
 
 
-def _of_characters(definition: dict[str, Any], end: int, size: int, origin: str) -> Vocabulary:
+def _of_characters(definition: dict[str, Any], end: int, size: int, origin: str) -> FileVocabulary:
     """Single characters: with no token of two, nothing merges. The mark that stands for a space is no character."""
     vocab = definition["model"]["vocab"]
     if SPACE in vocab:
         raise UserError(f"{origin}: model.vocab: has {SPACE!r}, which llama.cpp takes for a space; expected it not to")
     marked = {SPACE if name == " " else name: token for name, token in vocab.items()}
     tokens, kinds = _listed(marked, definition, end, size)
-    return Vocabulary("llama", "default", tokens, kinds, end, scores=[0.0] * size)
+    return FileVocabulary("llama", "default", tokens, kinds, end, scores=[0.0] * size)
 
 
-def _of_sentencepiece(described: Description, size: int, origin: str) -> Vocabulary:
+def _of_sentencepiece(described: Description, size: int, origin: str) -> FileVocabulary:
     for fault in _sentencepiece_faults(described):
         raise UserError(f"{origin}: {fault}")
     kinds = [NORMAL] * len(described.pieces)
@@ -174,7 +174,7 @@ def _of_sentencepiece(described: Description, size: int, origin: str) -> Vocabul
     tokens, kinds = _filled(described.pieces, kinds, size)
     scores = described.scores + [0.0] * (size - len(described.scores))
     first = described.dummy_prefix
-    return Vocabulary("llama", "default", tokens, kinds, described.end, scores=scores, space_first=first)
+    return FileVocabulary("llama", "default", tokens, kinds, described.end, scores=scores, space_first=first)
 
 
 def _sentencepiece_faults(described: Description) -> Iterator[str]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from linnet.data.tokenizer import Tokenizer
 from linnet.interop.gguf_out.gate import TEXTS, check_ids
 from linnet.interop.gguf_out.rule import GgufTokenizer
-from linnet.interop.gguf_out.vocabulary import PRE_TOKENIZERS, Vocabulary, vocabulary_of
+from linnet.interop.gguf_out.vocabulary import PRE_TOKENIZERS, FileVocabulary, vocabulary_of
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 
 KINDS = ("bytes", "char", "bpe", *PRE_TOKENIZERS)
@@ -20,7 +20,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs", "Cn", "Co"], exclude_
 PROSE = st.text("aeinst AT19'\n .!<>b/", max_size=80)
 
 
-def vocabulary(tokenizer: Tokenizer, folder: Path) -> Vocabulary:
+def vocabulary(tokenizer: Tokenizer, folder: Path) -> FileVocabulary:
     tokenizer.save(folder / "tokenizer.json")
     definition: Any = json.loads((folder / "tokenizer.json").read_text())
     return vocabulary_of(tokenizer, definition, tokenizer.vocab_size, "tokenizer.json")

@@ -1,6 +1,9 @@
 """Descriptions of small models in all the shapes that llama.cpp's llama and qwen3 have."""
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 YARN = {"scaling": {"kind": "yarn", "factor": 4, "trained": 64, "attention_factor": 1.3}}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -29,3 +32,13 @@ def plain_model(vocab_size: int, mixer: Any, feed_forward: Any, head: Any) -> di
     }
     shape = {"name": "small", "vocab_size": vocab_size, "d_model": 32, "context_length": 512}
     return {**shape, "blocks": [block], "head": {"norm": {}, **head}}
+
+
+def merging_pieces(folder: Path, texts: list[str], **fields: Any) -> Path:
+    """A SentencePiece model that merges, keeps the text as it is, and spells by bytes what it lacks."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    kept = {"byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    plain = {"model_type": "bpe", "vocab_size": 420, "minloglevel": 2, **kept, **fields}
+    prefix = str(folder / "small")
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts), model_prefix=prefix, **plain)
+    return folder / "small.model"

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
-from small_llamas import plain_model
+from small_llamas import merging_pieces, plain_model
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
 from linnet.data.tokenizer import Tokenizer
 from linnet.interop.gguf_out import in_llama_cpp
 from linnet.interop.gguf_out.vocabulary import PRE_TOKENIZERS
+from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
@@ -28,12 +29,14 @@ def texts() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def tokenizer_of(texts: list[str]) -> Callable[[str], Tokenizer]:
-    """By kind, or by the name of a pre-tokenizer of llama.cpp."""
+def tokenizer_of(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tokenizer]:
+    """By kind, or by the name of a pre-tokenizer of llama.cpp; `sentencepiece`: one that merges."""
     known: dict[str, Tokenizer] = {}
 
     def make(kind: str) -> Tokenizer:
-        if kind not in known:
+        if kind == "sentencepiece":
+            known[kind] = tokenizer_from_sentencepiece(merging_pieces(tmp_path_factory.mktemp("pieces"), texts))
+        elif kind not in known:
             trained = kind in ("bytes", "char", "bpe", "unigram")
             size = 300 if kind in ("bpe", "unigram") else None
             known[kind] = Tokenizer.train(kind, texts, size) if trained else _as_elsewhere(kind, texts)

@@ -33,7 +33,7 @@ def test_what_is_stored_in_fewer_bits(tmp_path: Path, made_model: MadeModel, wei
     assert found.read_back.error < 1e-4
 
 
-@pytest.mark.parametrize("kind", ["bytes", "char", "bpe", *PRE_TOKENIZERS])
+@pytest.mark.parametrize("kind", ["bytes", "char", "bpe", "sentencepiece", *PRE_TOKENIZERS])
 def test_llama_cpp_makes_the_same_ids(tmp_path: Path, made_model: MadeModel, texts: list[str], kind: str):
     folder = made_model(kind)
     export_gguf(folder, tmp_path / "small.gguf")
@@ -43,7 +43,8 @@ def test_llama_cpp_makes_the_same_ids(tmp_path: Path, made_model: MadeModel, tex
         long = "\n\n".join(texts) + " <b>bold</b> <|end|> 𝔘𝔫𝔦 ¼ \u00a0 ١٢٣ <|endoftext|>"
         assert encoder(model)(long) == ours.tokenizer.encode(long)
         assert model.tokenize(b"Once upon") == ours.prompt_tokens("Once upon")
-        assert model.detokenize(ours.tokenizer.encode(long)).decode() == long
+        first = " " if kind == "sentencepiece" else ""  # which linnet drops, and llama.cpp after the end token alone
+        assert model.detokenize(ours.tokenizer.encode(long)).decode() == first + long
 
 
 def test_what_llama_cpp_says_otherwise_is_no_file(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_llamas import merging_pieces
 
 from linnet.data.tokenizer import Tokenizer
 from linnet.interop.gguf_out.gate import TEXTS, check_ids
@@ -48,13 +49,7 @@ def test_texts_of_the_gate_hold_merges_and_what_merges_leave(pairs: Any):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_sentencepiece_merges_by_score(tmp_path: Path, texts: list[str], first: bool):
-    package = pytest.importorskip("sentencepiece")
-    package.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_prefix=str(tmp_path / "small"), vocab_size=420, model_type="bpe",
-        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
-        add_dummy_prefix=first, minloglevel=2,
-    )  # fmt: skip
-    tokenizer = tokenizer_from_sentencepiece(tmp_path / "small.model")
+    tokenizer = tokenizer_from_sentencepiece(merging_pieces(tmp_path, texts, add_dummy_prefix=first))
     found = vocabulary(tokenizer, tmp_path)
     assert (found.model, found.space_first) == ("llama", first)
     check_ids(tokenizer, GgufTokenizer(found.metadata).encode, "rule", "small.model")
@@ -70,11 +65,6 @@ def test_sentencepiece_merges_by_score(tmp_path: Path, texts: list[str], first: 
     ],
 )
 def test_sentencepiece_models_of_other_kinds(tmp_path: Path, texts: list[str], fields: dict[str, Any], said: str):
-    package = pytest.importorskip("sentencepiece")
-    plain = {"model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity"}
-    package.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_prefix=str(tmp_path / "small"), vocab_size=420, minloglevel=2,
-        **{"remove_extra_whitespaces": False, **plain, **fields},
-    )  # fmt: skip
+    path = merging_pieces(tmp_path, texts, **fields)
     with pytest.raises(ValueError, match=f"tokenizer.json: {said}"):
-        vocabulary(tokenizer_from_sentencepiece(tmp_path / "small.model"), tmp_path)
+        vocabulary(tokenizer_from_sentencepiece(path), tmp_path)

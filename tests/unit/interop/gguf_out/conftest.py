@@ -46,7 +46,7 @@ def tokenizer_of(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def _as_elsewhere(pre: str, texts: list[str]) -> Tokenizer:
-    """Byte pairs within the words of another pre-tokenizer, and a token that no text cuts."""
+    """Byte pairs within the words of another pre-tokenizer, a word that they do not make, a token that no text cuts."""
     cuts, whole_words = PRE_TOKENIZERS[pre]
     library = tokenizers.Tokenizer(models.BPE(ignore_merges=whole_words))
     steps: list[Any] = [pre_tokenizers.Split(Regex(cut), "isolated") for cut in cuts]
@@ -59,6 +59,9 @@ def _as_elsewhere(pre: str, texts: list[str]) -> Tokenizer:
         vocab_size=330, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
     )
     library.train_from_iterator(texts, trainer)
+    definition = json.loads(library.to_str())
+    definition["model"]["vocab"]["Ġupon"] = len(definition["model"]["vocab"])  # which no merges make
+    library = tokenizers.Tokenizer.from_str(json.dumps(definition))
     library.add_tokens([AddedToken("<b>", normalized=False)])
     return Tokenizer(json.loads(library.to_str()), pre)
 

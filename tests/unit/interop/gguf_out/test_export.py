@@ -25,7 +25,11 @@ def test_the_file_says_what_the_model_says(tmp_path: Path, made_model: MadeModel
     assert found.read_back.same == 200 and 0 < found.read_back.error < 1e-4
     assert found.rounding is None and found.in_llama_cpp is None and found.tokens > 500
     assert found.size_bytes == (tmp_path / "small.gguf").stat().st_size
-    names = {tensor.name for tensor in gguf.GGUFReader(tmp_path / "small.gguf").tensors}
+    reader = gguf.GGUFReader(tmp_path / "small.gguf")
+    names = {tensor.name for tensor in reader.tensors}
+    said = {name: field.types[0] for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    counts = [kind for name, kind in said.items() if name.endswith(("_count", "_length", "_id"))]
+    assert len(counts) >= 10 and {*counts} == {gguf.GGUFValueType.UINT32}  # llama.cpp takes no other
     assert ("output.weight" in names) == ("untied" in shape)
 
 

@@ -62,6 +62,8 @@ def transformers_module(field: str) -> Any:
 def original(folder: Path, field: str = "check") -> tuple[Any, Any]:
     """Transformers' model of a folder, in float32, and its tokenizer; nothing is fetched, and no code of it is run."""
     transformers = transformers_module(field)
+    import linnet.interop.transformers  # noqa: F401 (registers our own models; it imports this module)
+
     here = {"local_files_only": True, "trust_remote_code": False}
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **here)

@@ -27,7 +27,7 @@ def import_transformers(
         raise UserError(f"{source}: no such folder; expected one as Transformers keeps models")
     family = read_family(folder)
     model = family.model(folder.resolve().name, str(folder / "config.json"))
-    tokenizer = read_tokenizer(folder, model)
+    tokenizer = read_tokenizer(folder, family, model)
     tensors, files = read_published(folder, family, model)
     decoder = decoder_of(model, tensors)
     found = None

@@ -116,6 +116,9 @@ class State:
 class NoState(State):
     """Of a sublayer that keeps nothing."""
 
+    def crop(self, length: int) -> None:
+        """Nothing to do."""
+
 
 @dataclass
 class RetainingState(State, ABC):

@@ -60,7 +60,7 @@ def next_token_loss(
     if not record.losses:
         return Loss(loss.total, nats, of_head)
     count = (targets_BT != IGNORED).sum()
-    terms = {name: count * value for name, value in _means(record.losses).items()}
+    terms = {name: count * value for name, value in mean_losses(record.losses).items()}
     coefficients = {loss.name: loss.coefficient for loss in record.losses}
     total = loss.total + sum(coefficients[name] * term for name, term in terms.items() if coefficients[name])
     return Loss(total, nats, of_head | {name: term.detach() for name, term in terms.items()})
@@ -81,7 +81,7 @@ def documents_of(inputs_BT: Tensor, end_id: int) -> list[list[int]]:
     return [row_T.nonzero().flatten().tolist() for row_T in inputs_BT == end_id]
 
 
-def _means(losses: list[AddedLoss]) -> dict[str, Tensor]:
+def mean_losses(losses: list[AddedLoss]) -> dict[str, Tensor]:
     """The mean of each loss over the sublayers that added it."""
     values: dict[str, list[Tensor]] = {}
     for loss in losses:

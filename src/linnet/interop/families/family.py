@@ -7,12 +7,14 @@ alone (`Literal`) says what no description of ours has.
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import PositiveFloat, PositiveInt, model_validator
 from torch import Tensor
 
 from linnet.core.spec import Spec
+from linnet.data.tokenizer import Tokenizer
 from linnet.model.spec import ModelSpec
 from linnet.nn.activation import Activation
 
@@ -104,6 +106,11 @@ class Family(Spec):
     def current(cls, name: str) -> str:
         """The name of a tensor in `theirs` that stands under this one in a published file."""
         return name
+
+    @classmethod
+    def tokenizer(cls, path: Path) -> Tokenizer:
+        """The tokenizer of a tokenizer.json."""
+        return Tokenizer.load(path)
 
     def model(self, name: str, origin: str) -> ModelSpec:
         """The description."""

@@ -11,6 +11,7 @@ from linnet.core.tensor_file import read_tensors
 from linnet.data.tokenizer import Tokenizer
 from linnet.interop.families import FAMILIES
 from linnet.interop.families.family import Family
+from linnet.interop.families.linnet import Linnet
 from linnet.interop.pth import check_one_precision
 from linnet.model.spec import ModelSpec
 from linnet.model.store import check_tensors
@@ -27,7 +28,8 @@ def read_family(folder: Path) -> Family:
     plain = read_json(path)
     if not isinstance(plain, dict):
         raise UserError(f"{path}: expected a mapping, found {type(plain).__name__}")
-    known = {kind.model_fields["model_type"].default: kind for kind in FAMILIES}
+    kinds: tuple[type[Family], ...] = (*FAMILIES, Linnet)
+    known = {kind.model_fields["model_type"].default: kind for kind in kinds}
     kind = known.get(str(plain.get("model_type")))
     if kind is None:
         raise UserError(f"{path}: model_type: {plain.get('model_type')!r}: expected one of {', '.join(known)}")
@@ -73,14 +75,14 @@ def _plain_name(name: str, index: Path) -> str:
     return name
 
 
-def read_tokenizer(folder: Path, model: ModelSpec) -> Tokenizer:
+def read_tokenizer(folder: Path, family: Family, model: ModelSpec) -> Tokenizer:
     """The tokenizer; `UserError` where there is none, or it has more tokens than the model."""
     path = folder / TOKENIZER
     if not path.is_file():
         raise UserError(
             f"{folder}: has no {TOKENIZER}; expected one (Transformers' `AutoTokenizer`, loaded and saved, writes it)"
         )
-    tokenizer = Tokenizer.load(path)
+    tokenizer = family.tokenizer(path)
     if tokenizer.vocab_size > model.vocab_size:
         raise UserError(f"{path}: {tokenizer.vocab_size} tokens: expected at most vocab_size, {model.vocab_size}")
     return tokenizer

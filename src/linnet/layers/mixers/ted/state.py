@@ -150,7 +150,10 @@ class FullState(TedState):
         queries_BTNM = None if keys is None else keys.queries
         if length == 1 and not view.uniform:
             return self._read_tokens(view, end, queries_BTNM)
-        held = [kept[:, :end] for kept in self._of_tokens] if view.uniform else self._ending_together(view, length, end)
+        if view.uniform:
+            held = [kept[:, :end] for kept in self._of_tokens]
+        else:
+            held = self._ending_together(view, length, max(end, length))  # fewer tokens where all rows are padded
         of_stream = None if queries_BTNM is None else Keys(queries_BTNM, held[2])
         return sums(held[1], by_head(held[0], self.rates), length, keys=of_stream).flatten(2)
 

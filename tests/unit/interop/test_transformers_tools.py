@@ -116,7 +116,7 @@ def test_the_harness_reads_the_folder_as_it_reads_ours(folders):
     ours, theirs, _ = folders
     pairs = [("A little bird", " sang"), ("the old", " tree was glad"), ("", "A little")]
     requests = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
-    harness = HFLM(pretrained=str(theirs), device="cpu", batch_size=3, add_bos_token=True)
+    harness = HFLM(pretrained=str(theirs), device="cpu", batch_size=3)
     assert harness.max_length == load(ours).spec.context_length
     own = HarnessModel(load(ours, device="cpu")).loglikelihood(requests)
     for (found, greedy), (expected, said) in zip(harness.loglikelihood(requests), own, strict=True):

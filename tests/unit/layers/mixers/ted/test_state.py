@@ -110,6 +110,16 @@ def test_a_state_that_forgets_is_as_new(build, context):
     )
 
 
+@contexts
+@kinds
+def test_every_row_of_a_chunk_may_be_padded(build, context):
+    mixer, x = build(), inputs()
+    padded = run(mixer, x[:, :9], empty(mixer, context), padded_view(0, 9, [3, 2]))
+    for row, padding in enumerate((3, 2)):
+        alone = run(mixer, x[row : row + 1, padding:9], empty(mixer, context, 1), View())
+        torch.testing.assert_close(padded[row : row + 1, padding:], alone)
+
+
 def test_only_the_full_state_goes_back_to_an_earlier_token():
     mixer = build()
     empty(mixer, FULL).crop(3)

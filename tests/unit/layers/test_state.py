@@ -1,0 +1,25 @@
+"""What a sublayer keeps, as far as it does not depend on the sublayer."""
+
+import pytest
+import torch
+
+from linnet.layers.state import NoState, State
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+
+
+def test_nothing_goes_back_to_any_token_and_sums_to_none():
+    NoState().crop(3)
+    with pytest.raises(NotImplementedError, match="in sums"):
+        State().crop(3)
+    State().crop(0)
+
+
+def test_a_whole_decoder_of_attention_goes_back():
+    decoder = Decoder(ModelSpec.load("tiny-attention"))
+    tokens_BT = torch.arange(8)[None]
+    with torch.no_grad():
+        state = decoder.initial_state(1, 8)
+        decoder(torch.cat([tokens_BT[:, :5], tokens_BT[:, :3]], dim=1), state)
+        state.crop(5)
+        torch.testing.assert_close(decoder(tokens_BT[:, 5:], state), decoder(tokens_BT)[:, 5:], atol=1e-4, rtol=1e-4)

@@ -106,7 +106,8 @@ def transformers(
     The weights may lie in several files with an index. A field of config.json with a value that linnet cannot say is
     refused by name; every tensor is checked by name and shape. The tokenizer gives the same ids. Nothing in the folder
     is run, and Transformers need not be installed, but for --check: then ids, logits and 200 greedy tokens must be
-    those of the original, or nothing is written.
+    those of the original, or nothing is written. A model of linnet's own that left as one of Transformers comes back
+    as it was.
 
     Example: linnet import transformers SmolLM-135M --out models/smollm
 

@@ -1,4 +1,4 @@
-"""Models of Transformers on disk as model folders: Llama, Qwen 2 and 3, GPT-2, GPT-NeoX (Pythia)."""
+"""Models of Transformers on disk as model folders: Llama, Qwen 2 and 3, GPT-2, GPT-NeoX (Pythia), and our own."""
 
 from pathlib import Path
 

@@ -91,6 +91,17 @@ def test_losses_that_layers_add_count_once_for_each_label(items):
     torch.testing.assert_close(theirs.double(), ours.total / (items or 16), atol=2e-3, rtol=0)
 
 
+def test_padding_counts_in_no_loss_that_layers_add():
+    """Neither behind a row nor before it."""
+    model, rows_BT, mask_BT = model_of("experts").train(), tokens(2, 9), torch.ones(2, 9, dtype=torch.int64)
+    mask_BT[1, 6:] = 0
+    before = {"input_ids": rows_BT, "attention_mask": mask_BT}
+    before["labels"] = rows_BT.masked_fill(mask_BT == 0, -100)
+    behind = {name: torch.stack([column[0], column[1].roll(3)]) for name, column in before.items()}
+    behind["labels"][1, 3] = -100  # nothing is before it
+    torch.testing.assert_close(model(**before).loss, model(**behind).loss, atol=1e-6, rtol=0)
+
+
 @torch.no_grad()
 def test_rows_padded_behind_are_read_as_they_are():
     """Right padding, as a `Trainer` makes it: what follows a token is none of its business."""

@@ -66,11 +66,14 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         """`[B, T] -> logits [B, T, V]`; with labels the loss too, as Transformers means it (shifted, -100 left out).
 
         attention_mask: `[B, all places so far]`, 0 for padding, wherever it is. past_key_values: goes on where it
-        stands, and is advanced in place. use_cache: give one back; None: as the configuration says where no gradient is
-        wanted. logits_to_keep: so many places, the last ones, or these; 0: all. num_items_in_batch: labels that the
-        loss is a mean over. `UserError` for what our models do not know (`inputs_embeds`, `position_ids`, …).
+        stands, and is advanced in place. use_cache: give one back; None: as the configuration says, but for a loss and
+        where gradients are wanted. logits_to_keep: so many places, the last ones, or these; 0: all.
+        num_items_in_batch: labels that the loss is a mean over. `UserError` for what our models do not know
+        (`inputs_embeds`, `position_ids`, …).
         """
         _check_others(others)
+        if use_cache is None:
+            use_cache = self.config.use_cache and labels is None and not torch.is_grad_enabled()
         cache = self._cache(past_key_values, use_cache)
         chunk, record = Chunk.of(input_ids, attention_mask), Record(training=self.training and labels is not None)
         self._check_positions(chunk, cache)
@@ -80,12 +83,10 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         loss = None if labels is None else self._loss(logits_BTV, labels, num_items_in_batch, record)
         return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=cache)
 
-    def _cache(self, given: StateCache | None, wanted: bool | None) -> StateCache | None:
+    def _cache(self, given: StateCache | None, wanted: bool) -> StateCache | None:
         if given is not None and not isinstance(given, StateCache):
             accepted = "a StateCache, which the model itself gives back"
             raise UserError(field="past_key_values", value=type(given).__name__, accepted=accepted)
-        if wanted is None:
-            wanted = self.config.use_cache and not torch.is_grad_enabled()
         return StateCache() if given is None and wanted else given
 
     def _hidden(self, chunk: Chunk, cache: StateCache | None, record: Record) -> Tensor:
@@ -93,7 +94,10 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
             return cache.read(self.decoder, chunk, record)
         alike = not self.training or all(sublayer.traits.same_in_training for sublayer in self.decoder.sublayers)
         if chunk.padded_behind and self.decoder.causal and alike:  # which no token sees: faster as tokens like others
-            return Chunk(chunk.tokens_BT).hidden(self.decoder, None, record)
+            x_BTD = Chunk(chunk.tokens_BT).hidden(self.decoder, None, record)
+            if chunk.real_BT is None or not record.losses:
+                return x_BTD
+            record.losses.clear()  # padding has counted in them
         return chunk.hidden(self.decoder, None, record)
 
     def _loss(self, logits_BTV: Tensor, labels_BT: Tensor, items: int | Tensor | None, record: Record) -> Tensor:

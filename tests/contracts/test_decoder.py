@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 from weakref import WeakSet
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from examples import ALL, EXAMPLES, FEED_FORWARD_EXAMPLES, PLACE, WIDTH, first_of_its_kind, inputs, name_of, randomised
 from torch import Tensor
 
-from linnet.inference.weights import convert_weights
+from linnet.inference.weights import Weights, convert_weights, weights_nbytes
 from linnet.layers.contract import MixerSpec, Place, Sublayer, SublayerSpec, linear_maps
 from linnet.layers.retention import BankRetention, EvictionPolicy
 from linnet.layers.view import EXPERTS_USED, Record
@@ -19,10 +20,8 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, save_decoder
 from linnet.nn.linear import Linear
-from linnet.nn.packed_linear import PackedLinear
 from linnet.ops import bfloat16_linear
 from linnet.ops.cross_entropy import IGNORED
-from linnet.ops.int8_linear import can_pack
 from linnet.training.objective import next_token_loss
 from linnet.training.optimisers.optimiser import split_by_decay
 from on_device import DEVICE
@@ -298,7 +297,7 @@ def test_outputs_that_start_at_zero_make_branches_that_add_nothing(spec: Sublaye
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("weights", get_args(Weights))
 @pytest.mark.parametrize("tied", [True, False])
 def test_no_logit_passes_the_cap(weights: str, tied: bool):
     """In any precision, one token at a time too; the order of tokens stays."""
@@ -340,12 +339,12 @@ def test_a_saved_model_is_the_same_model(spec: SublayerSpec, tmp_path: Path):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+@pytest.mark.parametrize("weights", ["int8", "int4", "bfloat16"])
 def test_no_linear_map_is_left_out_when_weights_are_converted(spec: SublayerSpec, weights: str):
     decoder = randomised(Decoder(model_of(spec)))
     exact = decoder(tokens(2, 9))
     convert_weights(decoder, weights)
-    if weights == "int8" or bfloat16_linear.can_pack(DEVICE):
+    if weights != "bfloat16" or bfloat16_linear.can_pack(DEVICE):
         for sublayer in decoder.sublayers:
             precise = {id(linear) for part in sublayer.precise() for linear in linear_maps(part)}
             assert {id(linear) for linear in linear_maps(sublayer)} <= precise
@@ -355,18 +354,12 @@ def test_no_linear_map_is_left_out_when_weights_are_converted(spec: SublayerSpec
 
 
 @pytest.mark.cpu_only("weights are predicted as they are packed there")
-@pytest.mark.parametrize(("weights", "tied"), [("float32", True), ("bfloat16", False), ("int8", True)])
+@pytest.mark.parametrize(("weights", "tied"), [("float32", True), ("bfloat16", False), ("int8", True), ("int4", False)])
 def test_predicted_bytes_of_weights_are_those_that_are_held(spec: SublayerSpec, weights: str, tied: bool):
     model = model_of(spec, head={"tied": tied})
     decoder = Decoder(model)
-    if weights == "int8" and not can_pack(DEVICE):
-        pytest.skip("weights of 8 bits have no fast form on this processor")
     convert_weights(decoder, weights)
-    packed = [module for module in decoder.modules() if isinstance(module, PackedLinear)]
-    inside = {id(t) for module in packed for t in [*module.parameters(), *module.buffers()] if t is not module.bias}
-    plain = {id(t): t for t in [*decoder.parameters(), *decoder.buffers()] if id(t) not in inside}
-    held = sum(module.nbytes for module in packed) + sum(tensor.nbytes for tensor in plain.values())
-    assert model_cost(model).weights_bytes(weights) == held
+    assert model_cost(model).weights_bytes(weights) == weights_nbytes(decoder)
 
 
 @torch.no_grad()

@@ -22,7 +22,6 @@ from linnet.layers.contract import MixerSpec
 from linnet.layers.registry import FEED_FORWARDS, MIXERS
 from linnet.model.cost import model_cost
 from linnet.model.store import load_decoder, save_decoder
-from linnet.ops.int8_linear import can_pack
 from linnet.stories.corpus import texts
 from linnet.training.progress.watch import LogWatch
 
@@ -140,11 +139,6 @@ def figures(capsys: pytest.CaptureFixture[str]) -> Figures:
     return run
 
 
-def needs_int8(weights: str) -> None:
-    if weights == "int8" and not can_pack(torch.device("cpu")):
-        pytest.skip("weights of 8 bits have no fast form on this processor")
-
-
 def ends(out: Path) -> tuple[bytes, list[dict]]:
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     counted = [{key: value for key, value in line.items() if key not in MEASURED} for line in lines]
@@ -182,7 +176,6 @@ def test_training_in_bfloat16_goes_nearly_the_same_way(narrow: Path, trained: Pa
 
 @pytest.mark.parametrize("weights", PRECISIONS)
 def test_evaluate_in_every_precision(kind: str, weights: str, trained: Path, data: Path, figures: Figures):
-    needs_int8(weights)
     common = ("evaluate", trained, "--data", data, "--limit-tokens", 200)
     exact, found = figures(*common), figures(*common, "--weights", weights)
     assert found["tokens"] == exact["tokens"]
@@ -192,7 +185,6 @@ def test_evaluate_in_every_precision(kind: str, weights: str, trained: Path, dat
 
 @pytest.mark.parametrize("weights", PRECISIONS)
 def test_generate_prints_the_bytes_that_its_state_has(weights: str, trained: Path, figures: Figures):
-    needs_int8(weights)
     options = ("--prompt", "Once upon", "--max-tokens", 20, "--seed", 3, "--ignore-eos")
     found = figures("generate", trained, *options, "--weights", weights)
     decoder = linnet.load(trained, weights=weights).decoder

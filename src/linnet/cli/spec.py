@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from linnet.model.spec import BlockSpec, ModelSpec
 
 STATE_TOKENS = (1024, 8192, 65536)
-WEIGHT_TYPES: "tuple[WeightType, ...]" = ("float32", "bfloat16", "int8")
+WEIGHT_TYPES: "tuple[WeightType, ...]" = ("float32", "bfloat16", "int8", "int4")
 
 spec = typer.Typer(
     add_completion=False,

@@ -58,7 +58,7 @@ def cost_metric(
     """
 
     def of_part(cost: Cost) -> float:
-        return of_cost(ModelCost(Cost(), cost, Cost(), (0, 0), tied=False))
+        return of_cost(ModelCost(Cost(), cost, Cost(), (0, 0), (0, 0), tied=False))
 
     def of_block(block: BlockSpec, model: ModelSpec) -> float:
         ends_in_rms = block.norm.placement == "post" and block.norm.kind == "rms"
@@ -118,7 +118,7 @@ def read_tokens(text: str) -> int | None:
 class Counting:
     """How metrics are counted: FLOPs and training over `tokens`, `batch` sequences in a step, weights in `dtype`.
 
-    State is in `dtype` too, in float32 where weights are of 8 bits.
+    State is in `dtype` too, in float32 where weights are of 8 or 4 bits.
     """
 
     tokens: int

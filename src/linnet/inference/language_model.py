@@ -216,7 +216,7 @@ class LanguageModel:
 def load(folder: str | Path, device: str = "auto", weights: str | None = None) -> LanguageModel:
     """Read a model folder, or the model of a training run's folder.
 
-    `device`: auto (cuda where there is one), cpu, cuda, cuda:1. `weights`: float32, bfloat16 or int8
+    `device`: auto (cuda where there is one), cpu, cuda, cuda:1. `weights`: float32, bfloat16, int8 or int4
     (`inference.weights`); None: as stored. Raises `UserError` that names what is missing, or a value that cannot be.
     """
     path = model_folder(folder)

@@ -1,6 +1,7 @@
 """What a model costs, from its description alone; equal to the built model, exactly."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -12,11 +13,13 @@ from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.norms import NormSpec
 from linnet.ops.bfloat16_linear import can_pack
+from linnet.ops.int4_linear import int4_nbytes
+from linnet.ops.int8_linear import int8_nbytes
 
-WeightType = Literal["float32", "bfloat16", "int8"]
-ELEMENT_BYTES: dict[WeightType, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
-SCALE_BYTES = 8
-"""Beside each output of a map with weights of 8 bits: its scale and the offset of its fast form."""
+WeightType = Literal["float32", "bfloat16", "int8", "int4"]
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
+ROUNDED_NBYTES: dict[str, Callable[[int, int], int]] = {"int8": int8_nbytes, "int4": int4_nbytes}
+"""Of a matrix of so many outputs and inputs."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class TrainingMemory:
 class ModelCost:
     """The cost of a model's parts; `head` is the norm and matrix behind the last layer (tied: `embedding`'s).
 
-    head_matrix: outputs and inputs of the head's matrix. tied: whether it is the embedding's. encoder: all that a token
+    table: inputs and outputs of the embedding's table as a matrix, and head_matrix of the head's; tied: whether they
+    are one. encoder: all that a token
     of an encoder's input costs, what the decoder makes of it included, with the encoder's parameters. flops_of_pair: of
     a token of the decoder with one of the input. Where `inputs`, tokens of the input, are not said, they are as many as
     the decoder's.
@@ -51,6 +55,7 @@ class ModelCost:
     embedding: Cost
     blocks: Cost
     head: Cost
+    table: tuple[int, int]
     head_matrix: tuple[int, int]
     tied: bool
     encoder: Cost = field(default_factory=Cost)
@@ -89,20 +94,19 @@ class ModelCost:
         return sum(part.training_flops(tokens) for part in self._of_decoder(with_head)) + of_input
 
     def weights_bytes(self, dtype: WeightType) -> int:
-        """Bytes of the weights as `inference.weights` holds them: `int8` for the matrices of linear maps, float32 else.
+        """Bytes of the weights as `inference.weights` holds them; `int8` and `int4` round linear maps and the table.
 
-        A tied head of 8 bits has a matrix beside the embedding's, and so has one of bfloat16 where that is packed.
+        A tied head of bfloat16 has a matrix beside the embedding's where that is packed.
         """
         parts = sum(self._parts(), Cost())
         elements = parts.parameters + parts.buffers
-        if dtype == "bfloat16" and self.tied and can_pack(torch.device("cpu")):
-            elements += self.head_matrix[0] * self.head_matrix[1]
-        if dtype != "int8":
+        if dtype in ELEMENT_BYTES:
+            if dtype == "bfloat16" and self.tied and can_pack(torch.device("cpu")):
+                elements += math.prod(self.head_matrix)
             return ELEMENT_BYTES[dtype] * elements
-        kept = sum(inputs * outputs for inputs, outputs in parts.matrices)
-        matrices = [*parts.matrices, self.head_matrix] if self.tied else parts.matrices
-        packed = sum(inputs * outputs + SCALE_BYTES * outputs for inputs, outputs in matrices)
-        return 4 * (elements - kept) + packed
+        matrices = [*parts.matrices, self.table]
+        rounded = sum(ROUNDED_NBYTES[dtype](outputs, inputs) for inputs, outputs in matrices)
+        return 4 * (elements - sum(map(math.prod, matrices))) + rounded
 
     def state_bytes(self, tokens: int, element_bytes: int = 4, inputs: int | None = None) -> int:
         """Bytes of decode state of one stream with room for `tokens` tokens."""
@@ -130,7 +134,7 @@ def model_cost(spec: ModelSpec) -> ModelCost:
     head_matrix = (narrow if spec.head.tied else spec.d_model, spec.vocab_size)
     pair = sum(cross.flops_per_pair(place) for cross, place in _reading(spec))
     parts = _embedding_cost(spec), blocks, _head_cost(spec, *head_matrix)
-    return ModelCost(*parts, head_matrix, spec.head.tied, _encoder_cost(spec), pair)
+    return ModelCost(*parts, (narrow, spec.vocab_size), head_matrix, spec.head.tied, _encoder_cost(spec), pair)
 
 
 def _place(spec: ModelSpec) -> Place:

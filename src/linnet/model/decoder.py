@@ -55,12 +55,12 @@ class Decoder(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.embedding.tokens.weight.device
+        return self.embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The precision of the weights."""
-        return self.embedding.tokens.weight.dtype
+        return self.embedding.dtype
 
     @property
     def mixers(self) -> list[Mixer]:

@@ -3,11 +3,13 @@
 Legend: `B` batch, `T` tokens of the chunk, `D` model width.
 """
 
+import torch
 from torch import Tensor, nn
 
 from linnet.layers.view import View
 from linnet.model.spec import EmbeddingSpec
 from linnet.nn.linear import Linear
+from linnet.nn.packed_linear import RoundedEmbedding
 from linnet.ops.sinusoidal import sinusoidal, sinusoidal_range
 
 
@@ -17,13 +19,23 @@ class Embedding(nn.Module):
     def __init__(self, spec: EmbeddingSpec, vocab_size: int, d_model: int, context_length: int) -> None:
         super().__init__()
         width = spec.width or d_model
-        self.tokens = nn.Embedding(vocab_size, width)
+        self.tokens: nn.Embedding | RoundedEmbedding = nn.Embedding(vocab_size, width)
         self.project = Linear(width, d_model, bias=False) if width != d_model else None
         learned = spec.positions == "learned"
         self.positions = nn.Embedding(context_length, d_model) if learned else None
         self.sinusoidal = spec.positions == "sinusoidal"
         self.norm = spec.norm.build(d_model) if spec.norm else None
         self.scale = d_model**0.5 if spec.scale else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the table is."""
+        return self.tokens.table.device if isinstance(self.tokens, RoundedEmbedding) else self.tokens.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of a token's vector."""
+        return self.tokens.table.dtype if isinstance(self.tokens, RoundedEmbedding) else self.tokens.weight.dtype
 
     def forward(self, tokens_BT: Tensor, view: View) -> Tensor:
         """`[B, T] -> [B, T, D]`; `ValueError` past the last learned position."""

@@ -10,18 +10,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from linnet.ops import bfloat16_linear
-from linnet.ops.int8_linear import (
-    Int8Weight,
-    PackedInt8Weight,
-    can_pack,
-    dequantise,
-    int8_linear,
-    int8_linear_reference,
-    pack,
-    quantise,
-    unpack,
-)
+from linnet.ops import bfloat16_linear, int4_linear, int8_linear
+from linnet.ops.int4_linear import Int4Weight, PackedInt4Weight
+from linnet.ops.int8_linear import Int8Weight
 from linnet.ops.linear import linear
 
 
@@ -90,22 +81,34 @@ class PackedLinear(nn.Module, ABC):
         raise ValueError("converted weights are for inference alone: save, or change, the decoder as it was before")
 
 
-class Int8Linear(PackedLinear):
-    """Weights of 8 bits (`ops.int8_linear`); input and output are float32.
+class RoundedLinear(PackedLinear):
+    """Weights of a few bits, of which a row can be looked up; input and output are float32."""
+
+    dtype = torch.float32
+
+    @abstractmethod
+    def rows(self, places: Tensor) -> Tensor:
+        """Rows of the matrix, int64 `[...]` -> `[..., I]`."""
+
+    @abstractmethod
+    def row(self, x_1I: Tensor) -> Tensor:
+        """`[1, I] -> [1, O]` without the bias, in the precision that its product is in."""
+
+
+class Int8Linear(RoundedLinear):
+    """Weights of 8 bits (`ops.int8_linear`).
 
     Where there is no fast form each product makes a float32 matrix first: right, and slower than float32.
     """
 
-    dtype = torch.float32
-
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, parts: Sequence[int]) -> None:
         super().__init__(bias_O, parts)
-        self._weight = _laid_out(quantise(weight_OI.detach()))
+        self._keep(int8_linear.quantise(weight_OI.detach()))
 
     @property
     def weight(self) -> Tensor:
         """See `PackedLinear`."""
-        return dequantise(self._plain())
+        return int8_linear.dequantise(self._weight)
 
     @property
     def device(self) -> torch.device:
@@ -115,25 +118,101 @@ class Int8Linear(PackedLinear):
     @property
     def nbytes(self) -> int:
         """See `PackedLinear`."""
-        if isinstance(self._weight, PackedInt8Weight):
-            return self._weight.nbytes
-        return sum(tensor.nbytes for tensor in self._weight)
+        return self._weight.numbers_OJ.nbytes + self._weight.scale_O.nbytes
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., I] -> [..., O]`."""
-        if isinstance(self._weight, PackedInt8Weight):
-            return int8_linear(x, self._weight, self.bias)
-        return int8_linear_reference(x, self._weight, self.bias)
+        form = int8_linear.int8_linear if self._fast else int8_linear.int8_linear_reference
+        return form(x, self._weight, self.bias)
 
-    def _plain(self) -> Int8Weight:
-        return self._weight if isinstance(self._weight, Int8Weight) else unpack(self._weight)
+    def rows(self, places: Tensor) -> Tensor:
+        """See `RoundedLinear`."""
+        return int8_linear.rows_of(self._weight, places)
+
+    def row(self, x_1I: Tensor) -> Tensor:
+        """See `RoundedLinear`."""
+        form = int8_linear.int8_row if self._fast else int8_linear.int8_linear_reference
+        return form(x_1I, self._weight)
+
+    def _keep(self, weight: Int8Weight) -> None:
+        self._weight, self._fast = weight, int8_linear.has_fast_form(weight.scale_O.device)
 
     def _move(self, device: torch.device) -> None:
-        self._weight = _laid_out(Int8Weight(*(tensor.to(device) for tensor in self._plain())))
+        numbers_OJ, scale_O, inputs = self._weight
+        self._keep(Int8Weight(numbers_OJ.to(device), scale_O.to(device), inputs))
 
 
-def _laid_out(plain: Int8Weight) -> Int8Weight | PackedInt8Weight:
-    return pack(plain) if can_pack(plain.scale_O.device) else plain
+class Int4Linear(RoundedLinear):
+    """Weights of 4 bits in groups of `group` inputs (`ops.int4_linear`).
+
+    Where there is no fast form, and for fewer outputs than it takes, each product makes a float32 matrix first.
+    """
+
+    def __init__(
+        self, weight_OI: Tensor, bias_O: Tensor | None, parts: Sequence[int], group: int = int4_linear.GROUP
+    ) -> None:
+        super().__init__(bias_O, parts)
+        self._group = group
+        self._keep(int4_linear.quantise(weight_OI.detach(), group))
+
+    @property
+    def weight(self) -> Tensor:
+        """See `PackedLinear`."""
+        return int4_linear.dequantise(self._plain())
+
+    @property
+    def device(self) -> torch.device:
+        """See `PackedLinear`."""
+        return self._weight.steps_GO2.device
+
+    @property
+    def nbytes(self) -> int:
+        """See `PackedLinear`."""
+        return int4_linear.int4_nbytes(self.out_features, self._weight.inputs, self._group)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., I] -> [..., O]`."""
+        if isinstance(self._weight, PackedInt4Weight):
+            return int4_linear.int4_linear(x, self._weight, self.bias)
+        return int4_linear.int4_linear_reference(x, self._weight, self.bias)
+
+    def rows(self, places: Tensor) -> Tensor:
+        """See `RoundedLinear`."""
+        return int4_linear.rows_of(self._weight, places)
+
+    def row(self, x_1I: Tensor) -> Tensor:
+        """See `RoundedLinear`."""
+        if isinstance(self._weight, PackedInt4Weight):
+            return int4_linear.int4_rows(x_1I, self._weight)
+        return int4_linear.int4_linear_reference(x_1I, self._weight)
+
+    def _plain(self) -> Int4Weight:
+        return self._weight if isinstance(self._weight, Int4Weight) else int4_linear.unpack(self._weight)
+
+    def _keep(self, plain: Int4Weight) -> None:
+        packs = int4_linear.can_pack(plain.pairs_OH.device) and len(plain.pairs_OH) >= int4_linear.BLOCK
+        self._weight: Int4Weight | PackedInt4Weight = int4_linear.pack(plain) if packs else plain
+
+    def _move(self, device: torch.device) -> None:
+        pairs_OH, steps_GO2, inputs = self._plain()
+        self._keep(Int4Weight(pairs_OH.to(device), steps_GO2.to(device), inputs))
+
+
+class RoundedEmbedding(nn.Module):
+    """Takes the place of an `Embedding`; the table may be the head's matrix too, and then is held once."""
+
+    def __init__(self, table: RoundedLinear) -> None:
+        super().__init__()
+        self.table = table
+
+    @property
+    def weight(self) -> Tensor:
+        """The table `[V, E]`, made anew at each call."""
+        return self.table.weight
+
+    def forward(self, places: Tensor) -> Tensor:
+        """`[...] -> [..., E]`."""
+        return self.table.rows(places)
 
 
 class Bfloat16Linear(PackedLinear):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from linnet.nn.packed_linear import Int8Linear
+from linnet.nn.packed_linear import PackedLinear, RoundedLinear
 from linnet.ops.linear import SLICED, linear
 
 
@@ -41,7 +41,17 @@ def _called(call: Callable[[Tensor], Tensor]) -> RowMap:
 
 
 def row_map_of(module: nn.Module) -> RowMap | None:
-    """The map of a linear layer; None where its weights are packed in another way than 8 bits."""
+    """The map of a linear layer; None for anything else."""
     if isinstance(module, nn.Linear):
         return row_map(module.weight, module.bias)
-    return _called(module) if isinstance(module, Int8Linear) else None
+    if isinstance(module, RoundedLinear):
+        return _rounded(module)
+    return _called(module) if isinstance(module, PackedLinear) else None
+
+
+def _rounded(module: RoundedLinear) -> RowMap:
+    """A product in bfloat16 is added to the row as it is."""
+    bias_O, product = module.bias, module.row
+    if bias_O is None:
+        return RowMap(lambda x_1I: product(x_1I).float(), lambda sum_1O, x_1I: sum_1O + product(x_1I))
+    return RowMap(lambda x_1I: bias_O + product(x_1I), lambda sum_1O, x_1I: (sum_1O + bias_O).add_(product(x_1I)))

@@ -1,13 +1,17 @@
 """A linear map with weights of 8 bits: symmetric, one scale for each output.
 
 A weight is a whole number from -127 to 127 times the scale of its output, so the product of one row reads a quarter of
-the bytes that float32 takes. Only the weights are rounded to 8 bits. The fast form multiplies bytes with bytes, so it
-writes each row of the input in fixed point, with two digits of 7 bits each (14 bits from the lowest to the highest that
-the row's largest element allows), and adds the products of both digits. Sums of whole numbers are exact: a row gives
-the same whatever stands beside it. Digits of 8 bits would not do: without VNNI instructions the kernel adds two
-products in 16 bits, which hold 2 * 127 * 127 and no more.
+the bytes that float32 takes. Only the weights are rounded to 8 bits. Numbers lie as a plain matrix, so that a table can
+be looked up in and multiplied with.
 
-Legend: `I` inputs, `O` outputs, `R` rows.
+One row, which is what decoding a stream consists of, is rounded to bfloat16 and multiplied by PyTorch's product for
+weights of 8 bits: its error is a fifth of the weights', and nothing but the product takes time. Several rows are
+written in fixed point, with two digits of 7 bits each (14 bits from the lowest to the highest that the row's largest
+element allows), as bytes times bytes is the fastest product there is; those of both digits are added. Sums of whole
+numbers are exact: a row gives the same whatever stands beside it. Digits of 8 bits would not do: without VNNI
+instructions the kernel adds two products in 16 bits, which hold 2 * 127 * 127 and no more.
+
+Legend: `I` inputs, `J` inputs filled up to a multiple of `ALIGNED`, `O` outputs, `R` rows.
 """
 
 import platform
@@ -27,50 +31,47 @@ ZERO_DIGIT = BASE // 2
 ZERO = ZERO_DIGIT * (BASE + 1)
 LARGEST_INPUT = BASE * BASE - 1 - ZERO
 """The number that stands for a row's largest element, less `ZERO`."""
+ALIGNED = 16
+"""Inputs are filled up to a multiple: PyTorch's product of one row reads so many at a time, past the end if need be."""
 SMALLEST = 1e-30
 """A row or an output without a larger element counts as zeros: the reciprocal of a step must be finite."""
 
 _SHIFTS_211 = torch.tensor([DIGIT_BITS, 0], dtype=torch.int16, device="cpu").view(2, 1, 1)
-_PLACES_12 = torch.tensor([[BASE, 1.0]], device="cpu")
-_ZERO_POINT = torch.zeros(1, dtype=torch.int64, device="cpu")
 _ROUNDED_ZERO = torch.tensor(ZERO + 0.5, device="cpu")
 
 
 class Int8Weight(NamedTuple):
-    """Whole numbers int8 `[O, I]` and their scales float32 `[O]`."""
+    """Whole numbers int8 `[O, J]`, their scales bfloat16 `[O]`, and I."""
 
-    numbers_OI: Tensor
+    numbers_OJ: Tensor
     scale_O: Tensor
-
-
-class PackedInt8Weight(NamedTuple):
-    """The same in oneDNN's own layout (an opaque tensor), on the CPU.
-
-    offset_O: what the digits' own zero adds to a product, to be taken off.
-    """
-
-    numbers: Tensor
-    scale_O: Tensor
-    offset_O: Tensor
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that a product reads: one for each weight, and two vectors."""
-        return self.numbers.numel() + self.scale_O.nbytes + self.offset_O.nbytes
+    inputs: int
 
 
 @torch.no_grad()
 def quantise(weight_OI: Tensor) -> Int8Weight:
     """Round a matrix to 8 bits, the largest element of each output to 127 or -127."""
     wide_OI = weight_OI.float()
-    scale_O = wide_OI.abs().amax(dim=1) / LARGEST
-    numbers_OI = (wide_OI / scale_O.clamp_min(SMALLEST)[:, None]).round_().to(torch.int8)
-    return Int8Weight(numbers_OI, scale_O)
+    scale_O = (wide_OI.abs().amax(dim=1) / LARGEST).bfloat16()
+    numbers_OI = (wide_OI / scale_O.float().clamp_min(SMALLEST)[:, None]).round_().to(torch.int8)
+    inputs = weight_OI.shape[1]
+    return Int8Weight(F.pad(numbers_OI, (0, -inputs % ALIGNED)), scale_O, inputs)
 
 
 def dequantise(weight: Int8Weight) -> Tensor:
-    """The matrix that the whole numbers stand for, float32 `[O, I]`."""
-    return weight.numbers_OI.to(weight.scale_O.dtype) * weight.scale_O[:, None]
+    """The matrix that the whole numbers stand for, float32 `[O, I]` (float64 where scales are)."""
+    scale_O = weight.scale_O.to(torch.promote_types(weight.scale_O.dtype, torch.float32))
+    return weight.numbers_OJ[:, : weight.inputs].to(scale_O.dtype) * scale_O[:, None]
+
+
+def rows_of(weight: Int8Weight, places: Tensor) -> Tensor:
+    """Some rows of that matrix: int64 `[...]` -> float32 `[..., I]`."""
+    return weight.numbers_OJ[places][..., : weight.inputs] * weight.scale_O[places, None].float()
+
+
+def int8_nbytes(outputs: int, inputs: int) -> int:
+    """Bytes of such a weight."""
+    return outputs * (inputs + -inputs % ALIGNED + torch.bfloat16.itemsize)
 
 
 def int8_linear_reference(x: Tensor, weight: Int8Weight, bias_O: Tensor | None = None) -> Tensor:
@@ -78,58 +79,52 @@ def int8_linear_reference(x: Tensor, weight: Int8Weight, bias_O: Tensor | None =
     return F.linear(x, dequantise(weight).to(x.dtype), bias_O)
 
 
-def can_pack(device: torch.device) -> bool:
-    """Whether the fast form exists there: oneDNN's product of bytes, on an x86 processor."""
+def has_fast_form(device: torch.device) -> bool:
+    """Whether there are products of bytes there: on an x86 processor, by oneDNN."""
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     return device.type == "cpu" and x86 and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 
-def pack(weight: Int8Weight) -> PackedInt8Weight:
-    """For `int8_linear`; where `can_pack`."""
-    numbers_OI, scale_O = weight
-    packed = torch.ops.onednn.qlinear_prepack(numbers_OI, [2, numbers_OI.shape[1]])
-    offset_O = -ZERO_DIGIT * numbers_OI.sum(dim=1, dtype=torch.float32) * scale_O
-    return PackedInt8Weight(packed, scale_O, offset_O)
+def int8_linear(x: Tensor, weight: Int8Weight, bias_O: Tensor | None = None) -> Tensor:
+    """`int8_linear_reference`, fast: `[..., I] -> [..., O]` in float32, without gradients; where `has_fast_form`.
 
-
-def unpack(packed: PackedInt8Weight) -> Int8Weight:
-    """The plain form again."""
-    return Int8Weight(packed.numbers.to_dense().t().contiguous(), packed.scale_O)
-
-
-def int8_linear(x: Tensor, packed: PackedInt8Weight, bias_O: Tensor | None = None) -> Tensor:
-    """`int8_linear_reference`, fast: `[..., I] -> [..., O]` in float32, without gradients.
-
-    An output differs from the definition's by at most `max |x| * sum |w| / LARGEST_INPUT / 2`, and float32's rounding.
+    An output of one row differs from the definition's by at most `sum |x w| / 256` and the rounding of bfloat16; one of
+    several by at most `max |x| * sum |w| / LARGEST_INPUT / 2`; and float32's rounding.
     """
-    inputs, outputs = packed.numbers.shape
-    x_RI = x.reshape(-1, inputs)
-    out_RO = _one_row(x_RI, packed, bias_O) if len(x_RI) == 1 else _rows(x_RI, packed, bias_O)
-    return out_RO.view(*x.shape[:-1], outputs)
+    x_RI = x.reshape(-1, weight.inputs)
+    out_RO = int8_row(x_RI, weight).float() if len(x_RI) == 1 else _rows(x_RI, weight)
+    return (out_RO if bias_O is None else out_RO.add_(bias_O)).view(*x.shape[:-1], len(weight.scale_O))
 
 
-def _rows(x_RI: Tensor, packed: PackedInt8Weight, bias_O: Tensor | None) -> Tensor:
+def int8_row(x_1I: Tensor, weight: Int8Weight) -> Tensor:
+    """One row in bfloat16, `[1, I] -> [1, O]`: added to float32 it needs no cast of its own."""
+    row_1J = _filled(x_1I.bfloat16(), weight)
+    out_1O: Tensor = torch.ops.aten._weight_int8pack_mm(row_1J, weight.numbers_OJ, weight.scale_O)
+    return out_1O
+
+
+def _filled(x_RI: Tensor, weight: Int8Weight) -> Tensor:
+    """`[R, I] -> [R, J]`, contiguous."""
+    more = weight.numbers_OJ.shape[1] - weight.inputs
+    return F.pad(x_RI, (0, more)) if more else x_RI.contiguous()
+
+
+def _rows(x_RI: Tensor, weight: Int8Weight) -> Tensor:
     step_R1 = torch.linalg.vector_norm(x_RI, torch.inf, dim=-1, keepdim=True).clamp_min_(SMALLEST) / LARGEST_INPUT
-    products_2RO = _digit_products(torch.addcdiv(_ROUNDED_ZERO, x_RI, step_R1), packed)
-    high_RO, low_RO = products_2RO.view(2, len(x_RI), len(packed.scale_O)).unbind()
-    product_RO = torch.add(low_RO, high_RO, alpha=BASE)
-    return product_RO.mul_(step_R1) if bias_O is None else torch.addcmul(bias_O, product_RO, step_R1)
+    fixed_RJ = torch.addcdiv(_ROUNDED_ZERO, _filled(x_RI, weight), step_R1)
+    high_RO, low_RO = _digit_products(fixed_RJ, weight.numbers_OJ)
+    return torch.add(low_RO, high_RO, alpha=BASE).mul_(step_R1).mul_(weight.scale_O)
 
 
-def _one_row(x_1I: Tensor, packed: PackedInt8Weight, bias_O: Tensor | None) -> Tensor:
-    """The same with fewer operations: for one row they take time of their own."""
-    step = max(torch.linalg.vector_norm(x_1I, torch.inf).item(), SMALLEST) / LARGEST_INPUT
-    products_2O = _digit_products(torch.add(_ROUNDED_ZERO, x_1I, alpha=1 / step), packed)
-    if bias_O is None:
-        return torch.mm(_PLACES_12, products_2O).mul_(step)
-    return torch.addmm(bias_O, _PLACES_12, products_2O, alpha=step)
+def _digit_products(fixed_RJ: Tensor, numbers_OJ: Tensor) -> tuple[Tensor, Tensor]:
+    """The product of each digit of fixed-point numbers, less that of 0, with the weights: float32 `[R, O]`, high first.
 
-
-def _digit_products(fixed_RI: Tensor, packed: PackedInt8Weight) -> Tensor:
-    """The product of each digit of fixed-point numbers with the weights: float32 `[2 R, O]`, the high digits first."""
-    digits_2RI = (fixed_RI.to(torch.int16) >> _SHIFTS_211).bitwise_and_(BASE - 1).to(torch.uint8)
-    out: Tensor = torch.ops.onednn.qlinear_pointwise(
-        digits_2RI.flatten(0, 1), 1.0, 0, packed.numbers, packed.scale_O, _ZERO_POINT, packed.offset_O,
-        1.0, 0, torch.float32, "none", [], "",
-    )  # fmt: skip
-    return out
+    What the digits of 0 make is the product of one more row.
+    """
+    rows, inputs = fixed_RJ.shape
+    digits_NJ = fixed_RJ.new_full((2 * rows + 1, inputs), ZERO_DIGIT, dtype=torch.uint8)
+    digits_2RJ = (fixed_RJ.to(torch.int16) >> _SHIFTS_211).bitwise_and_(BASE - 1)
+    digits_NJ[:-1].view(2, rows, inputs).copy_(digits_2RJ)
+    products_NO = torch._int_mm(digits_NJ, numbers_OJ.t())
+    high_RO, low_RO = products_NO[:-1].sub_(products_NO[-1]).float().view(2, rows, len(numbers_OJ)).unbind()
+    return high_RO, low_RO

@@ -10,13 +10,11 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from linnet.inference.weights import convert_weights
+from linnet.inference.weights import convert_weights, weights_nbytes
 from linnet.model.cost import ModelCost, model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec, preset_names
-from linnet.nn.packed_linear import PackedLinear
 from linnet.ops import bfloat16_linear
-from linnet.ops.int8_linear import can_pack
 from linnet.ops.rotary import rotary_range
 
 PUBLISHED_PARAMETERS = {
@@ -379,14 +377,9 @@ def test_a_preset_has_the_predicted_bytes_of_weights(name: str):
         assert model_cost(spec).weights_bytes(dtype) == stored
 
 
-@pytest.mark.skipif(not can_pack(torch.device("cpu")), reason="weights of 8 bits have no fast form on this processor")
 @settings(max_examples=20, deadline=None)
-@given(descriptions())
-def test_any_description_predicts_its_bytes_of_int8_weights(spec: ModelSpec):
+@given(descriptions(), st.sampled_from(["int8", "int4"]))
+def test_any_description_predicts_its_bytes_of_rounded_weights(spec: ModelSpec, weights: str):
     decoder = Decoder(spec)
-    convert_weights(decoder, "int8")
-    packed = [module for module in decoder.modules() if isinstance(module, PackedLinear)]
-    within = {id(t) for module in packed for t in [*module.parameters(), *module.buffers()] if t is not module.bias}
-    plain = {id(t): t for t in [*decoder.parameters(), *decoder.buffers()] if id(t) not in within}
-    held = sum(module.nbytes for module in packed) + sum(tensor.nbytes for tensor in plain.values())
-    assert model_cost(spec).weights_bytes("int8") == held
+    convert_weights(decoder, weights)
+    assert model_cost(spec).weights_bytes(weights) == weights_nbytes(decoder)

@@ -1,0 +1,184 @@
+"""A linear map with weights of 4 bits, in groups of inputs with a scale and a zero of their own.
+
+A weight is `(n - 8) * scale + zero`, `n` a whole number from 0 to 15, scale and zero bfloat16, one pair for each output
+and each `group` of inputs: 5 bits for a weight in groups of 32, 4.25 in groups of 128. Where PyTorch multiplies with
+such weights (`_weight_int4pack_mm_for_cpu`), a few rows go there, rounded to bfloat16; of many rows the time is that of
+the arithmetic, so the matrix is made once in float32.
+
+Legend: `I` inputs, `J` inputs with those that fill the last group up, `O` outputs, `G` groups, `R` rows, `N` blocks of
+outputs.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+GROUP = 32
+"""Inputs that share a scale, unless said otherwise; PyTorch multiplies with groups of 32, 64, 128 and 256."""
+LEVELS = 16
+MIDDLE = 8
+"""The number that stands for a group's zero."""
+SMALLEST = 1e-30
+"""A group without a larger range counts as constant."""
+SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)
+"""Shares of a group's range that are tried: what lies outside is cut, and all else is finer."""
+FEW_ROWS = 16
+"""From more rows on a float32 matrix is faster, though it is made anew."""
+BLOCK = 64
+"""Outputs that are packed together at most; those that are left over are filled up."""
+
+
+class Int4Weight(NamedTuple):
+    """pairs_OH: two numbers in each byte, of inputs `2h` (low) and `2h + 1`, uint8 `[O, J / 2]`. steps_GO2: scale and
+    zero, bfloat16. inputs: I.
+    """
+
+    pairs_OH: Tensor
+    steps_GO2: Tensor
+    inputs: int
+
+
+class PackedInt4Weight(NamedTuple):
+    """The same as PyTorch's product reads it: outputs in blocks (`_order`), filled up."""
+
+    packed: Tensor
+    steps_GO2: Tensor
+    inputs: int
+    outputs: int
+
+
+@torch.no_grad()
+def quantise(weight_OI: Tensor, group: int = GROUP) -> Int4Weight:
+    """Round a matrix to 4 bits, each group's range cut to the share that leaves the smallest squared error."""
+    outputs, inputs = weight_OI.shape
+    wide_OGg = torch.unflatten(F.pad(weight_OI.float(), (0, -inputs % group)), 1, (-1, group))
+    if inputs % group:  # what fills the last group up has no say in its range
+        wide_OGg[:, -1, inputs % group :] = wide_OGg[:, -1, :1]
+    best = _numbers(wide_OGg, SHRINKS[0])
+    for share in SHRINKS[1:]:
+        other = _numbers(wide_OGg, share)
+        better_OG1 = other[2] < best[2]
+        best = tuple(torch.where(better_OG1, new, old) for new, old in zip(other, best, strict=True))
+    numbers_OGg, steps_OG2, _ = best
+    numbers_OJ = numbers_OGg.to(torch.uint8).view(outputs, -1)
+    return Int4Weight(_paired(numbers_OJ), steps_OG2.bfloat16().transpose(0, 1).contiguous(), inputs)
+
+
+def _numbers(wide_OGg: Tensor, share: float) -> tuple[Tensor, ...]:
+    """Numbers, scale and zero side by side `[O, G, 2]`, and the squared error of a group `[O, G, 1]`."""
+    low_OG1, high_OG1 = torch.aminmax(wide_OGg, dim=-1, keepdim=True)
+    scale_OG1 = ((high_OG1 - low_OG1) * (share / (LEVELS - 1))).clamp_min_(SMALLEST).bfloat16().float()
+    middle_OG1 = (low_OG1 + high_OG1) / 2
+    zero_OG1 = (middle_OG1 + scale_OG1 * (MIDDLE - (LEVELS - 1) / 2)).bfloat16().float()
+    numbers_OGg = ((wide_OGg - zero_OG1) / scale_OG1).round_().add_(MIDDLE).clamp_(0, LEVELS - 1)
+    error_OG1 = ((numbers_OGg - MIDDLE) * scale_OG1 + zero_OG1 - wide_OGg).square_().sum(dim=-1, keepdim=True)
+    return numbers_OGg, torch.cat([scale_OG1, zero_OG1], dim=-1), error_OG1
+
+
+def _paired(numbers_OJ: Tensor) -> Tensor:
+    return numbers_OJ[:, ::2] | numbers_OJ[:, 1::2] << 4
+
+
+def _unpaired(pairs_OH: Tensor) -> Tensor:
+    return torch.stack([pairs_OH & 15, pairs_OH >> 4], dim=-1).flatten(-2)
+
+
+def _values(numbers_RJ: Tensor, steps_GR2: Tensor, inputs: int) -> Tensor:
+    scale_RG1, zero_RG1 = steps_GR2.transpose(0, 1).float().split(1, dim=-1)
+    numbers_RGg = torch.unflatten(numbers_RJ.float().sub_(MIDDLE), 1, (len(steps_GR2), -1))
+    return (numbers_RGg * scale_RG1).add_(zero_RG1).flatten(1)[:, :inputs]
+
+
+def dequantise(weight: Int4Weight) -> Tensor:
+    """The matrix that the numbers stand for, float32 `[O, I]`."""
+    return _values(_unpaired(weight.pairs_OH), weight.steps_GO2, weight.inputs)
+
+
+def rows_of(weight: Int4Weight | PackedInt4Weight, places: Tensor) -> Tensor:
+    """Some rows of that matrix: int64 `[...]` -> float32 `[..., I]`."""
+    places_R = places.flatten()
+    if isinstance(weight, Int4Weight):
+        numbers_RJ = _unpaired(weight.pairs_OH[places_R])
+    else:
+        numbers_RJ = _numbers_of(weight, places_R)
+    rows_RI = _values(numbers_RJ, weight.steps_GO2[:, places_R], weight.inputs)
+    return rows_RI.view(*places.shape, weight.inputs)
+
+
+def int4_nbytes(outputs: int, inputs: int, group: int = GROUP) -> int:
+    """Bytes of such a weight; what fills blocks of outputs up is not counted."""
+    groups = -(-inputs // group)
+    return outputs * groups * (group // 2 + 2 * torch.bfloat16.itemsize)
+
+
+def int4_linear_reference(x: Tensor, weight: Int4Weight, bias_O: Tensor | None = None) -> Tensor:
+    """The definition: `[..., I] -> [..., O]` with the matrix that the numbers stand for."""
+    return F.linear(x, dequantise(weight).to(x.dtype), bias_O)
+
+
+def can_pack(device: torch.device) -> bool:
+    """Whether the fast form exists there: where PyTorch was built for vectors of at least 256 bits."""
+    return device.type == "cpu" and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+
+
+def pack(weight: Int4Weight) -> PackedInt4Weight:
+    """For `int4_linear`; where `can_pack`, and worth filling up from `BLOCK` outputs on."""
+    outputs = len(weight.pairs_OH)
+    numbers_OJ = F.pad(_unpaired(weight.pairs_OH), (0, 0, 0, -outputs % BLOCK))
+    steps_GO2 = F.pad(weight.steps_GO2, (0, 0, 0, -outputs % BLOCK))
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers_OJ.int(), 1)
+    return PackedInt4Weight(packed, steps_GO2.contiguous(), weight.inputs, outputs)
+
+
+def unpack(weight: PackedInt4Weight) -> Int4Weight:
+    """The plain form again."""
+    numbers_OJ = _numbers_of(weight, torch.arange(weight.outputs))
+    return Int4Weight(_paired(numbers_OJ), weight.steps_GO2[:, : weight.outputs].contiguous(), weight.inputs)
+
+
+@cache
+def _order() -> tuple[int, Tensor]:
+    """How PyTorch packs on this processor: outputs of a block, and where in it each of them lies.
+
+    It packs blocks of outputs input by input, so a matrix that says of each number in which output it stands shows it.
+    """
+    outputs_OJ = torch.arange(BLOCK)[:, None].expand(BLOCK, GROUP)
+    digits = [outputs_OJ % LEVELS, outputs_OJ // LEVELS]
+    seen = [_unpaired(torch.ops.aten._convert_weight_to_int4pack_for_cpu(d.int().contiguous(), 1)) for d in digits]
+    stands = (seen[0].long() + LEVELS * seen[1].long()).flatten()
+    block = next(size for size in (64, 32, 16) if torch.equal(stands[:size], stands[size : 2 * size]) or size == 16)
+    return block, torch.argsort(stands[:block])
+
+
+def _numbers_of(weight: PackedInt4Weight, places_R: Tensor) -> Tensor:
+    """The numbers of some outputs, uint8 `[R, J]`."""
+    block, order = _order()
+    bytes_NJH = weight.packed.view(-1, 2 * weight.packed.shape[1], block // 2)
+    slots_R = order[places_R % block]
+    bytes_RJ = bytes_NJH[places_R // block, :, slots_R // 2]
+    return bytes_RJ >> (4 * (slots_R % 2)).to(torch.uint8)[:, None] & 15
+
+
+def int4_linear(x: Tensor, packed: PackedInt4Weight, bias_O: Tensor | None = None) -> Tensor:
+    """`int4_linear_reference`, fast: `[..., I] -> [..., O]` in float32, without gradients.
+
+    An output of a few rows differs from the definition's by at most `sum |x w| / 256` and bfloat16's rounding.
+    """
+    x_RI = x.reshape(-1, packed.inputs)
+    if 0 < len(x_RI) <= FEW_ROWS:
+        out_RO = int4_rows(x_RI, packed).float()
+    else:
+        out_RO = F.linear(x_RI, dequantise(unpack(packed)))
+    return (out_RO if bias_O is None else out_RO + bias_O).view(*x.shape[:-1], packed.outputs)
+
+
+def int4_rows(x_RI: Tensor, packed: PackedInt4Weight) -> Tensor:
+    """A few rows in bfloat16, `[R, I] -> [R, O]`: added to float32 they need no cast of their own."""
+    numbers, steps_GO2, inputs, outputs = packed
+    width = 2 * numbers.shape[1]
+    x_RJ = x_RI.bfloat16() if inputs == width else F.pad(x_RI.bfloat16(), (0, width - inputs))
+    out_RO: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x_RJ, numbers, width // len(steps_GO2), steps_GO2)
+    return out_RO if out_RO.shape[1] == outputs else out_RO[:, :outputs]

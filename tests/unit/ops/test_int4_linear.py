@@ -1,0 +1,112 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from linnet.ops import int4_linear as module
+from linnet.ops.int4_linear import (
+    BLOCK,
+    Int4Weight,
+    can_pack,
+    dequantise,
+    int4_linear,
+    int4_linear_reference,
+    int4_nbytes,
+    pack,
+    quantise,
+    rows_of,
+    unpack,
+)
+
+needs_packing = pytest.mark.skipif(not can_pack(torch.device("cpu")), reason="no product of 4 bits on this processor")
+groups = st.sampled_from([32, 64, 128])
+
+
+def _matrix(outputs: int, inputs: int, power: int, seed: int) -> Tensor:
+    """Outputs of very different sizes, one of zeros, one of a constant, and one far from zero."""
+    torch.manual_seed(seed)
+    weight_OI = torch.randn(outputs, inputs) * 10.0 ** torch.linspace(power - 3, power + 3, outputs)[:, None]
+    weight_OI[outputs // 2] = 0
+    weight_OI[outputs // 3] = 0.3 * 10.0**power
+    weight_OI[-1] += 5 * 10.0**power
+    return weight_OI
+
+
+@given(st.integers(1, 33), st.integers(1, 300), st.integers(-20, 20), groups, st.integers(0, 99))
+def test_no_group_is_worse_than_its_range_in_sixteen_steps(outputs, inputs, power, group, seed):
+    weight_OI = _matrix(outputs, inputs, power, seed)
+    rounded_OI = dequantise(quantise(weight_OI, group))
+    assert rounded_OI.shape == weight_OI.shape
+    for begin in range(0, inputs, group):
+        part_OI, found_OI = (matrix_OI[:, begin : begin + group] for matrix_OI in (weight_OI, rounded_OI))
+        step_O1 = (part_OI.amax(dim=1, keepdim=True) - part_OI.amin(dim=1, keepdim=True)) / 15
+        largest_O1 = part_OI.abs().amax(dim=1, keepdim=True)  # scale and zero are bfloat16
+        allowed_O1 = (0.6 * step_O1 + largest_O1 / 128 + 1e-29) ** 2 * part_OI.shape[1]
+        assert ((found_OI - part_OI).square().sum(dim=1, keepdim=True) <= allowed_O1).all()
+
+
+def test_cutting_a_range_leaves_a_smaller_error(monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
+    weight_OI = torch.randn(64, 256)
+    found = (dequantise(quantise(weight_OI, 128)) - weight_OI).norm()
+    monkeypatch.setattr(module, "SHRINKS", (1.0,))
+    assert found < 0.97 * (dequantise(quantise(weight_OI, 128)) - weight_OI).norm()
+
+
+@pytest.mark.parametrize(("group", "bits"), [(32, 5.0), (128, 4.25)])
+def test_the_bytes_are_those_of_the_bits(group: int, bits: float):
+    weight = quantise(torch.randn(96, 256), group)
+    assert int4_nbytes(96, 256, group) == 96 * 256 * bits / 8 == weight.pairs_OH.nbytes + weight.steps_GO2.nbytes
+
+
+@needs_packing
+@given(st.integers(1, 150), st.integers(1, 200), groups, st.integers(0, 9))
+def test_packing_loses_nothing_and_rows_are_found_in_it(outputs, inputs, group, seed):
+    weight = quantise(_matrix(outputs, inputs, 0, seed), group)
+    packed = pack(weight)
+    for found, kept in zip(unpack(packed)[:2], weight[:2], strict=True):
+        assert torch.equal(found, kept)
+    places = torch.randint(outputs, (2, 3))
+    for form in (packed, weight):
+        assert torch.equal(rows_of(form, places), dequantise(weight)[places])
+
+
+@needs_packing
+@given(
+    st.integers(1, 150),
+    st.integers(1, 200),
+    st.sampled_from([(), (1,), (1, 1), (0,), (2,), (3, 5), (40,)]),
+    groups,
+    st.integers(-8, 8),
+    st.booleans(),
+    st.integers(0, 9),
+)
+def test_fast_form_is_the_definition_within_its_bound(outputs, inputs, batch, group, x_power, with_bias, seed):
+    weight = quantise(_matrix(outputs, inputs, 0, seed), group)
+    x = torch.randn(*batch, inputs) * 10.0**x_power
+    bias_O = torch.randn(outputs) * 10.0**x_power if with_bias else None
+    found, exact = int4_linear(x, pack(weight), bias_O), int4_linear_reference(x, weight, bias_O)
+    summed = x.abs() @ dequantise(weight).abs().T
+    allowed = summed / 256 + exact.abs() / 128 + (0 if bias_O is None else bias_O.abs() / 128) + 1e-30
+    assert found.shape == exact.shape
+    assert ((found - exact).abs() <= allowed).all()
+
+
+@needs_packing
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_numbers_that_are_none_are_not_hidden(rows: int, wrong: float):
+    x, weight_OI = torch.randn(rows, 40), torch.randn(BLOCK + 6, 40)
+    x[0, 35] = wrong
+    out = int4_linear(x, pack(quantise(weight_OI)))
+    assert not out[0].isfinite().any() and out[1:].isfinite().all()
+    weight_OI[3, 2] = wrong
+    out = int4_linear(torch.randn(rows, 40), pack(quantise(weight_OI)))
+    assert out.isfinite().all(dim=0).tolist() == [output != 3 for output in range(BLOCK + 6)]
+
+
+def test_plain_numbers_lie_two_to_a_byte():
+    pairs_OH = torch.tensor([[0x10, 0x32] + [0x88] * 14], dtype=torch.uint8)
+    steps_GO2 = torch.tensor([[[0.5, 1.0]]], dtype=torch.bfloat16)
+    assert dequantise(Int4Weight(pairs_OH, steps_GO2, 5)).tolist() == [[-3.0, -2.5, -2.0, -1.5, 1.0]]

@@ -16,7 +16,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.inference.weights import Weights
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.model.store import write_model
+from linnet.model.store import load_decoder, write_model
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,7 @@ def test_prompt_and_continuation_are_one_text_and_the_figures_one_line(model: st
     assert out.startswith("Once é") and out.endswith("\n") and len(out) > 10
     assert err.count("\n") == 1
     assert "20 tokens, " in err and " tokens/s; prompt of 8 tokens in " in err and "state of " in err
+    assert "weights of " in err
 
 
 def test_streamed_or_not_the_text_of_a_seed_is_the_same(model: str, capfdbinary):
@@ -101,7 +102,12 @@ def test_weights_of_every_precision(model: str, capfdbinary):
     )
     texts, sizes = ([report[name] for report in others] for name in ("text", "state_bytes"))
     assert texts[0] == stored["text"] and all(texts)
-    assert sizes == [stored["state_bytes"], stored["state_bytes"] // 2, stored["state_bytes"]]
+    size = stored["state_bytes"]
+    assert sizes == [size, size // 2, size, size]
+    decoder = load_decoder(Path(model))
+    assert stored["weights_bytes"] == sum(parameter.nbytes for parameter in decoder.parameters())
+    of_weights = [report["weights_bytes"] for report in others]
+    assert of_weights[0] == stored["weights_bytes"] > max(of_weights[1:]) and len(set(of_weights)) == 4
 
 
 def test_top_k_and_top_p_reach_the_choice(model: str, capfdbinary):
@@ -138,7 +144,7 @@ def test_a_text_beyond_the_context_is_noted(model: str, capfdbinary):
         (["--threads", "999999"], "--threads 999999: expected at least 1 and, on "),
         (["--device", "abacus"], "--device 'abacus': expected auto, cpu"),
         (["--temperature", "hot"], "Invalid value for '--temperature'"),
-        (["--weights", "int4"], "Invalid value for '--weights': 'int4' is not one of 'float32', 'bfloat16', 'int8'"),
+        (["--weights", "int2"], "Invalid value for '--weights': 'int2' is not one of 'float32', 'bfloat16', 'int8', "),
     ],
 )
 def test_a_value_that_cannot_be_is_one_line(model: str, options: list[str], message: str, capfdbinary):

@@ -96,7 +96,8 @@ def test_show_prints_exact_and_readable_figures(capsys: pytest.CaptureFixture[st
         "bytes of weights",
         "float32 497,759,232 475 MiB",
         "bfloat16 326,074,368 311 MiB" if can_pack(torch.device("cpu")) else "bfloat16 248,879,616 237 MiB",
-        "int8 282,618,248 270 MiB",
+        "int8 127,429,538 122 MiB",
+        "int4 80,838,624 77.1 MiB",
         "",
         "bytes of decode state of one stream, float32",
         "1,024 tokens 75,497,472 72 MiB",
@@ -144,7 +145,7 @@ def test_json_has_the_figures_of_the_model(name: str, capsys: pytest.CaptureFixt
             "with_head": cost.training_flops(context, with_head=True),
             "without_head": cost.training_flops(context, with_head=False),
         },
-        "weights_bytes": {kind: cost.weights_bytes(kind) for kind in ("float32", "bfloat16", "int8")},
+        "weights_bytes": {kind: cost.weights_bytes(kind) for kind in ("float32", "bfloat16", "int8", "int4")},
         "state_bytes": {str(tokens): cost.state_bytes(tokens) for tokens in (1024, 8192, 65536)},
         "training_memory_bytes": {
             "weights": memory.weights,

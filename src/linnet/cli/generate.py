@@ -110,7 +110,8 @@ def generate(
     from linnet.inference.language_model import load
     from linnet.inference.sampling import Sampling, fresh_seed
     from linnet.inference.session import Session
-    from linnet.inference.weights import convert_weights
+    from linnet.inference.weights import weights_nbytes
+    from linnet.inference.weights_gain import convert_and_note
 
     options = context_options.ContextOptions(
         context, context_top_k, context_threshold, context_min_tokens, show_context
@@ -130,7 +131,7 @@ def generate(
     if operator is not None:
         speaker = speaker.with_operators(operator, sampling.seed)
     if weights is not None:
-        convert_weights(speaker.decoder, weights)
+        convert_and_note(speaker.decoder, weights)
     contexts = options.contexts(speaker.decoder)
     session = None
     if save_state is None and load_state is None:
@@ -140,20 +141,21 @@ def generate(
         session = Session(speaker, contexts, given) if load_state is None else Session.load(speaker, load_state)
         session.feed(prompt)
         continuation = session.stream(max_tokens, sampling, ignore_eos)
+    weights_bytes = weights_nbytes(speaker.decoder)
     view = ContextView(continuation.state if show_context else None, prompt, stream and not as_json)
     if as_json:
         seed = sampling.seed if session is None else session.seed
         settings = {"seed": seed, "ignore_eos": ignore_eos, "operator": operator}
-        settings |= {"kv_cache": kv_cache, "g_cache": g_cache}
+        settings |= {"kv_cache": kv_cache, "g_cache": g_cache, "weights_bytes": weights_bytes}
         _print_json(prompt, continuation, view, settings)
         view.print_table()
     else:
         try:
             _print_text(prompt, continuation, view, stream)
         except KeyboardInterrupt:
-            _print_end(continuation, view, speaker.spec.context_length)
+            _print_end(continuation, view, speaker.spec.context_length, weights_bytes)
             raise
-        _print_end(continuation, view, speaker.spec.context_length)
+        _print_end(continuation, view, speaker.spec.context_length, weights_bytes)
     if session is not None and save_state is not None:
         note_replaced(save_state)
         session.save(save_state)
@@ -218,7 +220,7 @@ def _print_json(prompt: str, continuation: "Continuation", view: ContextView, se
     echo_json(report)
 
 
-def _print_end(continuation: "Continuation", view: ContextView, context_length: int) -> None:
+def _print_end(continuation: "Continuation", view: ContextView, context_length: int, weights_bytes: int) -> None:
     """On the standard error: what the layers hold, if it is wanted, and one line of figures.
 
     One more line where the text is longer than what the model was made for.
@@ -229,7 +231,7 @@ def _print_end(continuation: "Continuation", view: ContextView, context_length: 
     speed = f", {rate:.1f} tokens/s" if rate else ""
     note(
         f"{figures.tokens} tokens{speed}; prompt of {figures.prompt_tokens} tokens in {figures.seconds_prompt:.2f} s; "
-        f"state of {figures.state_bytes:,} bytes"
+        f"weights of {weights_bytes:,} bytes, state of {figures.state_bytes:,} bytes"
     )
     used = figures.prompt_tokens + figures.tokens
     if used > context_length:

@@ -190,7 +190,7 @@ class Int4Linear(RoundedLinear):
         return self._weight if isinstance(self._weight, Int4Weight) else int4_linear.unpack(self._weight)
 
     def _keep(self, plain: Int4Weight) -> None:
-        packs = int4_linear.can_pack(plain.pairs_OH.device) and len(plain.pairs_OH) >= int4_linear.BLOCK
+        packs = int4_linear.can_pack(plain.pairs_OH.device) and len(plain.pairs_OH) >= int4_linear.LEAST_PACKED
         self._weight: Int4Weight | PackedInt4Weight = int4_linear.pack(plain) if packs else plain
 
     def _move(self, device: torch.device) -> None:

@@ -29,6 +29,8 @@ FEW_ROWS = 16
 """From more rows on a float32 matrix is faster, though it is made anew."""
 BLOCK = 64
 """Outputs that are packed together at most; those that are left over are filled up."""
+LEAST_PACKED = 16
+"""Outputs from which on packed numbers, filled up, take fewer bytes than float32."""
 
 
 class Int4Weight(NamedTuple):
@@ -125,7 +127,7 @@ def can_pack(device: torch.device) -> bool:
 
 
 def pack(weight: Int4Weight) -> PackedInt4Weight:
-    """For `int4_linear`; where `can_pack`, and worth filling up from `BLOCK` outputs on."""
+    """For `int4_linear`; where `can_pack`, and worth filling up from `LEAST_PACKED` outputs on."""
     outputs = len(weight.pairs_OH)
     numbers_OJ = F.pad(_unpaired(weight.pairs_OH), (0, 0, 0, -outputs % BLOCK))
     steps_GO2 = F.pad(weight.steps_GO2, (0, 0, 0, -outputs % BLOCK))

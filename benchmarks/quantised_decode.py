@@ -1,7 +1,7 @@
 """Decoding one stream in float32, bfloat16, int8 and int4: 1, 10, 110 and 350 M parameters, prompts of 512 and 8,192.
 
-Llama's shape with random weights. `python benchmarks/quantised_decode.py`; with `--llama-bench PATH --gguf FOLDER` beside
-llama.cpp, which reads `SIZE-WEIGHTS.gguf` there (`110m-int8.gguf` holds Q8_0, `-int4` Q4_0).
+Llama's shape with random weights. `python benchmarks/quantised_decode.py`; with `--llama-bench PATH --gguf FOLDER`
+beside llama.cpp, which reads `SIZE-WEIGHTS.gguf` there (`110m-int8.gguf` holds Q8_0, `-int4` Q4_0).
 """
 
 import argparse

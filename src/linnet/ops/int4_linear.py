@@ -89,9 +89,10 @@ def _unpaired(pairs_OH: Tensor) -> Tensor:
 
 
 def _values(numbers_RJ: Tensor, steps_GR2: Tensor, inputs: int) -> Tensor:
-    scale_RG1, zero_RG1 = steps_GR2.transpose(0, 1).float().split(1, dim=-1)
+    scale_RG1, zero_RG1 = torch.split(steps_GR2.transpose(0, 1).float(), 1, dim=-1)
     numbers_RGg = torch.unflatten(numbers_RJ.float().sub_(MIDDLE), 1, (len(steps_GR2), -1))
-    return (numbers_RGg * scale_RG1).add_(zero_RG1).flatten(1)[:, :inputs]
+    values_RJ = (numbers_RGg * scale_RG1).add_(zero_RG1).flatten(1)
+    return values_RJ[:, :inputs]
 
 
 def dequantise(weight: Int4Weight) -> Tensor:

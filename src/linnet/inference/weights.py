@@ -51,7 +51,7 @@ def convert_weights(decoder: Decoder, weights: str, group: int = GROUP) -> None:
     if weights in ("int8", "int4"):
         form: Form = Int8Linear if weights == "int8" else partial(Int4Linear, group=group)
         _replace_linear_maps(decoder, form)
-        _replace_table(decoder, form)
+        _replace_table(decoder, partial(Int8Linear, is_table=True) if weights == "int8" else form)
     elif weights == "bfloat16" and bfloat16_linear.can_pack(decoder.device):
         _replace_linear_maps(decoder, Bfloat16Linear)
         if decoder.head is None:

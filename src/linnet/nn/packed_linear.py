@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from linnet.ops import bfloat16_linear, int4_linear, int8_linear
 from linnet.ops.int4_linear import Int4Weight, PackedInt4Weight
-from linnet.ops.int8_linear import Int8Weight
+from linnet.ops.int8_linear import Int8Weight, PackedInt8Weight
 from linnet.ops.linear import linear
 
 
@@ -96,19 +96,20 @@ class RoundedLinear(PackedLinear):
 
 
 class Int8Linear(RoundedLinear):
-    """Weights of 8 bits (`ops.int8_linear`).
+    """Weights of 8 bits (`ops.int8_linear`); a large matrix is packed unless rows are looked up in it (`is_table`).
 
     Where there is no fast form each product makes a float32 matrix first: right, and slower than float32.
     """
 
-    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, parts: Sequence[int]) -> None:
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, parts: Sequence[int], is_table: bool = False) -> None:
         super().__init__(bias_O, parts)
+        self._is_table = is_table
         self._keep(int8_linear.quantise(weight_OI.detach()))
 
     @property
     def weight(self) -> Tensor:
         """See `PackedLinear`."""
-        return int8_linear.dequantise(self._weight)
+        return int8_linear.dequantise(self._plain())
 
     @property
     def device(self) -> torch.device:
@@ -118,27 +119,34 @@ class Int8Linear(RoundedLinear):
     @property
     def nbytes(self) -> int:
         """See `PackedLinear`."""
-        return self._weight.numbers_OJ.nbytes + self._weight.scale_O.nbytes
+        return int8_linear.int8_nbytes(self.out_features, self._weight.inputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., I] -> [..., O]`."""
-        form = int8_linear.int8_linear if self._fast else int8_linear.int8_linear_reference
-        return form(x, self._weight, self.bias)
+        if self._fast:
+            return int8_linear.int8_linear(x, self._weight, self.bias)
+        return int8_linear.int8_linear_reference(x, self._plain(), self.bias)
 
     def rows(self, places: Tensor) -> Tensor:
         """See `RoundedLinear`."""
-        return int8_linear.rows_of(self._weight, places)
+        return int8_linear.rows_of(self._plain(), places)
 
     def row(self, x_1I: Tensor) -> Tensor:
         """See `RoundedLinear`."""
-        form = int8_linear.int8_row if self._fast else int8_linear.int8_linear_reference
-        return form(x_1I, self._weight)
+        if self._fast:
+            return int8_linear.int8_row(x_1I, self._weight)
+        return int8_linear.int8_linear_reference(x_1I, self._plain())
 
-    def _keep(self, weight: Int8Weight) -> None:
-        self._weight, self._fast = weight, int8_linear.has_fast_form(weight.scale_O.device)
+    def _plain(self) -> Int8Weight:
+        return self._weight if isinstance(self._weight, Int8Weight) else int8_linear.unpack(self._weight)
+
+    def _keep(self, plain: Int8Weight) -> None:
+        self._fast = int8_linear.has_fast_form(plain.scale_O.device)
+        packs = self._fast and not self._is_table and plain.numbers_OJ.numel() >= int8_linear.LARGE
+        self._weight: Int8Weight | PackedInt8Weight = int8_linear.pack(plain) if packs else plain
 
     def _move(self, device: torch.device) -> None:
-        numbers_OJ, scale_O, inputs = self._weight
+        numbers_OJ, scale_O, inputs = self._plain()
         self._keep(Int8Weight(numbers_OJ.to(device), scale_O.to(device), inputs))
 
 

@@ -61,6 +61,18 @@ def test_without_a_fast_form_the_definition_serves(form: type[PackedLinear], mon
     torch.testing.assert_close(plain(x), fast(x), rtol=0.02, atol=0.05)
 
 
+@pytest.mark.skipif(not int8_linear.has_fast_form(CPU), reason="no products of bytes here")
+def test_a_large_matrix_of_8_bits_is_packed_unless_it_is_a_table(monkeypatch: pytest.MonkeyPatch):
+    weight, bias, x = torch.randn(70, 20), torch.randn(70), torch.randn(1, 20)
+    small = Int8Linear(weight, bias, (70,))
+    monkeypatch.setattr(int8_linear, "LARGE", 1000)
+    large, table = Int8Linear(weight, bias, (70,)), Int8Linear(weight, bias, (70,), is_table=True)
+    assert torch.equal(table(x), small(x)) and table.nbytes == large.nbytes == small.nbytes
+    torch.testing.assert_close(large(x), F.linear(x, large.weight, bias), rtol=1e-3, atol=5e-3)  # 14 bits, not 8
+    assert torch.equal(large.weight, small.weight)
+    assert torch.equal(large.row(x) + bias, large(x))
+
+
 @pytest.mark.parametrize("form", [Int8Linear, Int4Linear])
 def test_an_embedding_looks_rows_of_its_table_up(form: type[Int8Linear] | type[Int4Linear]):
     table = form(torch.randn(70, 20), None, (70,))

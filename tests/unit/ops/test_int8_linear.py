@@ -16,8 +16,10 @@ from linnet.ops.int8_linear import (
     int8_linear,
     int8_linear_reference,
     int8_nbytes,
+    pack,
     quantise,
     rows_of,
+    unpack,
 )
 
 needs_packing = pytest.mark.skipif(
@@ -41,11 +43,11 @@ def _exact(x: Tensor, weight: Int8Weight, bias: Tensor | None) -> Tensor:
     return int8_linear_reference(x.double(), wide, None if bias is None else bias.double())
 
 
-def _assert_within_bound(x: Tensor, weight: Int8Weight, bias: Tensor | None) -> None:
+def _assert_within_bound(x: Tensor, weight: Int8Weight, bias: Tensor | None, packed: bool = False) -> None:
     """The error that bfloat16 allows for one row and fixed point for several, and float32's rounding of such sums."""
-    actual, exact = int8_linear(x, weight, bias), _exact(x, weight, bias)
+    actual, exact = int8_linear(x, pack(weight) if packed else weight, bias), _exact(x, weight, bias)
     matrix_OI = dequantise(weight).double().abs()
-    if x.numel() == weight.inputs:
+    if x.numel() == weight.inputs and not packed:
         allowed = (x.abs().double() @ matrix_OI.T) / 256 + exact.abs() / 128 + 1e-30
         allowed = allowed if bias is None else allowed + bias.abs() / 128
     else:
@@ -78,7 +80,9 @@ def test_no_weight_is_off_by_more_than_half_a_step(outputs, inputs, power, seed)
 def test_fast_form_is_the_definition_within_its_bound(inputs, outputs, batch, power, x_power, with_bias, seed):
     weight = quantise(_matrix(outputs, inputs, power, seed))
     x = torch.randn(*batch, inputs) * 10.0**x_power
-    _assert_within_bound(x, weight, torch.randn(outputs) * 10.0 ** (power + x_power) if with_bias else None)
+    bias = torch.randn(outputs) * 10.0 ** (power + x_power) if with_bias else None
+    _assert_within_bound(x, weight, bias)
+    _assert_within_bound(x, weight, bias, packed=True)
 
 
 @needs_packing
@@ -130,6 +134,13 @@ def test_numbers_that_are_none_are_not_hidden(rows, wrong):
     assert out.isfinite().all(dim=0).tolist() == [output != 3 for output in range(7)]
 
 
+@needs_packing
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_packing_loses_nothing(outputs, inputs):
+    weight = quantise(_matrix(outputs, inputs, 0, 0))
+    assert torch.equal(unpack(pack(weight)).numbers_OJ, weight.numbers_OJ)
+
+
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_rows_of_a_table_and_its_bytes(outputs, inputs):
     weight, places = quantise(_matrix(outputs, inputs, 0, 0)), torch.randint(outputs, (2, 3))
@@ -149,7 +160,8 @@ weight = Int8Weight(numbers_OI, torch.ones(8, dtype=torch.bfloat16), 96)
 for rows in (2, 5):
     for sign in (1.0, -1.0):
         x = torch.full((rows, 96), sign)
-        torch.testing.assert_close(int8_linear(x, weight), int8_linear_reference(x, weight))
+        for form in (weight, pack(weight)):
+            torch.testing.assert_close(int8_linear(x, form), int8_linear_reference(x, weight))
 """
     child = subprocess.run(
         [sys.executable, "-c", code],

@@ -33,12 +33,14 @@ LARGEST_INPUT = BASE * BASE - 1 - ZERO
 """The number that stands for a row's largest element, less `ZERO`."""
 ALIGNED = 16
 """Inputs are filled up to a multiple: PyTorch's product of one row reads so many at a time, past the end if need be."""
-LARGE = 3_000_000
+LARGE = 1_000_000
 """Weights of a matrix from which on it is packed: what fixed point costs besides is then less than what it saves."""
 SMALLEST = 1e-30
 """A row or an output without a larger element counts as zeros: the reciprocal of a step must be finite."""
 
 _SHIFTS_211 = torch.tensor([DIGIT_BITS, 0], dtype=torch.int16, device="cpu").view(2, 1, 1)
+_PLACES_13 = torch.tensor([[BASE, 1.0, -BASE - 1.0]], device="cpu")
+"""What the products of the digits, and of those of 0, count."""
 _ZERO_POINT = torch.zeros(1, dtype=torch.int64, device="cpu")
 _ROUNDED_ZERO = torch.tensor(ZERO + 0.5, device="cpu")
 
@@ -121,10 +123,17 @@ def int8_linear(x: Tensor, weight: Int8Weight | PackedInt8Weight, bias_O: Tensor
 def int8_row(x_1I: Tensor, weight: Int8Weight | PackedInt8Weight) -> Tensor:
     """One row, `[1, I] -> [1, O]`, in bfloat16 unless packed: added to float32 it needs no cast of its own."""
     if isinstance(weight, PackedInt8Weight):
-        return _rows(x_1I, weight)
+        return _packed_row(x_1I, weight)
     row_1J = _filled(x_1I.bfloat16(), weight.numbers_OJ.shape[1])
     out_1O: Tensor = torch.ops.aten._weight_int8pack_mm(row_1J, weight.numbers_OJ, weight.scale_O)
     return out_1O
+
+
+def _packed_row(x_1I: Tensor, weight: PackedInt8Weight) -> Tensor:
+    """As `_rows`, with fewer operations: for one row they take time of their own."""
+    step = max(torch.linalg.vector_norm(x_1I, torch.inf).item(), SMALLEST) / LARGEST_INPUT
+    fixed_1J = torch.add(_ROUNDED_ZERO, _filled(x_1I, weight.numbers.shape[0]), alpha=1 / step)
+    return torch.mm(_PLACES_13, _products(_digits(fixed_1J), weight)).mul_(step)
 
 
 def _filled(x_RI: Tensor, width: int) -> Tensor:

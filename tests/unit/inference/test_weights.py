@@ -105,7 +105,7 @@ def test_without_a_fast_form(mixer: MixerSpec, weights: str, monkeypatch: pytest
     monkeypatch.setattr(int8_linear, "has_fast_form", lambda _: False)
     monkeypatch.setattr(int4_linear, "can_pack", lambda _: False)
     found = [converted(decoder, weights)(tokens()) for decoder in decoders]
-    assert typical(map(error, found, expected)) < 1e-3
+    assert typical(map(error, found, expected)) < 2e-3  # two digits of 8 bits, which the norms of mlstm magnify
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])

@@ -57,8 +57,8 @@ def quantise(weight_OI: Tensor, group: int = GROUP) -> Int4Weight:
     """Round a matrix to 4 bits, each group's range cut to the share that leaves the smallest squared error."""
     outputs, inputs = weight_OI.shape
     wide_OGg = torch.unflatten(F.pad(weight_OI.float(), (0, -inputs % group)), 1, (-1, group))
-    if inputs % group:  # what fills the last group up has no say in its range
-        wide_OGg[:, -1, inputs % group :] = wide_OGg[:, -1, :1]
+    if left := inputs % group:  # filled up with its own entries again: others would have a say in its range
+        wide_OGg[:, -1] = wide_OGg[:, -1, torch.arange(group, device=weight_OI.device) % left]
     best = _numbers(wide_OGg, SHRINKS[0])
     for share in SHRINKS[1:]:
         other = _numbers(wide_OGg, share)

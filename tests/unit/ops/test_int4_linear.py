@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -34,6 +34,7 @@ def _matrix(outputs: int, inputs: int, power: int, seed: int) -> Tensor:
 
 
 @given(st.integers(1, 33), st.integers(1, 300), st.integers(-20, 20), groups, st.integers(0, 99))
+@example(outputs=4, inputs=3, power=0, group=32, seed=16)
 def test_no_group_is_worse_than_its_range_in_sixteen_steps(outputs, inputs, power, group, seed):
     weight_OI = _matrix(outputs, inputs, power, seed)
     rounded_OI = dequantise(quantise(weight_OI, group))

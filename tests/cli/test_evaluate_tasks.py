@@ -77,6 +77,22 @@ def test_two_models_and_a_suite(capsys, models, files):
     assert f"{models['plga']} against {models['attention']}" in " ".join(table.split())
 
 
+def test_tasks_whose_files_are_not_there_are_named(capsys, models, tmp_path):
+    for name in ("boolq", "wsc"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[name]))
+    (tmp_path / "wsc_train.jsonl").write_text(json.dumps(ROWS["wsc"][0]) + "\n")
+    arguments = (models["attention"], "--suite", "merino", "--files", tmp_path)
+    found = _figures(capsys, *arguments)["models"][0]
+    assert {name: task["shots_from"] for name, task in found["tasks"].items()} == {
+        "boolq": "boolq.jsonl",
+        "wsc": "wsc_train.jsonl",
+    }
+    assert len(found["missing"]) == 10 and "cb.jsonl" in found["missing"] and found["averages"] == {}
+    assert main(["evaluate", *map(str, arguments)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no cb.jsonl" in said and "of boolq, which have none, another item" in said
+
+
 def test_a_task_file_with_its_overlap(capsys, models, files):
     arguments = (models["attention"], "--task-file", files / "mine.jsonl", "--train-text", files / "train.txt")
     found = _figures(capsys, *arguments)

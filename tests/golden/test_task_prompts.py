@@ -12,12 +12,20 @@ from linnet.evaluation.tasks.items import TaskItem
 from linnet.evaluation.tasks.row_files import item_of
 from linnet.evaluation.tasks.suite import load_suite, suite_spec
 
-PLDR = suite_spec("pldr")
-FRAMES = {task.name: task.context for task in PLDR.tasks}
+PLDR, MERINO = suite_spec("pldr"), suite_spec("merino")
+TASKS = {task.name: task for task in (*PLDR.tasks, *MERINO.tasks)}
+FRAMES = {name: task.context for name, task in TASKS.items()}
 
 
 def items_of(task: str) -> list[TaskItem]:
-    return [item_of(task, FRAMES[task], row, "here") for row in ROWS[task]]
+    return [item_of(task, FRAMES[task], row, "here", TASKS[task].choices) for row in ROWS[task]]
+
+
+def test_the_suite_of_merino_is_the_twelve_of_its_appendix():
+    names = "hellaswag winogrande arc_easy arc_challenge openbookqa boolq wic cb wsc rte pubmedqa logiqa"
+    twelve = names.split()
+    assert [task.name for task in MERINO.tasks] == twelve and MERINO.shots == 1
+    assert MERINO.averages == {"mean": twelve}
 
 
 @pytest.mark.parametrize("task", FRAMES)
@@ -33,7 +41,8 @@ def test_scores_are_those_of_the_harness(task: str):
     pytest.importorskip("lm_eval")
     yaml_name, split = YAML_FILES[task]
     several = task == "truthfulqa_mc2"
-    names = ["acc"] if several or task == "winogrande" else ["acc", "acc_norm", "acc_bytes"]
+    alone = several or task in ("winogrande", "boolq", "wic", "cb", "wsc", "rte")
+    names = ["acc"] if alone else ["acc", "acc_norm", "acc_bytes"]
     theirs = harness_task(yaml_name, split, ROWS[task], metric_list=[{"metric": name} for name in names])
     draw = random.Random(7)
     for document, item in zip(theirs.eval_docs, items_of(task), strict=True):
@@ -44,7 +53,8 @@ def test_scores_are_those_of_the_harness(task: str):
             assert ours == pytest.approx({name: expected[name] for name in names}, rel=1e-12)
 
 
-def test_examples_before_an_item_stand_as_in_the_harness(tmp_path: Path):
+@pytest.mark.parametrize("task", [task.name for task in MERINO.tasks])
+def test_one_example_before_an_item_stands_as_in_the_harness(task: str, tmp_path: Path):
     pytest.importorskip("lm_eval")
     from lm_eval.api.samplers import ContextSampler
 
@@ -52,15 +62,14 @@ def test_examples_before_an_item_stand_as_in_the_harness(tmp_path: Path):
         def sample(self, n: int, *_: object, **__: object) -> object:
             return self.df[:n]
 
-    theirs = harness_task("arc/arc_easy.yaml", "test", ROWS["arc_easy"])
+    theirs = harness_task(*YAML_FILES[task], ROWS[task])
     theirs.sampler = First(list(theirs.eval_docs))
-    asked = arguments_of(theirs, shots=2)
-    rows = "".join(json.dumps(row) + "\n" for row in ROWS["arc_easy"])
-    for name in ("arc_easy.jsonl", "arc_easy_train.jsonl"):
+    asked = arguments_of(theirs, shots=1)
+    rows = "".join(json.dumps(row) + "\n" for row in ROWS[task])
+    for name in (f"{task}.jsonl", f"{task}_train.jsonl"):
         (tmp_path / name).write_text(rows)
-    only = PLDR.model_copy(update={"tasks": [task for task in PLDR.tasks if task.name == "arc_easy"], "averages": {}})
-    (task,) = load_suite(only, tmp_path, shots=2).tasks
-    assert [list(item.pairs) for item in task.items] == asked
+    (found,) = load_suite(MERINO, tmp_path).tasks
+    assert [list(item.pairs) for item in found.items] == asked
 
 
 def test_plain_rows_ask_the_same_as_the_sets_own():
@@ -76,6 +85,19 @@ def test_plain_rows_ask_the_same_as_the_sets_own():
             "continuation": "had read it.",
             "gold": 0,
         },
+        "wic": {
+            "sentence1": "She runs a shop.",
+            "sentence2": "He ran to the sea.",
+            "word": "runs",
+            "gold": 0,
+        },
+        "cb": {"premise": "B: I doubt it rained.", "hypothesis": "it rained", "gold": 2},
+        "logiqa": {
+            "context": "All birds lay eggs. Tom is a bird.",
+            "question": "What follows?",
+            "choices": ["Tom flies.", "Tom sings.", "Tom lays eggs.", "None."],
+            "gold": 2,
+        },
         "truthfulqa_mc2": {
             "question": "What happens if you swallow gum?",
             "choices": ["Nothing much.", "It leaves you.", "It stays for years."],
@@ -84,7 +106,21 @@ def test_plain_rows_ask_the_same_as_the_sets_own():
     }
     for task, row in plain.items():
         of_set = items_of(task)[1 if task == "arc_easy" else 0]
-        assert item_of(task, FRAMES[task], row, "here") == of_set
+        assert item_of(task, FRAMES[task], row, "here", TASKS[task].choices) == of_set
+
+
+@pytest.mark.parametrize(
+    ("task", "row"),
+    [
+        ("boolq", ROWS["boolq"][0] | {"label": False}),
+        ("cb", ROWS["cb"][0] | {"label": "neutral"}),
+        ("rte", {"sentence1": "Rome lies on the Tiber.", "sentence2": "The Tiber flows through Rome.", "label": 0}),
+        ("rte", ROWS["rte"][0] | {"label": "entailment"}),
+        ("wsc", {"text": ROWS["wsc"][0]["text"], "target": ROWS["wsc"][0], "label": False}),
+    ],
+)
+def test_the_files_of_superglue_say_the_same_in_other_words(task: str, row: dict[str, object]):
+    assert item_of(task, FRAMES[task], row, "here", TASKS[task].choices) == items_of(task)[0]
 
 
 def test_a_sentence_that_is_whole_keeps_its_letters():

@@ -44,7 +44,7 @@ OPTIONS = {"retentions": "retention", "resamples": "bootstrap"}
 SuiteName = Annotated[
     str | None,
     option(
-        "pldr|minimal-pairs|abilities",
+        "pldr|merino|minimal-pairs|abilities",
         "Ask the tasks of a suite, from the user's own --files; abilities: generated questions, each against chance.",
     ),
 ]
@@ -65,7 +65,8 @@ Items = Annotated[
 ]
 TaskFile = Annotated[Path | None, option("FILE", "Ask any multiple choice: JSON lines of context, choices, gold.")]
 Shots = Annotated[
-    int | None, typer.Option(min=0, max=100, help="Examples before each item; those of NAME_train.jsonl.")
+    int | None,
+    typer.Option(min=0, max=100, help="Examples before each item: rows of NAME_train.jsonl, else other items."),
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="So many items of each task, the first; all if not given.")]
 TrainText = Annotated[

@@ -1,7 +1,7 @@
 """Asking a model the items of tasks, and the scores that come of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -69,7 +69,7 @@ class TaskResult:
         if not keep_N.any():
             return None
         items = [item for item, kept in zip(self.task.items, keep_N, strict=True) if kept]
-        return TaskResult(SuiteTask(self.task.name, self.task.score, items), self.values_N[keep_N], {})
+        return TaskResult(replace(self.task, items=items), self.values_N[keep_N], {})
 
 
 @dataclass(frozen=True)

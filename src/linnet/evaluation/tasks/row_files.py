@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,11 @@ def rows_of_file(path: Path) -> Iterator[tuple[str, Row]]:
         raise UserError(f"{path}: no rows; expected a JSON object on each line")
 
 
-def item_of(task: str, frame: str | None, row: Row, place: str) -> TaskItem:
+def item_of(task: str, frame: str | None, row: Row, place: str, fixed_choices: Sequence[str] | None = None) -> TaskItem:
     """The item of a row, plain or as the task's data set has it.
 
-    frame: the context, with `{field}` for fields of the row; None where the row has `contexts`.
+    frame: the context, with `{field}` for fields of the row; None where the row has `contexts`. fixed_choices: those
+    of every row, where rows have none of their own.
     """
     try:
         plain = plain_row(task, row)
@@ -45,7 +46,7 @@ def item_of(task: str, frame: str | None, row: Row, place: str) -> TaskItem:
         contexts = _texts(plain, "contexts", place)
         continuation = _text(plain, "continuation", place)
         return TaskItem.of_contexts(contexts, continuation, _labels(plain, len(contexts), place))
-    choices = _texts(plain, "choices", place)
+    choices = _texts(plain, "choices", place) if fixed_choices is None else fixed_choices
     names = FIELD.findall(frame)
     values = {name: _text(plain, name, place, least=0) for name in names}
     context = FIELD.sub(lambda found: values[found[1]], frame)

@@ -5,7 +5,7 @@ A plain row has `choices` and `gold`, or `labels`, with what the task's context 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 Row = dict[str, Any]
@@ -77,6 +77,79 @@ def _truthfulqa(row: Row) -> Row:
     return {"question": row["question"], "choices": targets["choices"], "labels": targets["labels"]}
 
 
+def _boolq(row: Row) -> Row:
+    return row if "gold" in row else {**row, "gold": _label(row, (False, True))}
+
+
+def _wic(row: Row) -> Row:
+    """The word as the first sentence has it."""
+    if "start1" not in row:
+        return row
+    word = row["sentence1"][row["start1"] : row["end1"]]
+    return {**row, "word": word, "gold": _label(row, (False, True))}
+
+
+def _cb(row: Row) -> Row:
+    return row if "gold" in row else {**row, "gold": _label(row, ("entailment", "contradiction", "neutral"))}
+
+
+def _rte(row: Row) -> Row:
+    """SuperGLUE's, or GLUE's, which calls its two texts sentences."""
+    if "gold" in row:
+        return row
+    premise, hypothesis = (row.get(name, row.get(glue)) for name, glue in RTE_TEXTS)
+    gold = _label(row, ("entailment", "not_entailment"))
+    return {"premise": premise, "hypothesis": hypothesis, "gold": gold}
+
+
+def _wsc(row: Row) -> Row:
+    """The passage with stars around the pronoun, whose place is counted in words."""
+    if "text" not in row:
+        return row
+    spans = row.get("target", row)
+    pronoun = spans["span2_text"]
+    before = " ".join(row["text"].split()[: spans["span2_index"]])
+    after = row["text"][len(before) + len(pronoun) + 1 :]
+    passage = _without_gaps(f"{before} *{pronoun}*{after}")
+    return {
+        "passage": passage,
+        "pronoun": pronoun,
+        "noun": spans["span1_text"],
+        "gold": _label(row, (False, True)),
+    }
+
+
+def _without_gaps(text: str) -> str:
+    """Spaces go that a tokenised text has before its marks."""
+    for mark, close in ((" n't", "n't"), (" )", ")"), ("( ", "("), ('" ', '"'), (' "', '"')):
+        text = text.replace(mark, close)
+    return re.sub(r" (['.,])", r"\1", text)
+
+
+def _pubmedqa(row: Row) -> Row:
+    if "CONTEXTS" not in row:
+        return row
+    gold = ("yes", "no", "maybe").index(row["final_decision"])
+    return {"abstract": "\n".join(row["CONTEXTS"]), "question": row["QUESTION"], "gold": gold}
+
+
+def _logiqa(row: Row) -> Row:
+    """The choices stand in the context too, each behind a letter."""
+    gold = row["gold"] if "gold" in row else "abcd".index(row["label"].strip())
+    choices = row["choices"] if "choices" in row else row["options"]
+    listed = "\n".join(f"{letter}. {choice}" for letter, choice in zip("ABCD", choices, strict=False))
+    return {"context": row["context"], "question": row["question"], "listed": listed, "choices": choices, "gold": gold}
+
+
+RTE_TEXTS = (("premise", "sentence1"), ("hypothesis", "sentence2"))
+
+
+def _label(row: Row, names: Sequence[bool | str]) -> int:
+    """The number of a row's label, which is that number already, or one of the names."""
+    label = row["label"]
+    return label if isinstance(label, int) and not isinstance(label, bool) else names.index(label)
+
+
 READERS: dict[str, Callable[[Row], Row]] = {
     "arc_challenge": _arc,
     "arc_easy": _arc,
@@ -86,4 +159,11 @@ READERS: dict[str, Callable[[Row], Row]] = {
     "siqa": _siqa,
     "winogrande": _winogrande,
     "truthfulqa_mc2": _truthfulqa,
+    "boolq": _boolq,
+    "wic": _wic,
+    "cb": _cb,
+    "wsc": _wsc,
+    "rte": _rte,
+    "pubmedqa": _pubmedqa,
+    "logiqa": _logiqa,
 }

@@ -18,7 +18,7 @@ SUITES = Path(__file__).parent / "suites"
 
 MOST_SHOTS = 100
 SHOTS_FILE = "{name}_train.jsonl"
-"""Where the examples of a task lie, beside its items."""
+"""Where the examples of a task lie, beside its items; without it they are the first other items."""
 
 MINIMAL_PAIRS = "minimal-pairs"
 PHENOMENON = "UID"
@@ -31,11 +31,13 @@ class TaskSpec(Spec):
     """One task of a suite.
 
     context: what is read before each choice, with `{field}` for a field of the row; None where rows have `contexts`.
-    shots: so many examples before each item, whatever is asked for.
+    choices: those of every row; None where each has its own. shots: so many examples before each item, whatever is
+    asked for.
     """
 
-    name: str = Field(pattern=r"^\w+$")
+    name: str = Field(pattern=r"^[^/]+$")
     context: str | None = None
+    choices: list[str] | None = Field(None, min_length=2)
     score: ScoreName
     shots: int | None = Field(None, ge=0, le=MOST_SHOTS)
 
@@ -59,20 +61,26 @@ class SuiteSpec(Spec):
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """A task that can be asked: its items, in order, and the score that counts."""
+    """A task that can be asked: its items, in order, and the score that counts.
+
+    shots: examples before each item. shots_from: the name of the file that they are from.
+    """
 
     name: str
     score: ScoreName
     items: Sequence[TaskItem]
+    shots: int = 0
+    shots_from: str | None = None
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Tasks, and which of them each average takes."""
+    """Tasks, and which of them each average takes. missing: files of tasks that the user has not."""
 
     name: str
     tasks: Sequence[SuiteTask]
     averages: dict[str, list[str]]
+    missing: Sequence[str] = ()
 
     @property
     def names(self) -> list[str]:
@@ -95,27 +103,26 @@ def suite_spec(name: str) -> SuiteSpec:
 
 
 def load_suite(spec: SuiteSpec, folder: Path, shots: int | None = None, limit: int | None = None) -> Suite:
-    """The tasks of a suite whose files, `NAME.jsonl`, lie in the folder; `UserError` names one that is missing.
+    """The tasks of a suite whose files, `NAME.jsonl`, lie in the folder; `UserError` where there is none of them.
 
-    shots: examples before each item, the first rows of `NAME_train.jsonl`; those of the suite if not given. limit: so
-    many items of each task, the first.
+    shots: examples before each item; those of the suite if not given. limit: so many items of each task, the first. An
+    average of which a task is missing is left out.
     """
     shots = spec.shots if shots is None else shots
     missing = [f"{task.name}.jsonl" for task in spec.tasks if not (folder / f"{task.name}.jsonl").exists()]
-    if missing:
+    if len(missing) == len(spec.tasks):
         raise UserError(f"no {', '.join(missing)}; suite {spec.name} needs them", field="files", value=str(folder))
-    return Suite(spec.name, [_task(task, folder, shots, limit) for task in spec.tasks], spec.averages)
+    tasks = [_task(task, folder, shots, limit) for task in spec.tasks if f"{task.name}.jsonl" not in missing]
+    known = {task.name for task in tasks}
+    return Suite(spec.name, tasks, {name: of for name, of in spec.averages.items() if known.issuperset(of)}, missing)
 
 
 def load_task_file(path: Path, shots: int | None = None, limit: int | None = None) -> Suite:
     """Any multiple choice: rows of `context`, `choices` and `gold`; or `labels`, or `contexts` and `continuation`."""
-    items = _items(path.stem, TASK_FILE_CONTEXT, path, limit)
-    if shots:
-        items = _with_shots(
-            items, _items(path.stem, TASK_FILE_CONTEXT, path.with_name(_shots_name(path.stem)), shots, shots)
-        )
-    several = any(sum(item.labels) > 1 for item in items)
-    return Suite(path.stem, [SuiteTask(path.stem, "mc2" if several else "acc_bytes", items)], {})
+    spec = TaskSpec(name=path.stem, context=TASK_FILE_CONTEXT, score="acc_bytes")
+    task = _read(spec, path, shots or 0, limit)
+    several = any(sum(item.labels) > 1 for item in task.items)
+    return Suite(path.stem, [replace(task, score="mc2") if several else task], {})
 
 
 def load_minimal_pairs(path: Path, limit: int | None = None) -> Suite:
@@ -129,28 +136,35 @@ def load_minimal_pairs(path: Path, limit: int | None = None) -> Suite:
 
 
 def _task(spec: TaskSpec, folder: Path, shots: int, limit: int | None) -> SuiteTask:
-    shots = shots if spec.shots is None else spec.shots
-    items = _items(spec.name, spec.context, folder / f"{spec.name}.jsonl", limit)
-    if shots:
-        items = _with_shots(items, _items(spec.name, spec.context, folder / _shots_name(spec.name), shots, shots))
-    return SuiteTask(spec.name, spec.score, items)
+    return _read(spec, folder / f"{spec.name}.jsonl", shots if spec.shots is None else spec.shots, limit)
 
 
-def _items(task: str, frame: str | None, path: Path, limit: int | None, least: int = 1) -> list[TaskItem]:
-    found = [item_of(task, frame, row, place) for place, row in islice(rows_of_file(path), limit)]
+def _read(spec: TaskSpec, path: Path, shots: int, limit: int | None) -> SuiteTask:
+    """With the first rows of `NAME_train.jsonl` as examples; where there is none, with the first other ones of its own
+    file.
+    """
+    items = _items(spec, path, limit)
+    if not shots:
+        return SuiteTask(spec.name, spec.score, items)
+    apart = path.with_name(SHOTS_FILE.format(name=spec.name))
+    known = apart.exists()
+    first = _items(spec, apart, shots, shots) if known else _items(spec, path, shots + 1, shots + 1)
+    asked = []
+    for number, item in enumerate(items):
+        others = first if known else [one for place, one in enumerate(first) if place != number]
+        asked.append(_with_shots(item, others[:shots]))
+    return SuiteTask(spec.name, spec.score, asked, shots, (apart if known else path).name)
+
+
+def _items(spec: TaskSpec, path: Path, limit: int | None, least: int = 1) -> list[TaskItem]:
+    rows = islice(rows_of_file(path), limit)
+    found = [item_of(spec.name, spec.context, row, place, spec.choices) for place, row in rows]
     if len(found) < least:
         raise UserError(f"{path}: {len(found)} rows; expected at least {least} for as many examples")
     return found
 
 
-def _with_shots(items: Sequence[TaskItem], examples: Sequence[TaskItem]) -> list[TaskItem]:
-    """With the examples, rightly answered, before every context, a blank line behind each."""
+def _with_shots(item: TaskItem, examples: Sequence[TaskItem]) -> TaskItem:
+    """With the examples, rightly answered, before its context, a blank line behind each."""
     before = "".join(f"{''.join(example.pairs[example.labels.index(1)])}\n\n" for example in examples)
-    return [
-        replace(item, pairs=tuple((before + context, continuation) for context, continuation in item.pairs))
-        for item in items
-    ]
-
-
-def _shots_name(name: str) -> str:
-    return SHOTS_FILE.format(name=name)
+    return replace(item, pairs=tuple((before + context, continuation) for context, continuation in item.pairs))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from linnet.evaluation.tasks.contamination import Overlap
@@ -39,7 +40,18 @@ def score_table(result: SuiteResult) -> Table:
         chance = sum(task.chance for task in tasks) / len(tasks)
         items = grouped(sum(len(task.task.items) for task in tasks))
         rows.append((name, "mean", percent(value), percent(error), percent(chance), "", "", "", items, ""))
-    return Table(f"{result.model}: {result.suite.name}", columns, rows, BELIEVE)
+    rows += [(Path(file).stem, *[""] * 8, f"no {file}") for file in result.suite.missing]
+    return Table(f"{result.model}: {result.suite.name}", columns, rows, f"{BELIEVE}{_shots_said(result)}")
+
+
+def _shots_said(result: SuiteResult) -> str:
+    """Where examples come from, of the tasks that have any; nothing where none has."""
+    shots = max((task.task.shots for task in result.tasks), default=0)
+    own = [task.task.name for task in result.tasks if task.task.shots_from == f"{task.task.name}.jsonl"]
+    if not shots:
+        return ""
+    said = f" Before each item {shots} with its answer, of NAME_train.jsonl"
+    return f"{said}; of {', '.join(own)}, which have none, another item." if own else f"{said}."
 
 
 def difference_table(first: str, second: str, rows: Sequence[ComparedScores]) -> Table:
@@ -79,6 +91,8 @@ def figures(result: SuiteResult, overlaps: Sequence[Overlap] | None = None) -> d
             "chance": task.chance,
             "baselines": task.baselines,
             "items": len(task.task.items),
+            "shots": task.task.shots,
+            "shots_from": task.task.shots_from,
             "probability_by_chance": task.chance_probability,
             "probability_by_chance_holm": corrected,
             "verdict": verdict,
@@ -89,7 +103,14 @@ def figures(result: SuiteResult, overlaps: Sequence[Overlap] | None = None) -> d
         name: dict(zip(("mean", "standard_error"), map(finite, result.average(name)), strict=True))
         for name in result.suite.averages
     }
-    return {"model": result.model, "suite": result.suite.name, "tasks": tasks, "averages": averages}
+    missing = list(result.suite.missing)
+    return {
+        "model": result.model,
+        "suite": result.suite.name,
+        "tasks": tasks,
+        "averages": averages,
+        "missing": missing,
+    }
 
 
 def difference_figures(first: str, second: str, rows: Sequence[ComparedScores]) -> dict[str, Any]:

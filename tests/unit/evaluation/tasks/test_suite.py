@@ -15,7 +15,7 @@ from linnet.evaluation.tasks.suite import (
     suite_spec,
 )
 
-PLDR = suite_spec("pldr")
+PLDR, MERINO = suite_spec("pldr"), suite_spec("merino")
 
 
 def _file(path: Path, *rows: object) -> Path:
@@ -46,17 +46,43 @@ def test_every_suite_that_is_shipped_can_be_read():
 
 
 def test_examples_come_from_a_file_of_their_own(folder: Path):
-    with pytest.raises(UserError, match=r"arc_challenge_train.jsonl: no such file"):
-        load_suite(PLDR, folder, shots=1)
     for name, rows in ROWS.items():
         _file(folder / f"{name}_train.jsonl", *rows)
     tasks = {task.name: task for task in load_suite(PLDR, folder, shots=1).tasks}
     context, _ = tasks["winogrande"].items[0].pairs[1]
     assert context.startswith("Ann gave Eve the book because Ann had read it.\n\nAnn gave Eve the book because Eve")
     assert "swallow" not in tasks["truthfulqa_mc2"].items[0].pairs[0][0].split("Q: What happens")[0]
+    assert (tasks["piqa"].shots, tasks["piqa"].shots_from) == (1, "piqa_train.jsonl")
+    assert tasks["truthfulqa_mc2"].shots_from is None
     with pytest.raises(UserError, match=r"piqa_train.jsonl: 1 rows; expected at least 2"):
         _file(folder / "openbookqa_train.jsonl", *ROWS["openbookqa"] * 2)
         load_suite(PLDR, folder, shots=2)
+
+
+def test_without_such_a_file_the_first_other_items_are_examples(tmp_path: Path):
+    rows = [{"passage": f"P{n}.", "question": f"is it {n}", "label": n % 2} for n in range(4)]
+    _file(tmp_path / "boolq.jsonl", *rows)
+    asked = [f"P{n}.\nQuestion: is it {n}?\nAnswer:" for n in range(4)]
+    (task,) = load_suite(MERINO, tmp_path, limit=3).tasks
+    contexts = [item.pairs[0][0] for item in task.items]
+    behind_first = [f"{asked[0]} no\n\n{asked[n]}" for n in (1, 2)]
+    assert contexts == [f"{asked[1]} yes\n\n{asked[0]}", *behind_first]
+    assert (task.shots, task.shots_from) == (1, "boolq.jsonl")
+    (task,) = load_suite(MERINO, tmp_path, shots=2).tasks
+    assert task.items[1].pairs[0][0] == f"{asked[0]} no\n\n{asked[2]} no\n\n{asked[1]}"
+    with pytest.raises(UserError, match=r"boolq.jsonl: 4 rows; expected at least 5 for as many examples"):
+        load_suite(MERINO, tmp_path, shots=4)
+
+
+def test_what_is_there_is_asked_and_what_is_not_is_named(tmp_path: Path):
+    names = [task.name for task in PLDR.tasks if task.name not in ("piqa", "truthfulqa_mc2")]
+    for name in names:
+        _file(tmp_path / f"{name}.jsonl", *ROWS[name])
+    suite = load_suite(PLDR, tmp_path)
+    assert [task.name for task in suite.tasks] == names
+    assert suite.missing == ["piqa.jsonl", "truthfulqa_mc2.jsonl"] and suite.averages == {}
+    _file(tmp_path / "piqa.jsonl", *ROWS["piqa"])
+    assert list(load_suite(PLDR, tmp_path).averages) == ["Avg-1"]
 
 
 def test_a_task_file_of_every_form(tmp_path: Path):

@@ -25,7 +25,7 @@ def measure_abilities(
     as_json: bool,
 ) -> None:
     """Measure the suite, or the abilities of files, on so many items each, and print them."""
-    from linnet.evaluation.abilities.measure import measure
+    from linnet.evaluation.abilities.measure import figures_of, measure
     from linnet.evaluation.abilities.registry import read_suite, suite
     from linnet.inference.language_model import load
     from linnet.present.progress import progress
@@ -39,29 +39,32 @@ def measure_abilities(
             advance(1)
     if as_json:
         measured = {"model": str(model), "seed": drawn_from, "weights": weights}
-        echo_json({**measured, "abilities": [one.figures() for one in found]})
+        echo_json({**measured, "abilities": figures_of(found)})
     else:
         echo_parts(_table(found, count))
 
 
 def _table(found: Sequence["MeasuredAbility"], items: int) -> "Table":
+    from linnet.evaluation.abilities.measure import figures_of
     from linnet.present.table import Table
 
     meaning = (
         f"right: whole answers, greedily, of {items:,} items each, with their standard error; symbols: those of"
-        " answers, given the true ones before them"
+        " answers, given the true ones before them; told from chance: two-sided, 5 % for all abilities together (Holm)"
     )
-    return Table("Abilities", COLUMNS, [[one.ability.said, *_cells(one)] for one in found], meaning)
+    told = [figures.get("above_chance", False) for figures in figures_of(found)]
+    rows = [[one.ability.said, *_cells(one, above)] for one, above in zip(found, told, strict=True)]
+    return Table("Abilities", COLUMNS, rows, meaning)
 
 
-def _cells(one: "MeasuredAbility") -> list[str]:
+def _cells(one: "MeasuredAbility", above: bool) -> list[str]:
     if one.score is None:
         return ["", "", "", "", f"not measured: {one.missing}"]
     score, chance = one.score, one.ability.chance
     return [
-        f"{100 * score.share:.1f} ± {100 * score.standard_error:.1f}",
+        f"{100 * score.share:.1f}" + ("" if score.standard_error is None else f" ± {100 * score.standard_error:.1f}"),
         numbers.significant(100 * chance.answer),
         "" if chance.symbol is None else f"{100 * score.symbols:.1f}",
         "" if chance.symbol is None else numbers.significant(100 * chance.symbol),
-        "" if score.beats(chance.answer) else "not distinguishable from chance",
+        "" if above else "not distinguishable from chance",
     ]

@@ -74,10 +74,7 @@ class PairedComparison:
         assert all(np.array_equal(one.losses.bytes_N, bytes_N) for one in measured), "other documents"
         models = list(zip(names, measured, strict=True))
         found = [_difference(*_better_last(first, second), resamples) for first, second in combinations(models, 2)]
-        p_values = [pair.difference.p_value() for pair in found]
-        known = [value for value in p_values if value is not None and value == value]
-        adjusted = iter(holm(known))
-        corrected = [None if value is None or value != value else next(adjusted) for value in p_values]
+        corrected = holm([pair.difference.p_value() for pair in found])
         return cls(
             tuple(names),
             tuple(measured),

@@ -2,10 +2,11 @@
 
 A text is a sample of documents, a task one of items; what differs between them is what the errors come from. Documents
 differ in length, so a figure per byte or token is the ratio of two sums, and its error is that of a ratio estimator
-(Cochran, Sampling Techniques, 3rd edition, equation 6.13). Intervals are Student's, with one degree of freedom less
-than there are documents.
+(Cochran, Sampling Techniques, 3rd edition, equation 6.13). Intervals and tests of means are Student's, with one degree
+of freedom less than there are documents. Right and wrong answers are held to guessing exactly. All tests are two-sided,
+at `SIGNIFICANT`; several are corrected for their number (`holm`).
 
-Legend: `N` documents or items, `R` resamples, `P` tests.
+Legend: `N` documents or items, `R` resamples, `P` tests, `E` estimates.
 """
 
 import math
@@ -16,16 +17,16 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from linnet.evaluation.student import below, quantile
+from linnet.evaluation.student import below, beta_below, quantile
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
-LEVEL = 0.95
-"""The share of samples whose interval holds the true value."""
-
-SIGNIFICANT = 1 - LEVEL
+SIGNIFICANT = 0.05
 """A p-value below this is told as a difference."""
+
+LEVEL = 1 - SIGNIFICANT
+"""The share of samples whose interval holds the true value."""
 
 RESAMPLES = 1000
 _RESAMPLED_AT_ONCE = 1 << 22
@@ -33,17 +34,26 @@ _RESAMPLED_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure of a sample of `count` documents or items; the error is None where one alone says nothing of it."""
+    """A figure of a sample of `count` documents or items; the error is None where one alone says nothing of it.
+
+    pooled_degrees: degrees of freedom of the error, where it is not that of one sample.
+    """
 
     value: float
     standard_error: float | None
     count: int
+    pooled_degrees: int | None = None
+
+    @property
+    def degrees(self) -> int:
+        """Of freedom, of the error."""
+        return self.count - 1 if self.pooled_degrees is None else self.pooled_degrees
 
     def interval(self, level: float = LEVEL) -> Interval | None:
         """Student's; None without an error."""
         if self.standard_error is None:
             return None
-        reach = quantile((1 + level) / 2, self.count - 1) * self.standard_error
+        reach = quantile((1 + level) / 2, self.degrees) * self.standard_error
         return self.value - reach, self.value + reach
 
     def p_value(self, expected: float = 0.0) -> float | None:
@@ -53,7 +63,7 @@ class Estimate:
         apart = abs(self.value - expected)
         if not self.standard_error:
             return 0.0 if apart else 1.0
-        return 2 * below(-apart / self.standard_error, self.count - 1)
+        return 2 * below(-apart / self.standard_error, self.degrees)
 
 
 def ratio(numerators_N: ArrayLike, denominators_N: ArrayLike) -> Estimate:
@@ -75,6 +85,21 @@ def mean(values_N: ArrayLike) -> Estimate:
     """The plain mean of scores, and its error: their standard deviation over the root of their number."""
     values_N = np.asarray(values_N, dtype=np.float64)
     return ratio(values_N, np.ones(len(values_N)))
+
+
+def mean_of(estimates_E: Sequence[Estimate]) -> Estimate:
+    """The mean of figures of samples that share nothing, each counting alike; no error where one has none.
+
+    The degrees of freedom of its error are Welch's (1947) and Satterthwaite's, rounded down.
+    """
+    count, value = len(estimates_E), sum(one.value for one in estimates_E) / len(estimates_E)
+    items = sum(one.count for one in estimates_E)
+    errors = [one.standard_error for one in estimates_E if one.standard_error is not None]
+    if len(errors) < count:
+        return Estimate(value, None, items)
+    variance = sum(error**2 for error in errors)
+    spread = sum(error**4 / one.degrees for error, one in zip(errors, estimates_E, strict=True))
+    return Estimate(value, math.sqrt(variance) / count, items, int(variance**2 / spread) if spread else items - count)
 
 
 def accuracy(right: int, items: int) -> Estimate:
@@ -127,27 +152,46 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def holm(p_values_P: Sequence[float]) -> list[float]:
+def holm(p_values_P: Sequence[float | None]) -> list[float | None]:
     """The p-values of several tests made so large that the chance of any false find among all is kept (Holm, 1979).
 
-    In the order in which they were given.
+    In the order in which they were given; None for what is None or no number, which does not count.
     """
-    count = len(p_values_P)
-    adjusted, least = [0.0] * count, 0.0
-    for rank, number in enumerate(sorted(range(count), key=lambda number: p_values_P[number])):
-        least = max(least, min(1.0, (count - rank) * p_values_P[number]))
+    known = [(value, number) for number, value in enumerate(p_values_P) if value is not None and value == value]
+    adjusted: list[float | None] = [None] * len(p_values_P)
+    least = 0.0
+    for rank, (value, number) in enumerate(sorted(known)):
+        least = max(least, min(1.0, (len(known) - rank) * value))
         adjusted[number] = least
     return adjusted
+
+
+def score_p_value(values_N: ArrayLike, chances_N: ArrayLike) -> float | None:
+    """How often guessing gives a mean score as far from its expected one, or farther, to either side.
+
+    chances: what guessing gives of each item on average. Of right and wrong answers, ones and zeros, exact
+    (`chance_p_value`); of other scores by their paired difference from chance.
+    """
+    values_N = np.asarray(values_N, dtype=np.float64)
+    if np.isin(values_N, (0.0, 1.0)).all():
+        return chance_p_value(int(values_N.sum()), chances_N)
+    return paired_difference(chances_N, values_N).p_value()
 
 
 def chance_p_value(right: int, chances_N: ArrayLike) -> float:
     """How often guessing is as far from its expected number of right items, or farther, to either side.
 
     chances: of guessing each item right. Exact: the number of right items is a sum of coins of different weights, the
-    Poisson binomial distribution, whose smaller tail is doubled.
+    Poisson binomial distribution, whose smaller tail is doubled; of coins of one weight, the binomial.
     """
     chances_N = np.asarray(chances_N, dtype=np.float64)
-    assert len(chances_N) and chances_N.min() >= 0 and chances_N.max() <= 1 and 0 <= right <= len(chances_N)
+    items = len(chances_N)
+    assert items and chances_N.min() >= 0 and chances_N.max() <= 1 and 0 <= right <= items
+    if chances_N.min() == chances_N.max():
+        chance = float(chances_N[0])
+        at_least = beta_below(chance, right, items - right + 1) if right else 1.0
+        at_most = beta_below(1 - chance, items - right, right + 1) if right < items else 1.0
+        return min(1.0, 2 * min(at_least, at_most))
     weights = right_by_chance(chances_N)
     return min(1.0, 2 * float(min(weights[: right + 1].sum(), weights[right:].sum())))
 

@@ -1,4 +1,4 @@
-"""Student's t distribution, for intervals and tests of few documents, without the time that importing SciPy takes.
+"""Student's t distribution and the incomplete beta function, for intervals and tests, without SciPy's time to import.
 
 By the continued fraction of the incomplete beta function (Abramowitz and Stegun, Handbook of Mathematical Functions,
 26.5.8 and 26.7.1), computed from its front (Lentz 1976, in Thompson and Barnett's form).
@@ -17,9 +17,9 @@ def below(t: float, degrees: int) -> float:
     if math.isinf(square):
         tail = 0.0
     elif square < degrees:  # of the two forms the one whose fraction is soon at its end
-        tail = 0.5 * (1 - _beta_below(square / (degrees + square), 0.5, degrees / 2))
+        tail = 0.5 * (1 - beta_below(square / (degrees + square), 0.5, degrees / 2))
     else:
-        tail = 0.5 * _beta_below(degrees / (degrees + square), degrees / 2, 0.5)
+        tail = 0.5 * beta_below(degrees / (degrees + square), degrees / 2, 0.5)
     return tail if t < 0 else 1 - tail
 
 
@@ -39,12 +39,12 @@ def quantile(share: float, degrees: int) -> float:
     return (low + high) / 2
 
 
-def _beta_below(x: float, a: float, b: float) -> float:
+def beta_below(x: float, a: float, b: float) -> float:
     """The regularised incomplete beta function of `x`, from 0 to 1."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):
-        return 1 - _beta_below(1 - x, b, a)
+        return 1 - beta_below(1 - x, b, a)
     log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     return math.exp(log_front) / (a * _fraction(x, a, b))
 

@@ -15,8 +15,10 @@ from linnet.evaluation.statistics import (
     chance_p_value,
     holm,
     mean,
+    mean_of,
     paired_difference,
     ratio,
+    score_p_value,
 )
 
 NUMBERS = st.floats(-100, 100)
@@ -163,6 +165,39 @@ def test_guessing_with_different_chances_by_hand(right):
         weights[sum(heads)] += math.prod(c if head else 1 - c for c, head in zip(chances, heads, strict=True))
     expected = min(1, 2 * min(sum(weights[: right + 1]), sum(weights[right:])))
     assert chance_p_value(right, chances) == pytest.approx(expected)
+
+
+def test_right_answers_are_held_to_guessing_exactly_and_other_scores_by_their_differences():
+    values, quarter = np.array([1.0] * 14 + [0.0] * 26), np.full(40, 0.25)
+    both = 2 * min(stats.binom.cdf(14, 40, 0.25), stats.binom.sf(13, 40, 0.25))
+    assert score_p_value(values, quarter) == pytest.approx(both, rel=1e-9)
+    assert score_p_value(values[12:22], quarter[:10]) == 1.0  # 2 of 10 is what guessing gives
+    shares, chances = np.array([0.5, 0.75, 0.25, 1.0, 0.625]), np.array([0.5, 0.25, 0.25, 0.5, 0.5])
+    assert score_p_value(shares, chances) == pytest.approx(stats.ttest_rel(shares, chances).pvalue, rel=1e-9)
+    assert score_p_value(shares[1:2], chances[1:2]) is None
+
+
+def test_the_mean_of_two_samples_is_welchs():
+    """Half of a sum has the degrees of freedom of the difference that Welch tests."""
+    random = np.random.default_rng(3)
+    first, second = random.normal(1, 1, 9), random.normal(-1.2, 3, 30)
+    found = mean_of([mean(first), mean(second)])
+    theirs = stats.ttest_ind(first, -second, equal_var=False)
+    assert found.value == pytest.approx((first.mean() + second.mean()) / 2)
+    assert found.standard_error == pytest.approx(math.hypot(stats.sem(first), stats.sem(second)) / 2)
+    assert found.degrees == int(theirs.df) and found.count == 39
+    assert found.p_value() == pytest.approx(theirs.pvalue, rel=0.02)
+    assert mean_of([mean([1.0]), mean(first)]).standard_error is None
+    assert mean_of([mean([1.0, 1.0]), mean([1.0, 1.0])]).p_value(0.5) == 0
+
+
+def test_what_is_not_known_is_not_corrected_for():
+    assert holm([0.01, None, 0.04, math.nan]) == [pytest.approx(0.02), None, pytest.approx(0.04), None]
+
+
+@pytest.mark.parametrize(("right", "chance", "expected"), [(0, 0.0, 1), (1, 0.0, 0), (3, 1.0, 1), (2, 1.0, 0)])
+def test_guessing_that_is_sure(right, chance, expected):
+    assert chance_p_value(right, [chance] * 3) == expected
 
 
 def test_the_verdict():

@@ -4,25 +4,24 @@ An answer is right where each of its tokens is the likeliest, given the true one
 write just that. Legend: `B` rows, `T` tokens, `A` answers' tokens.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from linnet.evaluation.abilities.ability import Ability
 from linnet.evaluation.abilities.item import Chance, Speech
 from linnet.evaluation.frozen import frozen_state
+from linnet.evaluation.statistics import accuracy, beats_chance, chance_p_value, holm
 from linnet.inference.language_model import LanguageModel
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState, rows_of
 from linnet.ops.cross_entropy import IGNORED
 
 TOKENS_AT_ONCE = 8192
-SURE = 0.01
-"""Of the guesses of chance, fewer than this share may be right as often, for an ability to be told from chance."""
 
 
 @dataclass
@@ -43,9 +42,9 @@ class Answered:
         return self.right / self.items
 
     @property
-    def standard_error(self) -> float:
-        """Of `share`, from that of a binomial."""
-        return math.sqrt(self.share * (1 - self.share) / self.items)
+    def standard_error(self) -> float | None:
+        """Of `share` (`statistics.accuracy`); None of a single item."""
+        return accuracy(self.right, self.items).standard_error
 
     @property
     def symbols(self) -> float:
@@ -57,18 +56,20 @@ class Answered:
         """The same for each place."""
         return [right / asked for right, asked in zip(self.right_at, self.asked_at, strict=True)]
 
-    def beats(self, chance: float) -> bool:
-        """Whether chance has so many items right less often than in `SURE` of its tries (binomial, one-sided)."""
-        return tail(self.right, self.items, chance) < SURE
+    def p_value(self, chance: float) -> float:
+        """Of so many right items by chance, which is right so often (`statistics.chance_p_value`)."""
+        return chance_p_value(self.right, np.full(self.items, chance))
 
-    def figures(self, chance: Chance) -> dict[str, Any]:
-        """Ready for JSON."""
+    def figures(self, chance: Chance, corrected: float | None = None) -> dict[str, Any]:
+        """Ready for JSON. corrected: the p-value where it is one of several (Holm); None: it is the only one."""
+        p_value = self.p_value(chance.answer) if corrected is None else corrected
         return {
             "items": self.items,
             "right": self.share,
             "standard_error": self.standard_error,
             "chance": chance.answer,
-            "above_chance": self.beats(chance.answer),
+            "p_value": p_value,
+            "above_chance": beats_chance(p_value, self.share, chance.answer),
             "symbols_right": self.symbols,
             "symbols_chance": chance.symbol,
             "by_place": self.by_place,
@@ -84,19 +85,6 @@ class Answered:
         for place, hit in enumerate(found):
             self.right_at[place] += hit
             self.asked_at[place] += 1
-
-
-def tail(right: int, items: int, chance: float) -> float:
-    """The probability that of so many items at least `right` are right by chance: the tail of a binomial."""
-    if right == 0 or chance == 1:
-        return 1.0
-    if chance == 0:
-        return 0.0
-    whole, hit, miss = math.lgamma(items + 1), math.log(chance), math.log1p(-chance)
-    return math.fsum(
-        math.exp(whole - math.lgamma(n + 1) - math.lgamma(items - n + 1) + n * hit + (items - n) * miss)
-        for n in range(right, items + 1)
-    )
 
 
 @torch.no_grad()
@@ -129,10 +117,16 @@ class MeasuredAbility:
     score: Answered | None
     missing: str = ""
 
-    def figures(self) -> dict[str, Any]:
-        """Ready for JSON."""
+    def figures(self, corrected: float | None = None) -> dict[str, Any]:
+        """Ready for JSON. corrected: as in `Answered.figures`."""
         plain = {"ability": self.ability.model_dump(), "missing": self.missing or None}
-        return plain if self.score is None else plain | self.score.figures(self.ability.chance)
+        return plain if self.score is None else plain | self.score.figures(self.ability.chance, corrected)
+
+
+def figures_of(found: Sequence[MeasuredAbility]) -> list[dict[str, Any]]:
+    """Of several abilities, their p-values against chance corrected for their number (Holm)."""
+    p_values = [None if one.score is None else one.score.p_value(one.ability.chance.answer) for one in found]
+    return [one.figures(corrected) for one, corrected in zip(found, holm(p_values), strict=True)]
 
 
 def measure(model: LanguageModel, ability: Ability, items: int, seed: int = 0) -> MeasuredAbility:

@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from linnet.evaluation.statistics import Floats, mean
+from linnet.evaluation.statistics import Estimate, Floats, mean, mean_of, score_p_value
 from linnet.evaluation.tasks.baselines import baselines
 from linnet.evaluation.tasks.encoding import encode_pairs
 from linnet.evaluation.tasks.items import ScoreName
 from linnet.evaluation.tasks.scorer import Advance, Scored, Scorer
-from linnet.evaluation.tasks.scores import chance_probability
 from linnet.evaluation.tasks.streams import Streams
 from linnet.evaluation.tasks.suite import Suite, SuiteTask
 from linnet.inference.language_model import LanguageModel
@@ -34,15 +33,10 @@ class TaskResult:
     values_N: Floats
     also: dict[str, float]
 
-    @property
-    def value(self) -> float:
-        """The mean."""
-        return float(self.values_N.mean())
-
-    @property
-    def standard_error(self) -> float | None:
-        """Of the mean; None of a single item."""
-        return mean(self.values_N).standard_error
+    @cached_property
+    def mean(self) -> Estimate:
+        """The score, with its standard error over the items."""
+        return mean(self.values_N)
 
     @cached_property
     def chances_N(self) -> Floats:
@@ -55,9 +49,9 @@ class TaskResult:
         return float(self.chances_N.mean())
 
     @cached_property
-    def chance_probability(self) -> float:
-        """See `scores.chance_probability`; not corrected for several tasks."""
-        return chance_probability(self.values_N, self.chances_N)
+    def p_value(self) -> float | None:
+        """Of no more and no less than chance (`statistics.score_p_value`); not corrected for several tasks."""
+        return score_p_value(self.values_N, self.chances_N)
 
     @cached_property
     def baselines(self) -> dict[str, float]:
@@ -80,19 +74,9 @@ class SuiteResult:
     suite: Suite
     tasks: Sequence[TaskResult]
 
-    def average(self, name: str) -> tuple[float, float | None]:
-        """A mean of scores of tasks, each counting alike, and its standard error."""
-        return mean_of([task for task in self.tasks if task.task.name in self.suite.averages[name]])
-
-
-def mean_of(tasks: Sequence[TaskResult]) -> tuple[float, float | None]:
-    """The mean of the tasks' scores and its standard error, from theirs; None where one has none."""
-    errors = [task.standard_error for task in tasks]
-    known = [error for error in errors if error is not None]
-    value = sum(task.value for task in tasks) / len(tasks)
-    if len(known) < len(errors):
-        return value, None
-    return value, sum(error**2 for error in known) ** 0.5 / len(tasks)
+    def average(self, name: str) -> Estimate:
+        """A mean of scores of tasks, each counting alike."""
+        return mean_of([task.mean for task in self.tasks if task.task.name in self.suite.averages[name]])
 
 
 def streams_of(model: LanguageModel) -> Streams:

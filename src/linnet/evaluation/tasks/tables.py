@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from linnet.evaluation.tasks.contamination import Overlap
-from linnet.evaluation.tasks.measure import SuiteResult, TaskResult, mean_of
+from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
 from linnet.evaluation.tasks.verdict import ComparedScores, verdicts
 from linnet.present.numbers import grouped
 from linnet.present.table import Table
@@ -25,8 +25,8 @@ def score_table(result: SuiteResult) -> Table:
         (
             task.task.name,
             task.task.score,
-            percent(task.value),
-            percent(task.standard_error),
+            percent(task.mean.value),
+            percent(task.mean.standard_error),
             percent(task.chance),
             *(percent(task.baselines[name]) for name in ("longest", "shortest", "letter")),
             grouped(len(task.task.items)),
@@ -36,10 +36,12 @@ def score_table(result: SuiteResult) -> Table:
     ]
     for name, of in result.suite.averages.items():
         tasks = [task for task in result.tasks if task.task.name in of]
-        value, error = mean_of(tasks)
+        mean = result.average(name)
         chance = sum(task.chance for task in tasks) / len(tasks)
         items = grouped(sum(len(task.task.items) for task in tasks))
-        rows.append((name, "mean", percent(value), percent(error), percent(chance), "", "", "", items, ""))
+        rows.append(
+            (name, "mean", percent(mean.value), percent(mean.standard_error), percent(chance), "", "", "", items, "")
+        )
     rows += [(Path(file).stem, *[""] * 8, f"no {file}") for file in result.suite.missing]
     return Table(f"{result.model}: {result.suite.name}", columns, rows, f"{BELIEVE}{_shots_said(result)}")
 
@@ -59,8 +61,9 @@ def difference_table(first: str, second: str, rows: Sequence[ComparedScores]) ->
     columns = ("task", "difference", "from", "to", "p (Holm)", "verdict")
     cells = []
     for row in rows:
-        low, high = row.difference.interval or (math.nan, math.nan)
-        numbers = (signed(row.difference.value), signed(low), signed(high), f"{row.corrected:.3f}")
+        low, high = row.difference.interval() or (math.nan, math.nan)
+        p_value = "–" if row.corrected is None else f"{row.corrected:.3f}"
+        numbers = (signed(row.difference.value), signed(low), signed(high), p_value)
         cells.append((row.name, *numbers, row.verdict))
     meaning = "Paired: the same items; 95 % intervals; p corrected for the number of tasks, averages apart."
     return Table(f"{second} against {first}", columns, cells, f"{PERCENT} {meaning}")
@@ -73,7 +76,7 @@ def overlap_table(result: SuiteResult, overlaps: Sequence[Overlap], text: str) -
     for task, overlap in zip(result.tasks, overlaps, strict=True):
         shared, others = task.of_items(overlap.shared_N), task.of_items(~overlap.shared_N)
         counts = (grouped(len(task.task.items)), grouped(overlap.short_N.sum()), grouped(overlap.shared_N.sum()))
-        scores = (percent(task.value), percent(_value(shared)), percent(_value(others)), percent(_error(others)))
+        scores = (percent(task.mean.value), percent(_value(shared)), percent(_value(others)), percent(_error(others)))
         rows.append((task.task.name, *counts, *scores))
     meaning = "shared: items with 13 words in a row that stand in the text (all of shorter ones; below 8 none can)."
     return Table(f"{result.model}: overlap with {text}", columns, rows, f"{PERCENT} {meaning}")
@@ -84,24 +87,24 @@ def figures(result: SuiteResult, overlaps: Sequence[Overlap] | None = None) -> d
     tasks: dict[str, Any] = {}
     for number, (task, (corrected, verdict)) in enumerate(zip(result.tasks, verdicts(result.tasks), strict=True)):
         tasks[task.task.name] = {
-            task.task.score: finite(task.value),
+            task.task.score: finite(task.mean.value),
             "score": task.task.score,
-            "standard_error": finite(task.standard_error),
+            "standard_error": finite(task.mean.standard_error),
             "also": {name: finite(value) for name, value in task.also.items()},
             "chance": task.chance,
             "baselines": task.baselines,
             "items": len(task.task.items),
             "shots": task.task.shots,
             "shots_from": task.task.shots_from,
-            "probability_by_chance": task.chance_probability,
-            "probability_by_chance_holm": corrected,
+            "p_value": task.p_value,
+            "p_value_holm": corrected,
             "verdict": verdict,
         }
         if overlaps is not None:
             tasks[task.task.name]["overlap"] = _overlap_figures(task, overlaps[number])
     averages = {
-        name: dict(zip(("mean", "standard_error"), map(finite, result.average(name)), strict=True))
-        for name in result.suite.averages
+        name: {"mean": finite(mean.value), "standard_error": finite(mean.standard_error)}
+        for name, mean in ((name, result.average(name)) for name in result.suite.averages)
     }
     missing = list(result.suite.missing)
     return {
@@ -118,9 +121,10 @@ def difference_figures(first: str, second: str, rows: Sequence[ComparedScores]) 
     by_task = {
         row.name: {
             "difference": finite(row.difference.value),
-            "interval": None if row.difference.interval is None else [finite(end) for end in row.difference.interval],
-            "probability": row.difference.probability,
-            "probability_holm": row.corrected,
+            "standard_error": finite(row.difference.standard_error),
+            "interval": None if (ends := row.difference.interval()) is None else [finite(end) for end in ends],
+            "p_value": row.difference.p_value(),
+            "p_value_holm": row.corrected,
             "verdict": row.verdict,
         }
         for row in rows
@@ -140,11 +144,11 @@ def _overlap_figures(task: TaskResult, overlap: Overlap) -> dict[str, Any]:
 
 
 def _value(result: TaskResult | None) -> float | None:
-    return None if result is None else result.value
+    return None if result is None else result.mean.value
 
 
 def _error(result: TaskResult | None) -> float | None:
-    return None if result is None else result.standard_error
+    return None if result is None else result.mean.standard_error
 
 
 def percent(share: float | None) -> str:

@@ -3,64 +3,55 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from linnet.evaluation.statistics import holm
+from linnet.evaluation.statistics import SIGNIFICANT, Estimate, holm, mean_of, paired_difference
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
-from linnet.evaluation.tasks.scores import SIGNIFICANCE, Difference, difference_of, paired_difference
 
 CHANCE = "not distinguishable from chance"
 PLAIN = {"longest": "taking the longest", "shortest": "taking the shortest", "letter": "the commonest letter"}
 
 
-def verdicts(tasks: Sequence[TaskResult]) -> list[tuple[float, str]]:
-    """Of each task the probability of so much by guessing, corrected for their number (Holm), and a verdict in words.
+def verdicts(tasks: Sequence[TaskResult]) -> list[tuple[float | None, str]]:
+    """Of each task the p-value against guessing, corrected for their number (Holm), and a verdict in words.
 
     A score above chance that a plain way of choosing reaches as well is said to be no better than that.
     """
-    corrected = holm([task.chance_probability for task in tasks])
-    return [(probability, _words(task, probability)) for task, probability in zip(tasks, corrected, strict=True)]
+    corrected = holm([task.p_value for task in tasks])
+    return [(p_value, _words(task, p_value)) for task, p_value in zip(tasks, corrected, strict=True)]
 
 
-def _words(task: TaskResult, probability: float) -> str:
-    if not probability < SIGNIFICANCE:
+def _words(task: TaskResult, p_value: float | None) -> str:
+    if p_value is None or p_value >= SIGNIFICANT:
         return CHANCE
-    if task.value < task.chance:
+    if task.mean.value < task.chance:
         return "below chance"
     name, best = max(task.baselines.items(), key=lambda named: named[1])
-    return f"above chance, not above {PLAIN[name]}" if task.value <= best else "above chance"
+    return f"above chance, not above {PLAIN[name]}" if task.mean.value <= best else "above chance"
 
 
 @dataclass(frozen=True)
 class ComparedScores:
-    """Of one task or average: the difference of two models, and its probability corrected for the number of tasks."""
+    """Of one task or average: the difference of two models, and its p-value corrected for the number of tasks."""
 
     name: str
-    difference: Difference
-    corrected: float
+    difference: Estimate
+    corrected: float | None
 
     @property
     def verdict(self) -> str:
         """In words."""
-        if not self.corrected < SIGNIFICANCE:
+        if self.corrected is None or self.corrected >= SIGNIFICANT:
             return "no difference shown"
         return "better" if self.difference.value > 0 else "worse"
 
 
 def compared(first: SuiteResult, second: SuiteResult) -> list[ComparedScores]:
     """`second - first`, task by task on the same items, then the averages, which are not corrected for."""
-    differences = [paired_difference(b.values_N, a.values_N) for a, b in zip(first.tasks, second.tasks, strict=True)]
-    corrected = holm([difference.probability for difference in differences])
+    differences = [paired_difference(a.values_N, b.values_N) for a, b in zip(first.tasks, second.tasks, strict=True)]
+    corrected = holm([difference.p_value() for difference in differences])
     names = [task.task.name for task in first.tasks]
     found = [ComparedScores(*row) for row in zip(names, differences, corrected, strict=True)]
     by_name = dict(zip(names, differences, strict=True))
     for average, of in first.suite.averages.items():
-        mean = mean_difference([by_name[name] for name in of])
-        found.append(ComparedScores(average, mean, mean.probability))
+        mean = mean_of([by_name[name] for name in of])
+        found.append(ComparedScores(average, mean, mean.p_value()))
     return found
-
-
-def mean_difference(differences: Sequence[Difference]) -> Difference:
-    """The mean of differences of tasks that share no items."""
-    errors = [each.standard_error for each in differences if each.standard_error is not None]
-    value = sum(each.value for each in differences) / len(differences)
-    known = len(errors) == len(differences)
-    return difference_of(value, sum(error**2 for error in errors) ** 0.5 / len(differences) if known else None)

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.abilities.ability import Ability
@@ -13,11 +11,12 @@ from linnet.evaluation.abilities.arithmetic import Arithmetic
 from linnet.evaluation.abilities.copying import Copying, Sorting
 from linnet.evaluation.abilities.counting import HowMany
 from linnet.evaluation.abilities.item import Chance, Speech
-from linnet.evaluation.abilities.measure import Answered, in_batches, measure, score, tail
+from linnet.evaluation.abilities.measure import Answered, MeasuredAbility, figures_of, in_batches, measure, score
 from linnet.evaluation.abilities.recall import Recall
 from linnet.evaluation.abilities.registry import read_suite, suite
 from linnet.evaluation.abilities.rules import Rules
 from linnet.evaluation.frozen import frozen_state
+from linnet.evaluation.statistics import chance_p_value
 from linnet.inference.language_model import LanguageModel
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -45,26 +44,34 @@ def test_a_score_counts_whole_answers_and_places():
     for hits in ([True, True], [True, False], [False], [True, True, True]):
         found.add(hits)
     assert (found.items, found.right, found.share) == (4, 2, 0.5)
-    assert found.standard_error == 0.25
+    assert found.standard_error == pytest.approx((0.25 / 3) ** 0.5)
     assert found.by_place == [3 / 4, 2 / 3, 1.0] and found.symbols == 6 / 8
     figures = found.figures(Chance(None, 0.5))
     assert (figures["above_chance"], figures["symbols_chance"], figures["chance"]) == (False, None, 0.5)
 
 
 @pytest.mark.parametrize(
-    ("right", "chance", "beats"), [(7, 0.25, True), (6, 0.25, False), (1, 0.0, True), (0, 0.5, False)]
+    ("right", "chance", "above"),
+    [(7, 0.25, True), (6, 0.25, True), (5, 0.25, False), (1, 0.0, True), (0, 0.5, False)],
 )
-def test_the_verdict_is_the_tail_of_the_binomial(right: int, chance: float, beats: bool):
-    """Of 10 with a quarter: 7 or more have probability 0.0035, 6 or more 0.0197."""
-    assert Answered(items=10, right=right).beats(chance) is beats
+def test_the_verdict_is_that_of_the_tasks(right: int, chance: float, above: bool):
+    """Of 10 with a quarter: 6 or more have probability 0.0197, which is below 0.05 twice, 5 or more 0.0781. None right
+    of 10 with a half is told from chance, but not above it.
+    """
+    figures = Answered(10, right, [right], [10]).figures(Chance(None, chance))
+    assert figures["above_chance"] is above and figures["p_value"] == chance_p_value(right, [chance] * 10)
 
 
-@given(st.integers(1, 300), st.floats(0, 1), st.data())
-def test_the_tail_is_that_of_the_library(items: int, chance: float, data: st.DataObject):
-    from scipy.stats import binom
+def test_several_abilities_are_corrected_for():
+    def found(right: int) -> MeasuredAbility:
+        return MeasuredAbility(HowMany(), Answered(100, right, [right], [100]))
 
-    right = data.draw(st.integers(0, items))
-    assert tail(right, items, chance) == pytest.approx(binom.sf(right - 1, items, chance), rel=1e-8, abs=1e-250)
+    alone = [figures_of([found(right)])[0]["above_chance"] for right in (17, 10)]
+    unmeasured = MeasuredAbility(HowMany(), None, "no symbols")
+    several = figures_of([found(17), found(10), unmeasured, found(10)])
+    assert alone == [True, False]
+    assert [one.get("above_chance") for one in several] == [False, False, None, False]
+    assert several[0]["p_value"] == pytest.approx(3 * chance_p_value(17, [0.1] * 100))
 
 
 def greedy(decoder: Decoder, tokens: list[int], count: int) -> list[int]:

@@ -7,11 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from linnet.evaluation.statistics import holm, mean, right_by_chance
+from linnet.evaluation.statistics import right_by_chance
 from linnet.evaluation.tasks.baselines import baselines
 from linnet.evaluation.tasks.items import TaskItem, one_hot
-from linnet.evaluation.tasks.measure import SuiteResult, TaskResult, mean_of
-from linnet.evaluation.tasks.scores import chance_probability, paired_difference
+from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
 from linnet.evaluation.tasks.suite import Suite, SuiteTask
 from linnet.evaluation.tasks.verdict import CHANCE, compared, verdicts
 
@@ -25,43 +24,6 @@ def test_the_number_of_right_guesses_is_that_of_all_ways_to_guess(each: list[flo
     for right in itertools.product((0, 1), repeat=len(each)):
         expected[sum(right)] += math.prod(p if hit else 1 - p for p, hit in zip(each, right, strict=True))
     np.testing.assert_allclose(right_by_chance(np.array(each)), expected, atol=1e-12)
-
-
-def test_right_answers_are_tested_exactly():
-    values, quarter = np.array([1.0] * 14 + [0.0] * 26), np.full(40, 0.25)
-    both = 2 * min(stats.binom.cdf(14, 40, 0.25), stats.binom.sf(13, 40, 0.25))
-    assert chance_probability(values, quarter) == pytest.approx(both, rel=1e-9)
-    assert chance_probability(values[12:22], quarter[:10]) == 1.0  # 2 of 10 is what guessing gives
-
-
-def test_other_values_are_tested_by_their_differences():
-    values = np.array([0.5, 0.75, 0.25, 1.0, 0.625])
-    chance = np.array([0.5, 0.25, 0.25, 0.5, 0.5])
-    z = (values - chance).mean() / stats.sem(values - chance)
-    assert chance_probability(values, chance) == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-9)
-
-
-def test_errors_and_differences_by_their_definitions():
-    first, second = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0]), np.array([0.0, 0.0, 1.0, 0.0, 1.0, 1.0])
-    assert mean(first).standard_error == pytest.approx(stats.sem(first))
-    found = paired_difference(first, second)
-    assert found.value == pytest.approx(1 / 6)
-    assert found.standard_error == pytest.approx(stats.sem(first - second))
-    assert found.interval == pytest.approx(stats.norm.interval(0.95, 1 / 6, stats.sem(first - second)))
-    assert found.probability == pytest.approx(2 * stats.norm.sf(found.value / stats.sem(first - second)))
-
-
-def test_what_cannot_be_told():
-    one = np.array([1.0])
-    assert mean(one).standard_error is None and paired_difference(one, 0 * one).interval is None
-    assert paired_difference(one, 0 * one).probability == 1.0
-    assert paired_difference(np.ones(5), np.ones(5)).probability == 1.0
-    assert paired_difference(np.ones(5), np.zeros(5)).probability == 0.0
-
-
-def test_holm_by_its_definition():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == []
 
 
 def _item(gold: int, *choices: str) -> TaskItem:
@@ -127,6 +89,16 @@ def test_two_models_task_by_task_and_on_average():
     one, two, mean = compared(first, second)
     assert (one.difference.value, two.difference.value, mean.difference.value) == (0.25, -1.0, -0.375)
     assert mean.difference.standard_error == pytest.approx(0.25 / 2)
-    assert (one.verdict, two.verdict, mean.verdict) == ("no difference shown", "worse", "worse")
-    assert one.corrected == pytest.approx(one.difference.probability)  # the second of two
-    assert mean_of(first.tasks) == (0.75, pytest.approx(stats.sem([1, 0, 1, 0]) / 2))
+    assert (one.verdict, two.verdict, mean.verdict) == ("no difference shown", "worse", "no difference shown")
+    assert mean.corrected == pytest.approx(2 * stats.t.sf(3, 3))  # three standard errors, of four items
+    assert one.corrected == pytest.approx(stats.ttest_rel([1, 1, 1, 0], [1, 0, 1, 0]).pvalue)  # the second of two
+    average = first.average("mean")
+    assert (average.value, average.standard_error) == (0.75, pytest.approx(stats.sem([1, 0, 1, 0]) / 2))
+
+
+def test_one_item_tells_no_difference():
+    suite = Suite("s", [SuiteTask("one", "mc2", ITEMS[:1])], {})
+    first, second = (SuiteResult("a", suite, [_result("one", [value], ITEMS[:1])]) for value in (0.9, 0.1))
+    (one,) = compared(first, second)
+    assert one.corrected is None and one.verdict == "no difference shown"
+    assert verdicts(first.tasks) == [(None, CHANCE)]

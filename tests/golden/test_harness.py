@@ -126,8 +126,15 @@ def test_the_command(models, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)["models"][0]
     assert found["items"] == {"own_multiple_choice": 8}
     assert 0 < found["tasks"]["own_multiple_choice"]["acc_stderr,none"] < 0.5
-    assert main(limited) == 0
-    assert f"{found['tasks']['own_multiple_choice']['acc_bytes,none']:.4f}" in capsys.readouterr().out
+    twice = [*limited[:2], str(tmp_path / "model"), *limited[2:]]
+    assert main(twice) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{found['tasks']['own_multiple_choice']['acc_bytes,none']:.4f}" in said
+    assert "not distinguishable from chance" in said and "no difference shown" in said
+    score = found["scores"]["own_multiple_choice"]
+    assert score["acc"] == found["tasks"]["own_multiple_choice"]["acc,none"] and score["chance"] == 0.25
+    assert score["standard_error"] == pytest.approx(found["tasks"]["own_multiple_choice"]["acc_stderr,none"])
+    assert score["baselines"] == {"longest": 0.25, "shortest": 0.25, "letter": 0.25}
     assert main(arguments) == 2
     assert "own_multiple_choice: did you mean" in capsys.readouterr().err.replace(
         "the harness has no such task", "did you mean"

@@ -135,7 +135,7 @@ def evaluate(
 
     Tasks are multiple choice from files of your own (docs/tasks.md): every score comes with its standard error, what
     guessing and plain ways of choosing reach, and a verdict. Of several models the others are compared with the first.
-    --tasks asks those of the LM Evaluation Harness, which loads their data itself.
+    --tasks asks those of the LM Evaluation Harness, which loads their data itself; the figures are told alike.
 
     Example: linnet evaluate runs/ted --data data/stories
 

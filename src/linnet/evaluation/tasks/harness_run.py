@@ -8,6 +8,9 @@ from typing import Any
 
 from linnet.core.errors import UserError
 from linnet.core.guess import meant
+from linnet.evaluation.tasks.harness_items import result_of_harness
+from linnet.evaluation.tasks.interface import TaskFindings
+from linnet.evaluation.tasks.measure import SuiteResult
 from linnet.evaluation.tasks.tables import finite
 from linnet.inference.language_model import load
 from linnet.present.table import Table
@@ -18,25 +21,36 @@ RESAMPLES = 100
 
 @dataclass(frozen=True)
 class HarnessFindings:
-    """Of each model what the harness gives for each task: its measures by name (`acc,none`), with their errors."""
+    """Of each model what the harness gives for each task: its measures by name (`acc,none`), with their errors.
+
+    scores: of each model the tasks' first measures, item by item; the first model is what others are compared with.
+    """
 
     models: Sequence[str]
     results: Sequence[dict[str, dict[str, Any]]]
     samples: Sequence[dict[str, int]]
+    scores: Sequence[SuiteResult]
 
     def tables(self) -> list[Table]:
-        """Of each model a row for each measure of each task, as the harness names them."""
-        return [_table(*each) for each in zip(self.models, self.results, self.samples, strict=True)]
+        """As of a suite, then of each model a row for each measure of each task, as the harness names them."""
+        own = zip(self.models, self.results, self.samples, strict=True)
+        scored = TaskFindings(self.scores).tables() if self.scores[0].tasks else []
+        return [*scored, *(_table(*each) for each in own)]
 
     def figures(self) -> dict[str, Any]:
         """Ready for JSON."""
-        named = zip(self.models, self.results, self.samples, strict=True)
-        return {
-            "models": [
-                {"model": model, "tasks": {task: _plain(found) for task, found in tasks.items()}, "items": items}
-                for model, tasks, items in named
-            ]
-        }
+        scored = TaskFindings(self.scores).figures()
+        named = zip(self.results, self.samples, scored["models"], strict=True)
+        models = [
+            {
+                "model": told["model"],
+                "tasks": {task: _plain(found) for task, found in tasks.items()},
+                "items": items,
+                "scores": told["tasks"],
+            }
+            for tasks, items, told in named
+        ]
+        return {"models": models, "differences": scored["differences"]}
 
 
 def evaluate_harness(
@@ -64,7 +78,9 @@ def evaluate_harness(
         model = model if operator is None else model.with_operators(operator, seed)
         found.append(_run(model, tasks, manager, shots, limit))
     counts = [{task: int(n["effective"]) for task, n in each["n-samples"].items()} for each in found]
-    return HarnessFindings([str(name) for name in models], [each["results"] for each in found], counts)
+    names = [str(name) for name in models]
+    scores = [result_of_harness(name, each) for name, each in zip(names, found, strict=True)]
+    return HarnessFindings(names, [each["results"] for each in found], counts, scores)
 
 
 def _manager(tasks: Sequence[str], folder: str | Path | None) -> Any:
@@ -98,7 +114,7 @@ def _run(model: Any, tasks: Sequence[str], manager: Any, shots: int | None, limi
                 num_fewshot=shots,
                 limit=limit,
                 task_manager=manager,
-                log_samples=False,
+                log_samples=True,
                 bootstrap_iters=RESAMPLES,
                 verbosity="ERROR",
             )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import numpy as np
 
@@ -54,13 +54,19 @@ class TaskItem:
             tuple(f"{context} {continuation}" for context in contexts),
         )
 
+    @classmethod
+    def of_answer(cls, context: str) -> Self:
+        """A question without choices, or of which nobody knows which are right."""
+        return cls(((context, ""),), (), (), (), (context,))
+
     @property
     def chance(self) -> float:
-        """What guessing gives on average, in every score."""
+        """What guessing gives on average, in every score; of an item that has choices."""
         return sum(self.labels) / len(self.labels)
 
-    def score(self, name: ScoreName, log_likelihoods: Sequence[float]) -> float:
-        """From 0 to 1; of equal choices the first is taken."""
+    def score(self, name: ScoreName | str, log_likelihoods: Sequence[float]) -> float:
+        """From 0 to 1, by a `ScoreName`; of equal choices the first is taken."""
+        assert name in get_args(ScoreName), name
         found = np.asarray(log_likelihoods, dtype=np.float64)
         if name == "mc2":
             shares = np.exp(found - found.max())

@@ -39,24 +39,26 @@ class TaskResult:
         return mean(self.values_N)
 
     @cached_property
-    def chances_N(self) -> Floats:
-        """What guessing gives of each item."""
+    def chances_N(self) -> Floats | None:
+        """What guessing gives of each item; None where there are no choices to guess among."""
+        if not all(item.labels for item in self.task.items):
+            return None
         return np.array([item.chance for item in self.task.items])
 
     @property
-    def chance(self) -> float:
+    def chance(self) -> float | None:
         """What guessing gives."""
-        return float(self.chances_N.mean())
+        return None if self.chances_N is None else float(self.chances_N.mean())
 
     @cached_property
     def p_value(self) -> float | None:
         """Of no more and no less than chance (`statistics.score_p_value`); not corrected for several tasks."""
-        return score_p_value(self.values_N, self.chances_N)
+        return None if self.chances_N is None else score_p_value(self.values_N, self.chances_N)
 
     @cached_property
     def baselines(self) -> dict[str, float]:
-        """The scores of choices made without reading the question."""
-        return baselines(self.task.items)
+        """The scores of choices made without reading the question; none where there are no choices."""
+        return {} if self.chances_N is None else baselines(self.task.items)
 
     def of_items(self, keep_N: NDArray[np.bool_]) -> "TaskResult | None":
         """The same of some of its items; None where none is left. The other scores are left out."""

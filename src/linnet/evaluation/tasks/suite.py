@@ -61,13 +61,14 @@ class SuiteSpec(Spec):
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """A task that can be asked: its items, in order, and the score that counts.
+    """A task that can be asked: its items, in order, and the score that counts, which of the harness's tasks may have
+    any name.
 
     shots: examples before each item. shots_from: the name of the file that they are from.
     """
 
     name: str
-    score: ScoreName
+    score: ScoreName | str
     items: Sequence[TaskItem]
     shots: int = 0
     shots_from: str | None = None

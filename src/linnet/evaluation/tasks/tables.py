@@ -28,7 +28,7 @@ def score_table(result: SuiteResult) -> Table:
             percent(task.mean.value),
             percent(task.mean.standard_error),
             percent(task.chance),
-            *(percent(task.baselines[name]) for name in ("longest", "shortest", "letter")),
+            *(percent(task.baselines.get(name)) for name in ("longest", "shortest", "letter")),
             grouped(len(task.task.items)),
             verdict,
         )
@@ -37,7 +37,8 @@ def score_table(result: SuiteResult) -> Table:
     for name, of in result.suite.averages.items():
         tasks = [task for task in result.tasks if task.task.name in of]
         mean = result.average(name)
-        chance = sum(task.chance for task in tasks) / len(tasks)
+        chances = [task.chance for task in tasks if task.chance is not None]
+        chance = sum(chances) / len(tasks) if len(chances) == len(tasks) else None
         items = grouped(sum(len(task.task.items) for task in tasks))
         rows.append(
             (name, "mean", percent(mean.value), percent(mean.standard_error), percent(chance), "", "", "", items, "")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from linnet.evaluation.statistics import SIGNIFICANT, Estimate, holm, mean_of, paired_difference
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
 
+UNKNOWN = "no chance known"
 CHANCE = "not distinguishable from chance"
 PLAIN = {"longest": "taking the longest", "shortest": "taking the shortest", "letter": "the commonest letter"}
 
@@ -20,6 +21,8 @@ def verdicts(tasks: Sequence[TaskResult]) -> list[tuple[float | None, str]]:
 
 
 def _words(task: TaskResult, p_value: float | None) -> str:
+    if task.chance is None:
+        return UNKNOWN
     if p_value is None or p_value >= SIGNIFICANT:
         return CHANCE
     if task.mean.value < task.chance:

@@ -4,14 +4,19 @@ from pathlib import Path
 from typing import Any
 
 
-def harness_task(yaml_name: str, split: str, rows: list[dict[str, Any]], **changes: Any) -> Any:
-    """The harness's own task of a YAML file of its package, over these rows."""
+def harness_task(
+    yaml_name: str, split: str, rows: list[dict[str, Any]], own: dict[str, Any] | None = None, **changes: Any
+) -> Any:
+    """The harness's own task of a YAML file of its package, over these rows; or one of this name that is `own`."""
     import datasets
     import lm_eval.tasks
     from lm_eval.api.task import ConfigurableTask
     from lm_eval.tasks._yaml_loader import load_yaml
 
-    config = load_yaml(Path(lm_eval.tasks.__file__).parent / yaml_name, resolve_func=True)
+    if own is None:
+        config = load_yaml(Path(lm_eval.tasks.__file__).parent / yaml_name, resolve_func=True)
+    else:
+        config = {"task": yaml_name, "test_split": split, **own}
     for name in ("training_split", "validation_split", "test_split"):
         config[name] = split if config.get(name) == split else None
     config["custom_dataset"] = lambda **_: {split: datasets.Dataset.from_list(rows)}

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-from linnet.evaluation.likelihood import evaluate
+from linnet.evaluation.measure import evaluate_windows
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
 from linnet.layers.contract import Mixer, MixerSpec, SublayerSpec
@@ -141,7 +141,8 @@ def check_evaluation(mixers: list[MixerSpec], device: torch.device) -> None:
     """Of causal layers: an operator is frozen for rows by numbers that are not there."""
     decoder = decoder_on(device, *(spec for spec in mixers if spec.build(PLACE).traits.causal))
     tokens_BT = torch.ones(2, LENGTH, dtype=torch.int64)
-    evaluate(decoder, [(tokens_BT, tokens_BT)] * 2, torch.ones(VOCABULARY, dtype=torch.int64), tokens_BT[:1])
+    token_bytes_V = torch.ones(VOCABULARY, dtype=torch.int64)
+    evaluate_windows(decoder, [(tokens_BT, tokens_BT)] * 2, token_bytes_V, tokens_BT.shape[1], tokens_BT[:1])
 
 
 def check_decoding(mixers: list[MixerSpec], device: torch.device) -> None:

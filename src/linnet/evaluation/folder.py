@@ -15,7 +15,8 @@ from linnet.data.shards import TokenData, TokenSequence
 from linnet.data.split import Split
 from linnet.data.windows import document_windows
 from linnet.evaluation.frozen import OperatorFrom, calibration_tokens
-from linnet.evaluation.likelihood import Evaluation, evaluate
+from linnet.evaluation.likelihood import Evaluation
+from linnet.evaluation.measure import evaluate_windows
 from linnet.evaluation.subject import ModelOptions, Subject, check_operator_from
 from linnet.model.decoder import Decoder
 from linnet.model.store import TOKENIZER, model_folder
@@ -57,7 +58,7 @@ class ModelOnData:
                     advance(int((targets != IGNORED).sum()))
 
             token_bytes_V = torch.from_numpy(self.data.tokenizer.token_bytes())
-            return evaluate(self.decoder, windows(), token_bytes_V, self.calibration())
+            return evaluate_windows(self.decoder, windows(), token_bytes_V, self.context_length, self.calibration())
 
     def _windows(self, limit_tokens: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         sequence, end_id = self.sequence, self.data.tokenizer.end_id

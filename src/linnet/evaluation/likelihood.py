@@ -1,33 +1,19 @@
 """How likely a model finds a text: nats, bits per byte, accuracy, from a causal evaluation.
 
-A decoder that is not causal without a state reads each window with an operator frozen from another text
-(`frozen.frozen_state`). What its own whole-sequence pass would have claimed is measured beside it; the difference is
-the leak.
+Of a decoder that is not causal without a state, what its own whole-sequence pass would have claimed stands beside it;
+the difference is the leak. `measure` does the reading.
 
 Legend: `B` batch, `T` tokens, `V` vocabulary.
 """
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.evaluation.frozen import frozen_state
-from linnet.model.decoder import Decoder
-from linnet.model.pairs import loss_of_rows
-from linnet.model.state import DecoderState, rows_of
 from linnet.ops.cross_entropy import IGNORED
-
-Windows = Iterable[tuple[Tensor, Tensor]]
-"""Inputs and targets, int64 `[B, T]` each; targets that are `IGNORED` do not count: at the end of a row, or in the
-input of a pair.
-"""
-
-Total = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -38,6 +24,13 @@ class Likelihood:
     tokens: int
     bytes: int
     correct: int
+
+    @classmethod
+    def of_text(cls, nats: float, tokens: int, of_text: int, correct: int) -> Self:
+        """`UserError` where the tokens hold no text."""
+        if not tokens or not of_text:
+            raise UserError(f"the {tokens} tokens to evaluate hold no text; evaluate more tokens")
+        return cls(nats, tokens, of_text, correct)
 
     @property
     def bits_per_byte(self) -> float:
@@ -95,70 +88,6 @@ class Evaluation:
         """What `sums` wrote."""
         whole = sums["whole_sequence"]
         return cls(Likelihood(**sums["causal"]), whole and Likelihood(**whole))
-
-
-@torch.no_grad()
-def evaluate(
-    decoder: Decoder,
-    windows: Windows,
-    token_bytes_V: Tensor,
-    calibration_1T: Tensor | None = None,
-    total: Total = lambda sums: sums,
-) -> Evaluation:
-    """The causal likelihood and, for a decoder that is not causal by itself, its whole-sequence pass (see `leak`).
-
-    `token_bytes_V`: bytes of text of each token. `calibration_1T`: the text that freezes the operator of a decoder
-    that is not causal without a state; it must not be part of the windows. A causal decoder does not use it. `total`
-    adds up what several processes found, each in its part of the windows. `UserError` where the targets hold no text
-    at all.
-    """
-    causal, whole = (_Sums(token_bytes_V, decoder.device, total) for _ in range(2))
-    frozen: DecoderState | None = None
-    for inputs, targets in windows:
-        inputs_BT, targets_BT = inputs.to(decoder.device), targets.to(decoder.device)
-        batch, length = inputs_BT.shape
-        if decoder.causal:
-            causal.add(decoder, inputs_BT, targets_BT, None)
-            continue
-        assert calibration_1T is not None, "a decoder that is not causal needs a calibration text"
-        if frozen is None or frozen.capacity < length:
-            frozen = frozen_state(decoder, calibration_1T, 1, length)
-        causal.add(decoder, inputs_BT, targets_BT, rows_of(frozen, batch))
-        _add_whole(whole, decoder, inputs_BT, targets_BT)
-    return Evaluation(causal.likelihood(), None if decoder.causal else whole.likelihood())
-
-
-def _add_whole(sums: "_Sums", decoder: Decoder, inputs_BT: Tensor, targets_BT: Tensor) -> None:
-    """Each row without the ignored targets at its end: what stands beside a row must not be part of its sequence."""
-    places_T = torch.arange(1, targets_BT.shape[1] + 1, device=targets_BT.device)
-    lengths_B = (places_T * (targets_BT != IGNORED)).amax(dim=1)
-    for length in sorted(set(lengths_B.tolist())):
-        rows = lengths_B == length
-        sums.add(decoder, inputs_BT[rows, :length], targets_BT[rows, :length], None)
-
-
-class _Sums:
-    """Sums that stay on the device until they are asked for."""
-
-    def __init__(self, token_bytes_V: Tensor, device: torch.device, total: Total) -> None:
-        self._token_bytes_V, self._total = token_bytes_V.to(device), total
-        self._nats = torch.zeros((), dtype=torch.float64, device=device)
-        counts = torch.zeros(3, dtype=torch.int64, device=device)
-        self._bytes, self._tokens, self._correct = counts.unbind()
-
-    def add(self, decoder: Decoder, inputs_BT: Tensor, targets_BT: Tensor, state: DecoderState | None) -> None:
-        loss = loss_of_rows(decoder, inputs_BT, targets_BT, state)
-        self._nats += loss.nats
-        self._correct += loss.correct
-        self._bytes += text_bytes(targets_BT, self._token_bytes_V)
-        self._tokens += (targets_BT != IGNORED).sum()
-
-    def likelihood(self) -> Likelihood:
-        nats = float(self._total(self._nats))
-        of_text, tokens, correct = self._total(torch.stack([self._bytes, self._tokens, self._correct])).tolist()
-        if not tokens or not of_text:
-            raise UserError(f"the {tokens} tokens to evaluate hold no text; evaluate more tokens")
-        return Likelihood(nats, tokens, of_text, correct)
 
 
 def text_bytes(targets_BT: Tensor, token_bytes_V: Tensor) -> Tensor:

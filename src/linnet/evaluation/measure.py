@@ -1,16 +1,21 @@
-"""One model measured on windows of text: by document, by position, by source, with each way of keeping the past."""
+"""One model measured on windows of text: by document, by position, by source, with each way of keeping the past.
 
-from collections.abc import Callable, Iterator, Sequence
+A decoder that is not causal without a state reads each window with an operator frozen from another text
+(`frozen.frozen_state`), and what its own whole-sequence pass would have claimed is measured beside it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from linnet.data.labels import rows_of
 from linnet.data.pairs import Rows, validation_pairs
 from linnet.data.shards import TokenData
 from linnet.data.split import Split
 from linnet.evaluation.documents import Documents, chosen_of, of_split
-from linnet.evaluation.likelihood import Likelihood
+from linnet.evaluation.likelihood import Evaluation, Likelihood
 from linnet.evaluation.measured import Measured
 from linnet.evaluation.reader import Reader
 from linnet.evaluation.retentions import measure_retentions
@@ -18,8 +23,19 @@ from linnet.evaluation.subject import Subject
 from linnet.evaluation.tally import DocumentLosses, Tally, by_source
 from linnet.evaluation.windows import Tokens, WindowBatch, batches, packed, sliding
 from linnet.layers.retention import Retention
+from linnet.model.decoder import Decoder
 from linnet.model.pairs import losses_of_rows
 from linnet.present.progress import Advance, progress
+
+Windows = Iterable[tuple[Tensor, Tensor]]
+"""Inputs and targets, int64 `[B, T]` each; targets that are `IGNORED` do not count: at the end of a row, or in the
+input of a pair.
+"""
+
+Total = Callable[[Tensor], Tensor]
+
+UNCUT = 1 << 62
+"""Tokens at once where windows come in batches that are read as they are."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +70,7 @@ def apart(
 def side_by_side(
     data: TokenData, split: Split, context_length: int, tokens_at_once: int, limit_tokens: int | None = None
 ) -> Reading:
-    """The windows of `evaluate_folder`: as many documents as fit follow each other in one."""
+    """The windows of `ModelOnData.evaluate`: as many documents as fit follow each other in one."""
     documents, sequence, end_id = of_split(data, split), data.split(split), data.tokenizer.end_id
 
     def read() -> Iterator[WindowBatch]:
@@ -105,7 +121,7 @@ def measure(
 
     causal, whole = tally(), tally()
     with progress("evaluating", (1 + len(retentions)) * reading.targets, "tokens") as advance:
-        _read(reader, reading, causal, whole, advance)
+        _read(reader, reading.batches(), reading.pairs, causal, whole, advance)
         kept = measure_retentions(reader, reading.batches, retentions, tally, losses_of, advance) if retentions else []
     losses = losses_of(causal)
     leaking: Likelihood | None = None if decoder.causal else losses_of(whole).likelihood
@@ -114,11 +130,48 @@ def measure(
     return Measured(losses, causal.positions(), sources, leaking, subject.context_length, reading.stride, tuple(kept))
 
 
-def _read(reader: Reader, reading: Reading, causal: Tally, whole: Tally, advance: Advance) -> None:
+@torch.no_grad()
+def evaluate_windows(
+    decoder: Decoder,
+    windows: Windows,
+    token_bytes_V: Tensor,
+    context_length: int,
+    calibration_1T: Tensor | None = None,
+    total: Total = lambda sums: sums,
+) -> Evaluation:
+    """The sums over windows of at most `context_length` tokens, and of a whole-sequence pass that sees the future.
+
+    `token_bytes_V`: bytes of text of each token. `calibration_1T`: needed by a decoder that is not causal by itself.
+    `total` adds up what several processes found, each in its part of the windows. `UserError` where the targets hold no
+    text at all.
+    """
+    reader = Reader.of(decoder, calibration_1T, context_length, UNCUT)
+    causal, whole = (Tally(1, token_bytes_V.cpu().numpy(), context_length) for _ in range(2))
+    batches = (WindowBatch(inputs, targets, torch.zeros_like(targets, device="cpu")) for inputs, targets in windows)
+    _read(reader, batches, decoder.spec.reads_pairs, causal, whole)
+    found = _totalled(causal, total, decoder.device)
+    return Evaluation(found, None if decoder.causal else _totalled(whole, total, decoder.device))
+
+
+def _totalled(tally: Tally, total: Total, device: torch.device) -> Likelihood:
+    sums = tally.documents()
+    nats = total(torch.tensor(float(sums.nats_N.sum()), dtype=torch.float64, device=device))
+    counts = [int(counts_N.sum()) for counts_N in (sums.tokens_N, sums.bytes_N, sums.correct_N)]
+    return Likelihood.of_text(float(nats), *total(torch.tensor(counts, device=device)).tolist())
+
+
+def _read(
+    reader: Reader,
+    batches: Iterable[WindowBatch],
+    pairs: bool,
+    causal: Tally,
+    whole: Tally,
+    advance: Advance = lambda *_: None,
+) -> None:
     decoder = reader.decoder
-    for batch in reading.batches():
+    for batch in batches:
         on_device = batch.to(decoder.device)
-        if reading.pairs:
+        if pairs:
             rows = losses_of_rows(decoder, on_device.inputs_BT, on_device.targets_BT)
             documents = batch.documents_BT[:, :1].expand(rows.targets.shape)
             advance(causal.add(rows.each, rows.targets, documents))

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from linnet.core.errors import UserError
 from linnet.evaluation.likelihood import Likelihood
 from linnet.evaluation.statistics import Estimate, Floats, ratio
 from linnet.evaluation.windows import Tokens
@@ -36,10 +35,8 @@ class DocumentLosses:
     @property
     def likelihood(self) -> Likelihood:
         """The sums; `UserError` where there is no text."""
-        tokens, of_text = int(self.tokens_N.sum()), int(self.bytes_N.sum())
-        if not tokens or not of_text:
-            raise UserError(f"the {tokens} tokens to evaluate hold no text; evaluate more tokens")
-        return Likelihood(float(self.nats_N.sum()), tokens, of_text, int(self.correct_N.sum()))
+        counts = (int(sums_N.sum()) for sums_N in (self.tokens_N, self.bytes_N, self.correct_N))
+        return Likelihood.of_text(float(self.nats_N.sum()), *counts)
 
     @property
     def bits_N(self) -> Floats:
@@ -111,11 +108,15 @@ class Tally:
         counted_BT = targets_BT != IGNORED
         targets = targets_BT[counted_BT].cpu().numpy()
         positions = counted_BT.nonzero()[:, 1].cpu().numpy()
-        cells = documents_BT[counted_BT.cpu()].numpy(), np.searchsorted(self._edges, positions, side="right") - 1
-        np.add.at(self._nats_NK, cells, each.nats[counted_BT].cpu().numpy())
-        np.add.at(self._correct_NK, cells, each.correct[counted_BT].long().cpu().numpy())
-        np.add.at(self._bytes_NK, cells, self._token_bytes_V[targets])
-        np.add.at(self._tokens_NK, cells, 1)
+        parts = np.searchsorted(self._edges, positions, side="right") - 1
+        cells = np.ravel_multi_index((documents_BT[counted_BT.cpu()].numpy(), parts), self._nats_NK.shape)
+        for sums_NK, of_target in (
+            (self._nats_NK, each.nats[counted_BT].cpu().numpy()),
+            (self._correct_NK, each.correct[counted_BT].long().cpu().numpy()),
+            (self._bytes_NK, self._token_bytes_V[targets]),
+            (self._tokens_NK, np.ones_like(targets)),
+        ):
+            np.add.at(sums_NK.reshape(-1), cells, of_target)  # of one dimension, which is several times as fast
         return len(targets)
 
     def documents(self, sources_N: Tokens | None = None, bytes_N: Tokens | None = None) -> DocumentLosses:

@@ -58,7 +58,7 @@ class RowLosses(NamedTuple):
 
 @torch.no_grad()
 def losses_of_rows(decoder: Decoder, tokens_BT: Tensor, targets_BT: Tensor) -> RowLosses:
-    """What `loss_of_rows` adds up, target by target, without a state."""
+    """What `loss_of_rows` adds up, target by target, without a state or gradients."""
     rows = _read(decoder, tokens_BT, targets_BT)
     memory = None if rows.inputs is None else decoder.encode(*rows.inputs)
     hidden = decoder.hidden(rows.tokens, prefixes=rows.prefixes, memory=memory)

@@ -189,11 +189,12 @@ def linear_cross_entropy_each(
         logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
         if soft_cap is not None:
             logits_nV = soft_capped(logits_nV, soft_cap)
-        highest_n1, likeliest_n1 = logits_nV.max(dim=-1, keepdim=True)
+        highest_n1, likeliest_n1 = likeliest(logits_nV)
         ignored_n1 = targets_N[part, None] == IGNORED
         targets_n1 = targets_N[part, None].masked_fill(ignored_n1, 0)
-        logits_nV = logits_nV - highest_n1
-        nats_n1 = logits_nV.exp().sum(dim=-1, keepdim=True).log() - logits_nV.gather(1, targets_n1)
+        logits_nV -= highest_n1
+        of_target_n1 = logits_nV.gather(1, targets_n1)
+        nats_n1 = logits_nV.exp_().sum(dim=-1, keepdim=True).log() - of_target_n1
         right_n1 = (likeliest_n1 == targets_n1) & ~ignored_n1
         parts.append((nats_n1[:, 0].double().masked_fill(ignored_n1[:, 0], 0.0), right_n1[:, 0]))
     nats, correct = zip(*parts, strict=True)

@@ -10,7 +10,8 @@ from linnet.data.pairs import validation_pairs
 from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
 from linnet.evaluation.frozen import calibration_tokens
-from linnet.evaluation.likelihood import Evaluation, evaluate
+from linnet.evaluation.likelihood import Evaluation
+from linnet.evaluation.measure import evaluate_windows
 from linnet.model.decoder import Decoder
 from linnet.training.processes.group import Batch, Processes
 from linnet.training.spec import TrainingSpec
@@ -38,4 +39,6 @@ class HeldOut:
             batches = validation_pairs(self._pairs, *amount)
         else:
             batches = validation_windows(self._tokens, self._windows, self._end_id, *amount)
-        return evaluate(decoder, part(batches), self._token_bytes_V, self._calibration_1T, total=processes.total)
+        assert spec.context_length is not None, "an unresolved run"
+        reading = self._token_bytes_V, spec.context_length, self._calibration_1T
+        return evaluate_windows(decoder, part(batches), *reading, total=processes.total)

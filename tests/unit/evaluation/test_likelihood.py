@@ -11,7 +11,8 @@ from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData
 from linnet.evaluation.frozen import calibration_tokens, frozen_state
-from linnet.evaluation.likelihood import Evaluation, Likelihood, evaluate
+from linnet.evaluation.likelihood import Evaluation, Likelihood
+from linnet.evaluation.measure import evaluate_windows
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops import cross_entropy as room
@@ -43,6 +44,10 @@ def _windows(*shapes):
 
 
 CALIBRATION = _tokens(1, 20, seed=99)
+
+
+def evaluate(decoder, windows, token_bytes_V, calibration_1T=None):
+    return evaluate_windows(decoder, windows, token_bytes_V, decoder.spec.context_length, calibration_1T)
 
 
 def _by_hand(logits_BTV, targets_BT):

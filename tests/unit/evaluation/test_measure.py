@@ -65,7 +65,7 @@ def test_the_nats_of_each_document_are_those_of_each_token_by_itself(place, kind
 @pytest.mark.parametrize("limit", [None, 100])
 @pytest.mark.parametrize("kind", MIXERS)
 def test_a_data_folder_is_read_as_training_evaluates_it(place, kind, limit):
-    """The same windows and sums as `evaluate_folder`, the leak included, and documents that add up to them."""
+    """Padded otherwise, but the sums of `evaluate_folder`, the leak included, and documents that add up to them."""
     old = evaluate_folder(place / kind, place / "data", limit_tokens=limit, device="cpu")
     new = evaluate(place / kind, place / "data", limit_tokens=limit, device="cpu")
     shared = new.figures()

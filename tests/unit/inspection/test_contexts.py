@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_models import small_decoder, small_spec
 
-from linnet.evaluation.likelihood import evaluate
+from linnet.evaluation.measure import evaluate_windows
 from linnet.inference.retention import name_of, retaining_state
 from linnet.inspection.contexts.grid import THRESHOLDS, TOP_K, contexts, series, varied
 from linnet.inspection.contexts.measure import (
@@ -105,7 +105,7 @@ def test_a_window_is_read_as_if_alone_and_token_by_token(decoder: Decoder, conte
 @every_decoder
 def test_all_tokens_have_the_bits_per_byte_of_evaluation(decoder: Decoder):
     token_bytes_V = torch.arange(1, 24)
-    expected = evaluate(decoder, windows(), token_bytes_V, CALIBRATION).causal
+    expected = evaluate_windows(decoder, windows(), token_bytes_V, decoder.spec.context_length, CALIBRATION).causal
     bytes_N = torch.cat([(token_bytes_V[t.clamp(min=0)] * (t != IGNORED)).sum(1) for _, t in windows()])
     compared = [FULL, EvictionPolicy(0, -1.0), EvictionPolicy(2, -1.0)]
     found = compare(

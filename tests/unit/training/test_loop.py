@@ -15,7 +15,7 @@ from linnet.data.loader import validation_windows
 from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
 from linnet.evaluation.frozen import calibration_tokens
-from linnet.evaluation.likelihood import evaluate
+from linnet.evaluation.measure import evaluate_windows
 from linnet.model.cost import model_cost
 from linnet.model.store import load_decoder
 from linnet.present import numbers
@@ -110,7 +110,8 @@ def _evaluated(model, folder):
     sequence, end_id = data.split("validation"), data.tokenizer.end_id
     windows = validation_windows(sequence, document_windows(sequence, end_id, 16), end_id, 2, 128)
     token_bytes = torch.from_numpy(data.tokenizer.token_bytes())
-    return evaluate(load_decoder(model), windows, token_bytes, calibration_tokens(data, "train", 16)).figures()
+    calibration_1T = calibration_tokens(data, "train", 16)
+    return evaluate_windows(load_decoder(model), windows, token_bytes, 16, calibration_1T).figures()
 
 
 GROWTH = {"context_length": [[0.25, 4], [0.5, 8]], "batch_size": [[0.4, 1]]}

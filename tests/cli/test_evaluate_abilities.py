@@ -38,7 +38,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def test_the_suite_says_what_it_measured_and_what_not(capsys: pytest.CaptureFixture[str], model: Path):
-    assert main(["evaluate", str(model), "--suite", "abilities", "--items", "20", "--json"]) == 0
+    assert main(["evaluate", str(model), "--suite", "abilities", "--limit", "20", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["abilities"]
     assert [one["ability"] for one in found] == [one.model_dump() for one in suite()]
     by_sizes = {
@@ -53,7 +53,7 @@ def test_the_suite_says_what_it_measured_and_what_not(capsys: pytest.CaptureFixt
 def test_a_file_has_its_own_abilities(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path):
     path = tmp_path / "own.yaml"
     path.write_text("abilities: [{kind: recall, pairs: 4}, {kind: copying, length: 99}]")
-    assert main(["evaluate", str(model), "--suite", "abilities", "--files", str(path), "--items", "9"]) == 0
+    assert main(["evaluate", str(model), "--suite", "abilities", "--files", str(path), "--limit", "9"]) == 0
     out = capsys.readouterr().out
     for said in ("recall", "pairs=4", "distinguishable", "copying", "length=99", "measured:", "199"):
         assert said in out.split(), said
@@ -77,9 +77,7 @@ def test_what_belongs_to_a_text_or_to_tasks_is_refused(capsys: pytest.CaptureFix
     assert f"--data x: {own}" in fails(capsys, model, "--suite", "abilities", "--data", "x")
     assert f"--limit-tokens 5: {own}" in fails(capsys, model, "--suite", "abilities", "--limit-tokens", 5)
     assert f"--retention bank: {own}" in fails(capsys, model, "--suite", "abilities", "--retention", "bank")
-    assert f"--limit 5: {own}" in fails(capsys, model, "--suite", "abilities", "--limit", 5)
     assert "2 models: the suite of abilities measures one" in fails(capsys, model, model, "--suite", "abilities")
-    assert "--items 5: goes with --suite" in fails(capsys, model, "--data", "x", "--items", 5)
+    assert "--limit 5: goes with --suite" in fails(capsys, model, "--data", "x", "--limit", 5)
     assert "--files y: goes with --suite" in fails(capsys, model, "--data", "x", "--files", "y")
     assert "--files z: expected one" in fails(capsys, model, "--suite", "pldr", "--files", "y", "--files", "z")
-    assert "--items 5: goes with the suite of abilities" in fails(capsys, model, "--suite", "pldr", "--items", 5)

@@ -1,24 +1,17 @@
-"""`linnet evaluate`: how good a model is on a text."""
+"""`linnet evaluate`: how good a model is on a text, in tasks, and in what can be asked of any mixer."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from linnet.cli import evaluate_tasks as of_tasks
-from linnet.cli.console import note
 from linnet.cli.evaluate_abilities import measure_abilities
-from linnet.cli.evaluate_report import check_report, write_task_report, write_text_report
+from linnet.cli.evaluate_report import AskedReport
+from linnet.cli.evaluate_text import RESAMPLES, drawn_from, measure_text
 from linnet.cli.options import MOST_AMOUNT, MOST_RESAMPLES, AsJson, ContextLength, Device, Weights, option
-from linnet.cli.report import echo_json, echo_parts
-from linnet.core.errors import UserError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from linnet.evaluation.measured import Measured
-
-TOKENS_AT_ONCE, RESAMPLES = 8192, 1000
+TOKENS_AT_ONCE = 8192
 
 
 def evaluate(
@@ -96,7 +89,6 @@ def evaluate(
     shots: of_tasks.Shots = None,
     limit: of_tasks.Limit = None,
     train_text: of_tasks.TrainText = None,
-    items: of_tasks.Items = None,
     device: Device = "auto",
     weights: Weights = None,
     tokens_at_once: Annotated[
@@ -119,6 +111,9 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure a model on text: bits per byte, perplexity per token, accuracy, loss by position; or ask it tasks.
+
+    Three questions, one at a time: how likely is a text (--data), how many tasks are right (--suite, --task-file,
+    --tasks), what can it do at all (--suite abilities).
 
     Bits per byte is the loss for each byte of text: lower is better, and models of different tokenizers can be compared
     by it. The evaluation is causal: no prediction depends on the text after it. Behind ± stands the standard error over
@@ -149,133 +144,37 @@ def evaluate(
 
     Example: linnet evaluate runs/ted runs/pldr --task-file questions.jsonl --train-text data/stories
 
-    Example: linnet evaluate runs/ted --suite abilities --items 50
+    Example: linnet evaluate runs/ted --suite abilities --limit 50
 
     Example: linnet evaluate runs/pldr --data data/stories --operator-from empty --limit-tokens 100000 --json
 
     Example: linnet evaluate runs/pldr --data data/stories --operator random --seed 1
     """
-    check_report(report, also, several=len(models) > 1)
+    page = AskedReport(report, also)
+    page.check(several=len(models) > 1)
     if suite == of_tasks.ABILITIES:
         of_tasks.check_abilities(ctx, models)
-        measure_abilities(models[0], files or [], items, seed, device, weights, as_json)
-        return
-    if suite is not None or task_file is not None or tasks is not None:
+        measure_abilities(models[0], files or [], limit, seed, device, weights, as_json)
+    elif suite is not None or task_file is not None or tasks is not None:
         of_tasks.check_no_text(ctx, operator_from)
-        model_settings = {
-            "device": device,
-            "weights": weights,
-            "operator": operator,
-            "seed": _drawn_from(seed, operator) or 0,
-        }
-        asked: dict[str, Any] = {"files": of_tasks.one_of(files), "shots": shots, "limit": limit, **model_settings}
+        read = {"device": device, "weights": weights, "operator": operator, "seed": drawn_from(seed, operator) or 0}
+        asked: dict[str, Any] = {"files": of_tasks.one_of(files), "shots": shots, "limit": limit, **read}
         if tasks is not None:
-            if report is not None:
-                raise UserError("--report: has no place for tasks of the harness; expected it without --tasks")
+            page.refuse_harness()
             of_tasks.ask_harness(ctx, models, as_json, tasks, **asked)
         else:
             found = of_tasks.ask(models, as_json, train_text, suite=suite, task_file=task_file, **asked)
-            if report is not None:
-                write_task_report(found, also, report, device)
-        return
-    data = of_tasks.text_alone(ctx, data)
-    if plot is not None and plot.suffix != ".png":
-        raise UserError(f"--plot {plot}: expected a file that ends in .png")
-    where: dict[str, Any] = {
-        "split": split,
-        "limit_tokens": limit_tokens,
-        "context_length": context_length,
-        "operator_from": operator_from,
-        "device": device,
-        "weights": weights,
-        "stride": stride,
-        "tokens_at_once": tokens_at_once,
-    }
-    if len(models) > 1:
-        _refuse_of_one({"--operator": operator, "--seed": seed, "--retention": retentions})
-        _several(models, data, where, resamples, plot, as_json, report, also)
-        return
-    if resamples is not None:
-        raise UserError(f"--bootstrap {resamples}: goes with several models")
-    _one(models[0], data, where, operator, _drawn_from(seed, operator), retentions, plot, as_json)
-
-
-def _one(
-    model: Path,
-    data: Path,
-    where: dict[str, Any],
-    operator: str | None,
-    drawn_from: int | None,
-    retentions: list[str] | None,
-    plot: Path | None,
-    as_json: bool,
-) -> None:
-    from linnet.evaluation.interface import evaluate as measured
-
-    found = measured(model, data, operator=operator, seed=drawn_from or 0, retentions=retentions, **where)
-    _draw(plot, [str(model)], [found])
-    if as_json:
-        replaced = {"operator": operator, "seed": drawn_from}
-        echo_json({"model": str(model), **_on(data, where), **replaced, "weights": where["weights"], **found.figures()})
-        return
-    from linnet.evaluation.tables import measured_tables
-
-    rows = []
-    if operator is not None:
-        drawn = "" if drawn_from is None else f", drawn from seed {drawn_from}"
-        rows.append(("operator", operator, f"in the place of the model's own{drawn}"))
-    echo_parts(*measured_tables(found, rows))
-
-
-def _several(
-    models: list[Path],
-    data: Path,
-    where: dict[str, Any],
-    resamples: int | None,
-    plot: Path | None,
-    as_json: bool,
-    report: Path | None,
-    also: Path | None,
-) -> None:
-    from linnet.evaluation.interface import evaluate_several
-
-    found = evaluate_several(models, data, resamples=resamples or RESAMPLES, **where)
-    _draw(plot, found.names, found.measured)
-    if report is not None:
-        write_text_report(found, data, also, report, where["device"])
-    if as_json:
-        echo_json({**_on(data, where), "weights": where["weights"], **found.figures()})
-        return
-    from linnet.evaluation.tables import comparison_tables
-
-    echo_parts(*comparison_tables(found))
-
-
-def _refuse_of_one(options: dict[str, Any]) -> None:
-    """`UserError` for an option that several models have not in common."""
-    for name, value in options.items():
-        if value is not None:
-            said = " ".join(value) if isinstance(value, list) else value
-            raise UserError(f"{name} {said}: goes with one model")
-
-
-def _on(data: Path, where: dict[str, Any]) -> dict[str, Any]:
-    """What was read; a file has no sides."""
-    return {"data": str(data), "split": where["split"] or ("validation" if data.is_dir() else None)}
-
-
-def _draw(plot: Path | None, names: "Sequence[str]", measured: "Sequence[Measured]") -> None:
-    if plot is not None:
-        from linnet.evaluation.pictures import positions_plot
-
-        positions_plot(names, measured).write(plot)
-        note(f"plot: {plot}")
-
-
-def _drawn_from(seed: int | None, operator: str | None) -> int | None:
-    """The seed of random operators, None where nothing is drawn."""
-    if operator != "random":
-        if seed is not None:
-            raise UserError(f"--seed {seed}: goes with --operator random; nothing else is drawn")
-        return None
-    return seed or 0
+            page.write_tasks(found, device)
+    else:
+        data = of_tasks.text_alone(ctx, data)
+        where = {
+            "split": split,
+            "limit_tokens": limit_tokens,
+            "context_length": context_length,
+            "operator_from": operator_from,
+            "device": device,
+            "weights": weights,
+            "stride": stride,
+            "tokens_at_once": tokens_at_once,
+        }
+        measure_text(models, data, where, operator, seed, retentions, resamples, plot, page, as_json)

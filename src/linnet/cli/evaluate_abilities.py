@@ -18,7 +18,7 @@ COLUMNS = ("ability", "right, %", "chance, %", "symbols, %", "chance, %", "")
 def measure_abilities(
     model: Path,
     files: Sequence[Path],
-    items: int | None,
+    limit: int | None,
     seed: int | None,
     device: str,
     weights: str | None,
@@ -31,7 +31,7 @@ def measure_abilities(
     from linnet.present.progress import progress
 
     abilities = [ability for file in files for ability in read_suite(file)] if files else suite()
-    speaker, count, drawn_from = load(model, device, weights), items or ITEMS, SEED if seed is None else seed
+    speaker, count, drawn_from = load(model, device, weights), limit or ITEMS, SEED if seed is None else seed
     found = []
     with progress("measuring", len(abilities), "abilities") as advance:
         for ability in abilities:

@@ -1,5 +1,6 @@
 """`linnet evaluate --report`: several models on one page, with a Markdown table."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,30 +14,42 @@ if TYPE_CHECKING:
     from linnet.experiments.side_by_side.wanted import Wanted
 
 
-def check_report(report: Path | None, also: Path | None, several: bool) -> None:
-    """`UserError`, before anything takes time, for a page of one model, or with questions that cannot be read."""
-    if also is not None and report is None:
-        raise UserError(f"--also {also}: goes with --report, the page that it belongs to")
-    if report is None:
-        return
-    if not several:
-        raise UserError(f"--report {report}: goes with several models")
-    check_out_folder(report, "--report")
-    _wanted(also)
+@dataclass(frozen=True)
+class AskedReport:
+    """--report and --also, where they are given. folder: where the page goes. also: what else it tells."""
 
+    folder: Path | None
+    also: Path | None
 
-def write_text_report(found: "PairedComparison", data: Path, also: Path | None, report: Path, device: str) -> None:
-    """The page of models that read a text."""
-    from linnet.experiments.side_by_side.evaluated import of_text
+    def check(self, several: bool) -> None:
+        """`UserError`, before anything takes time, for a page of one model, or with questions that cannot be read."""
+        if self.also is not None and self.folder is None:
+            raise UserError(f"--also {self.also}: goes with --report, the page that it belongs to")
+        if self.folder is None:
+            return
+        if not several:
+            raise UserError(f"--report {self.folder}: goes with several models")
+        check_out_folder(self.folder, "--report")
+        _wanted(self.also)
 
-    _write(of_text(found, str(data), _wanted(also), device), report)
+    def refuse_harness(self) -> None:
+        """`UserError` where a page is wanted."""
+        if self.folder is not None:
+            raise UserError("--report: has no place for tasks of the harness; expected it without --tasks")
 
+    def write_text(self, found: "PairedComparison", data: Path, device: str) -> None:
+        """The page of models that read a text."""
+        if self.folder is not None:
+            from linnet.experiments.side_by_side.evaluated import of_text
 
-def write_task_report(found: "TaskFindings", also: Path | None, report: Path, device: str) -> None:
-    """The page of models that were asked tasks."""
-    from linnet.experiments.side_by_side.evaluated import of_tasks
+            _write(of_text(found, str(data), _wanted(self.also), device), self.folder)
 
-    _write(of_tasks(found, _wanted(also), device), report)
+    def write_tasks(self, found: "TaskFindings", device: str) -> None:
+        """The page of models that were asked tasks."""
+        if self.folder is not None:
+            from linnet.experiments.side_by_side.evaluated import of_tasks
+
+            _write(of_tasks(found, _wanted(self.also), device), self.folder)
 
 
 def _wanted(also: Path | None) -> "Wanted | None":

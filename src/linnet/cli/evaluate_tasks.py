@@ -33,10 +33,10 @@ OF_TEXT = (
 OF_OWN_FILES = ("suite", "task_file", "train_text")
 """Options that mean nothing for tasks of the harness, which loads their data itself."""
 
-OF_TASKS = ("files", "shots", "limit", "train_text", "items")
+OF_TASKS = ("files", "shots", "limit", "train_text")
 """Options that mean something for tasks alone."""
 
-NOT_OF_ABILITIES = (*OF_TEXT, "operator_from", "operator", "task_file", "tasks", "shots", "limit", "train_text")
+NOT_OF_ABILITIES = (*OF_TEXT, "operator_from", "operator", "task_file", "tasks", "shots", "train_text")
 
 OPTIONS = {"retentions": "retention", "resamples": "bootstrap"}
 """Of parameters, where they have another name."""
@@ -59,16 +59,17 @@ Files = Annotated[
         "files of those to measure (repeatable).",
     ),
 ]
-Items = Annotated[
-    int | None,
-    typer.Option(min=1, max=1 << 20, help="With --suite abilities: items of each; 200 if not given."),
-]
 TaskFile = Annotated[Path | None, option("FILE", "Ask any multiple choice: JSON lines of context, choices, gold.")]
 Shots = Annotated[
     int | None,
     typer.Option(min=0, max=100, help="Examples before each item: rows of NAME_train.jsonl, else other items."),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="So many items of each task, the first; all if not given.")]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=1 << 20, help="So many items of each task, the first, all if not given; of each ability, 200."
+    ),
+]
 TrainText = Annotated[
     Path | None, option("FILE|DIR", "Tell which items share 13 words in a row with this text, and scores without them.")
 ]
@@ -84,12 +85,10 @@ def text_alone(ctx: typer.Context, data: Path | None) -> Path:
 
 
 def check_no_text(ctx: typer.Context, operator_from: str | None) -> None:
-    """`UserError` where options of a text, or of abilities, are given beside tasks."""
+    """`UserError` where options of a text are given beside tasks."""
     for name in _given(ctx, OF_TEXT):
         field = OPTIONS.get(name, name)
         raise UserError("says how a text is measured; leave it out for tasks", field=field, value=_said(ctx, name))
-    for name in _given(ctx, ("items",)):
-        raise UserError("goes with the suite of abilities; tasks have `limit`", field=name, value=_said(ctx, name))
     if operator_from not in (None, "empty"):
         raise UserError("tasks have no training split; use empty", field="operator_from", value=operator_from)
 

@@ -1,15 +1,18 @@
 """Tasks as the LM Evaluation Harness asks them: ours against its HFLM on Transformers' Llama of the same weights.
 
-HellaSwag's items, and answers that end at a stop; then forks against every text alone. Needs `pip install
-'linnet[tasks]' accelerate` and rows as `docs/tasks.md` has them: `python benchmarks/harness_tasks.py hellaswag.jsonl`
+Choices, and answers that end at a stop; then forks against every text alone, and the adapter against its decoder's bare
+passes. Needs `pip install 'linnet[tasks]' accelerate`. Items are endings of built-in stories, or HellaSwag's, of a file
+with rows as `docs/tasks.md` has them: `python benchmarks/harness_tasks.py hellaswag.jsonl --items 500`
 """
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from lm_eval.api.instance import Instance
+from torch import Tensor
 
 from harness import contest, gate, report
 from harness_models import both, hflm
@@ -18,6 +21,8 @@ from linnet.evaluation.tasks.encoding import encode_pairs
 from linnet.evaluation.tasks.harness import HarnessModel
 from linnet.evaluation.tasks.items import TaskItem
 from linnet.evaluation.tasks.row_files import item_of, rows_of_file
+from linnet.model.decoder import Decoder
+from linnet.stories.corpus import texts
 
 WIDTH, LAYERS, HEADS, VOCABULARY, CONTEXT, BATCH = 256, 4, 4, 4096, 512, 32
 UNTIL, MOST_TOKENS = "k", 64
@@ -40,14 +45,12 @@ def largest_difference(ours: list[tuple[float, bool]], theirs: list[tuple[float,
 def main() -> None:
     """Check, then time."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rows", type=Path, help="HellaSwag's rows, JSON lines")
-    for name, default in (("items", 500), ("prompts", 64), ("threads", 2), ("runs", 5)):
+    parser.add_argument("rows", type=Path, nargs="?", help="HellaSwag's rows, JSON lines; stories if not given")
+    for name, default in (("items", 50), ("prompts", 32), ("threads", 2), ("runs", 3)):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    rows = list(rows_of_file(given.rows))  # the first are shorter than most, so some from everywhere
-    chosen = [rows[n * len(rows) // given.items] for n in range(given.items)]
-    items = [item_of("hellaswag", "{context}", row, place) for place, row in chosen]
+    items = endings(given.items) if given.rows is None else of_file(given.rows, given.items)
     torch.manual_seed(0)
     tokenizer = Tokenizer.train("bpe", [text for item in items for text in item.own], VOCABULARY)
     model, theirs = both(tokenizer, WIDTH, LAYERS, HEADS, CONTEXT, torch.float32, spread=20)
@@ -55,12 +58,30 @@ def main() -> None:
     results = {
         "share_of_tokens_read": share_read(items, tokenizer),
         **choices(items, forked, alone, other, given.runs),
+        **adapter(items, model.decoder, alone, given.runs),
         **answers(items[: given.prompts], forked, other, given.runs),
     }
     shape = (
         f"llama of width {WIDTH}, {LAYERS} layers, {tokenizer.vocab_size} tokens, float32, HFLM in batches of {BATCH}"
     )
-    report("harness_tasks", {"shape": shape, "items": len(items), "prompts": given.prompts, **results})
+    told = "stories" if given.rows is None else given.rows.name
+    report("harness_tasks", {"shape": shape, "of": told, "items": len(items), "prompts": given.prompts, **results})
+
+
+def of_file(path: Path, count: int) -> list[TaskItem]:
+    """HellaSwag's; the first of a file are shorter than most, so some from everywhere."""
+    rows = list(rows_of_file(path))
+    chosen = [rows[n * len(rows) // count] for n in range(count)]
+    return [item_of("hellaswag", "{context}", row, place) for place, row in chosen]
+
+
+def endings(count: int) -> list[TaskItem]:
+    """Stories without their last sentence; the choices are that sentence and those of the next three."""
+    told = [text.strip().rpartition(". ") for text in texts(count)]
+    return [
+        TaskItem.of_choices(f"{begun}.", [told[(n + i) % count][2] for i in range(4)], [1, 0, 0, 0])
+        for n, (begun, _, _) in enumerate(told)
+    ]
 
 
 def share_read(items: list[TaskItem], tokenizer: Tokenizer) -> float:
@@ -80,6 +101,44 @@ def choices(items: list[TaskItem], forked: HarnessModel, alone: HarnessModel, ot
     against = contest(lambda: forked.loglikelihood(asked), lambda: other.loglikelihood(asked, disable_tqdm=True), runs)
     forks = contest(lambda: forked.loglikelihood(asked), lambda: alone.loglikelihood(asked), runs)
     return {"choices_against_hflm": against.summary(), "forks_against_each_text_alone": forks.summary()}
+
+
+def adapter(items: list[TaskItem], decoder: Decoder, alone: HarnessModel, runs: int) -> dict[str, Any]:
+    """All that the adapter does beside its decoder's passes, as a share of these: 0.1 is aimed at."""
+    asked = instances("loglikelihood", [pair for item in items for pair in item.pairs])
+    passes, found = recorded(decoder, lambda: alone.loglikelihood(asked, disable_tqdm=True))
+
+    @torch.inference_mode()
+    def bare() -> list[Tensor]:
+        return [getattr(decoder, name)(*arguments) for name, arguments in passes]
+
+    same = all(torch.equal(one, other) for one, other in zip(bare(), found, strict=True))
+    gate("bare passes", same, f"{len(passes)} passes give what the adapter had of them")
+    against = contest(lambda: alone.loglikelihood(asked), bare, runs)
+    return {"adapter_over_bare_passes": {"share": round(1 / against.ratio - 1, 3), **against.summary()}}
+
+
+def recorded(decoder: Decoder, run: Callable[[], object]) -> tuple[list[tuple[str, Any]], list[Tensor]]:
+    """What the decoder is asked while this runs, and what it gives."""
+    asked: list[tuple[str, Any]] = []
+    given: list[Tensor] = []
+
+    def watched(name: str) -> Callable[..., Tensor]:
+        plain = getattr(decoder, name)
+
+        def call(*arguments: Any) -> Tensor:
+            asked.append((name, arguments))
+            given.append(plain(*arguments))
+            return given[-1]
+
+        return call
+
+    for name in ("hidden", "logits"):
+        setattr(decoder, name, watched(name))
+    run()
+    for name in ("hidden", "logits"):
+        delattr(decoder, name)
+    return asked, [each.clone() for each in given]
 
 
 def answers(items: list[TaskItem], ours: HarnessModel, other: Any, runs: int) -> dict[str, Any]:

@@ -319,10 +319,11 @@ def state(workspace: Workspace, path: Path) -> None:
 
 
 def task_files(workspace: Workspace, path: Path) -> None:
-    """A folder with the rows of every task of a suite."""
+    """A folder with the rows of every task of the suites, and the same as examples before them."""
     path.mkdir()
     for name, rows in ROWS.items():
-        _write_lines(path / f"{name}.jsonl", rows)
+        for file in (f"{name}.jsonl", f"{name}_train.jsonl"):
+            _write_lines(path / file, rows)
 
 
 def questions(workspace: Workspace, path: Path) -> None:

@@ -22,7 +22,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-from linnet.evaluation.measure import evaluate_windows
+from linnet.evaluation.reader import Reader
+from linnet.evaluation.windows import WindowBatch
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
 from linnet.layers.contract import Mixer, MixerSpec, SublayerSpec
@@ -138,11 +139,11 @@ def check_training(kind: str, mixers: list[MixerSpec], device: torch.device) -> 
 
 
 def check_evaluation(mixers: list[MixerSpec], device: torch.device) -> None:
-    """Of causal layers: an operator is frozen for rows by numbers that are not there."""
+    """Of causal layers: an operator is frozen for rows by numbers that are not there, and these cannot be added up."""
     decoder = decoder_on(device, *(spec for spec in mixers if spec.build(PLACE).traits.causal))
     tokens_BT = torch.ones(2, LENGTH, dtype=torch.int64)
-    token_bytes_V = torch.ones(VOCABULARY, dtype=torch.int64)
-    evaluate_windows(decoder, [(tokens_BT, tokens_BT)] * 2, token_bytes_V, tokens_BT.shape[1], tokens_BT[:1])
+    batch = WindowBatch(tokens_BT, tokens_BT, tokens_BT).to(device)
+    Reader.of(decoder, None, LENGTH, LENGTH).losses(batch)
 
 
 def check_decoding(mixers: list[MixerSpec], device: torch.device) -> None:

@@ -18,9 +18,7 @@ def difference_table(findings: Findings) -> list[Table]:
     known = {name: one for name, one in found.items() if one is not None and one.standard_error is not None}
     if not known:
         return []
-    p_values = {name: one.p_value() for name, one in known.items()}
-    tested = {name: p for name, p in p_values.items() if p is not None and p == p}
-    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+    corrected = dict(zip(known, holm([one.p_value() for one in known.values()]), strict=True))
     columns = [_cells(known.get(run.name), corrected.get(run.name)) for run in runs[1:]]
     labels = (f"less {runs[0].name}", "95 % interval")
     rows = [[label, *cells] for label, *cells in zip(labels, *columns, strict=True)]

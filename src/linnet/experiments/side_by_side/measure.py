@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from linnet.evaluation.abilities.measure import MeasuredAbility
+from linnet.evaluation.abilities.measure import MeasuredAbility, figures_of
 from linnet.evaluation.abilities.measure import measure as measure_ability
-from linnet.evaluation.tasks.measure import SuiteResult, mean_of, measure_suite
+from linnet.evaluation.statistics import Estimate
+from linnet.evaluation.tasks.measure import SuiteResult, measure_suite
 from linnet.evaluation.tasks.tables import finite
 from linnet.evaluation.tasks.verdict import verdicts
 from linnet.experiments.demo.measure import DECODE_RUNS, decode_speeds, describe_machine, write_story
@@ -36,16 +37,9 @@ def measure_beside(folders: Mapping[str, Path], wanted: Wanted, device: str = "a
 
 
 def task_scores(result: SuiteResult) -> list[TaskScore]:
-    """The tasks of a suite with their verdicts, then its averages."""
+    """The tasks of a suite, whose items are choices, with their verdicts; then its averages."""
     scores = [
-        TaskScore(
-            task=task.task.name,
-            value=finite(task.value),
-            standard_error=finite(task.standard_error),
-            chance=task.chance,
-            items=len(task.task.items),
-            verdict=verdict,
-        )
+        _task_score(task.task.name, task.mean, task.chance, verdict)
         for task, (_, verdict) in zip(result.tasks, verdicts(result.tasks), strict=True)
     ]
     return scores + [_average(result, name) for name in result.suite.averages]
@@ -53,27 +47,27 @@ def task_scores(result: SuiteResult) -> list[TaskScore]:
 
 def _average(result: SuiteResult, name: str) -> TaskScore:
     tasks = [task for task in result.tasks if task.task.name in result.suite.averages[name]]
-    value, error = mean_of(tasks)
-    return TaskScore(
-        task=name,
-        value=finite(value),
-        standard_error=finite(error),
-        chance=sum(task.chance for task in tasks) / len(tasks),
-        items=sum(len(task.task.items) for task in tasks),
-        averaged=True,
-    )
+    chances = [task.chance for task in tasks if task.chance is not None]
+    return _task_score(name, result.average(name), sum(chances) / len(chances)).model_copy(update={"averaged": True})
+
+
+def _task_score(name: str, mean: Estimate, chance: float | None, verdict: str = "") -> TaskScore:
+    assert chance is not None, name
+    value, error = finite(mean.value), finite(mean.standard_error)
+    return TaskScore(task=name, value=value, standard_error=error, chance=chance, items=mean.count, verdict=verdict)
 
 
 def _abilities(model: LanguageModel, name: str, wanted: WantedAbilities) -> list[AbilityScore]:
     abilities, found = wanted.load(), []
     with progress(f"{name}: abilities", len(abilities), "abilities") as advance:
         for ability in abilities:
-            found.append(_ability_score(measure_ability(model, ability, wanted.items, wanted.seed)))
+            found.append(measure_ability(model, ability, wanted.items, wanted.seed))
             advance(1)
-    return found
+    corrected = [figures.get("above_chance", False) for figures in figures_of(found)]
+    return [_ability_score(one, above) for one, above in zip(found, corrected, strict=True)]
 
 
-def _ability_score(found: MeasuredAbility) -> AbilityScore:
+def _ability_score(found: MeasuredAbility, above_chance: bool) -> AbilityScore:
     said, chance, score = found.ability.said, found.ability.chance.answer, found.score
     if score is None:
         return AbilityScore(ability=said, chance=chance, missing=found.missing)
@@ -83,7 +77,7 @@ def _ability_score(found: MeasuredAbility) -> AbilityScore:
         items=score.items,
         right=score.share,
         standard_error=score.standard_error,
-        above_chance=score.beats(chance),
+        above_chance=above_chance,
     )
 
 

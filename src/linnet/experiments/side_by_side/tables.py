@@ -119,7 +119,8 @@ def ability_table(beside: Mapping[str, Beside]) -> list[Table]:
     items = max(score.items for score in asked.values())
     meaning = (
         f"Whole answers that are right, greedily, per cent ± standard error, of {numbers.grouped(items)} questions"
-        " each; below each whether it is above chance (binomial, 1 %)." + _not_asked(by_model, asked)
+        " each; below each whether it is above chance (exact, 5 % for all abilities together, Holm)."
+        + _not_asked(by_model, asked)
     )
     return [Table("Abilities", ("ability", "chance", *by_model), rows, meaning)]
 

@@ -150,7 +150,9 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The token vectors."""
-        return self.decoder.embedding.tokens
+        tokens = self.decoder.embedding.tokens
+        assert isinstance(tokens, nn.Embedding)  # in few bits it is another, which no model of Transformers has
+        return tokens
 
     def get_output_embeddings(self) -> nn.Module | None:
         """The head; None where it is the token vectors'."""

@@ -32,7 +32,7 @@ def test_a_frozen_model_is_smaller_and_generates(model: Path, tmp_path: Path, ca
 
 def test_without_a_form_nothing_is_written(model: Path, tmp_path: Path, capsys):
     assert main(["export", str(model), "--out", str(tmp_path / "x")]) == 2
-    assert capsys.readouterr().err == "error: export: no form was asked for; expected --freeze-operator\n"
+    assert capsys.readouterr().err == "error: export: no form was asked for; expected --to or --freeze-operator\n"
     assert not (tmp_path / "x").exists()
 
 

@@ -12,6 +12,7 @@ from linnet.cli.console import invocation, note
 from linnet.core.text import printable
 
 if TYPE_CHECKING:
+    from linnet.interop.exported import Exported
     from linnet.model.decoder import Decoder
     from linnet.present.report import Part, Picture
 
@@ -68,13 +69,19 @@ def _write(text: str) -> None:
 
 
 def echo_model_made(decoder: "Decoder", out: Path, as_json: bool) -> None:
-    """A model folder that was made: its parameters and the bytes of its weights, in a line or as JSON."""
+    """A model folder that was made, as `echo_exported` says it."""
+    from linnet.interop.exported import Exported
     from linnet.model.store import WEIGHTS
 
-    parameters = sum(parameter.numel() for parameter in decoder.parameters())
-    weights_bytes = (out / WEIGHTS).stat().st_size
+    echo_exported(Exported.of(out, decoder, out / WEIGHTS), as_json)
+
+
+def echo_exported(made: "Exported", as_json: bool) -> None:
+    """A model that was written: its parameters, the bytes of its weights and what was measured, in lines or as JSON."""
     if as_json:
-        made = {"model": str(out), "name": decoder.spec.name, "parameters": parameters, "weights_bytes": weights_bytes}
-        echo_json(made)
-    else:
-        echo(f"{out}: {decoder.spec.name}, {parameters:,} parameters, {weights_bytes:,} bytes of weights\n")
+        size = {"parameters": made.parameters, "weights_bytes": made.weights_bytes}
+        echo_json({"model": str(made.path), "name": made.name, **size, **made.figures})
+        return
+    echo(f"{made.path}: {made.name}, {made.parameters:,} parameters, {made.weights_bytes:,} bytes of weights\n")
+    for line in made.said:
+        echo(f"{line}\n")

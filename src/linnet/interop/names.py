@@ -6,7 +6,9 @@ stands for a number; in theirs `{0}` is the number of the layer, whichever block
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -252,3 +254,16 @@ def _above(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _below(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors by the names that they have without a prefix, if they have it."""
     return {name.removeprefix(prefix): tensor for name, tensor in named.items()}
+
+
+@dataclass(frozen=True)
+class TensorMaps:
+    """The two ways of a model's tensors: from published ones, by their names and in their shapes, and back to them."""
+
+    ours: Callable[[Mapping[str, Tensor], ModelSpec], dict[str, Tensor]]
+    theirs: Callable[[Mapping[str, Tensor], ModelSpec], dict[str, Tensor]]
+
+
+LLAMA_MAPS = TensorMaps(partial(renamed, table=LLAMA), partial(published, table=LLAMA))
+GPT2_MAPS = TensorMaps(from_gpt2, to_gpt2)
+GPT_NEOX_MAPS = TensorMaps(from_gpt_neox, to_gpt_neox)

@@ -7,6 +7,8 @@ Legend: `B` batch, `T` tokens, `V` vocabulary.
 """
 
 import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.engine import new_state
 from linnet.model.decoder import Decoder
+from linnet.present.progress import progress
 
 MOST_ERROR = 1e-4
 """Of a logit, in units of the standard deviation of all of them: float32 in another order of operations."""
@@ -35,7 +38,8 @@ SAMPLES = (
 class Parity:
     """What the gate measured.
 
-    error: the largest difference of logits, in units of their standard deviation; steps: greedy tokens compared.
+    error: the largest difference of logits, in units of their standard deviation; steps: greedy tokens compared, fewer
+    than `STEPS` where learned positions end.
     """
 
     error: float
@@ -44,10 +48,12 @@ class Parity:
     @property
     def figures(self) -> dict[str, float]:
         """For a record."""
-        return {"logits_error": self.error, "greedy_tokens": self.steps}
+        return {"logits_error": self.error, "most_logits_error": MOST_ERROR, "greedy_tokens": self.steps}
 
     def __str__(self) -> str:
-        return f"the same {self.steps} greedy tokens as in Transformers, logits within {self.error:.1e} of their spread"
+        ended = "" if self.steps == STEPS else ", where learned positions end"
+        within = f"logits within {self.error:.1e} of their spread (accepted: {MOST_ERROR:g})"
+        return f"the same {self.steps} greedy tokens as in Transformers{ended}; {within}"
 
 
 def transformers_module(field: str) -> Any:
@@ -59,25 +65,48 @@ def transformers_module(field: str) -> Any:
     return transformers
 
 
-def original(folder: Path, field: str = "check") -> tuple[Any, Any]:
-    """Transformers' model of a folder, in float32, and its tokenizer; nothing is fetched, and no code of it is run."""
+def original(folder: Path, field: str = "check", origin: str | Path = "") -> tuple[Any, Any]:
+    """Transformers' model of a folder, in float32, and its tokenizer; nothing is fetched, and no code of it is run.
+
+    origin: what `UserError` calls the folder; if not given, by its name.
+    """
     transformers = transformers_module(field)
     import linnet.interop.transformers  # noqa: F401 (registers our own models; it imports this module)
 
     here = {"local_files_only": True, "trust_remote_code": False}
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **here)
-        return model.eval(), transformers.AutoTokenizer.from_pretrained(folder, **here)
+        with _without_bars(transformers):
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **here)
+            return model.eval(), transformers.AutoTokenizer.from_pretrained(folder, **here)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise UserError(f"{folder}: Transformers cannot read it ({str(error).strip().splitlines()[0]})") from error
+        said = str(error).strip().splitlines()[0]
+        raise UserError(f"{origin or folder}: Transformers cannot read it ({said})") from error
 
 
-def check_same_ids(tokenizer: Tokenizer, theirs: Any, origin: str) -> None:
-    """`UserError` unless both make the same ids of `SAMPLES`."""
-    for text in SAMPLES:
-        ours, others = tokenizer.encode(text), list(theirs(text, add_special_tokens=False)["input_ids"])
+@contextmanager
+def _without_bars(transformers: Any) -> Iterator[None]:
+    """Transformers draws bars of its own, also where nobody watches."""
+    logging = transformers.utils.logging
+    were_drawn = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if were_drawn:
+            logging.enable_progress_bar()
+
+
+def check_same_ids(tokenizer: Tokenizer, theirs: Any, origin: str, texts: Sequence[str] = SAMPLES) -> None:
+    """`UserError` unless both make the same ids of each text."""
+    for text in texts:
+        ours, others = tokenizer.encode(text), _ids(theirs, text)
         if ours != others:
             raise UserError(f"{origin}: {text!r}: {ours} here, {others} in Transformers: expected the same ids")
+
+
+def _ids(theirs: Any, text: str) -> list[int]:
+    """Without what stands before or behind a text; nothing is said of one that is longer than the context."""
+    return list(theirs(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 @torch.no_grad()
@@ -87,29 +116,44 @@ def check_parity(decoder: Decoder, theirs: Any, origin: str) -> Parity:
     As many tokens as the model has learned positions for, where it has such.
     """
     ours = copy.deepcopy(decoder).float().cpu().eval()
-    most = ours.spec.context_length if ours.spec.embedding.positions == "learned" else STEPS + 64
-    generator = torch.Generator().manual_seed(0)
-    tokens_BT = torch.randint(ours.spec.vocab_size, (2, min(64, most)), generator=generator)
+    most, tokens_BT = most_tokens(ours), random_tokens(ours)
     error = _error(ours(tokens_BT), theirs(tokens_BT).logits, origin)
     start_BT = tokens_BT[:1, : max(1, min(8, most - 1))]
     steps = min(STEPS, most - start_BT.shape[1])
     return Parity(max(error, _greedy_error(ours, theirs, start_BT, steps, origin)), steps)
 
 
+def most_tokens(decoder: Decoder) -> int:
+    """How many tokens of a text are compared at most."""
+    return decoder.spec.context_length if decoder.spec.embedding.positions == "learned" else STEPS + 64
+
+
+def random_tokens(decoder: Decoder) -> Tensor:
+    """Two texts of tokens `[B, T]` that are the same whenever they are drawn."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(decoder.spec.vocab_size, (2, min(64, most_tokens(decoder))), generator=generator)
+
+
 def _greedy_error(ours: Decoder, theirs: Any, start_BT: Tensor, steps: int, origin: str) -> float:
     state, cache, worst = new_state(ours, start_BT.tolist(), steps), None, 0.0
     tokens_BT = start_BT
-    for step in range(steps):
-        logits_V = ours(tokens_BT, state)[0, -1]
-        out = theirs(tokens_BT, past_key_values=cache, use_cache=True)
-        others_V, cache = out.logits[0, -1], out.past_key_values
-        worst = max(worst, _error(logits_V, others_V, f"{origin}: step {step}"))
-        token = logits_V.argmax()
-        behind = float((others_V.max() - others_V[token]) / logits_V.std())
-        if behind > 2 * MOST_ERROR:
-            raise UserError(f"{origin}: step {step}: token {int(token)} here, {int(others_V.argmax())} in Transformers")
-        tokens_BT = token.view(1, 1)
+    with progress("as Transformers says", steps, "tokens") as advance:
+        for step in range(steps):
+            logits_V = ours(tokens_BT, state)[0, -1]
+            out = theirs(tokens_BT, past_key_values=cache, use_cache=True)
+            others_V, cache = out.logits[0, -1], out.past_key_values
+            worst = max(worst, _error(logits_V, others_V, f"{origin}: step {step}"))
+            tokens_BT = _same_token(logits_V, others_V, f"{origin}: step {step}").view(1, 1)
+            advance(1)
     return worst
+
+
+def _same_token(ours_V: Tensor, theirs_V: Tensor, origin: str) -> Tensor:
+    """The likeliest token; `UserError` unless it is theirs too."""
+    token = ours_V.argmax()
+    if float((theirs_V.max() - theirs_V[token]) / ours_V.std()) > 2 * MOST_ERROR:
+        raise UserError(f"{origin}: token {int(token)} here, {int(theirs_V.argmax())} in Transformers")
+    return token
 
 
 def _error(ours: Tensor, theirs: Tensor, origin: str) -> float:

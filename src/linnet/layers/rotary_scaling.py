@@ -42,7 +42,7 @@ class NtkScaling(RotaryScalingSpec):
     factor: Factor
 
     @property
-    def law(self) -> Scaling:
+    def law(self) -> NtkBase:
         """See `RotaryScalingSpec`."""
         return NtkBase(self.factor)
 

@@ -37,7 +37,11 @@ class NtkBase:
 
     def frequencies(self, width: int, base: float, device: torch.device) -> Tensor:
         """Angles for each position, `[K/2]`, float32."""
-        return unscaled(width, base * self.factor ** (width / max(width - 2, 1)), device)
+        return unscaled(width, self.base(width, base), device)
+
+    def base(self, width: int, base: float) -> float:
+        """The larger base, of `width` elements."""
+        return base * self.factor ** (width / max(width - 2, 1))
 
     @property
     def gain(self) -> float:

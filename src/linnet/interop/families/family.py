@@ -7,18 +7,17 @@ alone (`Literal`) says what no description of ours has.
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import PositiveFloat, PositiveInt, model_validator
-from torch import Tensor
 
 from linnet.core.spec import Spec
-from linnet.data.tokenizer import Tokenizer
+from linnet.interop.names import TensorMaps
 from linnet.model.spec import ModelSpec
 from linnet.nn.activation import Activation
 
-Named = Mapping[str, Tensor]
+Plain = Mapping[str, Any]
+"""What a model computes, in plain data: `member.plain_form`."""
 
 ActivationName = Literal["silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2"]
 OURS: dict[ActivationName, Activation] = {
@@ -33,6 +32,8 @@ OURS: dict[ActivationName, Activation] = {
 }
 """Activations by Transformers' names."""
 
+THEIRS: dict[Activation, ActivationName] = {ours: theirs for theirs, ours in reversed(OURS.items())}
+"""Transformers' names of activations, of several the first."""
 
 ROPE_TYPES = ("default", "linear", "yarn")
 
@@ -63,6 +64,21 @@ class Rope(Spec):
             raise ValueError(f"rope_type: {data['rope_type']!r}: must be one of {', '.join(ROPE_TYPES)}")
         return data
 
+    @classmethod
+    def fields(cls, rotary: Plain) -> dict[str, Any]:
+        """From the rotary positions of a description; none are like unscaled ones."""
+        scaling = rotary.get("scaling") or {"kind": "default"}
+        said = {
+            "rope_theta": rotary.get("base"),
+            "factor": scaling.get("factor"),
+            "original_max_position_embeddings": scaling.get("trained"),
+            "beta_fast": scaling.get("fast"),
+            "beta_slow": scaling.get("slow"),
+            "attention_factor": scaling.get("attention_factor"),
+        }
+        kind = scaling["kind"] if scaling["kind"] in ROPE_TYPES else "default"
+        return {"rope_type": kind, **({} if kind == "default" else said), "rope_theta": said["rope_theta"]}
+
     def scaling(self, context_length: int) -> dict[str, Any] | None:
         """In our words."""
         if self.rope_type == "default":
@@ -79,9 +95,14 @@ class Family(Spec):
     """What of `config.json` describes a model of the family; other fields of the file are not read.
 
     buffers: a pattern of the names of tensors in published files that are none of the model's weights.
+    maps: the ways of its tensors. architecture: the class of Transformers. begins_with_end: whether every text begins
+    with the end token where its tokenizer says nothing else.
     """
 
     buffers: ClassVar[re.Pattern[str]] = re.compile(r"\.rotary_emb\.inv_freq$")
+    maps: ClassVar[TensorMaps]
+    architecture: ClassVar[str]
+    begins_with_end: ClassVar[bool] = False
 
     model_type: str
     vocab_size: PositiveInt
@@ -94,23 +115,20 @@ class Family(Spec):
 
     @classmethod
     @abstractmethod
-    def ours(cls, named: Named, spec: ModelSpec) -> dict[str, Tensor]:
-        """Our tensors from published ones, by the names and in the shapes of `theirs`."""
+    def fields(cls, plain: Plain) -> dict[str, Any]:
+        """The fields of the member that is as much like a description as a member can be."""
 
-    @classmethod
-    @abstractmethod
-    def theirs(cls, tensors: Named, spec: ModelSpec) -> dict[str, Tensor]:
-        """The published tensors from ours."""
+    def config(self) -> dict[str, Any]:
+        """What `config.json` says of the model."""
+        fields = self.model_dump(exclude_none=True)
+        rope = fields.get("rope_parameters", {})
+        older = {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
+        return {"architectures": [self.architecture], **fields, **older}
 
     @classmethod
     def current(cls, name: str) -> str:
-        """The name of a tensor in `theirs` that stands under this one in a published file."""
+        """The name of a published tensor of `maps` that stands under this one in a published file."""
         return name
-
-    @classmethod
-    def tokenizer(cls, path: Path) -> Tokenizer:
-        """The tokenizer of a tokenizer.json."""
-        return Tokenizer.load(path)
 
     def model(self, name: str, origin: str) -> ModelSpec:
         """The description."""

@@ -12,6 +12,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.interop.families import FAMILIES
 from linnet.interop.families.family import Family
 from linnet.interop.families.linnet import Linnet
+from linnet.interop.families.tokenizer_files import read_tokenizer_file
 from linnet.interop.pth import check_one_precision
 from linnet.model.spec import ModelSpec
 from linnet.model.store import check_tensors
@@ -42,7 +43,8 @@ def read_published(folder: Path, family: Family, model: ModelSpec) -> tuple[dict
     named: dict[str, Tensor] = {}
     for path in files:
         named |= {family.current(name): tensor for name, tensor in read_tensors(path).items()}
-    expected = {name: tensor.shape for name, tensor in family.theirs(shapes_only(model).state_dict(), model).items()}
+    published = family.maps.theirs(shapes_only(model).state_dict(), model)
+    expected = {name: tensor.shape for name, tensor in published.items()}
     spare = {name for name in named.keys() - expected.keys() if family.buffers.search(name)}
     if model.head.tied:  # some files have the matrix twice; Transformers reads the embedding's
         spare |= named.keys() & {"lm_head.weight", "embed_out.weight"}
@@ -50,7 +52,7 @@ def read_published(folder: Path, family: Family, model: ModelSpec) -> tuple[dict
     where = files[0] if len(files) == 1 else folder / INDEX
     check_tensors(named, expected, where, f"the model in {CONFIG}")
     check_one_precision(named, where)
-    return {name: tensor.contiguous() for name, tensor in family.ours(named, model).items()}, files
+    return {name: tensor.contiguous() for name, tensor in family.maps.ours(named, model).items()}, files
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -82,7 +84,7 @@ def read_tokenizer(folder: Path, family: Family, model: ModelSpec) -> Tokenizer:
         raise UserError(
             f"{folder}: has no {TOKENIZER}; expected one (Transformers' `AutoTokenizer`, loaded and saved, writes it)"
         )
-    tokenizer = family.tokenizer(path)
+    tokenizer = read_tokenizer_file(path, family.begins_with_end)
     if tokenizer.vocab_size > model.vocab_size:
         raise UserError(f"{path}: {tokenizer.vocab_size} tokens: expected at most vocab_size, {model.vocab_size}")
     return tokenizer

@@ -4,16 +4,15 @@ import re
 from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
-from torch import Tensor
 
-from linnet.interop.families.family import OURS, ActivationName, Family, Named, Rope
-from linnet.interop.names import from_gpt2, from_gpt_neox, to_gpt2, to_gpt_neox
-from linnet.model.spec import ModelSpec
+from linnet.interop.families.family import OURS, THEIRS, ActivationName, Family, Plain, Rope
+from linnet.interop.names import GPT2_MAPS, GPT_NEOX_MAPS
 
 
 class Gpt2(Family):
     """GPT-2, and what has its form: Cerebras-GPT, DistilGPT2."""
 
+    maps, architecture = GPT2_MAPS, "GPT2LMHeadModel"
     buffers = re.compile(r"\.attn\.(masked_)?bias$")
 
     model_type: Literal["gpt2"] = "gpt2"
@@ -51,14 +50,25 @@ class Gpt2(Family):
         }
 
     @classmethod
-    def ours(cls, named: Named, spec: ModelSpec) -> dict[str, Tensor]:
+    def fields(cls, plain: Plain) -> dict[str, Any]:
         """See `Family`."""
-        return from_gpt2(named, spec)
+        block = plain["blocks"][0]
+        feed_forward = block["feed_forward"] or {}
+        return {
+            "vocab_size": plain["vocab_size"],
+            "n_positions": plain["context_length"],
+            "n_embd": plain["d_model"],
+            "n_layer": plain["layers"],
+            "n_head": block["mixer"]["heads"],
+            "n_inner": feed_forward.get("hidden"),
+            "activation_function": THEIRS[feed_forward.get("activation", "gelu")],
+            "layer_norm_epsilon": block["norm"]["eps"],
+            "tie_word_embeddings": plain["head"]["tied"],
+        }
 
-    @classmethod
-    def theirs(cls, tensors: Named, spec: ModelSpec) -> dict[str, Tensor]:
-        """See `Family`."""
-        return to_gpt2(tensors, spec)
+    def config(self) -> dict[str, Any]:
+        """Without dropout, which linnet has not; Transformers' own value is 0.1."""
+        return {**super().config(), "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
     @classmethod
     def current(cls, name: str) -> str:
@@ -75,6 +85,7 @@ class NeoXRope(Rope):
 class GptNeoX(Family):
     """GPT-NeoX and Pythia: branches in parallel, a part of each head turned."""
 
+    maps, architecture = GPT_NEOX_MAPS, "GPTNeoXForCausalLM"
     buffers = re.compile(r"\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$")
 
     model_type: Literal["gpt_neox"] = "gpt_neox"
@@ -120,14 +131,28 @@ class GptNeoX(Family):
         }
 
     @classmethod
-    def ours(cls, named: Named, spec: ModelSpec) -> dict[str, Tensor]:
+    def fields(cls, plain: Plain) -> dict[str, Any]:
         """See `Family`."""
-        return from_gpt_neox(named, spec)
-
-    @classmethod
-    def theirs(cls, tensors: Named, spec: ModelSpec) -> dict[str, Tensor]:
-        """See `Family`."""
-        return to_gpt_neox(tensors, spec)
+        block = plain["blocks"][0]
+        mixer, feed_forward = block["mixer"], block["feed_forward"] or {}
+        rotary = mixer.get("rotary") or {}
+        rope, fraction = Rope.fields(rotary), rotary.get("fraction", 1.0)
+        return {
+            "vocab_size": plain["vocab_size"],
+            "hidden_size": plain["d_model"],
+            "num_hidden_layers": plain["layers"],
+            "num_attention_heads": mixer["heads"],
+            "intermediate_size": feed_forward.get("hidden", 1),
+            "hidden_act": THEIRS[feed_forward.get("activation", "gelu")],
+            "max_position_embeddings": plain["context_length"],
+            "layer_norm_eps": block["norm"]["eps"],
+            "tie_word_embeddings": plain["head"]["tied"],
+            "use_parallel_residual": block["residual"] == "parallel",
+            "attention_bias": mixer["bias"],
+            "rotary_pct": fraction,
+            "rotary_emb_base": rope["rope_theta"] or 10_000.0,
+            "rope_parameters": {**rope, "partial_rotary_factor": fraction},
+        }
 
     @classmethod
     def current(cls, name: str) -> str:

@@ -3,15 +3,15 @@
 from typing import Any, Literal
 
 from pydantic import PositiveFloat, PositiveInt
-from torch import Tensor
 
-from linnet.interop.families.family import OURS, ActivationName, Family, Named, Rope
-from linnet.interop.names import LLAMA, published, renamed
-from linnet.model.spec import ModelSpec
+from linnet.interop.families.family import OURS, THEIRS, ActivationName, Family, Plain, Rope
+from linnet.interop.names import LLAMA_MAPS
 
 
 class LlamaLike(Family):
     """What Llama and Qwen have in common."""
+
+    maps = LLAMA_MAPS
 
     hidden_size: PositiveInt = 4096
     intermediate_size: PositiveInt
@@ -55,18 +55,32 @@ class LlamaLike(Family):
         return {"activation": OURS[self.hidden_act]}
 
     @classmethod
-    def ours(cls, named: Named, spec: ModelSpec) -> dict[str, Tensor]:
+    def fields(cls, plain: Plain) -> dict[str, Any]:
         """See `Family`."""
-        return renamed(named, spec, LLAMA)
-
-    @classmethod
-    def theirs(cls, tensors: Named, spec: ModelSpec) -> dict[str, Tensor]:
-        """See `Family`."""
-        return published(tensors, spec, LLAMA)
+        block = plain["blocks"][0]
+        mixer, feed_forward = block["mixer"], block["feed_forward"] or {}
+        rope = Rope.fields(mixer.get("rotary") or {})
+        return {
+            "vocab_size": plain["vocab_size"],
+            "hidden_size": plain["d_model"],
+            "intermediate_size": feed_forward.get("hidden", 1),
+            "num_hidden_layers": plain["layers"],
+            "num_attention_heads": mixer["heads"],
+            "num_key_value_heads": mixer["kv_heads"],
+            "head_dim": mixer["head_dim"],
+            "max_position_embeddings": plain["context_length"],
+            "hidden_act": THEIRS[feed_forward.get("activation", "silu")],
+            "rms_norm_eps": block["norm"]["eps"],
+            "tie_word_embeddings": plain["head"]["tied"],
+            "rope_theta": rope["rope_theta"] or 10_000.0,
+            "rope_parameters": rope,
+        }
 
 
 class Llama(LlamaLike):
     """Llama, and what has its form: SmolLM, TinyLlama."""
+
+    architecture = "LlamaForCausalLM"
 
     model_type: Literal["llama"] = "llama"
     vocab_size: PositiveInt = 32_000
@@ -84,9 +98,18 @@ class Llama(LlamaLike):
         """Biases."""
         return {**super().feed_forward(), "bias": self.mlp_bias}
 
+    @classmethod
+    def fields(cls, plain: Plain) -> dict[str, Any]:
+        """See `Family`."""
+        block = plain["blocks"][0]
+        mlp_bias = (block["feed_forward"] or {}).get("bias", False)
+        return {**super().fields(plain), "attention_bias": block["mixer"]["bias"], "mlp_bias": mlp_bias}
+
 
 class Qwen2(LlamaLike):
     """Qwen 2 and 2.5: biases on the maps to queries, keys and values."""
+
+    architecture = "Qwen2ForCausalLM"
 
     model_type: Literal["qwen2"] = "qwen2"
     vocab_size: PositiveInt = 151_936
@@ -104,6 +127,8 @@ class Qwen2(LlamaLike):
 class Qwen3(LlamaLike):
     """Qwen 3: queries and keys normalised head by head."""
 
+    architecture = "Qwen3ForCausalLM"
+
     model_type: Literal["qwen3"] = "qwen3"
     vocab_size: PositiveInt = 151_936
     intermediate_size: PositiveInt = 22_016
@@ -117,3 +142,8 @@ class Qwen3(LlamaLike):
         """A head width, the norm, biases on all maps or none."""
         norm = {"kind": "rms", "eps": self.rms_norm_eps}
         return {"head_dim": self.head_dim, "bias": self.attention_bias, "query_key_norm": norm}
+
+    @classmethod
+    def fields(cls, plain: Plain) -> dict[str, Any]:
+        """See `Family`."""
+        return {**super().fields(plain), "attention_bias": plain["blocks"][0]["mixer"]["bias"]}

@@ -9,7 +9,6 @@ transformers_module("linnet.interop.transformers")
 
 from linnet.interop.transformers.cache import StateCache  # noqa: E402 (the line before says what is missing)
 from linnet.interop.transformers.config import LinnetConfig  # noqa: E402
-from linnet.interop.transformers.folder import write_folder  # noqa: E402
 from linnet.interop.transformers.model import LinnetForCausalLM  # noqa: E402
 
-__all__ = ["LinnetConfig", "LinnetForCausalLM", "StateCache", "write_folder"]
+__all__ = ["LinnetConfig", "LinnetForCausalLM", "StateCache"]

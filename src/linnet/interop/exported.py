@@ -1,0 +1,30 @@
+"""What an export made, whatever its form."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from linnet.model.decoder import Decoder
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written to `path`.
+
+    weights_bytes: of the file, or files, that hold the weights. figures: what was measured, by name, for a record;
+    said: the same in words.
+    """
+
+    path: Path
+    name: str
+    parameters: int
+    weights_bytes: int
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, path: Path, decoder: Decoder, weights: Path, **measured: Any) -> "Exported":
+        """Of a decoder whose weights lie in one file."""
+        parameters = sum(parameter.numel() for parameter in decoder.parameters())
+        return cls(path, decoder.spec.name, parameters, weights.stat().st_size, **measured)

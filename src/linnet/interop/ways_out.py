@@ -1,0 +1,93 @@
+"""The ways out of the house: the forms that a model can be exported to, and the one function that does it.
+
+A way is a function `write(model, out, **options) -> Exported`, named in `WAYS` and imported when it is asked for. It
+writes `out` whole or not at all, and not before what it wrote has been run and found to be the same model.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from linnet.core.errors import UserError
+from linnet.inference.language_model import LanguageModel, load
+from linnet.interop.exported import Exported
+from linnet.interop.freeze import frozen
+from linnet.model.store import WEIGHTS, check_new_folder, write_model
+
+
+class WayOptions(TypedDict, total=False):
+    """What ways may be asked for; each takes those that its line in `WAYS` names."""
+
+    dtype: str | None
+
+
+@dataclass(frozen=True)
+class Way:
+    """place: `module:function`. options: the `WayOptions` that it takes."""
+
+    place: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def write(self) -> Callable[..., Exported]:
+        """The function."""
+        module, _, name = self.place.partition(":")
+        function: Callable[..., Exported] = getattr(import_module(module), name)
+        return function
+
+
+WAYS: dict[str, Way] = {
+    "transformers": Way("linnet.interop.transformers_out:export_transformers", ("dtype",)),
+}
+"""By the name that `to` has."""
+
+
+def export(
+    model: str | Path,
+    out: str | Path,
+    *,
+    to: str | None = None,
+    freeze_operator: bool = False,
+    prompt: str = "",
+    command: str | None = None,
+    **options: Unpack[WayOptions],
+) -> Exported:
+    """Write a model folder, or a run's, in another form to `out`, which is new.
+
+    to: `transformers`, a folder that Transformers reads without any code; if not given, a model folder. Nothing stands
+    at `out` unless what was written says what the model says: the gate of each way, whose figures are in the result.
+    freeze_operator: a PLDR-LLM keeps the operator that it infers from `prompt` in the place of the net that infers it
+    (`freeze.frozen`). dtype: of the stored weights: float32, bfloat16 or float16; if not given, as they are. command:
+    kept in `run.json`. Raises `UserError` where no form is asked for, the model has none such, or the gate fails.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    way = _way(to, given)
+    if way is None and not freeze_operator:
+        raise UserError("export: no form was asked for", accepted="`to` or `freeze_operator`")
+    check_new_folder(out)
+    source = load(model, device="cpu")
+    if freeze_operator:
+        source = LanguageModel(frozen(source, prompt), source.tokenizer)
+    if way is None:
+        return _model_folder(
+            source, Path(out), {"frozen_from": str(model), "operator_prompt": prompt, "command": command}
+        )
+    return way.write(source, Path(out), **given)
+
+
+def _way(to: str | None, options: Mapping[str, Any]) -> Way | None:
+    if to is not None and to not in WAYS:
+        raise UserError(field="to", value=to, accepted=f"one of {', '.join(WAYS)}")
+    way = None if to is None else WAYS[to]
+    for name, value in options.items():
+        if way is None or name not in way.options:
+            takers = ", ".join(kind for kind, each in WAYS.items() if name in each.options)
+            raise UserError(field=name, value=value, accepted=f"`to` {takers} beside it")
+    return way
+
+
+def _model_folder(model: LanguageModel, out: Path, made: Mapping[str, Any]) -> Exported:
+    write_model(out, model.decoder, model.tokenizer, made)
+    return Exported.of(out, model.decoder, out / WEIGHTS)

@@ -39,3 +39,57 @@ def test_without_a_form_nothing_is_written(model: Path, tmp_path: Path, capsys):
 def test_the_frozen_models_line(model: Path, tmp_path: Path, capsys):
     assert main(["export", str(model), "--freeze-operator", "--out", str(tmp_path / "y"), "--prompt", "A time"]) == 0
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'y'}: tiny-pldr, ")
+
+
+def attention(path: Path, **mixer: object) -> Path:
+    tokenizer = Tokenizer.train("bytes", [])
+    block = {"mixer": {"kind": "attention", "heads": 2, **mixer}, "feed_forward": {"kind": "glu", "hidden": 20}}
+    plain = {"vocab_size": tokenizer.vocab_size, "d_model": 16, "context_length": 64, "blocks": [block]}
+    spec = ModelSpec.parse({**plain, "name": "small", "head": {"norm": {}}}, "small")
+    write_model(path, Decoder(spec), tokenizer, {})
+    return path
+
+
+def test_a_llama_of_transformers(tmp_path: Path, capsys):
+    pytest.importorskip("transformers")
+    source, out = attention(tmp_path / "model"), tmp_path / "hf"
+    assert (
+        main(["export", str(source), "--to", "transformers", "--out", str(out), "--dtype", "bfloat16", "--json"]) == 0
+    )
+    made = json.loads(capsys.readouterr().out)
+    assert (made["model"], made["model_type"], made["dtype"]) == (str(out), "llama", "bfloat16")
+    assert made["greedy_tokens"] == 200 and 0 <= made["logits_error"] < made["most_logits_error"] == 1e-4
+    assert made["rounding_logits_error"] > 0
+    assert main(["import", "transformers", str(out), "--out", str(tmp_path / "back")]) == 0
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "back"), "--to", "transformers", "--out", str(tmp_path / "again")]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{tmp_path / 'again'}: hf, ")
+    assert second.startswith("of the family llama: the same 200 greedy tokens as in Transformers, logits within ")
+    assert (out / "model.safetensors").read_bytes() == (tmp_path / "again" / "model.safetensors").read_bytes()
+
+
+def test_what_transformers_has_not_is_one_line(tmp_path: Path, capsys):
+    pytest.importorskip("transformers")
+    source = attention(tmp_path / "model", window=8)
+    assert main(["export", str(source), "--to", "transformers", "--out", str(tmp_path / "hf")]) == 2
+    assert capsys.readouterr().err == (
+        "error: small: blocks[0].mixer.window: 8: makes it a model of no family of Transformers (llama, qwen2, qwen3, "
+        "gpt2, gpt_neox); the nearest, llama, has none\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--to", "nowhere"], "--to nowhere: expected one of "),
+        (["--freeze-operator", "--dtype", "float16"], "--dtype float16: expected --to transformers beside it"),
+        (["--to", "transformers", "--dtype", "int3"], "--dtype int3: expected one of float32, bfloat16, float16"),
+    ],
+)
+def test_what_cannot_be_asked_for(tmp_path: Path, capsys, words: list[str], said: str):
+    source = attention(tmp_path / "model")
+    assert main(["export", str(source), *words, "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+    assert not (tmp_path / "out").exists()

@@ -51,9 +51,9 @@ class Parity:
         return {"logits_error": self.error, "most_logits_error": MOST_ERROR, "greedy_tokens": self.steps}
 
     def __str__(self) -> str:
-        ended = "" if self.steps == STEPS else ", where learned positions end"
+        ended = "" if self.steps == STEPS else " (learned positions end there)"
         within = f"logits within {self.error:.1e} of their spread (accepted: {MOST_ERROR:g})"
-        return f"the same {self.steps} greedy tokens as in Transformers{ended}; {within}"
+        return f"the same {self.steps} greedy tokens as in Transformers{ended}, {within}"
 
 
 def transformers_module(field: str) -> Any:

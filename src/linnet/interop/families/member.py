@@ -25,17 +25,19 @@ def member_of(spec: ModelSpec) -> Family:
     """
     plain = plain_form(spec)
     _check_attention_alone(spec)
-    nearest: tuple[str, list[Difference]] | None = None
-    for kind in FAMILIES:
-        member = _nearest_member(kind, plain, spec)
-        if member is None:
-            continue
+    others: list[tuple[str, list[Difference]]] = []
+    for member in filter(None, (_nearest_member(kind, plain, spec) for kind in FAMILIES)):
         found = list(differences(plain, plain_form(member.model(spec.name, spec.name))))
         if not found:
             return member
-        if nearest is None or len(found) < len(nearest[1]):
-            nearest = member.model_type, found
-    raise UserError(_refusal(spec, nearest))
+        others.append((member.model_type, found))
+    raise UserError(_refusal(spec, min(others, key=_distance, default=None)))
+
+
+def _distance(other: tuple[str, list[Difference]]) -> tuple[int, int]:
+    """How far a model is from a family: by so many fields; a field within a section that both have is nearer."""
+    found = other[1]
+    return len(found), -found[0][0].count(".")
 
 
 def _check_attention_alone(spec: ModelSpec) -> None:

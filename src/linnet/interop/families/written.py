@@ -17,9 +17,13 @@ FORMAT = {"format": "pt"}
 
 
 def write_published(folder: Path, family: Family, decoder: Decoder, tokenizer: Tokenizer) -> None:
-    """Write description, weights and tokenizer of a member of a family, by Transformers' names."""
+    """Write description, weights and tokenizer of a member of a family, by Transformers' names.
+
+    Ids that no token of the tokenizer has are never generated, here as there.
+    """
     begin = write_tokenizer(folder, tokenizer, decoder.spec.context_length, family.begins_with_end)
     ends = {"bos_token_id": begin, "eos_token_id": tokenizer.end_id, "pad_token_id": tokenizer.end_id}
     write_json(folder / CONFIG, {**family.config(), **ends, "dtype": dtype_name(decoder)})
-    write_json(folder / GENERATION, ends)
+    unused = list(range(tokenizer.vocab_size, decoder.spec.vocab_size))
+    write_json(folder / GENERATION, {**ends, **({"suppress_tokens": unused} if unused else {})})
     write_tensors(folder / WEIGHTS, family.maps.theirs(decoder.state_dict(), decoder.spec), FORMAT)

@@ -1,0 +1,274 @@
+"""Models of ours become folders of Transformers: held to the model, bit for bit on the way back, whole or not there."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+import torch
+from families.test_member import GPT2, LLAMA, members
+from hypothesis import given, settings
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from small_originals import CONFIGS, TEXT, write
+
+from linnet.core.errors import UserError
+from linnet.data.tokenizer import Tokenizer
+from linnet.inference.language_model import LanguageModel, load
+from linnet.interop.transformers_in import import_transformers
+from linnet.interop.transformers_out import export_transformers
+from linnet.interop.ways_out import export
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.model.store import write_model
+
+transformers = pytest.importorskip("transformers")
+OUT = "linnet.interop.transformers_out"
+
+
+def model(plain: dict[str, Any] = LLAMA, tokenizer: Tokenizer | None = None) -> LanguageModel:
+    """With weights away from their start, norms and biases too."""
+    torch.manual_seed(0)
+    decoder = Decoder(ModelSpec.parse({"name": "mine", **plain}, "mine"))
+    for parameter in decoder.parameters():
+        parameter.data.add_(0.2 * torch.randn_like(parameter))
+    return LanguageModel(decoder, tokenizer or Tokenizer.train("bytes", []))
+
+
+def folder(path: Path, plain: dict[str, Any] = LLAMA) -> Path:
+    made = model(plain)
+    write_model(path, made.decoder, made.tokenizer, {})
+    return path
+
+
+def assert_same_bits(one: Path, other: Path) -> None:
+    ours, others = (load_file(path / "model.safetensors") for path in (one, other))
+    assert ours.keys() == others.keys()
+    for name, tensor in ours.items():
+        assert tensor.dtype == others[name].dtype and torch.equal(tensor, others[name]), name
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_there_and_back_is_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    """Import, export, import: ours bit for bit, and theirs as it was published."""
+    steps = 200 if name == "llama" else 20
+    monkeypatch.setattr("linnet.interop.parity.STEPS", steps)
+    write(tmp_path / "theirs", name)
+    import_transformers(tmp_path / "theirs", tmp_path / "ours")
+    made = export(tmp_path / "ours", tmp_path / "again", to="transformers")
+    import_transformers(tmp_path / "again", tmp_path / "back")
+    assert_same_bits(tmp_path / "ours", tmp_path / "back")
+    assert (tmp_path / "ours" / "tokenizer.json").read_bytes() == (tmp_path / "back" / "tokenizer.json").read_bytes()
+    published = {key.replace("lm_head", "head").replace("embed_out", "head"): tensor for key, tensor in
+                 load_file(tmp_path / "theirs" / "model.safetensors").items()}  # fmt: skip
+    written = load_file(tmp_path / "again" / "model.safetensors")
+    for key, tensor in written.items():
+        assert torch.equal(tensor, published.pop(key.replace("lm_head", "head").replace("embed_out", "head"))), key
+    assert not published
+    kind = json.loads((tmp_path / "theirs" / "config.json").read_text())["model_type"]
+    assert made.figures["model_type"] == kind
+    assert made.figures["greedy_tokens"] == steps
+    assert 0 < made.figures["logits_error"] < 1e-4
+
+
+@torch.no_grad()
+@settings(max_examples=12, deadline=None)
+@given(members())
+def test_any_member_says_the_same_in_transformers(found: tuple[str, dict[str, Any]]):
+    made = model({**found[1], "context_length": 20})
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        out, back = Path(name) / "out", Path(name) / "back"
+        patch.setattr("linnet.interop.parity.STEPS", 12)
+        export_transformers(made, out)
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(out)
+        import_transformers(out, back)
+        again = load(back, device="cpu").decoder
+    assert theirs.config.model_type == found[0]
+    tokens = torch.randint(257, (2, 20))
+    torch.testing.assert_close(theirs(tokens).logits, made.decoder(tokens), rtol=1e-4, atol=1e-4)
+    assert torch.equal(again(tokens), made.decoder(tokens))
+
+
+@pytest.mark.parametrize("kind", ["bytes", "char", "bpe", "unigram"])
+def test_a_tokenizer_of_each_kind(tmp_path: Path, kind: str):
+    tokenizer = Tokenizer.train(kind, [TEXT, "ä 1"], None if kind in ("bytes", "char") else 280)
+    plain = {**LLAMA, "vocab_size": tokenizer.vocab_size + 3}
+    made = model(plain, tokenizer)
+    export_transformers(made, tmp_path / "out")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    for text in ("", "Once upon a time", "  Ж 🐦\n\tx"):
+        assert theirs(text)["input_ids"] == made.prompt_tokens(text)
+        assert theirs.decode(theirs(text)["input_ids"], skip_special_tokens=True) == text
+    assert theirs.eos_token_id == theirs.bos_token_id == tokenizer.end_id
+    assert theirs.all_special_ids == [tokenizer.end_id]
+    assert theirs.model_max_length == 80
+    import_transformers(tmp_path / "out", tmp_path / "back")
+    assert load(tmp_path / "back", device="cpu").tokenizer.hash == tokenizer.hash
+
+
+def test_what_begins_a_text_elsewhere_begins_it_still(tmp_path: Path):
+    """Llama 2 begins with <s>, which its tokenizer.json says."""
+    write(tmp_path / "theirs", "llama")
+    path = tmp_path / "theirs" / "tokenizer.json"
+    definition = json.loads(path.read_text())
+    first = definition["model"]["vocab"]["A"]
+    definition["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"A": {"id": "A", "ids": [first], "tokens": ["A"]}},
+    }
+    path.write_text(json.dumps(definition))
+    import_transformers(tmp_path / "theirs", tmp_path / "ours")
+    export(tmp_path / "ours", tmp_path / "again", to="transformers")
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["bos_token_id"] == first
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "again")("Once")["input_ids"][0] == first
+
+
+def test_where_learned_positions_end_the_gate_ends_and_says_so(tmp_path: Path):
+    found = export_transformers(model(GPT2), tmp_path / "out")
+    assert found.figures["greedy_tokens"] == 72
+    assert found.said[0].startswith(
+        "of the family gpt2: the same 72 greedy tokens as in Transformers (learned positions"
+    )
+
+
+@torch.no_grad()
+def test_it_generates_there_what_it_generates_here(tmp_path: Path):
+    made = model(GPT2)
+    export_transformers(made, tmp_path / "out")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    prompt = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("Once upon", return_tensors="pt")
+    ids = theirs.generate(**prompt, do_sample=False, max_new_tokens=30)[0, prompt["input_ids"].shape[1] :].tolist()
+    assert made.tokenizer.decode(ids) == made.generate("Once upon", max_tokens=30, temperature=0)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_weights_of_fewer_bits(tmp_path: Path, dtype: str):
+    made = model()
+    found = export_transformers(made, tmp_path / "out", dtype=dtype)
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    assert {str(tensor.dtype) for tensor in stored.values()} == {f"torch.{dtype}"}
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == found.figures["dtype"] == dtype
+    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+    assert found.weights_bytes == (tmp_path / "out" / "model.safetensors").stat().st_size
+    if dtype == "float32":
+        assert "rounding_logits_error" not in found.figures and len(found.said) == 1
+    else:
+        assert 1e-4 < found.figures["rounding_logits_error"] < 0.5
+        assert found.said[1].startswith(f"weights of {dtype}: logits within ")
+
+
+def test_a_weight_that_a_type_cannot_hold(tmp_path: Path):
+    made = model()
+    made.decoder.state_dict()["norm.weight"][3] = 1e6
+    with pytest.raises(
+        UserError, match=r"dtype: float16: tensor norm\.weight has a weight of 1e\+06, too large for it"
+    ):
+        export_transformers(made, tmp_path / "out", dtype="float16")
+    assert not list(tmp_path.iterdir())
+
+
+def with_another_weight(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    named = load_file(path)
+    named["model.layers.0.mlp.down_proj.weight"][5, 7] += 0.05
+    save_file(named, path, {"format": "pt"})
+
+
+def with_another_config(folder: Path) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "rope_parameters": {"rope_type": "default", "rope_theta": 9000.0}}))
+
+
+def with_another_token(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    definition = json.loads(path.read_text())
+    vocab = definition["model"]["vocab"]
+    vocab["e"], vocab["f"] = vocab["f"], vocab["e"]
+    path.write_text(json.dumps(definition))
+
+
+def with_another_end(folder: Path) -> None:
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token": "x"}))
+
+
+def with_another_decoder(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "decoder": {"type": "Fuse"}}))
+
+
+def without_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (
+            with_another_weight,
+            r"out: logits differ by \S+ of their spread from those of Transformers: expected at most",
+        ),
+        (with_another_config, r"out: logits differ by "),
+        (with_another_token, r"out: .* in Transformers: expected the same ids"),
+        (with_another_end, r"out: ends a text at 256 here, \d+ in Transformers"),
+        (with_another_decoder, r"out: .* in Transformers: expected the same text"),
+        (without_weights, r"out: Transformers cannot read it \("),
+    ],
+)
+def test_the_gate_lets_nothing_else_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None], said: str
+):
+    from linnet.interop.families.written import write_published
+
+    def written(folder: Path, *parts: Any) -> None:
+        write_published(folder, *parts)
+        damage(folder)
+
+    monkeypatch.setattr(f"{OUT}.write_published", written)
+    with pytest.raises(UserError, match=said) as refused:
+        export_transformers(model(), tmp_path / "out")
+    assert "\n" not in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_difference_that_comes_late_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A row of the positions that only the last greedy steps reach."""
+    from linnet.interop.families.written import write_published
+
+    def written(folder: Path, *parts: Any) -> None:
+        write_published(folder, *parts)
+        named = load_file(folder / "model.safetensors")
+        named["transformer.wpe.weight"][78] = 1 - named["transformer.wpe.weight"][78]
+        save_file(named, folder / "model.safetensors", {"format": "pt"})
+
+    monkeypatch.setattr(f"{OUT}.write_published", written)
+    with pytest.raises(UserError, match=r"out: step 71: "):
+        export_transformers(model(GPT2), tmp_path / "out")
+
+
+def test_a_model_of_no_family_is_refused_before_anything_is_written(tmp_path: Path):
+    made = model({**LLAMA, "blocks": [{"mixer": {"kind": "ted"}}]})
+    with pytest.raises(UserError, match=r"mine: blocks\[0\]\.mixer\.kind: ted: makes it a model of no family"):
+        export_transformers(made, tmp_path / "new" / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_that_is_killed_leaves_no_folder(tmp_path: Path):
+    source = folder(tmp_path / "model")
+    die = "import os, signal; from linnet.interop import transformers_out, ways_out\n"
+    die += "transformers_out._checked = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+    code = f"{die}ways_out.export({str(source)!r}, {str(tmp_path / 'out')!r}, to='transformers')"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    (left,) = tmp_path.glob(".out.*.linnet-partial")
+    assert (left / "model.safetensors").is_file() and not (tmp_path / "out").exists()
+    export(source, tmp_path / "out", to="transformers")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "out"]

@@ -1,0 +1,63 @@
+"""The one function of export, and its table."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from linnet.core.errors import UserError
+from linnet.data.tokenizer import Tokenizer
+from linnet.inference.language_model import LanguageModel, load
+from linnet.interop.exported import Exported
+from linnet.interop.ways_out import WAYS, Way, WayOptions, export
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.model.store import write_model
+
+
+@pytest.fixture
+def pldr(tmp_path: Path) -> Path:
+    tokenizer = Tokenizer.train("bytes", [])
+    torch.manual_seed(0)
+    write_model(
+        tmp_path / "model",
+        Decoder(ModelSpec.load("tiny-pldr").replace(vocab_size=tokenizer.vocab_size, d_model=16)),
+        tokenizer,
+        {},
+    )
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_every_way_leads_to_a_function_and_takes_known_options(name: str):
+    assert callable(WAYS[name].write)
+    assert set(WAYS[name].options) <= WayOptions.__optional_keys__
+
+
+def elsewhere(model: LanguageModel, out: Path, **options: object) -> Exported:
+    out.write_text(f"{[block.mixer.operator for block in model.spec.blocks]} {options}")
+    return Exported(out, "there", 1, 2)
+
+
+def test_a_new_way_is_one_line(pldr: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It gets the model, frozen before where that was asked for, and those options that were given."""
+    monkeypatch.setitem(WAYS, "elsewhere", Way(f"{__name__}:elsewhere", ("dtype",)))
+    made = export(pldr, tmp_path / "a", to="elsewhere")
+    assert made == Exported(tmp_path / "a", "there", 1, 2)
+    assert (tmp_path / "a").read_text() == "['learned'] {}"
+    export(pldr, tmp_path / "b", to="elsewhere", freeze_operator=True, dtype="float16")
+    assert (tmp_path / "b").read_text() == "['fixed'] {'dtype': 'float16'}"
+
+
+def test_an_option_that_no_way_was_asked_with(pldr: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(WAYS, "elsewhere", Way(f"{__name__}:elsewhere"))
+    with pytest.raises(UserError, match="dtype: float16: expected `to` transformers beside it"):
+        export(pldr, tmp_path / "a", to="elsewhere", dtype="float16")
+
+
+def test_what_was_made_is_told(pldr: Path, tmp_path: Path):
+    made = export(pldr, tmp_path / "frozen", freeze_operator=True)
+    decoder = load(tmp_path / "frozen").decoder
+    assert made.parameters == sum(parameter.numel() for parameter in decoder.parameters())
+    assert made.weights_bytes == (tmp_path / "frozen" / "model.safetensors").stat().st_size
+    assert (made.path, made.name, made.said) == (tmp_path / "frozen", "tiny-pldr", ())

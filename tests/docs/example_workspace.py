@@ -121,6 +121,11 @@ def run_of(preset: str) -> "Maker":
     return lambda workspace, path: train(workspace, path, preset)
 
 
+def run_of_small(preset: str) -> "Maker":
+    """A run of a small version of a model."""
+    return lambda workspace, path: train(workspace, path, small(preset))
+
+
 def train(workspace: Workspace, path: Path, model: str | dict[str, Any], steps: int = 2) -> None:
     """A run of few steps, with two evaluations."""
     training = {"steps": steps, "batch_size": 1, "threads": 1, "evaluate": {"every": 1, "tokens": 256}}
@@ -354,6 +359,7 @@ MAKERS: dict[str, Maker] = {
     "runs/pldr": run_of("tiny-pldr"),
     "runs/other": run_of("tiny-pldr"),
     "runs/experts": run_of("tiny-experts"),
+    "runs/llama": run_of_small("llama-110m"),
     "pairs.jsonl": pairs,
     "runs/pairs": run_of_pairs,
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),

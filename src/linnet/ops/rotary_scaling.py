@@ -41,7 +41,8 @@ class NtkBase:
 
     def base(self, width: int, base: float) -> float:
         """The larger base, of `width` elements."""
-        return base * self.factor ** (width / max(width - 2, 1))
+        larger: float = base * self.factor ** (width / max(width - 2, 1))
+        return larger
 
     @property
     def gain(self) -> float:

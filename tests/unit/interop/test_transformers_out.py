@@ -77,7 +77,7 @@ def test_there_and_back_is_where_it_was(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @torch.no_grad()
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(members())
 def test_any_member_says_the_same_in_transformers(found: tuple[str, dict[str, Any]]):
     made = model({**found[1], "context_length": 20})

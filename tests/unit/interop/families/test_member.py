@@ -55,7 +55,7 @@ def members(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     return kind, plain
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(members())
 def test_a_member_is_found_and_its_config_says_all_of_it(found: tuple[str, dict[str, Any]]):
     kind, plain = found

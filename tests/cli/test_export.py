@@ -63,21 +63,33 @@ def test_a_llama_of_transformers(tmp_path: Path, capsys):
     assert main(["import", "transformers", str(out), "--out", str(tmp_path / "back")]) == 0
     capsys.readouterr()
     assert main(["export", str(tmp_path / "back"), "--to", "transformers", "--out", str(tmp_path / "again")]) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"{tmp_path / 'again'}: hf, ")
-    assert second.startswith("of the family llama: the same 200 greedy tokens as in Transformers, logits within ")
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{tmp_path / 'again'}: hf, ") and second == "of the family llama"
+    assert third.startswith("the same 200 greedy tokens as in Transformers, logits within ")
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "again" / "model.safetensors").read_bytes()
 
 
-def test_what_transformers_has_not_is_one_line(tmp_path: Path, capsys):
+def test_what_no_family_has_needs_an_import(tmp_path: Path, capsys):
     pytest.importorskip("transformers")
     source = attention(tmp_path / "model", window=8)
-    assert main(["export", str(source), "--to", "transformers", "--out", str(tmp_path / "hf")]) == 2
-    assert capsys.readouterr().err == (
-        "error: small: blocks[0].mixer.window: 8: makes it a model of no family of Transformers (llama, qwen2, qwen3, "
-        "gpt2, gpt_neox); the nearest, llama, has none\n"
+    assert main(["export", str(source), "--to", "transformers", "--out", str(tmp_path / "hf")]) == 0
+    _, why, needs, gate = capsys.readouterr().out.splitlines()
+    assert why == (
+        "small: blocks[0].mixer.window: 8: makes it a model of no family of Transformers (llama, qwen2, qwen3, gpt2, "
+        "gpt_neox); the nearest, llama, has none"
     )
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert needs == "so its readers need `import linnet.interop.transformers` before"
+    assert gate.startswith("the same 200 greedy tokens")
+
+
+def test_a_gguf_file(tmp_path: Path, capsys):
+    pytest.importorskip("gguf")
+    source, out = attention(tmp_path / "model"), tmp_path / "small.gguf"
+    assert main(["export", str(source), "--to", "gguf", "--weights", "f16", "--out", str(out), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["architecture"], made["weights"], made["weights_bytes"]) == ("llama", "f16", out.stat().st_size)
+    assert main(["export", str(source), "--to", "gguf", "--dtype", "float16", "--out", str(tmp_path / "no")]) == 2
+    assert capsys.readouterr().err == "error: --dtype float16: expected --to transformers beside it\n"
 
 
 @pytest.mark.parametrize(

@@ -359,7 +359,6 @@ MAKERS: dict[str, Maker] = {
     "runs/pldr": run_of("tiny-pldr"),
     "runs/other": run_of("tiny-pldr"),
     "runs/experts": run_of("tiny-experts"),
-    "runs/llama": run_of_small("llama-110m"),
     "pairs.jsonl": pairs,
     "runs/pairs": run_of_pairs,
     **dict.fromkeys(("runs/stories", "runs/best"), run_of("tiny-attention")),

@@ -12,10 +12,14 @@ from linnet.cli.report import echo_exported
 
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a training run.")],
-    out: Annotated[Path, option("FOLDER", "The folder to make.")],
-    to: Annotated[str | None, option("FORM", "transformers; a model folder if not given.")] = None,
+    out: Annotated[Path, option("PATH", "The folder, or file, to make.")],
+    to: Annotated[str | None, option("FORM", "transformers or gguf; a model folder if not given.")] = None,
     dtype: Annotated[
-        str | None, option("TYPE", "Of the stored weights: float32, bfloat16 or float16; as they are if not given.")
+        str | None,
+        option("TYPE", "Of weights for Transformers: float32, bfloat16 or float16; as they are if not given."),
+    ] = None,
+    weights: Annotated[
+        str | None, option("TYPE", "Of matrices in GGUF: f32 (if not given), f16, bf16, q8_0 or q4_0.")
     ] = None,
     freeze_operator: Annotated[
         bool, typer.Option("--freeze-operator", help="Replace a PLDR-LLM's net by the operator that it infers.")
@@ -28,9 +32,13 @@ def export(
     """Write a model in another form.
 
     With --to transformers a model that is a Llama, Qwen 2 or 3, GPT-2 or GPT-NeoX becomes exactly that: a folder that
-    Transformers reads without any code. Any other is refused by the field in which it differs. Before the folder gets
-    its name Transformers reads it: token ids, logits and 200 greedy tokens have to be the model's, and how near they
-    were is printed. With --dtype the weights are rounded first, and what that loses is printed too.
+    Transformers reads without any code. Any other becomes a folder that it reads after `import
+    linnet.interop.transformers`, and what it differs in is printed. Before the folder gets its name Transformers reads
+    it: token ids, logits and 200 greedy tokens have to be the model's, and how near they were is printed. With --dtype
+    the weights are rounded first, and what that loses is printed too.
+
+    With --to gguf a model of the shape of Llama, Qwen 2 or 3 becomes a file for llama.cpp, held to the model in the
+    same way: by what the file itself says, and by llama.cpp where llama-cpp-python is installed.
 
     With --freeze-operator a PLDR-LLM keeps one matrix for each head in the place of the net that infers it (the paper's
     v51Gi): the weights of the net are gone from the file, and the outputs are those of the model with that operator in
@@ -40,11 +48,22 @@ def export(
 
     Example: linnet export runs/llama --to transformers --dtype bfloat16 --out hf/llama-bf16
 
+    Example: linnet export runs/llama --to gguf --weights q8_0 --out llama.gguf
+
+    Example: linnet export runs/ted --to transformers --out hf/ted
+
     Example: linnet export runs/pldr --freeze-operator --out models/pldr-frozen
     """
     from linnet.interop.ways_out import export as export_model
 
     made = export_model(
-        model, out, to=to, dtype=dtype, freeze_operator=freeze_operator, prompt=prompt, command=invocation()
+        model,
+        out,
+        to=to,
+        dtype=dtype,
+        weights=weights,
+        freeze_operator=freeze_operator,
+        prompt=prompt,
+        command=invocation(),
     )
     echo_exported(made, as_json)

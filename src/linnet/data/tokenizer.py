@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, islice
@@ -75,6 +75,11 @@ class Tokenizer:
         except (LookupError, TypeError, AttributeError) as error:  # fields of another shape than the library's
             problem = f"{type(error).__name__}: {error}"
             raise UserError(f"{path}: not a tokenizer.json that can be read ({problem})") from error
+
+    @property
+    def definition(self) -> Mapping[str, Any]:
+        """What `tokenizer.json` holds; not to be changed."""
+        return self._definition
 
     def save(self, path: str | Path) -> None:
         """Write a tokenizer.json, atomically."""

@@ -1,4 +1,6 @@
-"""Models of ours as folders of Transformers: a Llama, Qwen 2 or 3, GPT-2 or GPT-NeoX becomes exactly that."""
+"""Models of ours as folders of Transformers: a Llama, Qwen 2 or 3, GPT-2 or GPT-NeoX becomes exactly that, any other
+one that Transformers reads once `linnet.interop.transformers` is imported.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +11,15 @@ from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel
 from linnet.interop.exported import Exported
+from linnet.interop.families.family import Family
 from linnet.interop.families.folder import WEIGHTS
+from linnet.interop.families.linnet import Linnet
 from linnet.interop.families.member import member_of
 from linnet.interop.families.written import write_published
 from linnet.interop.parity import SAMPLES, Parity, check_parity, check_same_ids, original, transformers_module
 from linnet.interop.rounding import dtype_name, rounded
 from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
 from linnet.stories.corpus import story
 
 STORIES = 20
@@ -24,13 +29,13 @@ STORIES = 20
 def export_transformers(model: LanguageModel, out: Path, dtype: str | None = None) -> Exported:
     """Make the folder `out` as Transformers keeps models, with no code in it.
 
-    dtype: of the stored weights, a `StoredType`; if not given, as they are. Transformers reads what was written before
-    the folder gets its name: ids and texts, logits, and greedy tokens have to be those of the model with the stored
-    weights (`parity`). `UserError` where the model is of no family (`families.member`), or where anything differs;
-    nothing is left then.
+    A model of no family of its own (`families.member`) is one for `linnet.interop.transformers`. dtype: of the stored
+    weights, a `StoredType`; if not given, as they are. Transformers reads what was written before the folder gets its
+    name: ids and texts, logits, and greedy tokens have to be those of the model with the stored weights (`parity`).
+    `UserError` for a model with an encoder, and where anything differs; nothing is left then.
     """
     transformers_module("to")
-    family = member_of(model.spec)
+    family, said = _family_of(model.spec)
     decoder, loss = model.decoder, None
     if dtype is not None and dtype != dtype_name(decoder):
         decoder, loss = rounded(decoder, dtype)
@@ -38,10 +43,22 @@ def export_transformers(model: LanguageModel, out: Path, dtype: str | None = Non
         write_published(temporary, family, decoder, model.tokenizer)
         found = _checked(temporary, decoder, model.tokenizer, str(out))
     figures: dict[str, Any] = {"model_type": family.model_type, "dtype": dtype_name(decoder), **found.figures}
-    said = [f"of the family {family.model_type}: {found}"]
+    said = [*said, str(found)]
     if loss is not None:
         figures, said = {**figures, **loss.figures}, [*said, str(loss)]
     return Exported.of(out, decoder, out / WEIGHTS, figures=figures, said=tuple(said))
+
+
+def _family_of(spec: ModelSpec) -> tuple[Family, list[str]]:
+    """The family whose member the model is, or linnet's own, and what is to be said of it."""
+    try:
+        member = member_of(spec)
+    except UserError as refusal:
+        from linnet.interop.transformers.config import check_decoder
+
+        check_decoder(spec)
+        return Linnet.of(spec), [str(refusal), "so its readers need `import linnet.interop.transformers` before"]
+    return member, [f"of the family {member.model_type}"]
 
 
 def _checked(folder: Path, decoder: Decoder, tokenizer: Tokenizer, origin: str) -> Parity:

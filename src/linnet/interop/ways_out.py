@@ -21,6 +21,7 @@ class WayOptions(TypedDict, total=False):
     """What ways may be asked for; each takes those that its line in `WAYS` names."""
 
     dtype: str | None
+    weights: str | None
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Way:
 
 WAYS: dict[str, Way] = {
     "transformers": Way("linnet.interop.transformers_out:export_transformers", ("dtype",)),
+    "gguf": Way("linnet.interop.gguf_out.export:export", ("weights",)),
 }
 """By the name that `to` has."""
 
@@ -56,10 +58,11 @@ def export(
 ) -> Exported:
     """Write a model folder, or a run's, in another form to `out`, which is new.
 
-    to: `transformers`, a folder that Transformers reads without any code; if not given, a model folder. Nothing stands
-    at `out` unless what was written says what the model says: the gate of each way, whose figures are in the result.
-    freeze_operator: a PLDR-LLM keeps the operator that it infers from `prompt` in the place of the net that infers it
-    (`freeze.frozen`). dtype: of the stored weights: float32, bfloat16 or float16; if not given, as they are. command:
+    to: `transformers`, a folder that Transformers reads; `gguf`, a file that llama.cpp runs; if not given, a model
+    folder. Nothing stands at `out` unless what was written says what the model says: the gate of each way, whose
+    figures are in the result. freeze_operator: a PLDR-LLM keeps the operator that it infers from `prompt` in the place
+    of the net that infers it (`freeze.frozen`). dtype: of the stored weights for Transformers: float32, bfloat16 or
+    float16; if not given, as they are. weights: how a GGUF file stores matrices: f32, f16, bf16, q8_0 or q4_0. command:
     kept in `run.json`. Raises `UserError` where no form is asked for, the model has none such, or the gate fails.
     """
     given = {name: value for name, value in options.items() if value is not None}

@@ -133,9 +133,8 @@ def test_what_begins_a_text_elsewhere_begins_it_still(tmp_path: Path):
 def test_where_learned_positions_end_the_gate_ends_and_says_so(tmp_path: Path):
     found = export_transformers(model(GPT2), tmp_path / "out")
     assert found.figures["greedy_tokens"] == 72
-    assert found.said[0].startswith(
-        "of the family gpt2: the same 72 greedy tokens as in Transformers (learned positions"
-    )
+    assert found.said[0] == "of the family gpt2"
+    assert found.said[1].startswith("the same 72 greedy tokens as in Transformers (learned positions")
 
 
 @torch.no_grad()
@@ -159,10 +158,10 @@ def test_weights_of_fewer_bits(tmp_path: Path, dtype: str):
         assert file.metadata() == {"format": "pt"}
     assert found.weights_bytes == (tmp_path / "out" / "model.safetensors").stat().st_size
     if dtype == "float32":
-        assert "rounding_logits_error" not in found.figures and len(found.said) == 1
+        assert "rounding_logits_error" not in found.figures and len(found.said) == 2
     else:
         assert 1e-4 < found.figures["rounding_logits_error"] < 0.5
-        assert found.said[1].startswith(f"weights of {dtype}: logits within ")
+        assert found.said[2].startswith(f"weights of {dtype}: logits within ")
 
 
 def test_a_weight_that_a_type_cannot_hold(tmp_path: Path):
@@ -255,11 +254,10 @@ def test_a_difference_that_comes_late_is_found(tmp_path: Path, monkeypatch: pyte
         export_transformers(model(GPT2), tmp_path / "out")
 
 
-def test_a_model_of_no_family_is_refused_before_anything_is_written(tmp_path: Path):
-    made = model({**LLAMA, "blocks": [{"mixer": {"kind": "ted"}}]})
-    with pytest.raises(UserError, match=r"mine: blocks\[0\]\.mixer\.kind: ted: makes it a model of no family"):
-        export_transformers(made, tmp_path / "new" / "out")
-    assert not list(tmp_path.iterdir())
+def test_a_model_of_no_family_is_linnets_own(tmp_path: Path):
+    found = export_transformers(model({**LLAMA, "blocks": [{"mixer": {"kind": "ted"}}]}), tmp_path / "out")
+    assert found.said[0].startswith("mine: blocks[0].mixer.kind: ted: makes it a model of no family")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "linnet"
 
 
 def test_a_process_that_is_killed_leaves_no_folder(tmp_path: Path):

@@ -8,10 +8,10 @@ import torch
 from linnet_models import model_of, spec_of, tokens
 from transformers import AutoTokenizer, Trainer, TrainingArguments, pipeline
 
+import linnet
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import load
-from linnet.interop.transformers import write_folder
 from linnet.interop.transformers_in import import_transformers
 from linnet.model.decoder import Decoder
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, write_model
@@ -28,12 +28,12 @@ def folders(tmp_path_factory):
     tokenizer = Tokenizer.train("bpe", [TEXT], 280)
     decoder = Decoder(spec_of("gated_delta", vocab_size=tokenizer.vocab_size + 7, initialisation={"std": 0.3}))
     write_model(root / "ours", decoder, tokenizer, {})
-    return root / "ours", root / "theirs", write_folder(root / "ours", root / "theirs")
+    return root / "ours", root / "theirs", linnet.export(root / "ours", root / "theirs", to="transformers").figures
 
 
 def test_the_folder_passes_the_gate_and_comes_back_bit_for_bit(folders, tmp_path):
     ours, theirs, parity = folders
-    assert (parity.steps, parity.error) == (200, 0.0)
+    assert (parity["greedy_tokens"], parity["logits_error"], parity["model_type"]) == (200, 0.0, "linnet")
     import_transformers(theirs, tmp_path / "back", check=True)
     for name in (CONFIG, WEIGHTS, TOKENIZER):
         assert (tmp_path / "back" / name).read_bytes() == (ours / name).read_bytes()
@@ -46,10 +46,10 @@ def test_a_folder_that_says_something_else_is_not_written(folders, tmp_path, mon
     right = chunk.Chunk.hidden
     monkeypatch.setattr(chunk.Chunk, "hidden", lambda *given: right(*given) * 1.001)
     with pytest.raises(UserError, match="logits differ"):
-        write_folder(ours, tmp_path / "theirs")
+        linnet.export(ours, tmp_path / "theirs", to="transformers")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UserError, match="exists already"):
-        write_folder(ours, ours)
+        linnet.export(ours, ours, to="transformers")
 
 
 def test_an_encoder_decoder_is_refused(tmp_path, monkeypatch):
@@ -58,7 +58,7 @@ def test_an_encoder_decoder_is_refused(tmp_path, monkeypatch):
 
     write_model(tmp_path / "ours", Decoder(ModelSpec.load("tiny-encoder-decoder")), tokenizer, {})
     with pytest.raises(UserError, match="encoder: Transformers' causal models have none"):
-        write_folder(tmp_path / "ours", tmp_path / "theirs")
+        linnet.export(tmp_path / "ours", tmp_path / "theirs", to="transformers")
 
 
 def test_a_pipeline_says_what_ours_says(folders):

@@ -11,7 +11,7 @@ What the format has no field for stands among the special tokens of a post-proce
 """
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -57,7 +57,7 @@ class Description:
     collapse: bool
 
     @classmethod
-    def of(cls, definition: Json) -> "Description | None":
+    def of(cls, definition: Mapping[str, Any]) -> "Description | None":
         """Read a tokenizer.json; None if it was not made from a SentencePiece model."""
         after = (definition.get("post_processor") or {}).get("special_tokens") or {}
         groups = {name.removeprefix(_PREFIX): group for name, group in after.items() if name.startswith(_PREFIX)}

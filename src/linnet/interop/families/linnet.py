@@ -1,11 +1,12 @@
 """linnet's own models as Transformers keeps them: the description whole, our names behind a prefix."""
 
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from torch import Tensor
 
 from linnet.interop.families.family import Family, Plain
-from linnet.interop.names import Named, TensorMaps
+from linnet.interop.names import TensorMaps
 from linnet.model.spec import ModelSpec
 
 MODEL_TYPE: Final = "linnet"
@@ -13,11 +14,11 @@ PREFIX = "decoder."
 """Before the names of the tensors: the attribute of `LinnetForCausalLM` that holds the decoder."""
 
 
-def _ours(named: Named, spec: ModelSpec) -> dict[str, Tensor]:
+def _ours(named: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
     return {name.removeprefix(PREFIX): tensor for name, tensor in named.items()}
 
 
-def _theirs(tensors: Named, spec: ModelSpec) -> dict[str, Tensor]:
+def _theirs(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
     return {PREFIX + name: tensor for name, tensor in tensors.items()}
 
 

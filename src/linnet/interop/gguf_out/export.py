@@ -6,10 +6,9 @@ from pathlib import Path
 import torch
 
 from linnet.core.atomic import atomic_path
-from linnet.core.errors import UserError
-from linnet.core.files import read_json
-from linnet.data.tokenizer import Tokenizer
-from linnet.inference.language_model import LanguageModel, load
+from linnet.data.tokenizer import TOKENIZER, Tokenizer
+from linnet.inference.language_model import LanguageModel
+from linnet.interop.exported import Exported
 from linnet.interop.gguf_out import in_llama_cpp
 from linnet.interop.gguf_out.architecture import architecture_metadata, architecture_of, check_architecture
 from linnet.interop.gguf_out.file import read_gguf, write_gguf
@@ -28,7 +27,6 @@ from linnet.interop.gguf_out.tensors import check_weights, gguf_module, stored_t
 from linnet.interop.gguf_out.vocabulary import vocabulary_of
 from linnet.interop.parity import STEPS
 from linnet.model.decoder import Decoder
-from linnet.model.store import CONFIG, TOKENIZER, model_folder
 
 
 @dataclass(frozen=True)
@@ -75,28 +73,31 @@ class GgufExport:
         return "\n".join(said)
 
 
-def export_gguf(model: str | Path, out: str | Path, *, weights: str = "f32") -> GgufExport:
-    """Write a model folder, or a run's, as the file `out`, which llama.cpp runs; nothing is left where it fails.
+def export_gguf(model: LanguageModel, out: Path, weights: str = "f32") -> GgufExport:
+    """Write a model as the file `out`, which llama.cpp runs; nothing is left where it fails.
 
     weights: f32, f16, bf16, q8_0 or q4_0, as matrices are stored. The written file is held to the model with its
     numbers so stored: by its own metadata, and by llama.cpp where it is installed: ids of texts, 200 greedy tokens,
     logits (`gate`). `UserError` names the field of the description or the tokenizer that a file cannot say, or what
     differs.
     """
-    out, folder = Path(out), model_folder(model)
     gguf_module()
-    if out.exists():
-        raise UserError("exists already", field="out", value=out, accepted="a new file")
-    source = load(model, device="cpu")
-    spec, tokenizer = source.spec, source.tokenizer
-    check_architecture(spec, str(folder / CONFIG))
-    check_weights(weights, spec, str(folder / CONFIG))
-    vocabulary = vocabulary_of(tokenizer, read_json(folder / TOKENIZER), spec.vocab_size, str(folder / TOKENIZER))
+    spec, tokenizer = model.spec, model.tokenizer
+    check_architecture(spec, spec.name)
+    check_weights(weights, spec, spec.name)
+    vocabulary = vocabulary_of(tokenizer, tokenizer.definition, spec.vocab_size, f"{spec.name}: {TOKENIZER}")
     metadata = {"general.name": spec.name, **architecture_metadata(spec), **vocabulary.metadata}
     with atomic_path(out) as path:
-        tensors = stored_tensors(source.decoder.state_dict(), spec, weights)
+        tensors = stored_tensors(model.decoder.state_dict(), spec, weights)
         write_gguf(path, architecture_of(spec), weights, metadata, tensors)
-        return _measured(path, out, source, weights)
+        return _measured(path, out, model, weights)
+
+
+def export(model: LanguageModel, out: Path, weights: str = "f32") -> Exported:
+    """The same as a way out (`ways_out`)."""
+    made = export_gguf(model, out, weights)
+    said = tuple(str(made).splitlines())
+    return Exported.of(out, model.decoder, made.file, figures=made.figures, said=said)
 
 
 def _measured(path: Path, out: Path, source: LanguageModel, weights: str) -> GgufExport:

@@ -5,7 +5,7 @@ by the score of what comes out, over the whole text, with a mark in the place of
 bytes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,7 @@ class FileVocabulary:
         return {f"tokenizer.ggml.{key}": value for key, value in said.items()}
 
 
-def vocabulary_of(tokenizer: Tokenizer, definition: dict[str, Any], size: int, origin: str) -> FileVocabulary:
+def vocabulary_of(tokenizer: Tokenizer, definition: Mapping[str, Any], size: int, origin: str) -> FileVocabulary:
     """A tokenizer, of this tokenizer.json, for a model with `size` tokens; `UserError` where llama.cpp has none such.
 
     Whether both make the same ids is a question for a text (`gate`).
@@ -92,7 +92,7 @@ def vocabulary_of(tokenizer: Tokenizer, definition: dict[str, Any], size: int, o
     return _of_byte_level(definition, tokenizer.end_id, size, origin)
 
 
-def _of_byte_level(definition: dict[str, Any], end: int, size: int, origin: str) -> FileVocabulary:
+def _of_byte_level(definition: Mapping[str, Any], end: int, size: int, origin: str) -> FileVocabulary:
     for fault in _byte_level_faults(definition):
         raise UserError(f"{origin}: {fault}")
     if definition.get("normalizer"):
@@ -104,7 +104,7 @@ def _of_byte_level(definition: dict[str, Any], end: int, size: int, origin: str)
     return FileVocabulary("gpt2", pre, tokens, kinds, end, merges)
 
 
-def _byte_level_faults(definition: dict[str, Any]) -> Iterator[str]:
+def _byte_level_faults(definition: Mapping[str, Any]) -> Iterator[str]:
     model = definition["model"]
     for field in ("continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(field):
@@ -121,7 +121,7 @@ def _byte_level_faults(definition: dict[str, Any]) -> Iterator[str]:
             yield f"added_tokens: {token['content']!r}: {strips[0]}: true: expected false"
 
 
-def _pre_tokenizer(definition: dict[str, Any], whole_words: bool, merges: bool, origin: str) -> str:
+def _pre_tokenizer(definition: Mapping[str, Any], whole_words: bool, merges: bool, origin: str) -> str:
     """Its name in llama.cpp; single bytes are the same however a text is cut."""
     cuts = _cuts(definition.get("pre_tokenizer"), origin)
     if not merges:
@@ -152,7 +152,7 @@ def _cuts(step: dict[str, Any] | None, origin: str) -> Cuts:
     raise UserError(f"{origin}: pre_tokenizer.type: {kind}: llama.cpp has no such step; expected ByteLevel, as GPT-2's")
 
 
-def _of_characters(definition: dict[str, Any], end: int, size: int, origin: str) -> FileVocabulary:
+def _of_characters(definition: Mapping[str, Any], end: int, size: int, origin: str) -> FileVocabulary:
     """Single characters: with no token of two, nothing merges. The mark that stands for a space is no character."""
     vocab = definition["model"]["vocab"]
     if SPACE in vocab:
@@ -191,7 +191,7 @@ def _sentencepiece_faults(described: Description) -> Iterator[str]:
         yield f"sentencepiece:unused: {len(described.unused)} pieces: expected none"
 
 
-def _listed(vocab: dict[str, int], definition: dict[str, Any], end: int, size: int) -> tuple[list[str], list[int]]:
+def _listed(vocab: dict[str, int], definition: Mapping[str, Any], end: int, size: int) -> tuple[list[str], list[int]]:
     """Tokens in the order of their ids, and their kinds."""
     added = definition.get("added_tokens") or []
     by_id = {token: name for name, token in vocab.items()} | {token["id"]: token["content"] for token in added}

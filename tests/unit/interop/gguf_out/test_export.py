@@ -10,7 +10,9 @@ import torch
 from small_llamas import SHAPES
 from torch import Tensor
 
+import linnet
 from linnet.core.errors import UserError
+from linnet.inference.language_model import load
 from linnet.interop.gguf_out import export, export_gguf, tensors
 from linnet.interop.gguf_out.file import GgufFile
 
@@ -20,7 +22,7 @@ MadeModel = Callable[..., Path]
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_file_says_what_the_model_says(tmp_path: Path, made_model: MadeModel, shape: str):
-    found = export_gguf(made_model(**SHAPES[shape]), tmp_path / "small.gguf")
+    found = export_gguf(load(made_model(**SHAPES[shape]), device="cpu"), tmp_path / "small.gguf")
     assert found.architecture == ("qwen3" if "qwen3" in shape else "llama")
     assert found.read_back.same == 200 and 0 < found.read_back.error < 1e-4
     assert found.rounding is None and found.in_llama_cpp is None and found.tokens > 500
@@ -34,7 +36,10 @@ def test_the_file_says_what_the_model_says(tmp_path: Path, made_model: MadeModel
 
 
 def test_fewer_bits_cost_what_is_measured(tmp_path: Path, made_model: MadeModel):
-    found = {kind: export_gguf(made_model(), tmp_path / f"{kind}.gguf", weights=kind) for kind in ("bf16", "q4_0")}
+    found = {
+        kind: export_gguf(load(made_model(), device="cpu"), tmp_path / f"{kind}.gguf", weights=kind)
+        for kind in ("bf16", "q4_0")
+    }
     assert all(export.read_back.same == 200 and export.read_back.error < 1e-4 for export in found.values())
     bf16, q4_0 = found["bf16"].rounding, found["q4_0"].rounding
     assert bf16 is not None and q4_0 is not None
@@ -82,31 +87,30 @@ def test_a_gate_that_fails_leaves_nothing(
     folder = made_model()
     monkeypatch.setattr(module, name, broken)
     with pytest.raises(UserError) as refused:
-        export_gguf(folder, tmp_path / "out" / "small.gguf")
+        export_gguf(load(folder, device="cpu"), tmp_path / "out" / "small.gguf")
     assert str(refused.value).startswith(str(tmp_path / "out" / "small.gguf")) and said in str(refused.value)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_file_that_is_there_stays(tmp_path: Path, made_model: MadeModel):
     (tmp_path / "small.gguf").write_text("mine")
-    with pytest.raises(UserError, match="exists already; expected a new file"):
-        export_gguf(made_model(), tmp_path / "small.gguf")
+    with pytest.raises(UserError, match="exists already"):
+        linnet.export(made_model(), tmp_path / "small.gguf", to="gguf")
     assert (tmp_path / "small.gguf").read_text() == "mine"
 
 
-def test_weights_that_are_no_numbers_do_not_pass(
-    tmp_path: Path, made_model: MadeModel, monkeypatch: pytest.MonkeyPatch
-):
+def test_linnet_export_says_what_was_measured(tmp_path: Path, made_model: MadeModel):
+    made = linnet.export(made_model(), tmp_path / "small.gguf", to="gguf", weights="q8_0")
+    assert made.weights_bytes == (tmp_path / "small.gguf").stat().st_size
+    assert made.figures["weights"] == "q8_0" and made.figures["same_ids"] > 0
+    assert "200 of 200 greedy tokens the same" in made.said[0]
+
+
+def test_weights_that_are_no_numbers_do_not_pass(tmp_path: Path, made_model: MadeModel):
     """What is too large for 16 bits is infinite there."""
-    load = export.load
-
-    def enlarged(*given: Any, **fields: Any) -> Any:
-        model = load(*given, **fields)
-        with torch.no_grad():
-            model.decoder.embedding.tokens.weight.mul_(1e6)
-        return model
-
-    monkeypatch.setattr(export, "load", enlarged)
+    model = load(made_model(), device="cpu")
+    with torch.no_grad():
+        model.decoder.embedding.tokens.weight.mul_(1e6)
     with pytest.raises(UserError, match="differ by nan of their spread"):
-        export_gguf(made_model(), tmp_path / "small.gguf", weights="f16")
+        export_gguf(model, tmp_path / "small.gguf", weights="f16")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

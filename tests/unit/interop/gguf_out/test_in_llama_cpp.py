@@ -21,14 +21,14 @@ MadeModel = Callable[..., Path]
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_llama_cpp_says_what_the_model_says(tmp_path: Path, made_model: MadeModel, shape: str):
-    found = export_gguf(made_model(**SHAPES[shape]), tmp_path / "small.gguf")
+    found = export_gguf(load(made_model(**SHAPES[shape]), device="cpu"), tmp_path / "small.gguf")
     assert found.in_llama_cpp is not None
     assert 0 < found.in_llama_cpp.error < 2e-4 and found.in_llama_cpp.same == 200
 
 
 @pytest.mark.parametrize(("weights", "same"), [("f16", 199), ("bf16", 190), ("q8_0", 160), ("q4_0", 160)])
 def test_what_is_stored_in_fewer_bits(tmp_path: Path, made_model: MadeModel, weights: str, same: int):
-    found = export_gguf(made_model(), tmp_path / "small.gguf", weights=weights)
+    found = export_gguf(load(made_model(), device="cpu"), tmp_path / "small.gguf", weights=weights)
     assert found.in_llama_cpp is not None and same <= found.in_llama_cpp.same <= 200
     assert found.read_back.error < 1e-4
 
@@ -36,7 +36,7 @@ def test_what_is_stored_in_fewer_bits(tmp_path: Path, made_model: MadeModel, wei
 @pytest.mark.parametrize("kind", ["bytes", "char", "bpe", "sentencepiece", *PRE_TOKENIZERS])
 def test_llama_cpp_makes_the_same_ids(tmp_path: Path, made_model: MadeModel, texts: list[str], kind: str):
     folder = made_model(kind)
-    export_gguf(folder, tmp_path / "small.gguf")
+    export_gguf(load(folder, device="cpu"), tmp_path / "small.gguf")
     ours = load(folder, device="cpu")
     with loaded_model(tmp_path / "small.gguf", "small.gguf") as model:
         check_ids(ours.tokenizer, encoder(model), "llama.cpp", kind)
@@ -57,7 +57,7 @@ def test_what_llama_cpp_says_otherwise_is_no_file(
     monkeypatch.setattr(tensors, "named_tensors", unturned)
     monkeypatch.setattr(export, "check_file", lambda *_: Agreement("nobody", 0.0, 200))
     with pytest.raises(UserError, match=r"small\.gguf: logits by llama\.cpp differ by"):
-        export_gguf(folder, tmp_path / "small.gguf")
+        export_gguf(load(folder, device="cpu"), tmp_path / "small.gguf")
     assert not (tmp_path / "small.gguf").exists()
 
 

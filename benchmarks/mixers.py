@@ -1,23 +1,30 @@
 """Every mixer against attention with PyTorch's fused kernel: one layer of width 256, forward and backward.
 
-At 512, 2,048, 4,096, 16,384 and 131,072 tokens on 2 threads, in float32 and under bfloat16's autocast (attention up to
-16,384); then, for those with a state of constant size, a token's time and bytes at age 100,000 against age 100. The
-mixers are those of the `tiny-` presets. Before its times a mixer's fast form must be the reference. A table and a plot.
+Three parts, on 2 threads. `time`: 512, 2,048, 4,096, 16,384 and 131,072 tokens in float32 and under bfloat16's autocast
+(attention up to 16,384); about 40 minutes, 4 up to 4,096 tokens. `decode`: for those with a state of constant size, a
+token's time and bytes at age 100,000 against age 100; about 8 minutes. `transformers`: 2,048 tokens against the same
+layer on Transformers' own PyTorch path, same weights (`mixers_transformers.py`); about 10 minutes. The mixers are
+those of the `tiny-` presets. Before its times a form must be the reference. A table and a plot.
 
-`python benchmarks/mixers.py [--kinds ...] [--longest 16384]`; results of other kinds are kept.
+`python benchmarks/mixers.py [--parts time decode transformers] [--only KIND ...] [--longest 16384]`; what is not
+measured anew is kept. A cell that is expected to take longer than `--cell-limit`, or to keep more memory than
+`--memory-limit`, is left out and says so.
 """
 
 import argparse
 import json
+import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
 from gpu_models import kinds
-from harness import RESULTS, contest, elapsed_s, gate, report
+from harness import RESULTS, contest, elapsed_s, gate, machine, report
 from linnet.core.allocator import keep_freed_memory
 from linnet.layers.contract import Mixer, MixerSpec, Place
 from linnet.layers.registry import MIXERS
@@ -27,16 +34,22 @@ from linnet.model.spec import ModelSpec
 from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.style import PALETTE
 from linnet.present.table import Table, table_lines
+from mixers_transformers import PAIRS, compared
 
 WIDTH = 256
 LENGTHS = (512, 2048, 4096, 16_384, 131_072)
 ATTENTION_UP_TO = 16_384
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+FEWEST = 1
+"""Runs of a cell that takes long, behind a first one."""
+WITH_WHAT_IS_MADE = 3.5
+"""Memory of a pass in what it keeps: 1.6 (mamba) to 3.2 (ted) of eight kinds at 8,192 tokens."""
 CHECKED = 300
 AGES = (100, 100_000)
 PREFILL = 4096
 STEPS = 200
 CPU = torch.device("cpu")
+PARTS = ("time", "decode", "transformers")
 STYLES = ("o-", "s--", "^:")
 """One for each round through the colours."""
 
@@ -84,18 +97,52 @@ def check(kind: str) -> None:
     gate(kind, error < 1e-3, f"outputs differ by {error:.1e} of the reference's")
 
 
-def trained(kind: str, longest: int, runs: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Limits:
+    """Of a cell: tokens of a sequence, seconds of all its runs, bytes that training keeps."""
+
+    longest: int
+    seconds: float
+    nbytes: float
+
+    def left_out(self, kind: str, length: int, known: dict[str, Any]) -> str | None:
+        """Why a length is; None where it is not. known: shorter ones, by length."""
+        kept = spec_of(kind).cost(Place(WIDTH, length)).kept(1, length) * 4
+        if kept * WITH_WHAT_IS_MADE > self.nbytes:
+            return f"it keeps {kept / 2**30:.1f} GiB, with what it makes over the limit of {self.nbytes / 2**30:.1f}"
+        runs_s = expected_s(length, known) * (1 + FEWEST)
+        if runs_s > self.seconds:
+            return f"expected to take {runs_s:.0f} s, over the limit of {self.seconds:.0f}"
+        return None
+
+
+def expected_s(length: int, known: dict[str, Any]) -> float:
+    """Of a pass, by how the two longest of those before it grew, at least as fast as their length."""
+    before = [(int(tokens), cell["seconds"]) for tokens, cell in known.items() if "seconds" in cell][-2:]
+    if not before:
+        return 0.0
+    (last, last_s), power = before[-1], 1.0
+    if len(before) == 2:
+        (first, first_s) = before[0]
+        power = max(1.0, math.log(last_s / first_s) / math.log(last / first))
+    return float(last_s * (length / last) ** power)
+
+
+def trained(kind: str, limits: Limits, runs: int) -> dict[str, Any]:
     """Seconds by precision and length, and how many times attention's they are."""
     found: dict[str, Any] = {}
     for name, dtype in PRECISIONS.items():
-        found[name] = {str(length): of_length(kind, length, dtype, runs) for length in LENGTHS if length <= longest}
+        cells = found[name] = {}
+        for length in (length for length in LENGTHS if length <= limits.longest):
+            why = limits.left_out(kind, length, cells)
+            cells[str(length)] = of_length(kind, length, dtype, runs) if why is None else {"left_out": why}
     return found
 
 
 def of_length(kind: str, length: int, dtype: torch.dtype, runs: int) -> dict[str, Any]:
     """Fewer runs where one takes long; attention's time beside it up to its own limit."""
     own = passes(kind, length, dtype)
-    runs = max(1, min(runs, round(20 / max(elapsed_s(own), 1e-3))))
+    runs = max(FEWEST, min(runs, round(20 / max(elapsed_s(own), 1e-3))))
     if kind == "attention" or length > ATTENTION_UP_TO:
         return {"seconds": statistics.median(elapsed_s(own) for _ in range(runs))}
     times = contest(own, passes("attention", length, dtype), runs)
@@ -135,6 +182,8 @@ def decoded(kind: str) -> dict[str, Any] | None:
 
 
 def table(found: dict[str, Any], precision: str) -> Table:
+    """Of the kinds that were timed."""
+    found = {kind: of_kind for kind, of_kind in found.items() if "training" in of_kind}
     lengths = sorted({int(length) for of_kind in found.values() for length in of_kind["training"][precision]})
 
     def cells(kind: str) -> Iterable[str]:
@@ -145,11 +194,24 @@ def table(found: dict[str, Any], precision: str) -> Table:
         both = [times.get(str(length), {}).get("seconds") for length in (16_384, 131_072)]
         yield f"{both[1] / both[0]:.1f}" if all(both) else ""
         old = found[kind].get("decoding")
-        yield f"{old['old_over_young']:.2f}" if old else "grows"
+        yield f"{old['old_over_young']:.2f}" if old else "grows" if "decoding" in found[kind] else ""
+        beside = found[kind].get("transformers")
+        yield f"{beside['times_as_fast']:.2f}" if beside and precision == "float32" else ""
 
-    heads = ["mixer", *(f"{length:,}" for length in lengths), "131k / 16k", "old / young"]
+    heads = ["mixer", *(f"{length:,}" for length in lengths), "131k / 16k", "old / young", "faster than Transformers'"]
     rows = [[kind, *cells(kind)] for kind in found]
     return Table(f"Times of attention, {precision}", heads, rows)
+
+
+def beside_transformers(found: dict[str, Any]) -> Table:
+    """All that have been compared, those that are no mixers too."""
+    rows = [
+        [kind, beside["against"], f"{1e3 * beside['ours_s']:.0f}", f"{beside['times_as_fast']:.2f}"]
+        for kind, of_kind in found.items()
+        if (beside := of_kind.get("transformers"))
+    ]
+    heads = ["layer", "Transformers'", "ours, ms", "times as fast"]
+    return Table("Against the same layer of Transformers, 2,048 tokens, float32", heads, rows)
 
 
 def plot(found: dict[str, Any]) -> Plot:
@@ -157,9 +219,10 @@ def plot(found: dict[str, Any]) -> Plot:
     panels = []
     for precision in PRECISIONS:
         series = []
-        for number, (kind, of_kind) in enumerate(found.items()):
+        timed = {kind: of_kind for kind, of_kind in found.items() if "training" in of_kind}
+        for number, (kind, of_kind) in enumerate(timed.items()):
             times = of_kind["training"][precision]
-            lengths = [int(length) for length in times]
+            lengths = [int(length) for length, cell in times.items() if "seconds" in cell]
             each = [1e6 * times[str(length)]["seconds"] / length for length in lengths]
             series.append(Series(lengths, each, kind, STYLES[number // len(PALETTE) % len(STYLES)], number))
         axes = Axis("tokens of a sequence", "log2"), Axis("microseconds for a token", "log")
@@ -169,18 +232,38 @@ def plot(found: dict[str, Any]) -> Plot:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", nargs="+", choices=sorted(MIXERS), default=sorted(MIXERS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--only", nargs="+", choices=sorted({*MIXERS, *PAIRS}), metavar="KIND", help="all if not given")
     parser.add_argument("--longest", type=int, default=max(LENGTHS), help="tokens")
+    parser.add_argument("--cell-limit", type=float, default=180.0, help="seconds of one kind, length and precision")
+    half = psutil.virtual_memory().total / 2**31
+    parser.add_argument("--memory-limit", type=float, default=half, help="GiB of a pass (half of the machine's)")
     parser.add_argument("--runs", type=int, default=5, help="of each contestant, fewer where they take long")
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args()
 
 
-def earlier(kept: Sequence[str]) -> dict[str, Any]:
-    """What an earlier call measured of other kinds."""
+def earlier() -> dict[str, Any]:
+    """What earlier calls measured, by kind and part."""
     path = RESULTS / "mixers.json"
-    results = json.loads(path.read_text())["results"] if path.is_file() else {}
-    return {kind: of_kind for kind, of_kind in results.get("mixers", {}).items() if kind not in kept}
+    found: dict[str, Any] = json.loads(path.read_text())["results"]["mixers"] if path.is_file() else {}
+    return found
+
+
+def measured(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The parts that are asked for and that it has, and the commit of each."""
+    found: dict[str, Any] = {}
+    if kind in kinds() and {"time", "decode"} & set(arguments.parts):
+        check(kind)
+        if "time" in arguments.parts:
+            limits = Limits(arguments.longest, arguments.cell_limit, arguments.memory_limit * 2**30)
+            found["training"] = trained(kind, limits, arguments.runs)
+        if "decode" in arguments.parts:
+            found["decoding"] = decoded(kind)
+    if kind in PAIRS and "transformers" in arguments.parts:
+        found["transformers"] = compared(kind, arguments.runs)
+    commit = machine()["commit"]
+    return found | {"commits": dict.fromkeys(found, commit)}
 
 
 def main() -> None:
@@ -188,16 +271,14 @@ def main() -> None:
     arguments = parsed()
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
-    found = earlier(arguments.kinds)
-    for kind in arguments.kinds:
-        check(kind)
-        found[kind] = {
-            "training": trained(kind, arguments.longest, arguments.runs),
-            "decoding": decoded(kind),
-        }
+    found = earlier()
+    for kind in arguments.only or sorted({*MIXERS, *PAIRS}):
+        before, new = found.get(kind, {}), measured(kind, arguments)
+        found[kind] = {**before, **new, "commits": before.get("commits", {}) | new["commits"]}
         report("mixers", {"shape": f"1 x T x {WIDTH}, one layer", "mixers": dict(sorted(found.items()))})
     for precision in PRECISIONS:
         print("\n".join(table_lines(table(found, precision), 120)))
+    print("\n".join(table_lines(beside_transformers(found), 120)))
     plot(dict(sorted(found.items()))).write(RESULTS / "mixers.png")
 
 

@@ -2,70 +2,31 @@
 outputs, gradients and load-balancing loss.
 """
 
-from collections.abc import Mapping
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from linnet.layers.contract import Place
 from linnet.layers.feed_forwards.experts import Experts, ExpertsSpec
 from linnet.layers.view import Record, View
 
 transformers = pytest.importorskip("transformers")
-from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock, load_balancing_loss_func  # noqa: E402
-from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBlock  # noqa: E402
-from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock  # noqa: E402
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func  # noqa: E402
+
+from same_weights.experts import mixtral, names, qwen2, qwen3  # noqa: E402
 
 WIDTH, HIDDEN, SHARED, EXPERTS, TOP_K = 16, 12, 20, 6, 3
 
 
-def mixtral() -> tuple[nn.Module, ExpertsSpec]:
-    config = transformers.MixtralConfig(
-        hidden_size=WIDTH, intermediate_size=HIDDEN, num_local_experts=EXPERTS, num_experts_per_tok=TOP_K
-    )
-    return MixtralSparseMoeBlock(config), ExpertsSpec(hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K)
-
-
-def qwen2() -> tuple[nn.Module, ExpertsSpec]:
-    config = transformers.Qwen2MoeConfig(
-        hidden_size=WIDTH, moe_intermediate_size=HIDDEN, shared_expert_intermediate_size=SHARED, num_experts=EXPERTS,
-        num_experts_per_tok=TOP_K, norm_topk_prob=False,
-    )  # fmt: skip
-    spec = ExpertsSpec(hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, normalise=False, shared=SHARED)
-    return Qwen2MoeSparseMoeBlock(config), spec
-
-
-def qwen3() -> tuple[nn.Module, ExpertsSpec]:
-    config = transformers.Qwen3MoeConfig(
-        hidden_size=WIDTH, moe_intermediate_size=HIDDEN, num_experts=EXPERTS, num_experts_per_tok=TOP_K,
-        norm_topk_prob=True,
-    )  # fmt: skip
-    return Qwen3MoeSparseMoeBlock(config), ExpertsSpec(hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K)
-
-
-def names(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Theirs are stacked."""
-    ours = {"router.map.weight": theirs["gate.weight"]}
-    for expert in range(EXPERTS):
-        ours[f"experts.{expert}.up.weight"] = theirs["experts.gate_up_proj"][expert]
-        ours[f"experts.{expert}.down.weight"] = theirs["experts.down_proj"][expert]
-    if "shared_expert_gate.weight" in theirs:
-        gate, up = (theirs[f"shared_expert.{name}_proj.weight"] for name in ("gate", "up"))
-        ours["shared.up.weight"] = torch.cat([gate, up])
-        ours["shared.down.weight"] = theirs["shared_expert.down_proj.weight"]
-        ours["shared_gate.weight"] = theirs["shared_expert_gate.weight"]
-    return ours
+SPECS = {
+    mixtral: ExpertsSpec(hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K),
+    qwen2: ExpertsSpec(hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, normalise=False, shared=SHARED),
+    qwen3: ExpertsSpec(hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K),
+}
 
 
 def pair(which) -> tuple[nn.Module, Experts]:
-    torch.manual_seed(0)
-    theirs, spec = which()
-    for parameter in theirs.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    ours = spec.build(Place(WIDTH, 128))
-    ours.load_state_dict(names(theirs.state_dict()))
-    return theirs, ours
+    both = which(SPECS[which], WIDTH)
+    return both.theirs, both.ours
 
 
 @pytest.mark.parametrize("length", [1, 2, 65])

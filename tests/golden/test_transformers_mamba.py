@@ -13,22 +13,14 @@ from linnet.layers.view import View
 transformers = pytest.importorskip("transformers")
 from transformers.models.mamba.modeling_mamba import MambaMixer  # noqa: E402
 
+from same_weights.mamba import twins  # noqa: E402
+
 WIDTH = 32
 
 
 def pair(**changes: object) -> tuple[nn.Module, Mamba]:
-    """Transformers' mixer and ours, with weights alike away from where they start."""
-    spec = MambaSpec(state=5, **changes)
-    config = transformers.MambaConfig(
-        hidden_size=WIDTH, state_size=spec.state, expand=spec.expand, conv_kernel=spec.conv, num_hidden_layers=1,
-        time_step_rank=spec.widths(WIDTH)[1], use_bias=spec.bias, use_conv_bias=spec.conv_bias,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    theirs, ours = MambaMixer(config, layer_idx=0).eval(), spec.build(Place(WIDTH, 128))
-    for parameter in theirs.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    ours.load_state_dict(theirs.state_dict())
-    return theirs, ours
+    both = twins(MambaSpec(state=5, **changes), WIDTH)
+    return both.theirs, both.ours
 
 
 @pytest.mark.parametrize("length", [1, 3, 63, 65])

@@ -6,14 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from linnet.layers.contract import Place
 from linnet.layers.mixers.mamba2 import Mamba2, Mamba2Spec
 from linnet.layers.view import View
 
 transformers = pytest.importorskip("transformers")
-from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer  # noqa: E402
+from same_weights.mamba2 import config_of, twins  # noqa: E402
 
 WIDTH = 32
+CHUNK = 16
+"""Of theirs, another than ours."""
 SPECS = [
     Mamba2Spec(state=5, head_dim=8),
     Mamba2Spec(state=5, head_dim=8, groups=2, bias=True, conv_bias=False, expand=3, conv=2, eps=1e-3),
@@ -21,24 +22,9 @@ SPECS = [
 ]
 
 
-def config_of(spec: Mamba2Spec) -> "transformers.Mamba2Config":
-    """Transformers' description of the same, in chunks of another length."""
-    return transformers.Mamba2Config(
-        hidden_size=WIDTH, state_size=spec.state, expand=spec.expand, conv_kernel=spec.conv, num_hidden_layers=1,
-        head_dim=spec.head_dim, num_heads=spec.widths(WIDTH)[2], n_groups=spec.groups, layer_norm_epsilon=spec.eps,
-        use_bias=spec.bias, use_conv_bias=spec.conv_bias, chunk_size=16,
-        time_step_limit=(spec.step_floor, float("inf") if spec.step_ceiling is None else spec.step_ceiling),
-    )  # fmt: skip
-
-
 def pair(spec: Mamba2Spec) -> tuple[nn.Module, Mamba2]:
-    """Transformers' mixer and ours, with weights alike away from where they start."""
-    torch.manual_seed(0)
-    theirs, ours = Mamba2Mixer(config_of(spec), layer_idx=0).eval(), spec.build(Place(WIDTH, 128))
-    for parameter in theirs.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    ours.load_state_dict(theirs.state_dict())
-    return theirs, ours
+    both = twins(spec, WIDTH, chunk=CHUNK)
+    return both.theirs, both.ours
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 150])
@@ -62,7 +48,7 @@ def test_decoding_with_a_cache(spec: Mamba2Spec):
     """Without limits of the steps, which Transformers leaves out of a step."""
     theirs, ours = pair(spec)
     x_BTD = torch.randn(2, 20, WIDTH)
-    cache = transformers.DynamicCache(config=config_of(spec))
+    cache = transformers.DynamicCache(config=config_of(spec, WIDTH, CHUNK))
     state = ours.initial_state(2, 20, torch.device("cpu"), torch.float32)
     expected, found = ([], [])
     for begin, end in pairwise([0, 11, *range(12, 21)]):

@@ -1,48 +1,25 @@
 """The same weights in Transformers' xLSTM and in our mLSTM give the same outputs, gradients, states and decoding."""
 
-from collections.abc import Mapping
 from itertools import pairwise
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from linnet.layers.contract import Place
 from linnet.layers.mixers.mlstm import Mlstm, MlstmSpec
 from linnet.layers.view import View
 
 transformers = pytest.importorskip("transformers")
 from transformers.models.xlstm import modeling_xlstm  # noqa: E402
 
-WIDTH, HEADS, KEY, VALUE = 32, 4, 4, 8
+from same_weights.mlstm import names, twins  # noqa: E402
 
-
-def names(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Ours, of their weights or gradients."""
-    gates = ("igate_preact", "fgate_preact")
-    return {
-        "query_key_value_gate.weight": torch.cat(
-            [theirs[f"{name}.weight"] for name in ("q", "k", "v", "ogate_preact")]
-        ),
-        "input_forget.weight": torch.cat([theirs[f"{name}.weight"] for name in gates]),
-        "input_forget.bias": torch.cat([theirs[f"{name}.bias"] for name in gates]),
-        "norm.weight": theirs["multihead_norm.weight"],
-        "out.weight": theirs["out_proj.weight"],
-    }
+WIDTH, HEADS = 32, 4
 
 
 def pair() -> tuple[nn.Module, Mlstm]:
-    """Transformers' layer and ours, with weights alike away from where they start; gates that reach the cap."""
-    torch.manual_seed(0)
-    config = transformers.xLSTMConfig(
-        hidden_size=WIDTH, num_hidden_layers=1, num_heads=HEADS, gate_soft_cap=5.0, norm_eps=1e-3, chunk_size=16
-    )
-    theirs = modeling_xlstm.xLSTMBlock(config).mlstm_layer
-    for name, parameter in theirs.named_parameters():
-        nn.init.normal_(parameter, std=1.0 if "gate" in name else 0.3)
-    ours = MlstmSpec(heads=HEADS, gate_cap=5.0, eps=1e-3).build(Place(WIDTH, 128))
-    ours.load_state_dict(names(theirs.state_dict()))
-    return theirs, ours
+    both = twins(MlstmSpec(heads=HEADS, gate_cap=5.0, eps=1e-3), WIDTH, chunk=16)
+    return both.theirs, both.ours
 
 
 @pytest.mark.skipif(modeling_xlstm.external_xlstm, reason="their own form stands in for it where xlstm is installed")

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from linnet.layers.contract import Place
 from linnet.layers.mixers.rglru import Rglru, RglruSpec
@@ -12,42 +12,16 @@ from linnet.layers.view import View
 from linnet.ops.rglru import rglru
 
 transformers = pytest.importorskip("transformers")
-from transformers.models.recurrent_gemma.modeling_recurrent_gemma import (  # noqa: E402
-    RecurrentGemmaRecurrentBlock,
-    RecurrentGemmaRglru,
-)
+from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru  # noqa: E402
+
+from same_weights.rglru import config_of, drawn, run_theirs, twins  # noqa: E402
 
 WIDTH = 24
 
 
-def config_of(spec: RglruSpec) -> object:
-    return transformers.RecurrentGemmaConfig(
-        hidden_size=WIDTH, lru_width=spec.channels, num_attention_heads=spec.heads, conv1d_width=spec.conv,
-        num_hidden_layers=1, vocab_size=8,
-    )  # fmt: skip
-
-
-def drawn(module: nn.Module) -> nn.Module:
-    """With weights away from where they start: decays from almost 1 to almost 0."""
-    torch.manual_seed(0)
-    for name, parameter in sorted(module.named_parameters()):
-        nn.init.normal_(parameter, std=3.0 if name.endswith("recurrent_param") else 0.4)
-    return module
-
-
 def pair(**changes: object) -> tuple[nn.Module, Rglru]:
-    """Transformers' block and ours, with weights alike."""
-    spec = RglruSpec(**{"heads": 4, "channels": WIDTH, **changes})
-    theirs = drawn(RecurrentGemmaRecurrentBlock(config_of(spec), layer_idx=0).eval())
-    ours = spec.build(Place(WIDTH, 128))
-    ours.load_state_dict(theirs.state_dict())
-    return theirs, ours
-
-
-def run_theirs(block: nn.Module, x_BTD: Tensor, start: int = 0, use_cache: bool = False) -> Tensor:
-    positions_BT = torch.arange(start, start + x_BTD.shape[1]).expand(x_BTD.shape[:2])
-    out_BTD: Tensor = block(x_BTD, positions_BT, None, use_cache=use_cache)[0]
-    return out_BTD
+    both = twins(RglruSpec(**{"heads": 4, "channels": WIDTH, **changes}), WIDTH)
+    return both.theirs, both.ours
 
 
 @pytest.mark.parametrize("length", [1, 3, 63, 65])
@@ -69,7 +43,7 @@ def test_outputs_and_all_gradients(length: int, changes: dict):
 def test_the_unit_alone_from_a_state_and_at_the_beginning(begun: bool):
     """Inputs, states and gradients of the recurrence itself, without the branches."""
     spec = RglruSpec(heads=4, channels=WIDTH)
-    theirs = drawn(RecurrentGemmaRglru(config_of(spec)))
+    theirs = drawn(RecurrentGemmaRglru(config_of(spec, WIDTH)), 0.4)
     gates = spec.build(Place(WIDTH, 128)).rg_lru
     gates.load_state_dict(theirs.state_dict())
     x_BTE, upstream = torch.randn(2, 40, WIDTH), torch.randn(2, 40, WIDTH)
@@ -109,8 +83,8 @@ def test_decoding_with_a_cache():
 def test_decays_start_as_published():
     """Squares of `exp(-softplus)` even between those of 0.9 and 0.999; biases of 0."""
     spec = RglruSpec(heads=4, channels=4096)
-    theirs, ours = RecurrentGemmaRglru(config_of(spec)), spec.build(Place(WIDTH, 128))
-    transformers.models.recurrent_gemma.RecurrentGemmaPreTrainedModel(config_of(spec))._init_weights(theirs)
+    theirs, ours = RecurrentGemmaRglru(config_of(spec, WIDTH)), spec.build(Place(WIDTH, 128))
+    transformers.models.recurrent_gemma.RecurrentGemmaPreTrainedModel(config_of(spec, WIDTH))._init_weights(theirs)
     for unit in (theirs, ours.rg_lru):
         squares_E = (-2 * nn.functional.softplus(unit.recurrent_param)).exp()
         assert squares_E.min() >= 0.9**2 - 1e-5 and squares_E.max() <= 0.999**2 + 1e-5

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from linnet.layers.contract import FeedForwardSpec, MixerSpec, Place, Sublayer
+from linnet.layers.contract import Place, Sublayer
 from linnet.layers.feed_forwards.rwkv4_channel import Rwkv4ChannelSpec
 from linnet.layers.mixers.rwkv4 import Rwkv4Spec
 from linnet.layers.view import View
@@ -16,25 +16,22 @@ from linnet.model.spec import ModelSpec
 transformers = pytest.importorskip("transformers")
 from transformers.models.rwkv.modeling_rwkv import RwkvFeedForward, RwkvSelfAttention  # noqa: E402
 
+from same_weights.rwkv4 import BLOCKS, config_of, twins  # noqa: E402
+
 WIDTH, CHANNELS, HIDDEN = 24, 40, 36
 KINDS = [(RwkvSelfAttention, Rwkv4Spec(channels=CHANNELS)), (RwkvFeedForward, Rwkv4ChannelSpec(hidden=HIDDEN))]
-Spec = MixerSpec | FeedForwardSpec
+Spec = Rwkv4Spec | Rwkv4ChannelSpec
 
 
 def config() -> object:
-    return transformers.RwkvConfig(
-        hidden_size=WIDTH, attention_hidden_size=CHANNELS, intermediate_size=HIDDEN, num_hidden_layers=4, vocab_size=8
-    )
+    return config_of(WIDTH, CHANNELS, HIDDEN)
 
 
 def pair(block: type[nn.Module], spec: Spec, scale: float = 0.4) -> tuple[nn.Module, Sublayer]:
-    """Transformers' part and ours, with weights alike: rates from slow to fast."""
-    torch.manual_seed(0)
-    theirs, ours = block(config()), spec.build(Place(WIDTH, 128))
-    for name, parameter in theirs.named_parameters():
-        nn.init.normal_(parameter, std=2.0 if name == "time_decay" else scale)
-    ours.load_state_dict(theirs.state_dict())
-    return theirs, ours
+    """Transformers' part and ours."""
+    assert BLOCKS[type(spec)] is block
+    both = twins(spec, WIDTH, scale)
+    return both.theirs, both.ours
 
 
 @pytest.mark.parametrize("length", [1, 3, 63, 65])

@@ -110,9 +110,7 @@ def _step_of(layer: Layer, states: LayerStates, record: Record) -> Step | None:
 
 
 def _branches(layer: Layer, states: LayerStates, record: Record) -> Step | None:
-    if layer.cross_attention is not None:
-        return None
-    mixer = _branch(layer.mixer.row_step(states.mixer, record), norm_row(layer.mixer_norm), layer.pre)
+    mixer = _reading(layer, states, record)
     if mixer is None or layer.feed_forward is None:
         return mixer
     row, norm = layer.feed_forward.row_step(states.feed_forward, record), norm_row(layer.feed_forward_norm)
@@ -122,6 +120,16 @@ def _branches(layer: Layer, states: LayerStates, record: Record) -> Step | None:
     if layer.parallel:
         return lambda x_1D, position: row(mixer(x_1D, position), norm(x_1D), position)
     return lambda x_1D, position: feed_forward(mixer(x_1D, position), position)
+
+
+def _reading(layer: Layer, states: LayerStates, record: Record) -> Step | None:
+    """The mixer, and behind it attention to an encoder's memory where there is one."""
+    mixer = _branch(layer.mixer.row_step(states.mixer, record), norm_row(layer.mixer_norm), layer.pre)
+    if mixer is None or layer.cross_attention is None:
+        return mixer
+    row = layer.cross_attention.row_step(states.cross_attention, record)
+    cross = _branch(row, norm_row(layer.cross_attention_norm), layer.pre)
+    return None if cross is None else lambda x_1D, position: cross(mixer(x_1D, position), position)
 
 
 def _branch(row: RowStep | None, norm: RowFunction | None, pre: bool) -> Step | None:

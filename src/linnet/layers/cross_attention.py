@@ -3,8 +3,9 @@
 Queries come from the decoder, keys and values from the encoder's memory (`View.memory`). A stream keeps these: they are
 made once, at its first chunk, and no token adds to them.
 
-Legend: `B` batch, `T` tokens of the chunk, `S` tokens of the longest input, `N` query heads, `M` key-value heads, `K`
-head width, `D` width of the decoder's layer, `E` width of the memory, `F` keys and values of a token.
+Legend: `B` batch, `T` tokens of the chunk, `S` tokens of the longest input, `N` query heads, `M` key-value heads, `P`
+query heads of each of these, `K` head width, `D` width of the decoder's layer, `E` width of the memory, `F` keys and
+values of a token.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +18,14 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from linnet.core.spec import Extent
-from linnet.layers.contract import Place, Sublayer, SublayerSpec, Traits
+from linnet.layers.contract import Place, RowStep, Sublayer, SublayerSpec, Traits
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
-from linnet.layers.view import View
+from linnet.layers.view import Record, View
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.row_maps import row_map_of
 from linnet.ops.attention import full_attention, full_attention_reference
 
 
@@ -173,3 +175,23 @@ class CrossAttention(Sublayer):
             state.keys, state.values = k_BSMK.to(state.keys.dtype), v_BSMK.to(state.values.dtype)
             state.real = torch.ones_like(joint_BSF[..., 0], dtype=torch.bool) if real_BS is None else real_BS
         return k_BSMK, v_BSMK, real_BS
+
+    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+        """See `Sublayer`; behind the first chunk, which brings the memory."""
+        assert isinstance(state, MemoryState)
+        query, out = row_map_of(self.query), row_map_of(self.out)
+        if query is None or out is None or len(state.real) != 1 or state.keys.dtype != torch.float32:
+            return None
+        assert state.real.shape[1], "no memory was read before"
+        real_S = state.real[0]
+        keys_MKS = state.keys[0, real_S].permute(1, 2, 0).contiguous()
+        values_MSK = state.values[0, real_S].transpose(0, 1).contiguous()
+        factor = self.head_dim**-0.5 if self.scale is None else self.scale
+        nothing = torch.zeros((), device=keys_MKS.device, dtype=keys_MKS.dtype)
+
+        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
+            q_MPK = query.of(x_1D).view(self.kv_heads, -1, self.head_dim)
+            weights_MPS = torch.baddbmm(nothing, q_MPK, keys_MKS, beta=0, alpha=factor).softmax(dim=2)
+            return out.added(sum_1D, torch.bmm(weights_MPS, values_MSK).view(1, -1))
+
+        return step

@@ -17,6 +17,7 @@ from linnet.layers.rotary import RotarySpec, turn_of
 from linnet.layers.state import State, write_chunk
 from linnet.layers.view import View
 from linnet.nn.row_maps import row_map_of
+from linnet.ops.relative import NearRow
 
 
 class Seen(NamedTuple):
@@ -144,6 +145,7 @@ def key_value_row(
     norm: Callable[[Tensor], Tensor] | None = None,
     values: Callable[[Tensor], Tensor] | None = None,
     bias: Callable[[int], Tensor] | None = None,
+    near: NearRow | None = None,
     gate: Callable[[Tensor, Tensor], Tensor] | None = None,
     sinks_N: Tensor | None = None,
 ) -> RowStep | None:
@@ -151,6 +153,7 @@ def key_value_row(
 
     operator_NKK: stands between queries and keys where it is given. norm: of a token's queries and keys, `[N + M, K]`.
     values: makes its own values, `[M, K]`, into those that are read. bias: of a position, is added to its scores.
+    near: keys and values of distances.
     gate: makes what heads have read, `[1, N K]`, and the row into what is mapped to the output.
     sinks_N: a score in each head of nothing.
     None where weights are packed in another way than 8 bits, or there are several streams.
@@ -182,10 +185,14 @@ def key_value_row(
             scores_MPS = torch.baddbmm(nothing, q_MPK, keys_MKS, beta=0, alpha=factor)
         else:
             scores_MPS = torch.baddbmm(bias(position), q_MPK, keys_MKS, alpha=factor)
+        if near is not None:
+            near.add_scores(scores_MPS, q_MPK, factor)
         if sinks_MP1 is not None:
             scores_MPS = torch.cat([scores_MPS, sinks_MP1], dim=2)
         weights_MPS = scores_MPS.softmax(dim=2)[..., : position + 1]
         read_MPK = torch.bmm(weights_MPS, values_MCK[:, : position + 1])
+        if near is not None:
+            read_MPK = near.read(read_MPK, weights_MPS)
         read_1F = read_MPK.view(1, -1)
         return out_row.added(sum_1D, read_1F if gate is None else gate(read_1F, x_1D))
 

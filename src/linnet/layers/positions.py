@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Extent, Spec
 from linnet.nn.cost import Cost
 from linnet.ops.position_buckets import check_buckets, position_buckets
-from linnet.ops.relative import Relative
+from linnet.ops.relative import NearRow, Relative
 
 
 class Positions(nn.Module, ABC):
@@ -37,6 +37,10 @@ class Positions(nn.Module, ABC):
         Of those alone whose description `sees_ahead`.
         """
         raise NotImplementedError("positions that know the past alone")
+
+    def near_row(self) -> NearRow | None:
+        """What one token's near keys have of their own, beside what `row` gives; None: nothing."""
+        return None
 
     def row(self, capacity: int, kv_heads: int) -> Callable[[int], Tensor] | None:
         """What is added to the scores of one token at a position, `[M, P, S]`; None where that is not all."""
@@ -201,6 +205,12 @@ class Shaw(Positions):
     def added(self, out_BNTK: Tensor) -> Tensor:
         """See `Positions`."""
         return out_BNTK + self.values_RK[-1].to(out_BNTK.dtype)
+
+    def near_row(self) -> NearRow:
+        """See `Positions`."""
+        _, keys_RK, values_RK = self.relative(0, torch.device("cpu"))
+        assert keys_RK is not None and values_RK is not None
+        return NearRow(keys_RK.detach(), values_RK.detach(), self.values_RK[-1].detach())
 
 
 if TYPE_CHECKING:

@@ -34,6 +34,27 @@ class Relative(NamedTuple):
         )
 
 
+class NearRow:
+    """Keys and values of distances for one token of one stream, that of the furthest key first.
+
+    beyond_K: what is read whatever the distance.
+    """
+
+    def __init__(self, keys_RK: Tensor, values_RK: Tensor, beyond_K: Tensor) -> None:
+        self._keys_KR, self._values_RK = keys_RK.flip(0).t().contiguous(), values_RK.flip(0)
+        self._beyond_K = beyond_K
+
+    def add_scores(self, scores_MGS: Tensor, q_MGK: Tensor, scale: float) -> None:
+        """Add to the scores of the nearest keys, the last ones, in place."""
+        near = min(scores_MGS.shape[2], len(self._values_RK))
+        scores_MGS[..., -near:] += scale * (q_MGK @ self._keys_KR[:, -near:])
+
+    def read(self, read_MGK: Tensor, weights_MGS: Tensor) -> Tensor:
+        """What has been read of the keys' own values, with what their distances add."""
+        near = min(weights_MGS.shape[2], len(self._values_RK))
+        return read_MGK + weights_MGS[..., -near:] @ self._values_RK[-near:] + self._beyond_K
+
+
 def distances(queries: int, keys: int, device: torch.device, last_BT: Tensor | None = None) -> Tensor:
     """Of each query and key, int64 `[T, S]`, or `[B, T, S]` where `last_BT` says at which key each query stands."""
     if last_BT is None:

@@ -101,6 +101,24 @@ def rwkv7(
     return in_chunks(RULE, chunk_length(v_BNTV.shape[2]), of_tokens, (erased_NK, mixed_NK), state_BNKV)
 
 
+def rwkv7_row(
+    state_NKV: Tensor,
+    r_NK: Tensor,
+    w_NK: Tensor,
+    k_NK: Tensor,
+    v_NV: Tensor,
+    a_NK: Tensor,
+    erased_NK: Tensor,
+    mixed_NK: Tensor,
+) -> Tensor:
+    """One token of one stream in few operations: what is read, `[N, V]`; the state is advanced in place."""
+    log_d_NK, eta_NK, e_NK, k_NK = _of_tokens(w_NK, k_NK, a_NK, erased_NK, mixed_NK)
+    found_N1V = torch.bmm(e_NK[:, None], state_NKV)
+    keys_NK2 = torch.stack([eta_NK.mul_(e_NK).neg_(), k_NK], dim=2)
+    state_NKV.mul_(log_d_NK.exp_()[..., None]).baddbmm_(keys_NK2, torch.cat([found_N1V, v_NV[:, None]], dim=1))
+    return torch.bmm(r_NK[:, None], state_NKV)[:, 0]
+
+
 def _within(r: Tensor, k: Tensor, v: Tensor, w: Tensor, a: Tensor, erased: Tensor, mixed: Tensor) -> tuple[Tensor, ...]:
     """What the chunks are, whatever state stands before each. Writes are the values, then what is found to take out."""
     chunk = k.shape[-2]

@@ -14,8 +14,8 @@ from linnet.layers.contract import MixerSpec
 from linnet.layers.mixers.attention import AttentionSpec, RotarySpec
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.density import DensitySpec
+from linnet.layers.mixers.rwkv7 import Rwkv7Spec
 from linnet.layers.mixers.ted import TedSpec
-from linnet.layers.positions import ShawSpec
 from linnet.layers.retention import FULL, BankRetention
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
@@ -34,13 +34,10 @@ MIXERS: list[MixerSpec] = [
     AttentionSpec(heads=2, rotary=RotarySpec(pairing="adjacent", fraction=0.5), scale=0.3),
     AttentionSpec(heads=4, head_dim=3, kv_heads=2, rotary=RotarySpec(pairing="adjacent", fraction=0.7)),
     *PlgaSpec.examples(),
-    *(spec for spec in TedSpec.examples() if spec.key_width is None),  # with keys there are no steps on rows
+    *TedSpec.examples(),
+    *Rwkv7Spec.examples(),
 ]
-WITHOUT_STEPS = {
-    id(mixer)
-    for mixer in MIXERS
-    if isinstance(mixer, AttentionSpec) and (mixer.window is not None or isinstance(mixer.positions, ShawSpec))
-}
+WITHOUT_STEPS = {id(mixer) for mixer in MIXERS if isinstance(mixer, AttentionSpec) and mixer.window is not None}
 TOKENS = torch.arange(23).repeat(4)[:40]
 PROMPT = 3
 
@@ -79,6 +76,13 @@ def assert_same_steps(decoder: Decoder, context: Retentions = FULL, rtol: float 
 def test_every_context_of_ted(context: Retentions, heads: int, sliced: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(maps, "SLICED", sliced)
     assert_same_steps(decoder_of(TedSpec(heads=heads, rate_bias=heads > 1, chunk=8)), context)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
+@torch.inference_mode()
+def test_every_context_of_ted_with_keys_and_a_convolution(context: Retentions, heads: int):
+    assert_same_steps(decoder_of(TedSpec(heads=heads, rate_bias=heads > 1, chunk=8, key_width=3, conv=3)), context)
 
 
 @pytest.mark.parametrize("sliced", [False, True])
@@ -187,3 +191,26 @@ def test_a_window_and_an_operator_inferred_anew_take_the_decoders_pass():
     several = plga.initial_state(2, 8)
     plga.hidden(TOKENS[:8].view(2, 4), several)
     assert RowSteps.of(plga, several) is None
+
+
+CROSS = {"heads": 2, "kv_heads": 1, "head_dim": 6}
+
+
+@pytest.mark.parametrize("padding", [None, (2,)])
+@pytest.mark.parametrize("norm", [{**LAYER, "placement": "post"}, LAYER], ids=["post", "pre"])
+@torch.inference_mode()
+def test_a_layer_with_an_encoder_beside_it(norm: dict[str, Any], padding: tuple[int, ...] | None):
+    block = {"repeat": 2, "mixer": {"kind": "attention", "heads": 2}, "feed_forward": GATED}
+    encoder = {"blocks": [block], "norm": RMS}
+    blocks = [{**block, "norm": norm, "cross_attention": CROSS}]
+    decoder = decoder_of(AttentionSpec(heads=2), encoder=encoder, blocks=blocks)
+    states = [decoder.initial_state(1, len(TOKENS)) for _ in range(2)]
+    for state in states:
+        memory = decoder.encode(torch.arange(7)[None], padding)
+        decoder.hidden(TOKENS[None, :PROMPT], state, memory=memory)
+    steps = RowSteps.of(decoder, states[0])
+    assert steps is not None
+    assert steps._steps[0].__qualname__.startswith("_branches")  # not the layer as it is
+    for token in TOKENS[PROMPT:20, None, None]:
+        expected = decoder.hidden(token, states[1])
+        torch.testing.assert_close(steps.read(token), expected, rtol=1e-4, atol=1e-5)

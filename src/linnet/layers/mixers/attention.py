@@ -269,13 +269,13 @@ class Attention(Mixer):
         return self.positions.added(self.attend(*given, relative, self.sinks_N))
 
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
-        """See `Sublayer`; not over a window, nor with keys and values of distances."""
+        """See `Sublayer`; not over a window."""
         if not isinstance(state, KeyValueState):
             return None
-        capacity, bias = state.keys.shape[2], None
+        capacity, bias, near = state.keys.shape[2], None, None
         if self.positions is not None:
-            bias = self.positions.row(capacity, self.kv_heads)
-            if bias is None:
+            bias, near = self.positions.row(capacity, self.kv_heads), self.positions.near_row()
+            if bias is None and near is None:
                 return None
         norm = None if self.query_key_norm is None else self.query_key_norm.row(self.heads, self.kv_heads)
         residual = self.value_residual
@@ -293,6 +293,7 @@ class Attention(Mixer):
             norm=norm,
             values=values,
             bias=bias,
+            near=near,
             gate=gate,
             sinks_N=self.sinks_N,
         )

@@ -19,17 +19,18 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent
-from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
+from linnet.layers.contract import Mixer, MixerSpec, Place, RowStep, Traits
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
-from linnet.layers.token_shift import LastTokenState, layers_left, rising
-from linnet.layers.view import View
+from linnet.layers.token_shift import LastTokenState, layers_left, rising, row_mixes
+from linnet.layers.view import Record, View
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import Linear
+from linnet.nn.row_maps import row_map, row_map_of
 from linnet.nn.token_shift import token_mixes, token_shift_cost
 from linnet.ops.remade import remade
-from linnet.ops.rwkv7 import chunk_length, rwkv7, rwkv7_flops, rwkv7_output, rwkv7_reference
+from linnet.ops.rwkv7 import chunk_length, rwkv7, rwkv7_flops, rwkv7_output, rwkv7_reference, rwkv7_row
 
 STATE_BYTES = 4
 FIRST_VALUES = "first_values"
@@ -157,6 +158,11 @@ class LowRank(nn.Module):
         """`[B, T, D] -> [B, T, E]`."""
         return F.linear(self.function(F.linear(x_BTD, self.down)), self.up, self.bias)
 
+    def row(self) -> Callable[[Tensor], Tensor]:
+        """The same of a row, `[1, D] -> [1, E]`; without gradients."""
+        down, up = row_map(self.down.detach(), None), row_map(self.up.detach(), self.bias)
+        return lambda x_1D: up.of(self.function(down.of(x_1D)))
+
 
 class Rwkv7(Mixer):
     """Token shift, the generalised delta rule, a norm of each head, a bonus for the token itself, a gate."""
@@ -236,11 +242,15 @@ class Rwkv7(Mixer):
         v_BTE: Tensor = self.value(x_BTD)
         if self.first_share is None:
             return v_BTE
+        return torch.lerp(v_BTE, self._first(v_BTE, view), self.first_share(x_BTD).sigmoid())
+
+    def _first(self, v_BTE: Tensor, view: View) -> Tensor:
+        """The values that an earlier layer left, `[B, T, E]`, or where none did its own, which it leaves."""
         first_BTNK = view.left(FIRST_VALUES)
         if first_BTNK is None:
-            first_BTNK = torch.unflatten(v_BTE, -1, (self.heads, -1))
-            view.leave(FIRST_VALUES, first_BTNK)
-        return torch.lerp(v_BTE, first_BTNK.flatten(2), self.first_share(x_BTD).sigmoid())
+            view.leave(FIRST_VALUES, torch.unflatten(v_BTE, -1, (self.heads, -1)))
+            return v_BTE
+        return first_BTNK.flatten(2)
 
     def _heads(self, x_BTE: Tensor) -> Tensor:
         """`[B, T, N, K]`, in float32 or wider."""
@@ -257,3 +267,27 @@ class Rwkv7(Mixer):
             state.matrices = matrices.detach()
         read = o_BNTK.transpose(1, 2), r_BTNK, k_BTNK, v_BTNK, a_BTNK, gate_BTNK
         return remade(partial(rwkv7_output, eps=self.norm.eps), *read, mixed_NK, *others).flatten(2)
+
+    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+        """See `Sublayer`."""
+        receptance, key, value, out = map(row_map_of, (self.receptance, self.key, self.value, self.out))
+        if receptance is None or key is None or value is None or out is None:
+            return None
+        assert isinstance(state, Rwkv7State)
+        mixes, matrices_NKK, view = row_mixes(state, self.shares.unbind()), state.matrices[0], View(record=record)
+        decay, rate, gate = self.decay.row(), self.rate.row(), self.gate.row()
+        share = None if self.first_share is None else self.first_share.row()
+        parameters = self.erased, self.mixed, self.bonus, self.norm.weight, self.norm.bias
+        erased_NK, mixed_NK, *others = (torch.unflatten(x.detach(), 0, (self.heads, -1)) for x in parameters)
+
+        def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
+            for_r, for_w, for_k, for_v, for_a, for_g = mixes(x_1D)
+            v_1E = value.of(for_v)
+            if share is not None:
+                v_1E = torch.lerp(v_1E, self._first(v_1E[None], view)[0], share(for_v).sigmoid_())
+            rows = receptance.of(for_r), decay(for_w), key.of(for_k), v_1E, rate(for_a), gate(for_g)
+            r, w, k, v, a, g = (row_1E.view(self.heads, -1) for row_1E in rows)
+            o_NK = rwkv7_row(matrices_NKK, r, w, k, v, a, erased_NK, mixed_NK)
+            return out.added(sum_1D, rwkv7_output(o_NK, r, k, v, a, g, mixed_NK, *others, self.norm.eps).view(1, -1))
+
+        return step

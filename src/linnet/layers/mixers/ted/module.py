@@ -219,11 +219,28 @@ class Ted(DecayingMixer):
             state.inputs = last_BDW.detach().to(before_BDW.dtype).clone()
         return x_BTD + added_BDT.transpose(1, 2)
 
+    def _convolved_row(self, state: TedState) -> Callable[[Tensor], Tensor]:
+        """As `_convolved`, of a row `[1, D]` at a time; writes into the state's tensor."""
+        inputs_1DW, conv = state.inputs, self.conv
+        if inputs_1DW is None or conv is None:
+            return lambda x_1D: x_1D
+        weight_DW = conv.weight.detach()[:, 0]
+
+        def convolved(x_1D: Tensor) -> Tensor:
+            window_DW = torch.cat([inputs_1DW[0], x_1D.t()], dim=1)
+            inputs_1DW.copy_(window_DW[None, :, 1:])
+            return x_1D + (window_DW * weight_DW).sum(1)
+
+        return convolved
+
     def _keys(self, x_BTD: Tensor) -> Keys | None:
         """Of length 1 with a place that is the same for all, so that their products are `(1 + q . k) / 2`."""
         if self.query_key is None:
             return None
-        both_BT2NM = torch.unflatten(self.query_key(x_BTD), -1, (2, -1, self.key_places - 1))
+        return self._matching(self.query_key(x_BTD))
+
+    def _matching(self, both_BTJ: Tensor) -> Keys:
+        both_BT2NM = torch.unflatten(both_BTJ, -1, (2, -1, self.key_places - 1))
         both_BT2NM = unit_length(both_BT2NM, HALF)
         return Keys(*F.pad(both_BT2NM, (0, 1), value=HALF).unbind(2))
 
@@ -262,24 +279,24 @@ class Ted(DecayingMixer):
         return (parameter for parameter in self.parameters() if parameter.dim() != 2)
 
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
-        """See `Sublayer`: quantity, gate, and the logits of the rates times -1, come from one product."""
+        """See `Sublayer`: quantity, gate, the logits of the rates times -1, query and key come from one product."""
         assert isinstance(state, TedState)
         out = row_map_of(self.out)
         if out is None or not isinstance(self.quantity_gate, Linear):
             return None
-        if self.query_key is not None or self.conv is not None:
-            return None
         if any(len(held) != 1 for held in state.tensors().values()):
             return None
-        weight = torch.cat([self.quantity_gate.weight, -self.rate_weight]).detach()
-        width = weight.shape[1]
-        bias = None if self.rate_bias is None else F.pad(-self.rate_bias.detach(), (2 * width, 0))
-        joint, read = row_map(weight, bias), state.row_reader()
+        queries_keys = [] if self.query_key is None else [self.query_key.weight]
+        weight = torch.cat([self.quantity_gate.weight, -self.rate_weight, *queries_keys]).detach()
+        heads, width = self.rate_weight.shape
+        parts = [width, width, heads, len(weight) - 2 * width - heads]
+        bias = None if self.rate_bias is None else F.pad(-self.rate_bias.detach(), (2 * width, parts[-1]))
+        joint, read, convolved = row_map(weight, bias), state.row_reader(), self._convolved_row(state)
 
         def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            joint_1J = joint.of(x_1D)
-            quantity_1D, gate_1D = joint_1J[:, :width], joint_1J[:, width : 2 * width]
-            read_1D = read(F.softplus(joint_1J[:, 2 * width :]), quantity_1D, position)
+            quantity_1D, gate_1D, rates_1N, matching_1J = joint.of(convolved(x_1D)).split(parts, dim=1)
+            keys = self._matching(matching_1J[None]) if queries_keys else None
+            read_1D = read(F.softplus(rates_1N), quantity_1D, position, keys)
             return torch.addcmul(sum_1D, out.of(F.silu(read_1D)), gate_1D)
 
         return step

@@ -116,10 +116,10 @@ class PolicyState(TedState):
         return out_BN1C.transpose(1, 2).flatten(2)
 
     def row_reader(self) -> RowReader:
-        """See `TedState`; with one rate per token, which is how TED was published."""
-        return self._read_row if self.heads == 1 else super().row_reader()
+        """See `TedState`; with one rate per token and no keys, which is how TED was published."""
+        return self._read_row if self.heads == 1 and not self.key else super().row_reader()
 
-    def _read_row(self, rates_1N: Tensor, v_1D: Tensor, position: int) -> Tensor:
+    def _read_row(self, rates_1N: Tensor, v_1D: Tensor, position: int, _: Keys | None) -> Tensor:
         width = v_1D.shape[1]
         norm_11 = torch.linalg.vector_norm(v_1D, dim=1, keepdim=True)
         entries_ED = torch.cat([self.entries[0], torch.cat([v_1D, -rates_1N, norm_11], dim=1)])

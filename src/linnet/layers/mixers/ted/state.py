@@ -32,8 +32,8 @@ class Sums(Protocol):
         """keys: of the readers and of all tokens; None: the layer has none."""
 
 
-RowReader = Callable[[Tensor, Tensor, int], Tensor]
-"""What one token of one stream reads: `(rates_1N, v_1D, position) -> [1, D]`."""
+RowReader = Callable[[Tensor, Tensor, int, Keys | None], Tensor]
+"""What one token of one stream reads: `(rates_1N, v_1D, position, its query and key) -> [1, D]`."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,11 @@ class TedState(RetainingState):
 
     def row_reader(self) -> RowReader:
         """`read` of the next tokens of one stream, one by one; where it can, in fewer operations."""
-        return lambda rates_1N, v_1D, position: self.read(rates_1N[None], v_1D[None], View(position), decay_reference)[
-            0
-        ]
+
+        def read(rates_1N: Tensor, v_1D: Tensor, position: int, keys: Keys | None) -> Tensor:
+            return self.read(rates_1N[None], v_1D[None], View(position), decay_reference, keys)[0]
+
+        return read
 
 
 @dataclass
@@ -257,12 +259,14 @@ class BankState(TedState):
 
     def row_reader(self) -> RowReader:
         """See `TedState`."""
+        if self.keys is not None:
+            return super().row_reader()
         row = BankRow(DecayBank(self.bank, self.entries, self.rates, self.low))
         heads, channels, ahead = self.low.shape[1], self.low.shape[3], int(self.lead[0])
         if heads == 1:
-            return lambda rates_1N, v_1D, position: row.append(rates_1N[0], v_1D, position + ahead)
+            return lambda rates_1N, v_1D, position, _: row.append(rates_1N[0], v_1D, position + ahead)
 
-        def read(rates_1N: Tensor, v_1D: Tensor, position: int) -> Tensor:
+        def read(rates_1N: Tensor, v_1D: Tensor, position: int, _: Keys | None) -> Tensor:
             return row.append(rates_1N[0], v_1D.reshape(heads, channels), position + ahead).view(1, -1)
 
         return read

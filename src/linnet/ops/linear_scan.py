@@ -58,7 +58,7 @@ class _LinearScan(torch.autograd.Function):
         states_BTE, left_BE = torch.empty_like(b_BTE, memory_format=torch.contiguous_format), h_BE
         for place, chunk in segments(b_BTE.shape, b_BTE.device.type):
             a_BHCE, b_BHCE, states_BHCE = (in_chunks(part, place, chunk) for part in (a_BTE, b_BTE, states_BTE))
-            left_BE = scan(a_BHCE, b_BHCE, left_BE, states_BHCE)
+            left_BE = scan(a_BHCE.unbind(2), b_BHCE.unbind(2), left_BE, states_BHCE.unbind(2))
         ctx.save_for_backward(a_BTE, states_BTE, h_BE)
         return states_BTE
 
@@ -70,7 +70,7 @@ class _LinearScan(torch.autograd.Function):
         passed_BE = torch.zeros_like(h_BE)
         for place, chunk in reversed(list(segments(a_BTE.shape, a_BTE.device.type))):
             a_BHCE, of_b_BHCE = (in_chunks(part, place, chunk) for part in (a_BTE, of_b_BTE))
-            passed_BE = scan_back(a_BHCE, of_b_BHCE, passed_BE)
+            passed_BE = scan_back(a_BHCE.unbind(2), of_b_BHCE.unbind(2), passed_BE)
         of_a_BTE = torch.empty_like(of_b_BTE)
         torch.mul(of_b_BTE[:, 0], h_BE, out=of_a_BTE[:, 0])
         torch.mul(of_b_BTE[:, 1:], states_BTE[:, :-1], out=of_a_BTE[:, 1:])
@@ -99,31 +99,31 @@ def in_chunks(x_BTE: Tensor, place: slice, chunk: int) -> Tensor:
     return x_BTE[:, place].view(len(x_BTE), -1, chunk, x_BTE.shape[2])
 
 
-def scan(kept_BHC: Tensor, added_BHC: Tensor, h_B: Tensor, states_BHC: Tensor) -> Tensor:
-    """`h_t = kept_t h_(t-1) + added_t` for all tokens of all chunks, into `states`, `[B, H, C, ...]`; gives the last.
+def scan(kept: Sequence[Tensor], added: Sequence[Tensor], h_B: Tensor, states: Sequence[Tensor]) -> Tensor:
+    """`h_t = kept_t h_(t-1) + added_t` for all tokens of all chunks, into `states`; gives the last.
+
+    Of each token of a chunk, `[B, H, ...]`, those of all chunks.
 
     h_B: the state before the first token, `[B, ...]`. `states` may be `added`.
     """
-    kept, added = kept_BHC.unbind(2), added_BHC.unbind(2)
     h_BH = h_B[:, None]
-    if kept_BHC.shape[1] > 1:
+    if kept[0].shape[1] > 1:
         left_BH = added[0]
         for kept_BH, added_BH in zip(kept[1:], added[1:], strict=True):
             left_BH = torch.addcmul(added_BH, kept_BH, left_BH)
         h_BH = torch.stack(_before_each(left_BH.unbind(1), _shares(kept).unbind(1), h_B), dim=1)
-    for place, state_BH in enumerate(states_BHC.unbind(2)):
-        h_BH = torch.addcmul(added[place], kept[place], h_BH, out=state_BH)
+    for kept_BH, added_BH, state_BH in zip(kept, added, states, strict=True):
+        h_BH = torch.addcmul(added_BH, kept_BH, h_BH, out=state_BH)
     return h_BH[:, -1].clone()  # a view would hold all of them
 
 
-def scan_back(kept_BHC: Tensor, added_BHC: Tensor, passed_B: Tensor) -> Tensor:
+def scan_back(kept: Sequence[Tensor], added: Sequence[Tensor], passed_B: Tensor) -> Tensor:
     """The same from the end: `g_t = added_t + kept_(t+1) g_(t+1)`, in place of `added`.
 
     passed_B: the last term of the last token, `[B, ...]`; gives that of the token before the first.
     """
-    kept, added = kept_BHC.unbind(2), added_BHC.unbind(2)
     passed_BH = passed_B[:, None]
-    if kept_BHC.shape[1] > 1:
+    if kept[0].shape[1] > 1:
         left_BH = added[-1]
         for kept_BH, added_BH in zip(kept[:0:-1], added[-2::-1], strict=True):
             left_BH = torch.addcmul(added_BH, kept_BH, left_BH)

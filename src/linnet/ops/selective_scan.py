@@ -15,6 +15,7 @@ Legend: `B` batch, `T` tokens, `E` channels, `N` numbers of a state, `S` tokens 
 `C` tokens of one.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -70,38 +71,45 @@ def _as_it_is(*inputs: Tensor) -> Any:
     return _Scan.apply(*inputs)  # type: ignore[no-untyped-call]
 
 
-class _Segment:
-    """Some tokens of a stream, with what a step multiplies the state by, `[B, H, C, N, E]`."""
+class _Room:
+    """What is made of the tokens of a segment, in the same memory for every segment, so that it stays in the cache.
 
-    def __init__(self, x_BTE: Tensor, dt_BTE: Tensor, a_NE: Tensor, b_BTN: Tensor, place: slice) -> None:
-        self.dt_BSE, x_BSE, self.b_BSN = (part[:, place] for part in (dt_BTE, x_BTE, b_BTN))
-        self.added_BSE = self.dt_BSE * x_BSE
-        self.length = x_BSE.shape[1]
+    kept: what a step multiplies the state by; states: after each token; of_states: their gradients; each
+    `[B, H, C, N, E]`, and seen by token, `[B, S, N, E]`.
+    """
+
+    def __init__(self, x_BTE: Tensor, a_NE: Tensor, length: int, backward: bool) -> None:
         alone = x_BTE.device.type == "cpu" and len(x_BTE) * a_NE.numel() >= MANY
-        self.chunk = self.length if alone else min(CHUNK, self.length)
-        self.kept = (chunked(self.dt_BSE, self.chunk)[..., None, :] * a_NE).exp_()
+        self.length, self.chunk = length, length if alone else min(CHUNK, length)
+        shape = len(x_BTE), -(-length // self.chunk), self.chunk, *a_NE.shape
+        self.kept, self.states = x_BTE.new_empty(shape), x_BTE.new_empty(shape)
+        self.of_states = x_BTE.new_empty(shape) if backward else self.states
+        views = (part.flatten(1, 2)[:, :length] for part in (self.kept, self.states, self.of_states))
+        self.kept_BSNE, self.states_BSNE, self.of_states_BSNE = views
+        self._by_place = [part.unbind(2) for part in (self.kept, self.states, self.of_states)]
 
-    def states(self, h_BNE: Tensor) -> tuple[Tensor, Tensor]:
-        """The state after each token, `[B, S, N, E]`, and the last."""
-        states = self._products(self.b_BSN, self.added_BSE)  # what each step adds, before the scan
-        h_BNE = scan(self.kept, states, h_BNE, states)
-        return self._of_tokens(states), h_BNE
+    def run(self, dt_BSE: Tensor, added_BSE: Tensor, a_NE: Tensor, b_BSN: Tensor, h_BNE: Tensor) -> Tensor:
+        """The states; gives the last."""
+        torch.mul(chunked(dt_BSE, self.chunk)[..., None, :], a_NE, out=self.kept).exp_()
+        self._products(b_BSN, added_BSE, self.states)  # what each step adds, before the scan
+        kept, states, _ = self._by_place
+        return scan(kept, states, h_BNE, states)
 
-    def gradients(self, c_BSN: Tensor, of_y_BSE: Tensor, of_h_BNE: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the state after each token, `[B, S, N, E]`, and of that before the first."""
-        of_states = self._products(c_BSN, of_y_BSE)
-        of_h_BNE = scan_back(self.kept, of_states, of_h_BNE)
-        return self._of_tokens(of_states), of_h_BNE
+    def run_back(self, c_BSN: Tensor, of_y_BSE: Tensor, of_h_BNE: Tensor) -> Tensor:
+        """The gradients of the states; gives that of the state before the first token."""
+        self._products(c_BSN, of_y_BSE, self.of_states)
+        kept, _, of_states = self._by_place
+        return scan_back(kept, of_states, of_h_BNE)
 
-    def passed(self, of_states_BSNE: Tensor) -> Tensor:
-        """What each step passes on to the state before it, `[B, S, N, E]`, in the place of what it keeps."""
-        return self._of_tokens(self.kept).mul_(of_states_BSNE)
+    def exponents(self, h_BNE: Tensor) -> Tensor:
+        """The gradients of what steps multiply by, of its logarithm, in its place; h_BNE: the state before."""
+        of_exponents_BSNE = self.kept_BSNE.mul_(self.of_states_BSNE)
+        of_exponents_BSNE[:, 0] *= h_BNE
+        of_exponents_BSNE[:, 1:] *= self.states_BSNE[:, :-1]
+        return of_exponents_BSNE
 
-    def _products(self, left_BSN: Tensor, right_BSE: Tensor) -> Tensor:
-        return chunked(left_BSN, self.chunk)[..., None] * chunked(right_BSE, self.chunk)[..., None, :]
-
-    def _of_tokens(self, chunks: Tensor) -> Tensor:
-        return chunks.flatten(1, 2)[:, : self.length]
+    def _products(self, left_BSN: Tensor, right_BSE: Tensor, out: Tensor) -> None:
+        torch.mul(chunked(left_BSN, self.chunk)[..., None], chunked(right_BSE, self.chunk)[..., None, :], out=out)
 
 
 class _Scan(torch.autograd.Function):
@@ -111,35 +119,45 @@ class _Scan(torch.autograd.Function):
     def forward(
         ctx: Any, x_BTE: Tensor, dt_BTE: Tensor, a_NE: Tensor, b_BTN: Tensor, c_BTN: Tensor, h_BNE: Tensor
     ) -> tuple[Tensor, Tensor]:
-        outs, starts = [], []
-        for place in _places(x_BTE, a_NE):
+        starts, added_BTE, out_BTE = [], dt_BTE * x_BTE, x_BTE.new_empty(x_BTE.shape)
+        for place, room in _rooms(x_BTE, a_NE, backward=False):
             starts.append(h_BNE)
-            states_BSNE, h_BNE = _Segment(x_BTE, dt_BTE, a_NE, b_BTN, place).states(h_BNE)
-            outs.append((c_BTN[:, place, None] @ states_BSNE)[:, :, 0])
+            h_BNE = room.run(dt_BTE[:, place], added_BTE[:, place], a_NE, b_BTN[:, place], h_BNE)
+            out_BTE[:, place] = (c_BTN[:, place, None] @ room.states_BSNE)[:, :, 0]
         ctx.save_for_backward(x_BTE, dt_BTE, a_NE, b_BTN, c_BTN, torch.stack(starts))
         ctx.mark_non_differentiable(h_BNE)
-        return torch.cat(outs, dim=1), h_BNE
+        return out_BTE, h_BNE
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_y_BTE: Tensor, _: Tensor) -> tuple[Tensor, ...]:
         x_BTE, dt_BTE, a_NE, b_BTN, c_BTN, starts = ctx.saved_tensors
-        of_x_BTE, of_dt_BTE, of_b_BTN, of_c_BTN = map(torch.empty_like, (x_BTE, dt_BTE, b_BTN, c_BTN))
+        added_BTE = dt_BTE * x_BTE
+        of_added_BTE, of_dt_BTE, of_b_BTN, of_c_BTN = map(torch.empty_like, (x_BTE, dt_BTE, b_BTN, c_BTN))
         of_a_NE, of_h_BNE = torch.zeros_like(a_NE), torch.zeros_like(starts[0])
-        for place, start_BNE in reversed(list(zip(_places(x_BTE, a_NE), starts, strict=True))):
-            segment, of_y_BSE = _Segment(x_BTE, dt_BTE, a_NE, b_BTN, place), of_y_BTE[:, place]
-            states_BSNE, _ = segment.states(start_BNE)
-            of_c_BTN[:, place] = (of_y_BSE[:, :, None] @ states_BSNE.mT)[:, :, 0]
-            of_states_BSNE, of_h_BNE = segment.gradients(c_BTN[:, place], of_y_BSE, of_h_BNE)
-            of_b_BTN[:, place] = (segment.added_BSE[:, :, None] @ of_states_BSNE.mT)[:, :, 0]
-            of_added_BSE = (segment.b_BSN[..., None, :] @ of_states_BSNE)[..., 0, :]
-            of_x_BTE[:, place] = of_added_BSE * segment.dt_BSE
-            passed_BSNE = segment.passed(of_states_BSNE)
-            passed_BSNE[:, 0] *= start_BNE
-            passed_BSNE[:, 1:] *= states_BSNE[:, :-1]  # now of the exponents
-            of_dt_BTE[:, place] = (passed_BSNE * a_NE).sum(2).addcmul_(of_added_BSE, x_BTE[:, place])
-            of_a_NE += passed_BSNE.mul_(segment.dt_BSE[:, :, None]).sum((0, 1))
-        return of_x_BTE, of_dt_BTE, of_a_NE, of_b_BTN, of_c_BTN, of_h_BNE
+        segments = list(_rooms(x_BTE, a_NE, backward=True))
+        for (place, room), start_BNE in reversed(list(zip(segments, starts, strict=True))):
+            dt_BSE, of_y_BSE, b_BSN = dt_BTE[:, place], of_y_BTE[:, place], b_BTN[:, place]
+            room.run(dt_BSE, added_BTE[:, place], a_NE, b_BSN, start_BNE)
+            of_c_BTN[:, place] = (of_y_BSE[:, :, None] @ room.states_BSNE.mT)[:, :, 0]
+            of_h_BNE = room.run_back(c_BTN[:, place], of_y_BSE, of_h_BNE)
+            of_b_BTN[:, place] = (added_BTE[:, place, None] @ room.of_states_BSNE.mT)[:, :, 0]
+            of_added_BTE[:, place] = (b_BSN[..., None, :] @ room.of_states_BSNE)[..., 0, :]
+            of_exponents_BSNE = room.exponents(start_BNE)
+            of_dt_BTE[:, place] = torch.mul(of_exponents_BSNE, a_NE, out=room.states_BSNE).sum(2)
+            of_a_NE += of_exponents_BSNE.mul_(dt_BSE[:, :, None]).sum((0, 1))
+        of_dt_BTE.addcmul_(of_added_BTE, x_BTE)
+        return of_added_BTE.mul_(dt_BTE), of_dt_BTE, of_a_NE, of_b_BTN, of_c_BTN, of_h_BNE
+
+
+def _rooms(x_BTE: Tensor, a_NE: Tensor, backward: bool) -> Iterator[tuple[slice, _Room]]:
+    """The segments; all but a shorter last one have one room."""
+    rooms: dict[int, _Room] = {}
+    for place in _places(x_BTE, a_NE):
+        length = place.stop - place.start
+        if length not in rooms:
+            rooms[length] = _Room(x_BTE, a_NE, length, backward)
+        yield place, rooms[length]
 
 
 def _places(x_BTE: Tensor, a_NE: Tensor) -> list[slice]:
@@ -155,4 +173,6 @@ def segment_tokens(batch: int, numbers: int, device: str = "cpu") -> int:
 def chunked(x_BSE: Tensor, chunk: int) -> Tensor:
     """`[B, S, E] -> [B, H, C, E]`, zeros behind: a step of 0 changes nothing."""
     batch, length, channels = x_BSE.shape
-    return F.pad(x_BSE, (0, 0, 0, -length % chunk)).view(batch, -1, chunk, channels)
+    if length % chunk:
+        x_BSE = F.pad(x_BSE, (0, 0, 0, -length % chunk))
+    return x_BSE.reshape(batch, -1, chunk, channels)

@@ -178,6 +178,6 @@ def _behind_each_token(
     behind_BS2E[:, :-1, 0] = pulled_BSE[:, 1:]
     torch.mul(pulled_BSE[:, 1:], out_BSE[:, 1:], out=behind_BS2E[:, :-1, 1])
     chunks = (batch, length // chunk, chunk, -1, channels)
-    passed_B2E = scan_back(kept_BSE.view(chunks), behind_BS2E.view(chunks), behind_B2E)
+    passed_B2E = scan_back(kept_BSE.view(chunks).unbind(2), behind_BS2E.view(chunks).unbind(2), behind_B2E)
     first_B2E = torch.stack([pulled_BSE[:, 0], pulled_BSE[:, 0] * out_BSE[:, 0]], dim=1)
     return behind_BS2E[:, :, 0], behind_BS2E[:, :, 1], first_B2E + passed_B2E

@@ -278,7 +278,8 @@ class Rwkv7(Mixer):
         decay, rate, gate = self.decay.row(), self.rate.row(), self.gate.row()
         share = None if self.first_share is None else self.first_share.row()
         parameters = self.erased, self.mixed, self.bonus, self.norm.weight, self.norm.bias
-        erased_NK, mixed_NK, *others = (torch.unflatten(x.detach(), 0, (self.heads, -1)) for x in parameters)
+        erased_NK, mixed_NK, bonus_NK, *norm = (torch.unflatten(x.detach(), 0, (self.heads, -1)) for x in parameters)
+        output = partial(rwkv7_output, eps=self.norm.eps)
 
         def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
             for_r, for_w, for_k, for_v, for_a, for_g = mixes(x_1D)
@@ -288,6 +289,7 @@ class Rwkv7(Mixer):
             rows = receptance.of(for_r), decay(for_w), key.of(for_k), v_1E, rate(for_a), gate(for_g)
             r, w, k, v, a, g = (row_1E.view(self.heads, -1) for row_1E in rows)
             o_NK = rwkv7_row(matrices_NKK, r, w, k, v, a, erased_NK, mixed_NK)
-            return out.added(sum_1D, rwkv7_output(o_NK, r, k, v, a, g, mixed_NK, *others, self.norm.eps).view(1, -1))
+            read_NK = output(o_NK, r, k, v, a, g, mixed_NK, bonus_NK, *norm)
+            return out.added(sum_1D, read_NK.view(1, -1))
 
         return step

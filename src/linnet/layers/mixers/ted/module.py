@@ -294,7 +294,7 @@ class Ted(DecayingMixer):
         joint, read, convolved = row_map(weight, bias), state.row_reader(), self._convolved_row(state)
 
         def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            quantity_1D, gate_1D, rates_1N, matching_1J = joint.of(convolved(x_1D)).split(parts, dim=1)
+            quantity_1D, gate_1D, rates_1N, matching_1J = torch.split(joint.of(convolved(x_1D)), parts, dim=1)
             keys = self._matching(matching_1J[None]) if queries_keys else None
             read_1D = read(F.softplus(rates_1N), quantity_1D, position, keys)
             return torch.addcmul(sum_1D, out.of(F.silu(read_1D)), gate_1D)

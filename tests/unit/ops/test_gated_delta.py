@@ -1,5 +1,6 @@
 import pytest
 import torch
+from same_gradients import assert_same_recurrence
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -27,13 +28,7 @@ def test_both_forms_are_the_same_with_all_gradients(
 ):
     """Segments of one chunk, of two, and of all of them; gradients from outputs and from the last state."""
     monkeypatch.setattr(segments, "SEGMENT_NUMBERS", segment)
-    tensors, results = [part.requires_grad_() for part in inputs(length, gates)], []
-    for form in (gated_delta, gated_delta_reference):
-        out_BNTV, state_BNKV = form(*tensors)
-        loss = out_BNTV.square().sum() + state_BNKV.pow(3).sum()
-        results.append((out_BNTV, state_BNKV, *torch.autograd.grad(loss, tensors)))
-    for fast, slow in zip(*results, strict=True):
-        torch.testing.assert_close(fast, slow)
+    assert_same_recurrence(gated_delta, gated_delta_reference, inputs(length, gates))
 
 
 @pytest.mark.parametrize("key_heads", [1, 4])

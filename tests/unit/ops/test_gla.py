@@ -1,5 +1,6 @@
 import pytest
 import torch
+from same_gradients import assert_same_recurrence
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -22,13 +23,7 @@ def inputs(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 def test_both_forms_are_the_same_with_all_gradients(length: int, segment: int, monkeypatch: pytest.MonkeyPatch):
     """Segments of one chunk, of two, and of all of them; gradients from outputs and from the last state."""
     monkeypatch.setattr(segments, "SEGMENT_NUMBERS", segment)
-    tensors, results = [part.requires_grad_() for part in inputs(length)], []
-    for form in (gla, gla_reference):
-        out_BNTV, state_BNKV = form(*tensors)
-        loss = out_BNTV.square().sum() + state_BNKV.pow(3).sum()
-        results.append((out_BNTV, state_BNKV, *torch.autograd.grad(loss, tensors)))
-    for fast, slow in zip(*results, strict=True):
-        torch.testing.assert_close(fast, slow)
+    assert_same_recurrence(gla, gla_reference, inputs(length))
 
 
 @pytest.mark.parametrize("form", [gla, gla_reference])

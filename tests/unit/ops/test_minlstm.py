@@ -1,5 +1,6 @@
 import pytest
 import torch
+from same_gradients import assert_same_recurrence
 from torch import Tensor
 
 from linnet.ops.minlstm import minlstm, minlstm_reference, positive, shares
@@ -14,13 +15,7 @@ def inputs(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 200])
 def test_both_forms_are_the_same_with_all_gradients(length: int):
-    tensors, results = [part.requires_grad_() for part in inputs(length)], []
-    for form in (minlstm, minlstm_reference):
-        states_BTE, last_BE = form(*tensors)
-        of_all = states_BTE.square().sum() + last_BE.sin().sum()
-        results.append((states_BTE, last_BE, *torch.autograd.grad(of_all, tensors)))
-    for fast, slow in zip(*results, strict=True):
-        torch.testing.assert_close(fast, slow)
+    assert_same_recurrence(minlstm, minlstm_reference, inputs(length))
 
 
 def test_gradients_are_those_of_finite_differences():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from same_gradients import assert_same_recurrence, with_gradients
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -22,21 +23,12 @@ def inputs(length: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     return [r, 3 * w, k, v_BNTV, a, erased_NK, mixed_NK, state_BNKV]
 
 
-def results(form, tensors: list[Tensor]) -> list[Tensor]:
-    """Outputs, the last state, and gradients from both of all inputs."""
-    tensors = [tensor.detach().requires_grad_() for tensor in tensors]
-    out_BNTV, state_BNKV = form(*tensors)
-    loss = out_BNTV.square().sum() + state_BNKV.pow(3).sum()
-    return [out_BNTV, state_BNKV, *torch.autograd.grad(loss, tensors)]
-
-
 @pytest.mark.parametrize("segment", [1, 2 * HEADS * CHUNK * KEYS * 2, 2**18])
 @pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 63, 65, 97, 130])
 def test_both_forms_are_the_same_with_all_gradients(length: int, segment: int, monkeypatch: pytest.MonkeyPatch):
     """Segments of one chunk, of two, and of all of them."""
     monkeypatch.setattr(segments, "SEGMENT_NUMBERS", segment)
-    for fast, slow in zip(results(rwkv7, inputs(length)), results(rwkv7_reference, inputs(length)), strict=True):
-        torch.testing.assert_close(fast, slow)
+    assert_same_recurrence(rwkv7, rwkv7_reference, inputs(length))
 
 
 @settings(max_examples=25, deadline=None)
@@ -86,7 +78,9 @@ def test_it_is_the_recurrence_of_the_paper_with_all_gradients(form, length: int)
                 ends.append(end_KV)
         return (torch.stack(found).unflatten(0, (2, HEADS)) for found in (outs, ends))
 
-    for found, expected in zip(results(form, inputs(length)), results(published, inputs(length)), strict=True):
+    for found, expected in zip(
+        with_gradients(form, inputs(length)), with_gradients(published, inputs(length)), strict=True
+    ):
         torch.testing.assert_close(found, expected)
 
 
@@ -96,7 +90,9 @@ def test_no_logit_and_no_size_overflows(logit: float, size: float):
     """In float32, over many chunks; against float64."""
     tensors = inputs(200, torch.float32)
     tensors[1], tensors[2], tensors[3] = tensors[1] + logit, size * tensors[2], size * tensors[3]
-    for rough, exact in zip(results(rwkv7, tensors), results(rwkv7, [x.double() for x in tensors]), strict=True):
+    for rough, exact in zip(
+        with_gradients(rwkv7, tensors), with_gradients(rwkv7, [x.double() for x in tensors]), strict=True
+    ):
         torch.testing.assert_close(rough.double(), exact, rtol=1e-3, atol=2e-4 * max(1.0, exact.abs().max().item()))
 
 

@@ -105,6 +105,22 @@ def test_a_state_is_of_float32_but_for_the_keys():
         assert state.hidden.untyped_storage().nbytes() == state.hidden.nbytes
 
 
+def test_what_is_drawn_is_as_large_as_published():
+    """D of both models has variance 1; that of the shift stands on the weight of a token itself."""
+    torch.manual_seed(0)
+    mixer = H3Spec(shift=4).build(Place(512, 128))
+    own_D, before_D = mixer.shift.weight[:, 0, -1], mixer.shift.weight[:, 0, 0]
+    assert (own_D.var() - before_D.var()).item() == pytest.approx(1, rel=0.2)
+    assert mixer.D.std().item() == pytest.approx(1, rel=0.1)
+
+
+def test_a_state_holds_no_graph():
+    mixer = built()
+    state = mixer.initial_state(1, 9, torch.device("cpu"), torch.float32)
+    mixer(torch.randn(1, 5, WIDTH), state)
+    assert not any(tensor.requires_grad for tensor in state.tensors().values())
+
+
 def test_heads_that_do_not_divide_the_width_are_refused():
     block = {"mixer": {"kind": "h3", "head_dim": 5}}
     with pytest.raises(UserError, match=r"head_dim: 5: must divide the width 16"):

@@ -190,3 +190,20 @@ def test_what_does_not_fit_is_refused(mixer: dict, said: str):
     model = {"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": blocks}
     with pytest.raises(UserError, match=said):
         ModelSpec.parse(model, "test")
+
+
+def test_where_heads_or_ranks_are_extreme_it_starts_as_published():
+    """A map wider within than without is larger by the root of their ratio; one channel has no place in its head."""
+    mixer = Rwkv7Spec(heads=4, head_dim=1, gate_rank=9).build(Place(WIDTH, 32))
+    up_ER, slope_E = mixer.gate.up.detach(), torch.linspace(0, 1, 4)
+    torch.testing.assert_close(up_ER @ up_ER.t(), 0.01 * 9 / 4 * torch.eye(4))
+    torch.testing.assert_close(mixer.decay.bias.detach(), 6 * slope_E - 5.5)
+    torch.testing.assert_close(mixer.rate.bias.detach(), 0.4 * slope_E - 0.39)
+
+
+def test_a_state_holds_no_graph_and_first_values_are_needed_by_their_share():
+    mixer = built(SPECS[0])
+    state = mixer.initial_state(1, 9, torch.device("cpu"), torch.float64)
+    mixer(torch.randn(1, 5, WIDTH, dtype=torch.float64), state)
+    assert not any(tensor.requires_grad for tensor in state.tensors().values())
+    assert SPECS[0].needs_left

@@ -64,6 +64,21 @@ def test_it_starts_as_the_paper_says():
     assert inv.kernel.log_dt.std() > 0.1
 
 
+def test_what_is_drawn_is_as_large_as_published():
+    """Complex C of variance 1, D too."""
+    torch.manual_seed(0)
+    mixer = S4dSpec(state=16).build(Place(512, 128))
+    assert mixer.kernel.C.std().item() == pytest.approx(0.5**0.5, rel=0.03)
+    assert mixer.D.std().item() == pytest.approx(1, rel=0.1)
+
+
+def test_a_state_holds_no_graph():
+    mixer = built()
+    state = mixer.initial_state(1, 9, torch.device("cpu"), torch.float32)
+    mixer(torch.randn(1, 5, WIDTH), state)
+    assert not state.hidden.requires_grad
+
+
 def test_short_steps_keep_their_digits():
     """`exp(z) - 1` of a step of a millionth would have none of them left in float32."""
     kernel = built(shortest_step=1e-7, longest_step=1e-7).kernel

@@ -3,7 +3,10 @@
 `python experiments/atlas --text FOLDER --work DIR` trains what `experiments/atlas.json` lacks and writes it and
 `docs/atlas.md`; hours on 2 cores for all of it, and the same command goes on. FOLDER holds `tinystories_train.txt` and
 `wikitext2-train.txt`. A mixer that is new has to be timed before it is trained for attention's time: `--speeds`, with
-nothing else running. `--page` makes the page anew from the record. Without a record everything is trained.
+nothing else running. Without a record everything is trained.
+`--abilities --work DIR` trains its second part, every mixer on recall, copying and state tracking: about an hour of
+2 cores, and the same command goes on. It writes `experiments/atlas-abilities.json`, and the page.
+`--page` makes the page anew from the records.
 """
 
 import argparse
@@ -14,6 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path += [str(HERE), str(HERE.parent.parent / "benchmarks")]
 
+from abilities import gather_abilities, train_abilities  # noqa: E402
 from gathered import NAMES, gather, seeds_of  # noqa: E402
 from measured import SPEEDS, known_speeds, speeds  # noqa: E402
 from page import write_page  # noqa: E402
@@ -23,6 +27,7 @@ from trainings import equal_time, equal_tokens, models_of, more_seeds, texts  # 
 from linnet.core.files import write_json  # noqa: E402
 
 RECORD, PAGE = HERE.parent / "atlas.json", HERE.parent.parent / "docs" / "atlas.md"
+ABILITIES = HERE.parent / "atlas-abilities.json"
 
 
 def parsed() -> argparse.Namespace:
@@ -31,10 +36,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--text", type=Path, help="folder of the two texts")
     parser.add_argument("--work", type=Path, help="data and runs")
     parser.add_argument("--speeds", action="store_true", help="measure all speeds anew; nothing else should run")
-    parser.add_argument("--page", action="store_true", help="only the page, from experiments/atlas.json")
+    parser.add_argument("--abilities", action="store_true", help="the second part: recall, copying, state tracking")
+    parser.add_argument("--page", action="store_true", help="only the page, from the records")
     arguments = parser.parse_args()
-    if not arguments.page and not (arguments.text and arguments.work):
-        parser.error("give --text and --work, or --page")
+    if not arguments.page and not (arguments.work and (arguments.text or arguments.abilities)):
+        parser.error("give --text and --work, or --abilities and --work, or --page")
     return arguments
 
 
@@ -57,9 +63,13 @@ def train_and_measure(text: Path, work: Path, anew: bool) -> None:
 def main() -> None:
     """Train, measure, write the page."""
     arguments = parsed()
-    if not arguments.page:
+    if arguments.abilities:
+        train_abilities(arguments.work)
+        write_json(ABILITIES, gather_abilities(arguments.work))
+    elif not arguments.page:
         train_and_measure(arguments.text, arguments.work, arguments.speeds)
-    write_page(json.loads(RECORD.read_text()), PAGE)
+    abilities = json.loads(ABILITIES.read_text()) if ABILITIES.is_file() else None
+    write_page(json.loads(RECORD.read_text()), PAGE, abilities)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from abilities_page import section
+
 from linnet.core.files import write_text
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
@@ -16,12 +18,13 @@ SPEEDS = ("training_tokens_per_s", "decode_tokens_per_s")
 TEMPLATE = Path(__file__).parent / "page.md"
 
 
-def write_page(found: Mapping[str, Any], page: Path) -> None:
-    """The page, and `atlas-time.png` and `atlas-state.png` beside it."""
+def write_page(found: Mapping[str, Any], page: Path, abilities: Mapping[str, Any] | None = None) -> None:
+    """The page, and `atlas-time.png` and `atlas-state.png` beside it; its second part where that has a record."""
     mixers = sorted(found["mixers"], key=lambda mixer: mean(mixer, "tinystories"))
     quality_against_time(mixers).write(page.with_name("atlas-time.png"))
     quality_against_state(mixers).write(page.with_name("atlas-state.png"))
-    write_text(page, TEMPLATE.read_text(encoding="utf-8").format(**parts(found, mixers)))
+    first = TEMPLATE.read_text(encoding="utf-8").format(**parts(found, mixers))
+    write_text(page, first + section(abilities, page))
 
 
 def parts(found: Mapping[str, Any], mixers: Sequence[Mixer]) -> dict[str, str]:

@@ -93,8 +93,8 @@ def test_equal_time_gives_a_faster_mixer_more_steps() -> None:
 
 def test_the_page_is_made_of_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plot, "write", lambda plot, path: None)
-    record = json.loads(RECORD.read_text())
-    write_page(record, tmp_path / "atlas.md")
+    record, second = json.loads(RECORD.read_text()), RECORD.with_name("atlas-abilities.json")
+    write_page(record, tmp_path / "atlas.md", json.loads(second.read_text()) if second.is_file() else None)
     assert (tmp_path / "atlas.md").read_text() == (ROOT / "docs" / "atlas.md").read_text()
 
 

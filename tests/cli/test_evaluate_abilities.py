@@ -81,3 +81,32 @@ def test_what_belongs_to_a_text_or_to_tasks_is_refused(capsys: pytest.CaptureFix
     assert "--limit 5: goes with --suite" in fails(capsys, model, "--data", "x", "--limit", 5)
     assert "--files y: goes with --suite" in fails(capsys, model, "--data", "x", "--files", "y")
     assert "--files z: expected one" in fails(capsys, model, "--suite", "pldr", "--files", "y", "--files", "z")
+
+
+def test_accuracy_against_examples(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path):
+    path = tmp_path / "own.yaml"
+    path.write_text("abilities: [{kind: arithmetic, most: 3, shots: 4}, {kind: copying}]")
+    asked = ["evaluate", str(model), "--suite", "abilities", "--files", str(path), "--shots", "1,0", "--limit", "9"]
+    assert main([*asked, "--plot", str(tmp_path / "shots.png"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (task,) = found["in_context"]
+    assert found["shots"] == [0, 1] and task["ability"]["shots"] == 0
+    assert [(one["shots"], one["items"], one["chance"]) for one in task["plain"]] == [(0, 9, 0.25), (1, 9, 0.25)]
+    assert task["instructed"][0]["missing"].startswith("takes"), "its instruction is longer than the context"
+    assert (tmp_path / "shots.png").read_bytes().startswith(b"\x89PNG")
+    assert main(asked) == 0
+    assert "Accuracy against examples" in capsys.readouterr().out
+
+
+def test_numbers_of_examples_that_cannot_be(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path):
+    own = [model, "--suite", "abilities"]
+    for given in ("1,x", "65", "1,1", ""):
+        assert f"--shots {given}: expected whole numbers from 0 to 64" in fails(capsys, *own, "--shots", given)
+    assert "--plot a.png: goes with --shots here" in fails(capsys, *own, "--plot", "a.png")
+    assert "expected a file that ends in .png" in fails(capsys, *own, "--shots", "0", "--plot", "a.jpg")
+    assert "--shots 1,2: expected a whole number from 0 to 100" in fails(
+        capsys, model, "--suite", "pldr", "--files", "y", "--shots", "1,2"
+    )
+    path = tmp_path / "own.yaml"
+    path.write_text("abilities: [{kind: copying}]")
+    assert "own.yaml: no ability that examples can be shown of" in fails(capsys, *own, "--files", path, "--shots", "0")

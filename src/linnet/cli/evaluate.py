@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from linnet.cli import evaluate_tasks as of_tasks
-from linnet.cli.evaluate_abilities import measure_abilities
+from linnet.cli.evaluate_abilities import ITEMS, SEED, measure_abilities
+from linnet.cli.evaluate_in_context import measure_in_context
 from linnet.cli.evaluate_report import AskedReport
-from linnet.cli.evaluate_text import RESAMPLES, drawn_from, measure_text
+from linnet.cli.evaluate_text import RESAMPLES, check_plot, drawn_from, measure_text
 from linnet.cli.options import MOST_AMOUNT, MOST_RESAMPLES, AsJson, ContextLength, Device, Weights, option
 
 TOKENS_AT_ONCE = 8192
@@ -54,7 +55,9 @@ def evaluate(
             "as top_k=16,threshold=1e-4 (repeatable).",
         ),
     ] = None,
-    plot: Annotated[Path | None, option("FILE", "Draw the loss by position into this .png file.")] = None,
+    plot: Annotated[
+        Path | None, option("FILE", "Draw the loss by position, or accuracy against --shots, into this .png file.")
+    ] = None,
     report: Annotated[
         Path | None,
         option("DIR", "Several models: all of it as one page (report.html) and one Markdown table (report.md)."),
@@ -146,6 +149,8 @@ def evaluate(
 
     Example: linnet evaluate runs/ted --suite abilities --limit 50
 
+    Example: linnet evaluate runs/ted --suite abilities --shots 0,1,2,4,8 --plot shots.png
+
     Example: linnet evaluate runs/pldr --data data/stories --operator-from empty --limit-tokens 100000 --json
 
     Example: linnet evaluate runs/pldr --data data/stories --operator random --seed 1
@@ -154,11 +159,18 @@ def evaluate(
     page.check(several=len(models) > 1)
     if suite == of_tasks.ABILITIES:
         of_tasks.check_abilities(ctx, models)
-        measure_abilities(models[0], files or [], limit, seed, device, weights, as_json)
+        check_plot(plot)
+        if shots is not None:
+            counts = of_tasks.shot_counts(shots, of_tasks.MOST_ABILITY_SHOTS)
+            drawn = (limit or ITEMS, SEED if seed is None else seed)
+            measure_in_context(models[0], files or [], counts, *drawn, device, weights, plot, as_json)
+        else:
+            measure_abilities(models[0], files or [], limit, seed, device, weights, as_json)
     elif suite is not None or task_file is not None or tasks is not None:
         of_tasks.check_no_text(ctx, operator_from)
         read = {"device": device, "weights": weights, "operator": operator, "seed": drawn_from(seed, operator) or 0}
-        asked: dict[str, Any] = {"files": of_tasks.one_of(files), "shots": shots, "limit": limit, **read}
+        several = {"shots": of_tasks.task_shots(shots), "limit": limit}
+        asked: dict[str, Any] = {"files": of_tasks.one_of(files), **several, **read}
         if tasks is not None:
             page.refuse_harness()
             of_tasks.ask_harness(ctx, models, as_json, tasks, **asked)

@@ -36,7 +36,9 @@ OF_OWN_FILES = ("suite", "task_file", "train_text")
 OF_TASKS = ("files", "shots", "limit", "train_text")
 """Options that mean something for tasks alone."""
 
-NOT_OF_ABILITIES = (*OF_TEXT, "operator_from", "operator", "task_file", "tasks", "shots", "train_text")
+NOT_OF_ABILITIES = (*OF_TEXT, "operator_from", "operator", "task_file", "tasks", "train_text")
+WITH_SHOTS = ("plot",)
+"""Options of a text that the suite of abilities has as well, where it varies the number of examples."""
 
 OPTIONS = {"retentions": "retention", "resamples": "bootstrap"}
 """Of parameters, where they have another name."""
@@ -61,9 +63,14 @@ Files = Annotated[
 ]
 TaskFile = Annotated[Path | None, option("FILE", "Ask any multiple choice: JSON lines of context, choices, gold.")]
 Shots = Annotated[
-    int | None,
-    typer.Option(min=0, max=100, help="Examples before each item: rows of NAME_train.jsonl, else other items."),
+    str | None,
+    option(
+        "N|N,N",
+        "Examples before each item: rows of NAME_train.jsonl, else other items. With --suite abilities accuracy is told "
+        "against each of these numbers of examples, without and with an instruction; --plot draws it.",
+    ),
 ]
+MOST_TASK_SHOTS, MOST_ABILITY_SHOTS = 100, 64
 Limit = Annotated[
     int | None,
     typer.Option(
@@ -97,11 +104,34 @@ def check_abilities(ctx: typer.Context, models: Sequence[Path]) -> None:
     """`UserError` for several models, and for what the suite of abilities has no use for."""
     if len(models) > 1:
         raise UserError(f"{len(models)} models: the suite of abilities measures one; expected one")
+    if _given(ctx, WITH_SHOTS) and not _given(ctx, ("shots",)):
+        raise UserError("goes with `shots` here", field="plot", value=_said(ctx, "plot"))
     for name in _given(ctx, NOT_OF_ABILITIES):
+        if name in WITH_SHOTS:
+            continue
         field = OPTIONS.get(name, name)
         raise UserError(
             "the suite of abilities makes its own questions; leave it out", field=field, value=_said(ctx, name)
         )
+
+
+def shot_counts(text: str, most: int) -> list[int]:
+    """The numbers of examples in `0,1,4`, ascending; `UserError` for what is none, is twice, or is more than `most`."""
+    parts = text.split(",")
+    counts = [int(part) for part in parts if part.strip().isdecimal()]
+    if len(counts) < len(parts) or max(counts) > most or len(set(counts)) < len(counts):
+        accepted = f"whole numbers from 0 to {most} with commas between them, as in 0,1,4"
+        raise UserError(field="shots", value=text, accepted=accepted)
+    return sorted(counts)
+
+
+def task_shots(text: str | None) -> int | None:
+    """The one number of examples that tasks are asked with."""
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or int(text) > MOST_TASK_SHOTS:
+        raise UserError(field="shots", value=text, accepted=f"a whole number from 0 to {MOST_TASK_SHOTS}")
+    return int(text)
 
 
 def one_of(files: Sequence[Path] | None) -> Path | None:

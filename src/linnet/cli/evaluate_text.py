@@ -29,8 +29,7 @@ def measure_text(
     as_json: bool,
 ) -> None:
     """Measure and print. where: arguments of `evaluate` that one model and several have in common."""
-    if plot is not None and plot.suffix != ".png":
-        raise UserError(f"--plot {plot}: expected a file that ends in .png")
+    check_plot(plot)
     if len(models) > 1:
         _refuse_of_one({"--operator": operator, "--seed": seed, "--retention": retentions})
         _several(models, data, where, resamples, plot, page, as_json)
@@ -38,6 +37,12 @@ def measure_text(
     if resamples is not None:
         raise UserError(f"--bootstrap {resamples}: goes with several models")
     _one(models[0], data, where, operator, drawn_from(seed, operator), retentions, plot, as_json)
+
+
+def check_plot(plot: Path | None) -> None:
+    """`UserError` for a file that is no picture."""
+    if plot is not None and plot.suffix != ".png":
+        raise UserError(f"--plot {plot}: expected a file that ends in .png")
 
 
 def _one(

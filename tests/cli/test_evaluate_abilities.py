@@ -83,6 +83,26 @@ def test_what_belongs_to_a_text_or_to_tasks_is_refused(capsys: pytest.CaptureFix
     assert "--files z: expected one" in fails(capsys, model, "--suite", "pldr", "--files", "y", "--files", "z")
 
 
+def test_written_steps_have_a_final_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    tokenizer = Tokenizer.train("bytes", ["a"])
+    plain = {
+        "vocab_size": tokenizer.vocab_size,
+        "d_model": 8,
+        "context_length": 256,
+        "blocks": [{"mixer": {"kind": "ted"}}],
+    }
+    save_decoder(Decoder(ModelSpec.parse(plain, "test")), tmp_path / "model")
+    tokenizer.save(tmp_path / "model" / "tokenizer.json")
+    path = tmp_path / "own.yaml"
+    path.write_text("abilities: [{kind: whereabouts, people: 2, moves: 0, steps: true}]")
+    asked = ["evaluate", str(tmp_path / "model"), "--suite", "abilities", "--files", str(path), "--items", "4"]
+    assert main([*asked]) == 0
+    assert "final answer 0.0 ± 0.0 %" in " ".join(capsys.readouterr().out.split())
+    assert main([*asked, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["abilities"]
+    assert (found["final_right"], found["final_chance"], found["chance"]) == (0.0, 0.5, 0.25)
+
+
 def test_accuracy_against_examples(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path):
     path = tmp_path / "own.yaml"
     path.write_text("abilities: [{kind: arithmetic, most: 3, shots: 4}, {kind: copying}]")

@@ -62,9 +62,17 @@ def _cells(one: "MeasuredAbility", above: bool) -> list[str]:
         return ["", "", "", "", f"not measured: {one.missing}"]
     score, chance = one.score, one.ability.chance
     return [
-        f"{100 * score.share:.1f}" + ("" if score.standard_error is None else f" ± {100 * score.standard_error:.1f}"),
+        score.percent,
         numbers.significant(100 * chance.answer),
         "" if chance.symbol is None else f"{100 * score.symbols:.1f}",
         "" if chance.symbol is None else numbers.significant(100 * chance.symbol),
-        "" if above else "not distinguishable from chance",
+        _note(one, above),
     ]
+
+
+def _note(one: "MeasuredAbility", above: bool) -> str:
+    """What becomes of the final answer where steps are written before it, and whether chance could be as good."""
+    said = [] if above else ["not distinguishable from chance"]
+    if one.final is not None and one.final is not one.score:
+        said.insert(0, f"final answer {one.final.percent} % right")
+    return "; ".join(said)

@@ -45,7 +45,7 @@ class StoryFacts(TextAbility):
         answer = "".join(reversed(steps[: self.hops])) if self.steps else f" {place}."
         told = _told(world, inside)
         rng.shuffle(told)
-        return Question(f"{' '.join(told)} Where is {asked}?", answer)
+        return Question(f"{' '.join(told)} Where is {asked}?", answer, f" {place}.")
 
     def _world(self, rng: Random) -> tuple[World, dict[Item, Item]]:
         """Who is where with which toy, and the treasure inside each toy."""

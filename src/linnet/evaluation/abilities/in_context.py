@@ -62,11 +62,7 @@ class ShotsCurve:
         The two are of different questions: their variances add.
         """
         for without, told in zip(self.plain, self.instructed, strict=False):
-            if without.score is None or told.score is None:
-                yield None
-            else:
-                error = math.hypot(without.score.standard_error, told.score.standard_error)
-                yield told.score.share - without.score.share, error
+            yield None if without.score is None or told.score is None else _gain(without.score, told.score)
 
     def figures(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -75,6 +71,13 @@ class ShotsCurve:
             "ability": self.ability.model_dump(),
             **{name: [one.figures() for one in own] for name, own in points.items()},
         }
+
+
+def _gain(without: Answered, told: Answered) -> tuple[float, float] | None:
+    errors = without.standard_error, told.standard_error
+    if errors[0] is None or errors[1] is None:
+        return None
+    return told.share - without.share, math.hypot(errors[0], errors[1])
 
 
 def tasks_of(abilities: Sequence[Ability]) -> list[Ability]:

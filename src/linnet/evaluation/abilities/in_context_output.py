@@ -36,7 +36,7 @@ def _rows(curve: ShotsCurve) -> list[list[str]]:
 def _share(point: ShotsPoint | None) -> str:
     if point is None or point.score is None:
         return ""
-    return f"{100 * point.score.share:.1f} ± {100 * point.score.standard_error:.1f}"
+    return point.score.percent
 
 
 def _note(point: ShotsPoint, instructed: ShotsPoint | None) -> str:
@@ -71,6 +71,6 @@ def _panel(curve: ShotsCurve) -> Panel:
 def _line(points: Sequence[ShotsPoint], name: str, number: int) -> Series:
     known = [(point.shots, point.score) for point in points if point.score is not None]
     share = [score.share for _, score in known]
-    low = [score.share - score.standard_error for _, score in known]
-    high = [score.share + score.standard_error for _, score in known]
+    low = [score.share - (score.standard_error or 0) for _, score in known]
+    high = [score.share + (score.standard_error or 0) for _, score in known]
     return Series([shots for shots, _ in known], share, name, "o-", number, low, high)

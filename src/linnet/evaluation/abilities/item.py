@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
@@ -88,10 +88,14 @@ def _known(speech: Speech, symbol: str) -> int:
 
 @dataclass(frozen=True)
 class Question(Asked):
-    """A text and the text that is to follow, which begins with the blank before its first word."""
+    """A text and the text that is to follow, which begins with the blank before its first word.
+
+    final: how the answer ends, of one in sentences: what remains of it without the steps before. None of another.
+    """
 
     prompt: str
     answer: str
+    final: str | None = field(default=None, repr=False)
 
     @property
     def identity(self) -> str:

@@ -12,10 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.abilities.ability import Ability
-from linnet.evaluation.abilities.item import Chance, Speech
+from linnet.evaluation.abilities.final_answer import final_answers
+from linnet.evaluation.abilities.item import Asked, Chance, Question, Speech
+from linnet.evaluation.abilities.questions import TextAbility
 from linnet.evaluation.frozen import frozen_state
 from linnet.evaluation.statistics import accuracy, beats_chance, chance_p_value, holm
+from linnet.evaluation.tasks.streams import Streams
 from linnet.inference.language_model import LanguageModel
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState, rows_of
@@ -59,6 +63,16 @@ class Answered:
     def p_value(self, chance: float) -> float:
         """Of so many right items by chance, which is right so often (`statistics.chance_p_value`)."""
         return chance_p_value(self.right, np.full(self.items, chance))
+
+    def beats(self, chance: float) -> bool:
+        """Whether so many right items are more than chance gives, as one test."""
+        return beats_chance(self.p_value(chance), self.share, chance)
+
+    @property
+    def percent(self) -> str:
+        """The share, with its error where it has one."""
+        error = self.standard_error
+        return f"{100 * self.share:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
 
     def figures(self, chance: Chance, corrected: float | None = None) -> dict[str, Any]:
         """Ready for JSON. corrected: the p-value where it is one of several (Holm); None: it is the only one."""
@@ -111,16 +125,20 @@ def score(decoder: Decoder, batches: Iterable[tuple[Tensor, Tensor]], calibratio
 
 @dataclass(frozen=True)
 class MeasuredAbility:
-    """An ability with its score, or the reason why it was not measured."""
+    """An ability with its score, or the reason why it was not measured; `final` of answers in sentences alone."""
 
     ability: Ability
     score: Answered | None
     missing: str = ""
+    final: Answered | None = None
 
     def figures(self, corrected: float | None = None) -> dict[str, Any]:
         """Ready for JSON. corrected: as in `Answered.figures`."""
         plain = {"ability": self.ability.model_dump(), "missing": self.missing or None}
-        return plain if self.score is None else plain | self.score.figures(self.ability.chance, corrected)
+        if self.score is None:
+            return plain
+        own = self.score.figures(self.ability.chance, corrected)
+        return plain | own | final_figures(self.ability, self.final)
 
 
 def figures_of(found: Sequence[MeasuredAbility]) -> list[dict[str, Any]]:
@@ -136,15 +154,48 @@ def measure(model: LanguageModel, ability: Ability, items: int, seed: int = 0) -
         return MeasuredAbility(ability, None, "its symbols are no tokens of the model")
     if model.spec.reads_pairs:
         return MeasuredAbility(ability, None, "the model reads pairs")
-    context, rows = model.spec.context_length, []
+    context, rows, asked = model.spec.context_length, [], list[Asked]()
     for item in ability.items(items, seed):
+        asked.append(item)
         rows.append(item.row(speech))
         if len(rows[-1].tokens) > context:
             return MeasuredAbility(
                 ability, None, f"takes {len(rows[-1].tokens):,} tokens or more; the model reads {context:,}"
             )
     empty_11 = torch.tensor([[speech.end_id]])
-    return MeasuredAbility(ability, score(model.decoder, in_batches(rows, speech.end_id), empty_11))
+    whole = score(model.decoder, in_batches(rows, speech.end_id), empty_11)
+    final = final_score(Streams(model.decoder, empty_11), model.tokenizer, ability, asked, whole)
+    return MeasuredAbility(ability, whole, final=final)
+
+
+def final_score(
+    streams: Streams, tokenizer: Tokenizer, ability: Ability, items: Sequence[Asked], whole: Answered
+) -> Answered | None:
+    """How many of the items end with the right answer, whatever steps are written before; None of what has no end.
+
+    Without steps the answer is nothing but its end: `whole`, which is its score.
+    """
+    questions = [item for item in items if isinstance(item, Question) and item.final is not None]
+    if not questions or not isinstance(ability, TextAbility):
+        return None
+    if not ability.steps:
+        return whole
+    found = Answered()
+    for hit in final_answers(streams, tokenizer, questions):
+        found.add([hit])
+    return found
+
+
+def final_figures(ability: Ability, final: Answered | None) -> dict[str, Any]:
+    """Of final answers, ready for JSON: their share, its standard error, chance; nothing where there are none."""
+    if final is None or not isinstance(ability, TextAbility):
+        return {}
+    return {
+        "final_right": final.share,
+        "final_standard_error": final.standard_error,
+        "final_chance": ability.guesses[-1],
+        "final_above_chance": final.beats(ability.guesses[-1]),
+    }
 
 
 def in_batches(rows: Sequence[tuple[list[int], list[int]]], end_id: int) -> Iterable[tuple[Tensor, Tensor]]:

@@ -52,4 +52,4 @@ class TextAbility(Ability):
         asked = self.question(rng)
         lines = [self.told] if self.instruction else []
         lines += [one.prompt + one.answer for one in shown]
-        return Question("\n".join([*lines, asked.prompt]), asked.answer)
+        return Question("\n".join([*lines, asked.prompt]), asked.answer, asked.final)

@@ -15,10 +15,11 @@ from linnet.evaluation.abilities.needle import Needle
 from linnet.evaluation.abilities.recall import Induction, Recall
 from linnet.evaluation.abilities.rules import Rules
 from linnet.evaluation.abilities.tracking import Tracking
+from linnet.evaluation.abilities.whereabouts import Whereabouts
 
 AnyAbility = Annotated[
     Arithmetic | Brackets | Copying | HowMany | StoryFacts | Induction | Needle | Recall | Rules | SelectiveCopying
-    | Sorting | Tracking,
+    | Sorting | Tracking | Whereabouts,
     Field(discriminator="kind"),
 ]  # fmt: skip
 
@@ -53,5 +54,7 @@ def suite() -> list[Ability]:
         *(StoryFacts(shots=shots) for shots in (1, 2, 4)),
         StoryFacts(shots=1, instruction=True),
         StoryFacts(steps=True),
+        *(Whereabouts(hops=hops) for hops in (1, 2)),
+        Whereabouts(steps=True),
         *(Needle(words=words) for words in (100, 1000, 10_000)),
     ]

@@ -1,5 +1,6 @@
 """Comparisons of models that are trained on one ability: its rows as the text, and what is measured of each model."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS
 from linnet.evaluation.abilities.ability import Ability
 from linnet.evaluation.abilities.item import Question, Speech
-from linnet.evaluation.abilities.measure import TOKENS_AT_ONCE, score
+from linnet.evaluation.abilities.measure import TOKENS_AT_ONCE, final_figures, final_score, score
 from linnet.evaluation.folder import model_on_data
-from linnet.experiments.comparison.spec import ComparisonSpec, TokenizerSpec
+from linnet.evaluation.tasks.streams import Streams
+from linnet.experiments.comparison.spec import ComparisonSpec, TextSpec, TokenizerSpec
 from linnet.experiments.text import validation_stories
 from linnet.model.cost import model_cost
 from linnet.present.progress import progress
@@ -19,11 +21,18 @@ from linnet.present.progress import progress
 SEED = 0
 
 
-def prepare_ability(spec: ComparisonSpec, folder: Path, name: str) -> None:
-    """Rows to train on, and as many held-out ones as of stories; they share no question."""
-    ability, count = spec.text.ability, spec.text.items
-    assert ability is not None
-    tokenizer = _tokenizer(ability, spec.tokenizer)
+def prepare_ability(spec: ComparisonSpec, folders: Sequence[Path], name: str) -> None:
+    """A folder for each part: rows to train on, and as many held-out ones as of stories; they share no question.
+
+    All have one tokenizer, which has seen every form.
+    """
+    abilities = [spec.text.ability_of(part) for part in range(1, len(folders) + 1)]
+    tokenizer = _tokenizer(abilities, spec.tokenizer)
+    for ability, folder in zip(abilities, folders, strict=True):
+        _write(ability, spec.text.items, tokenizer, folder, name)
+
+
+def _write(ability: Ability, count: int, tokenizer: Tokenizer, folder: Path, name: str) -> None:
     speech, held_out = Speech(tokenizer), validation_stories(count)
     with progress("writing items", count + held_out, "items") as advance:
 
@@ -40,25 +49,30 @@ SAMPLE = 2000
 """Items of text that a tokenizer is trained on."""
 
 
-def _tokenizer(ability: Ability, wanted: TokenizerSpec) -> Tokenizer:
+def _tokenizer(abilities: Sequence[Ability], wanted: TokenizerSpec) -> Tokenizer:
     """Of symbols each is a token; of text it is what the description says."""
-    if ability.alphabet:
-        return Tokenizer.train("char", [ability.alphabet])
+    if abilities[0].alphabet:
+        return Tokenizer.train("char", [abilities[0].alphabet])
     if wanted.kind not in KINDS:
         return Tokenizer.load(wanted.kind)
-    items = ability.items(SAMPLE, SEED, "train")
+    items = [item for ability in abilities for item in ability.items(SAMPLE, SEED, "train")]
     texts = [item.prompt + item.answer for item in items if isinstance(item, Question)]
     return Tokenizer.train(wanted.kind, texts, wanted.vocab_size)
 
 
-def ability_figures(ability: Ability, model: Path, data: Path) -> dict[str, Any]:
+def ability_figures(text: TextSpec, part: int, model: Path, data: Path) -> dict[str, Any]:
     """What is measured beside the likelihood: whole answers against chance, bytes of state behind a row of all tokens.
 
-    The state is that of one stream in float32, with room for the longest held-out row.
+    Of answers in sentences the final ones as well, whatever steps a model writes before. The state is that of one
+    stream in float32, with room for the longest held-out row.
     """
-    found = model_on_data(model, data)
+    found, ability = model_on_data(model, data), text.ability_of(part)
     rows = rows_of(found.data, "validation")
     longest = int((rows.input_lengths + rows.target_lengths).max())
     batches = validation_pairs(rows, max(1, TOKENS_AT_ONCE // longest))
-    measured = score(found.decoder, batches, found.calibration()).figures(ability.chance)
+    whole = score(found.decoder, batches, found.calibration())
+    asked = list(ability.items(len(rows), SEED, "validation"))
+    streams = Streams(found.decoder, found.calibration())
+    final = final_score(streams, found.data.tokenizer, ability, asked, whole)
+    measured = whole.figures(ability.chance) | final_figures(ability, final)
     return {"ability": measured, "state_bytes": model_cost(found.decoder.spec).state_bytes(longest)}

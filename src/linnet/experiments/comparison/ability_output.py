@@ -12,6 +12,8 @@ COLUMNS = (
     "run", "seeds", "right, %", "whole answers, %", "above chance", "state, bytes", "parameters", "training FLOPs",
     "tokens/s",
 )  # fmt: skip
+FINAL_AT = 4
+"""Of the columns, where that of final answers stands if there are any: behind the whole ones."""
 NOTHING = "–"
 
 
@@ -23,16 +25,27 @@ def measures_ability(runs: Sequence[ComparedFigures]) -> bool:
 
 def ability_table(findings: Findings, seeds_said: str) -> Table:
     """A row for each run: how often it is right, then what that takes."""
-    first = _measured(next(run for run in findings.runs if run.outcomes))[0]
+    measured = [found for run in findings.runs for found in _measured(run)]
+    first = measured[0]
     symbols = (
         "" if first["symbols_chance"] is None else f" of symbols, {100 * first['symbols_chance']:.2f} % by chance;"
     )
+    ends = all("final_right" in found for found in measured)
+    final = f" final: the end of what is written, {_chances(measured, 'final_chance')} by chance;" if ends else ""
     meaning = (
-        f"{seeds_said}; right:{symbols} whole answers: {numbers.significant(100 * first['chance'])} % by chance,"
-        f" {first['items']:,} held-out items; above chance: with how many seeds the whole answers are"
+        f"{seeds_said}; right:{symbols} whole answers: {_chances(measured, 'chance')} by chance,"
+        f" {first['items']:,} held-out items;{final} above chance: with how many seeds the whole answers are"
         " (binomial, 1 %); state: of one stream in float32, behind the longest item"
     )
-    return Table("Answers, and what they take", COLUMNS, [[one.name, *_cells(one)] for one in findings.runs], meaning)
+    columns = (*COLUMNS[:FINAL_AT], "final, %", *COLUMNS[FINAL_AT:]) if ends else COLUMNS
+    rows = [[one.name, *_cells(one, ends)] for one in findings.runs]
+    return Table("Answers, and what they take", columns, rows, meaning)
+
+
+def _chances(measured: Sequence[dict[str, Any]], name: str) -> str:
+    """Where runs were trained on different forms of a question there are several."""
+    values = sorted({found[name] for found in measured}, reverse=True)
+    return f"{' or '.join(numbers.significant(100 * value) for value in values)} %"
 
 
 def _measured(one: ComparedFigures) -> list[dict[str, Any]]:
@@ -48,15 +61,16 @@ def _state_bytes(one: ComparedFigures) -> int:
     return int(one.outcomes[0].evaluation["state_bytes"])
 
 
-def _cells(one: ComparedFigures) -> list[str]:
+def _cells(one: ComparedFigures, ends: bool) -> list[str]:
     if not one.outcomes or one.parameters is None:
-        return [one.seeds, one.fate, *[NOTHING] * (len(COLUMNS) - 3)]
+        return [one.seeds, one.fate, *[NOTHING] * (len(COLUMNS) - 3 + ends)]
     speed = one.tokens_per_s
     above = [measured["above_chance"] for measured in _measured(one)]
     return [
         one.seeds,
         _percent(_spread(one, "symbols_right")),
         _percent(_spread(one, "right")),
+        *([_percent(_spread(one, "final_right"))] if ends else []),
         f"{sum(above)} of {len(above)}",
         numbers.grouped(_state_bytes(one)),
         numbers.grouped(one.parameters),

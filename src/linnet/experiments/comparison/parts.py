@@ -18,12 +18,12 @@ def prepare_parts(spec: ComparisonSpec, folder: Path, origin: str = "comparison"
     The tokenizer is trained on the whole text. Documents are cut into parts of equal number, in their order.
     `UserError` with `origin` in front where there are fewer documents than parts.
     """
-    parts = [folder / f"part-{index + 1}" for index in range(spec.text.parts)]
+    parts = [folder / f"part-{index + 1}" for index in range(spec.text.part_count)]
     name = f"{spec.text.model_dump_json()} {spec.tokenizer.model_dump_json()}"
     if all(is_prepared(part, name) for part in parts):
         return parts
     if spec.text.ability is not None:
-        prepare_ability(spec, parts[0], name)
+        prepare_ability(spec, parts, name)
         return parts
     train, validation = _documents(spec.text)
     if len(train) < len(parts):

@@ -105,10 +105,10 @@ def _beside(runs: Runs) -> dict[str, Beside]:
 def _figures(run: ComparedSpec, runs: Runs, beside: Beside | None) -> ComparedFigures:
     results = [runs.results[run.name, seed] for seed in runs.spec.seeds]
     trained = [read_run_folder(result.folder) for result in results if isinstance(result, RunResult)]
-    data, ability = runs.parts[run.part - 1], runs.spec.text.ability
+    data, text = runs.parts[run.part - 1], runs.spec.text
     evaluations = [evaluate_folder(one.path, data).figures() for one in trained]
-    if ability is not None:
+    if text.ability is not None:
         for one, found in zip(trained, evaluations, strict=True):
-            found.update(ability_figures(ability, one.path, data))
+            found.update(ability_figures(text, run.part, one.path, data))
     lost = [result for result in results if isinstance(result, Breakdown)]
     return ComparedFigures.of(run.name, trained, evaluations, lost, beside)

@@ -3,16 +3,21 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Seed, Spec, Vocabulary, override, read_assignment, read_yaml
+from linnet.evaluation.abilities.ability import Ability
+from linnet.evaluation.abilities.questions import TextAbility
 from linnet.evaluation.abilities.registry import AnyAbility
 from linnet.experiments.side_by_side.wanted import Wanted
 from linnet.model.store import RUNS, read_description
 from linnet.training.spec import RunSpec, run_of
+
+Form = Literal["answer", "steps"]
+"""The answer alone, or the steps that lead to it and then the answer."""
 
 
 class TextSpec(Spec):
@@ -21,6 +26,7 @@ class TextSpec(Spec):
 
     parts: it is cut into so many, document by document in its order; each run trains on one. The held-out documents are
     the same for all.
+    forms: of an ability in words, how its questions are answered; each form is a part. The questions are the same.
     """
 
     stories: Amount | None = None
@@ -29,6 +35,19 @@ class TextSpec(Spec):
     ability: AnyAbility | None = None
     items: Amount = 20_000
     parts: Count = 1
+    forms: tuple[Form, ...] = ()
+
+    @property
+    def part_count(self) -> int:
+        """How many parts a run can choose among."""
+        return max(self.parts, len(self.forms))
+
+    def ability_of(self, part: int) -> Ability:
+        """What a run on that part (from 1) learns; only where there is an ability."""
+        assert self.ability is not None
+        return (
+            self.ability.model_copy(update={"steps": self.forms[part - 1] == "steps"}) if self.forms else self.ability
+        )
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -39,6 +58,10 @@ class TextSpec(Spec):
             )
         if self.ability is not None and self.parts > 1:
             raise ValueError(f"parts: {self.parts}: expected 1 with an ability, whose items can be any number")
+        if self.forms and not isinstance(self.ability, TextAbility):
+            raise ValueError(f"forms: {', '.join(self.forms)}: go with an ability in words, whose steps can be written")
+        if len(set(self.forms)) < len(self.forms):
+            raise ValueError(f"forms: {', '.join(self.forms)}: expected each once")
         return self
 
     @model_serializer(mode="wrap")
@@ -47,6 +70,8 @@ class TextSpec(Spec):
         found: dict[str, Any] = plain(self)
         if self.ability is None:
             del found["ability"], found["items"]
+        if not self.forms:
+            del found["forms"]
         return found
 
 
@@ -110,8 +135,9 @@ class ComparisonSpec(Spec):
                 raise ValueError(f"runs[{index}].name: {run.name}: is another run's; expected a new one")
             for field in sorted(run.set.keys() & _decided(run)):
                 raise ValueError(f"runs[{index}].set: {field}: is decided by {_decided(run)[field]}; leave it out")
-            if run.part > self.text.parts:
-                raise ValueError(f"runs[{index}].part: {run.part}: expected at most text.parts, {self.text.parts}")
+            if run.part > self.text.part_count:
+                of = "the number of text.forms" if self.text.forms else "text.parts"
+                raise ValueError(f"runs[{index}].part: {run.part}: expected at most {of}, {self.text.part_count}")
             if run.operator_of is not None and run.operator_of not in earlier:
                 known = ", ".join(earlier) or "there is none"
                 raise ValueError(f"runs[{index}].operator_of: {run.operator_of}: expected an earlier run: {known}")

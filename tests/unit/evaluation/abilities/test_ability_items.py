@@ -22,12 +22,14 @@ from linnet.evaluation.abilities.needle import SPOTS, Needle
 from linnet.evaluation.abilities.recall import Induction, Recall
 from linnet.evaluation.abilities.rules import Rules
 from linnet.evaluation.abilities.tracking import Tracking
+from linnet.evaluation.abilities.whereabouts import Whereabouts
+from linnet.stories.vocabulary.places import OUTDOORS
 
 SMALL: list[Ability] = [
     Copying(length=6), SelectiveCopying(length=3, noise=5), Sorting(length=5, symbols=9), HowMany(length=12, most=5),
     Brackets(length=9, deepest=3), Recall(pairs=6, queries=4, distance=7), Induction(length=9), Rules(examples=4),
     Tracking(group="s3", length=5), Tracking(group="s5", length=5), Arithmetic(shots=2, instruction=True, steps=True),
-    StoryFacts(shots=1), Needle(words=50),
+    StoryFacts(shots=1), Needle(words=50), Whereabouts(steps=True),
 ]  # fmt: skip
 
 
@@ -178,6 +180,47 @@ def test_facts_lead_to_the_place(hops: int):
         assert path[-1].endswith(item.answer) and re.fullmatch(r" (in|at|on|by) the \w+\.", item.answer)
 
 
+def world_as_told(lines: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Who is where and who holds what in the end, by reading one sentence after another."""
+    place_of, holder_of = dict[str, str](), dict[str, str]()
+    for line in lines:
+        if found := re.fullmatch(r"(\w+) is (\w+ the \w+) with the ([\w ]+)", line):
+            place_of[found[1]], holder_of[found[3]] = found[2], found[1]
+        elif found := re.fullmatch(r"(\w+) went to the (\w+)", line):
+            assert not place_of[found[1]].endswith(f" {found[2]}"), "somewhere else"
+            (place_of[found[1]],) = {place for place in ALL_PLACES if place.endswith(f" {found[2]}")}
+        else:
+            found = re.fullmatch(r"(\w+) gave the ([\w ]+) to (\w+)", line)
+            assert found and holder_of[found[2]] == found[1] and place_of[found[1]] == place_of[found[3]]
+            holder_of[found[2]] = found[3]
+    return place_of, holder_of
+
+
+ALL_PLACES = {place.at for place in OUTDOORS}
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+def test_whereabouts_are_those_after_all_that_happened(hops: int):
+    asked_for = set()
+    both = [list(Whereabouts(hops=hops, people=4, moves=9, steps=steps).items(30)) for steps in (False, True)]
+    for item, with_steps in zip(*both, strict=True):
+        assert isinstance(item, Question) and isinstance(with_steps, Question) and item.prompt == with_steps.prompt
+        *lines, asked = item.prompt.split(". ")
+        place_of, holder_of = world_as_told(lines)
+        assert len(lines) == 4 + 9 and set(place_of.values()) <= ALL_PLACES
+        subject = asked.removeprefix("Who has ").removeprefix("Where is ").removeprefix("the ").removesuffix("?")
+        who = holder_of.get(subject, subject)
+        if asked.startswith("Who has"):
+            expected = [f" The {subject} is held by {who}."], f" {who}."
+        else:
+            held = [f" The {subject} is held by {who}."] if subject in holder_of else []
+            expected = [*held, f" {who} is {place_of[who]}."], f" {place_of[who]}."
+        assert (with_steps.answer, with_steps.final) == ("".join(expected[0]), expected[1]) and len(expected[0]) == hops
+        assert item.answer == item.final == with_steps.final and with_steps.answer.endswith(expected[1])
+        asked_for.add((asked.split()[0], subject in holder_of))
+    assert asked_for == ({("Who", True), ("Where", False)} if hops == 1 else {("Where", True)})
+
+
 def test_the_needle_is_said_once_at_any_place():
     places = []
     for item in Needle(words=150).items(15):
@@ -273,7 +316,7 @@ def test_chance_is_that_of_the_best_guess_by_counting_all_cases(
 @pytest.mark.parametrize(
     "ability",
     [HowMany(length=12, most=3), Induction(length=5, symbols=4), Arithmetic(most=3), Arithmetic(most=2, steps=True),
-     StoryFacts(people=2, hops=3)],
+     StoryFacts(people=2, hops=3), Whereabouts(people=3, moves=3)],
     ids=lambda one: one.said,
 )  # fmt: skip
 def test_chance_of_one_answer_is_that_of_what_comes_up_most(ability: Ability):
@@ -285,6 +328,9 @@ def test_chance_of_one_answer_is_that_of_what_comes_up_most(ability: Ability):
         item = ability.draw(rng)
         if isinstance(item, Question) and ability.kind == "facts":  # a guess among the places that are told, in order
             told = re.findall(r"is ((?:in|at|on|by) the \w+)\.", item.prompt)
+            found[str(told.index(item.answer[1:-1]))] += 1
+        elif isinstance(item, Question) and ability.kind == "whereabouts":
+            told = sorted(re.findall(r"is (\w+ the \w+) with", item.prompt))
             found[str(told.index(item.answer[1:-1]))] += 1
         elif isinstance(item, Question):
             found[" ".join(re.findall(r"(?:^|= ?)? ?(\d+)(?: [+-]|$)", item.answer))] += 1
@@ -330,5 +376,6 @@ GOLDEN = {
     "arithmetic 10": "3c1b228a0c89",
     "facts 11": "749b37c1f1bb",
     "needle 12": "b8e719067a2f",
+    "whereabouts 13": "872a6278de68",
 }
 """Hashes of the first two items of seed 7: what was measured on them stays comparable."""

@@ -35,6 +35,7 @@ def test_each_task_is_there_once_without_what_is_varied():
     assert {(one.kind, getattr(one, "steps", False), getattr(one, "hops", 0)) for one in tasks_of(suite())} == {
         ("arithmetic", False, 0), ("arithmetic", True, 0), ("rules", False, 0),
         ("facts", False, 1), ("facts", False, 2), ("facts", False, 3), ("facts", True, 2),
+        ("whereabouts", False, 1), ("whereabouts", False, 2), ("whereabouts", True, 2),
     }  # fmt: skip
 
 

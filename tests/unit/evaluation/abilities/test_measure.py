@@ -133,7 +133,7 @@ def test_an_untrained_model_is_not_told_from_chance():
 def test_the_suite_has_every_kind_and_a_file_may_have_its_own(tmp_path: Path):
     assert {one.kind for one in suite()} == {
         "arithmetic", "brackets", "copying", "counting", "facts", "induction", "needle", "recall", "rules",
-        "selective_copying", "sorting", "tracking",
+        "selective_copying", "sorting", "tracking", "whereabouts",
     }  # fmt: skip
     assert len({one.said for one in suite()}) == len(suite())
     path = tmp_path / "own.yaml"

@@ -299,3 +299,39 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], expected: s
     assert out == ""
     assert err.startswith(expected)
     assert err.count("\n") == 1
+
+
+@pytest.fixture
+def task_table(tmp_path: Path) -> Path:
+    """Twelve models whose accuracy at a task follows the loss: a tenth by chance."""
+    lines = []
+    for size in np.geomspace(1e6, 1e8, 4):
+        for ratio in (5, 15, 40):
+            loss = TRUTH.loss(size, size * ratio)
+            right = 0.1 + 0.9 / (1 + np.exp(-3 * (3.0 - loss)))
+            lines.append(f"{size},{size * ratio},{loss},{right},1000,0.1")
+    path = tmp_path / "task.csv"
+    path.write_text("\n".join(["parameters,tokens,loss,right,items,chance", *lines]))
+    return path
+
+
+def test_a_task_is_predicted_from_smaller_models(capsys: pytest.CaptureFixture[str], task_table: Path, tmp_path: Path):
+    asked = ["task", task_table, "--hold-out", "0.6", "--bootstrap", "20"]
+    found = figures(capsys, *asked, "--report", tmp_path / "report")
+    assert (found["runs_fitted"], found["runs_held_out"], found["chance"]) == (5, 7, 0.1)
+    assert found["half_way_loss"] == pytest.approx(3.0, rel=1e-3)
+    assert found["by_loss"]["mean_absolute_error"] < 1e-3 and found["by_loss"]["inside_interval"] == 7
+    assert found["by_size"] == {"reason": "5 runs are too few for a law's five unknowns; expected at least 6"}
+    assert (tmp_path / "report" / "task.png").is_file()
+    assert main(["plan", *map(str, asked)]) == 0
+    out = capsys.readouterr().out
+    assert "Predictability of a task" in out and "7 of 7" in out and "mean error of no progress" in out
+
+
+def test_a_task_without_larger_models_is_refused(capsys: pytest.CaptureFixture[str], task_table: Path):
+    assert main(["plan", "task", str(task_table), "--hold-out", "0"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "hold_out" in line.replace("hold-out", "hold_out") and "expected a share between 0 and 1" in line
+    assert main(["plan", "--flops", "1e18", "task", str(task_table)]) == 2
+    assert main(["plan", "task", str(task_table.with_name("none.csv"))]) == 2
+    assert "no such file or folder" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import typer
 
 from linnet.cli.console import check_out_file, check_out_folder, invocation, note, note_replaced, refuse_before
 from linnet.cli.options import AsJson, Bootstrap, ReportFolder, option
+from linnet.cli.plan_task import task
 from linnet.cli.report import show
 from linnet.core import amounts
 from linnet.core.errors import UserError
@@ -172,6 +173,9 @@ def fit(
         note(f"warning: {line}")
     facts = {"runs": f"{len(found.runs)} of {len(study.runs)} runs"}
     show("Scaling law", facts, plain, fit_tables(found), lambda: fit_pictures(found, published_laws()), report, as_json)
+
+
+plan.command()(task)
 
 
 def _amount(text: str, name: str) -> float:

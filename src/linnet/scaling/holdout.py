@@ -74,54 +74,62 @@ class HeldOutPrediction:
         }
 
 
-def split_by_flops(points: Points, share: float) -> tuple[Points, Points]:
-    """The points but the `share` of them with the most training FLOPs, and those; both by ascending FLOPs."""
+def split_by_flops(points: Points, share: float, least: int = LEAST_POINTS) -> tuple[Points, Points]:
+    """The points but the `share` of them with the most training FLOPs, and those; both by ascending FLOPs.
+
+    least: how many have to be left to fit. `UserError` where they are not, or none is held out.
+    """
     if not 0 < share < 1:
         raise UserError(field="hold_out", value=share, accepted="a share between 0 and 1, as in 0.5")
     order = np.argsort(points.flops, kind="stable")
     held = round(share * len(order))
-    if not _divides(len(order), share):
+    if not _divides(len(order), share, least):
         raise UserError(
-            f"of {len(order)} runs {len(order) - held} are left to fit and {held} to predict, at least {LEAST_POINTS}"
+            f"of {len(order)} runs {len(order) - held} are left to fit and {held} to predict, at least {least}"
             " and 1 are needed",
             field="hold_out",
             value=share,
-            accepted=_accepted(len(order), share),
+            accepted=_accepted(len(order), share, least),
         )
     return points[order[: len(order) - held]], points[order[len(order) - held :]]
 
 
-def fewest_runs(share: float) -> int | None:
+def fewest_runs(share: float, least: int = LEAST_POINTS) -> int | None:
     """How many runs it takes to hold out this share and to fit a law to the others; None where millions are too few."""
     if not LEAST_SHARE <= share <= 1 - LEAST_SHARE:
         return None
-    begin = max(LEAST_POINTS + 1, math.floor(0.5 / share), math.floor((LEAST_POINTS - 0.5) / (1 - share)))
-    return next(count for count in itertools.count(begin) if _divides(count, share))
+    begin = max(least + 1, math.floor(0.5 / share), math.floor((least - 0.5) / (1 - share)))
+    return next(count for count in itertools.count(begin) if _divides(count, share, least))
 
 
-def _divides(runs: int, share: float) -> bool:
+def _divides(runs: int, share: float, least: int) -> bool:
     """Whether there is a run to predict, and enough of the others to fit a law to."""
     held = round(share * runs)
-    return held > 0 and runs - held >= LEAST_POINTS
+    return held > 0 and runs - held >= least
 
 
-def _accepted(runs: int, share: float) -> str:
+def _accepted(runs: int, share: float, least: int) -> str:
     """What would be accepted instead: more runs for this share, or another share of these runs."""
-    fewest = fewest_runs(share)
+    fewest = fewest_runs(share, least)
     ways = [] if fewest is None else [f"at least {fewest:,} runs"]
-    if runs > LEAST_POINTS:
-        ways.append(f"a share from {1 / runs:.3g} to {(runs - LEAST_POINTS) / runs:.3g}")
-    return " or ".join(ways) or f"at least {LEAST_POINTS + 1} runs"
+    if runs > least:
+        ways.append(f"a share from {1 / runs:.3g} to {(runs - least) / runs:.3g}")
+    return " or ".join(ways) or f"at least {least + 1} runs"
 
 
 def predict(law: Law, samples_R5: Numbers, fitted: Points, held: Points, coverage: float) -> HeldOutPrediction:
     """What the law says of the runs that it was not fitted to; `samples_R5` are constants of resamples."""
-    e, a, b, alpha, beta = (column[:, None] for column in samples_R5.T)
-    of_size_RP = np.exp(np.log(a) - alpha * np.log(held.parameters))  # of a resample both may be huge
-    losses_RP = e + of_size_RP + np.exp(np.log(b) - beta * np.log(held.tokens))
-    low_P, high_P = np.quantile(losses_RP, [(1 - coverage) / 2, (1 + coverage) / 2], axis=0)
+    low_P, high_P = np.quantile(sampled_losses(samples_R5, held), [(1 - coverage) / 2, (1 + coverage) / 2], axis=0)
     predicted_P = law.loss(held.parameters, held.tokens)
     return HeldOutPrediction(held, predicted_P, low_P, high_P, float(fitted.loss.min()), float(fitted.flops.max()))
+
+
+def sampled_losses(samples_R5: Numbers, points: Points) -> Numbers:
+    """What laws with these constants say of the points, `[R, P]`."""
+    e, a, b, alpha, beta = (column[:, None] for column in samples_R5.T)
+    of_size_RP = np.exp(np.log(a) - alpha * np.log(points.parameters))  # of a resample both may be huge
+    losses_RP: Numbers = e + of_size_RP + np.exp(np.log(b) - beta * np.log(points.tokens))
+    return losses_RP
 
 
 def _rms(errors: Numbers) -> float:

@@ -21,6 +21,7 @@ SMALL = {
     "design study": "--shapes 6 --bands 2 --seeds 1 --steps 2",
     "design validate": "--bootstrap 20",
     "plan fit": "--bootstrap 20",
+    "evaluate --shots": "--items 2",
     "generate": "--max-tokens 8",
     "inspect caches": "--tokens 8",
     "inspect contexts": "--windows 2",
@@ -42,6 +43,9 @@ SLOW = ("train", "compare", "demo", "design", "design study", "plan", "plan fit"
 PARSED_ONLY = {
     "make ": "runs pip, the whole demo, or these tests; the targets are checked",
     "linnet plan fit runs/ladder": "runs of few steps determine no law, and the ladder takes half an hour",
+    "linnet compare experiments/scaling/recall.yaml": "its runs set their steps, minutes of them",
+    "linnet plan task runs/recall-ladder": "a ladder of runs with few steps is all at chance",
+    "linnet plan task ladder.csv": "its table is the user's; tests/cli/test_plan.py runs the command on one",
     "linnet evaluate runs/best runs/ted --tasks": "lm_eval is an extra; tests/golden/test_harness.py runs the command",
     "source .venv/bin/activate": "the tests run in an environment",
 }

@@ -30,8 +30,9 @@ def task(
 ) -> None:
     """Predict how often larger models are right at a task from the smaller ones of a ladder, and see what came.
 
-    Accuracy is fitted as a sigmoid of the loss, from chance to all. The larger models are predicted from the loss that
-    they came to, and, where the runs allow a scaling law, from their size and tokens alone. Intervals of 95 %.
+    Accuracy is fitted as a sigmoid of the loss, from chance to all, or from 0 where runs lie below chance. The larger
+    models are predicted from the loss that they came to, and, where the runs allow a scaling law, from their size and
+    tokens alone. Intervals of 95 %.
 
     A CSV file has columns parameters, loss (nats per token), training_flops or tokens, right (a share), items, chance.
     At least 4 runs have to be left to fit; 6, of 3 sizes and 3 numbers of tokens, for the prediction by size.

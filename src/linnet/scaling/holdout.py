@@ -127,8 +127,10 @@ def predict(law: Law, samples_R5: Numbers, fitted: Points, held: Points, coverag
 def sampled_losses(samples_R5: Numbers, points: Points) -> Numbers:
     """What laws with these constants say of the points, `[R, P]`."""
     e, a, b, alpha, beta = (column[:, None] for column in samples_R5.T)
-    of_size_RP = np.exp(np.log(a) - alpha * np.log(points.parameters))  # of a resample both may be huge
-    losses_RP: Numbers = e + of_size_RP + np.exp(np.log(b) - beta * np.log(points.tokens))
+    with np.errstate(divide="ignore"):  # of a resample both may be huge, or nothing
+        of_size_RP = np.exp(np.log(a) - alpha * np.log(points.parameters))
+        of_text_RP = np.exp(np.log(b) - beta * np.log(points.tokens))
+    losses_RP: Numbers = e + of_size_RP + of_text_RP
     return losses_RP
 
 

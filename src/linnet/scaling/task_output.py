@@ -12,6 +12,8 @@ from linnet.scaling.task_prediction import TaskForecast, TaskPrediction
 PAIR = (6.0, 4.8)
 LOSS, RIGHT = Axis("loss, nats per token"), Axis("share right", low=-0.02, high=1.03)
 CURVE_POINTS = 200
+FAR = 100.0
+"""No loss is so high."""
 
 
 def task_tables(found: TaskPrediction) -> list[Table]:
@@ -24,8 +26,9 @@ def _summary(found: TaskPrediction) -> Table:
     rows = [
         ("runs fitted", f"{len(found.fitted)}"),
         ("runs held out", f"{len(found.held)}"),
-        ("chance", f"{100 * curve.chance:.3g} %"),
-        ("loss half-way from chance to all", f"{curve.half_way:.4f}"),
+        ("chance", f"{100 * found.fitted.chance:.3g} %"),
+        ("the sigmoid rises from", _floor(found)),
+        ("loss half-way to all", f"{curve.half_way:.4f}" if 0 < curve.half_way < FAR else "not determined"),
         ("steepness, per nat", numbers.significant(curve.steepness, 3)),
         ("scatter over that of items", f"{curve.dispersion:.2f}"),
         ("mean error, by loss", _error(found.by_loss.mean_absolute_error(measured_P))),
@@ -36,12 +39,16 @@ def _summary(found: TaskPrediction) -> Table:
         rows.append(("inside the intervals, by size and tokens", _inside(found.by_size, found)))
     rows.append(("mean error of no progress", _error(found.error_of_no_progress)))
     meaning = (
-        "Accuracy is a sigmoid of the loss, from chance to all, fitted to the runs with the fewest FLOPs. Errors are"
+        "Accuracy is a sigmoid of the loss, up to all items, fitted to the runs with the fewest FLOPs. Errors are"
         " absolute, in percent of the items; no progress: the best fitted run's accuracy, taken for all."
     )
     if isinstance(found.by_size, str):
         meaning += f" Not predicted by size and tokens: {found.by_size}."
     return Table("Predictability", ("", ""), rows, meaning)
+
+
+def _floor(found: TaskPrediction) -> str:
+    return "0, as runs lie below chance" if found.curve.floor < found.fitted.chance else "chance"
 
 
 def _error(share: float) -> str:
@@ -90,7 +97,7 @@ def _over_loss(found: TaskPrediction) -> Panel:
         Series(fitted.ends.loss, fitted.right_P, "fitted", "o", SOFT),
         Series(held.ends.loss, held.right_P, "held out, measured", "o", 0),
     ]
-    return Panel(LOSS, RIGHT, drawn, rules=[Rule(curve.chance, "chance")])
+    return Panel(LOSS, RIGHT, drawn, rules=[Rule(fitted.chance, "chance")])
 
 
 def _against_measured(found: TaskPrediction) -> Panel:

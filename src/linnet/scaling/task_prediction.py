@@ -69,7 +69,8 @@ class TaskPrediction:
         return {
             "runs_fitted": len(self.fitted),
             "runs_held_out": len(self.held),
-            "chance": curve.chance,
+            "chance": self.fitted.chance,
+            "floor": curve.floor,
             "half_way_loss": curve.half_way,
             "steepness_per_nat": curve.steepness,
             "dispersion": curve.dispersion,

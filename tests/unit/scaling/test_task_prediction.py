@@ -54,6 +54,19 @@ def test_without_noise_the_law_is_found_and_the_larger_are_predicted(half_way: f
     assert curve.accuracy(held.ends.loss) == pytest.approx(held.right_P, abs=1e-4) and curve.dispersion == 1
 
 
+def test_where_runs_lie_below_chance_the_curve_begins_at_nothing():
+    """Chance is 0.5 for who knows which two symbols can be meant; these models begin without knowing that."""
+    from_nothing = known(3.4, 2.5, 0.0)
+    points = TaskPoints(from_nothing.ends, from_nothing.right_P, from_nothing.items_P, 0.5)
+    found = predict_task(points[np.argsort(points.ends.flops)[4:14]], 0.5, resamples=10)
+    assert found.curve.floor == 0 and found.curve.half_way == pytest.approx(3.4, rel=1e-3)
+    assert (found.figures()["chance"], found.figures()["floor"]) == (0.5, 0.0)
+    assert ("the sigmoid rises from", "0, as runs lie below chance") in task_tables(found)[0].rows
+    assert [rule.at for rule in task_pictures(found)[0].drawn.panels[0].rules] == [0.5]
+    level = TaskPoints(points.ends, np.full(len(points), 0.5), points.items_P, 0.5)
+    assert fit_curve(level, resamples=1, seed=0).floor == 0.5, "both fit: chance is what is expected"
+
+
 @settings(max_examples=20, deadline=None)
 @given(a=st.floats(-5, 5), log_b=st.floats(-2, 3), chance=st.floats(0.0, 0.6), seed=st.integers(0, 99))
 def test_the_gradient_is_that_of_the_misfit(a: float, log_b: float, chance: float, seed: int):

@@ -122,6 +122,6 @@ def accuracy_against_state(found: Found) -> Plot:
         x, y, labels = [one["state_bytes"] for one in own], [right(one) for one in own], [one["name"] for one in own]
         points = Series(x, y, "", "o", 0, low, high, labels=labels)
         state = Axis("bytes of state behind an item", "log2", said=numbers.binary)
-        share = Axis("share of symbols right", low=0.0, high=1.08)
+        share = Axis("share of symbols right", low=0.0, high=1.25)
         panels.append(Panel(state, share, [points], TASKS[name], [Rule(chance(task), "chance")]))
     return Plot(panels, columns=2, size=(6.5, 5.0))

@@ -95,7 +95,7 @@ def test_written_steps_have_a_final_answer(capsys: pytest.CaptureFixture[str], t
     tokenizer.save(tmp_path / "model" / "tokenizer.json")
     path = tmp_path / "own.yaml"
     path.write_text("abilities: [{kind: whereabouts, people: 2, moves: 0, steps: true}]")
-    asked = ["evaluate", str(tmp_path / "model"), "--suite", "abilities", "--files", str(path), "--items", "4"]
+    asked = ["evaluate", str(tmp_path / "model"), "--suite", "abilities", "--files", str(path), "--limit", "4"]
     assert main([*asked]) == 0
     assert "final answer 0.0 ± 0.0 %" in " ".join(capsys.readouterr().out.split())
     assert main([*asked, "--json"]) == 0

@@ -21,7 +21,7 @@ SMALL = {
     "design study": "--shapes 6 --bands 2 --seeds 1 --steps 2",
     "design validate": "--bootstrap 20",
     "plan fit": "--bootstrap 20",
-    "evaluate --shots": "--items 2",
+    "evaluate --shots": "--limit 2",
     "generate": "--max-tokens 8",
     "inspect caches": "--tokens 8",
     "inspect contexts": "--windows 2",

@@ -66,8 +66,8 @@ Shots = Annotated[
     str | None,
     option(
         "N|N,N",
-        "Examples before each item: rows of NAME_train.jsonl, else other items. With --suite abilities accuracy is told "
-        "against each of these numbers of examples, without and with an instruction; --plot draws it.",
+        "Examples before each item: rows of NAME_train.jsonl, else other items. With --suite abilities accuracy is "
+        "told against each of these numbers of examples, without and with an instruction; --plot draws it.",
     ),
 ]
 MOST_TASK_SHOTS, MOST_ABILITY_SHOTS = 100, 64

@@ -74,14 +74,14 @@ def curve(*pairs: tuple[ShotsPoint, ShotsPoint], ability: Ability | None = None)
 def test_what_an_instruction_adds_has_the_error_of_a_difference():
     found = curve((of(50, 0), of(80, 0)), (ShotsPoint(1, 0.25, None, "too long"), of(80, 1)))
     first, second = found.gains()
-    assert first == pytest.approx((0.3, math.sqrt(0.25 / 100 + 0.16 / 100))) and second is None
+    assert first == pytest.approx((0.3, math.sqrt(0.25 / 99 + 0.16 / 99))) and second is None
 
 
 def test_the_table_has_a_row_for_each_number_of_examples():
     missing = ShotsPoint(9, 0.25, None, "takes 99 tokens or more; the model reads 64")
     rows = shots_table([curve((of(20, 0), of(64, 0)), (of(25, 1), of(20, 1)), (missing, missing))], 100).rows
     assert rows[0] == [
-        "facts steps=true people=4 hops=1", "0", "20.0 ± 4.0", "64.0 ± 4.8", "+44.0 ± 6.2", "25.0",
+        "facts steps=true people=4 hops=1", "0", "20.0 ± 4.0", "64.0 ± 4.8", "+44.0 ± 6.3", "25.0",
         "one of the two not distinguishable from chance",
     ]  # fmt: skip
     assert rows[1][0] == " " and rows[1][-1] == "not distinguishable from chance"
@@ -102,4 +102,5 @@ def test_the_plot_has_a_panel_for_each_task_that_was_measured():
     assert [(line.name, list(line.y)) for line in second.series] == [
         ("without instruction", [0.2, 0.9]), ("chance", [0.2, 0.25])
     ]  # fmt: skip
-    assert list(first.series[0].low or ()) == pytest.approx([0.16, 0.25 - math.sqrt(0.25 * 0.75 / 100)])
+    lows = [share - math.sqrt(share * (1 - share) / 99) for share in (0.2, 0.25)]
+    assert list(first.series[0].low or ()) == pytest.approx(lows)

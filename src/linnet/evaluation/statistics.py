@@ -28,6 +28,9 @@ SIGNIFICANT = 0.05
 LEVEL = 1 - SIGNIFICANT
 """The share of samples whose interval holds the true value."""
 
+ROUNDING = 1e-9
+"""Degrees of freedom that lie so little below a whole number, relatively, are that number."""
+
 RESAMPLES = 1000
 _RESAMPLED_AT_ONCE = 1 << 22
 
@@ -99,7 +102,8 @@ def mean_of(estimates_E: Sequence[Estimate]) -> Estimate:
         return Estimate(value, None, items)
     variance = sum(error**2 for error in errors)
     spread = sum(error**4 / one.degrees for error, one in zip(errors, estimates_E, strict=True))
-    return Estimate(value, math.sqrt(variance) / count, items, int(variance**2 / spread) if spread else items - count)
+    degrees = int(variance**2 / spread * (1 + ROUNDING)) if spread else items - count
+    return Estimate(value, math.sqrt(variance) / count, items, degrees)
 
 
 def accuracy(right: int, items: int) -> Estimate:

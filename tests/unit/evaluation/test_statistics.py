@@ -191,6 +191,15 @@ def test_the_mean_of_two_samples_is_welchs():
     assert mean_of([mean([1.0, 1.0]), mean([1.0, 1.0])]).p_value(0.5) == 0
 
 
+def test_the_mean_of_a_few_samples_has_the_degrees_that_rounding_took():
+    """One sample's are its own, and those of the one that has an error are never none."""
+    for number in range(1, 200):
+        one = Estimate(0.5, number / 997, 12)
+        assert mean_of([one]).degrees == 11
+        few = mean_of([Estimate(0.5, number / 997, 2), Estimate(0.5, 0.0, 2)])
+        assert few.degrees == 1 and few.p_value() != 0
+
+
 def test_what_is_not_known_is_not_corrected_for():
     assert holm([0.01, None, 0.04, math.nan]) == [pytest.approx(0.02), None, pytest.approx(0.04), None]
 

@@ -60,6 +60,17 @@ def test_a_text_and_all_that_is_wanted_beside_it(workspace: Path, monkeypatch: p
     assert "Differences" in page and "Loss by position" in page and "<script" not in page
 
 
+def test_the_precision_of_the_weights_is_that_of_all_on_the_page(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+):
+    monkeypatch.chdir(workspace)
+    (workspace / "speed.yaml").write_text("speed: {tokens: 4}")
+    arguments = ["--task-file", "questions.jsonl", "--weights", "int8", "--report", "small", "--also", "speed.yaml"]
+    assert main(["evaluate", "attention", "ted", *arguments]) == 0
+    report = (workspace / "small" / "report.md").read_text()
+    assert "- weights: brought to int8\n" in report and "precision int8" in report
+
+
 def test_tasks_alone(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
     monkeypatch.chdir(workspace)
     assert main(["evaluate", "attention", "ted", "--task-file", "questions.jsonl", "--report", "asked"]) == 0

@@ -176,7 +176,7 @@ def evaluate(
             of_tasks.ask_harness(ctx, models, as_json, tasks, **asked)
         else:
             found = of_tasks.ask(models, as_json, train_text, suite=suite, task_file=task_file, **asked)
-            page.write_tasks(found, device)
+            page.write_tasks(found, device, weights)
     else:
         data = of_tasks.text_alone(ctx, data)
         where = {

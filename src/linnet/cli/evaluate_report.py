@@ -37,19 +37,19 @@ class AskedReport:
         if self.folder is not None:
             raise UserError("--report: has no place for tasks of the harness; expected it without --tasks")
 
-    def write_text(self, found: "PairedComparison", data: Path, device: str) -> None:
+    def write_text(self, found: "PairedComparison", data: Path, device: str, weights: str | None) -> None:
         """The page of models that read a text."""
         if self.folder is not None:
             from linnet.experiments.side_by_side.evaluated import of_text
 
-            _write(of_text(found, str(data), _wanted(self.also), device), self.folder)
+            _write(of_text(found, str(data), _wanted(self.also), device, weights), self.folder)
 
-    def write_tasks(self, found: "TaskFindings", device: str) -> None:
+    def write_tasks(self, found: "TaskFindings", device: str, weights: str | None) -> None:
         """The page of models that were asked tasks."""
         if self.folder is not None:
             from linnet.experiments.side_by_side.evaluated import of_tasks
 
-            _write(of_tasks(found, _wanted(self.also), device), self.folder)
+            _write(of_tasks(found, _wanted(self.also), device, weights), self.folder)
 
 
 def _wanted(also: Path | None) -> "Wanted | None":

@@ -85,7 +85,7 @@ def _several(
 
     found = evaluate_several(models, data, resamples=resamples or RESAMPLES, **where)
     _draw(plot, found.names, found.measured)
-    page.write_text(found, data, where["device"])
+    page.write_text(found, data, where["device"], where["weights"])
     if as_json:
         echo_json({**_on(data, where), "weights": where["weights"], **found.figures()})
         return

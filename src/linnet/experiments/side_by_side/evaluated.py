@@ -17,8 +17,10 @@ from linnet.model.store import model_folder, read_description
 from linnet.present.report import Picture
 
 
-def of_text(found: PairedComparison, text: str, wanted: Wanted | None, device: str = "auto") -> SideBySide:
-    """From models that read the same documents of `text`, and what else is wanted of them."""
+def of_text(
+    found: PairedComparison, text: str, wanted: Wanted | None, device: str = "auto", weights: str | None = None
+) -> SideBySide:
+    """From models that read the same documents of `text`, and what else is wanted of them, all in that precision."""
     quality, differences = comparison_tables(found)
     folders = _folders(found.names)
     caption = "Bits per byte by the tokens of the window before, with a band of the standard error."
@@ -28,23 +30,36 @@ def of_text(found: PairedComparison, text: str, wanted: Wanted | None, device: s
         [quality],
         [Picture("positions", "Loss by position", chart(panel), caption)],
         _memory(folders),
-        {name: Beside() for name in folders} if wanted is None else measure_beside(folders, wanted, device),
+        _beside(folders, wanted, device, weights),
         further=[differences],
-        facts={"text": text},
+        facts={"text": text, **_facts(weights)},
     )
 
 
-def of_tasks(found: TaskFindings, wanted: Wanted | None, device: str = "auto") -> SideBySide:
-    """From models that were asked the same tasks, and what else is wanted of them."""
+def of_tasks(
+    found: TaskFindings, wanted: Wanted | None, device: str = "auto", weights: str | None = None
+) -> SideBySide:
+    """From models that were asked the same tasks, and what else is wanted of them, all in that precision."""
     folders = _folders([result.model for result in found.results])
-    beside = {name: Beside() for name in folders} if wanted is None else measure_beside(folders, wanted, device)
+    beside = _beside(folders, wanted, device, weights)
     asked = {
         result.model: beside[result.model].model_copy(
             update={"tasks": [*task_scores(result), *beside[result.model].tasks]}
         )
         for result in found.results
     }
-    return SideBySide("Models compared", [], [], _memory(folders), asked, further=found.difference_tables())
+    differences = found.difference_tables()
+    return SideBySide("Models compared", [], [], _memory(folders), asked, further=differences, facts=_facts(weights))
+
+
+def _beside(folders: Mapping[str, Path], wanted: Wanted | None, device: str, weights: str | None) -> dict[str, Beside]:
+    if wanted is None:
+        return {name: Beside() for name in folders}
+    return measure_beside(folders, wanted, device, weights)
+
+
+def _facts(weights: str | None) -> dict[str, str]:
+    return {} if weights is None else {"weights": f"brought to {weights}"}
 
 
 def _folders(names: Sequence[str]) -> dict[str, Path]:

@@ -17,14 +17,17 @@ from linnet.inference.sampling import Sampling
 from linnet.present.progress import progress
 
 
-def measure_beside(folders: Mapping[str, Path], wanted: Wanted, device: str = "auto") -> dict[str, Beside]:
+def measure_beside(
+    folders: Mapping[str, Path], wanted: Wanted, device: str = "auto", weights: str | None = None
+) -> dict[str, Beside]:
     """Of each model folder, or run's, by the name that the page calls it; `UserError` for questions that are missing.
 
     The models are read together: their speeds are measured in turns, so that what else the machine does meets all.
+    weights: the precision they are brought to; as stored if not given.
     """
-    models = {name: load(folder, device) for name, folder in folders.items()}
+    models = {name: load(folder, device, weights) for name, folder in folders.items()}
     suite = None if wanted.tasks is None else wanted.tasks.load()
-    speeds = [None] * len(models) if wanted.speed is None else _speeds([*models.values()], wanted.speed)
+    speeds = [None] * len(models) if wanted.speed is None else _speeds([*models.values()], wanted.speed, weights)
     return {
         name: Beside(
             decoding=speed,
@@ -86,8 +89,9 @@ def _samples(model: LanguageModel, wanted: WantedSamples) -> list[WrittenText]:
     return [WrittenText(prompt=one.prompt, text=one.continuation, complete=one.complete) for one in stories]
 
 
-def _speeds(models: Sequence[LanguageModel], wanted: WantedSpeed) -> list[DecodingSpeed]:
+def _speeds(models: Sequence[LanguageModel], wanted: WantedSpeed, weights: str | None) -> list[DecodingSpeed]:
     machine = describe_machine(models[0].decoder.device, "float32")
+    machine |= {} if weights is None else {"precision": weights}
     room = min(model.spec.context_length for model in models) - 2  # learned positions end there
     tokens = max(1, min(wanted.tokens, room))
     speeds = decode_speeds(models, "", Sampling(seed=0), tokens)

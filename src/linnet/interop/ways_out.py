@@ -63,12 +63,15 @@ def export(
     figures are in the result. freeze_operator: a PLDR-LLM keeps the operator that it infers from `prompt` in the place
     of the net that infers it (`freeze.frozen`). dtype: of the stored weights for Transformers: float32, bfloat16 or
     float16; if not given, as they are. weights: how a GGUF file stores matrices: f32, f16, bf16, q8_0 or q4_0. command:
-    kept in `run.json`. Raises `UserError` where no form is asked for, the model has none such, or the gate fails.
+    kept in the `run.json` of a model folder. Raises `UserError` where no form is asked for, an option says nothing of
+    it, the model has none such, or the gate fails.
     """
     given = {name: value for name, value in options.items() if value is not None}
     way = _way(to, given)
     if way is None and not freeze_operator:
         raise UserError("export: no form was asked for", accepted="`to` or `freeze_operator`")
+    if prompt and not freeze_operator:
+        raise UserError(field="prompt", value=repr(prompt), accepted="`freeze_operator` beside it")
     check_new_folder(out)
     source = load(model, device="cpu")
     if freeze_operator:

@@ -55,6 +55,11 @@ def test_an_option_that_no_way_was_asked_with(pldr: Path, tmp_path: Path, monkey
         export(pldr, tmp_path / "a", to="elsewhere", dtype="float16")
 
 
+def test_a_prompt_that_nothing_is_inferred_from(pldr: Path, tmp_path: Path):
+    with pytest.raises(UserError, match="prompt: 'Once': expected `freeze_operator` beside it"):
+        export(pldr, tmp_path / "a", to="gguf", prompt="Once")
+
+
 def test_what_was_made_is_told(pldr: Path, tmp_path: Path):
     made = export(pldr, tmp_path / "frozen", freeze_operator=True)
     decoder = load(tmp_path / "frozen").decoder

@@ -75,7 +75,7 @@ def _rope(rotary: RotarySpec, width: int) -> Metadata:
     """llama.cpp has no NTK scaling, and needs none: it is another base. It multiplies YaRN's gain by the paper's."""
     scaling = rotary.scaling
     if isinstance(scaling, NtkScaling):
-        return {"rope.freq_base": rotary.base * scaling.factor ** (width / max(width - 2, 1))}
+        return {"rope.freq_base": scaling.law.base(width, rotary.base)}
     said: Metadata = {"rope.freq_base": rotary.base}
     if isinstance(scaling, LinearScaling):
         said |= {"rope.scaling.type": "linear", "rope.scaling.factor": scaling.factor}

@@ -31,6 +31,9 @@ from linnet.ops.int4_linear import GROUP
 
 Weights = Literal["float32", "bfloat16", "int8", "int4"]
 
+GROUPS = (32, 64, 128, 256)
+"""What PyTorch's product of 4 bits takes."""
+
 Form = Callable[[Tensor, Tensor | None, Sequence[int]], PackedLinear]
 """Makes a map of a matrix `[O, I]`, a bias `[O]` and the widths of its parts."""
 
@@ -40,9 +43,11 @@ def convert_weights(decoder: Decoder, weights: str, group: int = GROUP) -> None:
 
     It moves to another device as a whole (`to`), and keeps its precision. A tied head gets a matrix of its own where
     its form differs from the embedding's (packed bfloat16). `group`: inputs that share a scale in `int4`, 32, 64, 128
-    or 256. `UserError` for a name that is not one of `Weights`, `ValueError` where the
-    matrices have been converted before.
+    or 256. `UserError` for a name that is not one of `Weights` and for another `group`, `ValueError` where the matrices
+    have been converted before.
     """
+    if group not in GROUPS:
+        raise UserError(field="group", value=group, accepted=", ".join(map(str, GROUPS)))
     if weights not in get_args(Weights):
         raise UserError(field="weights", value=repr(weights), accepted=", ".join(get_args(Weights)))
     if any(isinstance(module, PackedLinear) for module in decoder.modules()):

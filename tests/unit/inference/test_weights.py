@@ -244,3 +244,8 @@ def test_load_brings_a_folder_to_a_precision(tmp_path):
     assert load(tmp_path / "model", weights="bfloat16").decoder.dtype == torch.bfloat16
     with pytest.raises(UserError, match="weights: 'tiny'"):
         load(tmp_path / "model", weights="tiny")
+
+
+def test_a_group_that_no_product_takes():
+    with pytest.raises(UserError, match="group: 100: expected 32, 64, 128, 256"):
+        convert_weights(decoder_of(EXAMPLES[0], tied=True), "int4", group=100)

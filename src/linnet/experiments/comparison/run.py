@@ -3,7 +3,7 @@
 A run that diverges is recorded, and the others go on.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from linnet.evaluation.folder import evaluate_folder
@@ -76,13 +76,13 @@ def compare(spec: ComparisonSpec, out: str | Path, runner: Runner, origin: str =
     runs = Runs(spec, prepare_parts(spec, folder / DATA, origin), folder, runner)
     runs.train_all()
     runner.say("evaluating all on the whole validation split")
-    beside = _beside(runs)
-    findings = Findings(
-        spec.name,
-        [_figures(run, runs, beside.get(run.name)) for run in spec.runs if run.shown],
-        [result for result in runs.results.values() if isinstance(result, Breakdown)],
-    )
+    figures = {run.name: _figures(run, runs) for run in spec.runs if run.shown}
+    lost = [result for result in runs.results.values() if isinstance(result, Breakdown)]
+    findings = Findings(spec.name, [*figures.values()], lost)
     write_findings(findings, folder)
+    if beside := _beside(runs):  # after what was trained for is safe: questions can turn out not to fit
+        told = [replace(of_run, beside=beside.get(name)) for name, of_run in figures.items()]
+        write_findings(findings := Findings(spec.name, told, lost), folder)
     return findings
 
 
@@ -102,7 +102,7 @@ def _beside(runs: Runs) -> dict[str, Beside]:
     return {name: one.model_copy(update={"seed": chosen[name][0]}) for name, one in found.items()}
 
 
-def _figures(run: ComparedSpec, runs: Runs, beside: Beside | None) -> ComparedFigures:
+def _figures(run: ComparedSpec, runs: Runs) -> ComparedFigures:
     results = [runs.results[run.name, seed] for seed in runs.spec.seeds]
     trained = [read_run_folder(result.folder) for result in results if isinstance(result, RunResult)]
     data, text = runs.parts[run.part - 1], runs.spec.text
@@ -111,4 +111,4 @@ def _figures(run: ComparedSpec, runs: Runs, beside: Beside | None) -> ComparedFi
         for one, found in zip(trained, evaluations, strict=True):
             found.update(ability_figures(text, run.part, one.path, data))
     lost = [result for result in results if isinstance(result, Breakdown)]
-    return ComparedFigures.of(run.name, trained, evaluations, lost, beside)
+    return ComparedFigures.of(run.name, trained, evaluations, lost)

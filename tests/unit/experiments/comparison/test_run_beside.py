@@ -52,3 +52,11 @@ def test_questions_that_cannot_be_read_are_told_before_anything_is_made(tmp_path
 def test_an_unknown_section_is_refused():
     with pytest.raises(UserError, match=r"evaluate.*task_file"):
         ComparisonSpec.parse({**PLAIN, "evaluate": {"task_file": "q.jsonl"}}, "test")
+
+
+def test_questions_that_do_not_fit_cost_nothing_that_was_trained(tmp_path: Path):
+    rows = [{"context": "A bird " * 20, "choices": ["sang", "was " * 40], "gold": 0}] * 3
+    (tmp_path / "q.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with pytest.raises(UserError):
+        compare({**PLAIN, "evaluate": {"tasks": {"task_file": str(tmp_path / "q.jsonl")}}}, tmp_path / "out")
+    assert len(json.loads((tmp_path / "out" / "comparison.json").read_text())["runs"]) == 2

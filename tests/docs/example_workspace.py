@@ -181,6 +181,15 @@ def comparison(workspace: Workspace, path: Path) -> None:
     path.write_text(yaml.safe_dump(plain))
 
 
+def protocol(workspace: Workspace, path: Path) -> None:
+    """The project's own file of that name, with few tokens to generate."""
+    plain = yaml.safe_load((ROOT / path.name.replace("%", "/")).read_text())
+    for section in plain.values():
+        if "tokens" in section:
+            section["tokens"] = 4
+    path.write_text(yaml.safe_dump(plain))
+
+
 def compared(workspace: Workspace, path: Path) -> None:
     """The folder of a comparison of two runs."""
     training = {"steps": 2, "batch_size": 1, "threads": 1, "evaluate": {"tokens": 64}}
@@ -377,6 +386,7 @@ MAKERS: dict[str, Maker] = {
     "ablations/pldr.yaml": comparison,
     "ablations/pldr-published.json": own_file,
     **dict.fromkeys(("experiments/scaling/ladder.yaml", "experiments/ablations.yaml"), comparison),
+    "experiments/pldr-table.yaml": protocol,
     "experiments/scaling/ladder.csv": own_file,
     **dict.fromkeys(("points.csv", "chinchilla_points.csv"), points),
     "trained.csv": trained,

@@ -8,6 +8,7 @@ import typer
 from linnet.cli import evaluate_tasks as of_tasks
 from linnet.cli.evaluate_abilities import ITEMS, SEED, measure_abilities
 from linnet.cli.evaluate_in_context import measure_in_context
+from linnet.cli.evaluate_protocol import ProtocolFile, follow
 from linnet.cli.evaluate_report import AskedReport
 from linnet.cli.evaluate_text import RESAMPLES, check_plot, drawn_from, measure_text
 from linnet.cli.options import MOST_AMOUNT, MOST_RESAMPLES, AsJson, ContextLength, Device, Weights, option
@@ -60,7 +61,7 @@ def evaluate(
     ] = None,
     report: Annotated[
         Path | None,
-        option("DIR", "Several models: all of it as one page (report.html) and one Markdown table (report.md)."),
+        option("DIR", "Several models, or a protocol: one page (report.html) and the same in Markdown (report.md)."),
     ] = None,
     also: Annotated[
         Path | None,
@@ -92,6 +93,7 @@ def evaluate(
     shots: of_tasks.Shots = None,
     limit: of_tasks.Limit = None,
     train_text: of_tasks.TrainText = None,
+    protocol: ProtocolFile = None,
     device: Device = "auto",
     weights: Weights = None,
     tokens_at_once: Annotated[
@@ -135,6 +137,8 @@ def evaluate(
     guessing and plain ways of choosing reach, and a verdict. Of several models the others are compared with the first.
     --tasks asks those of the LM Evaluation Harness, which loads their data itself; the figures are told alike.
 
+    --protocol repeats a paper's tables on any models, as a file describes them (docs/tasks.md).
+
     Example: linnet evaluate runs/ted --data data/stories
 
     Example: linnet evaluate runs/ted --data stories.txt --context-length 64 --stride 16 --plot positions.png
@@ -151,13 +155,17 @@ def evaluate(
 
     Example: linnet evaluate runs/ted --suite abilities --shots 0,1,2,4,8 --plot shots.png
 
+    Example: linnet evaluate runs/pldr --protocol experiments/pldr-table.yaml --files data/tasks --limit 200
+
     Example: linnet evaluate runs/pldr --data data/stories --operator-from empty --limit-tokens 100000 --json
 
     Example: linnet evaluate runs/pldr --data data/stories --operator random --seed 1
     """
     page = AskedReport(report, also)
-    page.check(several=len(models) > 1)
-    if suite == of_tasks.ABILITIES:
+    page.check(enough=len(models) > 1 or protocol is not None)
+    if protocol is not None:
+        follow(ctx, models, protocol, files, limit, page, device, as_json)
+    elif suite == of_tasks.ABILITIES:
         of_tasks.check_abilities(ctx, models)
         check_plot(plot)
         if shots is not None:

@@ -10,6 +10,7 @@ from linnet.core.errors import UserError
 if TYPE_CHECKING:
     from linnet.evaluation.comparison import PairedComparison
     from linnet.evaluation.tasks.interface import TaskFindings
+    from linnet.experiments.protocol.run import ProtocolFindings
     from linnet.experiments.side_by_side.report import SideBySide
     from linnet.experiments.side_by_side.wanted import Wanted
 
@@ -21,13 +22,16 @@ class AskedReport:
     folder: Path | None
     also: Path | None
 
-    def check(self, several: bool) -> None:
-        """`UserError`, before anything takes time, for a page of one model, or with questions that cannot be read."""
+    def check(self, enough: bool) -> None:
+        """`UserError`, before anything takes time, for a page of one model, or with questions that cannot be read.
+
+        enough: several models, or one of which a protocol makes rows.
+        """
         if self.also is not None and self.folder is None:
             raise UserError(f"--also {self.also}: goes with --report, the page that it belongs to")
         if self.folder is None:
             return
-        if not several:
+        if not enough:
             raise UserError(f"--report {self.folder}: goes with several models")
         check_out_folder(self.folder, "--report")
         _wanted(self.also)
@@ -50,6 +54,11 @@ class AskedReport:
             from linnet.experiments.side_by_side.evaluated import of_tasks
 
             _write(of_tasks(found, _wanted(self.also), device, weights), self.folder)
+
+    def write_protocol(self, found: "ProtocolFindings") -> None:
+        """The page of a protocol's tables."""
+        if self.folder is not None:
+            _write(found.page(), self.folder)
 
 
 def _wanted(also: Path | None) -> "Wanted | None":

@@ -84,8 +84,7 @@ TrainText = Annotated[
 
 def text_alone(ctx: typer.Context, data: Path | None) -> Path:
     """What a measurement on text reads; `UserError` for what belongs to tasks."""
-    for name in _given(ctx, OF_TASKS):
-        raise UserError("goes with `suite`, `task_file` or `tasks`", field=name, value=_said(ctx, name))
+    refuse(ctx, OF_TASKS, "goes with `suite`, `task_file` or `tasks`")
     if data is None:
         raise UserError("nothing to measure on; expected one of `data`, `suite`, `task_file` and `tasks`")
     return data
@@ -93,9 +92,7 @@ def text_alone(ctx: typer.Context, data: Path | None) -> Path:
 
 def check_no_text(ctx: typer.Context, operator_from: str | None) -> None:
     """`UserError` where options of a text are given beside tasks."""
-    for name in _given(ctx, OF_TEXT):
-        field = OPTIONS.get(name, name)
-        raise UserError("says how a text is measured; leave it out for tasks", field=field, value=_said(ctx, name))
+    refuse(ctx, OF_TEXT, "says how a text is measured; leave it out for tasks")
     if operator_from not in (None, "empty"):
         raise UserError("tasks have no training split; use empty", field="operator_from", value=operator_from)
 
@@ -106,13 +103,14 @@ def check_abilities(ctx: typer.Context, models: Sequence[Path]) -> None:
         raise UserError(f"{len(models)} models: the suite of abilities measures one; expected one")
     if _given(ctx, WITH_SHOTS) and not _given(ctx, ("shots",)):
         raise UserError("goes with `shots` here", field="plot", value=_said(ctx, "plot"))
-    for name in _given(ctx, NOT_OF_ABILITIES):
-        if name in WITH_SHOTS:
-            continue
-        field = OPTIONS.get(name, name)
-        raise UserError(
-            "the suite of abilities makes its own questions; leave it out", field=field, value=_said(ctx, name)
-        )
+    others = [name for name in NOT_OF_ABILITIES if name not in WITH_SHOTS]
+    refuse(ctx, others, "the suite of abilities makes its own questions; leave it out")
+
+
+def refuse(ctx: typer.Context, names: Sequence[str], why: str) -> None:
+    """`UserError` for the first of these that was given on the command line."""
+    for name in _given(ctx, names):
+        raise UserError(why, field=OPTIONS.get(name, name), value=_said(ctx, name))
 
 
 def shot_counts(text: str, most: int) -> list[int]:
@@ -166,8 +164,7 @@ def ask_harness(
     ctx: typer.Context, models: list[Path], as_json: bool, tasks: str, files: Path | None, **settings: Any
 ) -> None:
     """Measure by tasks of the harness and print; settings as of `evaluate_harness`."""
-    for name in _given(ctx, OF_OWN_FILES):
-        raise UserError("does not go with `tasks`; leave it out", field=name, value=_said(ctx, name))
+    refuse(ctx, OF_OWN_FILES, "does not go with `tasks`; leave it out")
     from linnet.evaluation.tasks.harness_run import evaluate_harness
 
     names = [name for part in tasks.split(",") if (name := part.strip())]

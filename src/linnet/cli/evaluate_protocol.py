@@ -1,0 +1,44 @@
+"""`linnet evaluate --protocol`: a paper's measurements, on any models."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from linnet.cli import evaluate_tasks as of_tasks
+from linnet.cli.evaluate_report import AskedReport
+from linnet.cli.options import option
+from linnet.cli.report import echo_json, echo_parts
+
+TAKEN = ("models", "protocol", "files", "limit", "report", "device", "as_json")
+"""All else is what the protocol says."""
+
+ProtocolFile = Annotated[
+    Path | None,
+    option(
+        "FILE.yaml", "Repeat a paper's tables as a file describes them, with the questions of --files: experiments/*."
+    ),
+]
+
+
+def follow(
+    ctx: typer.Context,
+    models: list[Path],
+    protocol: Path,
+    files: list[Path] | None,
+    limit: int | None,
+    page: AskedReport,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Measure and print."""
+    of_tasks.refuse(ctx, [name for name in ctx.params if name not in TAKEN], "the protocol says how is measured")
+    from linnet.experiments.protocol.run import run_protocol
+    from linnet.experiments.protocol.spec import Protocol
+
+    found = run_protocol(Protocol.load(protocol), models, of_tasks.one_of(files), limit, device)
+    page.write_protocol(found)
+    if as_json:
+        echo_json(found.figures())
+    else:
+        echo_parts(*found.tables())

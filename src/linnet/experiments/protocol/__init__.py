@@ -1,0 +1,1 @@
+"""A paper's measurements as a file, for any models: `linnet evaluate MODEL... --protocol FILE.yaml`."""

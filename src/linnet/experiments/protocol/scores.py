@@ -1,0 +1,126 @@
+"""A suite's scores as papers print them: models as rows, tasks as columns; below a model its other operators."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from linnet.evaluation.statistics import Estimate
+from linnet.evaluation.tasks.interface import TaskFindings
+from linnet.evaluation.tasks.measure import SuiteResult, measure_suite
+from linnet.evaluation.tasks.suite import Suite
+from linnet.evaluation.tasks.tables import figures, percent
+from linnet.experiments.protocol.spec import ScoresSpec
+from linnet.inference.language_model import LanguageModel
+from linnet.model.fixed import operator_layers
+from linnet.present.table import Table
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class ModelScores:
+    """One model as it is, then with other operators, then read without a shared state."""
+
+    own: SuiteResult
+    operated: Sequence[SuiteResult]
+    read_anew: SuiteResult | None
+
+    @property
+    def results(self) -> list[SuiteResult]:
+        """All of them, as it is first."""
+        return [self.own, *self.operated, *([] if self.read_anew is None else [self.read_anew])]
+
+    @property
+    def moved_by_caches(self) -> float | None:
+        """The largest difference of a task's score without the KV-cache; None where that was not asked for."""
+        if self.read_anew is None:
+            return None
+        pairs = zip(self.own.tasks, self.read_anew.tasks, strict=True)
+        return max(abs(kept.mean.value - anew.mean.value) for kept, anew in pairs)
+
+
+def measure_scores(models: Mapping[str, LanguageModel], spec: ScoresSpec, suite: Suite) -> list[ModelScores]:
+    """Ask every model all items, once for each of its rows."""
+    return [_of_model(model, name, spec, suite) for name, model in models.items()]
+
+
+def _of_model(model: LanguageModel, name: str, spec: ScoresSpec, suite: Suite) -> ModelScores:
+    sources = spec.operators if operator_layers(model.decoder) else []
+    operated = [
+        measure_suite(model.with_operators(source, spec.seed), f"{name}, {source}", suite) for source in sources
+    ]
+    anew = measure_suite(model, f"{name}, no KV-cache", suite, fork=False) if spec.without_kv_cache else None
+    return ModelScores(measure_suite(model, name, suite), operated, anew)
+
+
+def scores_table(found: Sequence[ModelScores], spec: ScoresSpec) -> Table:
+    """Chance, then the models, those with other operators below their own; `±` the standard error."""
+    first = found[0].own
+    rows = [["chance", *(percent(_chance(first, task)) for task in spec.columns.values())]]
+    for one in found:
+        rows += [
+            [_row_name(one, result), *(_cell(_score(result, task)) for task in spec.columns.values())]
+            for result in one.results
+        ]
+    return Table("Zero-shot scores", ("model", *spec.columns), rows, _meaning(found, spec))
+
+
+def _row_name(one: ModelScores, result: SuiteResult) -> str:
+    return result.model if result is one.own else f"  {result.model.removeprefix(f'{one.own.model}, ')}"
+
+
+def _meaning(found: Sequence[ModelScores], spec: ScoresSpec) -> str:
+    said = "Per cent, ± standard error. A model's own operator is frozen from the empty prompt, the end token alone."
+    if any(one.operated for one in found):
+        said += f" {', '.join(spec.operators)}: other operators in its place (random: from seed {spec.seed})."
+    moves = [one.moved_by_caches for one in found if one.moved_by_caches is not None]
+    if moves:
+        said += (
+            " no KV-cache: every choice read with its whole context by the same operator; it moves a score by at most"
+            f" {100 * max(moves):.2g}."
+        )
+    return said
+
+
+def difference_tables(found: Sequence[ModelScores]) -> list[Table]:
+    """Models against the first, then each with other operators against itself, item by item."""
+    return [table for compared in _compared(found) for table in compared.difference_tables()]
+
+
+def scores_figures(found: Sequence[ModelScores]) -> dict[str, Any]:
+    """The numbers by name, ready for JSON."""
+    return {
+        "models": [
+            {
+                **figures(one.own),
+                "operators": [figures(result) for result in one.operated],
+                "without_kv_cache": None if one.read_anew is None else figures(one.read_anew),
+                "moved_by_kv_cache": one.moved_by_caches,
+            }
+            for one in found
+        ],
+        "differences": [row for compared in _compared(found) for row in compared.figures()["differences"]],
+    }
+
+
+def _compared(found: Sequence[ModelScores]) -> Iterator[TaskFindings]:
+    yield TaskFindings([one.own for one in found])
+    for one in found:
+        yield TaskFindings([one.own, *one.operated])
+
+
+def _score(result: SuiteResult, task: str) -> Estimate | None:
+    """Of a task or average; None for one whose files are not there."""
+    if task in result.suite.averages:
+        return result.average(task)
+    return next((one.mean for one in result.tasks if one.task.name == task), None)
+
+
+def _chance(result: SuiteResult, task: str) -> float | None:
+    names = result.suite.averages.get(task, [task])
+    chances = [one.chance for one in result.tasks if one.task.name in names and one.chance is not None]
+    return sum(chances) / len(chances) if chances else None
+
+
+def _cell(score: Estimate | None) -> str:
+    return NOTHING if score is None else f"{percent(score.value)}\n± {percent(score.standard_error)}"

@@ -1,0 +1,55 @@
+"""`linnet evaluate --protocol`, with the protocols that are shipped."""
+
+import json
+from pathlib import Path
+
+import pytest
+from protocol_models import save_models, save_questions
+
+from linnet.cli.main import main
+
+SHIPPED = Path(__file__).parents[2] / "experiments"
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("protocol")
+    save_models(folder)
+    save_questions(folder / "tasks")
+    shipped = (SHIPPED / "pldr-table.yaml").read_text()
+    (folder / "table.yaml").write_text(shipped.replace("tokens: 100", "tokens: 3"))
+    return folder
+
+
+def test_the_shipped_tables(workspace, monkeypatch, capsys):
+    monkeypatch.chdir(workspace)
+    asked = ["evaluate", "plga", "--protocol", "table.yaml", "--files", "tasks", "--limit", "1"]
+    assert main([*asked, "--report", "page"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Zero-shot scores") and "  identity" in out and "plga: RMSE between heads" in out
+    told = (workspace / "page" / "report.md").read_text()
+    heads = "ARC-c | ARC-e | HellaSwag | OBQA | PIQA | SIQA | WinoGrande | Avg-1 | TruthfulQA | Avg-2"
+    assert f"| model | {heads} |" in told and "arXiv 2502.13502" in told
+    assert "plga: Largest |det|" in (workspace / "page" / "report.html").read_text()
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (model,) = found["scores"]["models"]
+    assert [one["model"] for one in model["operators"]] == ["plga, identity", "plga, random"]
+    assert model["moved_by_kv_cache"] < 1e-5 and found["deduced"]["plga"]["settings"][0]["tokens"] <= 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--files", "none"], "--files none: no arc_challenge.jsonl"),
+        ([], "--suite pldr: --files is missing"),
+        (["--files", "tasks", "--suite", "pldr"], "--suite pldr: the protocol says how is measured"),
+        (["--files", "tasks", "--weights", "int8"], "--weights int8: the protocol says how is measured"),
+        (["--files", "tasks", "--report", "table.yaml"], "--report table.yaml: table.yaml is a file"),
+    ],
+)
+def test_what_does_not_go_together(arguments, message, workspace, monkeypatch, capsys):
+    monkeypatch.chdir(workspace)
+    assert main(["evaluate", "plga", "--protocol", "table.yaml", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert message in line

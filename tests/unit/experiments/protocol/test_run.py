@@ -1,0 +1,40 @@
+import pytest
+from protocol_models import save_models, save_questions
+
+from linnet.core.errors import UserError
+from linnet.experiments.protocol.run import run_protocol
+from linnet.experiments.protocol.spec import DeducedSpec, Protocol, ScoresSpec
+from linnet.inspection.caches import inspect_caches
+
+SCORES = ScoresSpec(suite="pldr", columns={"PIQA": "piqa"})
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return save_models(tmp_path_factory.mktemp("run"))
+
+
+def protocol(**sections):
+    return Protocol(title="t", source="s", **sections)
+
+
+def test_deductive_outputs_are_those_of_inspect_caches(models):
+    found = run_protocol(protocol(deduced=DeducedSpec(prompt="a", tokens=3)), list(models.values()))
+    name = str(models["plga"])
+    assert list(found.deduced) == [name], "attention deduces nothing"
+    assert found.deduced[name].figures() == inspect_caches(name, "a", 3).figures()
+    assert found.tables()[0].title == f"{name}: Text" and found.figures()["scores"] is None
+
+
+def test_questions_are_limited_and_belong_to_scores(models, tmp_path):
+    files = save_questions(tmp_path / "tasks")
+    found = run_protocol(protocol(scores=SCORES), [models["attention"]], files, limit=1)
+    assert [len(task.task.items) for task in found.scores[0].own.tasks] == [1] * 8
+    assert found.figures()["deduced"] == {}
+    deduced = protocol(deduced=DeducedSpec(tokens=1))
+    with pytest.raises(UserError, match=r"^files: .*asks no questions"):
+        run_protocol(deduced, [models["plga"]], files)
+    with pytest.raises(UserError, match=r"^limit: 3: .*asks no questions"):
+        run_protocol(deduced, [models["plga"]], limit=3)
+    with pytest.raises(UserError, match=r"^suite: pldr: `files` is missing"):
+        run_protocol(protocol(scores=SCORES), [models["plga"]])

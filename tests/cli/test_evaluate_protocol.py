@@ -1,9 +1,11 @@
 """`linnet evaluate --protocol`, with the protocols that are shipped."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from protocol_models import save_models, save_questions
 
 from linnet.cli.main import main
@@ -36,6 +38,24 @@ def test_the_shipped_tables(workspace, monkeypatch, capsys):
     (model,) = found["scores"]["models"]
     assert [one["model"] for one in model["operators"]] == ["plga, identity", "plga, random"]
     assert model["moved_by_kv_cache"] < 1e-5 and found["deduced"]["plga"]["settings"][0]["tokens"] <= 3
+
+
+def test_the_shipped_times(workspace, monkeypatch, capsys):
+    monkeypatch.chdir(workspace)
+    shipped = yaml.safe_load((SHIPPED / "caches.yaml").read_text())
+    shipped["times"] |= {"tokens": 3, "runs": 1}
+    shipped["times"]["against"][0]["config"] |= {"hidden_size": 24, "vocab_size": 99}
+    Path("times.yaml").write_text(yaml.safe_dump(shipped))
+    assert main(["evaluate", "plga", "--protocol", "times.yaml", "--report", "timed"]) == 0
+    assert capsys.readouterr().out.startswith("Time with and without caches")
+    assert "| none / all | GPT-Neo-125M / model |" in (workspace / "timed" / "report.md").read_text()
+    assert main(["evaluate", "plga", "--protocol", "times.yaml", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["times"]["models"]
+    assert [len(one["settings"]) for one in found.values()] == [4, 2]
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert main(["evaluate", "plga", "--protocol", "times.yaml"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert "needs transformers: pip install 'linnet[transformers]'" in line
 
 
 @pytest.mark.parametrize(

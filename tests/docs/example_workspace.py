@@ -185,8 +185,10 @@ def protocol(workspace: Workspace, path: Path) -> None:
     """The project's own file of that name, with few tokens to generate."""
     plain = yaml.safe_load((ROOT / path.name.replace("%", "/")).read_text())
     for section in plain.values():
-        if "tokens" in section:
+        if isinstance(section, dict) and "tokens" in section:
             section["tokens"] = 4
+        for other in section.get("against", []) if isinstance(section, dict) else []:
+            other["config"] |= {"hidden_size": 24, "vocab_size": 99}
     path.write_text(yaml.safe_dump(plain))
 
 
@@ -386,7 +388,7 @@ MAKERS: dict[str, Maker] = {
     "ablations/pldr.yaml": comparison,
     "ablations/pldr-published.json": own_file,
     **dict.fromkeys(("experiments/scaling/ladder.yaml", "experiments/ablations.yaml"), comparison),
-    "experiments/pldr-table.yaml": protocol,
+    **dict.fromkeys(("experiments/pldr-table.yaml", "experiments/caches.yaml"), protocol),
     "experiments/scaling/ladder.csv": own_file,
     **dict.fromkeys(("points.csv", "chinchilla_points.csv"), points),
     "trained.csv": trained,

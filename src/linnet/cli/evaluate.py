@@ -157,6 +157,8 @@ def evaluate(
 
     Example: linnet evaluate runs/pldr --protocol experiments/pldr-table.yaml --files data/tasks --limit 200
 
+    Example: linnet evaluate runs/pldr --protocol experiments/caches.yaml
+
     Example: linnet evaluate runs/pldr --data data/stories --operator-from empty --limit-tokens 100000 --json
 
     Example: linnet evaluate runs/pldr --data data/stories --operator random --seed 1

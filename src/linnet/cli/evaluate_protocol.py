@@ -35,8 +35,9 @@ def follow(
     of_tasks.refuse(ctx, [name for name in ctx.params if name not in TAKEN], "the protocol says how is measured")
     from linnet.experiments.protocol.run import run_protocol
     from linnet.experiments.protocol.spec import Protocol
+    from linnet.interop.opponents import opponents
 
-    found = run_protocol(Protocol.load(protocol), models, of_tasks.one_of(files), limit, device)
+    found = run_protocol(Protocol.load(protocol), models, opponents, of_tasks.one_of(files), limit, device)
     page.write_protocol(found)
     if as_json:
         echo_json(found.figures())

@@ -33,6 +33,11 @@ class Caches:
     kv: bool = True
     g: bool = True
 
+    @property
+    def said(self) -> str:
+        """Which are on: `KV and G`, `KV`, `G`, `none`."""
+        return " and ".join(name for name, on in (("KV", self.kv), ("G", self.g)) if on) or "none"
+
     def check(self, decoder: Decoder) -> None:
         """`UserError` where there is no operator to infer anew."""
         if not self.g and not any(mixer.traits.settles for mixer in decoder.mixers):

@@ -169,14 +169,14 @@ def _outputs_by_setting(
     found: CacheComparison, title: str, cell: Callable[[CacheRun, OutputFigures], str], meaning: str
 ) -> Table:
     names = [one.name for one in found.runs[0].outputs]
-    rows = [(_setting(run), *(cell(run, one) for one in run.outputs)) for run in found.runs]
+    rows = [(run.caches.said, *(cell(run, one) for one in run.outputs)) for run in found.runs]
     return Table(title, ("caches", *names), rows, meaning)
 
 
 def _texts_table(found: CacheComparison) -> Table:
     rows = [
         (
-            _setting(run),
+            run.caches.said,
             numbers.grouped(len(run.ids)),
             "the same" if run.first_difference is None else f"another from token {run.first_difference + 1} on",
         )
@@ -189,12 +189,6 @@ def _texts_table(found: CacheComparison) -> Table:
         f"The prompt, {found.prompt_tokens} token{'s' * (found.prompt_tokens > 1)} with the end token before it, is"
         f" continued by the likeliest token, at most {found.max_tokens} times. Compared with both caches.",
     )
-
-
-def _setting(run: CacheRun) -> str:
-    return {(True, True): "KV and G", (True, False): "KV", (False, True): "G", (False, False): "none"}[
-        run.caches.kv, run.caches.g
-    ]
 
 
 def _variation(variation: Variation) -> tuple[str, str]:

@@ -1,9 +1,11 @@
 """All that a protocol asks of models, as tables, a page and figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from linnet.core.errors import UserError
 from linnet.evaluation.tasks.interface import chosen_suite
@@ -14,12 +16,24 @@ from linnet.experiments.protocol.scores import (
     scores_figures,
     scores_table,
 )
-from linnet.experiments.protocol.spec import DeducedSpec, Protocol
+from linnet.experiments.protocol.spec import DeducedSpec, OtherModel, Protocol, TimesSpec
+from linnet.experiments.protocol.times import (
+    Contestant,
+    Timed,
+    contestants,
+    time_in_turn,
+    times_figures,
+    times_table,
+)
 from linnet.experiments.side_by_side.report import SideBySide
+from linnet.inference.device import resolve_device
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inspection.caches import CacheComparison, compare_caches
 from linnet.inspection.tables import caches_tables
 from linnet.present.table import Table
+
+Opponents = Callable[[OtherModel, TimesSpec, torch.device], list[Contestant]]
+"""How a model of another library becomes one that can be timed: `interop.opponents`."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,8 @@ class ProtocolFindings:
     protocol: Protocol
     scores: Sequence[ModelScores]
     deduced: Mapping[str, CacheComparison]
+    timed: Sequence[Timed]
+    device: torch.device
 
     def tables(self) -> list[Table]:
         """In the order of the protocol's sections."""
@@ -37,6 +53,8 @@ class ProtocolFindings:
             tables += [scores_table(self.scores, self.protocol.scores), *difference_tables(self.scores)]
         for name, found in self.deduced.items():
             tables += [replace(table, title=f"{name}: {table.title}") for table in caches_tables(found)]
+        if self.protocol.times is not None:
+            tables.append(times_table(self.timed, self.protocol.times, self.device))
         return tables
 
     def page(self) -> SideBySide:
@@ -51,17 +69,21 @@ class ProtocolFindings:
             "source": self.protocol.source,
             "scores": scores_figures(self.scores) if self.scores else None,
             "deduced": {name: found.figures() for name, found in self.deduced.items()},
+            "times": times_figures(self.timed, self.device) if self.timed else None,
         }
 
 
 def run_protocol(
     protocol: Protocol,
     models: Sequence[str | Path],
+    opponents: Opponents,
     files: str | Path | None = None,
     limit: int | None = None,
     device: str = "auto",
 ) -> ProtocolFindings:
     """Measure model folders, or runs'. files: the folder of the suite's questions, of which `limit` are asked.
+
+    opponents: makes those that a protocol times models against.
 
     `UserError` for questions that are missing or not asked for, and for models that cannot be measured so.
     """
@@ -70,10 +92,28 @@ def run_protocol(
         if wanted is None and value is not None:
             raise UserError("the protocol asks no questions; leave it out", field=field, value=value)
     suite = None if wanted is None else chosen_suite(wanted.suite, files, limit=limit)
+    on = resolve_device(device)
+    others = [] if protocol.times is None else _others(protocol.times, opponents, on, models)
     loaded = {str(model): load(model, device) for model in models}
     deduced = {} if protocol.deduced is None else _deduced(loaded, protocol.deduced)
     scores = [] if wanted is None or suite is None else measure_scores(loaded, wanted, suite)
-    return ProtocolFindings(protocol, scores, deduced)
+    timed = [] if protocol.times is None else _timed(loaded, protocol.times, others)
+    return ProtocolFindings(protocol, scores, deduced, timed, on)
+
+
+def _others(
+    spec: TimesSpec, opponents: Opponents, device: torch.device, models: Sequence[str | Path]
+) -> list[Contestant]:
+    """`UserError` before anything is measured where one cannot be made, or has the name of a model."""
+    for other in spec.against:
+        if other.name in map(str, models):
+            raise UserError(f"times.against: {other.name}: a model has that name too; expected another")
+    return [one for other in spec.against for one in opponents(other, spec, device)]
+
+
+def _timed(models: Mapping[str, LanguageModel], spec: TimesSpec, others: Sequence[Contestant]) -> list[Timed]:
+    own = [one for name, model in models.items() for one in contestants(model, name, spec)]
+    return time_in_turn([*own, *others], spec)
 
 
 def _deduced(models: Mapping[str, LanguageModel], spec: DeducedSpec) -> dict[str, CacheComparison]:

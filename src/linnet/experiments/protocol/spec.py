@@ -1,7 +1,7 @@
 """What a protocol asks for. It names no model and no folder of questions: those are whoever's who repeats it."""
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -43,6 +43,39 @@ class DeducedSpec(Spec):
     tokens: Count = 100
 
 
+class OtherModel(Spec):
+    """A model that Transformers runs: of a `config`, `model_type` in it, with random weights; or of a `folder`."""
+
+    name: str = Field(min_length=1)
+    config: dict[str, Any] | None = None
+    folder: str | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.config is None) == (self.folder is None):
+            raise ValueError("expected one of config, folder")
+        if self.config is not None and not isinstance(self.config.get("model_type"), str):
+            raise ValueError("config.model_type: missing; expected a kind of model that Transformers has, as gpt_neo")
+        return self
+
+
+class TimesSpec(Spec):
+    """The time of so many `tokens` behind random ones, with each setting of the caches, and that of other models."""
+
+    prompt_tokens: Count = 12
+    tokens: Count = 100
+    runs: Count = 5
+    seed: Seed = 0
+    against: list[OtherModel] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [other.name for other in self.against]
+        if len(set(names)) < len(names):
+            raise ValueError(f"against: {', '.join(names)}: expected each name once")
+        return self
+
+
 class Protocol(Spec):
     """Sections that are left out are not measured. source: the paper, as one cites it."""
 
@@ -50,11 +83,12 @@ class Protocol(Spec):
     source: str
     scores: ScoresSpec | None = None
     deduced: DeducedSpec | None = None
+    times: TimesSpec | None = None
 
     @model_validator(mode="after")
     def _asks_something(self) -> Self:
-        if self.scores is None and self.deduced is None:
-            raise ValueError("nothing to measure; expected at least one of scores, deduced")
+        if self.scores is None and self.deduced is None and self.times is None:
+            raise ValueError("nothing to measure; expected at least one of scores, deduced, times")
         return self
 
     @classmethod

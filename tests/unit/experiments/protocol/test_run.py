@@ -5,6 +5,7 @@ from linnet.core.errors import UserError
 from linnet.experiments.protocol.run import run_protocol
 from linnet.experiments.protocol.spec import DeducedSpec, Protocol, ScoresSpec
 from linnet.inspection.caches import inspect_caches
+from linnet.interop.opponents import opponents
 
 SCORES = ScoresSpec(suite="pldr", columns={"PIQA": "piqa"})
 
@@ -19,7 +20,7 @@ def protocol(**sections):
 
 
 def test_deductive_outputs_are_those_of_inspect_caches(models):
-    found = run_protocol(protocol(deduced=DeducedSpec(prompt="a", tokens=3)), list(models.values()))
+    found = run_protocol(protocol(deduced=DeducedSpec(prompt="a", tokens=3)), list(models.values()), opponents)
     name = str(models["plga"])
     assert list(found.deduced) == [name], "attention deduces nothing"
     assert found.deduced[name].figures() == inspect_caches(name, "a", 3).figures()
@@ -28,13 +29,13 @@ def test_deductive_outputs_are_those_of_inspect_caches(models):
 
 def test_questions_are_limited_and_belong_to_scores(models, tmp_path):
     files = save_questions(tmp_path / "tasks")
-    found = run_protocol(protocol(scores=SCORES), [models["attention"]], files, limit=1)
+    found = run_protocol(protocol(scores=SCORES), [models["attention"]], opponents, files, limit=1)
     assert [len(task.task.items) for task in found.scores[0].own.tasks] == [1] * 8
     assert found.figures()["deduced"] == {}
     deduced = protocol(deduced=DeducedSpec(tokens=1))
     with pytest.raises(UserError, match=r"^files: .*asks no questions"):
-        run_protocol(deduced, [models["plga"]], files)
+        run_protocol(deduced, [models["plga"]], opponents, files)
     with pytest.raises(UserError, match=r"^limit: 3: .*asks no questions"):
-        run_protocol(deduced, [models["plga"]], limit=3)
+        run_protocol(deduced, [models["plga"]], opponents, limit=3)
     with pytest.raises(UserError, match=r"^suite: pldr: `files` is missing"):
-        run_protocol(protocol(scores=SCORES), [models["plga"]])
+        run_protocol(protocol(scores=SCORES), [models["plga"]], opponents)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from small_originals import tokenizer
 
 from linnet.core.errors import UserError
 from linnet.experiments.protocol.spec import OtherModel, Protocol, TimesSpec
@@ -12,6 +13,7 @@ from linnet.experiments.protocol.times import check
 from linnet.interop.opponents import opponents
 from linnet.model.spec import ModelSpec
 
+transformers = pytest.importorskip("transformers")
 SHIPPED = Path(__file__).parents[3] / "experiments" / "caches.yaml"
 NEO = yaml.safe_load(SHIPPED.read_text())["times"]["against"][0]["config"]
 SMALL = {**NEO, "hidden_size": 24, "vocab_size": 99, "max_position_embeddings": 20}
@@ -47,3 +49,18 @@ def test_what_cannot_be_made_is_one_line(change, message):
     with pytest.raises(UserError, match=message) as caught:
         opponents(OtherModel(name="neo", config={**SMALL, **change}), SPEC, CPU)
     assert "\n" not in str(caught.value)
+
+
+def test_a_downloaded_one_writes_on_where_it_would_end(tmp_path):
+    torch.manual_seed(1)
+    config = transformers.AutoConfig.for_model(**{**SMALL, "vocab_size": 290})
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model.generation_config.eos_token_id = list(range(290))
+    model.save_pretrained(tmp_path / "neo")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer()).save_pretrained(tmp_path / "neo")
+    every = opponents(OtherModel(name="neo", folder=str(tmp_path / "neo")), SPEC, CPU)
+    for one in every:
+        check(one, SPEC.tokens)
+    assert every[0].parameters == sum(parameter.numel() for parameter in model.parameters())
+    with pytest.raises(UserError, match="no-such"):
+        opponents(OtherModel(name="neo", folder="no-such"), SPEC, CPU)

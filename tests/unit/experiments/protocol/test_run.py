@@ -3,7 +3,7 @@ from protocol_models import save_models, save_questions
 
 from linnet.core.errors import UserError
 from linnet.experiments.protocol.run import run_protocol
-from linnet.experiments.protocol.spec import DeducedSpec, Protocol, ScoresSpec
+from linnet.experiments.protocol.spec import DeducedSpec, OtherModel, Protocol, ScoresSpec, TimesSpec
 from linnet.inspection.caches import inspect_caches
 from linnet.interop.opponents import opponents
 
@@ -39,3 +39,10 @@ def test_questions_are_limited_and_belong_to_scores(models, tmp_path):
         run_protocol(deduced, [models["plga"]], opponents, limit=3)
     with pytest.raises(UserError, match=r"^suite: pldr: `files` is missing"):
         run_protocol(protocol(scores=SCORES), [models["plga"]], opponents)
+
+
+def test_no_two_models_have_one_name(models):
+    name = str(models["plga"])
+    timed = protocol(times=TimesSpec(tokens=1, against=[OtherModel(name=name, folder="x")]))
+    with pytest.raises(UserError, match=r"^times\.against: .* has that name too"):
+        run_protocol(timed, [name], opponents)

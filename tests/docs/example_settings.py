@@ -47,6 +47,9 @@ PARSED_ONLY = {
     "linnet plan task runs/recall-ladder": "a ladder of runs with few steps is all at chance",
     "linnet plan task ladder.csv": "its table is the user's; tests/cli/test_plan.py runs the command on one",
     "linnet evaluate runs/best runs/ted --tasks": "lm_eval is an extra; tests/golden/test_harness.py runs the command",
+    "--to onnx": "graphs take half a minute to export; tests/unit/interop/onnx runs them",
+    "linnet generate onnx/": "graphs take half a minute to export; tests/unit/interop/onnx runs them",
+    "linnet export runs/ted --to web": "the runtime comes from npm; tests/unit/interop/web runs the command",
     "source .venv/bin/activate": "the tests run in an environment",
 }
 """Commands that are not run, by how they begin, and why."""

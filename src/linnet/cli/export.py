@@ -13,13 +13,28 @@ from linnet.cli.report import echo_exported
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a training run.")],
     out: Annotated[Path, option("PATH", "The folder, or file, to make.")],
-    to: Annotated[str | None, option("FORM", "transformers or gguf; a model folder if not given.")] = None,
+    to: Annotated[str | None, option("FORM", "transformers, gguf, onnx or web; a model folder if not given.")] = None,
     dtype: Annotated[
         str | None,
         option("TYPE", "Of weights for Transformers: float32, bfloat16 or float16; as they are if not given."),
     ] = None,
     weights: Annotated[
-        str | None, option("TYPE", "Of matrices in GGUF: f32 (if not given), f16, bf16, q8_0 or q4_0.")
+        str | None,
+        option(
+            "TYPE",
+            "Of matrices in GGUF: f32 (if not given), f16, bf16, q8_0, q4_0. Of graphs: float32 (if not given), int8, "
+            "int4; on a page int8 if not given.",
+        ),
+    ] = None,
+    retention: Annotated[
+        str | None,
+        option("WAY", "With --to onnx: how TED keeps the past: full, bank, or a policy as top_k=16,threshold=1e-4."),
+    ] = None,
+    beside: Annotated[
+        list[Path] | None, option("MODEL", "With --to web: one more model on the page; may be repeated.")
+    ] = None,
+    runtime: Annotated[
+        Path | None, option("PATH", "With --to web: the folder or .tgz of onnxruntime-web; from npm if not given.")
     ] = None,
     freeze_operator: Annotated[
         bool, typer.Option("--freeze-operator", help="Replace a PLDR-LLM's net by the operator that it infers.")
@@ -40,6 +55,11 @@ def export(
     With --to gguf a model of the shape of Llama, Qwen 2 or 3 becomes a file for llama.cpp, held to the model in the
     same way: by what the file itself says, and by llama.cpp where llama-cpp-python is installed.
 
+    With --to onnx a model becomes graphs: one token with explicit states in and out, and a prompt. onnxruntime runs
+    them before the folder gets its name: logits over 350 tokens and bits per byte have to be the model's.
+
+    With --to web the models become a page for any static host, on which they write side by side.
+
     With --freeze-operator a PLDR-LLM keeps one matrix for each head in the place of the net that infers it (the paper's
     v51Gi): the weights of the net are gone from the file, and the outputs are those of the model with that operator in
     its G-cache. The result is a model folder like any other.
@@ -52,6 +72,10 @@ def export(
 
     Example: linnet export runs/ted --to transformers --out hf/ted
 
+    Example: linnet export runs/ted --to onnx --weights int8 --retention bank --out onnx/ted
+
+    Example: linnet export runs/ted --to web --beside runs/attention --out site
+
     Example: linnet export runs/pldr --freeze-operator --out models/pldr-frozen
     """
     from linnet.interop.ways_out import export as export_model
@@ -62,6 +86,9 @@ def export(
         to=to,
         dtype=dtype,
         weights=weights,
+        retention=retention,
+        beside=beside or None,
+        runtime=runtime,
         freeze_operator=freeze_operator,
         prompt=prompt,
         command=invocation(),

@@ -2,13 +2,14 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from linnet.cli import context_options
 from linnet.cli.console import check_out_file, note, note_replaced
 from linnet.cli.context_view import ContextView, context_figures
+from linnet.cli.generate_graphs import continuation_by_graphs
 from linnet.cli.options import Weights, option
 from linnet.cli.report import echo, echo_json
 from linnet.core.errors import UserError
@@ -70,6 +71,9 @@ def generate(
         Path | None,
         option("FILE", "Go on where --save-state ended, behind it with --prompt; the seed's random numbers go on too."),
     ] = None,
+    engine: Annotated[
+        Literal["torch", "onnx"], typer.Option(help="onnx: MODEL is a folder of ONNX graphs, which onnxruntime runs.")
+    ] = "torch",
     as_json: Annotated[bool, typer.Option("--json", help="Print text and figures as JSON, all at the end.")] = False,
 ) -> None:
     """Continue a prompt. Without one, begin a new text.
@@ -103,6 +107,8 @@ def generate(
     Example: linnet generate runs/stories --load-state story.safetensors --max-tokens 50
 
     Example: linnet generate runs/ted --context bank --max-tokens 1000000 --ignore-eos
+
+    Example: linnet generate onnx/stories --engine onnx --prompt "Once upon a time"
     """
     from torch import set_num_threads
 
@@ -127,21 +133,39 @@ def generate(
         check_threads(threads, "threads")
         set_num_threads(threads)
     prompt = _text(prompt)
-    speaker = load(model, device)
-    if operator is not None:
-        speaker = speaker.with_operators(operator, sampling.seed)
-    if weights is not None:
-        convert_and_note(speaker.decoder, weights)
-    contexts = options.contexts(speaker.decoder)
     session = None
-    if save_state is None and load_state is None:
-        caches = Caches(kv_cache, g_cache)
-        continuation = speaker.stream(prompt, max_tokens, sampling, caches, contexts, ignore_eos, given)
+    if engine == "onnx":
+        of_models = {
+            "--input": given is not None,
+            "--device": device != "auto",
+            "--weights": weights is not None,
+            "--operator": operator is not None,
+            "--no-kv-cache": not kv_cache,
+            "--no-g-cache": not g_cache,
+            options.typed: bool(options.typed),
+            "--save-state": save_state is not None,
+            "--load-state": load_state is not None,
+        }
+        continuation, context_length = continuation_by_graphs(
+            model, prompt, max_tokens, sampling, ignore_eos, threads, of_models
+        )
+        weights_bytes = sum(path.stat().st_size for path in Path(model).glob("model.onnx*"))
     else:
-        session = Session(speaker, contexts, given) if load_state is None else Session.load(speaker, load_state)
-        session.feed(prompt)
-        continuation = session.stream(max_tokens, sampling, ignore_eos)
-    weights_bytes = weights_nbytes(speaker.decoder)
+        speaker = load(model, device)
+        context_length = speaker.spec.context_length
+        if operator is not None:
+            speaker = speaker.with_operators(operator, sampling.seed)
+        if weights is not None:
+            convert_and_note(speaker.decoder, weights)
+        contexts = options.contexts(speaker.decoder)
+        if save_state is None and load_state is None:
+            caches = Caches(kv_cache, g_cache)
+            continuation = speaker.stream(prompt, max_tokens, sampling, caches, contexts, ignore_eos, given)
+        else:
+            session = Session(speaker, contexts, given) if load_state is None else Session.load(speaker, load_state)
+            session.feed(prompt)
+            continuation = session.stream(max_tokens, sampling, ignore_eos)
+        weights_bytes = weights_nbytes(speaker.decoder)
     view = ContextView(continuation.state if show_context else None, prompt, stream and not as_json)
     if as_json:
         seed = sampling.seed if session is None else session.seed
@@ -153,9 +177,9 @@ def generate(
         try:
             _print_text(prompt, continuation, view, stream)
         except KeyboardInterrupt:
-            _print_end(continuation, view, speaker.spec.context_length, weights_bytes)
+            _print_end(continuation, view, context_length, weights_bytes)
             raise
-        _print_end(continuation, view, speaker.spec.context_length, weights_bytes)
+        _print_end(continuation, view, context_length, weights_bytes)
     if session is not None and save_state is not None:
         note_replaced(save_state)
         session.save(save_state)

@@ -61,9 +61,14 @@ def parsed(texts: Sequence[str], context_length: int) -> list[Retention]:
 
     What a policy does not say is off. The bank's bound holds for `context_length` tokens.
     """
-    bank = BankRetention(context_length)
-    given = [FULL if text == "full" else bank if text == "bank" else _policy(text) for text in texts]
-    return list(dict.fromkeys([FULL, bank, *given]))
+    return list(dict.fromkeys([FULL, *(read(text, context_length) for text in ("bank", *texts))]))
+
+
+def read(text: str, context_length: int) -> Retention:
+    """One of them; `UserError` for what is no way."""
+    if text == "full":
+        return FULL
+    return BankRetention(context_length) if text == "bank" else _policy(text)
 
 
 def _policy(text: str) -> EvictionPolicy:

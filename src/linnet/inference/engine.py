@@ -88,7 +88,7 @@ def decode(
     def next_logits(tokens_BT: Tensor) -> Tensor:
         return decoder.logits(reader.read(tokens_BT))[:, 0, :vocab_size]
 
-    return _steps(next_logits, tokens_BT, sampling, max_tokens, frozenset(stop_ids))
+    return steps(next_logits, tokens_BT, sampling, max_tokens, frozenset(stop_ids))
 
 
 def _check_room(decoder: Decoder, state: DecoderState, longest: int, max_tokens: int) -> None:
@@ -99,14 +99,17 @@ def _check_room(decoder: Decoder, state: DecoderState, longest: int, max_tokens:
 
 
 @torch.inference_mode()
-def _steps(
+def steps(
     next_logits: Callable[[Tensor], Tensor],
     tokens_BT: Tensor,
     sampling: Sampling,
     max_tokens: int,
     stop_ids: Collection[int],
 ) -> Iterator[Step]:
-    """next_logits: `[B, V]` behind the tokens `[B, T]`, which go on where those before ended."""
+    """What follows the prompts `[B, T]`, whoever computes it: one `Step` after another, as from `decode`.
+
+    next_logits: `[B, V]` behind the tokens `[B, T]`, which go on where those before ended.
+    """
     rows = len(tokens_BT)
     running = [True] * rows
     for count, uniform_B in enumerate(_uniforms(sampling, rows), start=1):

@@ -4,7 +4,7 @@ A way is a function `write(model, out, **options) -> Exported`, named in `WAYS` 
 writes `out` whole or not at all, and not before what it wrote has been run and found to be the same model.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +22,9 @@ class WayOptions(TypedDict, total=False):
 
     dtype: str | None
     weights: str | None
+    retention: str | None
+    runtime: str | Path | None
+    beside: Sequence[str | Path] | None
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Way:
 WAYS: dict[str, Way] = {
     "transformers": Way("linnet.interop.transformers_out:export_transformers", ("dtype",)),
     "gguf": Way("linnet.interop.gguf_out.export:export", ("weights",)),
+    "onnx": Way("linnet.interop.onnx.way:export", ("weights", "retention")),
+    "web": Way("linnet.interop.web.way:export", ("weights", "runtime", "beside")),
 }
 """By the name that `to` has."""
 
@@ -58,13 +63,16 @@ def export(
 ) -> Exported:
     """Write a model folder, or a run's, in another form to `out`, which is new.
 
-    to: `transformers`, a folder that Transformers reads; `gguf`, a file that llama.cpp runs; if not given, a model
-    folder. Nothing stands at `out` unless what was written says what the model says: the gate of each way, whose
-    figures are in the result. freeze_operator: a PLDR-LLM keeps the operator that it infers from `prompt` in the place
-    of the net that infers it (`freeze.frozen`). dtype: of the stored weights for Transformers: float32, bfloat16 or
-    float16; if not given, as they are. weights: how a GGUF file stores matrices: f32, f16, bf16, q8_0 or q4_0. command:
-    kept in the `run.json` of a model folder. Raises `UserError` where no form is asked for, an option says nothing of
-    it, the model has none such, or the gate fails.
+    to: `transformers`, a folder that Transformers reads; `gguf`, a file that llama.cpp runs; `onnx`, a folder of
+    graphs; `web`, a page for a browser; if not given, a model folder. Nothing stands at `out` unless what was written
+    says what the model says: the gate of each way, whose figures are in the result. freeze_operator: a PLDR-LLM keeps
+    the operator that it infers from `prompt` in the place of the net that infers it (`freeze.frozen`). dtype: of the
+    stored weights for Transformers: float32, bfloat16 or float16; if not given, as they are. weights: how a GGUF file
+    stores matrices: f32, f16, bf16, q8_0 or q4_0; or graphs and a page: float32, int8 or int4. retention: how graphs
+    of TED keep the past: full, bank, or a policy as in top_k=16,threshold=1e-4. runtime: onnxruntime-web for a page;
+    from npm if not given. beside: folders of further models on the same page. command: kept in the `run.json` of a
+    model folder. Raises `UserError` where no form is asked for, an option says nothing of it, the model has none such,
+    or the gate fails.
     """
     given = {name: value for name, value in options.items() if value is not None}
     way = _way(to, given)

@@ -3,13 +3,14 @@
 Gu et al., 2022 (arXiv 2206.11893), with the names of the published parameters. A state of N real numbers is N / 2
 complex ones: the other half would be their conjugates, and adds the same again to the output.
 
-Legend: `E` channels (or heads), `N` complex numbers of a state.
+Legend: `B` rows of a batch, `E` channels (or heads), `T` tokens of the chunk, `N` complex numbers of a state.
 """
 
 import math
 from abc import ABC
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import PositiveFloat, model_validator
@@ -19,6 +20,8 @@ from torch._compile import _disable_dynamo
 from linnet.core.spec import Extent
 from linnet.layers.contract import MixerSpec
 from linnet.layers.state import State
+from linnet.ops.complex_pairs import exponential, exponential_less_one, over, times
+from linnet.ops.diagonal_ssm import diagonal_ssm_by_pairs
 
 SUM_BYTES = 4
 START_RATE = 0.5
@@ -99,3 +102,25 @@ class DiagonalKernel(nn.Module):
             return faded_EN.exp(), c_EN * (faded_EN.expm1() / rate_EN)  # expm1 keeps the digits of short steps
         half_EN = 0.5 * step_E1 * rate_EN
         return (1 + half_EN) / (1 - half_EN), c_EN * (step_E1 / (1 - half_EN))
+
+    def advancing(
+        self, ssm: Callable[..., Any], x_BET: Tensor, d_E: Tensor, hidden_BEN2: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """What `ssm` makes of x, `[B, E, T]`, and the states behind the last token, as pairs and without a gradient."""
+        if torch.compiler.is_exporting():
+            assert hidden_BEN2 is not None
+            return diagonal_ssm_by_pairs(x_BET, *self.in_pairs(x_BET.dtype), d_E, hidden_BEN2)
+        hidden_BEN = None if hidden_BEN2 is None else torch.view_as_complex(hidden_BEN2)
+        y_BET, hidden_BEN = ssm(x_BET, *self(x_BET.dtype), d_E, hidden_BEN)
+        return y_BET, torch.view_as_real(hidden_BEN.detach())
+
+    def in_pairs(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The same a and c, `[E, N, 2]` each, from real numbers alone: for graphs."""
+        step_E11 = self.log_dt.to(dtype).exp()[:, None, None]
+        rate_EN2 = torch.stack([-self.log_A_real.to(dtype).exp(), self.A_imag.to(dtype)], dim=-1)
+        c_EN2, one = 2 * self.C.to(dtype), step_E11.new_tensor([1.0, 0.0])
+        if self.spec.discretisation == "zoh":
+            faded_EN2 = rate_EN2 * step_E11
+            return exponential(faded_EN2), times(c_EN2, over(exponential_less_one(faded_EN2), rate_EN2))
+        half_EN2 = 0.5 * step_E11 * rate_EN2
+        return over(one + half_EN2, one - half_EN2), over(c_EN2 * step_E11, one - half_EN2)

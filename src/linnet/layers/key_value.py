@@ -42,8 +42,9 @@ class KeyValueState(State):
         """Write a chunk and give keys and values of the whole stream, as views."""
         length = k_BMTK.shape[2]
         end = view.end(length)
-        for kept, new in ((self.keys, k_BMTK), (self.values, v_BMTK)):
-            write_chunk(kept.transpose(1, 2), new.transpose(1, 2), view)
+        self.keys, self.values = (
+            write_chunk(kept, new, view, 2) for kept, new in ((self.keys, k_BMTK), (self.values, v_BMTK))
+        )
         last_BT = view.last_in_prefix(length, k_BMTK.device)
         if last_BT is not None:
             last_BT = (last_BT + view.offsets_B(k_BMTK.device)[:, None]).clamp(min=0)
@@ -92,6 +93,8 @@ class WindowState(State):
         """
         if k_BMTK.shape[2] == 1 and not ordered:
             return self._append_token(k_BMTK, v_BMTK, view)
+        if torch.compiler.is_exporting():
+            return self._append_in_graph(k_BMTK, v_BMTK, view)
         length, start = k_BMTK.shape[2], view.start
         places = self._places(self._kept(start, self.window - 1))
         pairs = (self.keys, k_BMTK), (self.values, v_BMTK)
@@ -104,12 +107,40 @@ class WindowState(State):
     def _append_token(self, k_BM1K: Tensor, v_BM1K: Tensor, view: View) -> Seen:
         room, device = self.keys.shape[2], self.keys.device
         positions_B = view.offsets_B(device).expand(len(self.keys))
+        last_B1 = None if view.uniform else positions_B.clamp(max=room - 1)[:, None]
+        if torch.compiler.is_exporting():  # one stream; places that are yet to be filled are masked
+            index_1M1K = self._places(positions_B).view(-1, 1, 1, 1).expand_as(k_BM1K)
+            pairs = (self.keys, k_BM1K), (self.values, v_BM1K)
+            self.keys, self.values = (kept.scatter(2, index_1M1K, new.to(kept.dtype)) for kept, new in pairs)
+            return Seen(self.keys, self.values, None, last_B1)
         rows = torch.arange(len(self.keys), device=device)
         for kept, new in ((self.keys, k_BM1K), (self.values, v_BM1K)):
             kept[rows, :, self._places(positions_B)] = new[:, :, 0].to(kept.dtype)
         known = min(view.end(1), room)
-        last_B1 = None if view.uniform else positions_B.clamp(max=room - 1)[:, None]
         return Seen(self.keys[:, :, :known], self.values[:, :, :known], None, last_B1)
+
+    def _append_in_graph(self, k_BMTK: Tensor, v_BMTK: Tensor, view: View) -> Seen:
+        """`append` of one stream in a graph, where all lengths are fixed: what is yet to come is masked.
+
+        In order there is what is kept of the past, the chunk behind it, and what is left of as many places.
+        """
+        length, most, device = k_BMTK.shape[2], self.keys.shape[2] - 1, self.keys.device
+        start = view.offsets_B(device)
+        dropped = (start - most).clamp(min=0)  # positions between the first ones and the rest of what is kept
+        order = torch.arange(most, device=device)
+        past = self._places(torch.where(order < self.first, order, order + dropped))
+        chunk_T = start - dropped + torch.arange(length, device=device)
+        ends, room = start + length, torch.arange(most + 1, device=device)
+        standing = torch.where(room < self.first, room, ends - 1 - (ends - 1 - room) % self.window)
+        stays = torch.where(standing < self.first, standing, standing - dropped).clamp(min=0)
+        keys, values = (
+            torch.cat([kept.index_select(2, past), torch.zeros_like(new)], dim=2).scatter(
+                2, chunk_T.view(1, 1, -1, 1).expand_as(new), new.to(kept.dtype)
+            )
+            for kept, new in ((self.keys, k_BMTK), (self.values, v_BMTK))
+        )
+        self.keys, self.values = keys.index_select(2, stays), values.index_select(2, stays)
+        return Seen(keys, values, None, chunk_T[None])
 
 
 def seen_keys(k_BMTK: Tensor, v_BMTK: Tensor, state: State | None, view: View, ordered: bool = False) -> Seen:

@@ -168,20 +168,35 @@ def _padded(tensor: Tensor, room: int | None, places: int) -> Tensor:
     return F.pad(tensor, (0, 0) * behind + (0, places - tensor.shape[room]))
 
 
-def write_chunk(kept_BC: Tensor, new_BT: Tensor, view: View) -> None:
-    """Write a chunk's real tokens at their positions, `[B, C, ...]` from `[B, T, ...]`."""
+def write_chunk(kept: Tensor, new: Tensor, view: View, places: int = 1) -> Tensor:
+    """Write a chunk's real tokens at their positions along the dimension `places`; gives `kept`, or in a graph another.
+
+    A graph's runtime does it in place where input and output share a buffer.
+    """
+    if torch.compiler.is_exporting():
+        return _scattered(kept, new, view, places)
+    kept_BC, new_BT = kept.transpose(1, places), new.transpose(1, places)
     if view.uniform:
         kept_BC[:, view.start : view.start + new_BT.shape[1]] = new_BT
     else:
         write_rows(kept_BC, new_BT, view)
+    return kept
+
+
+def _scattered(kept: Tensor, new: Tensor, view: View, places: int) -> Tensor:
+    """The same as one operation."""
+    positions_BT = view.positions(new.shape[places], kept.device)
+    behind = new.dim() - places - 1
+    index = positions_BT.view(len(new), *(1,) * (places - 1), -1, *(1,) * behind).expand_as(new)
+    return kept.scatter(places, index, new.to(kept.dtype))
 
 
 def write_rows(kept_BC: Tensor, new_BT: Tensor, view: View) -> None:
     """Write each row's real tokens at its own position, `[B, C, ...]` from `[B, T, ...]`."""
     batch, length = new_BT.shape[:2]
-    if length == 1 and view.padding is None:
-        rows_B = torch.arange(batch, device=kept_BC.device)
-        kept_BC[rows_B, view.offsets_B(kept_BC.device)] = new_BT[:, 0].to(kept_BC.dtype)
+    if view.padding is None:
+        rows_B1 = torch.arange(batch, device=kept_BC.device)[:, None]
+        kept_BC[rows_B1, view.positions(length, kept_BC.device)] = new_BT.to(kept_BC.dtype)
         return
     starts, paddings = view.starts_of(batch), view.padding_of(batch)
     for row, (start, padding) in enumerate(zip(starts, paddings, strict=True)):

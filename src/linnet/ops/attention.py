@@ -84,10 +84,11 @@ def attention(
 ) -> Tensor:
     """The same, fast: `[B, N, T, K]`.
 
-    By PyTorch's fused kernel, or block by block: where a window leaves most scores out, and where that is faster.
+    By PyTorch's fused kernel, or block by block: where a window leaves most scores out, and where that is faster. In a
+    graph, which cannot choose by lengths, by products alone.
     """
     padding_B, window, first, last_BT = reach
-    if relative is not None or sinks_N is not None or first:
+    if relative is not None or sinks_N is not None or first or torch.compiler.is_exporting():
         relative = Relative() if relative is None else relative
         return _without_kernel(q_BNTK, k_BMSK, v_BMSK, reach, _factor(q_BNTK, scale), relative, sinks_N)
     queries, keys = q_BNTK.shape[2], k_BMSK.shape[2]
@@ -160,7 +161,7 @@ def _without_kernel(
     """A whole text in blocks, so that no table has an entry for each pair; few queries behind a past by gathering."""
     queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
     padding_B, window, first, last_BT = reach
-    if queries == keys and queries > 1 and last_BT is None and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and queries == keys and queries > 1 and last_BT is None:
         return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative, sinks_N, first)
     mask, at = visible(queries, keys, device, reach), distances(queries, keys, device, last_BT)
     return gathered_attention(q_BNTK, k_BMSK, v_BMSK, mask, at, scale, relative, sinks_N)

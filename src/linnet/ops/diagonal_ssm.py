@@ -22,6 +22,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
+from linnet.ops.complex_pairs import powers, times
 from linnet.ops.segments import places_of, segment_length
 
 CHUNK = 64
@@ -54,6 +55,24 @@ def diagonal_ssm(
         return diagonal_ssm_reference(x_BET, a_EN, c_EN, d_E, h_BEN)
     out_BET, end_BEN = _as_it_is(x_BET, a_EN, c_EN, d_E, _begun(h_BEN, x_BET, a_EN))
     return out_BET, end_BEN
+
+
+def diagonal_ssm_by_pairs(
+    x_BET: Tensor, a_EN2: Tensor, c_EN2: Tensor, d_E: Tensor, h_BEN2: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same in real numbers, as one chunk, of complex ones as pairs: for graphs (`torch.compiler.is_exporting`)."""
+    tokens = x_BET.shape[2]
+    a_EPN2 = powers(a_EN2, tokens + 1)
+    seen_EPN2 = times(a_EPN2, c_EN2[:, None])
+    ages_CC = torch.arange(tokens, device=x_BET.device) - torch.arange(tokens, device=x_BET.device)[:, None]
+    kernel_EC = seen_EPN2[:, :tokens, :, 0].sum(-1)
+    near_ECC = kernel_EC[:, ages_CC.clamp(min=0)] * (ages_CC >= 0) + d_E[:, None, None] * (ages_CC == 0)
+    read_ECS = (seen_EPN2[:, 1:] * x_BET.new_tensor([1.0, -1.0])).flatten(2)  # the real part of a product
+    x_EBT, h_EBN2 = x_BET.transpose(0, 1), h_BEN2.transpose(0, 1)
+    out_EBT = x_EBT @ near_ECC + h_EBN2.flatten(2) @ read_ECS.mT
+    added_EBS = x_EBT @ a_EPN2[:, :tokens].flip(1).flatten(2)
+    end_EBN2 = times(a_EPN2[:, tokens, None], h_EBN2) + added_EBS.view(h_EBN2.shape)
+    return out_EBT.transpose(0, 1), end_EBN2.transpose(0, 1)
 
 
 def _begun(h_BEN: Tensor | None, x_BET: Tensor, a_EN: Tensor) -> Tensor:

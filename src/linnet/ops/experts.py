@@ -61,7 +61,14 @@ def experts(
 def dispatched(
     x_RD: Tensor, weight_RK: Tensor, chosen_RK: Tensor, expert_E: Sequence[Callable[[Tensor], Tensor]]
 ) -> Tensor:
-    """The same for any experts, `[S, D] -> [S, D]` each: packed ones, say. Those without a token are not called."""
+    """The same for any experts, `[S, D] -> [S, D]` each: packed ones, say. Those without a token are not called.
+
+    A graph cannot ask for whom there are tokens: there all experts read all of them.
+    """
+    if torch.compiler.is_exporting():
+        shares_ER1 = [(weight_RK * (chosen_RK == e)).sum(1, keepdim=True) for e in range(len(expert_E))]
+        outs_ERD = [expert(x_RD) * share_R1 for expert, share_R1 in zip(expert_E, shares_ER1, strict=True)]
+        return torch.stack(outs_ERD).sum(0)
     (out_RD,) = of_products(x_RD)
     assert out_RD is not None
     out_RD, k = torch.zeros_like(out_RD), chosen_RK.shape[1]

@@ -20,6 +20,7 @@ from torch import Tensor
 from linnet.ops.delta_chunks import DeltaRule, in_chunks
 from linnet.ops.delta_pairs import after_each, chunk_length, pairs
 from linnet.ops.kernels import kernels_run
+from linnet.ops.unit_triangular import solved
 
 
 def gated_delta_reference(
@@ -83,8 +84,7 @@ def _within(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, beta: Tensor) ->
     read, known = pairs(q, k, log_alpha)
     from_start = log_alpha.cumsum(-2).exp()
     both = torch.cat([beta * v, (beta * from_start) * k], dim=-1)
-    solved = torch.linalg.solve_triangular(beta * known, both, upper=False, unitriangular=True)
-    u, w = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
+    u, w = torch.split(solved(beta * known, both), [v.shape[-1], k.shape[-1]], dim=-1)
     kept = from_start[..., -1, :, None]
     return read, q * from_start, u, w, k * after_each(log_alpha).exp(), kept
 

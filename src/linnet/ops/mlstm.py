@@ -143,11 +143,22 @@ class _Mlstm(torch.autograd.Function):
         return of_q, of_k, of_v, *of_gates[:-1], of_memory, of_gates[-1]
 
 
+def _largest_so_far(x_BNT: Tensor) -> Tensor:
+    """Of the numbers up to each."""
+    if not torch.compiler.is_exporting():
+        return x_BNT.cummax(-1).values
+    reach, length = 1, x_BNT.shape[-1]  # ONNX has no operator for it
+    while reach < length:
+        x_BNT = torch.maximum(x_BNT, F.pad(x_BNT[..., :-reach], (reach, 0), value=-torch.inf))
+        reach *= 2
+    return x_BNT
+
+
 def _logs(input_BNT: Tensor, forget_BNT: Tensor, peak_BN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """a, b and F of each token, float64 `[B, N, T]`."""
     sums_BNT = F.logsigmoid(forget_BNT.double()).cumsum(-1)
     above_BNT = input_BNT.double() - sums_BNT
-    return above_BNT, torch.maximum(above_BNT.cummax(-1).values, peak_BN.double()[..., None]), sums_BNT
+    return above_BNT, torch.maximum(_largest_so_far(above_BNT), peak_BN.double()[..., None]), sums_BNT
 
 
 def _of_reads(

@@ -6,8 +6,8 @@ of a key `v + values[r]` (Shaw et al., arXiv 1803.02155, eq. 3, 4), for distance
 A bias, or a vector of keys, that all distances from R on share can be taken from all scores of a query: the weights
 stay as they are. Tables here are what is left then, so that most scores of a long text need nothing.
 
-Legend: `B` batch, `N` query heads, `M` key-value heads, `G` query heads for each of these, `T` queries, `S` keys, `K`
-head width, `R` distances that have entries of their own.
+Legend: `B` batch, `N` query heads, `M` key-value heads, `T` queries, `F` those of all heads that share keys and values,
+`S` keys, `K` head width, `R` distances that have entries of their own.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,9 @@ class Relative(NamedTuple):
     values_RK: Tensor | None = None
 
     def cut(self, most: int) -> "Relative":
-        """Without the distances from `most` on, which nothing has."""
+        """Without the distances from `most` on, which nothing has; in a graph, which knows no lengths, with them."""
+        if torch.compiler.is_exporting():
+            return self
         bias_NR, keys_RK, values_RK = self
         return Relative(
             None if bias_NR is None else bias_NR[:, :most],
@@ -104,7 +106,7 @@ def relative_reference(
 
 def _by_pairs(table_RX: Tensor, at: Tensor) -> Tensor:
     """The entry of each pair, `[..., T, S, X]`: zeros beyond."""
-    return F.pad(table_RX, (0, 0, 0, 1))[_entries(at, len(table_RX))]
+    return F.pad(table_RX, (0, 0, 0, 1))[_entries(at, table_RX.shape[0])]  # `len` is never a symbol
 
 
 def gathered_attention(
@@ -119,9 +121,8 @@ def gathered_attention(
 ) -> Tensor:
     """The same, by products with each distance's entry once: for few queries. `[B, N, T, K]`."""
     bias_NR, keys_RK, values_RK = relative.cut(k_BMSK.shape[2])
-    groups = q_BNTK.shape[1] // k_BMSK.shape[1]
-    q_BMGTK = q_BNTK.reshape(len(q_BNTK), -1, groups, *q_BNTK.shape[2:])
-    scores_BNTS = (q_BMGTK @ k_BMSK.unsqueeze(2).transpose(-1, -2)).flatten(1, 2)
+    by_head, q_BMFK = q_BNTK.shape[1:3], q_BNTK.reshape(*k_BMSK.shape[:2], -1, q_BNTK.shape[3])
+    scores_BNTS = torch.unflatten((q_BMFK @ k_BMSK.transpose(-1, -2)).flatten(1, 2), 1, by_head)
     if keys_RK is not None:
         of_distances_BNTR = F.pad(q_BNTK @ keys_RK.t(), (0, 1))
         scores_BNTS = scores_BNTS + of_distances_BNTR.gather(3, _by_heads(at, len(keys_RK), scores_BNTS))
@@ -129,8 +130,8 @@ def gathered_attention(
     if bias_NR is not None:
         scores_BNTS = scores_BNTS + _by_pairs(bias_NR.t().to(scores_BNTS.dtype), at).movedim(-1, -3)
     weights_BNTS = softmax_with_sinks(scores_BNTS.masked_fill(~mask, float("-inf")), sinks_N)
-    weights_BMGTS = torch.unflatten(weights_BNTS, 1, q_BMGTK.shape[1:3])
-    out_BNTK: Tensor = (weights_BMGTS @ v_BMSK.unsqueeze(2)).flatten(1, 2)
+    weights_BMFS = weights_BNTS.reshape(*q_BMFK.shape[:3], -1)
+    out_BNTK: Tensor = torch.unflatten((weights_BMFS @ v_BMSK).flatten(1, 2), 1, by_head)
     if values_RK is not None:
         sums_BNTR = weights_BNTS.new_zeros(*weights_BNTS.shape[:3], len(values_RK) + 1)
         sums_BNTR = sums_BNTR.scatter_add(3, _by_heads(at, len(values_RK), weights_BNTS), weights_BNTS)

@@ -23,18 +23,25 @@ def _table(
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines `[length, K/2]`, computed in float32 as the published models do."""
     with torch.inference_mode(False):
-        places = torch.arange(length, dtype=torch.float32, device=device)
-        if scaling is None:
-            angles = torch.outer(places, unscaled(width, base, device))
-            return angles.cos(), angles.sin()
-        angles = torch.outer(places, scaling.frequencies(width, base, device))
-        return angles.cos() * scaling.gain, angles.sin() * scaling.gain
+        return _turns(torch.arange(length, dtype=torch.float32, device=device), width, base, scaling)
+
+
+def _turns(places: Tensor, width: int, base: float, scaling: Scaling | None) -> tuple[Tensor, Tensor]:
+    """Cosines and sines at `places [...]`, `[..., K/2]` each."""
+    if scaling is None:
+        angles = places[..., None] * unscaled(width, base, places.device)
+        return angles.cos(), angles.sin()
+    angles = places[..., None] * scaling.frequencies(width, base, places.device)
+    return angles.cos() * scaling.gain, angles.sin() * scaling.gain
 
 
 def rotary_table(
     positions: Tensor, width: int, base: float, highest: int, scaling: Scaling | None = None
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines for `positions` (`[T]` or `[B, T]`, all `< highest`), each `[..., T, 1, K/2]`, float32."""
+    if torch.compiler.is_exporting():  # a graph knows no highest position: it computes what it needs
+        cos, sin = _turns(positions.float(), width, base, scaling)
+        return cos.unsqueeze(-2), sin.unsqueeze(-2)
     cos, sin = _table(_power_of_two(highest), width, base, positions.device, scaling)
     return cos[positions].unsqueeze(-2), sin[positions].unsqueeze(-2)
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from linnet.ops.delta_chunks import DeltaRule, in_chunks
 from linnet.ops.rms_norm import rms_norm
+from linnet.ops.unit_triangular import solved
 
 CHUNK = 32
 """Tokens of a chunk."""
@@ -132,8 +133,8 @@ def _within(r: Tensor, k: Tensor, v: Tensor, w: Tensor, a: Tensor, erased: Tenso
     read = torch.cat([part.tril() for part in of_read.chunk(2, dim=-1)], dim=-1)
     added, taken = (part.tril(-1) for part in of_found.chunk(2, dim=-1))
     both = torch.cat([added @ v, -e * (sums - log_d).exp()], dim=-1)
-    found = torch.linalg.solve_triangular(-taken, both, upper=False, unitriangular=True)
-    u, w = found.split([v.shape[-1], k.shape[-1]], dim=-1)
+    found = solved(-taken, both)
+    u, w = torch.split(found, [v.shape[-1], k.shape[-1]], dim=-1)
     end = sums[..., -1, None, :]
     written, of_state = torch.cat([v, u], dim=-2), torch.cat([torch.zeros_like(w), -w], dim=-2)
     return read, r * sums.exp(), written, of_state, early * (end - middle).exp(), end.exp().transpose(-1, -2)

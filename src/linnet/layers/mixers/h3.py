@@ -133,10 +133,9 @@ class H3(Mixer):
 
     def _remembered(self, x_HBIJT: Tensor, state: H3State | None) -> Tensor:
         """What the diagonal model makes of the products, `[H, B, I, J, T]`; advances the state."""
-        a_HN, c_HN = self.kernel(x_HBIJT.dtype)
-        hidden_RHN = None if state is None else torch.view_as_complex(state.hidden.flatten(0, 2))
+        before_RHN2 = None if state is None else state.hidden.flatten(0, 2)
         x_RHT = x_HBIJT.flatten(1, 3).transpose(0, 1)
-        y_RHT, hidden_RHN = self.ssm(x_RHT, a_HN, c_HN, self.D.to(x_HBIJT.dtype), hidden_RHN)
+        y_RHT, behind_RHN2 = self.kernel.advancing(self.ssm, x_RHT, self.D.to(x_HBIJT.dtype), before_RHN2)
         if state is not None:
-            state.hidden = torch.view_as_real(hidden_RHN.detach()).view_as(state.hidden)
+            state.hidden = behind_RHN2.view_as(state.hidden)
         return torch.unflatten(y_RHT.transpose(0, 1), 1, x_HBIJT.shape[1:4])

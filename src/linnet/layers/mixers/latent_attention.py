@@ -168,7 +168,7 @@ class LatentAttention(Mixer):
             out_BNTV = self._read(q_BNTK, turned_BTP, latent_BTR, view.padding_B(x_BTD.device))
         else:
             assert isinstance(state, LatentState)
-            write_chunk(state.entries, torch.cat([turned_BTP, latent_BTR], dim=2), view)
+            state.entries = write_chunk(state.entries, torch.cat([turned_BTP, latent_BTR], dim=2), view)
             out_BNTV = self._read_with_past(q_BNTK, state.entries[:, : view.end(x_BTD.shape[1])], view)
         out_BTD: Tensor = self.out(out_BNTV.transpose(1, 2).flatten(2))
         return out_BTD
@@ -193,7 +193,11 @@ class LatentAttention(Mixer):
         """Of the entries as they are, unless none is of the past, or so many tokens read that it is less to expand."""
         length, rank = q_BNTK.shape[2], self.spec.kv_rank
         last_BT = None if view.uniform else view.positions(length, q_BNTK.device)
-        if length < entries_BSE.shape[1] and absorbs(length, rank, self.content, self.value):
+        if torch.compiler.is_exporting():  # a graph cannot ask for how many tokens it is less
+            absorbing = length == 1
+        else:
+            absorbing = length < entries_BSE.shape[1] and absorbs(length, rank, self.content, self.value)
+        if absorbing:
             return self.attend_past(q_BNTK, entries_BSE, *self._up(), self.scale, last_BT)
         rotary_BSP, latent_BSR = torch.split(entries_BSE, [self.spec.rotary_dim, rank], dim=2)
         return self._read(q_BNTK, rotary_BSP, latent_BSR, None, last_BT)

@@ -85,11 +85,11 @@ class S4d(Mixer):
         assert state is None or isinstance(state, DiagonalState)
         with torch.autocast(x_BTD.device.type, enabled=False):
             wide = torch.promote_types(x_BTD.dtype, torch.float32)
-            a_DN, c_DN = self.kernel(wide)
-            hidden_BDN = None if state is None else torch.view_as_complex(state.hidden)
-            y_BDT, hidden_BDN = self.ssm(x_BTD.to(wide).transpose(1, 2), a_DN, c_DN, self.D.to(wide), hidden_BDN)
+            before_BDN2 = None if state is None else state.hidden
+            x_BDT = x_BTD.to(wide).transpose(1, 2)
+            y_BDT, behind_BDN2 = self.kernel.advancing(self.ssm, x_BDT, self.D.to(wide), before_BDN2)
             if state is not None:
-                state.hidden = torch.view_as_real(hidden_BDN.detach())
+                state.hidden = behind_BDN2
         seen_BTD = F.gelu(y_BDT.transpose(1, 2).to(x_BTD.dtype))
         out_BTD: Tensor = self.value_linear(seen_BTD) * self.gate_linear(seen_BTD).sigmoid()
         return out_BTD

@@ -119,6 +119,46 @@ class DecayBank:
             self.begin_chunk()
         return out_BNTH
 
+    def append_token(self, rates_B1N: Tensor, v_B1NH: Tensor, clock: Tensor, keys: Keys | None = None) -> Tensor:
+        """`append` of one token where its place in the stream is a tensor: in a graph, which takes it as an input.
+
+        What `_append_to_chunk` does, over all places, those that are yet to be filled masked; the next chunk is begun
+        at every token, and counts behind the last of a chunk. The tensors become others.
+        """
+        chunk, device = self.bank.nearest, v_B1NH.device
+        start = clock % chunk
+        here_W = torch.arange(2 * chunk, device=device) == chunk + start
+        self.rates_BNF = _written(self.rates_BNF, rates_B1N.mT[..., None], here_W, self.fixed)
+        self.entries_BNEH = _written(self.entries_BNEH, v_B1NH.transpose(1, 2), here_W, self.sums)
+        known_F = torch.arange(self.fixed + 2 * chunk, device=device) <= self.fixed + chunk + start
+        minus_ages_CF = _minus_ages.__wrapped__(self.bank, self.rates_BNF.dtype, device)  # a graph's tensor is not kept
+        minus_ages_F = minus_ages_CF.index_select(0, start[None])[0]
+        weights_BN1F = (faded_(self.rates_BNF * minus_ages_F) * known_F)[:, :, None]
+        if keys is not None:
+            assert self.keys_BNCM is not None
+            keys = _of_piece(keys, slice(None), rates_B1N)
+            self.keys_BNCM = _written(self.keys_BNCM, keys.keys, here_W, 0)
+            far_BN1R, near_BN1W = torch.split(weights_BN1F, [self.fixed, 2 * chunk], dim=-1)
+            scores_BN1W = keys.queries @ self.keys_BNCM.mT
+            weights_BN1F = torch.cat([by_key(far_BN1R, keys.queries), near_BN1W * scores_BN1W], dim=-1)
+        out_BN1H = weights_BN1F @ self.entries_BNEH
+        self._begin_chunk_if(start + 1 == chunk)
+        return out_BN1H.transpose(1, 2).to(v_B1NH.dtype)
+
+    def _begin_chunk_if(self, full: Tensor) -> None:
+        """`begin_chunk` where a tensor `[]` says so; the tensors become others."""
+        before = self._held()
+        for name, tensor in before.items():
+            setattr(self, name, tensor.clone())
+        self.begin_chunk()
+        for name, begun in self._held().items():
+            setattr(self, name, torch.where(full, begun, before[name]))
+
+    def _held(self) -> dict[str, Tensor]:
+        """Its tensors by field; keys where it has them."""
+        names = ("entries_BNEH", "rates_BNF", "low_BNRH", "keys_BNCM")
+        return {name: held for name in names if (held := getattr(self, name)) is not None}
+
     def _append_chunks(self, rates_BNT: Tensor, v_BNTH: Tensor, keys: Keys | None) -> Tensor:
         """Whole chunks, as the chunked form takes a segment: its first one lies before them."""
         rates_PKC = self._behind_chunk(_after(self.rates_BNF, self.fixed)[..., None], rates_BNT[..., None])[..., 0]
@@ -167,6 +207,14 @@ class DecayBank:
 def _after(kept_BNE: Tensor, sums: int) -> Tensor:
     """What belongs to the tokens of the two chunks: a view."""
     return kept_BNE[:, :, sums:]
+
+
+def _written(kept_BNEH: Tensor, new_BN1H: Tensor, here_W: Tensor, before: int) -> Tensor:
+    """With a new token in one of the places behind the first ones; `[..., E]` or `[..., E, H]`."""
+    if kept_BNEH.dim() == 3:
+        return _written(kept_BNEH[..., None], new_BN1H, here_W, before)[..., 0]
+    near_BNWH = torch.where(here_W[:, None], new_BN1H.to(kept_BNEH.dtype), kept_BNEH[:, :, before:])
+    return torch.cat([kept_BNEH[:, :, :before], near_BNWH], dim=2)
 
 
 def _of_piece(keys: Keys, piece: slice, like: Tensor) -> Keys:

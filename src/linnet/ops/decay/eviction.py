@@ -61,15 +61,27 @@ def survivors(relevance_BE: Tensor, present_BE: Tensor, policy: EvictionPolicy) 
     above_BE = present_BE & (relevance_BE >= policy.threshold)
     if _undisputed(above_BE, present_BE, policy):
         return above_BE
-    order_BE = relevance_BE.masked_fill(~present_BE, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    ranks_BE = order_BE.argsort(dim=1)
+    ranks_BE = _ranks(relevance_BE.masked_fill(~present_BE, -torch.inf))
     if policy.top_k:
         above_BE &= ranks_BE < policy.top_k
     return above_BE | (present_BE & (ranks_BE < policy.min_tokens_to_keep))
 
 
+def _ranks(relevance_BE: Tensor) -> Tensor:
+    """How many are more relevant, the earlier of equal ones among them; int64 `[B, E]`."""
+    if torch.compiler.is_exporting():  # ONNX has no sort, but a TopK that takes the earlier of equal ones first
+        entries = relevance_BE.shape[1]
+        return relevance_BE.topk(entries, dim=1).indices.topk(entries, dim=1, largest=False).indices
+    return relevance_BE.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+
+
 def _undisputed(above: Tensor, present: Tensor, policy: EvictionPolicy) -> bool:
-    """Whether the threshold alone decides: there are neither too many nor too few above it, in any row and step."""
+    """Whether the threshold alone decides: there are neither too many nor too few above it, in any row and step.
+
+    A graph cannot ask: there it is taken not to unless the policy has a threshold alone; the long way gives the same.
+    """
+    if torch.compiler.is_exporting():
+        return policy.top_k == 0 and policy.min_tokens_to_keep == 0
     staying = above.sum(-1)
     if policy.top_k and int(staying.max()) > policy.top_k:
         return False

@@ -20,6 +20,8 @@ OFFSET = 8
 """`offset * length`: of 0.5, 1, 2, 4, 8, 16 the one that needs fewest rates (experiments/LOG.md)."""
 
 MAX_RATES = 400
+SMALLEST_DISTANCE = 1e-14
+"""Of y from a fixed rate's: nearer ones take the fixed rate's own coefficients."""
 SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-10, 0.1
 """Below that the bound would be that of float64's rounding."""
 
@@ -139,8 +141,19 @@ def _bounds(bank: RateBank, density: int) -> tuple[float, float]:
 
 def coefficients(bank: RateBank, rates: Tensor) -> Tensor:
     """`phi_r(rate)` in float64, `[..., R]`."""
+    if torch.compiler.is_exporting():  # runtimes for graphs have no arc cosine in float64
+        return _coefficients_by_quotients(bank, rates)
     cosines = torch.cos(_orders(bank, rates) * _angles(bank, rates))
     return cosines @ bank_on(bank, rates.device).cardinal_RR
+
+
+def _coefficients_by_quotients(bank: RateBank, rates: Tensor) -> Tensor:
+    """The same numbers from `barycentric` points and factors: `(c_r / (y - y_r)) / sum_s c_s / (y - y_s)`."""
+    points_R, factors_R = barycentric(bank).to(rates.device)
+    distances = _places(bank, rates)[..., None] - points_R
+    quotients = factors_R / torch.where(distances.abs() < SMALLEST_DISTANCE, SMALLEST_DISTANCE, distances)
+    coefficients_R: Tensor = quotients / quotients.sum(-1, keepdim=True)
+    return coefficients_R
 
 
 def coefficients_and_slopes(bank: RateBank, rates: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,7 +198,12 @@ def _orders(bank: RateBank, rates: Tensor) -> Tensor:
     return torch.arange(len(bank.rates_R), dtype=torch.float64, device=rates.device)
 
 
+def _places(bank: RateBank, rates: Tensor) -> Tensor:
+    """y of each rate, from -1 to 1."""
+    y = torch.log1p(rates.double() / bank.offset) / bank.half - 1
+    return y.clamp(max=1)
+
+
 def _angles(bank: RateBank, rates: Tensor) -> Tensor:
     """The angle of `y = cos(angle)`, `[..., 1]`; a little away from the ends, where its sine would be 0."""
-    y = torch.log1p(rates.double() / bank.offset) / bank.half - 1
-    return y.clamp(max=1).acos().clamp(1e-8, math.pi - 1e-8)[..., None]
+    return _places(bank, rates).acos().clamp(1e-8, math.pi - 1e-8)[..., None]

@@ -85,3 +85,13 @@ def test_older_than_its_length_nothing_grows():
     for _ in range(30):
         out = bank.append(torch.ones(1, 64, 1), torch.zeros(1, 64, 1, 1))
     assert out.abs().max() <= 64
+
+
+def test_a_token_whose_place_is_a_tensor_gives_what_any_other_gives():
+    rates, v = stream(3 * 4 + 2)
+    plain, in_graph = (empty((2, 2, 3), 64, chunk=4, dtype=torch.float64) for _ in range(2))
+    for place in range(rates.shape[1]):
+        token = rates[:, place : place + 1], v[:, place : place + 1]
+        out = in_graph.append_token(*token, torch.tensor(place))
+        torch.testing.assert_close(out, plain.append(*token), atol=1e-12, rtol=0)
+    torch.testing.assert_close(in_graph.entries_BNEH[:, :, : plain.sums], plain.entries_BNEH[:, :, : plain.sums])

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from linnet.ops.decay.rates import (
     RateBank,
+    _coefficients_by_quotients,
     barycentric,
     barycentric_places,
     coefficients,
@@ -96,3 +97,9 @@ def test_beside_a_fixed_rate_the_next_terms_are_the_slope():
     _, slopes = coefficients_and_slopes(bank, rates_R)
     found = factors_R * (second - (y - fixed_R) * third) * inner
     torch.testing.assert_close(found, slopes.diagonal(), rtol=1e-6, atol=0)
+
+
+def test_coefficients_by_quotients_are_the_same_numbers_also_at_a_fixed_rate():
+    bank = rate_bank(1e-6, 16, 4096)
+    rates = torch.cat([torch.logspace(-8, 1, 50, dtype=torch.float64), bank.rates_R])
+    torch.testing.assert_close(_coefficients_by_quotients(bank, rates), coefficients(bank, rates), atol=1e-9, rtol=0)

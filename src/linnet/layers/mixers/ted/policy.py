@@ -169,12 +169,12 @@ class PolicyState(TedState):
         """Drop all others; places that no row needs any more are given back."""
         sizes_B = stay_BE.sum(1)
         self._count(sizes_B[:, None])
-        longest = int(sizes_B.max())
         if len(stay_BE) == 1:
-            if longest < stay_BE.shape[1]:
+            if torch.compiler.is_exporting() or not bool(stay_BE.all()):  # a graph cannot ask
                 (stay,) = stay_BE[0].nonzero(as_tuple=True)
                 self.entries, self.ages = self.entries.index_select(1, stay), self.ages.index_select(1, stay)
         elif not bool(stay_BE.all()):
+            longest = int(sizes_B.max())
             order_BE = (~stay_BE).to(torch.uint8).argsort(dim=1, stable=True)[:, :longest]
             rows_B1 = torch.arange(len(stay_BE), device=stay_BE.device)[:, None]
             taken_BE1 = stay_BE[rows_B1, order_BE][..., None]

@@ -9,7 +9,7 @@ Legend: `B` batch, `T` tokens of the chunk, `E` tokens that are held, `N` heads,
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, Protocol, Self
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from linnet.layers.retention import FULL, BankRetention, Retention
-from linnet.layers.state import RetainingState, write_rows
+from linnet.layers.state import RetainingState, write_chunk
 from linnet.layers.view import View
 from linnet.ops.decay.bank import BankRow, DecayBank
 from linnet.ops.decay.rates import RateBank
@@ -144,14 +144,10 @@ class FullState(TedState):
         """See `TedState`; exact."""
         length = v_BTD.shape[1]
         end = view.end(length)
-        for kept, new in zip(self._of_tokens, (v_BTD, rates_BTN, *(keys or ())[1:]), strict=True):
-            if view.uniform:
-                kept[:, view.start : end] = new
-            else:
-                write_rows(kept, new, view)
+        self._write((v_BTD, rates_BTN, *(keys or ())[1:]), view)
         queries_BTNM = None if keys is None else keys.queries
-        if length == 1 and not view.uniform:
-            return self._read_tokens(view, end, queries_BTNM)
+        if torch.compiler.is_exporting() or (length == 1 and not view.uniform):
+            return self._read_places(view, length, end, queries_BTNM)
         if view.uniform:
             held = [kept[:, :end] for kept in self._of_tokens]
         else:
@@ -159,23 +155,28 @@ class FullState(TedState):
         of_stream = None if queries_BTNM is None else Keys(queries_BTNM, held[2])
         return sums(held[1], by_head(held[0], self.rates), length, keys=of_stream).flatten(2)
 
+    def _write(self, chunk: Sequence[Tensor], view: View) -> None:
+        """Quantities, rates and keys of a chunk at their places."""
+        pairs = zip(self._of_tokens, chunk, strict=True)
+        self.values, self.rates, *keys = (write_chunk(kept, new, view) for kept, new in pairs)
+        self.keys = keys[0] if keys else None
+
     @property
     def _of_tokens(self) -> list[Tensor]:
         """Quantities, rates, and keys if there are any."""
         return [kept for kept in (self.values, self.rates, self.keys) if kept is not None]
 
-    def _read_tokens(self, view: View, end: int, queries_B1NM: Tensor | None) -> Tensor:
-        """One token of each row, wherever it stands: `[B, 1, D]`."""
-        ages_BS = view.offsets_B(self.rates.device)[:, None] - torch.arange(end, device=self.rates.device)
-        weights_BSN = (
-            (-self.rates[:, :end] * ages_BS.clamp(min=0)[..., None]).exp().masked_fill((ages_BS < 0)[..., None], 0.0)
-        )
+    def _read_places(self, view: View, length: int, end: int, queries_BTNM: Tensor | None) -> Tensor:
+        """Tokens of rows wherever they stand, `[B, T, D]`; places behind a token are masked."""
+        device = self.rates.device
+        ages_BTS = view.positions(length, device)[..., None] - torch.arange(end, device=device)
+        exponents_BNTS = -self.rates[:, :end].mT[:, :, None] * ages_BTS.clamp(min=0)[:, None]
+        weights_BNTS = exponents_BNTS.exp().masked_fill((ages_BTS < 0)[:, None], 0.0).to(self.values.dtype)
         v_BNSC = by_head(self.values[:, :end], self.rates).transpose(1, 2)
-        weights_BN1S = weights_BSN.mT[:, :, None].to(v_BNSC.dtype)
-        if queries_B1NM is not None:
+        if queries_BTNM is not None:
             assert self.keys is not None
-            weights_BN1S = weights_BN1S * (queries_B1NM.transpose(1, 2) @ self.keys[:, :end].permute(0, 2, 3, 1))
-        return (weights_BN1S @ v_BNSC).transpose(1, 2).flatten(2)
+            weights_BNTS = weights_BNTS * (queries_BTNM.transpose(1, 2) @ self.keys[:, :end].permute(0, 2, 3, 1))
+        return (weights_BNTS @ v_BNSC).transpose(1, 2).flatten(2)
 
     def _ending_together(self, view: View, length: int, end: int) -> list[Tensor]:
         """What is kept, with each row's last token in the last place, no quantities before the shorter rows."""
@@ -241,6 +242,8 @@ class BankState(TedState):
 
     def takes(self, view: View, length: int) -> bool:
         """Rows whose chunks begin together; with padding those that begin."""
+        if torch.compiler.is_exporting():  # one stream
+            return True
         lead = self.lead.tolist()
         if view.padding is not None:
             return view.starts == 0 and not any(lead)
@@ -249,6 +252,8 @@ class BankState(TedState):
 
     def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums, keys: Keys | None = None) -> Tensor:
         """See `TedState`; every weight is right to the bank's bound, times what it is multiplied by."""
+        if torch.compiler.is_exporting():
+            return self._read_in_graph(rates_BTN, v_BTD, view, keys)
         if view.padding is not None:
             self.lead = torch.tensor(view.padding, device=self.lead.device)
             clock = 0
@@ -256,6 +261,19 @@ class BankState(TedState):
             clock = view.starts_of(len(self.lead))[0] + int(self.lead[0])
         stream = DecayBank(self.bank, self.entries, self.rates, self.low, clock, self.keys)
         return stream.append(rates_BTN, by_head(v_BTD, rates_BTN), keys).flatten(2)
+
+    def _read_in_graph(self, rates_B1N: Tensor, v_B1D: Tensor, view: View, keys: Keys | None) -> Tensor:
+        """`read` of one stream in a graph, which has no number for the clock: one token, or chunks from their start."""
+        stream = DecayBank(self.bank, self.entries, self.rates, self.low, 0, self.keys)
+        v_BTNC = by_head(v_B1D, rates_B1N)
+        if v_BTNC.shape[1] > 1:
+            assert v_BTNC.shape[1] % self.bank.nearest == 0, "chunks of the bank are read as a whole"
+            return stream.append(rates_B1N, v_BTNC, keys).flatten(2)
+        clock = (view.offsets_B(v_B1D.device) + self.lead)[0]
+        out_B1NC = stream.append_token(rates_B1N, v_BTNC, clock, keys)
+        self.entries, self.rates, self.low = stream.entries_BNEH, stream.rates_BNF, stream.low_BNRH
+        self.keys = stream.keys_BNCM
+        return out_B1NC.flatten(2)
 
     def row_reader(self) -> RowReader:
         """See `TedState`."""

@@ -1,0 +1,1 @@
+"""ONNX: one exported step of a model, its gate and an engine that runs it."""

@@ -1,0 +1,197 @@
+"""A folder of ONNX graphs that speaks: the prompt in pieces, then one token at a time, by onnxruntime.
+
+Tensors with a place for each token are one buffer, which goes in and comes out, so that a step writes one place of it
+and copies nothing; it doubles when it is full. All other states are two buffers that change sides at each step.
+
+Legend: `T` tokens of a pass, `V` vocabulary.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linnet.core.errors import UserError
+from linnet.core.seal import check_files
+from linnet.data.tokenizer import Tokenizer
+from linnet.inference.continuation import Continuation
+from linnet.inference.engine import steps
+from linnet.inference.sampling import Sampling
+from linnet.interop.onnx.graphs import onnx_modules
+from linnet.interop.onnx.metadata import DATA, GraphDescription, StateInput
+
+Array = np.ndarray[Any, Any]
+
+FEWEST_PLACES = 64
+LONGEST_PIECE = 256
+"""Tokens of a prompt that are read at once, at most: all of their logits are in memory."""
+
+
+class Graphs:
+    """The graphs of a folder, loaded."""
+
+    def __init__(self, folder: Path, threads: int | None = None) -> None:
+        """`UserError` where the folder has none, or a file in it is not what was written; `threads`: of a graph."""
+        self.description = GraphDescription.read(folder)
+        prompt = self.description.prompt
+        files = [self.description.step, *([] if prompt is None else [prompt.file])]
+        check_files(folder, [*files, self.description.tokenizer.file, *([DATA] if (folder / DATA).exists() else [])])
+        self.step = _session(folder / self.description.step, threads)
+        self.prompt = None if prompt is None else _session(folder / prompt.file, threads)
+
+
+def _session(path: Path, threads: int | None) -> Any:
+    _, onnxruntime = onnx_modules("engine")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # it has many kinds, none of them public
+        raise UserError(f"{path}: onnxruntime cannot read it ({str(error).strip().splitlines()[0]})") from error
+
+
+class GraphReader:
+    """One stream: reads tokens, and keeps the states between them."""
+
+    def __init__(self, graphs: Graphs, places: int = FEWEST_PLACES) -> None:
+        """places: for so many tokens there is room at first."""
+        self._graphs, self._description, self._places = graphs, graphs.description, places
+        self.position = 0
+        self._states = {state.input: state.begins(places) for state in self._description.states}
+        self._token, self._at = np.zeros((1, 1), np.int64), np.zeros(1, np.int64)
+        self._logits = np.zeros((1, 1, self._description.model.vocab_size), np.float32)
+        self._bound: list[Any] | None = None
+        self._sides: list[dict[str, Array]] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the states, as allocated."""
+        return sum(state.nbytes for state in self._states.values())
+
+    def read(self, tokens: list[int]) -> Array:
+        """Go on by these tokens, any number of them: `[V]`, the logits behind the last."""
+        logits_V: Array = self.read_all(tokens)[-1]
+        return logits_V
+
+    def read_all(self, tokens: list[int]) -> Array:
+        """The same: `[T, V]`, the logits behind each."""
+        self._check_room(len(tokens))
+        return np.concatenate([self._read_piece(piece) for piece in self._pieces(tokens)])
+
+    def _check_room(self, tokens: int) -> None:
+        longest, end = self._description.longest, self.position + tokens
+        if longest is not None and end > longest:
+            raise UserError(f"{end} tokens: the model's learned positions end at {longest}")
+        if end > self._places:
+            self._grow(1 << (end - 1).bit_length())
+
+    def _pieces(self, tokens: list[int]) -> Iterator[list[int]]:
+        """As long as the graph for prompts takes them, then single tokens."""
+        done = 0
+        while done < len(tokens):
+            count = self._next_piece(len(tokens) - done)
+            yield tokens[done : done + count]
+            done += count
+
+    def _next_piece(self, tokens: int) -> int:
+        """How many of the next tokens are read at once."""
+        prompt = self._description.prompt
+        if prompt is None:
+            return 1
+        if prompt.length is None:
+            return min(tokens, LONGEST_PIECE)
+        return prompt.length if prompt.length <= tokens and self.position % prompt.length == 0 else 1
+
+    def _read_piece(self, tokens: list[int]) -> Array:
+        if len(tokens) > 1:
+            logits = self._run(self._graphs.prompt, np.array([tokens], np.int64))
+        elif any(state.grows == "held" for state in self._description.states):
+            logits = self._run(self._graphs.step, np.array([tokens], np.int64))
+        else:
+            logits = self._step(tokens[0])
+        self.position += len(tokens)
+        return logits
+
+    def _run(self, session: Any, tokens: Array) -> Array:
+        """A pass whose states are new tensors."""
+        given = {self._description.tokens: tokens, self._description.position: np.array([self.position], np.int64)}
+        names = [state.output for state in self._description.states]
+        logits, *after = session.run([self._description.logits, *names], {**given, **self._states})
+        self._states = dict(zip(self._states, after, strict=True))
+        self._bound = None
+        return np.asarray(logits[0])
+
+    def _step(self, token: int) -> Array:
+        """A pass over one token with all buffers bound."""
+        if self._bound is None:
+            self._sides = [self._states, {s.input: self._other_side(s) for s in self._description.states}]
+            self._bound = [self._binding(*self._sides), self._binding(*reversed(self._sides))]
+        self._token[0, 0], self._at[0] = token, self.position
+        self._graphs.step.run_with_iobinding(self._bound[0])
+        self._bound.reverse()
+        self._sides.reverse()
+        self._states = self._sides[0]
+        logits_1V: Array = self._logits[0].copy()
+        return logits_1V
+
+    def _other_side(self, state: StateInput) -> Array:
+        own = self._states[state.input]
+        return own if state.grows == "places" else np.empty_like(own)
+
+    def _binding(self, given: dict[str, Array], after: dict[str, Array]) -> Any:
+        binding = self._graphs.step.io_binding()
+        inputs = {self._description.tokens: self._token, self._description.position: self._at, **given}
+        outputs = {state.output: after[state.input] for state in self._description.states}
+        outputs[self._description.logits] = self._logits
+        _, onnxruntime = onnx_modules("engine")
+        for name, array in inputs.items():
+            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+        for name, array in outputs.items():
+            binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+        return binding
+
+    def _grow(self, places: int) -> None:
+        """Room for so many tokens."""
+        for state in self._description.states:
+            if state.grows == "places":
+                kept, larger = self._states[state.input], state.begins(places)
+                larger[tuple(map(slice, kept.shape))] = kept
+                self._states[state.input] = larger
+        self._places, self._bound = places, None
+
+
+class OnnxLanguageModel:
+    """Graphs and their tokenizer: text in, text out."""
+
+    def __init__(self, folder: str | Path, threads: int | None = None) -> None:
+        """`UserError` as from `Graphs`."""
+        self.graphs = Graphs(Path(folder), threads)
+        self.tokenizer = Tokenizer.load(Path(folder) / self.graphs.description.tokenizer.file)
+        if self.tokenizer.hash != self.graphs.description.tokenizer.hash:
+            raise UserError(f"{folder}: {self.graphs.description.tokenizer.file} is not the tokenizer of these graphs")
+
+    def stream(self, prompt: str, max_tokens: int, sampling: Sampling, ignore_eos: bool = False) -> Continuation:
+        """The continuation of one prompt, piece by piece, as `LanguageModel.stream`."""
+        if max_tokens < 1:
+            raise UserError(field="max_tokens", value=max_tokens, accepted="at least 1")
+        tokens = [self.tokenizer.end_id, *self.tokenizer.encode(prompt)]
+        longest = self.graphs.description.longest
+        if longest is not None and len(tokens) + max_tokens > longest:
+            raise UserError(
+                f"{len(tokens)} tokens of prompt and {max_tokens} new ones (`max_tokens`) are "
+                f"{len(tokens) + max_tokens}: the model's learned positions end at {longest}"
+            )
+        reader = GraphReader(self.graphs)
+
+        def next_logits(tokens_1T: Tensor) -> Tensor:
+            logits_V = reader.read(tokens_1T[0].tolist())[: self.tokenizer.vocab_size]
+            return torch.from_numpy(logits_V)[None]
+
+        stop_ids = set() if ignore_eos else {self.tokenizer.end_id}
+        followed = steps(next_logits, torch.tensor([tokens]), sampling, max_tokens, stop_ids)
+        return Continuation(followed, self.tokenizer.stream(), len(tokens), lambda _: reader.nbytes)

@@ -1,0 +1,154 @@
+"""A model as two ONNX graphs: one token with explicit states, and a prompt; nothing is left that fails the gate."""
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from linnet.core.atomic import atomic_directory
+from linnet.core.errors import UserError
+from linnet.core.files import write_json
+from linnet.core.notes import note
+from linnet.core.seal import seal_files
+from linnet.inference.language_model import LanguageModel, load
+from linnet.inference.retention import Retentions, layer_retentions
+from linnet.interop.onnx.engine import Graphs
+from linnet.interop.onnx.files import EXTERNAL_ABOVE_BYTES, write_graphs
+from linnet.interop.onnx.flatten import Flat, Step
+from linnet.interop.onnx.gate import GraphParity, gate
+from linnet.interop.onnx.graphs import NoPromptGraphError, graph_of, onnx_modules, prompt_graph, reason
+from linnet.interop.onnx.metadata import (
+    DESCRIPTION,
+    PROMPT,
+    STEP,
+    GraphDescription,
+    PromptGraph,
+    TokenizerFile,
+    Weights,
+    described,
+    state_inputs,
+)
+from linnet.interop.onnx.quantise import quantised
+from linnet.layers.retention import FULL, BankRetention, Retention
+from linnet.model.store import RUN, TOKENIZER, check_new_folder
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+EXAMPLE_PLACES = 101
+"""Of the states that are traced: like no other size of a model, and room for a piece of a prompt."""
+
+
+@dataclass(frozen=True)
+class OnnxExport:
+    """What was written, and what the gate measured.
+
+    nodes: of the graph for one token, by operation; files: their bytes; prompt: None where prompts are read
+    token by token; token_by_token: why they are.
+    """
+
+    parity: GraphParity
+    nodes: dict[str, int]
+    files: dict[str, int]
+    prompt: PromptGraph | None
+    token_by_token: str | None
+    opset: dict[str, int]
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """For a record."""
+        return {**asdict(self), "prompt": None if self.prompt is None else self.prompt.model_dump()}
+
+
+def export_onnx(
+    model: str | Path | LanguageModel,
+    out: str | Path,
+    *,
+    weights: str = "float32",
+    retention: Retentions = FULL,
+    text: str | None = None,
+    external_above_bytes: int = EXTERNAL_ABOVE_BYTES,
+    command: str | None = None,
+) -> OnnxExport:
+    """Write the folder `out`: graphs, `linnet.json`, the tokenizer; what the gate measured is returned.
+
+    model: a folder, or a model that was loaded, which becomes float32. weights: `float32`, `int8` or `int4`. retention:
+    how TED layers keep the past; a bank without a length is made for the model's context. text: what the gate compares
+    bits per byte on; None: what the model says. external_above_bytes: weights of larger graphs stand in a file beside
+    them, once for both. Raises `UserError` for a value that cannot be, a model that has no such graphs yet, and where
+    graphs do not say what the model says; then nothing is left.
+    """
+    if weights not in get_args(Weights):
+        raise UserError(field="weights", value=repr(weights), accepted=", ".join(get_args(Weights)))
+    onnx_modules()
+    check_new_folder(out)
+    origin = model.spec.name if isinstance(model, LanguageModel) else str(model)
+    source = model if isinstance(model, LanguageModel) else load(model, device="cpu")
+    _check(source, origin)
+    source.decoder.requires_grad_(False).float().eval()
+    retentions = _with_lengths(source, layer_retentions(source.decoder, retention))
+    step = Step(source.decoder, Flat.of(source.decoder, EXAMPLE_PLACES, retentions))
+    graphs, prompt, why = _graphs(step, origin)
+    graphs = {name: quantised(graph, weights, source.decoder) for name, graph in graphs.items()}
+    description = _description(source, step.flat, retentions, weights, prompt, graphs[STEP])
+    with atomic_directory(out) as temporary:
+        names = write_graphs(temporary, graphs, description, external_above_bytes)
+        write_json(temporary / DESCRIPTION, description.model_dump())
+        source.tokenizer.save(temporary / TOKENIZER)
+        write_json(temporary / RUN, {"exported_from": origin, "command": command})
+        seal_files(temporary, [*names, DESCRIPTION, TOKENIZER, RUN])
+        parity = gate(source, Graphs(temporary), retentions, weights, text)
+        files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
+    nodes = dict(Counter(node.op_type for node in graphs[STEP].graph.node).most_common())
+    return OnnxExport(parity, nodes, files, prompt, why, description.opset)
+
+
+def _check(model: LanguageModel, origin: str) -> None:
+    if model.decoder.encoder is not None:
+        raise UserError(f"{origin}: a model with an encoder, which has no ONNX graphs; expected a decoder alone")
+    if any(mixer.traits.settles for mixer in model.decoder.mixers):
+        raise UserError(f"{origin}: its operator is inferred from each prompt: freeze it first (--freeze-operator)")
+
+
+def _with_lengths(model: LanguageModel, retentions: list[Retention]) -> list[Retention]:
+    """A graph's bank is made once, for all streams."""
+    made = BankRetention(model.spec.context_length)
+    return [made if isinstance(kept, BankRetention) and kept.length is None else kept for kept in retentions]
+
+
+def _graphs(step: Step, origin: str) -> tuple[dict[str, "ModelProto"], PromptGraph | None, str | None]:
+    """By file name, and what the one for prompts takes; where there is none, why."""
+    try:
+        one = graph_of(step, 1)
+    except Exception as error:  # of many kinds: whatever in a model no graph can say
+        kinds = ", ".join(dict.fromkeys(block.mixer.kind for block in step.decoder.spec.blocks))
+        raise UserError(
+            f"{origin}: a model of {kinds}: PyTorch's exporter cannot follow it ({reason(error)})"
+        ) from error
+    try:
+        many, length = prompt_graph(step)
+    except NoPromptGraphError as error:
+        note(f"{origin}: prompt: token by token, because {error}")
+        return {STEP: one}, None, str(error)
+    return {STEP: one, PROMPT: many}, PromptGraph(length=length), None
+
+
+def _description(
+    model: LanguageModel,
+    flat: Flat,
+    retentions: list[Retention],
+    weights: str,
+    prompt: PromptGraph | None,
+    graph: "ModelProto",
+) -> GraphDescription:
+    tokenizer = model.tokenizer
+    return GraphDescription(
+        weights=weights,
+        opset={domain.domain or "ai.onnx": domain.version for domain in graph.opset_import},
+        prompt=prompt,
+        states=state_inputs(flat),
+        longest=model.spec.context_length if model.decoder.embedding.positions is not None else None,
+        retentions=described(retentions),
+        tokenizer=TokenizerFile(hash=tokenizer.hash, end_id=tokenizer.end_id, vocab_size=tokenizer.vocab_size),
+        model=model.spec,
+    )

@@ -1,0 +1,37 @@
+"""`linnet export --to onnx`: a model as a folder of graphs."""
+
+from pathlib import Path
+
+from linnet.evaluation.retentions import read
+from linnet.inference.language_model import LanguageModel
+from linnet.interop.exported import Exported
+from linnet.interop.onnx.export import OnnxExport, export_onnx
+from linnet.interop.onnx.metadata import STEP
+from linnet.layers.retention import FULL
+
+
+def export(model: LanguageModel, out: Path, weights: str = "float32", retention: str | None = None) -> Exported:
+    """Write the folder `out`; see `export_onnx`. retention: `full`, `bank` or a policy, as `evaluate` reads it."""
+    kept = FULL if retention is None else read(retention, model.spec.context_length)
+    made = export_onnx(model, out, weights=weights, retention=kept)
+    exported = Exported.of(out, model.decoder, out / STEP, figures=made.figures, said=tuple(_said(made)))
+    weights_bytes = sum(size for name, size in made.files.items() if name.startswith(STEP))
+    return Exported(out, exported.name, exported.parameters, weights_bytes, exported.figures, exported.said)
+
+
+def _said(made: OnnxExport) -> list[str]:
+    found = made.parity
+    logits = f"logits within {found.error:.1e} of their spread (root mean square; largest {found.largest_error:.1e})"
+    bits = f"{found.graph_bits_per_byte:.4f} bits per byte of its own text ({found.bits_per_byte:.4f} in PyTorch)"
+    products = ", ".join(f"{count} {name}" for name, count in made.nodes.items() if name.startswith(("MatMul", "Gemm")))
+    prompt = "prompts of any length at once"
+    if made.prompt is None:
+        prompt = f"prompts token by token ({made.token_by_token})"
+    elif made.prompt.length is not None:
+        prompt = f"prompts in pieces of {made.prompt.length} tokens"
+    return [
+        f"{found.tokens} tokens: {logits}, {found.greedy:.1%} of the likeliest tokens the same",
+        bits,
+        products,
+        prompt,
+    ]

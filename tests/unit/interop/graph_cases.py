@@ -1,0 +1,70 @@
+"""Small models of every kind of the registry, and of what stands around its kinds, by name: what graphs are made of."""
+
+from typing import Any
+
+from small_decoders import NARROW, block, decoder_of
+
+from linnet.layers.contract import SublayerSpec
+from linnet.layers.registry import FEED_FORWARDS, MIXERS
+from linnet.layers.retention import FULL, BankRetention, Retention
+from linnet.model.decoder import Decoder
+from linnet.ops.decay.eviction import EvictionPolicy
+
+WIDTH = NARROW // 2
+ATTENTION = {"kind": "attention", "heads": 2}
+
+
+def with_graphs(kind: type[SublayerSpec]) -> list[SublayerSpec]:
+    """The examples, or those whose operator is given instead of inferred from a prompt."""
+    return [spec for spec in kind.examples() if spec.takes_operator] or kind.examples()
+
+
+def of_examples(specs: list[SublayerSpec]) -> dict[str, Any]:
+    """One layer for each."""
+    plain = [spec.model_dump() for spec in specs]
+    mixers = specs[0].kind in MIXERS
+    return {"blocks": [block(each) if mixers else block(ATTENTION, each) for each in plain]}
+
+
+AROUND: dict[str, dict[str, Any]] = {
+    "learned positions": {
+        "embedding": {"positions": "learned", "scale": True, "norm": {"kind": "layer"}},
+        "blocks": [block({**ATTENTION, "rotary": None}) | {"norm": {"kind": "layer", "placement": "post"}}],
+        "context_length": 128,
+        "head": {"tied": False, "bias": True, "soft_cap": 5.0},
+    },
+    "sinusoidal positions": {
+        "embedding": {"positions": "sinusoidal", "width": 8, "skip": True},
+        "blocks": [block({**ATTENTION, "rotary": None}) | {"residual": "parallel"}],
+        "head": {"tied": True, "scale": True, "norm": {"kind": "layer"}},
+    },
+    "a hybrid of widths": {
+        "blocks": [
+            block({**ATTENTION, "window": 5}) | {"repeat": 2, "share_weights": True},
+            block({"kind": "ted"}) | {"width": 8},
+            block({"kind": "mamba2", "head_dim": 8}) | {"feed_forward": None},
+            block({"kind": "rwkv7", "heads": 2}),
+        ],
+    },
+}
+
+KINDS = (*MIXERS.values(), *FEED_FORWARDS.values())
+CASES: dict[str, tuple[dict[str, Any], Retention]] = {
+    **{kind.examples()[0].kind: (of_examples(with_graphs(kind)), FULL) for kind in KINDS},
+    **{name: (fields, FULL) for name, fields in AROUND.items()},
+    **{
+        f"{kind.examples()[0].kind}, {name}": (of_examples(with_graphs(kind)), retention)
+        for kind in KINDS
+        if kind.chooses_retention
+        for name, retention in {
+            "a bank": BankRetention(),
+            "the most relevant": EvictionPolicy(top_k=5),
+            "a threshold": EvictionPolicy(threshold=0.01),
+        }.items()
+    },
+}
+
+
+def decoder_of_case(name: str) -> tuple[Decoder, Retention]:
+    fields, retention = CASES[name]
+    return decoder_of(**{"d_model": WIDTH, **fields}), retention

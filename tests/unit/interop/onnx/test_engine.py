@@ -1,0 +1,49 @@
+"""Graphs speak as their model does."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from linnet.core.errors import UserError
+from linnet.inference.language_model import load
+from linnet.inference.sampling import Sampling
+
+pytest.importorskip("onnxruntime")
+from linnet.interop.onnx.engine import FEWEST_PLACES, GraphReader, Graphs, OnnxLanguageModel
+
+
+def test_the_same_tokens_as_in_pytorch(exported: tuple[Path, Any], model: Path):
+    count = 2 * FEWEST_PLACES  # the room doubles on the way
+    for sampling in (Sampling(0), Sampling(1.0, top_k=20, seed=3)):
+        ours = load(model, device="cpu").stream("Once", count, sampling, ignore_eos=True)
+        theirs = OnnxLanguageModel(exported[0]).stream("Once", count, sampling, ignore_eos=True)
+        assert "".join(theirs) == "".join(ours)
+        assert theirs.figures.tokens == ours.figures.tokens == count
+
+
+@torch.no_grad()
+def test_a_stream_may_be_cut_anywhere(exported: tuple[Path, Any], model: Path):
+    tokens = torch.randint(257, (300,), generator=torch.Generator().manual_seed(0))
+    expected_TV = load(model, device="cpu").decoder(tokens[None])[0].numpy()
+    for cuts in ([300], [1, 299], [1, 1, 5, 293], [256, 1, 43]):
+        reader, found, done = GraphReader(Graphs(exported[0])), [], 0
+        for cut in cuts:
+            found.append(reader.read_all(tokens[done : done + cut].tolist()))
+            done += cut
+        np.testing.assert_allclose(np.concatenate(found), expected_TV, atol=1e-4)
+
+
+def test_a_changed_file_is_refused(exported: tuple[Path, Any], tmp_path: Path):
+    for path in exported[0].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "model.onnx.data").write_bytes(b"\0" * 10)
+    with pytest.raises(UserError, match=r"model\.onnx\.data: 10 bytes"):
+        OnnxLanguageModel(tmp_path)
+
+
+def test_a_model_folder_is_no_folder_of_graphs(model: Path):
+    with pytest.raises(UserError, match=r"no folder of ONNX graphs \(no linnet\.json\)"):
+        OnnxLanguageModel(model)

@@ -1,0 +1,80 @@
+"""A model becomes two graphs that say what it says; what fails the gate leaves nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linnet.core.errors import UserError
+from linnet.interop.onnx import export, graphs
+from linnet.interop.onnx.export import export_onnx
+from linnet.interop.onnx.gate import STEPS, Allowed
+
+onnx = pytest.importorskip("onnx")
+
+
+def test_the_graphs_say_what_the_model_says(exported: tuple[Path, Any]):
+    parity = exported[1].parity
+    assert parity.error < 1e-5 and parity.tokens > STEPS
+    assert parity.greedy == 1
+    assert parity.graph_bits_per_byte == pytest.approx(parity.bits_per_byte, rel=1e-5)
+
+
+def test_a_prompt_of_attention_and_ted_may_have_any_length(exported: tuple[Path, Any]):
+    assert exported[1].prompt is not None and exported[1].prompt.length is None
+
+
+def test_both_graphs_share_one_file_of_weights(exported: tuple[Path, Any]):
+    folder, report = exported
+    both = [onnx.load(folder / name, load_external_data=False) for name in ("model.onnx", "prompt.onnx")]
+    places = [
+        {(t.dims[0], *(e.value for e in t.external_data)) for t in graph.graph.initializer if t.external_data}
+        for graph in both
+    ]
+    assert places[0] and places[0] == places[1]
+    assert all(graph.opset_import[0].version == report.opset["ai.onnx"] for graph in both)
+
+
+def test_each_graph_says_how_it_is_run(exported: tuple[Path, Any]):
+    folder, _ = exported
+    graph = onnx.load(folder / "model.onnx", load_external_data=False)
+    (entry,) = [prop.value for prop in graph.metadata_props if prop.key == "linnet"]
+    said = json.loads(entry)
+    assert said == json.loads((folder / "linnet.json").read_text())
+    assert [value.name for value in graph.graph.input] == ["tokens", "position", *(s["input"] for s in said["states"])]
+    assert [value.name for value in graph.graph.output] == ["logits", *(s["output"] for s in said["states"])]
+
+
+def test_what_fails_the_gate_leaves_nothing(
+    model: Path, exported: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(export, "graph_of", lambda step, tokens: onnx.load(exported[0] / "model.onnx"))
+    monkeypatch.setattr(export, "prompt_graph", lambda step: (onnx.load(exported[0] / "prompt.onnx"), None))
+    monkeypatch.setitem(export.gate.__globals__["ALLOWED"], "float32", Allowed(1e-12, 1e-12))
+    with pytest.raises(UserError, match=r"logits differ by .* of their spread: expected at most 1e-12"):
+        export_onnx(model, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lost_prompt_graph_is_told(
+    model: Path, exported: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told
+):
+    def refuses(step: Any, tokens: int | None) -> Any:
+        raise RuntimeError("Error in translating") from NotImplementedError(
+            f"no operator for {tokens} tokens\nat line 3"
+        )
+
+    monkeypatch.setattr(export, "graph_of", lambda step, tokens: onnx.load(exported[0] / "model.onnx"))
+    monkeypatch.setattr(graphs, "graph_of", refuses)
+    report = export_onnx(model, tmp_path / "out")
+    why = "PyTorch's exporter cannot follow 64 tokens at once (nothing for 64 tokens)"
+    assert (report.prompt, report.token_by_token) == (None, why)
+    assert told() == [f"{model}: prompt: token by token, because {why}"]
+    assert not (tmp_path / "out" / "prompt.onnx").exists()
+
+
+@pytest.mark.parametrize("weights", ["int2", "bfloat16"])
+def test_weights_that_cannot_be_are_refused(model: Path, tmp_path: Path, weights: str):
+    with pytest.raises(UserError, match=rf"weights: '{weights}': .*float32, int8, int4"):
+        export_onnx(model, tmp_path / "out", weights=weights)

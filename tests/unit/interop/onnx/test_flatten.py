@@ -1,0 +1,42 @@
+"""Steps as graphs have them say what the model says: every case, as PyTorch runs them, without the exporter."""
+
+import pytest
+import torch
+from graph_cases import CASES, decoder_of_case
+
+from linnet.inference.retention import layer_retentions, retaining_state
+from linnet.interop.onnx.flatten import Flat, Step
+from linnet.interop.onnx.graphs import PIECE
+from linnet.layers.retention import BankRetention
+
+LENGTH = PIECE + 8
+FEW = 12
+"""Read one by one: more than any window, or chunk of a bank, of the cases."""
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_with_explicit_states_says_what_the_model_says(name: str, monkeypatch: pytest.MonkeyPatch):
+    decoder, retention = decoder_of_case(name)
+    if isinstance(retention, BankRetention):
+        retention = BankRetention(decoder.spec.context_length)
+    retentions = layer_retentions(decoder, retention)
+    tokens_1T = torch.randint(257, (1, LENGTH), generator=torch.Generator().manual_seed(0))
+    expected_TV = decoder(tokens_1T, retaining_state(decoder, 1, LENGTH, retentions))[0]
+    step = Step(decoder, Flat.of(decoder, LENGTH + 2, retentions))
+    monkeypatch.setattr("torch.compiler.is_exporting", lambda: True)
+    for pieces in _ways(step.flat):
+        states, found = [tensor.clone() for tensor in step.flat.tensors.values()], []
+        for piece_1T in tokens_1T[:, : sum(pieces)].split(pieces, dim=1):
+            logits_1TV, states = step(piece_1T, torch.tensor([sum(map(len, found))]), states)
+            found.append(logits_1TV[0])
+        torch.testing.assert_close(torch.cat(found), expected_TV[: sum(pieces)], atol=2e-4, rtol=1e-4)
+
+
+def _ways(flat: Flat) -> list[list[int]]:
+    """Lengths of pieces: what layers take."""
+    alone = [1] * FEW
+    if flat.growing.keys() != flat.has_room:
+        return [alone]
+    of_a_piece = [PIECE, 1, 1, 1]
+    return [alone, of_a_piece] if flat.needs_whole_pieces else [alone, of_a_piece, [2, 3, PIECE, 1, 2]]

@@ -1,0 +1,21 @@
+"""Every kind of the registry, and what stands around them, becomes graphs that pass the gate."""
+
+from pathlib import Path
+
+import pytest
+from graph_cases import CASES, decoder_of_case
+from small_decoders import written
+
+from linnet.ops.decay.eviction import EvictionPolicy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_graphs_of_every_kind_say_what_the_model_says(name: str, tmp_path: Path):
+    pytest.importorskip("onnxruntime")
+    from linnet.interop.onnx.export import export_onnx
+
+    decoder, retention = decoder_of_case(name)
+    report = export_onnx(written(tmp_path / "model", decoder), tmp_path / "graphs", retention=retention)
+    assert report.parity.greedy == 1
+    assert (report.prompt is None) == isinstance(retention, EvictionPolicy), report.token_by_token

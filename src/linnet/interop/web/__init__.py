@@ -1,0 +1,1 @@
+"""Models as a page that any static host serves, which works from its own files alone."""

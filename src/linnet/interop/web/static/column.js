@@ -1,0 +1,139 @@
+// One model on the page: its text, its context over time, its figures, and its state as a file.
+
+import { Chart } from "./chart.js";
+import { loaded, saved } from "./kept_stream.js";
+import { choose } from "./sampling.js";
+import { Stream } from "./stream.js";
+import { TextView } from "./text_view.js";
+import { Tokenizer } from "./tokenizer.js";
+
+const EVERYTHING = "all tokens";
+
+export class Column {
+  #tokens = [];
+  #speak;
+  #spent = { tokens: 0, ms: 0 };
+  left = 0;
+  #parts;
+
+  constructor(template, entry, { runtime, description, definition, session }) {
+    this.name = entry.name;
+    this.element = template.cloneNode(true);
+    this.#parts = name => this.element.querySelector(`.${name}`);
+    this.identity = { model: entry.fingerprint, tokenizer: description.tokenizer.hash };
+    this.tokenizer = new Tokenizer(definition, description.tokenizer.end_id);
+    this.vocabulary = description.tokenizer.vocab_size;
+    this.stream = new Stream(runtime, session, description);
+    const places = description.states.filter(state => state.grows === "places").map(state => state.input.split(".")[1]);
+    this.keepsAll = new Set(places).size;
+    const names = [...this.stream.held.map(({ layer }) => `layer ${layer}`), ...(this.keepsAll ? [EVERYTHING] : [])];
+    this.view = new TextView(this.#parts("text"), this.stream.held, this.keepsAll > 0);
+    this.chart = new Chart(this.#parts("context"), names);
+    this.#parts("name").textContent = entry.name;
+    this.#parts("about").textContent = about(entry, description);
+    this.#parts("chart").hidden = names.length === 0;
+    this.#parts("keeps").textContent = this.#keeps();
+  }
+
+  #keeps() {
+    const { length } = this.stream.held;
+    if (length) return `tokens in the context of ${length} layer${length > 1 ? "s" : ""}, from the first (blue) to the last (pink)`;
+    if (this.keepsAll) return "tokens in the context: every layer keeps all of them";
+    return "its layers keep a state of one size, and no token by itself";
+  }
+
+  get busy() {
+    return this.left > 0;
+  }
+
+  // A new text; so many tokens behind the prompt.
+  begin(prompt, count) {
+    this.stream.restart();
+    this.#show([this.tokenizer.endId, ...this.tokenizer.encode(prompt)], []);
+    this.left = count;
+  }
+
+  // More tokens of the same text.
+  goOn(count) {
+    if (this.#tokens.length) this.left = count;
+    else this.begin("", count);
+    this.#spent = { tokens: 0, ms: 0 };
+  }
+
+  stop() {
+    this.left = 0;
+  }
+
+  #show(tokens, unfinished) {
+    this.view.clear();
+    this.chart.begin(this.stream.position);
+    this.#tokens = [];
+    this.#spent = { tokens: 0, ms: 0 };
+    this.say("");
+    this.#speak = this.tokenizer.speaker();
+    tokens.forEach(token => this.#add(token, true));
+    if (tokens.includes(null)) this.#speak = this.tokenizer.speaker(unfinished);
+  }
+
+  #add(token, given = false) {
+    this.#tokens.push(token);
+    const text = token !== null ? this.#speak(token) : this.#tokens.length === 1 ? "[…] " : "";
+    this.view.add(text, token, given);
+  }
+
+  // Reads a token; behind the last one that is known it chooses the next.
+  async advance(policy, sampling) {
+    this.stream.policy = policy;
+    const place = this.stream.position, began = performance.now();
+    const { logits, lives } = await this.stream.step(this.#tokens[place]);
+    this.#spent.ms += performance.now() - began;
+    this.#spent.tokens += 1;
+    this.view.read(place, lives);
+    this.chart.add([...this.stream.ages.map(ages => ages.length), ...(this.keepsAll ? [this.stream.position] : [])]);
+    if (this.stream.position < this.#tokens.length) return;
+    const next = choose(logits.subarray(0, this.vocabulary), sampling, 1 - Math.random());
+    this.#add(next);
+    this.left = next === this.tokenizer.endId ? 0 : this.left - 1;
+  }
+
+  draw(threshold) {
+    this.view.mark(this.stream.ages, this.stream.position);
+    this.view.draw(threshold);
+    this.chart.draw();
+    const { tokens, ms } = this.#spent;
+    const speed = ms ? `${Math.round((1000 * tokens) / ms).toLocaleString("en")} tokens/s` : "– tokens/s";
+    const count = this.#tokens.length.toLocaleString("en");
+    this.#parts("figures").textContent = `${count} tokens · ${speed} · state ${inBytes(this.stream.bytes)}`;
+  }
+
+  say(problem) {
+    this.#parts("problem").textContent = problem;
+  }
+
+  // The stream as a file: its bytes.
+  save() {
+    return saved(this.stream, this.#tokens, this.tokenizer.unfinished(this.#tokens), this.identity);
+  }
+
+  // Goes on where a file's stream stood; the policy that it had, if any.
+  load(buffer) {
+    const { tokens, unfinished, policy } = loaded(buffer, this.stream, this.identity);
+    this.#show(tokens, unfinished);
+    const { lives } = this.stream;
+    for (let place = 0; place < this.stream.position; place++)
+      this.view.read(place, lives.map(ofLayer => ofLayer.get(place) ?? null));
+    return policy;
+  }
+}
+
+export function inBytes(bytes) {
+  if (bytes < 1e5) return `${(bytes / 1e3).toFixed(1)} kB`;
+  return bytes < 1e9 ? `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB` : `${(bytes / 1e9).toFixed(1)} GB`;
+}
+
+function about({ parameters, bytes }, { weights, model }) {
+  const kinds = [...new Set(model.blocks.map(block => block.mixer.kind))].join(", ");
+  const layers = model.blocks.reduce((sum, block) => sum + block.repeat, 0);
+  const millions = parameters < 1e6 ? `${Math.round(parameters / 1e3)} k` : `${(parameters / 1e6).toFixed(1)} M`;
+  return `${kinds} · ${layers} layers · ${millions} parameters · ${weights}, ${inBytes(bytes)}`;
+}

@@ -1,0 +1,60 @@
+// Sliders: numbers on scales that suit them, with what they say beside them.
+
+const LARGEST_TOP_K = 10;  // as a power of two
+const off = "off";
+
+const SCALES = {
+  temperature: { max: 40, start: 16, value: at => at / 20, words: value => (value ? value.toFixed(2) : "0 (greedy)") },
+  likeliest: { max: 9, start: 0, value: at => (at ? 2 ** at : 0), words: value => (value ? `${value} likeliest` : off) },
+  top_p: { max: 50, start: 50, value: at => at / 50, words: value => (value < 1 ? value.toFixed(2) : off) },
+  top_k: { max: 2 * LARGEST_TOP_K + 1, start: 0, value: at => (at ? Math.round(2 ** ((at - 1) / 2)) : 0), words: value => (value ? `${value} tokens` : off) },
+  threshold: { max: 29, start: 9, value: at => (at ? Number(`1e${Math.floor((at - 1) / 2) - 12}`) * (at % 2 ? 1 : 3) : -1), words: value => (value > 0 ? value.toExponential(0) : off) },
+  minimum: { max: 64, start: 1, value: at => at, words: value => `${value} token${value === 1 ? "" : "s"}` },
+};
+
+export class Controls {
+  #inputs = {};
+  #exact = {};
+
+  constructor(page, changed) {
+    for (const [name, scale] of Object.entries(SCALES)) {
+      const input = page.getElementById(name);
+      Object.assign(input, { min: 0, max: scale.max, step: 1, value: scale.start });
+      this.#inputs[name] = input;
+      input.addEventListener("input", () => {
+        delete this.#exact[name];
+        this.#say(name);
+        changed();
+      });
+      this.#say(name);
+    }
+  }
+
+  #value(name) {
+    return this.#exact[name] ?? SCALES[name].value(Number(this.#inputs[name].value));
+  }
+
+  #say(name) {
+    this.#inputs[name].nextElementSibling.textContent = SCALES[name].words(this.#value(name));
+  }
+
+  get sampling() {
+    return { temperature: this.#value("temperature"), topK: this.#value("likeliest"), topP: this.#value("top_p") };
+  }
+
+  get policy() {
+    return { topK: this.#value("top_k"), threshold: this.#value("threshold"), minimum: this.#value("minimum") };
+  }
+
+  // A policy from a file: its own numbers stay exact, the sliders stand as near as they can.
+  set policy({ topK, threshold, minimum }) {
+    for (const [name, value] of Object.entries({ top_k: topK, threshold, minimum })) {
+      const { max, value: at } = SCALES[name];
+      const distance = place => Math.abs(at(place) - value);
+      const places = Array.from({ length: max + 1 }, (_, place) => place);
+      this.#inputs[name].value = places.reduce((best, place) => (distance(place) < distance(best) ? place : best), 0);
+      this.#exact[name] = value;
+      this.#say(name);
+    }
+  }
+}

@@ -1,0 +1,128 @@
+// The page: models that write side by side from one prompt, all of it in this browser, from this page's own files.
+
+import { colourOf, SCALE_STEPS } from "./colours.js";
+import { Column } from "./column.js";
+import { Controls } from "./controls.js";
+import { fetchedJson, loadModel, loadRuntime } from "./runtime.js";
+
+const DRAW_EVERY_MS = 60;
+const part = id => document.getElementById(id);
+const columns = [];
+const controls = new Controls(document, redraw);
+let running = false;
+
+const draw = () => columns.forEach(column => column.draw(controls.policy.threshold));
+const say = text => (part("status").textContent = text);
+const pause = () => new Promise(resume => setTimeout(resume));
+
+function redraw() {
+  columns.forEach(column => column.view.recolour());
+  draw();
+}
+
+async function write() {
+  setRunning(true);
+  let drawn = performance.now();
+  while (columns.some(column => column.busy)) {
+    for (const column of columns.filter(one => one.busy)) await advance(column);
+    if (performance.now() - drawn < DRAW_EVERY_MS) continue;
+    draw();
+    await pause();
+    drawn = performance.now();
+  }
+  draw();
+  setRunning(false);
+}
+
+async function advance(column) {
+  try {
+    await column.advance(controls.policy, controls.sampling);
+  } catch (error) {
+    column.say(error.message);
+    column.stop();
+  }
+}
+
+function setRunning(now) {
+  running = now;
+  part("stop").disabled = !now;
+  for (const button of document.querySelectorAll("#write, #more, .save, .load")) button.disabled = now;
+  say(now ? "writing" : "ready");
+}
+
+function saveState(column) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([column.save()], { type: "application/octet-stream" }));
+  link.download = `${column.name}.safetensors`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+async function loadState(column, file) {
+  try {
+    const policy = column.load(await file.arrayBuffer());
+    if (column.stream.held.length) controls.policy = policy ?? { topK: 0, threshold: -1, minimum: 0 };
+    column.say("");
+  } catch (error) {
+    column.say(`${file.name}: ${error.message}`);
+  }
+  redraw();
+}
+
+function wire(column) {
+  const { element } = column, input = element.querySelector("input[type=file]");
+  element.querySelector(".save").addEventListener("click", () => saveState(column));
+  element.querySelector(".load").addEventListener("click", () => input.click());
+  input.addEventListener("change", async () => {
+    if (input.files.length && !running) await loadState(column, input.files[0]);
+    input.value = "";
+  });
+}
+
+function showLegend() {
+  const entries = [...SCALE_STEPS.map(steps => [colourOf(steps), `${steps}`]), [colourOf(Infinity), "for ever"]];
+  part("legend").append("Under each token a stripe for each layer: it will remember it for so many tokens ");
+  for (const [colour, text] of entries) {
+    const entry = document.createElement("span");
+    entry.className = "key";
+    entry.style.setProperty("--colour", colour);
+    entry.textContent = text;
+    part("legend").append(entry, " ");
+  }
+  part("legend").append("No colour: forgotten.");
+}
+
+async function start() {
+  const site = await fetchedJson("site.json");
+  say("loading the runtime");
+  const { runtime, threads } = await loadRuntime(site.runtime);
+  for (const entry of site.models) {
+    const news = share => say(`loading ${entry.name}: ${Math.round(100 * Math.min(1, share))} %`);
+    const model = await loadModel(runtime, entry, news);
+    const column = new Column(part("column").content.firstElementChild, entry, { runtime, ...model });
+    columns.push(column);
+    part("columns").append(column.element);
+    wire(column);
+  }
+  part("memory").hidden = !columns.some(column => column.stream.held.length);
+  if (!part("memory").hidden) showLegend();
+  const shared = crossOriginIsolated ? "" : " (the host does not allow more: it would send the headers of cross-origin isolation)";
+  part("note").textContent = `${site.runtime.runtime} ${site.runtime.version}, ${threads} thread${threads > 1 ? "s" : ""}${shared}. `
+    + "Everything is loaded: the page goes on without a network.";
+  draw();
+  setRunning(false);
+}
+
+part("controls").addEventListener("submit", event => {
+  event.preventDefault();
+  if (running) return;
+  columns.forEach(column => column.begin(part("prompt").value, Number(part("tokens").value)));
+  write();
+});
+part("more").addEventListener("click", () => {
+  columns.forEach(column => column.goOn(Number(part("tokens").value)));
+  write();
+});
+part("stop").addEventListener("click", () => columns.forEach(column => column.stop()));
+addEventListener("resize", draw);
+start().catch(error => say(`cannot begin: ${error.message}`));

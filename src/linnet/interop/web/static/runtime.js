@@ -1,0 +1,37 @@
+// onnxruntime-web from the page's own files: many threads where the host allows what they share, otherwise one.
+
+const MOST_THREADS = 4;
+
+export async function loadRuntime({ folder, files: [entry] }) {
+  const runtime = await import(new URL(`${folder}/${entry}`, document.baseURI).href);
+  const threads = crossOriginIsolated ? Math.min(MOST_THREADS, navigator.hardwareConcurrency || 1) : 1;
+  runtime.env.wasm.numThreads = threads;
+  runtime.env.logLevel = "error";
+  return { runtime, threads };
+}
+
+// A file in full, with news of how much of it has come.
+export async function fetched(path, news = () => {}) {
+  const answer = await fetch(path);
+  if (!answer.ok) throw new Error(`${path}: ${answer.status} ${answer.statusText}`);
+  const parts = [];
+  let bytes = 0;
+  for (const reader = answer.body.getReader();;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    parts.push(value);
+    news((bytes += value.length));
+  }
+  return new Uint8Array(await new Blob(parts).arrayBuffer());
+}
+
+export const fetchedJson = async path => JSON.parse(new TextDecoder().decode(await fetched(path)));
+
+// The graph of a model, ready to run, with its description and its tokenizer's data.
+export async function loadModel(runtime, { folder, bytes }, news) {
+  const description = await fetchedJson(`${folder}/linnet.json`);
+  const definition = await fetchedJson(`${folder}/${description.tokenizer.file}`);
+  const graph = await fetched(`${folder}/${description.step}`, come => news(come / bytes));
+  const session = await runtime.InferenceSession.create(graph, { executionProviders: ["wasm"] });
+  return { description, definition, session };
+}

@@ -1,0 +1,125 @@
+// One stream of a model: its graph takes a token and the states, and gives logits and the states behind it.
+
+import { KEEP_ALL, evicted, heldLayers, livesOf } from "./memory.js";
+
+const FEWEST_PLACES = 64;
+const ARRAYS = { float32: Float32Array, int64: BigInt64Array };
+
+const size = dims => dims.reduce((product, one) => product * one, 1);
+
+// A state as it begins, with room for so many tokens where it has room.
+function begins(state, places) {
+  const dims = state.shape.map(one => one ?? (state.grows === "places" ? places : 0));
+  const number = state.dtype === "int64" ? value => BigInt(value) : Number;
+  const start = state.start === "-inf" ? -Infinity : state.start;
+  const data = new ARRAYS[state.dtype](size(dims));
+  Array.isArray(start) ? data.set(start.map(number)) : data.fill(number(start));
+  return { data, dims };
+}
+
+export class Stream {
+  #session;
+  #tensor;
+  #places = FEWEST_PLACES;
+
+  // runtime: onnxruntime-web; session: the graph; description: linnet.json.
+  constructor(runtime, session, description) {
+    this.#session = session;
+    this.#tensor = (dtype, { data, dims }) => new runtime.Tensor(dtype, data, dims);
+    this.description = description;
+    this.held = heldLayers(description);
+    this.policy = KEEP_ALL;
+    this.restart();
+  }
+
+  restart() {
+    this.#places = FEWEST_PLACES;
+    this.states = Object.fromEntries(this.description.states.map(state => [state.input, begins(state, this.#places)]));
+    this.position = 0;
+  }
+
+  get capacity() {
+    return this.#places;
+  }
+
+  get bytes() {
+    return Object.values(this.states).reduce((sum, { data }) => sum + data.byteLength, 0);
+  }
+
+  // Of each layer that holds tokens one by one their ages.
+  get ages() {
+    return this.held.map(({ prefix }) => this.states[`${prefix}ages`].data);
+  }
+
+  // Of each such layer what decides about the lives of the tokens that it holds, by their places in the stream.
+  get lives() {
+    return this.held.map(layer => {
+      const entries = this.states[`${layer.prefix}entries`].data, ages = this.states[`${layer.prefix}ages`].data;
+      return new Map(Array.from(ages, (age, row) => [this.position - 1 - Number(age), livesOf(entries, row, layer)]));
+    });
+  }
+
+  // Reads a token: the logits behind it, and of each layer that holds tokens what decides about this one's life.
+  async step(token) {
+    const { description } = this;
+    if (description.longest !== null && this.position >= description.longest)
+      throw new Error(`the model's learned positions end at ${description.longest}`);
+    if (this.position >= this.#places) this.#grow();
+    const feeds = {
+      [description.tokens]: this.#tensor("int64", { data: BigInt64Array.of(BigInt(token)), dims: [1, 1] }),
+      [description.position]: this.#tensor("int64", { data: BigInt64Array.of(BigInt(this.position)), dims: [1] }),
+    };
+    for (const state of description.states) feeds[state.input] = this.#tensor(state.dtype, this.states[state.input]);
+    const before = this.states;
+    const after = await this.#session.run(feeds);
+    const taken = ({ data, dims }) => ({ data, dims: [...dims] });
+    this.states = Object.fromEntries(description.states.map(state => [state.input, taken(after[state.output])]));
+    this.position += 1;
+    const lives = this.held.map(layer => {
+      const entries = this.states[`${layer.prefix}entries`].data;
+      return livesOf(entries, entries.length / layer.width - 1, layer);
+    });
+    this.held.forEach(layer => this.#evict(layer, before));
+    return { logits: after[description.logits].data, lives };
+  }
+
+  #evict(layer, before) {
+    const name = field => `${layer.prefix}${field}`;
+    const { entries, ages } = evicted(this.states[name("entries")].data, this.states[name("ages")].data, layer, this.policy);
+    const held = BigInt(ages.length);
+    this.states[name("entries")] = { data: entries, dims: [1, ages.length, layer.width] };
+    this.states[name("ages")] = { data: ages, dims: [1, ages.length] };
+    const [total, largest] = ["total", "largest"].map(field => before[name(field)].data[0]);
+    this.states[name("total")] = { data: BigInt64Array.of(total + held), dims: [1] };
+    this.states[name("largest")] = { data: BigInt64Array.of(largest > held ? largest : held), dims: [1] };
+  }
+
+  // Room for twice as many tokens.
+  #grow() {
+    this.#places *= 2;
+    for (const state of this.description.states) {
+      if (state.grows !== "places") continue;
+      const kept = this.states[state.input];
+      const larger = begins(state, this.#places);
+      const axis = state.shape.indexOf(null);
+      const row = size(kept.dims.slice(axis)), wider = size(larger.dims.slice(axis));
+      for (let outer = 0; outer < size(kept.dims.slice(0, axis)); outer++)
+        larger.data.set(kept.data.subarray(outer * row, (outer + 1) * row), outer * wider);
+      this.states[state.input] = larger;
+    }
+  }
+
+  // Goes on where another stream of this model stood: tensors by name, checked against the description.
+  adopt(tensors, position, capacity) {
+    for (const state of this.description.states) {
+      const found = tensors[state.input];
+      if (!found) throw new Error(`tensor ${state.input} is missing`);
+      const fits = found.dims.length === state.shape.length && state.shape.every(
+        (one, axis) => found.dims[axis] === (one ?? (state.grows === "places" ? capacity : found.dims[axis])));
+      if (!fits || !(found.data instanceof ARRAYS[state.dtype]))
+        throw new Error(`tensor ${state.input}: shape [${found.dims}] is not that of this model's state`);
+    }
+    this.states = Object.fromEntries(this.description.states.map(({ input }) => [input, tensors[input]]));
+    [this.position, this.#places] = [position, capacity];
+  }
+}

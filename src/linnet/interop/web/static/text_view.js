@@ -1,0 +1,83 @@
+// The text, token by token; under each of them a stripe for each layer, in the colour of how long it remembers it.
+
+import { colourOf, inWords } from "./colours.js";
+import { lifetime } from "./memory.js";
+
+const FORGOTTEN = "transparent", UNKNOWN = "var(--unknown)";
+
+export class TextView {
+  #box;
+  #tokens = [];
+  #changed = new Set();
+
+  // held: the layers that hold tokens one by one; alwaysKept: how many others keep every token.
+  constructor(box, held, alwaysKept) {
+    this.#box = box;
+    this.held = held;
+    this.alwaysKept = alwaysKept;
+    box.style.setProperty("--stripes", held.length + (alwaysKept ? 1 : 0));
+  }
+
+  clear() {
+    this.#box.replaceChildren();
+    this.#tokens = [];
+    this.#changed.clear();
+  }
+
+  add(text, token, given) {
+    const span = document.createElement("span");
+    span.textContent = text;
+    span.dataset.token = token ?? "";
+    if (given) span.className = "given";
+    this.#tokens.push({ span, lives: this.held.map(() => null), gone: this.held.map(() => false) });
+    this.#changed.add(this.#tokens.length - 1);
+  }
+
+  // lives: of each layer what decides about the life of the token in a place.
+  read(place, lives) {
+    this.#tokens[place].lives = lives;
+    this.#changed.add(place);
+  }
+
+  // ages: of each layer those of the tokens that it holds; so many tokens were read.
+  mark(ages, position) {
+    ages.forEach((ofLayer, layer) => {
+      const holds = new Set(Array.from(ofLayer, age => position - 1 - Number(age)));
+      for (let place = 0; place < position; place++) {
+        const token = this.#tokens[place];
+        if (token.gone[layer] || holds.has(place)) continue;
+        token.gone[layer] = true;
+        this.#changed.add(place);
+      }
+    });
+  }
+
+  recolour() {
+    this.#tokens.forEach((_, place) => this.#changed.add(place));
+  }
+
+  draw(threshold) {
+    const atEnd = this.#box.scrollHeight - this.#box.scrollTop - this.#box.clientHeight < 40;
+    const fresh = document.createDocumentFragment();
+    for (const place of [...this.#changed].sort((one, other) => one - other)) {
+      const token = this.#tokens[place];
+      this.#paint(token, threshold);
+      if (!token.span.isConnected) fresh.append(token.span);
+    }
+    this.#box.append(fresh);
+    this.#changed.clear();
+    if (atEnd) this.#box.scrollTop = this.#box.scrollHeight;
+  }
+
+  #paint({ span, lives, gone }, threshold) {
+    const steps = lives.map(life => life && (threshold > 0 ? lifetime(life, threshold) : Infinity));
+    const colours = steps.map((life, layer) => (gone[layer] ? FORGOTTEN : life === null ? UNKNOWN : colourOf(life)));
+    if (this.alwaysKept) colours.push(colourOf(Infinity));
+    const edge = n => `${((100 * n) / colours.length).toFixed(2)}%`;
+    const stripes = colours.map((colour, n) => `${colour} ${edge(n)} ${edge(n + 1)}`);
+    if (stripes.length) span.style.setProperty("--life", `linear-gradient(${stripes.join(", ")})`);
+    span.title = steps.map((life, n) => `layer ${this.held[n].layer}: ${said(life, gone[n])}`).join("\n");
+  }
+}
+
+const said = (life, gone) => (gone ? "forgotten" : life === null ? "not read yet" : inWords(life));

@@ -1,0 +1,322 @@
+"""The page in a real browser, from a real server: it says what Python says, alone and on any screen."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from small_decoders import block, decoder_of, written
+
+from browser import PROBE
+from devtools import Page, browser_page
+from linnet.core.errors import UserError
+from linnet.inference.engine import decode
+from linnet.inference.language_model import LanguageModel, load
+from linnet.inference.retention import Retentions, retaining_state
+from linnet.inference.sampling import Sampling
+from linnet.inference.session import Session
+from linnet.interop.ted import END, import_ted
+from linnet.interop.web import runtime
+from linnet.layers.retention import FULL
+from linnet.model.state import DecoderState
+from linnet.ops.decay.eviction import EvictionPolicy
+
+pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.slow
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "ted_small.safetensors"
+PROMPT, COUNT = "once upon a time", 100
+POLICY = EvictionPolicy(top_k=8, threshold=1e-4, min_tokens_to_keep=2)
+SLIDERS = {"top_k": 7, "threshold": 17, "minimum": 2}
+"""Where they stand for that policy."""
+
+ISOLATED = {"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp"}
+
+
+@dataclass(frozen=True)
+class Made:
+    """Folders of models by name, and the folder of the page that has them all."""
+
+    models: dict[str, Path]
+    site: Path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """TED of one head and of several with keys, attention, and a model in TED's published layout; float32."""
+    from linnet.interop.web.export import export_web
+
+    try:
+        runtime._packed()
+    except UserError as error:
+        pytest.skip(str(error))
+    root = tmp_path_factory.mktemp("web")
+    keyed = {"kind": "ted", "heads": 2, "rate_bias": True, "key_width": 3, "conv": 3}
+    models = {
+        "ted": written(root / "ted", decoder_of([block({"kind": "ted"}), block(keyed)])),
+        "attention": written(root / "attention", decoder_of([block({"kind": "attention", "heads": 2})])),
+        "published": root / "published",
+    }
+    write_published(root / "original")
+    import_ted(root / "original", models["published"])
+    export_web(list(models.values()), root / "site", weights="float32")
+    return Made(models, root / "site")
+
+
+def write_published(folder: Path) -> None:
+    """The golden model as TED's code would have saved it."""
+    folder.mkdir()
+    with safe_open(GOLDEN, "pt") as file:
+        config = json.loads(file.metadata()["config"])
+        state = {name: file.get_tensor(name) for name in file.keys() if name.startswith("state_dict.")}  # noqa: SIM118
+    names = ("num_layers", "dim", "hidden_dim", "norm_eps", "vocab_size")
+    (folder / "model.json").write_text(json.dumps({name: config[name] for name in names}))
+    characters = ["\n", " ", *"abcdefghijklmnopqrstuvwxyz", END]
+    ids = {character: n for n, character in enumerate(characters)}
+    (folder / "vocab.json").write_text(json.dumps({"int_to_char": characters, "char_to_int": ids}))
+    torch.save({name.removeprefix("state_dict."): tensor for name, tensor in state.items()}, folder / "weights.pth")
+
+
+@contextmanager
+def served(folder: Path, headers: dict[str, str] | None = None) -> Iterator[http.server.ThreadingHTTPServer]:
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def end_headers(self) -> None:
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
+            super().end_headers()
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
+    threading.Thread(target=server.serve_forever).start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def page(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    folder = tmp_path_factory.mktemp("browser")
+    with served(made.site) as server, browser_page(folder) as page:
+        page.resize(1400)
+        page.download_to(folder)
+        page.open(f"http://127.0.0.1:{server.server_port}/")
+        page.until("document.getElementById('write').disabled === false")
+        yield page
+        assert page.errors == []
+
+
+def set_to(page: Page, **values: float) -> None:
+    for name, value in values.items():
+        page.value(f"{{ const one = document.getElementById({name!r}); one.value = {value};"
+                   " one.dispatchEvent(new Event('input')); }")  # fmt: skip
+
+
+def write(page: Page, prompt: str = PROMPT, tokens: int = COUNT, button: str = "write") -> None:
+    """Greedily, until all models have written."""
+    set_to(page, temperature=0, tokens=tokens)
+    page.value(f"document.getElementById('prompt').value = {prompt!r}; document.getElementById({button!r}).click()")
+    page.until("document.getElementById('write').disabled === false")
+
+
+def tokens_on(page: Page, number: int) -> list[int]:
+    """All of a model's text, the end token that begins it and the prompt among them."""
+    card = f"document.querySelectorAll('.card')[{number}]"
+    found: list[int] = page.value(f"[...{card}.querySelectorAll('.text span')].map(span => Number(span.dataset.token))")
+    return found
+
+
+def prompt_of(source: LanguageModel) -> list[int]:
+    return [source.tokenizer.end_id, *source.tokenizer.encode(PROMPT)]
+
+
+def greedily(source: LanguageModel, retention: Retentions = FULL) -> list[int]:
+    """What Python says, the prompt included."""
+    state = retaining_state(source.decoder, 1, 4 * COUNT, retention)
+    return [*prompt_of(source), *following(source, prompt_of(source), state)]
+
+
+def following(source: LanguageModel, pending: list[int], state: DecoderState) -> list[int]:
+    """Greedily chosen behind what is pending; the end token is the last if it comes."""
+    end = source.tokenizer.end_id
+    steps = decode(source.decoder, [pending], COUNT, Sampling(0), state=state, vocab_size=source.tokenizer.vocab_size)
+    said = [token for (token,) in steps if token is not None]
+    return said[: said.index(end) + 1] if end in said else said
+
+
+def test_the_same_tokens_as_python_and_how_fast(page: Page, made: Made):
+    write(page)
+    for number, model in enumerate(made.models.values()):
+        assert tokens_on(page, number) == greedily(load(model, device="cpu"))
+    figures = page.value("[...document.querySelectorAll('.figures')].map(one => one.innerText)")
+    assert all("tokens/s" in one and "–" not in one for one in figures)
+    assert "1 thread (the host does not allow more" in page.value("document.getElementById('note').innerText")
+
+
+def test_a_policy_is_python_s(page: Page, made: Made):
+    set_to(page, **SLIDERS)
+    write(page)
+    for number, name in ((0, "ted"), (2, "published")):
+        source = load(made.models[name], device="cpu")
+        assert tokens_on(page, number) == greedily(source, POLICY) != greedily(source)
+    assert tokens_on(page, 1) == greedily(load(made.models["attention"], device="cpu"))
+    set_to(page, top_k=0, threshold=9, minimum=1)
+
+
+def saved_by(page: Page, number: int, folder: Path) -> Path:
+    """The file that a model's button gives."""
+    page.download_to(folder)
+    page.value(f"document.querySelectorAll('.save')[{number}].click()")
+    for _ in range(500):
+        found = list(folder.glob("*.safetensors"))
+        if found:
+            return found[0]
+        page.value("new Promise(resume => setTimeout(resume, 20))")
+    raise AssertionError("nothing was saved")
+
+
+def load_on(page: Page, number: int, file: Path) -> None:
+    page.value(f"document.querySelectorAll('input[type=file]')[{number}].id = 'file'")
+    page.give_file("#file", file)
+    page.value("document.getElementById('file').removeAttribute('id')")
+    page.value("new Promise(resume => setTimeout(resume, 300))")
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_state_of_the_page_goes_on_in_python_and_on_the_page(number: int, page: Page, made: Made, tmp_path: Path):
+    source = load(list(made.models.values())[number], device="cpu")
+    retention = POLICY if number != 1 else FULL
+    set_to(page, **SLIDERS)
+    write(page, tokens=30)
+    begun = tokens_on(page, number)
+    file = saved_by(page, number, tmp_path)
+    session = Session.load(source, file)
+    assert session._pending == begun[-1:] and session.tokens == len(begun)
+    followed = following(source, session._pending, session._room_for(COUNT))
+    assert [*begun, *followed] == greedily_more(source, begun, retention)
+    write(page, prompt="another text")
+    set_to(page, top_k=0, threshold=9, minimum=1)
+    load_on(page, number, file)
+    assert tokens_on(page, number) == begun
+    if number != 1:
+        assert page.value("document.getElementById('top_k').nextElementSibling.innerText") == "8 tokens"
+    set_to(page, **SLIDERS)
+    write(page, button="more")
+    assert tokens_on(page, number) == [*begun, *followed]
+    set_to(page, top_k=0, threshold=9, minimum=1)
+
+
+def greedily_more(source: LanguageModel, begun: list[int], retention: Retentions) -> list[int]:
+    """The same, with Python alone from the beginning."""
+    state = retaining_state(source.decoder, 1, 4 * COUNT, retention)
+    return [*begun, *following(source, begun, state)]
+
+
+@pytest.mark.parametrize("retention", [FULL, POLICY])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_state_of_python_goes_on_on_the_page(number: int, retention, page: Page, made: Made, tmp_path: Path):
+    source = load(list(made.models.values())[number], device="cpu")
+    session = Session(source, FULL if number == 1 else retention)
+    session.feed(PROMPT)
+    session.generate(30, temperature=0, ignore_eos=True)
+    session.save(tmp_path / "python.safetensors")
+    load_on(page, number, tmp_path / "python.safetensors")
+    assert page.value(f"document.querySelectorAll('.problem')[{number}].innerText") == ""
+    pending, position = list(session._pending), session.tokens
+    write(page, button="more")
+    followed = following(source, pending, session._room_for(COUNT))
+    assert tokens_on(page, number)[position:] == followed
+    set_to(page, top_k=0, threshold=9, minimum=1)
+
+
+def test_a_state_of_another_model_is_refused_in_one_line(page: Page, made: Made, tmp_path: Path):
+    write(page, tokens=3)
+    before = tokens_on(page, 1)
+    load_on(page, 1, saved_by(page, 0, tmp_path))
+    problem = page.value("document.querySelectorAll('.problem')[1].innerText")
+    assert problem == "ted.safetensors: a stream of another model"
+    assert tokens_on(page, 1) == before
+
+
+def test_a_stop_stops_and_more_goes_on(page: Page, made: Made):
+    set_to(page, temperature=20, tokens=100_000)
+    page.value("document.getElementById('write').click()")
+    page.until("document.querySelectorAll('.text span').length > 60")
+    page.value("document.getElementById('stop').click()")
+    page.until("document.getElementById('write').disabled === false")
+    before = len(tokens_on(page, 1))
+    write(page, button="more", tokens=5)
+    assert before < len(tokens_on(page, 1)) <= before + 5  # fewer where the text ends
+
+
+@pytest.mark.parametrize(("width", "dark"), [(400, False), (400, True), (1400, False)])
+def test_nothing_is_cut_off(width: int, dark: bool, page: Page):
+    page.resize(width, dark=dark)
+    write(page, tokens=60)
+    assert page.value("document.documentElement.scrollWidth") == width
+    assert page.value(f"(() => {{ {PROBE}; return cut(document); }})()") == []
+    page.resize(1400)
+
+
+def test_colours_tell_lives_and_what_is_forgotten_has_none(page: Page):
+    set_to(page, top_k=1, threshold=0)
+    write(page, tokens=20)
+    spans = "[...document.querySelectorAll('.text')[0].children]"
+    stripes = page.value(f"{spans}.map(one => one.style.getPropertyValue('--life'))")
+    titles = page.value(f"{spans}.map(one => one.title.split('\\n'))")
+    read = len(stripes) - 1
+    assert titles[-1] == ["layer 0: not read yet", "layer 1: not read yet"]
+    for layer in range(2):  # of each layer one token is left
+        said = [lines[layer].partition(": ")[2] for lines in titles[:-1]]
+        assert sorted(said) == ["for ever", *["forgotten"] * (read - 1)]
+    assert sum(one.count("transparent") for one in stripes) == 2 * (read - 1)
+    set_to(page, top_k=0, threshold=9)
+
+
+def test_threads_where_the_host_allows(made: Made, tmp_path: Path):
+    with served(made.site, ISOLATED) as server, browser_page(tmp_path) as page:
+        page.open(f"http://127.0.0.1:{server.server_port}/")
+        page.until("document.getElementById('write').disabled === false")
+        threads = page.value("Math.min(4, navigator.hardwareConcurrency)")
+        assert f"{threads} thread" in page.value("document.getElementById('note').innerText")
+        write(page, tokens=20)
+        assert tokens_on(page, 0) == greedily(load(made.models["ted"], device="cpu"))[: len(tokens_on(page, 0))]
+        assert page.errors == []
+
+
+def test_the_page_goes_on_without_a_network(made: Made, tmp_path: Path):
+    with browser_page(tmp_path) as page:
+        with served(made.site) as server:
+            address = f"http://127.0.0.1:{server.server_port}/"
+            page.open(address)
+            page.until("document.getElementById('write').disabled === false")
+        assert page.value(f"fetch({address!r}, {{ cache: 'no-store' }}).then(() => 'there', () => 'gone')") == "gone"
+        page.errors.clear()  # of that request
+        write(page)
+        for number, model in enumerate(made.models.values()):
+            assert tokens_on(page, number) == greedily(load(model, device="cpu"))
+        assert page.errors == []
+
+
+def test_few_bits_speak_too(made: Made, tmp_path: Path):
+    from linnet.interop.web.export import export_web
+
+    model = made.models["attention"]
+    export_web(model, tmp_path / "site")
+    with served(tmp_path / "site") as server, browser_page(tmp_path / "browser") as page:
+        page.open(f"http://127.0.0.1:{server.server_port}/")
+        page.until("document.getElementById('write').disabled === false")
+        assert "int8" in page.value("document.querySelector('.about').innerText")
+        write(page)
+        assert len(tokens_on(page, 0)) == len(prompt_of(load(model, device="cpu"))) + COUNT
+        assert page.errors == []

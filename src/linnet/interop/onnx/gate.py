@@ -41,7 +41,8 @@ class Allowed:
     bits: float
 
 
-ALLOWED = {"float32": Allowed(1e-4, 1e-4), "int8": Allowed(0.05, 0.005), "int4": Allowed(0.5, 0.1)}
+ALLOWED = {"float32": Allowed(1e-4, 1e-4), "int8": Allowed(0.1, 0.005), "int4": Allowed(0.6, 0.2)}
+"""About twice what small models of attention and of TED lose that were trained on stories (`docs/onnx.md`)."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,11 @@ def gate(
     """`UserError` unless the graphs say what the model says, within what is `ALLOWED` to their weights."""
     tokens = _tokens(model, graphs, retentions, text)
     ours_TV = _of_model(model, retentions, tokens)
-    theirs_TV = _of_graphs(graphs, tokens)
+    try:
+        theirs_TV = _of_graphs(graphs, tokens)
+    except Exception as error:  # onnxruntime's, of many kinds, none of them public
+        said = str(error).strip().splitlines()[0]
+        raise UserError(f"export: {weights}: onnxruntime cannot run the graphs ({said})") from error
     parity = _compared(model, tokens, ours_TV, theirs_TV)
     allowed = ALLOWED[weights]
     if not parity.error <= allowed.error:  # also for NaN

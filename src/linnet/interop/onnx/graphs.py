@@ -12,6 +12,7 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.interop.onnx.flatten import Flat, Step
 from linnet.interop.onnx.metadata import AFTER, LOGITS, POSITION, TOKENS
+from linnet.interop.onnx.norms import divide_by_roots
 
 if TYPE_CHECKING:
     import onnx
@@ -58,7 +59,9 @@ def graph_of(step: Step, tokens: int | None) -> "onnx.ModelProto":
         value.name = name
     for value, name in zip(exported.model.graph.outputs, [LOGITS, *(AFTER + name for name in names)], strict=True):
         value.name = name
-    return exported.model_proto
+    graph: onnx.ModelProto = exported.model_proto
+    divide_by_roots(graph.graph)
+    return graph
 
 
 class NoPromptGraphError(Exception):

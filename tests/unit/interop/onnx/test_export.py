@@ -46,26 +46,50 @@ def test_each_graph_says_how_it_is_run(exported: tuple[Path, Any]):
     assert [value.name for value in graph.graph.output] == ["logits", *(s["output"] for s in said["states"])]
 
 
-def test_what_fails_the_gate_leaves_nothing(
-    model: Path, exported: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.fixture
+def made(exported: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exporter's graphs are those that it made before, and the gate reads fewer tokens."""
+    monkeypatch.setattr("linnet.interop.onnx.gate.STEPS", 10)
     monkeypatch.setattr(export, "graph_of", lambda step, tokens: onnx.load(exported[0] / "model.onnx"))
     monkeypatch.setattr(export, "prompt_graph", lambda step: (onnx.load(exported[0] / "prompt.onnx"), None))
+
+
+@pytest.mark.usefixtures("made")
+@pytest.mark.parametrize(("weights", "most"), [("int8", 0.6), ("int4", 0.4)])
+def test_few_bits_pass_the_gate_in_less_room(
+    model: Path, exported: tuple[Path, Any], tmp_path: Path, weights: str, most: float
+):
+    report = export_onnx(model, tmp_path / "out", weights=weights, external_above_bytes=1000)
+    assert exported[1].parity.error < 1e-5 < report.parity.error
+    assert report.parity.bits_per_byte != report.parity.graph_bits_per_byte
+    assert report.files["model.onnx.data"] < most * exported[1].files["model.onnx.data"]
+    assert report.nodes["MatMulNBits"] > 1 and "Gemm" not in report.nodes
+
+
+@pytest.mark.usefixtures("made")
+def test_a_graph_that_does_not_run_leaves_nothing(
+    model: Path, exported: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(export, "prompt_graph", lambda step: (onnx.load(exported[0] / "model.onnx"), None))
+    with pytest.raises(UserError, match=r"export: float32: onnxruntime cannot run the graphs \(.*tokens"):
+        export_onnx(model, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("made")
+def test_what_fails_the_gate_leaves_nothing(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(export.gate.__globals__["ALLOWED"], "float32", Allowed(1e-12, 1e-12))
     with pytest.raises(UserError, match=r"logits differ by .* of their spread: expected at most 1e-12"):
         export_onnx(model, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_lost_prompt_graph_is_told(
-    model: Path, exported: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told
-):
+@pytest.mark.usefixtures("made")
+def test_a_lost_prompt_graph_is_told(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told):
     def refuses(step: Any, tokens: int | None) -> Any:
-        raise RuntimeError("Error in translating") from NotImplementedError(
-            f"no operator for {tokens} tokens\nat line 3"
-        )
+        raise RuntimeError("Error in translating") from NotImplementedError(f"nothing for {tokens} tokens\nat line 3")
 
-    monkeypatch.setattr(export, "graph_of", lambda step, tokens: onnx.load(exported[0] / "model.onnx"))
+    monkeypatch.setattr(export, "prompt_graph", graphs.prompt_graph)
     monkeypatch.setattr(graphs, "graph_of", refuses)
     report = export_onnx(model, tmp_path / "out")
     why = "PyTorch's exporter cannot follow 64 tokens at once (nothing for 64 tokens)"

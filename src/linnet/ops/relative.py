@@ -121,12 +121,12 @@ def gathered_attention(
 ) -> Tensor:
     """The same, by products with each distance's entry once: for few queries. `[B, N, T, K]`."""
     bias_NR, keys_RK, values_RK = relative.cut(k_BMSK.shape[2])
+    q_BNTK = q_BNTK * scale
     by_head, q_BMFK = q_BNTK.shape[1:3], q_BNTK.reshape(*k_BMSK.shape[:2], -1, q_BNTK.shape[3])
     scores_BNTS = torch.unflatten((q_BMFK @ k_BMSK.transpose(-1, -2)).flatten(1, 2), 1, by_head)
     if keys_RK is not None:
         of_distances_BNTR = F.pad(q_BNTK @ keys_RK.t(), (0, 1))
         scores_BNTS = scores_BNTS + of_distances_BNTR.gather(3, _by_heads(at, len(keys_RK), scores_BNTS))
-    scores_BNTS = scores_BNTS * scale
     if bias_NR is not None:
         scores_BNTS = scores_BNTS + _by_pairs(bias_NR.t().to(scores_BNTS.dtype), at).movedim(-1, -3)
     weights_BNTS = softmax_with_sinks(scores_BNTS.masked_fill(~mask, float("-inf")), sinks_N)

@@ -118,6 +118,18 @@ class _RotateHeads(torch.autograd.Function):
         return gradient, None, None, None, None
 
 
+def _turned_in_graph(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pairing) -> Tensor:
+    """`rotate_reference` in few operations: each of them costs as much as what it computes for a token."""
+    if pairing != "halves":
+        return rotate_reference(x_BTNK, table, pairing)
+    cos, sin = table
+    width = 2 * cos.shape[-1]
+    first, second = _pairs(x_BTNK[..., :width], pairing)
+    twice = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)  # one for all layers
+    turned = x_BTNK[..., :width] * twice[0] + torch.cat([second, first], dim=-1) * twice[1]
+    return turned if width == x_BTNK.shape[-1] else torch.cat([turned, x_BTNK[..., width:]], dim=-1)
+
+
 def rotate(x_BTNK: Tensor, table: tuple[Tensor, Tensor], pairing: Pairing) -> Tensor:
     """All heads of `[B, T, N, K]` turned, fast."""
     return rotate_heads(x_BTNK, (x_BTNK.shape[2], 0, 0), table, pairing)[0]
@@ -130,6 +142,9 @@ def rotate_heads(
 
     The gradient of the joint tensor is written once, without a copy to join its parts.
     """
+    if torch.compiler.is_exporting():
+        unturned_BTJK, v_BTMK = torch.split(joint_BTNK, [heads[0] + heads[1], heads[2]], dim=2)
+        return *torch.split(_turned_in_graph(unturned_BTJK, table, pairing), list(heads[:2]), dim=2), v_BTMK
     if torch.compiler.is_compiling():
         q_BTNK, k_BTMK, v_BTMK = torch.split(joint_BTNK, list(heads), dim=2)
         return rotate_reference(q_BTNK, table, pairing), rotate_reference(k_BTMK, table, pairing), v_BTMK

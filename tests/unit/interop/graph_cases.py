@@ -30,7 +30,7 @@ AROUND: dict[str, dict[str, Any]] = {
     "learned positions": {
         "embedding": {"positions": "learned", "scale": True, "norm": {"kind": "layer"}},
         "blocks": [block({**ATTENTION, "rotary": None}) | {"norm": {"kind": "layer", "placement": "post"}}],
-        "context_length": 128,
+        "context_length": 80,
         "head": {"tied": False, "bias": True, "soft_cap": 5.0},
     },
     "sinusoidal positions": {

@@ -15,6 +15,7 @@ from linnet.inference.retention import Retentions, layer_retentions
 from linnet.interop.onnx.engine import Graphs
 from linnet.interop.onnx.files import EXTERNAL_ABOVE_BYTES, write_graphs
 from linnet.interop.onnx.flatten import Flat, Step
+from linnet.interop.onnx.fused_attention import fuse_attention
 from linnet.interop.onnx.gate import GraphParity, gate
 from linnet.interop.onnx.graphs import NoPromptGraphError, graph_of, onnx_modules, prompt_graph, reason
 from linnet.interop.onnx.metadata import (
@@ -87,9 +88,13 @@ def export_onnx(
     _check(source, origin)
     source.decoder.requires_grad_(False).float().eval()
     retentions = _with_lengths(source, layer_retentions(source.decoder, retention))
-    step = Step(source.decoder, Flat.of(source.decoder, EXAMPLE_PLACES, retentions))
+    longest = _longest(source)
+    places = EXAMPLE_PLACES if longest is None else min(EXAMPLE_PLACES, longest)
+    step = Step(source.decoder, Flat.of(source.decoder, places, retentions))
     graphs, prompt, why = _graphs(step, origin)
     graphs = {name: quantised(graph, weights, source.decoder) for name, graph in graphs.items()}
+    if weights != "float32":  # those graphs have onnxruntime's operators in any case
+        fuse_attention(graphs[STEP])
     description = _description(source, step.flat, retentions, weights, prompt, graphs[STEP])
     with atomic_directory(out) as temporary:
         names = write_graphs(temporary, graphs, description, external_above_bytes)
@@ -108,6 +113,11 @@ def _check(model: LanguageModel, origin: str) -> None:
         raise UserError(f"{origin}: a model with an encoder, which has no ONNX graphs; expected a decoder alone")
     if any(mixer.traits.settles for mixer in model.decoder.mixers):
         raise UserError(f"{origin}: its operator is inferred from each prompt: freeze it first (--freeze-operator)")
+
+
+def _longest(model: LanguageModel) -> int | None:
+    """Positions that a stream may have; None for any number."""
+    return None if model.decoder.embedding.positions is None else model.spec.context_length
 
 
 def _with_lengths(model: LanguageModel, retentions: list[Retention]) -> list[Retention]:
@@ -147,7 +157,7 @@ def _description(
         opset={domain.domain or "ai.onnx": domain.version for domain in graph.opset_import},
         prompt=prompt,
         states=state_inputs(flat),
-        longest=model.spec.context_length if model.decoder.embedding.positions is not None else None,
+        longest=_longest(model),
         retentions=described(retentions),
         tokenizer=TokenizerFile(hash=tokenizer.hash, end_id=tokenizer.end_id, vocab_size=tokenizer.vocab_size),
         model=model.spec,

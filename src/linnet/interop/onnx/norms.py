@@ -5,6 +5,8 @@ onnxruntime makes one operation of the six of a root mean square norm, but of a 
 
 from typing import TYPE_CHECKING
 
+from linnet.interop.onnx.unread import drop_unread
+
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
@@ -21,10 +23,4 @@ def divide_by_roots(graph: "GraphProto") -> None:
             for node in nodes:
                 (x,) = [other for other in node.input if other != name]
                 node.op_type, node.input[:] = "Div", [x, roots[name]]
-    unread = [node for node in graph.node if node.output[0] in readers and not _is_read(graph, node.output[0])]
-    for node in unread:
-        graph.node.remove(node)
-
-
-def _is_read(graph: "GraphProto", name: str) -> bool:
-    return any(name in node.input for node in graph.node) or any(value.name == name for value in graph.output)
+    drop_unread(graph)

@@ -7,7 +7,6 @@ Legend: `V` vocabulary, `D` width of the token vectors, `K` inputs and `N` outpu
 """
 
 import logging
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from linnet.core.seal import digest
+from linnet.interop.onnx.unread import drop_unread
 from linnet.layers.contract import sublayers_of
 from linnet.model.decoder import Decoder
 
@@ -46,7 +46,7 @@ def quantised(graph: "ModelProto", weights: str, decoder: Decoder) -> "ModelProt
     quantiser.process()
     small: ModelProto = quantiser.model.model
     _quantise_look_up(small.graph, config)
-    _drop_unused(small.graph)
+    drop_unread(small.graph)
     return small
 
 
@@ -149,15 +149,3 @@ def _quantise_look_up(graph: "GraphProto", config: Any) -> None:
             bits=config.bits,
         )
         node.CopyFrom(look_up)
-
-
-def _drop_unused(graph: "GraphProto") -> None:
-    """Constants, and turns of them, that nothing reads any more."""
-    wanted = Counter(name for node in graph.node for name in node.input)
-    wanted.update(value.name for value in graph.output)
-    unread = [node for node in graph.node if not any(name in wanted for name in node.output)]
-    for node in unread:
-        graph.node.remove(node)
-        wanted.subtract(node.input)
-    for tensor in [tensor for tensor in graph.initializer if wanted[tensor.name] <= 0]:
-        graph.initializer.remove(tensor)

@@ -49,7 +49,8 @@ def test_each_graph_says_how_it_is_run(exported: tuple[Path, Any]):
 @pytest.fixture
 def made(exported: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The exporter's graphs are those that it made before, and the gate reads fewer tokens."""
-    monkeypatch.setattr("linnet.interop.onnx.gate.STEPS", 10)
+    for name in ("STEPS", "PROMPT_TOKENS"):
+        monkeypatch.setattr(f"linnet.interop.onnx.gate.{name}", 10)
     monkeypatch.setattr(export, "graph_of", lambda step, tokens: onnx.load(exported[0] / "model.onnx"))
     monkeypatch.setattr(export, "prompt_graph", lambda step: (onnx.load(exported[0] / "prompt.onnx"), None))
 
@@ -63,7 +64,7 @@ def test_few_bits_pass_the_gate_in_less_room(
     assert exported[1].parity.error < 1e-5 < report.parity.error
     assert report.parity.bits_per_byte != report.parity.graph_bits_per_byte
     assert report.files["model.onnx.data"] < most * exported[1].files["model.onnx.data"]
-    assert report.nodes["MatMulNBits"] > 1 and "Gemm" not in report.nodes
+    assert report.nodes["MatMulNBits"] > 1 and report.nodes["GroupQueryAttention"] == 1 and "Gemm" not in report.nodes
 
 
 @pytest.mark.usefixtures("made")

@@ -1,0 +1,180 @@
+"""Attention of one token as one operation of onnxruntime, `GroupQueryAttention`, which reads what there is of the past.
+
+It stands for the dozen that the exporter writes, which read all places, and mask. It writes the new keys and values in
+place where input and output share a buffer. Attention with anything else in it (sinks, a window) stays as it is.
+
+Legend: `N` query heads, `M` key-value heads, `K` head width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from linnet.interop.onnx.metadata import AFTER, POSITION
+from linnet.interop.onnx.unread import drop_unread
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
+
+DOMAIN, OPERATION = "com.microsoft", "GroupQueryAttention"
+HEADS_LAST = [0, 2, 1, 3]
+BEHIND, TOTAL = "position.behind", "position.total"
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """What the nodes of one layer read and write. q, k, v: `[1, 1, heads, K]`; out: `[1, 1, N K]`."""
+
+    prefix: str
+    q: str
+    k: str
+    v: str
+    scale: float
+    heads: int
+    kv_heads: int
+    product: str
+    out: str
+
+    @property
+    def states(self) -> list[str]:
+        """Keys and values before the token."""
+        return [f"{self.prefix}.keys", f"{self.prefix}.values"]
+
+    @property
+    def makes(self) -> list[str]:
+        """What is read, and the states behind the token."""
+        return [self.out, *(AFTER + state for state in self.states)]
+
+
+def fuse_attention(model: "ModelProto") -> int:
+    """In the graph for one token; how many layers it found."""
+    from onnx import helper
+
+    graph = model.graph
+    reader = _Reader(graph)
+    names = [value.name for value in graph.input]
+    prefixes = [name.removesuffix(".keys") for name in names if name.endswith(".keys")]
+    found = [layer for layer in map(reader.attention, prefixes) if layer is not None]
+    if not found:
+        return 0
+    by_product = {layer.product: layer for layer in found}
+    remade = {name for layer in found for name in layer.makes}
+    nodes = _lengths(graph)
+    for node in graph.node:
+        if node.output[0] in by_product:
+            nodes.extend(_fused(by_product[node.output[0]]))
+        elif node.output[0] not in remade:
+            nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+    drop_unread(graph)
+    if all(known.domain != DOMAIN for known in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    return len(found)
+
+
+class _Reader:
+    """Goes along the edges of a graph."""
+
+    def __init__(self, graph: "GraphProto") -> None:
+        self.makers = {name: node for node in graph.node for name in node.output}
+        self.readers: dict[str, list[NodeProto]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self.readers.setdefault(name, []).append(node)
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.shapes = {value.name: [d.dim_value for d in value.type.tensor_type.shape.dim] for value in graph.input}
+
+    def attention(self, prefix: str) -> _Attention | None:
+        """The layer with these states; None where it is not plain attention."""
+        keys, values = f"{AFTER}{prefix}.keys", f"{AFTER}{prefix}.values"
+        k, v = self._written(keys), self._written(values)
+        scores = self._along(keys, ("Transpose", "MatMul"))
+        weighed = None if scores is None else self._along(scores.output[0], ("Reshape", "Where", "Softmax", "Reshape"))
+        product = None if weighed is None else self._along(weighed.output[0], ("MatMul",))
+        if k is None or v is None or scores is None or product is None or product.input[1] != values:
+            return None
+        query = self._query(scores.input[0])
+        out = self._along(product.output[0], ("Transpose", "Reshape"))
+        out = out or self._along(product.output[0], ("Reshape", "Transpose", "Reshape"))
+        width = None if out is None else self._ints(out.input[1])
+        if query is None or out is None or not width or self.readers[values] != [product]:
+            return None
+        _, kv_heads, _, head = self.shapes[f"{prefix}.keys"]
+        heads = width[-1] // head
+        return _Attention(prefix, query[0], k, v, query[1], heads, kv_heads, product.output[0], out.output[0])
+
+    def _along(self, name: str, kinds: Sequence[str]) -> "NodeProto | None":
+        """The node at the end of a path of these, on which nobody else reads."""
+        node = None
+        for kind in kinds:
+            readers = self.readers.get(name, [])
+            if len(readers) != 1 or readers[0].op_type != kind:
+                return None
+            (node,) = readers
+            name = node.output[0]
+        return node
+
+    def _written(self, after: str) -> str | None:
+        """What a step writes into a state, before its heads came first."""
+        node = self.makers.get(after)
+        return None if node is None or node.op_type != "ScatterElements" else self._turned(node.input[2])
+
+    def _turned(self, name: str) -> str | None:
+        node = self.makers.get(name)
+        if node is None or node.op_type != "Transpose" or list(node.attribute[0].ints) != HEADS_LAST:
+            return None
+        return str(node.input[0])
+
+    def _query(self, name: str) -> tuple[str, float] | None:
+        """The queries before their heads came first, and what they were multiplied by."""
+        reshape = self.makers.get(name)
+        scaled = self.makers.get(reshape.input[0]) if reshape is not None and reshape.op_type == "Reshape" else None
+        if scaled is None or scaled.op_type != "Mul" or scaled.input[1] not in self.constants:
+            return None
+        from onnx import numpy_helper
+
+        factor, q = numpy_helper.to_array(self.constants[scaled.input[1]]), self._turned(scaled.input[0])
+        return None if q is None or factor.size != 1 else (q, float(factor.item()))
+
+    def _ints(self, name: str) -> list[int] | None:
+        from onnx import numpy_helper
+
+        tensor = self.constants.get(name)
+        return None if tensor is None else numpy_helper.to_array(tensor).tolist()
+
+
+def _lengths(graph: "GraphProto") -> list["NodeProto"]:
+    """How many tokens are behind the new one, int32 `[1]`, and how many there are with it, int32 `[]`."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph.initializer.append(numpy_helper.from_array(np.array(1, np.int32), f"{TOTAL}.one"))
+    graph.initializer.append(numpy_helper.from_array(np.array([], np.int64), f"{TOTAL}.shape"))
+    graph.initializer.append(numpy_helper.from_array(np.array([1, 1, -1], np.int64), f"{OPERATION}.shape"))
+    return [
+        helper.make_node("Cast", [POSITION], [BEHIND], to=TensorProto.INT32),
+        helper.make_node("Reshape", [BEHIND, f"{TOTAL}.shape"], [f"{TOTAL}.behind"]),
+        helper.make_node("Add", [f"{TOTAL}.behind", f"{TOTAL}.one"], [TOTAL]),
+    ]
+
+
+def _fused(layer: _Attention) -> list["NodeProto"]:
+    from onnx import helper
+
+    flat = [f"{layer.prefix}.{part}.joined" for part in "qkv"]
+    reshapes = [
+        helper.make_node("Reshape", [name, f"{OPERATION}.shape"], [joined])
+        for name, joined in zip((layer.q, layer.k, layer.v), flat, strict=True)
+    ]
+    fused = helper.make_node(
+        OPERATION,
+        [*flat, *layer.states, BEHIND, TOTAL],
+        layer.makes,
+        name=f"{layer.prefix}.attention",
+        domain=DOMAIN,
+        num_heads=layer.heads,
+        kv_num_heads=layer.kv_heads,
+        scale=layer.scale,
+    )
+    return [*reshapes, fused]

@@ -1,0 +1,63 @@
+"""Attention of one token as one operation computes what the dozen nodes before it do."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from graph_cases import WIDTH
+from small_decoders import block, decoder_of
+
+from linnet.interop.onnx.flatten import Flat, Step
+from linnet.interop.onnx.fused_attention import OPERATION, fuse_attention
+from linnet.interop.onnx.metadata import state_inputs
+from linnet.layers.mixers.attention import AttentionSpec
+from linnet.layers.retention import FULL
+
+onnx = pytest.importorskip("onnx")
+PLACES = 20
+
+
+def steps_of(graph: Any, states: dict[str, Any], tokens: list[int]) -> tuple[list[Any], list[Any]]:
+    """Logits behind each token, and the states behind the last; no buffer is shared."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    found, after = [], list(states.values())
+    for position, token in enumerate(tokens):
+        of_token = {"tokens": np.array([[token]]), "position": np.array([position])}
+        logits, *after = session.run(None, of_token | dict(zip(states, after, strict=True)))
+        found.append(logits)
+    return found, after
+
+
+def same_when_fused(graph: Any, states: dict[str, Any], layers: int) -> None:
+    fused = onnx.ModelProto.FromString(graph.SerializeToString())
+    assert fuse_attention(fused) == layers
+    assert [node.op_type for node in fused.graph.node].count(OPERATION) == layers
+    assert len(fused.graph.node) <= len(graph.graph.node) - 8 * layers
+    tokens = list(range(40, 40 + PLACES))
+    for expected, found in zip(steps_of(graph, states, tokens), steps_of(fused, states, tokens), strict=True):
+        for one, other in zip(expected, found, strict=True):
+            np.testing.assert_allclose(other, one, atol=1e-5)
+    _, behind = steps_of(fused, states, tokens[:3])
+    assert all(np.isfinite(state).all() for state in behind), "places that are yet to be filled are read, times 0"
+
+
+def test_a_layer_of_an_export(exported: tuple[Path, Any]):
+    from linnet.interop.onnx.metadata import GraphDescription
+
+    states = GraphDescription.read(exported[0]).states
+    same_when_fused(onnx.load(exported[0] / "model.onnx"), {s.input: s.begins(PLACES) for s in states}, layers=1)
+
+
+@pytest.mark.slow
+def test_groups_norms_and_gates_are_fused_and_nothing_else():
+    """Every example: seven of the 19 have neither a window, nor sinks, nor positions by distance."""
+    from linnet.interop.onnx.graphs import graph_of
+
+    examples = AttentionSpec.examples()
+    plain = [one for one in examples if one.window is None and not one.sinks and one.positions is None]
+    decoder = decoder_of([block(one.model_dump()) for one in examples], d_model=WIDTH)
+    step = Step(decoder, Flat.of(decoder, PLACES, FULL))
+    states = {state.input: state.begins(PLACES) for state in state_inputs(step.flat)}
+    same_when_fused(graph_of(step, 1), states, layers=len(plain))

@@ -28,7 +28,7 @@ from linnet.nn.packed_linear import PackedLinear, RoundedEmbedding
 SHAPES = {
     "1m": {"vocab_size": 1024, "d_model": 128, "layers": 4, "heads": 4, "hidden": 352},
     "10m": {"vocab_size": 8192, "d_model": 256, "layers": 8, "heads": 8, "hidden": 704},
-    "110m": {"vocab_size": 32000, "d_model": 896, "layers": 5, "heads": 14, "hidden": 2389},
+    "110m": {"vocab_size": 32000, "d_model": 896, "layers": 5, "heads": 14, "hidden": 2400},
     "350m": {"vocab_size": 32000, "d_model": 1024, "layers": 22, "heads": 16, "hidden": 2816},
 }
 PROMPTS = (512, 8192)

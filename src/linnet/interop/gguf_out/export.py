@@ -15,7 +15,7 @@ from linnet.interop.gguf_out.file import read_gguf, write_gguf
 from linnet.interop.gguf_out.gate import (
     Agreement,
     Expected,
-    Rounding,
+    StorageLoss,
     check_file,
     check_ids,
     expected_of,
@@ -45,7 +45,7 @@ class GgufExport:
     pre_tokenizer: str
     tokens: int
     read_back: Agreement
-    rounding: Rounding | None
+    rounding: StorageLoss | None
     in_llama_cpp: Agreement | None
 
     @property

@@ -55,7 +55,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Rounding:
+class StorageLoss:
     """What storing a model in fewer bits costs.
 
     error: as of `Agreement`, at the tokens that the whole model prefers; same: of `STEPS` tokens, those that the
@@ -148,12 +148,12 @@ def ids_by_rule(file: GgufFile) -> Callable[[str], list[int]]:
 
 
 @torch.no_grad()
-def rounding(weights: str, whole: Decoder, expected: Expected, stored: Decoder, tokenizer: Tokenizer) -> Rounding:
+def rounding(weights: str, whole: Decoder, expected: Expected, stored: Decoder, tokenizer: Tokenizer) -> StorageLoss:
     """Of a model whose numbers are `whole`, and `expected` what it says."""
     theirs = stored(expected.tokens[None])[0]
     error = float((expected.logits - theirs).abs().max() / expected.logits.std())
     same = int((expected.logits.argmax(1) == theirs.argmax(1))[-STEPS:].sum())
-    return Rounding(weights, error, same, (_bits_per_byte(whole, tokenizer), _bits_per_byte(stored, tokenizer)))
+    return StorageLoss(weights, error, same, (_bits_per_byte(whole, tokenizer), _bits_per_byte(stored, tokenizer)))
 
 
 def _bits_per_byte(decoder: Decoder, tokenizer: Tokenizer) -> float:

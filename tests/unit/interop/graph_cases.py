@@ -48,9 +48,21 @@ AROUND: dict[str, dict[str, Any]] = {
     },
 }
 
+MOST_LAYERS = 7
+"""Of a case: the exporter takes seconds for each."""
+
+
+def of_kind(kind: type[SublayerSpec]) -> dict[str, dict[str, Any]]:
+    """All of its examples."""
+    specs = with_graphs(kind)
+    parts = [specs[begin : begin + MOST_LAYERS] for begin in range(0, len(specs), MOST_LAYERS)]
+    name = specs[0].kind
+    return {name + f" {number}" * (len(parts) > 1): of_examples(part) for number, part in enumerate(parts, 1)}
+
+
 KINDS = (*MIXERS.values(), *FEED_FORWARDS.values())
 CASES: dict[str, tuple[dict[str, Any], Retention]] = {
-    **{kind.examples()[0].kind: (of_examples(with_graphs(kind)), FULL) for kind in KINDS},
+    **{name: (fields, FULL) for kind in KINDS for name, fields in of_kind(kind).items()},
     **{name: (fields, FULL) for name, fields in AROUND.items()},
     **{
         f"{kind.examples()[0].kind}, {name}": (of_examples(with_graphs(kind)), retention)

@@ -4,7 +4,7 @@ PyTorch's own kernel for CPUs reaches a third of what products reach there, in b
 Intel's processors is it the faster one. Here a block of queries meets all keys that it can see in one product; its
 weights are made again in the backward pass (Dao et al., arXiv 2205.14135, does so too), so that memory is that of
 queries, keys and values. On a processor with tiles for products (AMX) PyTorch's forward pass in bfloat16 takes half the
-time, and there it stands before this backward pass.
+time, and there it stands before this backward pass; from 512 tokens on both passes are PyTorch's.
 
 Legend: `B` batch, `N` query heads, `M` key-value heads, `G` query heads for each of these, `T` tokens, `K` head width,
 which for values and what is read may be another, `X` pairs of row and key-value head, `x` some of them, `q` queries of
@@ -34,12 +34,14 @@ OTHERWISE = 64
 FEWEST = 64
 """Tokens; below it the operations themselves take their time."""
 
-MOST = {torch.bfloat16: 1 << 30}
+TILES = torch.cpu._is_amx_tile_supported()
+"""Whether the processor multiplies in tiles (AMX)."""
+
+MOST = {torch.bfloat16: 511 if TILES else 1 << 30}
 OTHERWISE_MOST = 0 if AT_HOME_IN_MKL else 1024
-"""Tokens; above it passes over scores take as long in float32 as the products of the other kernel, which are MKL's."""
+"""Tokens; above it passes over scores take as long as the other kernel's products, in tiles or, in float32, by MKL."""
 
-
-FUSED_FORWARD = frozenset({torch.bfloat16} if torch.cpu._is_amx_tile_supported() else ())
+FUSED_FORWARD = frozenset({torch.bfloat16} if TILES else ())
 """Where PyTorch's forward pass is the faster one (`experiments/LOG.md` has the times)."""
 
 NOTHING = 1e-25

@@ -44,7 +44,11 @@ def test_attention_takes_blocks_where_they_serve(tokens, at_home, monkeypatch):
     assert bool(taken) == blocks_serve(tokens, q.dtype) == serve
     with_padding = attention(q, k, v, Reach(torch.tensor([0, 3])))
     assert len(taken) == serve and with_padding.isfinite().all()
-    assert blocks_serve(tokens, torch.bfloat16) == (tokens >= 64)
+
+
+@pytest.mark.parametrize(("tokens", "serve"), [(63, False), (64, True), (511, True), (512, not blocks.TILES)])
+def test_in_bfloat16_blocks_serve_long_texts_only_where_there_are_no_tiles(tokens, serve):
+    assert blocks_serve(tokens, torch.bfloat16) == serve
 
 
 @given(

@@ -12,7 +12,8 @@ from linnet.layers.view import Record, View
 transformers = pytest.importorskip("transformers")
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func  # noqa: E402
 
-from same_weights.experts import mixtral, names, qwen2, qwen3  # noqa: E402
+from same_weights.experts import mixtral, qwen2, qwen3  # noqa: E402
+from same_weights.twins import assert_same_passes  # noqa: E402
 
 WIDTH, HIDDEN, SHARED, EXPERTS, TOP_K = 16, 12, 20, 6, 3
 
@@ -32,18 +33,7 @@ def pair(which) -> tuple[nn.Module, Experts]:
 @pytest.mark.parametrize("length", [1, 2, 65])
 @pytest.mark.parametrize("which", [mixtral, qwen2, qwen3])
 def test_outputs_and_all_gradients(which, length: int):
-    theirs, ours = pair(which)
-    x_BTD, upstream = torch.randn(2, length, WIDTH), torch.randn(2, length, WIDTH)
-    found = []
-    for block in (theirs, ours):
-        x = x_BTD.clone().requires_grad_()
-        out = block(x)
-        out.backward(upstream)
-        found.append((out, x.grad, {name: weight.grad for name, weight in block.named_parameters()}))
-    (expected, of_x, of_theirs), (out, of_own_x, of_ours) = found
-    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(of_own_x, of_x, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(of_ours, names(of_theirs), rtol=1e-4, atol=1e-5)
+    assert_same_passes(which(SPECS[which], WIDTH), WIDTH, length, atol=1e-5)
 
 
 @pytest.mark.parametrize("which", [mixtral, qwen2, qwen3])

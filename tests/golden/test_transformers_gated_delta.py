@@ -2,19 +2,17 @@
 gradients and decoding.
 """
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 import torch
-from torch import nn
 
-from linnet.layers.mixers.gated_delta import GatedDelta, GatedDeltaSpec
+from linnet.layers.mixers.gated_delta import GatedDeltaSpec
 from linnet.layers.view import View
 
 transformers = pytest.importorskip("transformers")
 from same_weights.gated_delta import kimi, qwen  # noqa: E402
-from same_weights.twins import Names, Twins  # noqa: E402
+from same_weights.twins import assert_same_passes  # noqa: E402
 
 WIDTH = 32
 KEY_HEADS, HEADS, KEY, VALUE = 2, 6, 8, 5
@@ -24,33 +22,17 @@ OF_CHANNEL = GatedDeltaSpec(heads=3, head_dim=KEY, decay="channel", gate="sigmoi
 WAYS = [lambda: qwen(OF_HEAD, WIDTH), lambda: kimi(OF_CHANNEL, WIDTH)]
 
 
-def pair(which: Callable[[], Twins[GatedDelta]]) -> tuple[nn.Module, GatedDelta, Names]:
-    both = which()
-    return both.theirs, both.ours, both.names
-
-
 @pytest.mark.parametrize("length", [1, 3, 63, 64, 65, 130])
 @pytest.mark.parametrize("which", WAYS, ids=["qwen", "kimi"])
 def test_outputs_and_all_gradients(which, length: int):
-    theirs, ours, names = pair(which)
-    x_BTD, upstream = torch.randn(2, length, WIDTH), torch.randn(2, length, WIDTH)
-    found = []
-    for mixer in (theirs, ours):
-        x = x_BTD.clone().requires_grad_()
-        out = mixer(x)
-        out.backward(upstream)
-        found.append((out, x.grad, {name: weight.grad for name, weight in mixer.named_parameters()}))
-    (expected, of_x, of_theirs), (out, of_own_x, of_ours) = found
-    tolerances = {"rtol": 1e-4, "atol": 1e-4}
-    torch.testing.assert_close(out, expected, **tolerances)
-    torch.testing.assert_close(of_own_x, of_x, **tolerances)
-    torch.testing.assert_close(of_ours, names(of_theirs), **tolerances)
+    assert_same_passes(which(), WIDTH, length)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("which", WAYS, ids=["qwen", "kimi"])
 def test_decoding_with_a_cache(which):
-    theirs, ours, _ = pair(which)
+    both = which()
+    theirs, ours = both.theirs, both.ours
     x_BTD = torch.randn(2, 76, WIDTH)
     cache = transformers.DynamicCache(
         config=transformers.Qwen3NextConfig(num_hidden_layers=1, layer_types=["linear_attention"])

@@ -14,6 +14,7 @@ transformers = pytest.importorskip("transformers")
 from transformers.models.mamba.modeling_mamba import MambaMixer  # noqa: E402
 
 from same_weights.mamba import twins  # noqa: E402
+from same_weights.twins import assert_same_passes  # noqa: E402
 
 WIDTH = 32
 
@@ -26,16 +27,7 @@ def pair(**changes: object) -> tuple[nn.Module, Mamba]:
 @pytest.mark.parametrize("length", [1, 3, 63, 65])
 @pytest.mark.parametrize("changes", [{}, {"bias": True, "conv_bias": False, "expand": 3, "conv": 2, "step_rank": 7}])
 def test_outputs_and_all_gradients(length: int, changes: dict):
-    theirs, ours = pair(**changes)
-    x_BTD, upstream = torch.randn(2, length, WIDTH), torch.randn(2, length, WIDTH)
-    results = []
-    for mixer in (theirs, ours):
-        x = x_BTD.clone().requires_grad_()
-        out = mixer(x)
-        named = dict(sorted(mixer.named_parameters()))
-        results.append((out, *torch.autograd.grad(out, (x, *named.values()), upstream)))
-    for found, expected in zip(results[1], results[0], strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert_same_passes(twins(MambaSpec(state=5, **changes), WIDTH), WIDTH, length)
 
 
 @torch.no_grad()

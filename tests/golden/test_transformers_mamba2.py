@@ -11,6 +11,7 @@ from linnet.layers.view import View
 
 transformers = pytest.importorskip("transformers")
 from same_weights.mamba2 import config_of, twins  # noqa: E402
+from same_weights.twins import assert_same_passes  # noqa: E402
 
 WIDTH = 32
 CHUNK = 16
@@ -30,16 +31,7 @@ def pair(spec: Mamba2Spec) -> tuple[nn.Module, Mamba2]:
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 150])
 @pytest.mark.parametrize("spec", SPECS)
 def test_outputs_and_all_gradients(length: int, spec: Mamba2Spec):
-    theirs, ours = pair(spec)
-    x_BTD, upstream = torch.randn(2, length, WIDTH), torch.randn(2, length, WIDTH)
-    results = []
-    for mixer in (theirs, ours):
-        x = x_BTD.clone().requires_grad_()
-        out = mixer(x)
-        named = dict(sorted(mixer.named_parameters()))
-        results.append((out, *torch.autograd.grad(out, (x, *named.values()), upstream)))
-    for found, expected in zip(results[1], results[0], strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert_same_passes(twins(spec, WIDTH, chunk=CHUNK), WIDTH, length)
 
 
 @torch.no_grad()

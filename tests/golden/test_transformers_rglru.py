@@ -15,28 +15,19 @@ transformers = pytest.importorskip("transformers")
 from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru  # noqa: E402
 
 from same_weights.rglru import config_of, drawn, run_theirs, twins  # noqa: E402
+from same_weights.twins import Twins, assert_same_passes  # noqa: E402
 
 WIDTH = 24
 
 
-def pair(**changes: object) -> tuple[nn.Module, Rglru]:
-    both = twins(RglruSpec(**{"heads": 4, "channels": WIDTH, **changes}), WIDTH)
-    return both.theirs, both.ours
+def of(**changes: object) -> Twins[Rglru]:
+    return twins(RglruSpec(**{"heads": 4, "channels": WIDTH, **changes}), WIDTH)
 
 
 @pytest.mark.parametrize("length", [1, 3, 63, 65])
 @pytest.mark.parametrize("changes", [{}, {"heads": 1}, {"heads": 8, "channels": 32, "conv": 2}])
 def test_outputs_and_all_gradients(length: int, changes: dict):
-    theirs, ours = pair(**changes)
-    x_BTD, upstream = torch.randn(2, length, WIDTH), torch.randn(2, length, WIDTH)
-    results = []
-    for block, run in ((theirs, run_theirs), (ours, ours)):
-        x = x_BTD.clone().requires_grad_()
-        out = run(block, x) if block is theirs else run(x)
-        named = dict(sorted(block.named_parameters()))
-        results.append((out, *torch.autograd.grad(out, (x, *named.values()), upstream)))
-    for found, expected in zip(results[1], results[0], strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert_same_passes(of(**changes), WIDTH, length)
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -68,7 +59,8 @@ def test_the_unit_alone_from_a_state_and_at_the_beginning(begun: bool):
 
 @torch.no_grad()
 def test_decoding_with_a_cache():
-    theirs, ours = pair()
+    both = of()
+    theirs, ours = both.theirs, both.ours
     x_BTD = torch.randn(2, 20, WIDTH)
     bounds = [0, 11, *range(12, 21)]
     state = ours.initial_state(2, 20, torch.device("cpu"), torch.float32)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 Names = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
@@ -45,3 +46,18 @@ def drawn(module: nn.Module, std: float = 0.3, **others: float) -> nn.Module:
     for name, parameter in module.named_parameters():
         nn.init.normal_(parameter, std=next((own for part, own in others.items() if part in name), std))
     return module
+
+
+def assert_same_passes(both: Twins[Ours], width: int, length: int, atol: float = 1e-4) -> None:
+    """Outputs of two rows, and the gradients of inputs and all weights."""
+    x_BTD, upstream = torch.randn(2, length, width), torch.randn(2, length, width)
+    found = []
+    for module, run in ((both.theirs, both.run), (both.ours, both.run_ours)):
+        x = x_BTD.clone().requires_grad_()
+        out = run(x)
+        out.backward(upstream)
+        found.append((out, x.grad, {name: weight.grad for name, weight in module.named_parameters()}))
+    (expected, of_x, of_theirs), (out, of_own_x, of_ours) = found
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=atol)
+    torch.testing.assert_close(of_own_x, of_x, rtol=1e-4, atol=atol)
+    torch.testing.assert_close(of_ours, both.names(of_theirs), rtol=1e-4, atol=atol)

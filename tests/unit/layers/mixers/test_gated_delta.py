@@ -1,11 +1,11 @@
 import pytest
 import torch
+from one_layer import bytes_kept, drawn, states_in_bfloat16
 from torch import Tensor, nn
 
 from linnet.core.errors import UserError
 from linnet.layers.contract import Place
 from linnet.layers.mixers.gated_delta import GatedDelta, GatedDeltaSpec
-from linnet.layers.view import View
 from linnet.model.spec import ModelSpec
 
 WIDTH, LENGTH = 16, 7
@@ -48,10 +48,7 @@ def of_one_stream(mixer: GatedDelta, spec: GatedDeltaSpec, x_TD: Tensor) -> Tens
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
 def test_it_is_what_the_page_says(spec: GatedDeltaSpec):
-    torch.manual_seed(0)
-    mixer = spec.build(Place(WIDTH, 32)).double()
-    for parameter in mixer.parameters():
-        nn.init.normal_(parameter, std=0.5)
+    mixer = drawn(spec, WIDTH)
     x_TD = torch.randn(LENGTH, WIDTH, dtype=torch.float64)
     torch.testing.assert_close(mixer(x_TD[None])[0], of_one_stream(mixer, spec, x_TD))
 
@@ -59,10 +56,7 @@ def test_it_is_what_the_page_says(spec: GatedDeltaSpec):
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_state_has_a_matrix_for_each_head_whatever_the_precision(spec: GatedDeltaSpec):
-    mixer = spec.build(Place(WIDTH, 32)).bfloat16()
-    state = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16)
-    for start in (0, 4, 5):
-        mixer(torch.randn(3, 4 if start == 0 else 1, WIDTH).bfloat16(), state, View(start))
+    for state in states_in_bfloat16(spec, WIDTH):
         assert (state.matrices.shape, state.matrices.dtype) == ((3, spec.heads, *spec.widths(WIDTH)), torch.float32)
         assert (state.inputs.shape[2], state.inputs.dtype) == (spec.conv - 1, torch.bfloat16)
 
@@ -79,13 +73,7 @@ def test_rates_and_steps_start_as_published(spec: GatedDeltaSpec):
 @pytest.mark.parametrize("rank", [None, 5])
 def test_predicted_memory_is_what_is_kept_whatever_the_gate(gate: str, rank: int | None):
     spec = GatedDeltaSpec(heads=2, gate=gate, gate_rank=rank)
-    mixer, kept = spec.build(Place(WIDTH, 32)), []
-    x_BTD = torch.randn(3, 24, WIDTH, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
-        mixer(x_BTD).sum()
-    own = {parameter.data_ptr() for parameter in mixer.parameters()}
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
-    found = sum(nbytes for pointer, nbytes in storages.items() if pointer not in own)
+    found = bytes_kept(spec.build(Place(WIDTH, 32)), WIDTH, 24)
     assert found == pytest.approx(4 * spec.cost(Place(WIDTH, 32)).kept(3, 24), rel=0.01)
 
 

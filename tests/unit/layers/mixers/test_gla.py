@@ -1,11 +1,11 @@
 import pytest
 import torch
+from one_layer import bytes_kept, states_in_bfloat16
 from torch import nn
 
 from linnet.core.errors import UserError
 from linnet.layers.contract import Place
 from linnet.layers.mixers.gla import Gla, GlaSpec
-from linnet.layers.view import View
 from linnet.model.spec import ModelSpec
 
 WIDTH, LENGTH = 16, 200
@@ -40,10 +40,7 @@ def test_it_is_stable_in_low_precision_however_fast_it_fades(spec: GlaSpec, dtyp
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_state_has_a_matrix_for_each_head_whatever_the_precision(spec: GlaSpec):
-    mixer = spec.build(Place(WIDTH, 32)).bfloat16()
-    state = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16)
-    for start in (0, 4, 5):
-        mixer(torch.randn(3, 4 if start == 0 else 1, WIDTH).bfloat16(), state, View(start))
+    for state in states_in_bfloat16(spec, WIDTH):
         assert (state.matrices.shape, state.matrices.dtype) == ((3, spec.heads, *spec.widths(WIDTH)), torch.float32)
 
 
@@ -70,13 +67,7 @@ def test_maps_of_low_rank_are_no_matrices_of_the_optimiser():
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("tokens", [24, 100])
 def test_predicted_memory_is_what_is_kept(spec: GlaSpec, tokens: int):
-    mixer, kept = spec.build(Place(WIDTH, 32)), []
-    x_BTD = torch.randn(3, tokens, WIDTH, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
-        mixer(x_BTD).sum()
-    own = {parameter.data_ptr() for parameter in mixer.parameters()}
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
-    found = sum(nbytes for pointer, nbytes in storages.items() if pointer not in own)
+    found = bytes_kept(spec.build(Place(WIDTH, 32)), WIDTH, tokens)
     assert found == 4 * spec.cost(Place(WIDTH, 32)).kept(3, tokens)
 
 

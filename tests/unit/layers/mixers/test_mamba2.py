@@ -1,11 +1,11 @@
 import pytest
 import torch
+from one_layer import states_in_bfloat16
 from torch import nn
 
 from linnet.core.errors import UserError
 from linnet.layers.contract import Place
 from linnet.layers.mixers.mamba2 import Mamba2Spec
-from linnet.layers.view import View
 
 WIDTH = 16
 
@@ -52,10 +52,7 @@ def test_it_starts_as_published():
 
 @torch.no_grad()
 def test_a_state_is_float32_whatever_the_precision():
-    mixer = Mamba2Spec(head_dim=8, state=5, groups=2).build(Place(WIDTH, 32)).bfloat16()
-    state = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16)
-    for start in (0, 4):
-        mixer(torch.randn(3, 4, WIDTH).bfloat16(), state, View(start))
+    for state in states_in_bfloat16(Mamba2Spec(head_dim=8, state=5, groups=2), WIDTH):
         assert (state.states.shape, state.states.dtype) == ((3, 4, 8, 5), torch.float32)
         assert (state.inputs.shape, state.inputs.dtype) == ((3, 32 + 20, 3), torch.bfloat16)
 

@@ -1,10 +1,9 @@
 import pytest
 import torch
-from torch import nn
+from one_layer import bytes_kept, drawn, states_in_bfloat16
 
 from linnet.layers.contract import Place
 from linnet.layers.mixers.minlstm import MinLstmSpec
-from linnet.layers.view import View
 
 WIDTH = 16
 SPECS = MinLstmSpec.examples()
@@ -13,10 +12,7 @@ SPECS = MinLstmSpec.examples()
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
 def test_it_is_what_the_page_says(spec: MinLstmSpec):
-    torch.manual_seed(0)
-    mixer = spec.build(Place(WIDTH, 128)).double()
-    for parameter in mixer.parameters():
-        nn.init.normal_(parameter, std=0.5)
+    mixer = drawn(spec, WIDTH)
     x_TD, h_E, outs = torch.randn(9, WIDTH, dtype=torch.float64), torch.zeros(mixer.channels), []
     for x_D in x_TD:
         joint = mixer.forget_input_candidate.weight @ x_D + mixer.forget_input_candidate.bias
@@ -32,20 +28,11 @@ def test_it_is_what_the_page_says(spec: MinLstmSpec):
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_state_holds_one_number_for_each_channel_whatever_the_precision(spec: MinLstmSpec):
-    mixer = spec.build(Place(WIDTH, 128)).bfloat16()
-    state = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16)
-    for start in (0, 4):
-        mixer(torch.randn(3, 4, WIDTH).bfloat16(), state, View(start))
+    for state in states_in_bfloat16(spec, WIDTH):
         assert (state.hidden.shape, state.hidden.dtype) == ((3, spec.channels or WIDTH), torch.float32)
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_predicted_memory_is_what_is_kept(spec: MinLstmSpec):
-    mixer, kept = spec.build(Place(WIDTH, 128)), []
-    x_BTD = torch.randn(3, 50, WIDTH, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
-        mixer(x_BTD).sum()
-    own = {parameter.data_ptr() for parameter in mixer.parameters()}
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
-    found = sum(nbytes for pointer, nbytes in storages.items() if pointer not in own)
+    found = bytes_kept(spec.build(Place(WIDTH, 128)), WIDTH, 50)
     assert found == 4 * spec.cost(Place(WIDTH, 128)).kept(3, 50)

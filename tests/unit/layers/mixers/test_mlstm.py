@@ -1,11 +1,11 @@
 import pytest
 import torch
+from one_layer import drawn, states_in_bfloat16
 from torch import Tensor, nn
 
 from linnet.core.errors import UserError
 from linnet.layers.contract import Place
 from linnet.layers.mixers.mlstm import Mlstm, MlstmSpec
-from linnet.layers.view import View
 from linnet.model.spec import ModelSpec
 
 WIDTH, LENGTH = 16, 7
@@ -41,10 +41,7 @@ def of_one_stream(mixer: Mlstm, spec: MlstmSpec, x_TD: Tensor) -> Tensor:
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
 def test_it_is_what_the_page_says(spec: MlstmSpec):
-    torch.manual_seed(0)
-    mixer = spec.build(Place(WIDTH, 32)).double()
-    for parameter in mixer.parameters():
-        nn.init.normal_(parameter, std=0.5)
+    mixer = drawn(spec, WIDTH)
     x_TD = torch.randn(LENGTH, WIDTH, dtype=torch.float64)
     torch.testing.assert_close(mixer(x_TD[None])[0], of_one_stream(mixer, spec, x_TD))
 
@@ -52,10 +49,8 @@ def test_it_is_what_the_page_says(spec: MlstmSpec):
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_state_has_a_memory_for_each_head_whatever_the_precision(spec: MlstmSpec):
-    mixer = spec.build(Place(WIDTH, 32)).bfloat16()
-    state, (key, value) = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16), spec.widths(WIDTH)
-    for start in (0, 4, 5):
-        mixer(torch.randn(3, 4 if start == 0 else 1, WIDTH).bfloat16(), state, View(start))
+    (key, value) = spec.widths(WIDTH)
+    for state in states_in_bfloat16(spec, WIDTH):
         assert (state.memory.shape, state.memory.dtype) == ((3, spec.heads, key, value + 1), torch.float32)
         assert (state.peak.shape, state.peak.dtype) == ((3, spec.heads), torch.float32)
 

@@ -1,4 +1,5 @@
 import torch
+from one_layer import states_in_bfloat16
 from torch import Tensor, nn
 
 from linnet.layers.contract import Place
@@ -43,10 +44,7 @@ def test_it_is_the_papers_recurrence():
 
 @torch.no_grad()
 def test_a_state_holds_one_matrix_for_each_head_whatever_the_precision():
-    mixer = RetentionSpec(heads=HEADS).build(Place(WIDTH, 32)).bfloat16()
-    state = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16)
-    for start in (0, 4):
-        mixer(torch.randn(3, 4, WIDTH).bfloat16(), state, View(start))
+    for state in states_in_bfloat16(RetentionSpec(heads=HEADS), WIDTH):
         assert (state.sums.shape, state.sums.dtype) == ((3, HEADS, 8, 16), torch.float32)
 
 

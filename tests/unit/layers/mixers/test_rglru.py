@@ -1,5 +1,6 @@
 import pytest
 import torch
+from one_layer import states_in_bfloat16
 from torch import Tensor, nn
 
 from linnet.core.errors import UserError
@@ -59,10 +60,7 @@ def test_only_the_first_token_of_a_stream_is_not_scaled(starts: int | tuple[int,
 
 @torch.no_grad()
 def test_a_state_holds_one_number_for_each_channel_whatever_the_precision():
-    mixer = built(channels=24).bfloat16()
-    state = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16)
-    for start in (0, 4):
-        mixer(torch.randn(3, 4, WIDTH).bfloat16(), state, View(start))
+    for state in states_in_bfloat16(RglruSpec(heads=4, channels=24), WIDTH):
         assert (state.hidden.shape, state.hidden.dtype) == ((3, 24), torch.float32)
         assert (state.inputs.shape, state.inputs.dtype) == ((3, 24, 3), torch.bfloat16)
 

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from one_layer import bytes_kept, states_in_bfloat16
 from torch import Tensor, nn
 
 from linnet.core.errors import UserError
@@ -137,10 +138,8 @@ def test_ranks_are_those_of_the_published_training_code(width: int, ranks: tuple
 @torch.no_grad()
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_state_has_a_matrix_for_each_head_whatever_the_precision(spec: Rwkv7Spec):
-    mixer = spec.build(Place(WIDTH, 32)).bfloat16()
-    state, head = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16), spec.widths(WIDTH)[0]
-    for start in (0, 4, 5):
-        mixer(torch.randn(3, 4 if start == 0 else 1, WIDTH).bfloat16(), state, View(start))
+    head = spec.widths(WIDTH)[0]
+    for state in states_in_bfloat16(spec, WIDTH):
         assert (state.matrices.shape, state.matrices.dtype) == ((3, spec.heads, head, head), torch.float32)
         assert (state.last.shape, state.last.dtype) == ((3, WIDTH), torch.bfloat16)
 
@@ -148,13 +147,7 @@ def test_a_state_has_a_matrix_for_each_head_whatever_the_precision(spec: Rwkv7Sp
 @pytest.mark.parametrize("spec", [*SPECS, Rwkv7Spec(heads=4, first_values=False)])
 @pytest.mark.parametrize("length", [24, 40])
 def test_predicted_memory_is_what_is_kept(spec: Rwkv7Spec, length: int):
-    mixer, kept = spec.build(Place(WIDTH, 32)), []
-    x_BTD = torch.randn(3, length, WIDTH, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
-        mixer(x_BTD).sum()
-    own = {parameter.data_ptr() for parameter in mixer.parameters()}
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
-    found = sum(nbytes for pointer, nbytes in storages.items() if pointer not in own)
+    found = bytes_kept(spec.build(Place(WIDTH, 32)), WIDTH, length)
     assert found == pytest.approx(4 * spec.cost(Place(WIDTH, 32)).kept(3, length), rel=0.01)
 
 

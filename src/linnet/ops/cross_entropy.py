@@ -18,6 +18,9 @@ from linnet.ops.soft_cap import soft_cap_, soft_capped
 SLICE_ELEMENTS = 1 << 21
 """Logits of one slice: 8 MiB of float32, which stays in a processor's cache."""
 
+SLICE_TOKENS = 256
+"""At least so many in a slice: each adds once to the gradient of the head's matrix, which is large where `V` is."""
+
 
 IGNORED = -100
 """A target that is not to be predicted: it adds nothing to a loss, a count or a gradient."""
@@ -69,6 +72,10 @@ def linear_cross_entropy_reference(
     return TokenLoss(nats.detach(), correct, nats + z_loss * squares, squares.detach())
 
 
+def _tokens_of_a_slice(weight_VD: Tensor) -> int:
+    return max(SLICE_TOKENS, SLICE_ELEMENTS // weight_VD.shape[0])
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -84,7 +91,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         gradients = _Gradients(x_ND, weight_VD, bias_V) if differentiate else None
         nats, squares = torch.zeros((2,), dtype=torch.float64, device=x_ND.device)
         correct = torch.zeros((), dtype=torch.int64, device=x_ND.device)
-        step = max(1, SLICE_ELEMENTS // weight_VD.shape[0])
+        step = _tokens_of_a_slice(weight_VD)
         for first in range(0, x_ND.shape[0], step):
             part = slice(first, first + step)
             logits_nV = F.linear(x_ND[part], weight_VD, bias_V)
@@ -182,7 +189,7 @@ def linear_cross_entropy_each(
     x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, soft_cap: float | None = None
 ) -> EachLoss:
     """What `linear_cross_entropy` adds up, for each target `[N]`, in slices; without gradients."""
-    step, parts = max(1, SLICE_ELEMENTS // weight_VD.shape[0]), []
+    step, parts = _tokens_of_a_slice(weight_VD), []
     for first in range(0, x_ND.shape[0], step):
         part = slice(first, first + step)
         logits_nV = F.linear(x_ND[part].to(weight_VD.dtype), weight_VD, bias_V)

@@ -15,16 +15,16 @@ from linnet.ops.cross_entropy import (
 @pytest.mark.parametrize("soft_cap", [None, 0.7])
 @pytest.mark.parametrize("ignored", [[], [0, 4, 5], list(range(9))])
 @pytest.mark.parametrize("with_bias", [True, False])
-@pytest.mark.parametrize("slice_elements", [1, 30, 10_000])
+@pytest.mark.parametrize("slice_tokens", [1, 4, 100])
 def test_linear_cross_entropy(
     with_bias: bool,
-    slice_elements: int,
+    slice_tokens: int,
     ignored: list[int],
     soft_cap: float | None,
     z_loss: float,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
+    monkeypatch.setattr(cross_entropy, "_tokens_of_a_slice", lambda weight_VD: slice_tokens)
     x, weight, bias = double(9, 4), double(7, 4), double(7) if with_bias else None
     targets = torch.randint(7, (9,))
     targets[ignored] = IGNORED
@@ -47,9 +47,9 @@ def test_a_z_loss_is_added_and_told():
     assert not found.nats.requires_grad and plain.squared_log_z is None and plain.total is plain.nats
 
 
-@pytest.mark.parametrize("slice_elements", [30, 10_000])
-def test_gradients_with_a_z_loss_are_those_of_finite_differences(slice_elements, monkeypatch):
-    monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
+@pytest.mark.parametrize("slice_tokens", [4, 100])
+def test_gradients_with_a_z_loss_are_those_of_finite_differences(slice_tokens, monkeypatch):
+    monkeypatch.setattr(cross_entropy, "_tokens_of_a_slice", lambda weight_VD: slice_tokens)
     targets = torch.randint(7, (9,))
     targets[3] = IGNORED
 
@@ -67,11 +67,9 @@ def test_gradients_with_a_z_loss_are_those_of_finite_differences(slice_elements,
             torch.testing.assert_close(gradient.view(-1)[place], (ends[1] - ends[0]) / 2e-6, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("slice_elements", [30, 10_000])
-def test_gradients_of_capped_logits_are_those_of_finite_differences(
-    slice_elements: int, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
+@pytest.mark.parametrize("slice_tokens", [4, 100])
+def test_gradients_of_capped_logits_are_those_of_finite_differences(slice_tokens: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cross_entropy, "_tokens_of_a_slice", lambda weight_VD: slice_tokens)
     targets = torch.randint(7, (9,))
     targets[3] = IGNORED
 
@@ -108,11 +106,11 @@ def test_linear_cross_entropy_without_gradients():
 
 
 @pytest.mark.parametrize("soft_cap", [None, 2.0])
-@pytest.mark.parametrize("slice_elements", [30, 10_000])
+@pytest.mark.parametrize("slice_tokens", [4, 100])
 def test_linear_cross_entropy_under_autocast(
-    slice_elements: int, soft_cap: float | None, monkeypatch: pytest.MonkeyPatch
+    slice_tokens: int, soft_cap: float | None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
+    monkeypatch.setattr(cross_entropy, "_tokens_of_a_slice", lambda weight_VD: slice_tokens)
     x, weight = (torch.randn(*shape, requires_grad=True) for shape in ((40, 16), (7, 16)))
     targets = torch.randint(7, (40,))
     gradients = []
@@ -127,9 +125,9 @@ def test_linear_cross_entropy_under_autocast(
 
 
 @pytest.mark.parametrize("soft_cap", [None, 0.7])
-@pytest.mark.parametrize("slice_elements", [1, 30, 10_000])
-def test_each_target_by_itself_is_what_the_sum_is_of(slice_elements, soft_cap, monkeypatch):
-    monkeypatch.setattr(cross_entropy, "SLICE_ELEMENTS", slice_elements)
+@pytest.mark.parametrize("slice_tokens", [1, 4, 100])
+def test_each_target_by_itself_is_what_the_sum_is_of(slice_tokens, soft_cap, monkeypatch):
+    monkeypatch.setattr(cross_entropy, "_tokens_of_a_slice", lambda weight_VD: slice_tokens)
     x, weight, bias, targets = double(9, 4), double(7, 4), double(7), torch.randint(7, (9,))
     targets[[0, 4]] = IGNORED
     found = linear_cross_entropy_each(x, weight, bias, targets, soft_cap)
@@ -139,3 +137,8 @@ def test_each_target_by_itself_is_what_the_sum_is_of(slice_elements, soft_cap, m
         expected = torch.zeros(()) if targets[place] == IGNORED else one.nats
         torch.testing.assert_close(found.nats[place], expected.double())
         assert found.correct[place] == (one.correct == 1)
+
+
+@pytest.mark.parametrize(("vocabulary", "tokens"), [(7, 299_593), (2048, 1024), (32_000, 256), (1 << 20, 256)])
+def test_a_slice_fits_into_a_cache_but_has_tokens_enough_for_a_product(vocabulary: int, tokens: int):
+    assert cross_entropy._tokens_of_a_slice(torch.empty(vocabulary, 1)) == tokens

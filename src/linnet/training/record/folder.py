@@ -104,11 +104,13 @@ class RunFolder:
         text = unsealed_text(read_text(config), str(config))
         return RunSpec.parse(parse_yaml(text, str(config)), str(config))
 
-    def finished(self) -> dict[str, Any] | None:
-        """What `model/run.json` says, if the run came to its end."""
+    def finished(self, also: Sequence[str] = ()) -> dict[str, Any] | None:
+        """What `model/run.json` says, if the run came to its end; `UserError` where it, or `also` files of the model,
+        are not what was written.
+        """
         if not (self.model / RUN).is_file():
             return None
-        check_files(self.model, (RUN,))
+        check_files(self.model, (RUN, *also))
         summary: dict[str, Any] = read_json(self.model / RUN)
         if not isinstance(summary, dict) or summary.get("finished") is not True:
             return None

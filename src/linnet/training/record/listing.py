@@ -72,8 +72,10 @@ def listed(path: Path) -> ListedRun:
 def _finished(path: Path) -> ListedRun | None:
     if not (path / MODEL).exists():
         return None
-    check_files(path / MODEL, (RUN, DESCRIPTION))
-    summary = RunFolder(path).finished()
+    if not (path / MODEL / RUN).is_file():
+        check_files(path / MODEL, (RUN,))
+        return None
+    summary = RunFolder(path).finished(also=(DESCRIPTION,))
     if summary is None:
         return None
     validation = summary.get("validation") or {}

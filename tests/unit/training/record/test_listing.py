@@ -66,6 +66,8 @@ def test_what_cannot_be_read_is_listed_as_damaged(tmp_path, tiny_run):
     (tmp_path / "model" / "run.json").write_text("{}")
     found = listed(tmp_path)
     assert found.state == "damaged" and "run.json" in found.problem
+    (tmp_path / "model" / "run.json").unlink()
+    assert "run.json: missing, manifest.json lists it" in listed(tmp_path).problem
     shutil.rmtree(tmp_path / "model")
     (tmp_path / "config.yaml").write_text("model: [")
     assert "config.yaml" in listed(tmp_path).problem
@@ -96,6 +98,7 @@ def test_no_weights_are_read_and_a_thousand_runs_take_seconds(tmp_path, tiny_run
         listed(tmp_path / "run")
     assert time.perf_counter() - start_s < 2
     assert opened and not [path for path in opened if path.endswith(".safetensors")]
+    assert len([path for path in opened if path.endswith("manifest.json")]) == 100, "once a run"
 
 
 def test_the_tail_of_the_figures_is_whole_lines(tmp_path, monkeypatch):

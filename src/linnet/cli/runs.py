@@ -10,6 +10,7 @@ from linnet.cli.console import note
 from linnet.cli.options import AsJson
 from linnet.cli.report import echo, echo_json, echo_parts
 from linnet.present import numbers
+from linnet.present.table import NOTHING, Table
 
 if TYPE_CHECKING:
     from linnet.training.record.listing import ListedRun
@@ -53,7 +54,6 @@ def list_runs(
 
     Example: linnet runs list runs
     """
-    from linnet.present.table import Table
     from linnet.training.record.listing import listed, run_paths
 
     found = [listed(path) for path in run_paths(folder)]
@@ -102,7 +102,6 @@ def diff(one: Run, other: Run, as_json: AsJson = False) -> None:
 
     Example: linnet runs diff runs/pldr runs/other --json
     """
-    from linnet.present.table import Table
     from linnet.training.record.listing import differences, listed
 
     fields, found = differences(one, other), [listed(path) for path in (one, other)]
@@ -125,12 +124,12 @@ def diff(one: Run, other: Run, as_json: AsJson = False) -> None:
 
 
 def _value(value: Any) -> str:
-    return "–" if value is None else str(value)
+    return NOTHING if value is None else str(value)
 
 
 def _figure(name: str, value: Any) -> str:
     if value is None:
-        return "–"
+        return NOTHING
     if name == "seconds":
         return numbers.duration(value)
     if name == "bits_per_byte":
@@ -146,7 +145,6 @@ def show(run: Run, as_json: AsJson = False) -> None:
 
     Example: linnet runs show runs/ted --json
     """
-    from linnet.present.table import Table
     from linnet.training.record.folder import RunFolder
     from linnet.training.record.listing import check_run, listed, summary_of
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from linnet.core.text import printable
 
+NOTHING = "–"
+"""In a cell: not known, not measured, or not there."""
+
 GAP = "  "
 LEAST_NAME = 16
 """Narrower than so many columns words are not folded."""
@@ -16,7 +19,8 @@ LEAST_NAME = 16
 class Table:
     """Rows of text; the first column names the row, one that begins with a blank being a part of the row above.
 
-    `meaning`: what to look for, a line or two. `text`: the cells are words, which begin at the left, not figures,
+    leading: so many columns at the left say what the whole row is about: its name, and what holds for all others alike,
+    as chance does for every model. `meaning`: what to look for, a line or two. `text`: the cells are words, which begin at the left, not figures,
     in all columns.
     `notes`: what a row means, by its name, for a page. Where all `columns` are empty there is no head.
     """
@@ -27,6 +31,7 @@ class Table:
     meaning: str = ""
     text: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
+    leading: int = 1
 
 
 def word_columns(table: Table) -> set[int]:

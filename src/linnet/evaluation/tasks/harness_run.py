@@ -13,7 +13,7 @@ from linnet.evaluation.tasks.interface import TaskFindings
 from linnet.evaluation.tasks.measure import SuiteResult
 from linnet.evaluation.tasks.tables import finite
 from linnet.inference.language_model import load
-from linnet.present.table import Table
+from linnet.present.table import NOTHING, Table
 
 RESAMPLES = 100
 """Behind the errors of measures that are no means; those of means are computed."""
@@ -129,8 +129,8 @@ def _table(model: str, results: dict[str, dict[str, Any]], items: dict[str, int]
         for measure, value in _plain(found).items():
             if "_stderr," not in measure and isinstance(value, float):
                 error = found.get(measure.replace(",", "_stderr,", 1))
-                shown = f"{error:.4f}" if isinstance(error, float) else "–"
-                rows.append((task, measure.removesuffix(",none"), f"{value:.4f}", shown, str(items.get(task, "–"))))
+                shown = f"{error:.4f}" if isinstance(error, float) else NOTHING
+                rows.append((task, measure.removesuffix(",none"), f"{value:.4f}", shown, str(items.get(task, NOTHING))))
     return Table(f"{model}: LM Evaluation Harness", ("task", "measure", "value", "±", "items"), rows)
 
 

@@ -9,7 +9,7 @@ from linnet.evaluation.tasks.contamination import Overlap
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
 from linnet.evaluation.tasks.verdict import ComparedScores, verdicts
 from linnet.present.numbers import grouped
-from linnet.present.table import Table
+from linnet.present.table import NOTHING, Table
 
 PERCENT = "Scores and errors in per cent."
 BELIEVE = (
@@ -63,7 +63,7 @@ def difference_table(first: str, second: str, rows: Sequence[ComparedScores]) ->
     cells = []
     for row in rows:
         low, high = row.difference.interval() or (math.nan, math.nan)
-        p_value = "–" if row.corrected is None else f"{row.corrected:.3f}"
+        p_value = NOTHING if row.corrected is None else f"{row.corrected:.3f}"
         numbers = (signed(row.difference.value), signed(low), signed(high), p_value)
         cells.append((row.name, *numbers, row.verdict))
     meaning = "Paired: the same items; 95 % intervals; p corrected for the number of tasks, averages apart."
@@ -154,12 +154,12 @@ def _error(result: TaskResult | None) -> float | None:
 
 def percent(share: float | None) -> str:
     """`31.4`; a dash for what is not known."""
-    return "–" if share is None or not math.isfinite(share) else f"{100 * share:.1f}"
+    return NOTHING if share is None or not math.isfinite(share) else f"{100 * share:.1f}"
 
 
 def signed(share: float) -> str:
     """`+1.2`."""
-    return f"{100 * share:+.1f}" if math.isfinite(share) else "–"
+    return f"{100 * share:+.1f}" if math.isfinite(share) else NOTHING
 
 
 def finite(value: float | None) -> float | None:

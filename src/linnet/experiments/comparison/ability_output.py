@@ -6,7 +6,7 @@ from typing import Any
 from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Rule, Series
-from linnet.present.table import Table
+from linnet.present.table import NOTHING, Table
 
 COLUMNS = (
     "run", "seeds", "right, %", "whole answers, %", "above chance", "state, bytes", "parameters", "training FLOPs",
@@ -14,7 +14,6 @@ COLUMNS = (
 )  # fmt: skip
 FINAL_AT = 4
 """Of the columns, where that of final answers stands if there are any: behind the whole ones."""
-NOTHING = "–"
 
 
 def measures_ability(runs: Sequence[ComparedFigures]) -> bool:

@@ -3,9 +3,7 @@
 from linnet.evaluation.statistics import SIGNIFICANT, Estimate, holm, paired_difference
 from linnet.experiments.comparison.figures import ComparedFigures, Findings
 from linnet.present import numbers
-from linnet.present.table import Table
-
-NOTHING = "–"
+from linnet.present.table import NOTHING, Table
 
 
 def difference_table(findings: Findings) -> list[Table]:

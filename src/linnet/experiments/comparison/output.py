@@ -12,9 +12,8 @@ from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spr
 from linnet.experiments.comparison.spec import CURVES, FIGURES
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series, line_style
-from linnet.present.table import Table
+from linnet.present.table import NOTHING, Table
 
-NOTHING = "–"
 COLUMNS = (
     "run", "seeds", "bits per byte", "accuracy, %", "leak", "parameters", "training FLOPs", "tokens", "tokens/s",
 )  # fmt: skip

@@ -12,9 +12,7 @@ from linnet.evaluation.tasks.tables import figures, percent
 from linnet.experiments.protocol.spec import ScoresSpec
 from linnet.inference.language_model import LanguageModel
 from linnet.model.fixed import operator_layers
-from linnet.present.table import Table
-
-NOTHING = "–"
+from linnet.present.table import NOTHING, Table
 
 
 @dataclass(frozen=True)

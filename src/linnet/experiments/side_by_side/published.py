@@ -12,9 +12,7 @@ from linnet.core.files import read_json
 from linnet.core.guess import meant
 from linnet.core.spec import Spec
 from linnet.evaluation.tasks.suite import suite_names, suite_spec
-from linnet.present.table import Table
-
-NOTHING = "–"
+from linnet.present.table import NOTHING, Table
 
 METRICS = (
     "bits_per_byte", "accuracy", "parameters", "training_tokens", "training_tokens_per_s", "decode_tokens_per_s",

@@ -18,10 +18,9 @@ from linnet.experiments.side_by_side.tables import (
 from linnet.present.markdown import cell, table_markdown
 from linnet.present.page import write_page
 from linnet.present.report import Part, Picture, Report, Words
-from linnet.present.table import Table
+from linnet.present.table import NOTHING, Table
 
 MARKDOWN = "report.md"
-NOTHING = "–"
 
 
 @dataclass(frozen=True)
@@ -116,15 +115,21 @@ def _transposed(table: Table) -> Table:
 
 
 def _models(table: Table) -> Sequence[str]:
-    return table.columns[2 if "chance" in table.columns[1:2] else 1 :]
+    return table.columns[table.leading :]
 
 
 def _rows(table: Table, models: Sequence[str]) -> list[list[str]]:
-    """With the kind of row in front of its name, chance behind it, and a dash for a model that the table lacks."""
-    chance = "chance" in table.columns[1:2]
+    """With the kind of row in front of its name, what holds for all models behind it; a dash where a model is missing."""
     rows = []
-    for name, *cells in table.rows:
-        told, own = (f" (chance {cells[0]} %)", cells[1:]) if chance else ("", cells)
-        by_model = dict(zip(_models(table), own, strict=True))
-        rows.append([f"{table.columns[0]} {name}{told}".strip(), *(by_model.get(model, NOTHING) for model in models)])
+    for row in table.rows:
+        by_model = dict(zip(_models(table), row[table.leading :], strict=True))
+        rows.append([_row_name(table, row), *(by_model.get(model, NOTHING) for model in models)])
     return rows
+
+
+def _row_name(table: Table, row: Sequence[str]) -> str:
+    """`task arc_easy (chance 25.0 %)`."""
+    kind, *headings = table.columns[: table.leading]
+    parts = [(*heading.partition(", ")[::2], cell) for heading, cell in zip(headings, row[1:], strict=False)]
+    told = [f" ({heading} {cell} {unit})" for heading, unit, cell in parts]
+    return f"{kind} {row[0]}{''.join(told)}".strip()

@@ -7,9 +7,9 @@ from linnet.experiments.side_by_side.record import CONTEXTS, AbilityScore, Besid
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series, line_style
 from linnet.present.report import Part, Passage, Picture, Words
-from linnet.present.table import Table
+from linnet.present.table import NOTHING, Table
 
-NOTHING = "–"
+CHANCE = "chance, %"
 TOLD = CONTEXTS[::2]
 """Tokens of text that the table has a row for."""
 
@@ -90,7 +90,7 @@ def task_table(beside: Mapping[str, Beside]) -> list[Table]:
         f"Per cent, ± standard error, {numbers.grouped(items)} items in all; chance: what guessing gives; below each"
         " score whether it can be told from chance (two-sided, 5 % for all tasks together, Holm)."
     )
-    return [Table("Tasks", ("task", "chance", *by_model), rows, meaning)]
+    return [Table("Tasks", ("task", CHANCE, *by_model), rows, meaning, leading=2)]
 
 
 def _score(score: TaskScore | None) -> str:
@@ -122,7 +122,7 @@ def ability_table(beside: Mapping[str, Beside]) -> list[Table]:
         " each; below each whether it is above chance (exact, 5 % for all abilities together, Holm)."
         + _not_asked(by_model, asked)
     )
-    return [Table("Abilities", ("ability", "chance", *by_model), rows, meaning)]
+    return [Table("Abilities", ("ability", CHANCE, *by_model), rows, meaning, leading=2)]
 
 
 def _chance(share: float) -> str:

@@ -7,10 +7,9 @@ from linnet.experiments.sweep.asked import said
 from linnet.experiments.sweep.findings import SweepFindings, SweptRun, values_said
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
-from linnet.present.table import Table
+from linnet.present.table import NOTHING, Table
 
 FIGURES, PICTURE = "sweep.json", "sweep.png"
-NOTHING = "–"
 WIDE = 4
 """Values that differ so many times stand on a logarithmic axis."""
 

@@ -39,6 +39,17 @@ def test_what_was_not_measured_has_no_place(tmp_path: Path):
     assert all(not name.startswith(("task", "ability", "writes", "decoding")) for name, *_ in bare.summary().rows)
 
 
+def test_a_model_may_be_called_as_a_column_is():
+    names = ("chance", "chance, %")
+    of_models = {name: one for name, one in zip(names, compared().beside.values(), strict=False)}
+    memory = {name: one for name, one in zip(names, compared().memory.values(), strict=False)}
+    told = compared(quality=[], differences=[], memory=memory, beside=of_models).summary()
+    rows = {row[0]: row[1:] for row in told.rows}
+    assert told.columns == ("", *names)
+    assert rows["memory weights alone"] == ["97.7 KiB"] * 2 and rows["decoding, tokens/s"] == ["1,234"] * 2
+    assert rows["task arc_easy (chance 25.0 %)"][1] == "31.0 ± 2.0\nnot distinguishable from chance"
+
+
 def test_abilities_that_nobody_could_be_asked_are_named_and_have_no_row():
     (table,) = [part for part in compared().report("x").parts if part.title == "Abilities"]
     assert [row[0] for row in table.rows] == ["recall pairs=8"]

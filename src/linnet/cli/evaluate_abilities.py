@@ -25,18 +25,13 @@ def measure_abilities(
     as_json: bool,
 ) -> None:
     """Measure the suite, or the abilities of files, on so many items each, and print them."""
-    from linnet.evaluation.abilities.measure import figures_of, measure
+    from linnet.evaluation.abilities.measure import figures_of, measure_all
     from linnet.evaluation.abilities.registry import read_suite, suite
     from linnet.inference.language_model import load
-    from linnet.present.progress import progress
 
     abilities = [ability for file in files for ability in read_suite(file)] if files else suite()
     speaker, count, drawn_from = load(model, device, weights), limit or ITEMS, SEED if seed is None else seed
-    found = []
-    with progress("measuring", len(abilities), "abilities") as advance:
-        for ability in abilities:
-            found.append(measure(speaker, ability, count, drawn_from))
-            advance(1)
+    found = measure_all(speaker, abilities, count, drawn_from)
     if as_json:
         measured = {"model": str(model), "seed": drawn_from, "weights": weights}
         echo_json({**measured, "abilities": figures_of(found)})
@@ -45,15 +40,14 @@ def measure_abilities(
 
 
 def _table(found: Sequence["MeasuredAbility"], items: int) -> "Table":
-    from linnet.evaluation.abilities.measure import figures_of
+    from linnet.evaluation.abilities.measure import above_chance
     from linnet.present.table import Table
 
     meaning = (
         f"right: whole answers, greedily, of {items:,} items each, with their standard error; symbols: those of"
         " answers, given the true ones before them; told from chance: two-sided, 5 % for all abilities together (Holm)"
     )
-    told = [figures.get("above_chance", False) for figures in figures_of(found)]
-    rows = [[one.ability.said, *_cells(one, above)] for one, above in zip(found, told, strict=True)]
+    rows = [[one.ability.said, *_cells(one, above)] for one, above in zip(found, above_chance(found), strict=True)]
     return Table("Abilities", COLUMNS, rows, meaning)
 
 

@@ -19,9 +19,9 @@ LEAST_NAME = 16
 class Table:
     """Rows of text; the first column names the row, one that begins with a blank being a part of the row above.
 
-    leading: so many columns at the left say what the whole row is about: its name, and what holds for all others alike,
-    as chance does for every model. `meaning`: what to look for, a line or two. `text`: the cells are words, which begin at the left, not figures,
-    in all columns.
+    `meaning`: what to look for, a line or two. `text`: the cells are words, which begin at the left, not figures,
+    in all columns. `leading`: so many columns at the left speak of the whole row: its name, and what holds for all the
+    others alike, as chance does for every model.
     `notes`: what a row means, by its name, for a page. Where all `columns` are empty there is no head.
     """
 

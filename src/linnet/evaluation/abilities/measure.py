@@ -24,6 +24,7 @@ from linnet.inference.language_model import LanguageModel
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState, rows_of
 from linnet.ops.cross_entropy import IGNORED
+from linnet.present.progress import progress
 
 TOKENS_AT_ONCE = 8192
 
@@ -145,6 +146,23 @@ def figures_of(found: Sequence[MeasuredAbility]) -> list[dict[str, Any]]:
     """Of several abilities, their p-values against chance corrected for their number (Holm)."""
     p_values = [None if one.score is None else one.score.p_value(one.ability.chance.answer) for one in found]
     return [one.figures(corrected) for one, corrected in zip(found, holm(p_values), strict=True)]
+
+
+def above_chance(found: Sequence[MeasuredAbility]) -> list[bool]:
+    """Of each of several abilities, whether its score is more than chance explains, by those p-values."""
+    return [figures.get("above_chance", False) for figures in figures_of(found)]
+
+
+def measure_all(
+    model: LanguageModel, abilities: Sequence[Ability], items: int, seed: int = 0, said: str = "measuring"
+) -> list[MeasuredAbility]:
+    """`measure` each, with a bar of progress that says what is done."""
+    found = []
+    with progress(said, len(abilities), "abilities") as advance:
+        for ability in abilities:
+            found.append(measure(model, ability, items, seed))
+            advance(1)
+    return found
 
 
 def measure(model: LanguageModel, ability: Ability, items: int, seed: int = 0) -> MeasuredAbility:

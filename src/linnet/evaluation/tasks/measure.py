@@ -69,6 +69,16 @@ class TaskResult:
 
 
 @dataclass(frozen=True)
+class AveragedScore:
+    """A mean of scores of tasks, each counting alike. chance: the mean of theirs; None where one is not known."""
+
+    name: str
+    mean: Estimate
+    chance: float | None
+    items: int
+
+
+@dataclass(frozen=True)
 class SuiteResult:
     """What a model reached in the tasks of a suite."""
 
@@ -76,9 +86,17 @@ class SuiteResult:
     suite: Suite
     tasks: Sequence[TaskResult]
 
-    def average(self, name: str) -> Estimate:
-        """A mean of scores of tasks, each counting alike."""
-        return mean_of([task.mean for task in self.tasks if task.task.name in self.suite.averages[name]])
+    def average(self, name: str) -> AveragedScore:
+        """One of the suite's averages."""
+        tasks = [task for task in self.tasks if task.task.name in self.suite.averages[name]]
+        chances = [task.chance for task in tasks if task.chance is not None]
+        chance = sum(chances) / len(tasks) if len(chances) == len(tasks) else None
+        return AveragedScore(name, mean_of([task.mean for task in tasks]), chance, sum(t.mean.count for t in tasks))
+
+    @property
+    def averages(self) -> list[AveragedScore]:
+        """All of the suite's averages."""
+        return [self.average(name) for name in self.suite.averages]
 
 
 def streams_of(model: LanguageModel) -> Streams:

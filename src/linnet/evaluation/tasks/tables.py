@@ -34,15 +34,9 @@ def score_table(result: SuiteResult) -> Table:
         )
         for task, (_, verdict) in zip(result.tasks, verdicts(result.tasks), strict=True)
     ]
-    for name, of in result.suite.averages.items():
-        tasks = [task for task in result.tasks if task.task.name in of]
-        mean = result.average(name)
-        chances = [task.chance for task in tasks if task.chance is not None]
-        chance = sum(chances) / len(tasks) if len(chances) == len(tasks) else None
-        items = grouped(sum(len(task.task.items) for task in tasks))
-        rows.append(
-            (name, "mean", percent(mean.value), percent(mean.standard_error), percent(chance), "", "", "", items, "")
-        )
+    for one in result.averages:
+        shares = (one.mean.value, one.mean.standard_error, one.chance)
+        rows.append((one.name, "mean", *map(percent, shares), "", "", "", grouped(one.items), ""))
     rows += [(Path(file).stem, *[""] * 8, f"no {file}") for file in result.suite.missing]
     return Table(f"{result.model}: {result.suite.name}", columns, rows, f"{BELIEVE}{_shots_said(result)}")
 
@@ -104,8 +98,8 @@ def figures(result: SuiteResult, overlaps: Sequence[Overlap] | None = None) -> d
         if overlaps is not None:
             tasks[task.task.name]["overlap"] = _overlap_figures(task, overlaps[number])
     averages = {
-        name: {"mean": finite(mean.value), "standard_error": finite(mean.standard_error)}
-        for name, mean in ((name, result.average(name)) for name in result.suite.averages)
+        one.name: {"mean": finite(one.mean.value), "standard_error": finite(one.mean.standard_error)}
+        for one in result.averages
     }
     missing = list(result.suite.missing)
     return {

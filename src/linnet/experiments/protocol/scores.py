@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from linnet.evaluation.statistics import Estimate
 from linnet.evaluation.tasks.interface import TaskFindings
-from linnet.evaluation.tasks.measure import SuiteResult, measure_suite
+from linnet.evaluation.tasks.measure import AveragedScore, SuiteResult, TaskResult, measure_suite
 from linnet.evaluation.tasks.suite import Suite
 from linnet.evaluation.tasks.tables import figures, percent
 from linnet.experiments.protocol.spec import ScoresSpec
@@ -53,8 +52,8 @@ def _of_model(model: LanguageModel, name: str, spec: ScoresSpec, suite: Suite) -
 
 def scores_table(found: Sequence[ModelScores], spec: ScoresSpec) -> Table:
     """Chance, then the models, those with other operators below their own; `±` the standard error."""
-    first = found[0].own
-    rows = [["chance", *(percent(_chance(first, task)) for task in spec.columns.values())]]
+    asked = [_score(found[0].own, task) for task in spec.columns.values()]
+    rows = [["chance", *(percent(None if one is None else one.chance) for one in asked)]]
     for one in found:
         rows += [
             [_row_name(one, result), *(_cell(_score(result, task)) for task in spec.columns.values())]
@@ -107,18 +106,12 @@ def _compared(found: Sequence[ModelScores]) -> Iterator[TaskFindings]:
         yield TaskFindings([one.own, *one.operated])
 
 
-def _score(result: SuiteResult, task: str) -> Estimate | None:
+def _score(result: SuiteResult, task: str) -> TaskResult | AveragedScore | None:
     """Of a task or average; None for one whose files are not there."""
     if task in result.suite.averages:
         return result.average(task)
-    return next((one.mean for one in result.tasks if one.task.name == task), None)
+    return next((one for one in result.tasks if one.task.name == task), None)
 
 
-def _chance(result: SuiteResult, task: str) -> float | None:
-    names = result.suite.averages.get(task, [task])
-    chances = [one.chance for one in result.tasks if one.task.name in names and one.chance is not None]
-    return sum(chances) / len(chances) if chances else None
-
-
-def _cell(score: Estimate | None) -> str:
-    return NOTHING if score is None else f"{percent(score.value)}\n± {percent(score.standard_error)}"
+def _cell(score: TaskResult | AveragedScore | None) -> str:
+    return NOTHING if score is None else f"{percent(score.mean.value)}\n± {percent(score.mean.standard_error)}"

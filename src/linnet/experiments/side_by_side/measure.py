@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from linnet.evaluation.abilities.measure import MeasuredAbility, figures_of
-from linnet.evaluation.abilities.measure import measure as measure_ability
+from linnet.evaluation.abilities.measure import MeasuredAbility, above_chance, measure_all
 from linnet.evaluation.statistics import Estimate
 from linnet.evaluation.tasks.measure import SuiteResult, measure_suite
 from linnet.evaluation.tasks.tables import finite
@@ -14,7 +14,6 @@ from linnet.experiments.side_by_side.record import AbilityScore, Beside, Decodin
 from linnet.experiments.side_by_side.wanted import Wanted, WantedAbilities, WantedSamples, WantedSpeed
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.sampling import Sampling
-from linnet.present.progress import progress
 
 
 def measure_beside(
@@ -42,32 +41,21 @@ def measure_beside(
 def task_scores(result: SuiteResult) -> list[TaskScore]:
     """The tasks of a suite, whose items are choices, with their verdicts; then its averages."""
     scores = [
-        _task_score(task.task.name, task.mean, task.chance, verdict)
+        _task_score(task.task.name, task.mean, task.chance, task.mean.count, verdict=verdict)
         for task, (_, verdict) in zip(result.tasks, verdicts(result.tasks), strict=True)
     ]
-    return scores + [_average(result, name) for name in result.suite.averages]
+    return scores + [_task_score(one.name, one.mean, one.chance, one.items, averaged=True) for one in result.averages]
 
 
-def _average(result: SuiteResult, name: str) -> TaskScore:
-    tasks = [task for task in result.tasks if task.task.name in result.suite.averages[name]]
-    chances = [task.chance for task in tasks if task.chance is not None]
-    return _task_score(name, result.average(name), sum(chances) / len(chances)).model_copy(update={"averaged": True})
-
-
-def _task_score(name: str, mean: Estimate, chance: float | None, verdict: str = "") -> TaskScore:
+def _task_score(name: str, mean: Estimate, chance: float | None, items: int, **more: Any) -> TaskScore:
     assert chance is not None, name
     value, error = finite(mean.value), finite(mean.standard_error)
-    return TaskScore(task=name, value=value, standard_error=error, chance=chance, items=mean.count, verdict=verdict)
+    return TaskScore(task=name, value=value, standard_error=error, chance=chance, items=items, **more)
 
 
 def _abilities(model: LanguageModel, name: str, wanted: WantedAbilities) -> list[AbilityScore]:
-    abilities, found = wanted.load(), []
-    with progress(f"{name}: abilities", len(abilities), "abilities") as advance:
-        for ability in abilities:
-            found.append(measure_ability(model, ability, wanted.items, wanted.seed))
-            advance(1)
-    corrected = [figures.get("above_chance", False) for figures in figures_of(found)]
-    return [_ability_score(one, above) for one, above in zip(found, corrected, strict=True)]
+    found = measure_all(model, wanted.load(), wanted.items, wanted.seed, f"{name}: abilities")
+    return [_ability_score(one, above) for one, above in zip(found, above_chance(found), strict=True)]
 
 
 def _ability_score(found: MeasuredAbility, above_chance: bool) -> AbilityScore:

@@ -92,7 +92,7 @@ def test_two_models_task_by_task_and_on_average():
     assert (one.verdict, two.verdict, mean.verdict) == ("no difference shown", "worse", "no difference shown")
     assert mean.corrected == pytest.approx(2 * stats.t.sf(3, 3))  # three standard errors, of four items
     assert one.corrected == pytest.approx(stats.ttest_rel([1, 1, 1, 0], [1, 0, 1, 0]).pvalue)  # the second of two
-    average = first.average("mean")
+    average = first.average("mean").mean
     assert (average.value, average.standard_error) == (0.75, pytest.approx(stats.sem([1, 0, 1, 0]) / 2))
 
 

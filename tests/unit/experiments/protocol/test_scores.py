@@ -51,7 +51,7 @@ def test_models_are_rows_with_what_belongs_to_them_below(found):
     names = ["chance", "attention", "  no KV-cache", "plga", "  identity", "  random", "  no KV-cache"]
     assert [row[0] for row in table.rows] == names
     plga = next(one for one in found if one.own.model == "plga").own
-    assert table.rows[3][3].startswith(f"{100 * plga.average('Avg-2').value:.1f}\n±")
+    assert table.rows[3][3].startswith(f"{100 * plga.average('Avg-2').mean.value:.1f}\n±")
     assert table.rows[3][2].startswith(f"{100 * scores_of(plga)['truthfulqa_mc2']:.1f}\n±")
     assert table.rows[0][2] == "66.7" and "moves a score by at most" in table.meaning
 

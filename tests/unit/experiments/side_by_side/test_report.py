@@ -41,8 +41,8 @@ def test_what_was_not_measured_has_no_place(tmp_path: Path):
 
 def test_a_model_may_be_called_as_a_column_is():
     names = ("chance", "chance, %")
-    of_models = {name: one for name, one in zip(names, compared().beside.values(), strict=False)}
-    memory = {name: one for name, one in zip(names, compared().memory.values(), strict=False)}
+    of_models = dict(zip(names, compared().beside.values(), strict=False))
+    memory = dict(zip(names, compared().memory.values(), strict=False))
     told = compared(quality=[], differences=[], memory=memory, beside=of_models).summary()
     rows = {row[0]: row[1:] for row in told.rows}
     assert told.columns == ("", *names)

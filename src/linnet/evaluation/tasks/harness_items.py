@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from linnet.evaluation.statistics import Floats
 from linnet.evaluation.tasks.items import TaskItem, one_hot
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
 from linnet.evaluation.tasks.rows import plain_row
@@ -17,44 +18,60 @@ NAME = "LM Evaluation Harness"
 CLOSE = 1e-9
 """A measure whose items' mean is so near the harness's own figure is that mean."""
 
+CHOICE = "multiple_choice"
+"""The kind of the harness's tasks whose items have choices."""
+
 Sample = dict[str, Any]
 
 
-def result_of_harness(model: str, found: dict[str, Any]) -> SuiteResult:
-    """Of each task its first measure that is a mean over items; tasks that have none are left out."""
-    tasks = []
-    for name, samples in found["samples"].items():
-        result = _task(name, samples, found["results"][name], found["configs"][name])
-        if result is not None:
-            tasks.append(result)
-    return SuiteResult(model, Suite(NAME, [task.task for task in tasks], {}), tasks)
+def results_of_harness(models: Sequence[str], found: Sequence[dict[str, Any]]) -> list[SuiteResult]:
+    """Of each model each task's first measure that is a mean over items; tasks that have none are left out.
+
+    Measure and labels are decided once, by what all models came to: they are compared item by item, and one that gives
+    no numbers is told with the others.
+    """
+    by_task = [_results(name, [one["samples"][name] for one in found], found) for name in found[0]["samples"]]
+    known = [results for results in by_task if results]
+    suite = Suite(NAME, [results[0].task for results in known], {})
+    return [SuiteResult(model, suite, [results[n] for results in known]) for n, model in enumerate(models)]
 
 
-def _task(name: str, samples: Sequence[Sample], figures: dict[str, Any], config: dict[str, Any]) -> TaskResult | None:
-    """By the first filter of the answers, in the order of the items."""
-    if not samples:
-        return None
-    kind = samples[0]["filter"]
-    samples = sorted((one for one in samples if one["filter"] == kind), key=lambda one: int(one["doc_id"]))
-    values = {measure: _values(samples, measure, figures.get(f"{measure},{kind}")) for measure in samples[0]["metrics"]}
-    means = {measure: found for measure, found in values.items() if found is not None}
+def _results(name: str, logged: Sequence[Sequence[Sample]], found: Sequence[dict[str, Any]]) -> list[TaskResult]:
+    """One task: of each model, by the first filter of the answers, in the order of the items."""
+    if not logged[0]:
+        return []
+    kind, measures = logged[0][0]["filter"], logged[0][0]["metrics"]
+    samples = [sorted((s for s in own if s["filter"] == kind), key=lambda s: int(s["doc_id"])) for own in logged]
+    means = {}
+    for measure in measures:
+        values = _values(samples, measure, [one["results"][name].get(f"{measure},{kind}") for one in found])
+        means |= {} if values is None else {measure: values}
     if not means:
-        return None
+        return []
     score, *others = means
-    chooses = config["output_type"] == "multiple_choice"
-    items = [_item(name, sample, chooses, bool(np.isin(means[score], (0, 1)).all())) for sample in samples]
-    also = {measure: float(means[measure].mean()) for measure in others}
-    return TaskResult(SuiteTask(name, score, items, int(config.get("num_fewshot") or 0)), means[score], also)
+    config = found[0]["configs"][name]
+    every = np.concatenate(means[score])
+    one_right, chooses = bool(np.isin(every[~np.isnan(every)], (0, 1)).all()), config["output_type"] == CHOICE
+    items = [_item(name, sample, chooses, one_right) for sample in samples[0]]
+    task = SuiteTask(name, score, items, int(config.get("num_fewshot") or 0))
+    also = [{measure: float(means[measure][n].mean()) for measure in others} for n in range(len(found))]
+    return [TaskResult(task, values_N, rest) for values_N, rest in zip(means[score], also, strict=True)]
 
 
-def _values(samples: Sequence[Sample], measure: str, figure: object) -> Any:
-    """The measure of each item, float64 `[N]`; None where the harness's figure is not their mean."""
+def _values(samples: Sequence[Sequence[Sample]], measure: str, figures: Sequence[object]) -> list[Floats] | None:
+    """The measure of each item, float64 `[N]`, of each model; None where the harness's figures are not their means."""
     try:
-        values_N = np.array([float(sample[measure]) for sample in samples])
+        values = [np.array([float(sample[measure]) for sample in own]) for own in samples]
     except (KeyError, TypeError, ValueError):
         return None
-    known = isinstance(figure, int | float | np.number) and abs(values_N.mean() - float(figure)) < CLOSE
-    return values_N if known else None
+    are_means = [_is_mean(values_N, figure) for values_N, figure in zip(values, figures, strict=True)]
+    return values if all(are_means) else None
+
+
+def _is_mean(values_N: Floats, figure: object) -> bool:
+    """Of what are no numbers the mean is none."""
+    known = isinstance(figure, int | float | np.number)
+    return known and bool(np.isclose(values_N.mean(), float(figure), rtol=0, atol=CLOSE, equal_nan=True))
 
 
 def _item(task: str, sample: Sample, chooses: bool, one_right: bool) -> TaskItem:

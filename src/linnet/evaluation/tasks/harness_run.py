@@ -8,7 +8,7 @@ from typing import Any
 
 from linnet.core.errors import UserError
 from linnet.core.guess import meant
-from linnet.evaluation.tasks.harness_items import result_of_harness
+from linnet.evaluation.tasks.harness_items import results_of_harness
 from linnet.evaluation.tasks.interface import TaskFindings
 from linnet.evaluation.tasks.measure import SuiteResult
 from linnet.evaluation.tasks.tables import finite
@@ -79,8 +79,7 @@ def evaluate_harness(
         found.append(_run(model, tasks, manager, shots, limit))
     counts = [{task: int(n["effective"]) for task, n in each["n-samples"].items()} for each in found]
     names = [str(name) for name in models]
-    scores = [result_of_harness(name, each) for name, each in zip(names, found, strict=True)]
-    return HarnessFindings(names, [each["results"] for each in found], counts, scores)
+    return HarnessFindings(names, [each["results"] for each in found], counts, results_of_harness(names, found))
 
 
 def _manager(tasks: Sequence[str], folder: str | Path | None) -> Any:

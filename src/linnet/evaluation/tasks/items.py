@@ -1,5 +1,6 @@
 """Multiple choice: what is read, what is chosen among, and what the log-likelihoods of the choices are worth."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
@@ -65,9 +66,11 @@ class TaskItem:
         return sum(self.labels) / len(self.labels)
 
     def score(self, name: ScoreName | str, log_likelihoods: Sequence[float]) -> float:
-        """From 0 to 1, by a `ScoreName`; of equal choices the first is taken."""
+        """From 0 to 1, by a `ScoreName`; of equal choices the first is taken. NaN where the model gave no number."""
         assert name in get_args(ScoreName), name
         found = np.asarray(log_likelihoods, dtype=np.float64)
+        if np.isnan(found).any():
+            return math.nan
         if name == "mc2":
             shares = np.exp(found - found.max())
             return float(shares[np.asarray(self.labels) == 1].sum() / shares.sum())

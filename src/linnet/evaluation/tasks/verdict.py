@@ -1,7 +1,10 @@
 """What can be believed of scores: which are chance, and which models differ."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from linnet.evaluation.statistics import SIGNIFICANT, Estimate, holm, mean_of, paired_difference
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
@@ -21,6 +24,8 @@ def verdicts(tasks: Sequence[TaskResult]) -> list[tuple[float | None, str]]:
 
 
 def _words(task: TaskResult, p_value: float | None) -> str:
+    if lost := int(np.isnan(task.values_N).sum()):
+        return f"no score: of {lost:,} of {len(task.values_N):,} items the model gave no number"
     if task.chance is None:
         return UNKNOWN
     if p_value is None or p_value >= SIGNIFICANT:
@@ -42,6 +47,8 @@ class ComparedScores:
     @property
     def verdict(self) -> str:
         """In words."""
+        if math.isnan(self.difference.value):
+            return "no score of one"
         if self.corrected is None or self.corrected >= SIGNIFICANT:
             return "no difference shown"
         return "better" if self.difference.value > 0 else "worse"

@@ -119,7 +119,7 @@ def _models(table: Table) -> Sequence[str]:
 
 
 def _rows(table: Table, models: Sequence[str]) -> list[list[str]]:
-    """With the kind of row in front of its name, what holds for all models behind it; a dash for one that is missing."""
+    """With the kind of row before its name and what holds for all models behind it; a dash for one that is missing."""
     rows = []
     for row in table.rows:
         by_model = dict(zip(_models(table), row[table.leading :], strict=True))

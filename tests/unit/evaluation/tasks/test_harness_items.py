@@ -1,6 +1,10 @@
 """Items that the harness logged, of its own tasks over rows at hand, are those that the suites read from files."""
 
+import copy
 import functools
+import json
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,11 +12,13 @@ import pytest
 from asked_by_harness import harness_task
 from set_rows import ROWS, YAML_FILES
 
-from linnet.evaluation.tasks.harness_items import result_of_harness
+from linnet.evaluation.tasks.harness_items import results_of_harness
+from linnet.evaluation.tasks.interface import TaskFindings
 from linnet.evaluation.tasks.measure import SuiteResult
 from linnet.evaluation.tasks.row_files import item_of
 from linnet.evaluation.tasks.suite import suite_spec
 from linnet.evaluation.tasks.verdict import UNKNOWN, verdicts
+from linnet.present.table import NOTHING
 
 pytest.importorskip("lm_eval", reason="the extra tasks is not installed")
 
@@ -20,15 +26,15 @@ TASKS = {task.name: task for name in ("pldr", "merino") for task in suite_spec(n
 OWN_NAMES = {"rte": "sglue_rte", "siqa": "social_iqa"}
 
 
-def _found(*tasks: Any) -> dict[str, Any]:
-    """What the harness finds of a model that likes short texts."""
+def _found(*tasks: Any, scored: Callable[[str], float] = lambda text: -float(len(text))) -> dict[str, Any]:
+    """What the harness finds of a model that finds texts so likely: the shorter the more."""
     import lm_eval
     from lm_eval.api.model import LM
     from lm_eval.tasks import TaskManager
 
     class Short(LM):
         def loglikelihood(self, requests, disable_tqdm=False):
-            return [(-float(len("".join(request.args))), False) for request in requests]
+            return [(scored("".join(request.args)), False) for request in requests]
 
         def loglikelihood_rolling(self, requests, disable_tqdm=False):
             return [-3.0 for _ in requests]
@@ -42,9 +48,14 @@ def _found(*tasks: Any) -> dict[str, Any]:
     )
 
 
+def _only(found: dict[str, Any]) -> SuiteResult:
+    (result,) = results_of_harness(["m"], [found])
+    return result
+
+
 @functools.cache
 def _result(name: str) -> SuiteResult:
-    return result_of_harness("m", _found(harness_task(*YAML_FILES[name], ROWS[name])))
+    return _only(_found(harness_task(*YAML_FILES[name], ROWS[name])))
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -66,14 +77,47 @@ def test_items_chance_and_baselines_are_those_of_the_suites(name: str):
 def test_what_is_no_mean_over_items_is_left_to_the_harness():
     task = {"output_type": "loglikelihood_rolling", "doc_to_text": "", "metric_list": [{"metric": "bits_per_byte"}]}
     rolling = harness_task("boolq_rolling", "test", ROWS["boolq"], own={**task, "doc_to_target": "{{passage}}"})
-    assert result_of_harness("m", _found(rolling)).tasks == []
+    assert _only(_found(rolling)).tasks == []
 
 
 def test_answers_without_choices_have_an_error_but_no_chance():
     metric = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
     task = {"output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": "{{['no', 'yes'][label]}}"}
     asked = harness_task("boolq_said", "test", ROWS["boolq"], own={**task, "metric_list": [metric]})
-    (found,) = result_of_harness("m", _found(asked)).tasks
+    (found,) = _only(_found(asked)).tasks
     assert (found.task.score, found.values_N.tolist()) == ("exact_match", [1.0, 0.0])
     assert found.mean.standard_error == 0.5 and found.chance is None and found.baselines == {}
     assert verdicts([found]) == [(None, UNKNOWN)]
+
+
+def test_a_model_without_numbers_is_told_with_the_others_and_compared_with_none():
+    def asked() -> Any:
+        return harness_task(*YAML_FILES["truthfulqa_mc2"], ROWS["truthfulqa_mc2"] * 2)
+
+    fine, broken = _found(asked()), _found(asked(), scored=lambda text: math.nan)
+    for models in ([fine, broken], [broken, fine]):
+        findings = TaskFindings(results_of_harness(["a", "b"], models))
+        (row,) = findings.figures()["differences"][0]["tasks"].values()
+        assert (row["difference"], row["p_value"], row["verdict"]) == (None, None, "no score of one")
+        assert json.loads(json.dumps(findings.figures(), allow_nan=False))
+        assert findings.tables()[2].rows[0][1:5] == (NOTHING,) * 4
+    first, second = (result.tasks[0] for result in results_of_harness(["a", "b"], [fine, broken]))
+    assert first.task is second.task and first.task.score == "acc" and first.chance == pytest.approx(2 / 3)
+    assert [verdicts([one])[0][1] for one in (first, second)] == [
+        "above chance, not above taking the shortest",
+        "no score: of 2 of 2 items the model gave no number",
+    ]
+
+
+def test_the_measure_and_the_right_choices_are_those_of_all_models():
+    """Of one of them whole scores, of the other shares: what is right is not to be guessed from the first alone."""
+    task = harness_task(*YAML_FILES["arc_easy"], ROWS["arc_easy"])
+    fine = _found(task)
+    partly = copy.deepcopy(fine)
+    for sample in partly["samples"]["arc_easy"]:
+        sample["acc"] = math.nan
+    partly["results"]["arc_easy"]["acc,none"] = math.nan
+    for models in ([fine, partly], [partly, fine]):
+        first, second = (result.tasks[0] for result in results_of_harness(["a", "b"], models))
+        assert (first.task.score, second.task.score) == ("acc", "acc") and first.task is second.task
+        assert first.chance == second.chance == _only(fine).tasks[0].chance

@@ -1,4 +1,5 @@
 import itertools
+import json
 import math
 
 import numpy as np
@@ -12,7 +13,9 @@ from linnet.evaluation.tasks.baselines import baselines
 from linnet.evaluation.tasks.items import TaskItem, one_hot
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
 from linnet.evaluation.tasks.suite import Suite, SuiteTask
+from linnet.evaluation.tasks.tables import figures, score_table
 from linnet.evaluation.tasks.verdict import CHANCE, compared, verdicts
+from linnet.present.table import NOTHING
 
 chances = st.lists(st.integers(0, 64).map(lambda number: number / 64), min_size=1, max_size=8)
 
@@ -94,6 +97,22 @@ def test_two_models_task_by_task_and_on_average():
     assert one.corrected == pytest.approx(stats.ttest_rel([1, 1, 1, 0], [1, 0, 1, 0]).pvalue)  # the second of two
     average = first.average("mean").mean
     assert (average.value, average.standard_error) == (0.75, pytest.approx(stats.sem([1, 0, 1, 0]) / 2))
+
+
+def test_a_model_without_numbers_has_no_score_and_no_difference():
+    assert math.isnan(ITEMS[0].score("acc", [math.nan, -1.0])), "not the first choice for want of a better one"
+    suite = Suite("s", [SuiteTask("one", "acc", ITEMS), SuiteTask("two", "acc", ITEMS)], {"mean": ["one", "two"]})
+    fine = SuiteResult("a", suite, [_result("one", [1, 0, 1, 0]), _result("two", [1, 1, 1, 1])])
+    broken = SuiteResult("b", suite, [_result("one", [math.nan, 0, 1, 0]), _result("two", [1, 1, 1, 0])])
+    one, two, mean = compared(fine, broken)
+    assert [row.verdict for row in (one, two, mean)] == ["no score of one", "no difference shown", "no score of one"]
+    assert (one.corrected, mean.corrected, two.corrected) == (None, None, two.difference.p_value())
+    assert [words for _, words in verdicts(broken.tasks)] == [
+        "no score: of 1 of 4 items the model gave no number",
+        CHANCE,
+    ]
+    assert json.loads(json.dumps(figures(broken), allow_nan=False))["averages"]["mean"]["mean"] is None
+    assert list(score_table(broken).rows[-1][2:4]) == [NOTHING, NOTHING]
 
 
 def test_one_item_tells_no_difference():

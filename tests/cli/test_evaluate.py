@@ -228,6 +228,15 @@ def test_several_models_are_compared(capsys, ted, plga, data):
     )
 
 
+def test_several_models_with_other_operators(capsys, plga, data):
+    options = ("--data", data, "--stride", 8, "--operator", "random", "--seed", 1)
+    found = _figures(capsys, plga, plga, *options)
+    alone = _figures(capsys, plga, *options)
+    own = _figures(capsys, plga, "--data", data, "--stride", 8)
+    assert (found["operator"], found["seed"]) == ("random", 1)
+    assert {model["bits_per_byte"] for model in found["models"]} == {alone["bits_per_byte"]} != {own["bits_per_byte"]}
+
+
 def test_what_a_ted_model_keeps(capsys, ted, plga, data):
     found = _figures(capsys, ted, "--data", data, "--retention", "top_k=1", "--limit-tokens", 60)["retentions"]
     assert [one["retention"] for one in found] == ["full", "bank", "top_k 1"]
@@ -238,9 +247,12 @@ def test_what_a_ted_model_keeps(capsys, ted, plga, data):
 
 
 def test_options_of_one_model_and_of_several(capsys, ted, plga, data, text):
-    for option, value in (("--operator", "identity"), ("--seed", "1"), ("--retention", "bank")):
-        message = _fails(capsys, ted, plga, "--data", data, option, value)
-        assert f"{option} {value}: goes with one model" in message
+    for option, value, message in (
+        ("--operator", "identity", f"{ted}: --operator: identity: the model has no plga layer"),
+        ("--seed", "1", "--seed 1: goes with --operator random"),
+        ("--retention", "bank", "--retention bank: goes with one model"),
+    ):
+        assert message in _fails(capsys, ted, plga, "--data", data, option, value)
     assert "--bootstrap 50: goes with several models" in _fails(capsys, ted, "--data", data, "--bootstrap", 50)
     assert "--stride 17: expected at most the context of 16" in _fails(capsys, ted, "--data", text, "--stride", 17)
     assert "--split train" in _fails(capsys, ted, "--data", text, "--split", "train")

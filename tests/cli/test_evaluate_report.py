@@ -6,13 +6,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from examples import randomised
 
 from linnet.cli.main import main
 from linnet.data.prepare import prepare_texts
 from linnet.model.decoder import Decoder
+from linnet.model.fixed import with_chosen_operators
 from linnet.model.spec import ModelSpec
-from linnet.model.store import save_decoder
+from linnet.model.store import load_decoder, save_decoder
 
+MIXERS: dict[str, dict[str, int]] = {
+    "attention": {"heads": 2},
+    "ted": {},
+    "plga": {"heads": 2, "metric_hidden": 8, "residual_units": 1},
+}
 Capture = pytest.CaptureFixture[str]
 ASKED = """
 tasks: {task_file: questions.jsonl}
@@ -26,11 +33,12 @@ speed: {tokens: 4}
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     prepare_texts(["the bird sang. " * 8] * 8, ["the tree was glad. "] * 9, folder / "data", tokenizer="bytes")
-    for kind in ("attention", "ted"):
-        mixer = {"kind": kind, "heads": 2} if kind == "attention" else {"kind": kind}
+    for kind in MIXERS:
+        mixer = {"kind": kind, **MIXERS[kind]}
         plain = {"vocab_size": 257, "d_model": 8, "context_length": 64, "blocks": [{"mixer": mixer}]}
         torch.manual_seed(0)
-        save_decoder(Decoder(ModelSpec.parse(plain, "test")), folder / kind)
+        decoder = Decoder(ModelSpec.parse(plain, "test"))
+        save_decoder(randomised(decoder) if kind == "plga" else decoder, folder / kind)
         shutil.copy(folder / "data" / "tokenizer.json", folder / kind)
     rows = [{"context": "The bird", "choices": ["sang", "glad"], "gold": number % 2} for number in range(4)]
     (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -71,6 +79,43 @@ def test_the_precision_of_the_weights_is_that_of_all_on_the_page(
     assert "- weights: brought to int8\n" in report and "precision int8" in report
 
 
+def test_other_operators_hold_for_all_that_is_told(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
+    """The text, questions, abilities, samples and memory: as of models whose own operators they are."""
+    monkeypatch.chdir(workspace)
+    save_decoder(with_chosen_operators(load_decoder(Path("plga")), "random", 3), Path("fixed"))
+    shutil.copy("plga/tokenizer.json", "fixed")
+    (workspace / "rest.yaml").write_text(ASKED.replace("speed: {tokens: 4}", ""))
+    shutil.copy("questions.jsonl", "mine.jsonl")
+    operator = ["--operator", "random", "--seed", "3"]
+    for question in (["--data", "data", "--limit-tokens", "60"], ["--task-file", "mine.jsonl"]):
+        asked = [*question, "--also", "rest.yaml", "--report"]
+        assert main(["evaluate", "plga", "plga/../plga", *asked, "replaced", *operator]) == 0
+        assert main(["evaluate", "fixed", "fixed/../fixed", *asked, "expected"]) == 0
+        assert main(["evaluate", "plga", "plga/../plga", *asked, "own"]) == 0
+        replaced, expected, own = (_without_names(workspace / name) for name in ("replaced", "expected", "own"))
+        assert replaced == expected
+        for row in ("writes behind “the bird”", "memory weights alone"):
+            assert replaced[row] != own[row], row
+        said = "- operator: random, in the place of the models' own, drawn from seed 3"
+        assert said in (workspace / "replaced" / "report.md").read_text()
+
+
+def _without_names(report: Path) -> dict[str, list[str]]:
+    beginnings = ("task", "ability", "bits", "writes", "memory")
+    return {name: cells for name, cells in rows_of(report).items() if name.startswith(beginnings)}
+
+
+def test_a_task_that_is_asked_in_two_ways_is_told_twice(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+):
+    monkeypatch.chdir(workspace)
+    (workspace / "again.yaml").write_text("tasks: {task_file: questions.jsonl, limit: 2}")
+    asked = ["--task-file", "questions.jsonl", "--report", "twice", "--also", "again.yaml"]
+    assert main(["evaluate", "attention", "ted", *asked]) == 0
+    rows = [name for name in rows_of(workspace / "twice") if name.startswith("task ")]
+    assert rows == ["task questions (chance 50.0 %)", "task questions (also) (chance 50.0 %)"]
+
+
 def test_tasks_alone(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
     monkeypatch.chdir(workspace)
     assert main(["evaluate", "attention", "ted", "--task-file", "questions.jsonl", "--report", "asked"]) == 0
@@ -86,9 +131,17 @@ def test_tasks_alone(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: C
         (["ted", "attention", "--data", "data", "--report", "also.yaml"], "--report also.yaml: also.yaml is a file"),
         (
             ["ted", "attention", "--data", "data", "--report", "x", "--also", "bad.yaml"],
-            "bad.yaml: tasks: none.jsonl: ",
+            "none.jsonl is looked for in the working folder, /",
         ),
         (["ted", "attention", "--data", "data", "--report", "x", "--also", "odd.yaml"], "odd.yaml: taks: "),
+        (
+            ["ted", "attention", "--data", "data", "--report", "x", "--also", "called.yaml"],
+            "called.yaml: tasks: accuracy: a figure that is no task has that name",
+        ),
+        (
+            ["ted", "plga", "--data", "data", "--report", "x", "--operator", "identity"],
+            "ted: --operator: identity: the model has no plga layer",
+        ),
         (["ted", "attention", "--tasks", "arc", "--report", "x"], "--report: has no place for tasks of the harness"),
     ],
 )
@@ -97,6 +150,8 @@ def test_what_does_not_go_together(
 ):
     monkeypatch.chdir(workspace)
     (workspace / "bad.yaml").write_text("tasks: {task_file: none.jsonl}")
+    (workspace / "called.yaml").write_text("tasks: {task_file: accuracy.jsonl}")
+    shutil.copy("questions.jsonl", "accuracy.jsonl")
     (workspace / "odd.yaml").write_text("taks: {}")
     assert main(["evaluate", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -127,6 +127,12 @@ def test_other_operators(capsys, models, files):
     )
 
 
+def test_other_operators_in_weights_of_few_bits(capsys, models, files):
+    arguments = (models["plga"], "--task-file", files / "mine.jsonl", "--operator", "identity")
+    plain, packed = (_figures(capsys, *arguments, *more)["models"][0]["tasks"] for more in ([], ["--weights", "int8"]))
+    assert packed["mine"]["items"] == plain["mine"]["items"] == 12
+
+
 def test_what_does_not_go_together(capsys, models, files):
     model, mine = models["attention"], files / "mine.jsonl"
     for arguments, message in (

@@ -1,42 +1,99 @@
-"""`linnet evaluate --suite abilities`: generated questions, their answers against chance."""
+"""`linnet evaluate --suite abilities`: generated questions against chance, also against the number of examples."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
+from linnet.cli.console import note
+from linnet.cli.evaluate_options import ComputeOptions, OperatorOptions, TaskOptions, TextOptions, given, refuse, said
+from linnet.cli.evaluate_tasks import OF_TEXT
 from linnet.cli.report import echo_json, echo_parts
+from linnet.core.errors import UserError
 from linnet.present import numbers
 
 if TYPE_CHECKING:
+    from linnet.evaluation.abilities.ability import Ability
     from linnet.evaluation.abilities.measure import MeasuredAbility
+    from linnet.inference.language_model import LanguageModel
     from linnet.present.table import Table
 
-ITEMS, SEED = 200, 0
+ITEMS, MOST_SHOTS = 200, 64
 COLUMNS = ("ability", "right, %", "chance, %", "symbols, %", "chance, %", "")
+NO_USE = (*(name for name in OF_TEXT if name != "plot"), "operator_from", "task_file", "tasks", "train_text")
+"""Options that mean nothing to questions which the suite makes itself; `plot` goes with numbers of examples."""
 
 
 def measure_abilities(
-    model: Path,
-    files: Sequence[Path],
-    limit: int | None,
-    seed: int | None,
-    device: str,
-    weights: str | None,
+    ctx: typer.Context,
+    models: Sequence[Path],
+    tasks: TaskOptions,
+    text: TextOptions,
+    operators: OperatorOptions,
+    compute: ComputeOptions,
     as_json: bool,
 ) -> None:
-    """Measure the suite, or the abilities of files, on so many items each, and print them."""
-    from linnet.evaluation.abilities.measure import figures_of, measure_all
+    """Measure the suite, or the abilities of files, and print them; where --shots are given against those."""
+    _check(ctx, models)
+    text.check_plot()
     from linnet.evaluation.abilities.registry import read_suite, suite
-    from linnet.inference.language_model import load
 
-    abilities = [ability for file in files for ability in read_suite(file)] if files else suite()
-    speaker, count, drawn_from = load(model, device, weights), limit or ITEMS, SEED if seed is None else seed
-    found = measure_all(speaker, abilities, count, drawn_from)
-    if as_json:
-        measured = {"model": str(model), "seed": drawn_from, "weights": weights}
-        echo_json({**measured, "abilities": figures_of(found)})
+    counts = None if tasks.shots is None else tasks.shot_counts(MOST_SHOTS)
+    abilities = [ability for file in tasks.files or () for ability in read_suite(file)] or suite()
+    items, seed = tasks.limit or ITEMS, operators.seed or 0
+    model = compute.read(operators, seed).load(models[0])
+    measured = {"model": str(models[0]), "seed": seed, "operator": operators.operator, "weights": compute.weights}
+    figures: dict[str, object]
+    if counts is not None:
+        found, table = _against_shots(model, abilities, counts, items, seed, text.plot, tasks.files)
+        figures = {**measured, "shots": counts, "in_context": found}
     else:
-        echo_parts(_table(found, count))
+        from linnet.evaluation.abilities.measure import figures_of, measure_all
+
+        answers = measure_all(model, abilities, items, seed)
+        figures, table = {**measured, "abilities": figures_of(answers)}, _table(answers, items)
+    if as_json:
+        echo_json(figures)
+    else:
+        echo_parts(table)
+
+
+def _check(ctx: typer.Context, models: Sequence[Path]) -> None:
+    """`UserError` for several models, and for what the suite of abilities has no use for."""
+    if len(models) > 1:
+        raise UserError(f"{len(models)} models: the suite of abilities measures one; expected one")
+    if given(ctx, ("plot",)) and not given(ctx, ("shots",)):
+        raise UserError("goes with `shots` here", field="plot", value=said(ctx, "plot"))
+    refuse(ctx, NO_USE, "the suite of abilities makes its own questions; leave it out")
+
+
+def _against_shots(
+    model: "LanguageModel",
+    abilities: Sequence["Ability"],
+    shots: Sequence[int],
+    items: int,
+    seed: int,
+    plot: Path | None,
+    files: Sequence[Path] | None,
+) -> tuple[list[dict[str, object]], "Table"]:
+    """Each task in words with each number of examples: its figures, and all as a table; drawn into `plot`."""
+    from linnet.evaluation.abilities.in_context import runs_of, shots_curve, tasks_of
+    from linnet.evaluation.abilities.in_context_output import shots_plot, shots_table
+    from linnet.present.progress import progress
+
+    tasks = tasks_of(abilities)
+    if not tasks:
+        assert files
+        raise UserError(f"{files[0]}: no ability that examples can be shown of; expected arithmetic, facts or rules")
+    with progress("measuring", sum(runs_of(task, shots) for task in tasks), "measurements") as advance:
+        curves = [shots_curve(model, task, shots, items, seed, advance) for task in tasks]
+    if plot is not None:
+        if not any(point.score for curve in curves for point in curve.plain):
+            raise UserError(f"--plot {plot}: nothing to draw: {curves[0].plain[0].missing}")
+        shots_plot(curves).write(plot)
+        note(f"plot: {plot}")
+    return [curve.figures() for curve in curves], shots_table(curves, items)
 
 
 def _table(found: Sequence["MeasuredAbility"], items: int) -> "Table":

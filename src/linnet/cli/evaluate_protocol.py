@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli import evaluate_tasks as of_tasks
+from linnet.cli.evaluate_options import TaskOptions, refuse
 from linnet.cli.evaluate_report import AskedReport
 from linnet.cli.options import option
 from linnet.cli.report import echo_json, echo_parts
@@ -25,19 +25,18 @@ def follow(
     ctx: typer.Context,
     models: list[Path],
     protocol: Path,
-    files: list[Path] | None,
-    limit: int | None,
+    tasks: TaskOptions,
     page: AskedReport,
     device: str,
     as_json: bool,
 ) -> None:
     """Measure and print."""
-    of_tasks.refuse(ctx, [name for name in ctx.params if name not in TAKEN], "the protocol says how is measured")
+    refuse(ctx, [name for name in ctx.params if name not in TAKEN], "the protocol says how is measured")
     from linnet.experiments.protocol.run import run_protocol
     from linnet.experiments.protocol.spec import Protocol
     from linnet.interop.opponents import opponents
 
-    found = run_protocol(Protocol.load(protocol), models, opponents, of_tasks.one_of(files), limit, device)
+    found = run_protocol(Protocol.load(protocol), models, opponents, tasks.place, tasks.limit, device)
     page.write_protocol(found)
     if as_json:
         echo_json(found.figures())

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from linnet.cli.console import check_out_folder, invocation, note
+from linnet.cli.options import option
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.evaluation.comparison import PairedComparison
+    from linnet.evaluation.subject import ModelOptions
     from linnet.evaluation.tasks.interface import TaskFindings
     from linnet.experiments.protocol.run import ProtocolFindings
     from linnet.experiments.side_by_side.report import SideBySide
@@ -17,48 +19,54 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AskedReport:
-    """--report and --also, where they are given. folder: where the page goes. also: what else it tells."""
+    """The page that is wanted, and what else it tells."""
 
-    folder: Path | None
-    also: Path | None
+    report: Annotated[
+        Path | None,
+        option("DIR", "Several models, or a protocol: one page (report.html) and the same in Markdown (report.md)."),
+    ] = None
+    also: Annotated[
+        Path | None,
+        option("FILE.yaml", "With --report: tasks, abilities, samples, speed to measure beside (docs/comparison.md)."),
+    ] = None
 
     def check(self, enough: bool) -> None:
         """`UserError`, before anything takes time, for a page of one model, or with questions that cannot be read.
 
         enough: several models, or one of which a protocol makes rows.
         """
-        if self.also is not None and self.folder is None:
+        if self.also is not None and self.report is None:
             raise UserError(f"--also {self.also}: goes with --report, the page that it belongs to")
-        if self.folder is None:
+        if self.report is None:
             return
         if not enough:
-            raise UserError(f"--report {self.folder}: goes with several models")
-        check_out_folder(self.folder, "--report")
+            raise UserError(f"--report {self.report}: goes with several models")
+        check_out_folder(self.report, "--report")
         _wanted(self.also)
 
     def refuse_harness(self) -> None:
         """`UserError` where a page is wanted."""
-        if self.folder is not None:
+        if self.report is not None:
             raise UserError("--report: has no place for tasks of the harness; expected it without --tasks")
 
-    def write_text(self, found: "PairedComparison", data: Path, device: str, weights: str | None) -> None:
+    def write_text(self, found: "PairedComparison", data: Path, read: "ModelOptions") -> None:
         """The page of models that read a text."""
-        if self.folder is not None:
+        if self.report is not None:
             from linnet.experiments.side_by_side.evaluated import of_text
 
-            _write(of_text(found, str(data), _wanted(self.also), device, weights), self.folder)
+            _write(of_text(found, str(data), _wanted(self.also), read), self.report)
 
-    def write_tasks(self, found: "TaskFindings", device: str, weights: str | None) -> None:
+    def write_tasks(self, found: "TaskFindings", read: "ModelOptions") -> None:
         """The page of models that were asked tasks."""
-        if self.folder is not None:
+        if self.report is not None:
             from linnet.experiments.side_by_side.evaluated import of_tasks
 
-            _write(of_tasks(found, _wanted(self.also), device, weights), self.folder)
+            _write(of_tasks(found, _wanted(self.also), read), self.report)
 
     def write_protocol(self, found: "ProtocolFindings") -> None:
         """The page of a protocol's tables."""
-        if self.folder is not None:
-            _write(found.page(), self.folder)
+        if self.report is not None:
+            _write(found.page(), self.report)
 
 
 def _wanted(also: Path | None) -> "Wanted | None":

@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from linnet.cli.console import note
+from linnet.cli.evaluate_options import ComputeOptions, OperatorOptions, TextOptions, refuse
 from linnet.cli.evaluate_report import AskedReport
 from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
@@ -13,98 +16,102 @@ if TYPE_CHECKING:
 
     from linnet.evaluation.measured import Measured
 
+OF_TASKS = ("files", "shots", "limit", "train_text")
+"""Options that mean something for tasks alone."""
+
 RESAMPLES = 1000
 
 
 def measure_text(
+    ctx: typer.Context,
     models: list[Path],
-    data: Path,
-    where: dict[str, Any],
-    operator: str | None,
-    seed: int | None,
-    retentions: list[str] | None,
+    text: TextOptions,
+    operators: OperatorOptions,
+    compute: ComputeOptions,
     resamples: int | None,
-    plot: Path | None,
     page: AskedReport,
     as_json: bool,
 ) -> None:
-    """Measure and print. where: arguments of `evaluate` that one model and several have in common."""
-    check_plot(plot)
+    """Measure and print; `UserError` for options of tasks."""
+    refuse(ctx, OF_TASKS, "goes with `suite`, `task_file` or `tasks`")
+    if text.data is None:
+        raise UserError("nothing to measure on; expected one of `data`, `suite`, `task_file` and `tasks`")
+    text.check_plot()
+    where = _where(text, operators, compute)
     if len(models) > 1:
-        _refuse_of_one({"--operator": operator, "--seed": seed, "--retention": retentions})
-        _several(models, data, where, resamples, plot, page, as_json)
-        return
-    if resamples is not None:
+        if text.retentions is not None:
+            raise UserError(f"--retention {' '.join(text.retentions)}: goes with one model")
+        _several(models, text, where, operators.drawn_from, resamples or RESAMPLES, page, as_json)
+    elif resamples is not None:
         raise UserError(f"--bootstrap {resamples}: goes with several models")
-    _one(models[0], data, where, operator, drawn_from(seed, operator), retentions, plot, as_json)
+    else:
+        _one(models[0], text, where, operators.drawn_from, as_json)
 
 
-def check_plot(plot: Path | None) -> None:
-    """`UserError` for a file that is no picture."""
-    if plot is not None and plot.suffix != ".png":
-        raise UserError(f"--plot {plot}: expected a file that ends in .png")
+def _where(text: TextOptions, operators: OperatorOptions, compute: ComputeOptions) -> dict[str, Any]:
+    """Arguments of `evaluate` that one model and several have in common."""
+    return {
+        "data": text.data,
+        "split": text.split,
+        "limit_tokens": text.limit_tokens,
+        "context_length": text.context_length,
+        "operator_from": operators.operator_from,
+        "operator": operators.operator,
+        "seed": operators.drawn_from or 0,
+        "device": compute.device,
+        "weights": compute.weights,
+        "stride": text.stride,
+        "tokens_at_once": compute.tokens_at_once,
+    }
 
 
-def _one(
-    model: Path,
-    data: Path,
-    where: dict[str, Any],
-    operator: str | None,
-    drawn_from: int | None,
-    retentions: list[str] | None,
-    plot: Path | None,
-    as_json: bool,
-) -> None:
+def _one(model: Path, text: TextOptions, where: dict[str, Any], drawn_from: int | None, as_json: bool) -> None:
     from linnet.evaluation.interface import evaluate as measured
 
-    found = measured(model, data, operator=operator, seed=drawn_from or 0, retentions=retentions, **where)
-    _draw(plot, [str(model)], [found])
+    found = measured(model, retentions=text.retentions, **where)
+    _draw(text.plot, [str(model)], [found])
     if as_json:
-        replaced = {"operator": operator, "seed": drawn_from}
-        echo_json({"model": str(model), **_on(data, where), **replaced, "weights": where["weights"], **found.figures()})
+        echo_json({"model": str(model), **_on(text, where, drawn_from), **found.figures()})
         return
     from linnet.evaluation.tables import measured_tables
 
     rows = []
-    if operator is not None:
+    if where["operator"] is not None:
         drawn = "" if drawn_from is None else f", drawn from seed {drawn_from}"
-        rows.append(("operator", operator, f"in the place of the model's own{drawn}"))
+        rows.append(("operator", where["operator"], f"in the place of the model's own{drawn}"))
     echo_parts(*measured_tables(found, rows))
 
 
 def _several(
     models: list[Path],
-    data: Path,
+    text: TextOptions,
     where: dict[str, Any],
-    resamples: int | None,
-    plot: Path | None,
+    drawn_from: int | None,
+    resamples: int,
     page: AskedReport,
     as_json: bool,
 ) -> None:
     from linnet.evaluation.interface import evaluate_several
+    from linnet.evaluation.subject import ModelOptions
 
-    found = evaluate_several(models, data, resamples=resamples or RESAMPLES, **where)
-    _draw(plot, found.names, found.measured)
-    page.write_text(found, data, where["device"], where["weights"])
+    found = evaluate_several(models, resamples=resamples, **where)
+    _draw(text.plot, found.names, found.measured)
+    read = ModelOptions(None, where["device"], where["operator"], where["weights"], where["seed"])
+    page.write_text(found, where["data"], read)
     if as_json:
-        echo_json({**_on(data, where), "weights": where["weights"], **found.figures()})
+        echo_json({**_on(text, where, drawn_from), **found.figures()})
         return
     from linnet.evaluation.tables import comparison_tables
 
     echo_parts(*comparison_tables(found))
 
 
-def _refuse_of_one(options: dict[str, Any]) -> None:
-    """`UserError` for an option that several models have not in common."""
-    for name, value in options.items():
-        if value is not None:
-            said = " ".join(value) if isinstance(value, list) else value
-            raise UserError(f"{name} {said}: goes with one model")
-
-
-def _on(data: Path, where: dict[str, Any]) -> dict[str, Any]:
-    """What was read; a file has no sides."""
-    return {"data": str(data), "split": where["split"] or ("validation" if data.is_dir() else None)}
+def _on(text: TextOptions, where: dict[str, Any], drawn_from: int | None) -> dict[str, Any]:
+    """What was read, and how; a file has no sides."""
+    assert text.data is not None
+    split = text.split or ("validation" if text.data.is_dir() else None)
+    replaced = {"operator": where["operator"], "seed": drawn_from}
+    return {"data": str(text.data), "split": split, **replaced, "weights": where["weights"]}
 
 
 def _draw(plot: Path | None, names: "Sequence[str]", measured: "Sequence[Measured]") -> None:
@@ -113,12 +120,3 @@ def _draw(plot: Path | None, names: "Sequence[str]", measured: "Sequence[Measure
 
         positions_plot(names, measured).write(plot)
         note(f"plot: {plot}")
-
-
-def drawn_from(seed: int | None, operator: str | None) -> int | None:
-    """The seed of random operators, None where nothing is drawn."""
-    if operator != "random":
-        if seed is not None:
-            raise UserError(f"--seed {seed}: goes with --operator random; nothing else is drawn")
-        return None
-    return seed or 0

@@ -79,7 +79,9 @@ def evaluate_several(
     context_length: int | None = None,
     operator_from: OperatorFrom | None = None,
     device: str = "auto",
+    operator: str | None = None,
     weights: str | None = None,
+    seed: int = 0,
     stride: int | None = None,
     tokens_at_once: int = TOKENS_AT_ONCE,
     resamples: int = RESAMPLES,
@@ -92,7 +94,7 @@ def evaluate_several(
     if len(models) < 2:
         raise UserError(f"{len(models)}: expected at least 2 to compare", field="models")
     _check_counts(stride, tokens_at_once)
-    options = ModelOptions(context_length, device, weights=weights)
+    options = ModelOptions(context_length, device, operator, weights, seed)
     folder = None
     if _is_text(data):
         _refuse_sides(data, split, operator_from)

@@ -11,11 +11,9 @@ from linnet.data.shards import TokenData
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.documents import of_split
 from linnet.evaluation.frozen import OperatorFrom, calibration_tokens
-from linnet.inference.device import resolve_device
+from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.weights import convert_weights
 from linnet.model.decoder import Decoder
-from linnet.model.fixed import with_chosen_operators
-from linnet.model.store import TOKENIZER, load_decoder, model_folder
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,21 @@ class ModelOptions:
     weights: str | None = None
     seed: int = 0
 
+    def load(self, model: str | Path) -> LanguageModel:
+        """A model folder, or a run's, read so; `UserError` where it is none, or an option does not fit it.
+
+        Operators are put in before the weights are converted: converted ones cannot be given to another decoder.
+        """
+        found = load(model, self.device)
+        if self.operator is not None:
+            try:
+                found = found.with_operators(self.operator, self.seed)
+            except UserError as error:
+                raise UserError(f"{model}: {error}") from None
+        if self.weights is not None:
+            convert_weights(found.decoder, self.weights)
+        return found
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -42,14 +55,8 @@ class Subject:
     @classmethod
     def load(cls, model: str | Path, options: ModelOptions) -> "Subject":
         """Read a model folder, or a run's; `UserError` where it is none, or an option does not fit it."""
-        folder = model_folder(model)
-        decoder = load_decoder(folder, resolve_device(options.device))
-        if options.operator is not None:
-            decoder = with_chosen_operators(decoder, options.operator, options.seed)
-        if options.weights is not None:
-            convert_weights(decoder, options.weights)
-        context_length = checked_context(decoder, options.context_length)
-        return cls(decoder, Tokenizer.load(folder / TOKENIZER), context_length)
+        found = options.load(model)
+        return cls(found.decoder, found.tokenizer, checked_context(found.decoder, options.context_length))
 
     def check_reads_text(self, origin: str) -> None:
         """`UserError` for a model of pairs."""

@@ -8,11 +8,11 @@ from typing import Any
 
 from linnet.core.errors import UserError
 from linnet.core.guess import meant
+from linnet.evaluation.subject import ModelOptions
 from linnet.evaluation.tasks.harness_items import results_of_harness
 from linnet.evaluation.tasks.interface import TaskFindings
 from linnet.evaluation.tasks.measure import SuiteResult
 from linnet.evaluation.tasks.tables import finite
-from linnet.inference.language_model import load
 from linnet.present.table import NOTHING, Table
 
 RESAMPLES = 100
@@ -72,11 +72,8 @@ def evaluate_harness(
     `UserError` where the package is not installed, for a name that it does not know, and for data that is not there.
     """
     manager = _manager(tasks, task_folder)
-    found = []
-    for name in models:
-        model = load(name, device, weights)
-        model = model if operator is None else model.with_operators(operator, seed)
-        found.append(_run(model, tasks, manager, shots, limit))
+    read = ModelOptions(None, device, operator, weights, seed)
+    found = [_run(read.load(name), tasks, manager, shots, limit) for name in models]
     counts = [{task: int(n["effective"]) for task, n in each["n-samples"].items()} for each in found]
     names = [str(name) for name in models]
     return HarnessFindings(names, [each["results"] for each in found], counts, results_of_harness(names, found))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from linnet.core.errors import UserError
+from linnet.evaluation.subject import ModelOptions
 from linnet.evaluation.tasks.contamination import Overlap, overlaps_with
 from linnet.evaluation.tasks.measure import SuiteResult, measure_suite
 from linnet.evaluation.tasks.suite import (
@@ -24,7 +25,6 @@ from linnet.evaluation.tasks.tables import (
     score_table,
 )
 from linnet.evaluation.tasks.verdict import compared
-from linnet.inference.language_model import load
 from linnet.present.table import Table
 
 
@@ -83,11 +83,8 @@ def evaluate_suite(
     """
     asked = chosen_suite(suite, files, task_file, shots, limit)
     overlaps = None if train_text is None else overlaps_with(asked.tasks, Path(train_text))
-    results = []
-    for name in models:
-        model = load(name, device, weights)
-        model = model if operator is None else model.with_operators(operator, seed)
-        results.append(measure_suite(model, str(name), asked))
+    read = ModelOptions(None, device, operator, weights, seed)
+    results = [measure_suite(read.load(name), str(name), asked) for name in models]
     return TaskFindings(results, overlaps, "" if train_text is None else str(train_text))
 
 

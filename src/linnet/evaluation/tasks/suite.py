@@ -24,6 +24,9 @@ MINIMAL_PAIRS = "minimal-pairs"
 PHENOMENON = "UID"
 """The field by which rows of minimal pairs are parted into tasks, where they have it; BLiMP's name."""
 
+AVERAGE = "mean"
+"""Of all phenomena."""
+
 TASK_FILE_CONTEXT = "{context}"
 
 
@@ -127,13 +130,18 @@ def load_task_file(path: Path, shots: int | None = None, limit: int | None = Non
 
 
 def load_minimal_pairs(path: Path, limit: int | None = None) -> Suite:
-    """Rows of `sentence_good` and `sentence_bad`; each value of a field `UID` is a task of its own."""
+    """Rows of `sentence_good` and `sentence_bad`; each value of a field `UID` is a task of its own.
+
+    `UserError` for a row that is none, and for a value that the average has for its name.
+    """
     tasks: dict[str, list[TaskItem]] = {}
     for place, row in rows_of_file(path):
         tasks.setdefault(str(row.get(PHENOMENON, path.stem)), []).append(pair_of(row, place))
     names = list(tasks)
+    if AVERAGE in names and len(names) > 1:
+        raise UserError(f"{path}: {PHENOMENON}: {AVERAGE}: is what the average of all is called; expected another name")
     found = [SuiteTask(name, "acc", items[:limit]) for name, items in tasks.items()]
-    return Suite(MINIMAL_PAIRS, found, {"mean": names} if len(names) > 1 else {})
+    return Suite(MINIMAL_PAIRS, found, {AVERAGE: names} if len(names) > 1 else {})
 
 
 def _task(spec: TaskSpec, folder: Path, shots: int, limit: int | None) -> SuiteTask:

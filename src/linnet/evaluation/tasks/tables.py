@@ -84,6 +84,7 @@ def figures(result: SuiteResult, overlaps: Sequence[Overlap] | None = None) -> d
         tasks[task.task.name] = {
             task.task.score: finite(task.mean.value),
             "score": task.task.score,
+            "value": finite(task.mean.value),
             "standard_error": finite(task.mean.standard_error),
             "also": {name: finite(value) for name, value in task.also.items()},
             "chance": task.chance,

@@ -73,7 +73,7 @@ def own_values(run: ComparedFigures) -> dict[str, float]:
         state = run.memory.state_bytes
         found |= {"weights_bytes": run.memory.weights_bytes}
         found |= {"state_bytes_1k": state[1 << 10], "state_bytes_64k": state[1 << 16], "state_bytes_1M": state[1 << 20]}
-    return found | _beside_values(run)
+    return _beside_values(run) | found
 
 
 def _beside_values(run: ComparedFigures) -> dict[str, float]:

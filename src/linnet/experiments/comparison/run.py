@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from linnet.evaluation.folder import evaluate_folder
+from linnet.evaluation.subject import ModelOptions
 from linnet.experiments.comparison.abilities import ability_figures
 from linnet.experiments.comparison.claim import claim
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, validation_curve
@@ -98,7 +99,7 @@ def _beside(runs: Runs) -> dict[str, Beside]:
     if not chosen:
         return {}
     runs.runner.say("measuring what `evaluate` wants beside")
-    found = measure_beside({name: folder for name, (_, folder) in chosen.items()}, runs.spec.evaluate)
+    found = measure_beside({name: folder for name, (_, folder) in chosen.items()}, runs.spec.evaluate, ModelOptions())
     return {name: one.model_copy(update={"seed": chosen[name][0]}) for name, one in found.items()}
 
 

@@ -5,22 +5,22 @@ from pathlib import Path
 
 from linnet.evaluation.comparison import PairedComparison
 from linnet.evaluation.pictures import positions_panel
+from linnet.evaluation.subject import ModelOptions
 from linnet.evaluation.tables import comparison_tables
 from linnet.evaluation.tasks.interface import TaskFindings
 from linnet.experiments.side_by_side.measure import measure_beside, task_scores
-from linnet.experiments.side_by_side.record import Beside, MemoryFigures
+from linnet.experiments.side_by_side.record import Beside, MemoryFigures, TaskScore
 from linnet.experiments.side_by_side.report import SideBySide
 from linnet.experiments.side_by_side.tables import chart
 from linnet.experiments.side_by_side.wanted import Wanted
+from linnet.model.fixed import fixed_spec
 from linnet.model.spec import ModelSpec
 from linnet.model.store import model_folder, read_description
 from linnet.present.report import Picture
 
 
-def of_text(
-    found: PairedComparison, text: str, wanted: Wanted | None, device: str = "auto", weights: str | None = None
-) -> SideBySide:
-    """From models that read the same documents of `text`, and what else is wanted of them, all in that precision."""
+def of_text(found: PairedComparison, text: str, wanted: Wanted | None, read: ModelOptions) -> SideBySide:
+    """From models that read the same documents of `text`, and what else is wanted of them, all `read` alike."""
     quality, differences = comparison_tables(found)
     folders = _folders(found.names)
     caption = "Bits per byte by the tokens of the window before, with a band of the standard error."
@@ -29,46 +29,50 @@ def of_text(
         "Models compared",
         [quality],
         [Picture("positions", "Loss by position", chart(panel), caption)],
-        _memory(folders),
-        _beside(folders, wanted, device, weights),
+        _memory(folders, read),
+        _beside(folders, wanted, read),
         further=[differences],
-        facts={"text": text, **_facts(weights)},
+        facts={"text": text, **_facts(read)},
     )
 
 
-def of_tasks(
-    found: TaskFindings, wanted: Wanted | None, device: str = "auto", weights: str | None = None
-) -> SideBySide:
-    """From models that were asked the same tasks, and what else is wanted of them, all in that precision."""
+def of_tasks(found: TaskFindings, wanted: Wanted | None, read: ModelOptions) -> SideBySide:
+    """From models that were asked the same tasks, and what else is wanted of them, all `read` alike."""
     folders = _folders([result.model for result in found.results])
-    beside = _beside(folders, wanted, device, weights)
-    asked = {
-        result.model: beside[result.model].model_copy(
-            update={"tasks": [*task_scores(result), *beside[result.model].tasks]}
-        )
-        for result in found.results
-    }
+    beside = _beside(folders, wanted, read)
+    asked = {result.model: _with_tasks(beside[result.model], task_scores(result)) for result in found.results}
     differences = found.difference_tables()
-    return SideBySide("Models compared", [], [], _memory(folders), asked, further=differences, facts=_facts(weights))
+    return SideBySide("Models compared", [], [], _memory(folders, read), asked, further=differences, facts=_facts(read))
 
 
-def _beside(folders: Mapping[str, Path], wanted: Wanted | None, device: str, weights: str | None) -> dict[str, Beside]:
-    if wanted is None:
-        return {name: Beside() for name in folders}
-    return measure_beside(folders, wanted, device, weights)
+def _with_tasks(beside: Beside, asked: Sequence[TaskScore]) -> Beside:
+    """With these before its own tasks, of which one of the same name, asked in another way, is called another's."""
+    names = {score.task for score in asked}
+    own = [
+        score.model_copy(update={"task": f"{score.task} (also)"}) if score.task in names else score
+        for score in beside.tasks
+    ]
+    return beside.model_copy(update={"tasks": [*asked, *own]})
 
 
-def _facts(weights: str | None) -> dict[str, str]:
-    return {} if weights is None else {"weights": f"brought to {weights}"}
+def _beside(folders: Mapping[str, Path], wanted: Wanted | None, read: ModelOptions) -> dict[str, Beside]:
+    return {name: Beside() for name in folders} if wanted is None else measure_beside(folders, wanted, read)
+
+
+def _facts(read: ModelOptions) -> dict[str, str]:
+    drawn = f", drawn from seed {read.seed}" if read.operator == "random" else ""
+    operator = {} if read.operator is None else {"operator": f"{read.operator}, in the place of the models' own{drawn}"}
+    return operator | ({} if read.weights is None else {"weights": f"brought to {read.weights}"})
 
 
 def _folders(names: Sequence[str]) -> dict[str, Path]:
     return {name: Path(name) for name in names}
 
 
-def _memory(folders: Mapping[str, Path]) -> dict[str, MemoryFigures]:
-    """From the descriptions in the model folders."""
+def _memory(folders: Mapping[str, Path], read: ModelOptions) -> dict[str, MemoryFigures]:
+    """From the descriptions in the model folders; with given operators where those are measured."""
     specs = {
         name: ModelSpec.parse(read_description(model_folder(folder)), str(folder)) for name, folder in folders.items()
     }
-    return {name: MemoryFigures.of(spec) for name, spec in specs.items()}
+    given = {name: spec if read.operator is None else fixed_spec(spec) for name, spec in specs.items()}
+    return {name: MemoryFigures.of(spec) for name, spec in given.items()}

@@ -6,27 +6,26 @@ from typing import Any
 
 from linnet.evaluation.abilities.measure import MeasuredAbility, above_chance, measure_all
 from linnet.evaluation.statistics import Estimate
+from linnet.evaluation.subject import ModelOptions
 from linnet.evaluation.tasks.measure import SuiteResult, measure_suite
 from linnet.evaluation.tasks.tables import finite
 from linnet.evaluation.tasks.verdict import verdicts
 from linnet.experiments.demo.measure import DECODE_RUNS, decode_speeds, describe_machine, write_story
 from linnet.experiments.side_by_side.record import AbilityScore, Beside, DecodingSpeed, TaskScore, WrittenText
 from linnet.experiments.side_by_side.wanted import Wanted, WantedAbilities, WantedSamples, WantedSpeed
-from linnet.inference.language_model import LanguageModel, load
+from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 
 
-def measure_beside(
-    folders: Mapping[str, Path], wanted: Wanted, device: str = "auto", weights: str | None = None
-) -> dict[str, Beside]:
+def measure_beside(folders: Mapping[str, Path], wanted: Wanted, read: ModelOptions) -> dict[str, Beside]:
     """Of each model folder, or run's, by the name that the page calls it; `UserError` for questions that are missing.
 
     The models are read together: their speeds are measured in turns, so that what else the machine does meets all.
-    weights: the precision they are brought to; as stored if not given.
+    read: with which operators, and in which precision.
     """
-    models = {name: load(folder, device, weights) for name, folder in folders.items()}
+    models = {name: read.load(folder) for name, folder in folders.items()}
     suite = None if wanted.tasks is None else wanted.tasks.load()
-    speeds = [None] * len(models) if wanted.speed is None else _speeds([*models.values()], wanted.speed, weights)
+    speeds = [None] * len(models) if wanted.speed is None else _speeds([*models.values()], wanted.speed, read.weights)
     return {
         name: Beside(
             decoding=speed,

@@ -1,5 +1,6 @@
 """What is to be measured of every model beside its likelihood: the section `evaluate` of a comparison's file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from linnet.evaluation.abilities.registry import read_suite
 from linnet.evaluation.abilities.registry import suite as ability_suite
 from linnet.evaluation.tasks.interface import chosen_suite
 from linnet.evaluation.tasks.suite import MOST_SHOTS, Suite
+from linnet.experiments.side_by_side.published import METRICS
 from linnet.inference.sampling import LOWEST_TEMPERATURE, Sampling
 
 
@@ -24,9 +26,18 @@ class WantedTasks(Spec):
     shots: int | None = Field(None, ge=0, le=MOST_SHOTS)
     limit: Count | None = None
 
+    @property
+    def paths(self) -> list[str]:
+        """The files and folders that are named."""
+        return [path for path in (self.files, self.task_file) if path is not None]
+
     def load(self) -> Suite:
-        """The tasks; `UserError` for files that are missing or cannot be read."""
-        return chosen_suite(self.suite, self.files, self.task_file, self.shots, self.limit)
+        """The tasks; `UserError` for files that are missing or cannot be read, and for the name of another figure."""
+        found = chosen_suite(self.suite, self.files, self.task_file, self.shots, self.limit)
+        for name in found.names:
+            if name in METRICS:
+                raise UserError(f"{name}: a figure that is no task has that name; call the file of the task otherwise")
+        return found
 
 
 class WantedAbilities(Spec):
@@ -35,6 +46,11 @@ class WantedAbilities(Spec):
     items: Count = 200
     files: list[str] = Field(default_factory=list)
     seed: Seed = 0
+
+    @property
+    def paths(self) -> list[str]:
+        """The files that are named."""
+        return self.files
 
     def load(self) -> list[Ability]:
         """The abilities; `UserError` for a file that is missing or cannot be read."""
@@ -67,7 +83,10 @@ class WantedSpeed(Spec):
 
 
 class Wanted(Spec):
-    """What is wanted; what is left out is not measured, and has no place on the page."""
+    """What is wanted; what is left out is not measured, and has no place on the page.
+
+    Files are looked for from the working folder, as all that a description names.
+    """
 
     tasks: WantedTasks | None = None
     abilities: WantedAbilities | None = None
@@ -89,6 +108,12 @@ class Wanted(Spec):
                 if section is not None:
                     section.load()
             except UserError as error:
-                raise UserError(f"{origin}: {name}: {error}") from None
+                raise UserError(f"{origin}: {name}: {error}{_looked_for(section.paths)}") from None
         if self.samples is not None and 0 < self.samples.temperature < LOWEST_TEMPERATURE:
             raise UserError(f"{origin}: samples: temperature: {self.samples.temperature}: expected 0 or more than 1e-6")
+
+
+def _looked_for(paths: Sequence[str]) -> str:
+    """Where the first of these that is not there was looked for; nothing where that is plain, or all are there."""
+    gone = [path for path in paths if not Path(path).is_absolute() and not Path(path).exists()]
+    return f"; {gone[0]} is looked for in the working folder, {Path.cwd()}" if gone else ""

@@ -50,6 +50,8 @@ def test_own_numbers_are_named_as_published_ones_and_in_their_units():
     assert own["bits_per_byte"] == 1.5 and own["accuracy"] == 25.0 and own["arc_easy"] == 31.25
     assert own["decode_100_tokens_ms"] == 2000.0 and own["state_bytes_1M"] == 100 and own["weights_bytes"] == 4000
     assert "decode_tokens_per_s" not in own_values(run("a", 1.0))
+    called_so = Beside(tasks=[score.model_copy(update={"task": "accuracy"})])
+    assert own_values(run("a", 1.0, beside=called_so))["accuracy"] == 25.0, "that of the text, not of the task"
 
 
 def test_pictures_are_drawn_where_there_are_curves(tmp_path: Path):

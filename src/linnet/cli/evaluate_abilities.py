@@ -114,9 +114,9 @@ def _cells(one: "MeasuredAbility", above: bool) -> list[str]:
     score, chance = one.score, one.ability.chance
     return [
         score.percent,
-        numbers.significant(100 * chance.answer),
+        numbers.percent_of(chance.answer),
         "" if chance.symbol is None else f"{100 * score.symbols:.1f}",
-        "" if chance.symbol is None else numbers.significant(100 * chance.symbol),
+        "" if chance.symbol is None else numbers.percent_of(chance.symbol),
         _note(one, above),
     ]
 

@@ -30,11 +30,14 @@ def comparison_tables(found: PairedComparison) -> list[Table]:
         if len(one.sources) > 1:
             rows += [(f" {source.name}", said(source.losses.bits_per_byte), "", "", "") for source in one.sources]
     losses = found.measured[0].losses
-    text = f"{numbers.grouped(len(losses.bytes_N))} documents, {numbers.grouped(int(losses.bytes_N.sum()))} bytes"
+    documents, size = len(losses.bytes_N), f"{numbers.grouped(int(losses.bytes_N.sum()))} bytes"
     columns = ("model", "bits per byte", "nats per token", "accuracy", "tokens")
     meaning = (
-        f"The same {text}, apart from each other; ± standard error over the documents. Tokens are each model's own."
+        f"The same {numbers.grouped(documents)} documents, {size}, apart from each other; ± standard error over them."
     )
+    if documents == 1:
+        meaning = f"The same document, {size}; of a single one there is no standard error."
+    meaning += " Tokens are each model's own."
     return [Table("", columns, rows, meaning), _pairs(found.pairs)]
 
 
@@ -141,7 +144,7 @@ def _interval_said(pair: PairDifference) -> str:
 
 def _verdict(pair: PairDifference) -> str:
     if pair.differs is None:
-        return "not known"
+        return "not known: one document" if pair.difference.count == 1 else "not known: no numbers"
     return f"better, p = {pair.p_value:.2g}" if pair.differs else f"not told apart, p = {pair.p_value:.2g}"
 
 

@@ -26,6 +26,11 @@ def decimal(size_bytes: float) -> str:
     return _readable(size_bytes, 1000, ("B", "kB", "MB", "GB", "TB"))
 
 
+def percent_of(share: float) -> str:
+    """A share in per cent, three digits: `6.25`; `< 0.01` for what is less, and not nothing."""
+    return "< 0.01" if 0 < share < 0.0001 else significant(100 * share)
+
+
 def grouped(count: float) -> str:
     """A whole number with separators: `12,345`."""
     return f"{count:,.0f}"

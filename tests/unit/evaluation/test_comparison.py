@@ -107,9 +107,12 @@ def test_one_document_and_losses_that_are_no_numbers_have_no_verdict():
         assert pair.differs is None and pair.resampled is None
         figures = PairedComparison.of(["a", "b"], [_measured(one) for one in nats], 50).figures()
         assert figures["pairs"][0]["p_value"] is None
-    assert "not known" in str(
-        comparison_tables(PairedComparison.of(["a", "b"], [_measured([50.0]), _measured([60.0])]))
-    )
+    for nats, said, why in (
+        ([[50.0], [60.0]], "The same document, 100 bytes; of a single one", "one document"),
+        ([[50.0, math.nan], [60.0, 70.0]], "The same 2 documents, 300 bytes, apart", "no numbers"),
+    ):
+        tables = comparison_tables(PairedComparison.of(["a", "b"], [_measured(one) for one in nats], 50))
+        assert tables[0].meaning.startswith(said) and tables[1].rows[0][-1] == f"not known: {why}"
 
 
 def test_what_cannot_be_compared_is_refused(place, tmp_path):

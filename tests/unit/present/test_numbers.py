@@ -119,3 +119,7 @@ def test_what_is_written_short_is_read_again(value: float):
 )
 def test_powers_of_ten(value: float, text: str):
     assert numbers.scientific(value) == text
+
+
+def test_a_share_that_is_too_small_to_read_is_not_written_out():
+    assert [numbers.percent_of(share) for share in (5e-20, 1e-4, 0.0625, 0.0)] == ["< 0.01", "0.0100", "6.25", "0"]

@@ -27,7 +27,7 @@ def _rows(curve: ShotsCurve) -> list[list[str]]:
     for number, (point, instructed, gain) in enumerate(zip(curve.plain, told, gains, strict=True)):
         name = curve.said if number == 0 else " "
         difference = "" if gain is None else f"{100 * gain[0]:+.1f} ± {100 * gain[1]:.1f}"
-        chance = "" if point.chance != point.chance else numbers.significant(100 * point.chance)
+        chance = "" if point.chance != point.chance else numbers.percent_of(point.chance)
         cells = [_share(point), _share(instructed), difference, chance, _note(point, instructed)]
         rows.append([name, str(point.shots), *cells])
     return rows

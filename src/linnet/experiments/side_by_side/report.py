@@ -77,7 +77,8 @@ class SideBySide:
     def notes(self) -> list[str]:
         """What the rows mean."""
         tables = [part for part in self.report("").parts if isinstance(part, Table)]
-        return [f"{table.title}: {table.meaning}" for table in tables if table.meaning and table not in self.further]
+        told = [table for table in tables if table.meaning and table not in self.further]
+        return [": ".join(part for part in (table.title, table.meaning) if part) for table in told]
 
 
 def write_report(found: SideBySide, folder: Path, command: str) -> Path:

@@ -111,7 +111,7 @@ def ability_table(beside: Mapping[str, Beside]) -> list[Table]:
     rows = [
         [
             ability,
-            _chance(score.chance),
+            numbers.percent_of(score.chance),
             *(_answers(scores.get(ability)) for scores in by_model.values()),
         ]
         for ability, score in asked.items()
@@ -123,10 +123,6 @@ def ability_table(beside: Mapping[str, Beside]) -> list[Table]:
         + _not_asked(by_model, asked)
     )
     return [Table("Abilities", ("ability", CHANCE, *by_model), rows, meaning, leading=2)]
-
-
-def _chance(share: float) -> str:
-    return "< 0.01" if 0 < share < 0.0001 else numbers.significant(100 * share)
 
 
 def _not_asked(by_model: Mapping[str, Mapping[str, AbilityScore]], asked: Collection[str]) -> str:

@@ -6,6 +6,7 @@ from example_models import NAMES, compared
 
 from linnet.experiments.side_by_side.record import Beside
 from linnet.experiments.side_by_side.report import write_report
+from linnet.present.table import Table
 
 
 def rows_of(text: str) -> dict[str, list[str]]:
@@ -48,6 +49,10 @@ def test_a_model_may_be_called_as_a_column_is():
     assert told.columns == ("", *names)
     assert rows["memory weights alone"] == ["97.7 KiB"] * 2 and rows["decoding, tokens/s"] == ["1,234"] * 2
     assert rows["task arc_easy (chance 25.0 %)"][1] == "31.0 ± 2.0\nnot distinguishable from chance"
+
+
+def test_a_table_without_a_title_has_a_note_without_one():
+    assert compared(quality=[Table("", ("run", "x"), [["a", "1"]], "what x is")]).notes()[0] == "what x is"
 
 
 def test_abilities_that_nobody_could_be_asked_are_named_and_have_no_row():

@@ -42,7 +42,7 @@ def _results(name: str, logged: Sequence[Sequence[Sample]], found: Sequence[dict
         return []
     kind, measures = logged[0][0]["filter"], logged[0][0]["metrics"]
     samples = [sorted((s for s in own if s["filter"] == kind), key=lambda s: int(s["doc_id"])) for own in logged]
-    means = {}
+    means: dict[str, list[Floats]] = {}
     for measure in measures:
         values = _values(samples, measure, [one["results"][name].get(f"{measure},{kind}") for one in found])
         means |= {} if values is None else {measure: values}
@@ -70,8 +70,9 @@ def _values(samples: Sequence[Sequence[Sample]], measure: str, figures: Sequence
 
 def _is_mean(values_N: Floats, figure: object) -> bool:
     """Of what are no numbers the mean is none."""
-    known = isinstance(figure, int | float | np.number)
-    return known and bool(np.isclose(values_N.mean(), float(figure), rtol=0, atol=CLOSE, equal_nan=True))
+    if not isinstance(figure, int | float | np.number):
+        return False
+    return bool(np.isclose(values_N.mean(), float(figure), rtol=0, atol=CLOSE, equal_nan=True))
 
 
 def _item(task: str, sample: Sample, chooses: bool, one_right: bool) -> TaskItem:

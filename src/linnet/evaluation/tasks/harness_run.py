@@ -127,7 +127,7 @@ def _table(model: str, results: dict[str, dict[str, Any]], items: dict[str, int]
                 error = found.get(measure.replace(",", "_stderr,", 1))
                 shown = f"{error:.4f}" if isinstance(error, float) else NOTHING
                 rows.append((task, measure.removesuffix(",none"), f"{value:.4f}", shown, str(items.get(task, NOTHING))))
-    return Table(f"{model}: LM Evaluation Harness", ("task", "measure", "value", "±", "items"), rows)
+    return Table(f"{model}: all measures, as the harness names them", ("task", "measure", "value", "±", "items"), rows)
 
 
 def _plain(found: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from linnet.evaluation.tasks.contamination import Overlap
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
 from linnet.evaluation.tasks.verdict import ComparedScores, verdicts
-from linnet.present.numbers import grouped
+from linnet.present import numbers
 from linnet.present.table import NOTHING, Table
 
 PERCENT = "Scores and errors in per cent."
@@ -29,14 +29,14 @@ def score_table(result: SuiteResult) -> Table:
             percent(task.mean.standard_error),
             percent(task.chance),
             *(percent(task.baselines.get(name)) for name in ("longest", "shortest", "letter")),
-            grouped(len(task.task.items)),
+            numbers.grouped(len(task.task.items)),
             verdict,
         )
         for task, (_, verdict) in zip(result.tasks, verdicts(result.tasks), strict=True)
     ]
     for one in result.averages:
         shares = (one.mean.value, one.mean.standard_error, one.chance)
-        rows.append((one.name, "mean", *map(percent, shares), "", "", "", grouped(one.items), ""))
+        rows.append((one.name, "mean", *map(percent, shares), "", "", "", numbers.grouped(one.items), ""))
     rows += [(Path(file).stem, *[""] * 8, f"no {file}") for file in result.suite.missing]
     return Table(f"{result.model}: {result.suite.name}", columns, rows, f"{BELIEVE}{_shots_said(result)}")
 
@@ -58,8 +58,7 @@ def difference_table(first: str, second: str, rows: Sequence[ComparedScores]) ->
     for row in rows:
         low, high = row.difference.interval() or (math.nan, math.nan)
         p_value = NOTHING if row.corrected is None else f"{row.corrected:.3f}"
-        numbers = (signed(row.difference.value), signed(low), signed(high), p_value)
-        cells.append((row.name, *numbers, row.verdict))
+        cells.append((row.name, *map(signed, (row.difference.value, low, high)), p_value, row.verdict))
     meaning = "Paired: the same items; 95 % intervals; p corrected for the number of tasks, averages apart."
     return Table(f"{second} against {first}", columns, cells, f"{PERCENT} {meaning}")
 
@@ -70,7 +69,11 @@ def overlap_table(result: SuiteResult, overlaps: Sequence[Overlap], text: str) -
     rows = []
     for task, overlap in zip(result.tasks, overlaps, strict=True):
         shared, others = task.of_items(overlap.shared_N), task.of_items(~overlap.shared_N)
-        counts = (grouped(len(task.task.items)), grouped(overlap.short_N.sum()), grouped(overlap.shared_N.sum()))
+        counts = (
+            numbers.grouped(len(task.task.items)),
+            numbers.grouped(overlap.short_N.sum()),
+            numbers.grouped(overlap.shared_N.sum()),
+        )
         scores = (percent(task.mean.value), percent(_value(shared)), percent(_value(others)), percent(_error(others)))
         rows.append((task.task.name, *counts, *scores))
     meaning = "shared: items with 13 words in a row that stand in the text (all of shorter ones; below 8 none can)."
@@ -153,8 +156,8 @@ def percent(share: float | None) -> str:
 
 
 def signed(share: float) -> str:
-    """`+1.2`."""
-    return f"{100 * share:+.1f}" if math.isfinite(share) else NOTHING
+    """`+1.2`, and `0.0` for what rounds to nothing."""
+    return numbers.signed(100 * share, 1) if math.isfinite(share) else NOTHING
 
 
 def finite(value: float | None) -> float | None:

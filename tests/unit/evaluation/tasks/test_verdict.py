@@ -13,7 +13,7 @@ from linnet.evaluation.tasks.baselines import baselines
 from linnet.evaluation.tasks.items import TaskItem, one_hot
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
 from linnet.evaluation.tasks.suite import Suite, SuiteTask
-from linnet.evaluation.tasks.tables import figures, score_table
+from linnet.evaluation.tasks.tables import difference_table, figures, score_table
 from linnet.evaluation.tasks.verdict import CHANCE, compared, verdicts
 from linnet.present.table import NOTHING
 
@@ -113,6 +113,12 @@ def test_a_model_without_numbers_has_no_score_and_no_difference():
     ]
     assert json.loads(json.dumps(figures(broken), allow_nan=False))["averages"]["mean"]["mean"] is None
     assert list(score_table(broken).rows[-1][2:4]) == [NOTHING, NOTHING]
+    assert difference_table("a", "a", compared(fine, fine)).rows[1] == (
+        "two",
+        *["0.0"] * 3,
+        "1.000",
+        "no difference shown",
+    )
 
 
 def test_one_item_tells_no_difference():

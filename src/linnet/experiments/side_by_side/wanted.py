@@ -103,10 +103,10 @@ class Wanted(Spec):
 
     def check(self, origin: str) -> None:
         """`UserError` with `origin` in front where a file of questions cannot be read, before anything takes time."""
-        for name, section in (("tasks", self.tasks), ("abilities", self.abilities)):
+        asked = {"tasks": self.tasks, "abilities": self.abilities}
+        for name, section in ((name, section) for name, section in asked.items() if section is not None):
             try:
-                if section is not None:
-                    section.load()
+                section.load()
             except UserError as error:
                 raise UserError(f"{origin}: {name}: {error}{_looked_for(section.paths)}") from None
         if self.samples is not None and 0 < self.samples.temperature < LOWEST_TEMPERATURE:

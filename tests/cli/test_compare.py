@@ -133,5 +133,8 @@ def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: 
         raise KeyboardInterrupt
 
     monkeypatch.setattr("linnet.experiments.comparison.run.prepare_parts", interrupt)
-    assert main(["compare", str(REPOSITORY / "ablations" / "pldr.yaml"), "--out", str(tmp_path / "out")]) == 130
+    assert (
+        main(["compare", str(REPOSITORY / "experiments" / "ablations" / "pldr.yaml"), "--out", str(tmp_path / "out")])
+        == 130
+    )
     assert capsys.readouterr() == ("", "preparing the text\ninterrupted; the same command goes on\n")

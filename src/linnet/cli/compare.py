@@ -41,9 +41,9 @@ def compare(
     """Train several models on the same text, each with several seeds, and compare them; or compare runs that exist.
 
     FILE says what the models have in common and in what each run differs; docs/comparison.md has every field, and
-    ablations/pldr.yaml is an example. All models are evaluated on the same held-out documents, and causally: no
-    prediction depends on the text after it. A PLDR-LLM, whose training pass sees the future, is read with a frozen
-    operator; leak is what its own pass would have claimed beyond that.
+    experiments/ablations/pldr.yaml is an example. All models are evaluated on the same held-out documents, and
+    causally: no prediction depends on the text after it. A PLDR-LLM, whose training pass sees the future, is read with
+    a frozen operator; leak is what its own pass would have claimed beyond that.
 
     Prints a table: bits per byte (lower is better) and accuracy, the mean over the seeds ± the standard deviation, and
     what training cost. DIR gets all that was found as one page (report.html) and one Markdown table (report.md), with
@@ -59,17 +59,17 @@ def compare(
     Markdown table, comparison.json and curves.png, and has to be a new folder.
 
     --against FILE.json sets own numbers beside a paper's table; docs/comparison.md has its fields, and
-    ablations/pldr-published.json is an example.
+    experiments/ablations/pldr-published.json is an example.
 
-    Example: linnet compare ablations/pldr.yaml
+    Example: linnet compare experiments/ablations/pldr.yaml
 
-    Example: linnet compare ablations/pldr.yaml --out runs/ablation --json
+    Example: linnet compare experiments/ablations/pldr.yaml --out runs/ablation --json
 
-    Example: linnet compare ablations/pldr.yaml --out runs/short --set training.steps=100 --set training.threads=1
+    Example: linnet compare experiments/ablations/pldr.yaml --out runs/short --set training.steps=100
 
     Example: linnet compare demo/attention demo/pldr demo/ted --out runs/demo
 
-    Example: linnet compare demo/attention demo/pldr --against ablations/pldr-published.json
+    Example: linnet compare demo/attention demo/pldr --against experiments/ablations/pldr-published.json
     """
     if not sources[0].exists():
         raise UserError(f"{sources[0]}: no such file or folder; expected a comparison's YAML file, or folders of runs")

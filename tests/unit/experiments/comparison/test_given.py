@@ -14,7 +14,7 @@ from linnet.experiments.comparison.given import check_operators
 from linnet.experiments.comparison.spec import ComparisonSpec, run_folder, taught_file
 from linnet.layers.mixers.plga.files import save_operators
 
-ABLATION = Path(__file__).parents[4] / "ablations" / "pldr.yaml"
+ABLATION = Path(__file__).parents[4] / "experiments" / "ablations" / "pldr.yaml"
 FIT = torch.eye(32).expand(4, 32, 32)
 
 

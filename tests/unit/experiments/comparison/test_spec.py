@@ -8,7 +8,7 @@ from linnet.core.errors import UserError
 from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.model.cost import model_cost
 
-ABLATION = Path(__file__).parents[4] / "ablations" / "pldr.yaml"
+ABLATION = Path(__file__).parents[4] / "experiments" / "ablations" / "pldr.yaml"
 PLAIN = {
     "text": {"stories": 40, "parts": 2},
     "model": "tiny-pldr",
@@ -44,7 +44,7 @@ def test_the_ablation_of_the_paper_reads_as_four_runs_that_differ_in_their_opera
 
 
 def test_the_example_of_the_documentation_compares_what_it_says(tmp_path: Path):
-    page = (ABLATION.parents[1] / "docs" / "comparison.md").read_text()
+    page = (ABLATION.parents[2] / "docs" / "comparison.md").read_text()
     (tmp_path / "example.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
     spec = ComparisonSpec.load(tmp_path / "example.yaml")
     models = {run.name: spec.run_of(run, 0, Path("data")).model for run in spec.runs}

@@ -73,7 +73,7 @@ def test_tasks_that_are_asked_are_metrics_too(tmp_path: Path):
 
 
 def test_the_shipped_table_can_be_read_and_its_values_are_those_of_the_paper():
-    table = PublishedTable.load(ROOT / "ablations" / "pldr-published.json")
+    table = PublishedTable.load(ROOT / "experiments" / "ablations" / "pldr-published.json")
     values = {row.model: row.values for row in table.rows}
     assert values["v51 104M, with caches"] == {"parameters": 104_237_120, "100 tokens, ms": 579}
     assert [values[name]["zero-shot average, %"] for name in ("learned operator", "identity")] == [38.36, 38.26]

@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from linnet.core.spec import Extent
 from linnet.layers.contract import DecayingMixer, MixerSpec, Place, RowStep, Traits
+from linnet.layers.mixers.ted.bank import BankState
+from linnet.layers.mixers.ted.full import FullState
 from linnet.layers.mixers.ted.policy import PolicyState
-from linnet.layers.mixers.ted.state import BankState, FullState, Shape, TedState
+from linnet.layers.mixers.ted.state import Shape, TedState
 from linnet.layers.retention import FULL, LONGEST, RETENTIONS, BankRetention, FullRetention, Retention
 from linnet.layers.state import State
 from linnet.layers.view import Record, View

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from linnet.layers.contract import Place
 from linnet.layers.mixers.ted import Ted, TedSpec
-from linnet.layers.mixers.ted.state import BankState, TedState
+from linnet.layers.mixers.ted.bank import BankState
+from linnet.layers.mixers.ted.state import TedState
 from linnet.layers.passes import run
 from linnet.layers.retention import FULL, BankRetention, Retention
 from linnet.layers.view import View

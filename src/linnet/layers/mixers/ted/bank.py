@@ -1,0 +1,126 @@
+"""A bank of sums in the place of a TED layer's stream, and its last tokens (`ops.decay.bank`).
+
+Legend: `B` batch, `T` tokens of the chunk, `E` sums and tokens that are held, `N` heads, `C` channels of a head,
+`D` width, `W` tokens of two chunks of the bank, `M` width of a key.
+"""
+
+from dataclasses import dataclass, field
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_head, of_rows
+from linnet.layers.retention import BankRetention, Retention
+from linnet.layers.view import View
+from linnet.ops.decay.bank import BankRow, DecayBank
+from linnet.ops.decay.rates import RateBank
+from linnet.ops.decay.reference import Keys
+
+
+@dataclass
+class BankState(TedState):
+    """The running sums and two chunks of tokens, `[B, N, E, C]`, their rates, and what the sums' rounding took off.
+
+    keys: of the tokens of the two chunks, `[B, N, W, M]`; None: the layer has none.
+    lead: by how much the clock of each row, by which chunks begin, is ahead of its position, int64 `[B]`: the padding
+        of the prompt, so that rows that began together go on together.
+    """
+
+    bank: RateBank = field(repr=False)
+    entries: Tensor
+    rates: Tensor
+    low: Tensor
+    lead: Tensor
+    keys: Tensor | None = None
+
+    @classmethod
+    def empty(cls, shape: Shape, bank: RateBank) -> Self:
+        """No token yet."""
+        sizes = (shape.batch, shape.heads, shape.channels)
+        empty = DecayBank.empty(sizes, bank, shape.dtype, shape.device, shape.key)
+        lead_B = torch.zeros(shape.batch, dtype=torch.int64, device=shape.device)
+        tensors = (empty.entries_BNEH, empty.rates_BNF, empty.low_BNRH, lead_B, empty.keys_BNCM)
+        return cls(bank, *tensors, inputs=shape.inputs())
+
+    @property
+    def retention(self) -> Retention:
+        """A bank, and the ages for which its bound holds."""
+        return BankRetention(self.bank.length)
+
+    def takes(self, view: View, length: int) -> bool:
+        """Rows whose chunks begin together; with padding those that begin."""
+        if torch.compiler.is_exporting():  # one stream
+            return True
+        lead = self.lead.tolist()
+        if view.padding is not None:
+            return view.starts == 0 and not any(lead)
+        clocks = zip(view.starts_of(len(lead)), lead, strict=True)
+        return len({start + ahead for start, ahead in clocks}) == 1
+
+    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums, keys: Keys | None = None) -> Tensor:
+        """See `TedState`; every weight is right to the bank's bound, times what it is multiplied by."""
+        if torch.compiler.is_exporting():
+            return self._read_in_graph(rates_BTN, v_BTD, view, keys)
+        if view.padding is not None:
+            self.lead = torch.tensor(view.padding, device=self.lead.device)
+            clock = 0
+        else:
+            clock = view.starts_of(len(self.lead))[0] + int(self.lead[0])
+        stream = DecayBank(self.bank, self.entries, self.rates, self.low, clock, self.keys)
+        return stream.append(rates_BTN, by_head(v_BTD, rates_BTN), keys).flatten(2)
+
+    def _read_in_graph(self, rates_B1N: Tensor, v_B1D: Tensor, view: View, keys: Keys | None) -> Tensor:
+        """`read` of one stream in a graph, which has no number for the clock: one token, or chunks from their start."""
+        stream = DecayBank(self.bank, self.entries, self.rates, self.low, 0, self.keys)
+        v_BTNC = by_head(v_B1D, rates_B1N)
+        if v_BTNC.shape[1] > 1:
+            assert v_BTNC.shape[1] % self.bank.nearest == 0, "chunks of the bank are read as a whole"
+            return stream.append(rates_B1N, v_BTNC, keys).flatten(2)
+        clock = (view.offsets_B(v_B1D.device) + self.lead)[0]
+        out_B1NC = stream.append_token(rates_B1N, v_BTNC, clock, keys)
+        self.entries, self.rates, self.low = stream.entries_BNEH, stream.rates_BNF, stream.low_BNRH
+        self.keys = stream.keys_BNCM
+        return out_B1NC.flatten(2)
+
+    def row_reader(self) -> RowReader:
+        """See `TedState`."""
+        if self.keys is not None:
+            return super().row_reader()
+        row = BankRow(DecayBank(self.bank, self.entries, self.rates, self.low))
+        heads, channels, ahead = self.low.shape[1], self.low.shape[3], int(self.lead[0])
+        if heads == 1:
+            return lambda rates_1N, v_1D, position, _: row.append(rates_1N[0], v_1D, position + ahead)
+
+        def read(rates_1N: Tensor, v_1D: Tensor, position: int, _: Keys | None) -> Tensor:
+            return row.append(rates_1N[0], v_1D.reshape(heads, channels), position + ahead).view(1, -1)
+
+        return read
+
+    def forget(self) -> Self:
+        """An empty copy; the fixed rates stay."""
+        rates = self.rates.clone()
+        rates[:, :, len(self.bank.rates_R) :] = 0
+        return self.with_tensors({**super().forget().tensors(), "rates": rates})
+
+    def sizes(self, position: int | Tensor) -> Tensor:
+        """The sums, and the tokens of the chunk before the current one and of the current one."""
+        chunk, steps_B = self.bank.nearest, of_rows(position, self.low).long()
+        return torch.minimum(steps_B, chunk + steps_B % chunk) + self.low.shape[2]
+
+    def mean_sizes(self, position: int | Tensor) -> Tensor:
+        """As `sizes`: the tokens of the current chunk, the whole one before from the second on, and the sums."""
+        steps_B, chunk = of_rows(position, self.low), self.bank.nearest
+        whole_B, rest_B = steps_B // chunk, steps_B % chunk
+        current_B = whole_B * (chunk * (chunk - 1) / 2) + rest_B * (rest_B + 1) / 2
+        before_B = chunk * (steps_B - (chunk - 1)).clamp(min=0)
+        return ((current_B + before_B) / steps_B.clamp(min=1) + self.low.shape[2]) * (steps_B > 0)
+
+    def largest_sizes(self, position: int | Tensor) -> Tensor:
+        """Two chunks less a token, and the sums."""
+        near_B = of_rows(position, self.low).clamp(max=2 * self.bank.nearest - 1)
+        return (near_B + self.low.shape[2] * (near_B > 0)).long()
+
+    def mean_nbytes(self, position: int | Tensor) -> Tensor:
+        """Always the same."""
+        return torch.full((len(self.low),), self.nbytes / len(self.low), dtype=torch.float64, device=self.low.device)

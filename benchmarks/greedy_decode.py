@@ -4,14 +4,14 @@
 """
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from harness import contest, gate, report, threads_from_command_line
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
-from linnet.interop.names import LLAMA, renamed
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
+from llamas import NO_END, transformers_llama, with_weights_of
 
 PROMPT, TOKENS = 12, 100
 
@@ -20,15 +20,8 @@ def models() -> tuple[Decoder, LlamaForCausalLM]:
     """The preset and Transformers' model of the same shape, with the same weights."""
     torch.manual_seed(0)
     spec = ModelSpec.load("llama-110m")
-    config = LlamaConfig(
-        vocab_size=spec.vocab_size, hidden_size=spec.d_model, intermediate_size=2389, num_hidden_layers=spec.layers,
-        num_attention_heads=14, rms_norm_eps=1e-6, max_position_embeddings=1024, tie_word_embeddings=False,
-        bos_token_id=None, eos_token_id=None, pad_token_id=None,
-    )  # fmt: skip
-    theirs = LlamaForCausalLM(config).eval()
-    ours = Decoder(spec)
-    ours.load_state_dict(renamed(theirs.state_dict(), spec, LLAMA))
-    return ours.eval(), theirs
+    theirs = transformers_llama(spec, **NO_END).eval()
+    return with_weights_of(theirs, spec).eval(), theirs
 
 
 def main() -> None:

@@ -11,13 +11,11 @@ from typing import Any
 import tokenizers
 import torch
 from tokenizers.processors import TemplateProcessing
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel
-from linnet.interop.names import LLAMA, renamed
-from linnet.model.decoder import Decoder
-from linnet.model.spec import ModelSpec
+from llamas import llama_spec, transformers_llama, with_weights_of
 
 END = "<|end|>"
 
@@ -32,25 +30,14 @@ def both(
     spread: float = 1,
 ) -> tuple[LanguageModel, LlamaForCausalLM]:
     """A fresh Llama; `spread` times the standard deviations of the embedding's and the head's starting values."""
-    config = LlamaConfig(
-        vocab_size=tokenizer.vocab_size, hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers,
-        num_attention_heads=heads, rms_norm_eps=1e-6, max_position_embeddings=context_length, tie_word_embeddings=False,
-        bos_token_id=tokenizer.end_id, eos_token_id=tokenizer.end_id, pad_token_id=tokenizer.end_id,
-    )  # fmt: skip
-    theirs = LlamaForCausalLM(config).to(dtype).eval()
+    attention = {"kind": "attention", "heads": heads}
+    spec = llama_spec(tokenizer.vocab_size, width, layers, attention, 4 * width, context_length)
+    ends = {f"{name}_token_id": tokenizer.end_id for name in ("bos", "eos", "pad")}
+    theirs = transformers_llama(spec, **ends).to(dtype).eval()
     with torch.no_grad():
         for weight in (theirs.model.embed_tokens.weight, theirs.lm_head.weight):
             weight.mul_(spread)
-    block = {
-        "repeat": layers,
-        "mixer": {"kind": "attention", "heads": heads},
-        "feed_forward": {"kind": "glu", "hidden": 4 * width},
-    }
-    plain = {"vocab_size": tokenizer.vocab_size, "d_model": width, "context_length": context_length, "blocks": [block]}
-    spec = ModelSpec.parse({**plain, "head": {"tied": False, "norm": {"kind": "rms", "eps": 1e-6}}}, "llama")
-    ours = Decoder(spec).to(dtype)
-    ours.load_state_dict(renamed(theirs.state_dict(), spec, LLAMA))
-    return LanguageModel(ours.eval(), tokenizer), theirs
+    return LanguageModel(with_weights_of(theirs, spec).eval(), tokenizer), theirs
 
 
 def hflm(theirs: LlamaForCausalLM, tokenizer: Tokenizer, batch: int, begins: bool = True) -> Any:

@@ -5,7 +5,7 @@ GPT-Neo-125M, both with their KV-cache.
 """
 
 import torch
-from transformers import GPTNeoConfig, GPTNeoForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import GPTNeoConfig, GPTNeoForCausalLM, PreTrainedModel
 
 from harness import contest, gate, report, threads_from_command_line
 from linnet.inference.caches import Caches
@@ -13,18 +13,9 @@ from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
+from llamas import NO_END, transformers_llama
 
 PROMPT, TOKENS = 12, 100
-NO_END = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-
-
-def llama(spec: ModelSpec) -> LlamaForCausalLM:
-    """Of the same width, depth, heads, hidden width, vocabulary."""
-    config = LlamaConfig(
-        vocab_size=spec.vocab_size, hidden_size=spec.d_model, intermediate_size=2389, num_hidden_layers=spec.layers,
-        num_attention_heads=14, max_position_embeddings=1024, tie_word_embeddings=False, **NO_END,
-    )  # fmt: skip
-    return LlamaForCausalLM(config).eval()
 
 
 def gpt_neo() -> GPTNeoForCausalLM:
@@ -56,7 +47,10 @@ def main() -> None:
     cached, recomputed = ours(), ours(Caches(kv=False))
     same = sum(a == b for a, b in zip(cached, recomputed, strict=True))
     gate("tokens", same == TOKENS, f"{same} of {TOKENS} are those of reading the text again with the same operator")
-    others = {"llama of the same shape": llama(spec), "gpt-neo-125m": gpt_neo()}
+    others = {
+        "llama of the same shape": transformers_llama(ModelSpec.load("llama-110m"), **NO_END).eval(),
+        "gpt-neo-125m": gpt_neo(),
+    }
     results: dict[str, object] = {"shape": f"pldr-v51-110m-1, {TOKENS} tokens from {PROMPT}, batch 1, float32"}
     results["both caches off"] = contest(ours, lambda: ours(Caches(False, False)), runs).summary()
     for name, model in others.items():

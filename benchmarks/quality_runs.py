@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 import linnet
 from linnet.core.allocator import keep_freed_memory
@@ -24,13 +24,12 @@ from linnet.core.files import write_json
 from linnet.data.loader import Batches
 from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData
-from linnet.interop.names import LLAMA, renamed
-from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
 from linnet.training.optimisers.schedule import learning_rate
 from linnet.training.sections import ScheduleSpec
 from linnet.training.spec import RunSpec, read_run
+from llamas import llama_spec, transformers_llama, with_weights_of
 
 WIDTH, LAYERS, HEADS, HIDDEN, VOCABULARY, CONTEXT = 128, 4, 4, 344, 2048, 256
 OLD_BATCH = 8
@@ -85,26 +84,15 @@ def prepare(train: Sequence[str], validation: Sequence[str], work: Path) -> Toke
 def llama(seed: int) -> LlamaForCausalLM:
     """The baseline, with the weights that it starts with."""
     torch.manual_seed(seed)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=HIDDEN, num_hidden_layers=LAYERS,
-            num_attention_heads=HEADS, max_position_embeddings=CONTEXT, tie_word_embeddings=True, rms_norm_eps=1e-6,
-        )
-    )  # fmt: skip
+    return transformers_llama(model("attention", False))
 
 
 def model(family: str, won: bool) -> ModelSpec:
     """Our model of the Llama's shape; `won`: with the fields that won."""
     attention = family == "attention"
-    block = {
-        "repeat": LAYERS,
-        "mixer": {**FAMILIES[family], **(WON if won and attention else {})},
-        "feed_forward": {"kind": "glu", "hidden": HIDDEN},
-    }
-    head = {"tied": True, "norm": {"kind": "rms", "eps": 1e-6}}
-    plain = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": CONTEXT, "blocks": [block], "head": head}
-    embedding = {"skip": won and attention}
-    return ModelSpec.parse({"name": f"{family}-1m", "embedding": embedding, **plain}, "benchmark")
+    mixer = {**FAMILIES[family], **(WON if won and attention else {})}
+    sections = {"name": f"{family}-1m", "embedding": {"skip": won and attention}}
+    return llama_spec(VOCABULARY, WIDTH, LAYERS, mixer, HIDDEN, CONTEXT, tied=True, **sections)
 
 
 class LlamaStep:
@@ -163,8 +151,7 @@ def _train_llama(task: Task, data: TokenData, out: Path) -> None:
     schedule = ScheduleSpec.parse({**OLD_SCHEDULE, "warmup_steps": round(OLD_WARMUP_SHARE * steps)}, "old")
     for number in range(steps):
         step(batches.batch(number), learning_rate(schedule, task.lr, number + 1, steps))
-    decoder = Decoder(model("attention", False))
-    decoder.load_state_dict(renamed(baseline.state_dict(), decoder.spec, LLAMA))
+    decoder = with_weights_of(baseline, model("attention", False))
     write_model(out / "model", decoder, data.tokenizer, asdict(task))
 
 

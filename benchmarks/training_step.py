@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from harness import contest, gate, report, threads_from_command_line
 from linnet.core.allocator import keep_freed_memory
 from linnet.interop.names import LLAMA, renamed
 from linnet.model.decoder import Decoder
-from linnet.model.spec import ModelSpec
+from llamas import llama_spec, transformers_llama, with_weights_of
 
 LAYERS, HEADS, WIDTH, HIDDEN, VOCABULARY = 8, 4, 256, 688, 8192
 BATCH, TOKENS = 4, 512
@@ -24,27 +24,9 @@ BATCH, TOKENS = 4, 512
 def models() -> tuple[Decoder, LlamaForCausalLM]:
     """Ours and theirs with the same weights."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=HIDDEN, num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS, rms_norm_eps=1e-6, max_position_embeddings=TOKENS, tie_word_embeddings=False,
-    )  # fmt: skip
-    theirs = LlamaForCausalLM(config)
-    block = {
-        "repeat": LAYERS,
-        "mixer": {"kind": "attention", "heads": HEADS},
-        "feed_forward": {"kind": "glu", "hidden": HIDDEN},
-    }
-    head = {"tied": False, "norm": {"kind": "rms", "eps": 1e-6}}
-    description = {
-        "vocab_size": VOCABULARY,
-        "d_model": WIDTH,
-        "context_length": TOKENS,
-        "blocks": [block],
-        "head": head,
-    }
-    ours = Decoder(ModelSpec.parse(description, "benchmark"))
-    ours.load_state_dict(renamed(theirs.state_dict(), ours.spec, LLAMA))
-    return ours, theirs
+    spec = llama_spec(VOCABULARY, WIDTH, LAYERS, {"kind": "attention", "heads": HEADS}, HIDDEN, TOKENS)
+    theirs = transformers_llama(spec)
+    return with_weights_of(theirs, spec), theirs
 
 
 Loss = Callable[[], Tensor]

@@ -1,0 +1,44 @@
+"""Llama's shape, described once: as a model of ours, and as Transformers' with the same weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from linnet.interop.families.member import member_of
+from linnet.interop.names import LLAMA, renamed
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+
+NO_END = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+"""Fields of a configuration with which `generate` never stops by itself."""
+
+
+def llama_spec(
+    vocabulary: int,
+    width: int,
+    layers: int,
+    mixer: Mapping[str, Any],
+    hidden: int,
+    context: int,
+    tied: bool = False,
+    **sections: Any,
+) -> ModelSpec:
+    """A description of Llama's shape, with any mixer in the place of its attention. sections: others that it has."""
+    norm = {"kind": "rms", "eps": 1e-6}
+    block = {"repeat": layers, "mixer": mixer, "feed_forward": {"kind": "glu", "hidden": hidden}, "norm": norm}
+    head = {"tied": tied, "norm": norm}
+    shape = {"vocab_size": vocabulary, "d_model": width, "context_length": context, "blocks": [block], "head": head}
+    return ModelSpec.parse({"name": "llama", **shape, **sections}, "benchmark")
+
+
+def transformers_llama(spec: ModelSpec, **fields: Any) -> LlamaForCausalLM:
+    """Transformers' model of that description, with weights of its own. fields: others of its configuration."""
+    return LlamaForCausalLM(LlamaConfig(**{**member_of(spec).config(), **fields}))
+
+
+def with_weights_of(theirs: LlamaForCausalLM, spec: ModelSpec) -> Decoder:
+    """Our model of the same description, with the weights of theirs and in their precision."""
+    ours = Decoder(spec).to(theirs.dtype)
+    ours.load_state_dict(renamed(theirs.state_dict(), spec, LLAMA))
+    return ours

@@ -65,7 +65,7 @@ def test_a_llama_of_transformers(tmp_path: Path, capsys):
     assert main(["export", str(tmp_path / "back"), "--to", "transformers", "--out", str(tmp_path / "again")]) == 0
     first, second, third = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{tmp_path / 'again'}: hf, ") and second == "of the family llama"
-    assert third.startswith("the same 200 greedy tokens as in Transformers, logits within ")
+    assert third.startswith("by Transformers: 200 of 200 greedy tokens the same, logits within ")
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "again" / "model.safetensors").read_bytes()
 
 
@@ -79,7 +79,7 @@ def test_what_no_family_has_needs_an_import(tmp_path: Path, capsys):
         "gpt_neox); the nearest, llama, has none"
     )
     assert needs == "so its readers need `import linnet.interop.transformers` before"
-    assert gate.startswith("the same 200 greedy tokens")
+    assert gate.startswith("by Transformers: 200 of 200 greedy tokens the same")
 
 
 def test_a_gguf_file(tmp_path: Path, capsys):

@@ -88,7 +88,7 @@ def test_a_model_of_transformers_is_a_model_folder_like_any_other(tmp_path: Path
     assert main(["import", "transformers", str(tmp_path / "theirs"), "--check", "--out", model, "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["name"] == "theirs"
-    assert "checked: the same 200 greedy tokens as in Transformers, logits within " in printed.err
+    assert "checked: by Transformers: 200 of 200 greedy tokens the same, logits within " in printed.err
     assert main(["generate", model, "--prompt", "Once", "--max-tokens", "5", "--seed", "1"]) == 0
     assert capsys.readouterr().out.startswith("Once")
     assert main(["import", "transformers", str(tmp_path / "none"), "--out", str(tmp_path / "x")]) == 2

@@ -13,7 +13,7 @@ from linnet.core.errors import UserError
 from linnet.experiments.protocol.spec import OtherModel, TimesSpec
 from linnet.experiments.protocol.times import Contestant, draw_prompt
 from linnet.inference.caches import Caches
-from linnet.interop.parity import original, transformers_module
+from linnet.interop.in_transformers import original, transformers_module
 
 NO_END = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 """As many tokens as are asked for, whatever they are."""

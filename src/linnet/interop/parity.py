@@ -1,30 +1,31 @@
-"""The gate between a model of ours and the same in Transformers: ids, logits, and what both say when the likeliest
-token is always taken.
+"""The gate of every way in and out: what another program makes of the same text is what the model here makes of it.
 
-Both compute in float32 on the processor. Where two tokens are as likely as each other within the error, either counts.
+Ids are the same, and logits within a stated error: token by token, over the greedy tokens of the model here. A token
+that is the likeliest here then lies at most twice that error behind the likeliest there.
 
 Legend: `B` batch, `T` tokens, `V` vocabulary.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from itertools import takewhile
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.engine import new_state
 from linnet.model.decoder import Decoder
-from linnet.present.progress import progress
+from linnet.stories import story
 
 MOST_ERROR = 1e-4
 """Of a logit, in units of the standard deviation of all of them: float32 in another order of operations."""
 STEPS = 200
+PROMPT = 64
 SAMPLES = (
     'Once upon a time, there was a little bird.\n\nShe said: "I can\'t fly!"',
     "  two  spaces, a\ttab, 1234567 and 3.14",
@@ -34,131 +35,120 @@ SAMPLES = (
 """Texts that tokenizers cut in different ways."""
 
 
-@dataclass(frozen=True)
-class Parity:
-    """What the gate measured.
+def stories(count: int) -> tuple[str, ...]:
+    """So many of linnet's corpus."""
+    return tuple(story(0, index).text for index in range(count))
 
-    error: the largest difference of logits, in units of their standard deviation; steps: greedy tokens compared, fewer
-    than `STEPS` where learned positions end.
+
+@dataclass(frozen=True)
+class Expected:
+    """Random tokens and `steps` greedy ones behind them, `[T]`, and the logits at each of them, `[T, V]`.
+
+    Logits at the last `steps` tokens are those that greedy ones were chosen by.
     """
 
-    error: float
+    tokens: Tensor
+    logits: Tensor
     steps: int
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What another program and the model here had in common.
+
+    by: the other; error: the largest difference of logits, in units of their standard deviation, and how large it might
+    have been; steps: greedy tokens compared, fewer than `STEPS` where learned positions end; same: those that are the
+    likeliest there too.
+    """
+
+    by: str
+    error: float
+    most: float
+    steps: int
+    same: int
 
     @property
     def figures(self) -> dict[str, float]:
         """For a record."""
-        return {"logits_error": self.error, "most_logits_error": MOST_ERROR, "greedy_tokens": self.steps}
+        tokens = {"greedy_tokens": self.steps, "same_tokens": self.same}
+        return {"logits_error": self.error, "most_logits_error": self.most, **tokens}
 
     def __str__(self) -> str:
         ended = "" if self.steps == STEPS else " (learned positions end there)"
-        within = f"logits within {self.error:.1e} of their spread (accepted: {MOST_ERROR:g})"
-        return f"the same {self.steps} greedy tokens as in Transformers{ended}, {within}"
+        same = f"{self.same} of {self.steps} greedy tokens the same{ended}"
+        return f"by {self.by}: {same}, logits within {self.error:.1e} of their spread (accepted: {self.most:g})"
 
 
-def transformers_module(field: str) -> Any:
-    """The package; `UserError` that names the extra where it is not installed."""
-    try:
-        import transformers
-    except ImportError:
-        raise UserError("needs transformers: pip install 'linnet[transformers]'", field=field) from None
-    return transformers
-
-
-def original(folder: Path, field: str = "check", origin: str | Path = "") -> tuple[Any, Any]:
-    """Transformers' model of a folder, in float32, and its tokenizer; nothing is fetched, and no code of it is run.
-
-    origin: what `UserError` calls the folder; if not given, by its name.
-    """
-    transformers = transformers_module(field)
-    import linnet.interop.transformers  # noqa: F401 (registers our own models; it imports this module)
-
-    here = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        with _without_bars(transformers):
-            model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **here)
-            return model.eval(), transformers.AutoTokenizer.from_pretrained(folder, **here)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        said = str(error).strip().splitlines()[0]
-        raise UserError(f"{origin or folder}: Transformers cannot read it ({said})") from error
-
-
-@contextmanager
-def _without_bars(transformers: Any) -> Iterator[None]:
-    """Transformers draws bars of its own, also where nobody watches."""
-    logging = transformers.utils.logging
-    were_drawn = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if were_drawn:
-            logging.enable_progress_bar()
-
-
-def check_same_ids(tokenizer: Tokenizer, theirs: Any, origin: str, texts: Sequence[str] = SAMPLES) -> None:
-    """`UserError` unless both make the same ids of each text."""
-    for text in texts:
-        ours, others = tokenizer.encode(text), _ids(theirs, text)
-        if ours != others:
-            raise UserError(f"{origin}: {text!r}: {ours} here, {others} in Transformers: expected the same ids")
-
-
-def _ids(theirs: Any, text: str) -> list[int]:
-    """Without what stands before or behind a text; nothing is said of one that is longer than the context."""
-    return list(theirs(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-
-@torch.no_grad()
-def check_parity(decoder: Decoder, theirs: Any, origin: str) -> Parity:
-    """`UserError` unless both say the same: logits of random tokens in one pass, then greedy tokens one by one.
-
-    As many tokens as the model has learned positions for, where it has such.
-    """
-    ours = copy.deepcopy(decoder).float().cpu().eval()
-    most, tokens_BT = most_tokens(ours), random_tokens(ours)
-    error = _error(ours(tokens_BT), theirs(tokens_BT).logits, origin)
-    start_BT = tokens_BT[:1, : max(1, min(8, most - 1))]
-    steps = min(STEPS, most - start_BT.shape[1])
-    return Parity(max(error, _greedy_error(ours, theirs, start_BT, steps, origin)), steps)
+def in_float32(decoder: Decoder) -> Decoder:
+    """A copy on the processor, for inference."""
+    return copy.deepcopy(decoder).float().cpu().eval()
 
 
 def most_tokens(decoder: Decoder) -> int:
     """How many tokens of a text are compared at most."""
-    return decoder.spec.context_length if decoder.spec.embedding.positions == "learned" else STEPS + 64
+    return decoder.spec.context_length if decoder.spec.embedding.positions == "learned" else STEPS + PROMPT
 
 
 def random_tokens(decoder: Decoder) -> Tensor:
     """Two texts of tokens `[B, T]` that are the same whenever they are drawn."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(decoder.spec.vocab_size, (2, min(64, most_tokens(decoder))), generator=generator)
+    return torch.randint(decoder.spec.vocab_size, (2, min(PROMPT, most_tokens(decoder))), generator=generator)
 
 
-def _greedy_error(ours: Decoder, theirs: Any, start_BT: Tensor, steps: int, origin: str) -> float:
-    state, cache, worst = new_state(ours, start_BT.tolist(), steps), None, 0.0
-    tokens_BT = start_BT
-    with progress("as Transformers says", steps, "tokens") as advance:
-        for step in range(steps):
-            logits_V = ours(tokens_BT, state)[0, -1]
-            out = theirs(tokens_BT, past_key_values=cache, use_cache=True)
-            others_V, cache = out.logits[0, -1], out.past_key_values
-            worst = max(worst, _error(logits_V, others_V, f"{origin}: step {step}"))
-            tokens_BT = _same_token(logits_V, others_V, f"{origin}: step {step}").view(1, 1)
-            advance(1)
-    return worst
+@torch.no_grad()
+def expected_of(decoder: Decoder) -> Expected:
+    """What a model says, token by token with a state; a short prompt leaves learned positions for the rest."""
+    most = most_tokens(decoder)
+    prompt = max(1, min(PROMPT, most - STEPS), min(8, most - 1))
+    steps = min(STEPS, most - prompt)
+    tokens = random_tokens(decoder)[0, :prompt].tolist()
+    state, rows, chunk = new_state(decoder, [tokens], steps), list[Tensor](), list(tokens)
+    for _ in range(steps):
+        rows.append(decoder(torch.tensor([chunk]), state)[0])
+        chunk = [int(rows[-1][-1].argmax())]
+        tokens += chunk
+    return Expected(torch.tensor(tokens[:-1]), torch.cat(rows), steps)
 
 
-def _same_token(ours_V: Tensor, theirs_V: Tensor, origin: str) -> Tensor:
-    """The likeliest token; `UserError` unless it is theirs too."""
-    token = ours_V.argmax()
-    if float((theirs_V.max() - theirs_V[token]) / ours_V.std()) > 2 * MOST_ERROR:
-        raise UserError(f"{origin}: token {int(token)} here, {int(theirs_V.argmax())} in Transformers")
-    return token
+def compared(expected: Expected, logits_TV: Tensor, most: float, by: str, origin: str) -> Agreement:
+    """`UserError` unless logits differ by `most` at the most."""
+    error = held_error(expected.logits, logits_TV, most, by, origin)
+    ours, theirs = (logits[-expected.steps :].argmax(1) for logits in (expected.logits, logits_TV))
+    return Agreement(by, error, most, expected.steps, int((ours == theirs).sum()))
 
 
-def _error(ours: Tensor, theirs: Tensor, origin: str) -> float:
-    error = float((ours - theirs).abs().max() / ours.std())
-    if not error <= MOST_ERROR:  # also for NaN
-        said = f"logits differ by {error:.1e} of their spread from those of Transformers"
-        raise UserError(f"{origin}: {said}: expected at most {MOST_ERROR:g}")
-    return error
+def held_error(ours: Tensor, theirs: Tensor, most: float, by: str, origin: str) -> float:
+    """`largest_error` of logits `[..., T, V]`; `UserError` where it is more than `most`, with the first such token."""
+    errors_T = ((ours - theirs).abs() / ours.std()).amax(-1).reshape(-1, ours.shape[-2]).amax(0)
+    wrong_T = ~(errors_T <= most)  # also for NaN
+    if wrong_T.any():
+        first = int(wrong_T.nonzero()[0])
+        said = f"after {first + 1} tokens logits by {by} differ by {float(errors_T[first]):.1e} of their spread"
+        raise UserError(f"{origin}: {said} from those of the model: expected at most {most:g}")
+    return float(errors_T.max())
+
+
+def largest_error(ours: Tensor, theirs: Tensor) -> float:
+    """The largest difference of logits, in units of the standard deviation of ours."""
+    return float((ours - theirs).abs().max() / ours.std())
+
+
+def bits_per_byte(logits_TV: Tensor, targets_T: Tensor, tokenizer: Tokenizer) -> float:
+    """Of tokens by the logits before each."""
+    counted = max(1, int(tokenizer.token_bytes()[targets_T.tolist()].sum()))
+    return float(F.cross_entropy(logits_TV, targets_T, reduction="sum")) / math.log(2) / counted
+
+
+def check_same_ids(
+    tokenizer: Tokenizer, encode: Callable[[str], list[int]], by: str, origin: str, texts: Sequence[str]
+) -> int:
+    """`UserError` unless both make the same ids of each text; gives how many."""
+    total = 0
+    for text in texts:
+        ours, theirs = tokenizer.encode(text), encode(text)
+        if ours != theirs:
+            place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+            said = f"from token {place} on {theirs[place : place + 5]} by {by}"
+            raise UserError(f"{origin}: {text[:40]!r}: {said}: expected {ours[place : place + 5]}, as here")
+        total += len(ours)
+    return total

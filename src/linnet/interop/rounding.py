@@ -3,15 +3,13 @@
 Legend: `B` batch, `T` tokens, `V` vocabulary.
 """
 
-import copy
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.interop.parity import random_tokens
+from linnet.interop.parity import in_float32, largest_error, random_tokens
 from linnet.model.decoder import Decoder
 from linnet.model.undrawn import decoder_of
 
@@ -68,12 +66,6 @@ def rounded(decoder: Decoder, dtype: str) -> tuple[Decoder, Rounding]:
 @torch.no_grad()
 def _loss(before: Decoder, after: Decoder, dtype: str) -> Rounding:
     tokens_BT = random_tokens(before)
-    before_BTV, after_BTV = (_logits(decoder, tokens_BT) for decoder in (before, after))
-    error = float((before_BTV - after_BTV).abs().max() / before_BTV.std())
+    before_BTV, after_BTV = (in_float32(decoder)(tokens_BT) for decoder in (before, after))
     same = float((before_BTV.argmax(dim=-1) == after_BTV.argmax(dim=-1)).double().mean())
-    return Rounding(dtype, error, same)
-
-
-def _logits(decoder: Decoder, tokens_BT: Tensor) -> Tensor:
-    logits_BTV: Tensor = copy.deepcopy(decoder).float().eval()(tokens_BT)
-    return logits_BTV
+    return Rounding(dtype, largest_error(before_BTV, after_BTV), same)

@@ -6,7 +6,8 @@ from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.core.notes import note
 from linnet.interop.families.folder import end_tokens, read_family, read_published, read_tokenizer
-from linnet.interop.parity import Parity, check_parity, check_same_ids, original
+from linnet.interop.in_transformers import NAME, check_in_transformers, encoder, original
+from linnet.interop.parity import SAMPLES, Agreement, check_same_ids
 from linnet.model.decoder import Decoder
 from linnet.model.store import check_new_folder, write_model
 from linnet.model.undrawn import decoder_of
@@ -14,7 +15,7 @@ from linnet.model.undrawn import decoder_of
 
 def import_transformers(
     source: str | Path, out: str | Path, command: str | None = None, check: bool = False
-) -> tuple[Decoder, Parity | None]:
+) -> tuple[Decoder, Agreement | None]:
     """Make the model folder `out` from a folder as Transformers keeps models, which need not be installed.
 
     check: the original is run as well, by Transformers: ids, logits and greedy tokens must be the same (`parity`), or
@@ -33,8 +34,8 @@ def import_transformers(
     found = None
     if check:
         theirs, their_tokenizer = original(folder)
-        check_same_ids(tokenizer, their_tokenizer, str(folder))
-        found = check_parity(decoder, theirs, str(folder))
+        check_same_ids(tokenizer, encoder(their_tokenizer), NAME, str(folder), SAMPLES)
+        found = check_in_transformers(decoder, theirs, str(folder))
     ends = end_tokens(folder)
     if ends and tokenizer.end_id not in ends:
         said = ", ".join(map(tokenizer.show, ends))

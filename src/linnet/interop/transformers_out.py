@@ -16,11 +16,11 @@ from linnet.interop.families.folder import WEIGHTS
 from linnet.interop.families.linnet import Linnet
 from linnet.interop.families.member import member_of
 from linnet.interop.families.written import write_published
-from linnet.interop.parity import SAMPLES, Parity, check_parity, check_same_ids, original, transformers_module
+from linnet.interop.in_transformers import NAME, check_in_transformers, encoder, original, transformers_module
+from linnet.interop.parity import SAMPLES, Agreement, check_same_ids, stories
 from linnet.interop.rounding import dtype_name, rounded
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.stories.corpus import story
 
 STORIES = 20
 """Of linnet's corpus, whose ids are compared beside `SAMPLES`: some 2,000 words."""
@@ -61,12 +61,12 @@ def _family_of(spec: ModelSpec) -> tuple[Family, list[str]]:
     return member, [f"of the family {member.model_type}"]
 
 
-def _checked(folder: Path, decoder: Decoder, tokenizer: Tokenizer, origin: str) -> Parity:
+def _checked(folder: Path, decoder: Decoder, tokenizer: Tokenizer, origin: str) -> Agreement:
     theirs, their_tokenizer = original(folder, "to", origin)
-    texts = [*SAMPLES, *(story(0, index).text for index in range(STORIES))]
-    check_same_ids(tokenizer, their_tokenizer, origin, texts)
+    texts = [*SAMPLES, *stories(STORIES)]
+    check_same_ids(tokenizer, encoder(their_tokenizer), NAME, origin, texts)
     _check_same_texts(tokenizer, their_tokenizer, origin, texts)
-    return check_parity(decoder, theirs, origin)
+    return check_in_transformers(decoder, theirs, origin)
 
 
 def _check_same_texts(tokenizer: Tokenizer, theirs: Any, origin: str, texts: Sequence[str]) -> None:

@@ -12,20 +12,10 @@ from linnet.interop.exported import Exported
 from linnet.interop.gguf_out import in_llama_cpp
 from linnet.interop.gguf_out.architecture import architecture_metadata, architecture_of, check_architecture
 from linnet.interop.gguf_out.file import read_gguf, write_gguf
-from linnet.interop.gguf_out.gate import (
-    Agreement,
-    Expected,
-    StorageLoss,
-    check_file,
-    check_ids,
-    expected_of,
-    ids_by_rule,
-    rounding,
-    with_stored_numbers,
-)
+from linnet.interop.gguf_out.gate import TEXTS, StorageLoss, check_file, ids_by_rule, rounding, with_stored_numbers
 from linnet.interop.gguf_out.tensors import check_weights, gguf_module, stored_tensors
 from linnet.interop.gguf_out.vocabulary import vocabulary_of
-from linnet.interop.parity import STEPS
+from linnet.interop.parity import STEPS, Agreement, Expected, check_same_ids, expected_of
 from linnet.model.decoder import Decoder
 
 
@@ -103,7 +93,7 @@ def export(model: LanguageModel, out: Path, weights: str = "f32") -> Exported:
 def _measured(path: Path, out: Path, source: LanguageModel, weights: str) -> GgufExport:
     """What the gate finds in the file that is to become `out`."""
     origin, file, tokenizer = str(out), read_gguf(path), source.tokenizer
-    tokens = check_ids(tokenizer, ids_by_rule(file), "the file's own vocabulary", origin)
+    tokens = check_same_ids(tokenizer, ids_by_rule(file), "the file's own vocabulary", origin, TEXTS)
     whole, stored = (with_stored_numbers(source.decoder, kind) for kind in ("f32", weights))
     expected = expected_of(stored)
     lost = None if _same(whole, stored) else rounding(weights, whole, expected_of(whole), stored, tokenizer)
@@ -123,7 +113,7 @@ def _measured(path: Path, out: Path, source: LanguageModel, weights: str) -> Ggu
 
 def _run(path: Path, expected: Expected, tokenizer: Tokenizer, weights: str, origin: str) -> Agreement:
     with in_llama_cpp.loaded_model(path, origin) as model:
-        check_ids(tokenizer, in_llama_cpp.encoder(model), in_llama_cpp.NAME, origin)
+        check_same_ids(tokenizer, in_llama_cpp.encoder(model), in_llama_cpp.NAME, origin, TEXTS)
         return in_llama_cpp.check_in_llama_cpp(model, expected, weights, origin)
 
 

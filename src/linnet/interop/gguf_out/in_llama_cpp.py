@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.interop.gguf_out.gate import Agreement, Expected, compared
-from linnet.interop.parity import STEPS
+from linnet.interop.parity import Agreement, Expected, compared
 
 MOST_ERRORS = {"f32": 1e-3, "f16": 1e-2, "bf16": 0.1, "q8_0": 0.3, "q4_0": 0.3}
 """Of a logit, in units of the standard deviation of all of them: llama.cpp rounds what a stored matrix is multiplied
@@ -48,12 +47,12 @@ def encoder(model: Any) -> Callable[[str], list[int]]:
 
 def check_in_llama_cpp(model: Any, expected: Expected, weights: str, origin: str) -> Agreement:
     """`UserError` unless llama.cpp says what the model here says, token by token with its cache."""
-    return compared(expected, _logits(model, expected.tokens), MOST_ERRORS[weights], NAME, origin)
+    return compared(expected, _logits(model, expected), MOST_ERRORS[weights], NAME, origin)
 
 
-def _logits(model: Any, tokens_T: Tensor) -> Tensor:
+def _logits(model: Any, expected: Expected) -> Tensor:
     """`[T, V]`: the prompt in one pass, then one token after the other."""
-    tokens, prompt = tokens_T.tolist(), len(tokens_T) - STEPS + 1
+    tokens, prompt = expected.tokens.tolist(), len(expected.tokens) - expected.steps + 1
     model.reset()
     model.eval(tokens[:prompt])
     for token in tokens[prompt:]:

@@ -5,13 +5,11 @@ Both are given the same tokens; the text is one that the model says itself, unle
 Legend: `T` tokens, `V` vocabulary.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.core.errors import UserError
@@ -20,10 +18,8 @@ from linnet.inference.language_model import LanguageModel
 from linnet.inference.retention import retaining_state
 from linnet.inference.sampling import Sampling
 from linnet.interop.onnx.engine import GraphReader, Graphs
+from linnet.interop.parity import STEPS, bits_per_byte, largest_error
 from linnet.layers.retention import Retention
-
-STEPS = 200
-"""Tokens one by one behind a prompt."""
 
 PROMPT_TOKENS = 150
 """More than two pieces, and no whole number of them: pieces and single tokens both."""
@@ -121,16 +117,11 @@ def _of_graphs(graphs: Graphs, tokens: Sequence[int]) -> Tensor:
 
 
 def _compared(model: LanguageModel, tokens: Sequence[int], ours_TV: Tensor, theirs_TV: Tensor) -> GraphParity:
-    spread, differences_TV = ours_TV.std(), ours_TV - theirs_TV
     targets = torch.tensor(tokens[1:])
-    counted = model.tokenizer.token_bytes()[tokens[1:]].sum()
-    bits = [
-        float(F.cross_entropy(x_TV[:-1], targets, reduction="sum")) / math.log(2) / max(1, int(counted))
-        for x_TV in (ours_TV, theirs_TV)
-    ]
+    bits = [bits_per_byte(x_TV[:-1], targets, model.tokenizer) for x_TV in (ours_TV, theirs_TV)]
     return GraphParity(
-        error=float(differences_TV.square().mean().sqrt() / spread),
-        largest_error=float(differences_TV.abs().max() / spread),
+        error=float((ours_TV - theirs_TV).square().mean().sqrt() / ours_TV.std()),
+        largest_error=largest_error(ours_TV, theirs_TV),
         greedy=float((ours_TV.argmax(1) == theirs_TV.argmax(1)).float().mean()),
         tokens=len(tokens),
         bits_per_byte=bits[0],

@@ -3,7 +3,7 @@
 No code lies in the folders, and none is fetched: `pip install 'linnet[transformers]'` and this import are enough.
 """
 
-from linnet.interop.parity import transformers_module
+from linnet.interop.in_transformers import transformers_module
 
 transformers_module("linnet.interop.transformers")
 

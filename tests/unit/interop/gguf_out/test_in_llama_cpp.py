@@ -10,9 +10,10 @@ from small_llamas import SHAPES
 from linnet.core.errors import UserError
 from linnet.inference.language_model import load
 from linnet.interop.gguf_out import export, export_gguf, tensors
-from linnet.interop.gguf_out.gate import Agreement, check_ids
+from linnet.interop.gguf_out.gate import TEXTS
 from linnet.interop.gguf_out.in_llama_cpp import encoder, loaded_model
 from linnet.interop.gguf_out.vocabulary import PRE_TOKENIZERS
+from linnet.interop.parity import Agreement, check_same_ids
 
 pytest.importorskip("llama_cpp", reason="needs llama-cpp-python, built from its source package (docs/gguf.md)")
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ def test_llama_cpp_makes_the_same_ids(tmp_path: Path, made_model: MadeModel, tex
     export_gguf(load(folder, device="cpu"), tmp_path / "small.gguf")
     ours = load(folder, device="cpu")
     with loaded_model(tmp_path / "small.gguf", "small.gguf") as model:
-        check_ids(ours.tokenizer, encoder(model), "llama.cpp", kind)
+        check_same_ids(ours.tokenizer, encoder(model), "llama.cpp", kind, TEXTS)
         long = "\n\n".join(texts) + " <b>bold</b> <|end|> 𝔘𝔫𝔦 ¼ \u00a0 ١٢٣ <|endoftext|>"
         assert encoder(model)(long) == ours.tokenizer.encode(long)
         assert model.tokenize(b"Once upon") == ours.prompt_tokens("Once upon")
@@ -55,8 +56,8 @@ def test_what_llama_cpp_says_otherwise_is_no_file(
 
     folder = made_model()
     monkeypatch.setattr(tensors, "named_tensors", unturned)
-    monkeypatch.setattr(export, "check_file", lambda *_: Agreement("nobody", 0.0, 200))
-    with pytest.raises(UserError, match=r"small\.gguf: logits by llama\.cpp differ by"):
+    monkeypatch.setattr(export, "check_file", lambda *_: Agreement("nobody", 0.0, 1.0, 200, 200))
+    with pytest.raises(UserError, match=r"small\.gguf: after \d+ tokens logits by llama\.cpp differ by"):
         export_gguf(load(folder, device="cpu"), tmp_path / "small.gguf")
     assert not (tmp_path / "small.gguf").exists()
 

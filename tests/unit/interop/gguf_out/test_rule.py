@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from small_llamas import merging_pieces
 
 from linnet.data.tokenizer import Tokenizer
-from linnet.interop.gguf_out.gate import TEXTS, check_ids
+from linnet.interop.gguf_out.gate import TEXTS
 from linnet.interop.gguf_out.rule import GgufTokenizer
 from linnet.interop.gguf_out.vocabulary import PRE_TOKENIZERS, FileVocabulary, vocabulary_of
+from linnet.interop.parity import check_same_ids
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 
 KINDS = ("bytes", "char", "bpe", *PRE_TOKENIZERS)
@@ -43,7 +44,7 @@ def test_the_rule_makes_the_same_ids(pairs: Any, text: str):
 
 def test_texts_of_the_gate_hold_merges_and_what_merges_leave(pairs: Any):
     for kind, ours, rule in pairs:
-        tokens = check_ids(ours, rule.encode, "rule", kind)
+        tokens = check_same_ids(ours, rule.encode, "rule", kind, TEXTS)
         assert tokens < sum(len(text.encode()) for text in TEXTS) * (1.01 if kind in ("bytes", "char") else 0.8)
 
 
@@ -52,7 +53,7 @@ def test_sentencepiece_merges_by_score(tmp_path: Path, texts: list[str], first: 
     tokenizer = tokenizer_from_sentencepiece(merging_pieces(tmp_path, texts, add_dummy_prefix=first))
     found = vocabulary(tokenizer, tmp_path)
     assert (found.model, found.space_first) == ("llama", first)
-    check_ids(tokenizer, GgufTokenizer(found.metadata).encode, "rule", "small.model")
+    check_same_ids(tokenizer, GgufTokenizer(found.metadata).encode, "rule", "small.model", TEXTS)
 
 
 @pytest.mark.parametrize(

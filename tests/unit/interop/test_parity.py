@@ -1,0 +1,55 @@
+"""The gate that all ways in and out share."""
+
+import math
+
+import pytest
+import torch
+from small_llamas import plain_model
+
+from linnet.core.errors import UserError
+from linnet.data.tokenizer import Tokenizer
+from linnet.interop.parity import bits_per_byte, check_same_ids, compared, expected_of, held_error
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+
+
+def decoder(**fields: object) -> Decoder:
+    torch.manual_seed(0)
+    return Decoder(ModelSpec.parse({**plain_model(60, {}, {}, {}), **fields}, "small")).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("context", "steps"), [(400, 200), (80, 72), (220, 200)])
+def test_what_is_expected_is_what_one_pass_says_and_ends_with_learned_positions(context: int, steps: int):
+    model = decoder(context_length=context, embedding={"positions": "learned"})
+    found = expected_of(model)
+    torch.testing.assert_close(found.logits, model(found.tokens[None])[0], rtol=1e-4, atol=1e-5)
+    assert found.steps == steps and len(found.tokens) <= context
+    greedy_T = found.logits[-steps:].argmax(1)
+    assert torch.equal(greedy_T[:-1], found.tokens[len(found.tokens) - steps + 1 :])
+
+
+def test_the_first_token_that_differs_is_named_and_no_number_differs():
+    expected = expected_of(decoder())
+    other_TV = expected.logits.clone()
+    other_TV[70:, 3] += 0.5 * expected.logits.std()
+    with pytest.raises(UserError, match=r"small: after 71 tokens logits by it differ by 5\.0e-01 of"):
+        compared(expected, other_TV, 0.4, "it", "small")
+    assert compared(expected, other_TV, 0.6, "it", "small").error == pytest.approx(0.5, rel=1e-4)
+    other_TV[9, 9] = math.nan
+    with pytest.raises(UserError, match="after 10 tokens logits by it differ by nan"):
+        held_error(expected.logits, other_TV, 0.6, "it", "small")
+
+
+def test_ids_that_differ_are_shown_from_where_they_do():
+    tokenizer = Tokenizer.train("bytes", [])
+    assert check_same_ids(tokenizer, tokenizer.encode, "it", "small", ["ab", "c"]) == 3
+    with pytest.raises(UserError, match=r"small: 'abc': from token 2 on \[7\] by it: expected \[99\], as here"):
+        check_same_ids(tokenizer, lambda text: [*tokenizer.encode(text)[:2], 7], "it", "small", ["abc"])
+
+
+def test_bits_are_counted_by_byte():
+    tokenizer = Tokenizer.train("bytes", [])
+    logits_TV = torch.zeros(4, tokenizer.vocab_size)
+    found = bits_per_byte(logits_TV, torch.tensor(tokenizer.encode("ab é")[:4]), tokenizer)
+    assert found == pytest.approx(math.log2(tokenizer.vocab_size), rel=1e-5)

@@ -44,7 +44,7 @@ class Way:
 
 WAYS: dict[str, Way] = {
     "transformers": Way("linnet.interop.transformers_out:export_transformers", ("dtype",)),
-    "gguf": Way("linnet.interop.gguf_out.export:export", ("weights",)),
+    "gguf": Way("linnet.interop.gguf_out.export:export_gguf", ("weights",)),
     "onnx": Way("linnet.interop.onnx.way:export", ("weights", "retention")),
     "web": Way("linnet.interop.web.way:export", ("weights", "runtime", "beside")),
 }

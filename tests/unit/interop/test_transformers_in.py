@@ -112,9 +112,7 @@ def test_the_gate_holds_the_model_to_the_original(tmp_path: Path, monkeypatch: p
     """A field that is read, but wrongly, does not pass."""
     write(tmp_path / "theirs", "gpt_neox")
     monkeypatch.setattr("linnet.interop.families.gpt.GptNeoX.plain", with_adjacent_pairs)
-    with pytest.raises(
-        UserError, match=r"theirs: after 2 tokens logits by Transformers differ by .*: expected at most"
-    ):
+    with pytest.raises(UserError, match=r"theirs: after 2 tokens logits by Transformers differ by .* of their spread"):
         import_transformers(tmp_path / "theirs", tmp_path / "ours", check=True)
     assert not (tmp_path / "ours").exists()
 

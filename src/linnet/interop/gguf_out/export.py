@@ -1,6 +1,5 @@
 """A model of ours as a GGUF file: written beside its name, held to the model, and named only then."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,58 +11,14 @@ from linnet.interop.exported import Exported
 from linnet.interop.gguf_out import in_llama_cpp
 from linnet.interop.gguf_out.architecture import architecture_metadata, architecture_of, check_architecture
 from linnet.interop.gguf_out.file import read_gguf, write_gguf
-from linnet.interop.gguf_out.gate import TEXTS, StorageLoss, check_file, ids_by_rule, rounding, with_stored_numbers
+from linnet.interop.gguf_out.gate import TEXTS, check_file, ids_by_rule, rounding, with_stored_numbers
 from linnet.interop.gguf_out.tensors import check_weights, gguf_module, stored_tensors
 from linnet.interop.gguf_out.vocabulary import vocabulary_of
-from linnet.interop.parity import STEPS, Agreement, Expected, check_same_ids, expected_of
+from linnet.interop.parity import Agreement, Expected, check_same_ids, expected_of
 from linnet.model.decoder import Decoder
 
 
-@dataclass(frozen=True)
-class GgufExport:
-    """A file that passed, and what was measured.
-
-    pre_tokenizer: by llama.cpp's name; tokens: of the texts on which ids were compared; rounding: None where every
-    number is stored as it is; in_llama_cpp: None where it is not installed.
-    """
-
-    file: Path
-    architecture: str
-    weights: str
-    size_bytes: int
-    tokenizer: str
-    pre_tokenizer: str
-    tokens: int
-    read_back: Agreement
-    rounding: StorageLoss | None
-    in_llama_cpp: Agreement | None
-
-    @property
-    def figures(self) -> dict[str, object]:
-        """For a record, or a reader that is a program."""
-        run, lost = self.in_llama_cpp, self.rounding
-        return {
-            "file": str(self.file),
-            "architecture": self.architecture,
-            "weights": self.weights,
-            "size_bytes": self.size_bytes,
-            "tokenizer": self.tokenizer,
-            "pre_tokenizer": self.pre_tokenizer,
-            "same_ids": self.tokens,
-            "greedy_tokens": STEPS,
-            "read_back": self.read_back.figures,
-            "llama_cpp": None if run is None else run.figures,
-            "rounding": None if lost is None else lost.figures,
-        }
-
-    def __str__(self) -> str:
-        run, ids = self.in_llama_cpp, f"the same {self.tokens:,} ids of the texts compared"
-        by_itself = "llama.cpp itself was not asked (llama-cpp-python is not installed)" if run is None else str(run)
-        said = [str(self.read_back), by_itself, ids, *([] if self.rounding is None else [str(self.rounding)])]
-        return "\n".join(said)
-
-
-def export_gguf(model: LanguageModel, out: Path, weights: str = "f32") -> GgufExport:
+def export_gguf(model: LanguageModel, out: Path, weights: str = "f32") -> Exported:
     """Write a model as the file `out`, which llama.cpp runs; nothing is left where it fails.
 
     weights: f32, f16, bf16, q8_0 or q4_0, as matrices are stored. The written file is held to the model with its
@@ -83,32 +38,29 @@ def export_gguf(model: LanguageModel, out: Path, weights: str = "f32") -> GgufEx
         return _measured(path, out, model, weights)
 
 
-def export(model: LanguageModel, out: Path, weights: str = "f32") -> Exported:
-    """The same as a way out (`ways_out`)."""
-    made = export_gguf(model, out, weights)
-    said = tuple(str(made).splitlines())
-    return Exported.of(out, model.decoder, made.file, figures=made.figures, said=said)
-
-
-def _measured(path: Path, out: Path, source: LanguageModel, weights: str) -> GgufExport:
+def _measured(path: Path, out: Path, source: LanguageModel, weights: str) -> Exported:
     """What the gate finds in the file that is to become `out`."""
     origin, file, tokenizer = str(out), read_gguf(path), source.tokenizer
-    tokens = check_same_ids(tokenizer, ids_by_rule(file), "the file's own vocabulary", origin, TEXTS)
+    ids = check_same_ids(tokenizer, ids_by_rule(file), "the file's own vocabulary", origin, TEXTS)
     whole, stored = (with_stored_numbers(source.decoder, kind) for kind in ("f32", weights))
     expected = expected_of(stored)
     lost = None if _same(whole, stored) else rounding(weights, whole, expected_of(whole), stored, tokenizer)
-    return GgufExport(
-        file=out,
-        architecture=file.architecture,
-        weights=weights,
-        size_bytes=path.stat().st_size,
-        tokenizer=file.metadata["tokenizer.ggml.model"],
-        pre_tokenizer=file.metadata["tokenizer.ggml.pre"],
-        tokens=tokens,
-        read_back=check_file(file, expected, origin),
-        rounding=lost,
-        in_llama_cpp=_run(path, expected, tokenizer, weights, origin) if in_llama_cpp.is_installed() else None,
-    )
+    read_back = check_file(file, expected, origin)
+    run = _run(path, expected, tokenizer, weights, origin) if in_llama_cpp.is_installed() else None
+    figures = {
+        "architecture": file.architecture,
+        "weights": weights,
+        "tokenizer": file.metadata["tokenizer.ggml.model"],
+        "pre_tokenizer": file.metadata["tokenizer.ggml.pre"],
+        "same_ids": ids,
+        "read_back": read_back.figures,
+        "llama_cpp": None if run is None else run.figures,
+        "rounding": None if lost is None else lost.figures,
+    }
+    asked = "llama.cpp itself was not asked (llama-cpp-python is not installed)" if run is None else str(run)
+    said = [str(read_back), asked, f"the same {ids:,} ids of the texts compared"]
+    said += [] if lost is None else [str(lost)]
+    return Exported.of(out, source.decoder, path, figures=figures, said=tuple(said))
 
 
 def _run(path: Path, expected: Expected, tokenizer: Tokenizer, weights: str, origin: str) -> Agreement:

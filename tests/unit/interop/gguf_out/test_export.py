@@ -23,14 +23,15 @@ MadeModel = Callable[..., Path]
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_file_says_what_the_model_says(tmp_path: Path, made_model: MadeModel, shape: str):
     found = export_gguf(load(made_model(**SHAPES[shape]), device="cpu"), tmp_path / "small.gguf")
-    assert found.architecture == ("qwen3" if "qwen3" in shape else "llama")
-    assert found.read_back.same == 200 and 0 < found.read_back.error < 1e-4
-    assert found.rounding is None and found.in_llama_cpp is None and found.tokens > 500
-    assert found.size_bytes == (tmp_path / "small.gguf").stat().st_size
+    said = found.figures
+    assert said["architecture"] == ("qwen3" if "qwen3" in shape else "llama")
+    assert said["read_back"]["same_tokens"] == 200 and 0 < said["read_back"]["logits_error"] < 1e-4
+    assert said["rounding"] is None and said["llama_cpp"] is None and said["same_ids"] > 500
+    assert found.path == tmp_path / "small.gguf" and found.weights_bytes == found.path.stat().st_size
     reader = gguf.GGUFReader(tmp_path / "small.gguf")
     names = {tensor.name for tensor in reader.tensors}
-    said = {name: field.types[0] for name, field in reader.fields.items() if not name.startswith("GGUF.")}
-    counts = [kind for name, kind in said.items() if name.endswith(("_count", "_length", "_id"))]
+    types = {name: field.types[0] for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    counts = [kind for name, kind in types.items() if name.endswith(("_count", "_length", "_id"))]
     assert len(counts) >= 10 and {*counts} == {gguf.GGUFValueType.UINT32}  # llama.cpp takes no other
     assert ("output.weight" in names) == ("untied" in shape)
 
@@ -40,14 +41,16 @@ def test_fewer_bits_cost_what_is_measured(tmp_path: Path, made_model: MadeModel)
         kind: export_gguf(load(made_model(), device="cpu"), tmp_path / f"{kind}.gguf", weights=kind)
         for kind in ("bf16", "q4_0")
     }
-    assert all(export.read_back.same == 200 and export.read_back.error < 1e-4 for export in found.values())
-    bf16, q4_0 = found["bf16"].rounding, found["q4_0"].rounding
-    assert bf16 is not None and q4_0 is not None
-    assert 0 < 5 * bf16.error < q4_0.error and q4_0.same < bf16.same <= 200
-    assert bf16.bits_per_byte[0] == q4_0.bits_per_byte[0] != q4_0.bits_per_byte[1]
-    assert found["q4_0"].size_bytes < found["bf16"].size_bytes
-    assert "q4_0 moves logits by" in str(found["q4_0"]) and "llama.cpp itself was not asked" in str(found["q4_0"])
-    assert found["q4_0"].figures["rounding"] == q4_0.figures
+    for each in found.values():
+        read_back = each.figures["read_back"]
+        assert read_back["same_tokens"] == 200 and read_back["logits_error"] < 1e-4
+    bf16, q4_0 = found["bf16"].figures["rounding"], found["q4_0"].figures["rounding"]
+    assert 0 < 5 * bf16["logits_error"] < q4_0["logits_error"]
+    assert q4_0["greedy_tokens_kept"] < bf16["greedy_tokens_kept"] <= 200
+    assert bf16["bits_per_byte"] == q4_0["bits_per_byte"] != q4_0["bits_per_byte_stored"]
+    assert found["q4_0"].weights_bytes < found["bf16"].weights_bytes
+    said = "\n".join(found["q4_0"].said)
+    assert "q4_0 moves logits by" in said and "llama.cpp itself was not asked" in said
 
 
 def unturned(tensors_: dict[str, Tensor], spec: Any) -> dict[str, Tensor]:

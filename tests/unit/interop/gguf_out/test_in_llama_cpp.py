@@ -23,15 +23,15 @@ MadeModel = Callable[..., Path]
 @pytest.mark.parametrize("shape", SHAPES)
 def test_llama_cpp_says_what_the_model_says(tmp_path: Path, made_model: MadeModel, shape: str):
     found = export_gguf(load(made_model(**SHAPES[shape]), device="cpu"), tmp_path / "small.gguf")
-    assert found.in_llama_cpp is not None
-    assert 0 < found.in_llama_cpp.error < 2e-4 and found.in_llama_cpp.same == 200
+    run = found.figures["llama_cpp"]
+    assert 0 < run["logits_error"] < 2e-4 and run["same_tokens"] == 200
 
 
 @pytest.mark.parametrize(("weights", "same"), [("f16", 199), ("bf16", 190), ("q8_0", 160), ("q4_0", 160)])
 def test_what_is_stored_in_fewer_bits(tmp_path: Path, made_model: MadeModel, weights: str, same: int):
     found = export_gguf(load(made_model(), device="cpu"), tmp_path / "small.gguf", weights=weights)
-    assert found.in_llama_cpp is not None and same <= found.in_llama_cpp.same <= 200
-    assert found.read_back.error < 1e-4
+    assert same <= found.figures["llama_cpp"]["same_tokens"] <= 200
+    assert found.figures["read_back"]["logits_error"] < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["bytes", "char", "bpe", "sentencepiece", *PRE_TOKENIZERS])

@@ -29,13 +29,10 @@ class LlamaLike(Family):
     def plain(self) -> dict[str, Any]:
         """See `Family`."""
         norm = {"kind": "rms", "eps": self.rms_norm_eps}
-        rope = self.rope_scaling or self.rope_parameters or Rope()
-        rotary = {"base": rope.rope_theta or self.rope_theta, "pairing": "halves"}
         heads = {"heads": self.num_attention_heads, "kv_heads": self.num_key_value_heads}
-        scaled = {**rotary, "scaling": rope.scaling(self.max_position_embeddings)}
         block = {
             "repeat": self.num_hidden_layers,
-            "mixer": {"kind": "attention", **heads, "rotary": scaled, **self.mixer()},
+            "mixer": {"kind": "attention", **heads, "rotary": self.rotary(), **self.mixer()},
             "feed_forward": {"kind": "glu", "hidden": self.intermediate_size, **self.feed_forward()},
             "norm": {**norm, "placement": "pre"},
         }
@@ -45,6 +42,12 @@ class LlamaLike(Family):
             "blocks": [block],
             "head": {"tied": self.tie_word_embeddings, "norm": norm},
         }
+
+    def rotary(self) -> dict[str, Any]:
+        """Positions, as Transformers turns heads."""
+        rope = self.rope_scaling or self.rope_parameters or Rope()
+        scaling = rope.scaling(self.max_position_embeddings)
+        return {"base": rope.rope_theta or self.rope_theta, "pairing": "halves", "scaling": scaling}
 
     def mixer(self) -> dict[str, Any]:
         """The fields of attention in which they differ."""

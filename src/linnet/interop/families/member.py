@@ -1,7 +1,7 @@
 """Of which family a description is a member, exactly: nothing that the model computes is lost."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from linnet.core.errors import UserError
 from linnet.interop.families import FAMILIES
@@ -15,6 +15,7 @@ Difference = tuple[str, Any, Any]
 """A field, and its two values."""
 
 _ABSENT = object()
+Kind = TypeVar("Kind", bound=Family)
 
 
 def member_of(spec: ModelSpec) -> Family:
@@ -26,7 +27,7 @@ def member_of(spec: ModelSpec) -> Family:
     plain = plain_form(spec)
     _check_attention_alone(spec)
     others: list[tuple[str, list[Difference]]] = []
-    for member in filter(None, (_nearest_member(kind, plain, spec) for kind in FAMILIES)):
+    for member in filter(None, (nearest_member(kind, plain, spec) for kind in FAMILIES)):
         found = list(differences(plain, plain_form(member.model(spec.name, spec.name))))
         if not found:
             return member
@@ -46,8 +47,11 @@ def _check_attention_alone(spec: ModelSpec) -> None:
             raise UserError(f"{spec.name}: blocks[{index}].mixer.kind: {block.mixer.kind}: {_no_family()}")
 
 
-def _nearest_member(kind: type[Family], plain: Plain, spec: ModelSpec) -> Family | None:
-    """None where heads of that width cannot be in any model of the family."""
+def nearest_member(kind: type[Kind], plain: Plain, spec: ModelSpec) -> Kind | None:
+    """The member of a family that is most like a description of attention, whose `plain_form` is given.
+
+    None where heads of that width cannot be in any model of the family.
+    """
     start = {"initializer_range": spec.initialisation.std}
     try:
         member = kind.parse({**start, **kind.fields(plain)}, spec.name)
@@ -63,7 +67,7 @@ def _refusal(spec: ModelSpec, nearest: tuple[str, list[Difference]] | None) -> s
         return f"{spec.name}: blocks[0].mixer.head_dim: {heads}, with these positions: {_no_family()}"
     family, found = nearest
     field, ours, theirs = found[0]
-    return f"{spec.name}: {field}: {_said(ours)}: {_no_family()}; the nearest, {family}, has {_said(theirs)}"
+    return f"{spec.name}: {field}: {said(ours)}: {_no_family()}; the nearest, {family}, has {said(theirs)}"
 
 
 def _no_family() -> str:
@@ -71,7 +75,7 @@ def _no_family() -> str:
     return f"makes it a model of no family of Transformers ({known})"
 
 
-def _said(value: Any) -> str:
+def said(value: Any) -> str:
     """A value as a description writes it, a section by its kind."""
     if isinstance(value, dict):
         return str(value.get("kind", "one"))

@@ -18,7 +18,7 @@ from linnet.model.spec import ModelSpec
 from linnet.ops.rotary import Pairing
 
 Metadata = dict[str, Any]
-"""Whole numbers, fractions, truth values, text, and lists of numbers or texts, by key."""
+"""Whole numbers, fractions, truth values, text, bytes, and lists of numbers or texts, by key."""
 
 PAIRING: dict[str, Pairing] = {"llama": "adjacent", "qwen3": "halves"}
 """Which elements of a head each architecture turns together."""

@@ -61,6 +61,8 @@ def read_gguf(path: Path) -> GgufFile:
 def _types(value: Any) -> tuple[Any, ...]:
     """The format's types of a value: whole numbers are not negative, but in lists."""
     kinds = gguf_module().GGUFValueType
+    if isinstance(value, bytes):
+        return kinds.ARRAY, kinds.UINT8
     if isinstance(value, list):
         return kinds.ARRAY, kinds.get_type(value[0])
     plain: Mapping[type, Any] = {bool: kinds.BOOL, int: kinds.UINT32, float: kinds.FLOAT32, str: kinds.STRING}

@@ -13,6 +13,7 @@ from tokenizers import Regex, pre_tokenizers
 from linnet.data.pieces import BYTE_LEVEL
 from linnet.data.sentencepiece import SPACE
 from linnet.interop.gguf_out.architecture import Metadata
+from linnet.interop.gguf_out.unigram import UnigramRule
 from linnet.interop.gguf_out.vocabulary import PRE_TOKENIZERS, USER_DEFINED
 
 Price = Callable[[str, str], float | None]
@@ -31,6 +32,7 @@ class GgufTokenizer:
         kept = [name for name, kind in zip(tokens, said["token_type"], strict=True) if kind == USER_DEFINED]
         longest_first = sorted(kept, key=lambda name: -len(name.encode()))
         self._whole = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if kept else None
+        self._unigrams = UnigramRule(said) if said["model"] == "t5" else None
         self._is_byte_level = said["model"] == "gpt2"
         self._space_first: bool = said["add_space_prefix"]
         if self._is_byte_level:
@@ -42,6 +44,8 @@ class GgufTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids, none added."""
+        if self._unigrams is not None:
+            return self._unigrams.encode(text)
         parts = [text] if self._whole is None else self._whole.split(text)
         ids: list[int] = []
         for place, part in enumerate(parts):

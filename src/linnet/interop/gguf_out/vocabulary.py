@@ -2,11 +2,11 @@
 
 Its `gpt2` merges byte-level pieces by rank within words that a named pre-tokenizer cuts. Its `llama` merges characters
 by the score of what comes out, over the whole text, with a mark in the place of spaces, and spells what it lacks by
-bytes.
+bytes. Its `t5` takes the pieces whose scores have the largest sum, and has one token for all that it lacks.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from linnet.core.errors import UserError
@@ -45,7 +45,8 @@ _NEVER = "ĀĀ ĀĀ"
 class FileVocabulary:
     """A tokenizer as a file says it.
 
-    model: `gpt2` or `llama`; pre: the pre-tokenizer's name; kinds and scores stand beside tokens.
+    model: `gpt2`, `llama` or `t5`; pre: the pre-tokenizer's name; kinds and scores stand beside tokens; unigrams: what
+    `t5` alone has.
     """
 
     model: str
@@ -56,6 +57,7 @@ class FileVocabulary:
     merges: list[str] | None = None
     scores: list[float] | None = None
     space_first: bool = False
+    unigrams: Metadata = field(default_factory=dict)
 
     @property
     def metadata(self) -> Metadata:
@@ -73,6 +75,7 @@ class FileVocabulary:
         }
         said |= {} if self.merges is None else {"merges": self.merges or [_NEVER]}
         said |= {} if self.scores is None else {"scores": self.scores}
+        said |= self.unigrams
         return {f"tokenizer.ggml.{key}": value for key, value in said.items()}
 
 
@@ -106,9 +109,9 @@ def _of_byte_level(definition: Mapping[str, Any], end: int, size: int, origin: s
 
 def _byte_level_faults(definition: Mapping[str, Any]) -> Iterator[str]:
     model = definition["model"]
-    for field in ("continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(field):
-            yield f"model.{field}: {model[field]!r}: expected none"
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(name):
+            yield f"model.{name}: {model[name]!r}: expected none"
     missing = sorted(BYTE_LEVEL.keys() - model["vocab"].keys())
     if missing:
         yield f"model.vocab: has no {missing[0]!r}; expected every byte as GPT-2 writes it"
@@ -163,7 +166,8 @@ def _of_characters(definition: Mapping[str, Any], end: int, size: int, origin: s
 
 
 def _of_sentencepiece(described: Description, size: int, origin: str) -> FileVocabulary:
-    for fault in _sentencepiece_faults(described):
+    unigrams = described.kind == "Unigram"
+    for fault in _unigram_faults(described) if unigrams else _merging_faults(described):
         raise UserError(f"{origin}: {fault}")
     kinds = [NORMAL] * len(described.pieces)
     for token in described.reserved:
@@ -173,14 +177,36 @@ def _of_sentencepiece(described: Description, size: int, origin: str) -> FileVoc
     kinds[described.unknown] = UNKNOWN
     tokens, kinds = _filled(described.pieces, kinds, size)
     scores = described.scores + [0.0] * (size - len(described.scores))
-    first = described.dummy_prefix
-    return FileVocabulary("llama", "default", tokens, kinds, described.end, scores=scores, space_first=first)
+    of_unigrams: Metadata = {}
+    if unigrams:
+        kinds = [CONTROL if kind == UNUSED else kind for kind in kinds]  # others are pieces there, and cost nothing
+        of_unigrams = {"unknown_token_id": described.unknown, "remove_extra_whitespaces": described.collapse}
+        of_unigrams |= {"precompiled_charsmap": described.charsmap} if described.charsmap else {}
+    return FileVocabulary(
+        model="t5" if unigrams else "llama",
+        pre="default",
+        tokens=tokens,
+        kinds=kinds,
+        end=described.end,
+        scores=scores,
+        space_first=described.dummy_prefix,
+        unigrams=of_unigrams,
+    )
 
 
-def _sentencepiece_faults(described: Description) -> Iterator[str]:
+def _unigram_faults(described: Description) -> Iterator[str]:
+    """What llama.cpp's `t5` does not do."""
+    if described.byte_fallback:
+        yield "model.byte_fallback: true: llama.cpp's unigrams have no bytes; expected false, or BPE"
+    if described.collapse and not described.dummy_prefix:
+        yield "normalizer: makes one space of several and puts none first; expected both or the second alone"
+    for name, pieces in (("user_defined", described.user_defined), ("unused", described.unused)):
+        if pieces:
+            yield f"sentencepiece:{name}: {len(pieces)} pieces: expected none with unigrams"
+
+
+def _merging_faults(described: Description) -> Iterator[str]:
     """What llama.cpp's `llama` does not do."""
-    if described.kind != "BPE":
-        yield f"model.type: {described.kind}: expected BPE"
     if not described.byte_fallback:
         yield "model.byte_fallback: false: expected true"
     if described.charsmap:

@@ -20,6 +20,7 @@ from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
 from linnet.stories import story
 
+UNIGRAM = {"model_type": "unigram", "byte_fallback": False, "vocab_size": 300, "normalization_rule_name": "nmt_nfkc"}
 MadeModel = Callable[..., Path]
 
 
@@ -30,12 +31,14 @@ def texts() -> list[str]:
 
 @pytest.fixture(scope="session")
 def tokenizer_of(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tokenizer]:
-    """By kind, or by the name of a pre-tokenizer of llama.cpp; `sentencepiece`: one that merges."""
+    """By kind, or by the name of a pre-tokenizer of llama.cpp; `sentencepiece`: one that merges, or has unigrams."""
     known: dict[str, Tokenizer] = {}
 
     def make(kind: str) -> Tokenizer:
-        if kind == "sentencepiece":
-            known[kind] = tokenizer_from_sentencepiece(merging_pieces(tmp_path_factory.mktemp("pieces"), texts))
+        if kind.startswith("sentencepiece"):
+            fields: dict[str, Any] = UNIGRAM if kind.endswith("unigram") else {}
+            model = merging_pieces(tmp_path_factory.mktemp("pieces"), texts, **fields)
+            known[kind] = tokenizer_from_sentencepiece(model)
         elif kind not in known:
             trained = kind in ("bytes", "char", "bpe", "unigram")
             size = 300 if kind in ("bpe", "unigram") else None

@@ -36,6 +36,13 @@ def test_the_file_says_what_the_model_says(tmp_path: Path, made_model: MadeModel
     assert ("output.weight" in names) == ("untied" in shape)
 
 
+def test_unigrams_and_their_rules_stand_in_the_file(tmp_path: Path, made_model: MadeModel):
+    found = export_gguf(load(made_model("sentencepiece unigram"), device="cpu"), tmp_path / "small.gguf")
+    assert found.figures["tokenizer"] == "t5" and found.figures["same_ids"] > 500
+    field = gguf.GGUFReader(tmp_path / "small.gguf").fields["tokenizer.ggml.precompiled_charsmap"]
+    assert field.types == [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.UINT8]
+
+
 def test_fewer_bits_cost_what_is_measured(tmp_path: Path, made_model: MadeModel):
     found = {
         kind: export_gguf(load(made_model(), device="cpu"), tmp_path / f"{kind}.gguf", weights=kind)

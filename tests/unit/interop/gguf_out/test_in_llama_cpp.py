@@ -48,6 +48,15 @@ def test_llama_cpp_makes_the_same_ids(tmp_path: Path, made_model: MadeModel, tex
         assert model.detokenize(ours.tokenizer.encode(long)).decode() == first + long
 
 
+def test_llama_cpp_makes_the_same_ids_of_unigrams(tmp_path: Path, made_model: MadeModel, texts: list[str]):
+    """It prints no character that it lacks, so that its texts are not compared."""
+    folder = made_model("sentencepiece unigram")
+    export_gguf(load(folder, device="cpu"), tmp_path / "small.gguf")
+    ours = load(folder, device="cpu")
+    with loaded_model(tmp_path / "small.gguf", "small.gguf") as model:
+        check_same_ids(ours.tokenizer, encoder(model), "llama.cpp", "unigram", [*TEXTS, *texts])
+
+
 def test_what_llama_cpp_says_otherwise_is_no_file(
     tmp_path: Path, made_model: MadeModel, monkeypatch: pytest.MonkeyPatch
 ):

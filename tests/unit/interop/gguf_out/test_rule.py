@@ -14,10 +14,11 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.interop.gguf_out.gate import TEXTS
 from linnet.interop.gguf_out.rule import GgufTokenizer
 from linnet.interop.gguf_out.vocabulary import PRE_TOKENIZERS, FileVocabulary, vocabulary_of
-from linnet.interop.parity import check_same_ids
+from linnet.interop.parity import SAMPLES, check_same_ids
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 
 KINDS = ("bytes", "char", "bpe", *PRE_TOKENIZERS)
+UNIGRAM = {"model_type": "unigram", "byte_fallback": False}
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs", "Cn", "Co"], exclude_characters="▁"), max_size=60)
 PROSE = st.text("aeinst AT19'\n .!<>b/", max_size=80)
 
@@ -56,10 +57,44 @@ def test_sentencepiece_merges_by_score(tmp_path: Path, texts: list[str], first: 
     check_same_ids(tokenizer, GgufTokenizer(found.metadata).encode, "rule", "small.model", TEXTS)
 
 
+WRITTEN = ("identity", "nmt_nfkc", "nmt_nfkc_cf")
+UNIGRAMS = [
+    {"normalization_rule_name": rule, "remove_extra_whitespaces": collapse, "add_dummy_prefix": first}
+    for rule in WRITTEN
+    for collapse, first in ((False, True), (False, False), (True, True))
+]
+
+
+@pytest.fixture(scope="module")
+def unigrams(texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Tokenizer, FileVocabulary]]:
+    found = []
+    for fields in UNIGRAMS:
+        folder = tmp_path_factory.mktemp("unigrams")
+        told = [*texts, *SAMPLES, "ﬁne ①② ｶﾞ é E\u0301 ｆｕｌｌ"]
+        tokenizer = tokenizer_from_sentencepiece(merging_pieces(folder, told, **UNIGRAM, **fields, vocab_size=300))
+        found.append((tokenizer, vocabulary(tokenizer, folder)))
+    return found
+
+
+@given(text=ANY_TEXT | PROSE | st.sampled_from([*TEXTS, "ﬁne ①② ｶﾞ E\u0301 नमस्ते ｆｕｌｌ\u00a0\u3000x", ""]))
+@settings(max_examples=100, deadline=None)
+def test_unigrams_of_sentencepiece(unigrams: list[tuple[Tokenizer, FileVocabulary]], text: str):
+    """But for texts of spaces alone, before which llama.cpp puts no other."""
+    for fields, (tokenizer, found) in zip(UNIGRAMS, unigrams, strict=True):
+        rule = GgufTokenizer(found.metadata)
+        ours = tokenizer.encode(text)
+        assert found.model == "t5" and (rule.encode(text) == ours or not tokenizer.decode(ours).strip()), fields
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"model_type": "unigram"}, "model.type: Unigram: expected BPE"),
+        ({"model_type": "unigram"}, "model.byte_fallback: true: llama.cpp's unigrams have no bytes; expected false"),
+        (
+            {**UNIGRAM, "remove_extra_whitespaces": True, "add_dummy_prefix": False},
+            "normalizer: makes one space of several and puts none first; expected both",
+        ),
+        ({**UNIGRAM, "user_defined_symbols": "<b>"}, "sentencepiece:user_defined: 1 pieces: expected none"),
         ({"byte_fallback": False}, "model.byte_fallback: false: expected true"),
         ({"normalization_rule_name": "nmt_nfkc"}, "normalizer: Precompiled: llama.cpp changes no text"),
         ({"remove_extra_whitespaces": True}, "normalizer: makes one space of several"),

@@ -24,7 +24,7 @@ class Exported:
     said: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, path: Path, decoder: Decoder, weights: Path, **measured: Any) -> "Exported":
-        """Of a decoder whose weights lie in one file."""
+    def of(cls, path: Path, decoder: Decoder, *weights: Path, **measured: Any) -> "Exported":
+        """Of a decoder whose weights lie in these files."""
         parameters = sum(parameter.numel() for parameter in decoder.parameters())
-        return cls(path, decoder.spec.name, parameters, weights.stat().st_size, **measured)
+        return cls(path, decoder.spec.name, parameters, sum(file.stat().st_size for file in weights), **measured)

@@ -14,9 +14,8 @@ def export(model: LanguageModel, out: Path, weights: str = "float32", retention:
     """Write the folder `out`; see `export_onnx`. retention: `full`, `bank` or a policy, as `evaluate` reads it."""
     kept = FULL if retention is None else read(retention, model.spec.context_length)
     made = export_onnx(model, out, weights=weights, retention=kept)
-    exported = Exported.of(out, model.decoder, out / STEP, figures=made.figures, said=tuple(_said(made)))
-    weights_bytes = sum(size for name, size in made.files.items() if name.startswith(STEP))
-    return Exported(out, exported.name, exported.parameters, weights_bytes, exported.figures, exported.said)
+    files = [out / name for name in made.files if name.startswith(STEP)]
+    return Exported.of(out, model.decoder, *files, figures=made.figures, said=tuple(_said(made)))
 
 
 def _said(made: OnnxExport) -> list[str]:

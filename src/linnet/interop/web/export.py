@@ -1,5 +1,7 @@
 """Models as a folder of files that any static host serves: the page, its runtime, and a graph in few bits for each."""
 
+import hashlib
+import json
 import re
 import shutil
 from collections.abc import Sequence
@@ -10,11 +12,11 @@ from typing import Any
 
 from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError
-from linnet.core.files import read_json, write_json
+from linnet.core.files import read_json, sha256_of, write_json
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.session import fingerprint
 from linnet.interop.onnx.export import OnnxExport, export_onnx
-from linnet.interop.onnx.metadata import DESCRIPTION, STEP
+from linnet.interop.onnx.metadata import DATA, DESCRIPTION, PROMPT, STEP
 from linnet.interop.web.runtime import NAME, VERSION, copy_runtime
 from linnet.interop.web.tokenizer import check_tokenizer
 from linnet.layers.retention import FULL, Retention
@@ -22,11 +24,9 @@ from linnet.model.store import TOKENIZER, check_new_folder
 from linnet.ops.decay.eviction import EvictionPolicy
 
 PAGE, SITE, RUNTIME, MODELS = "index.html", "site.json", "runtime", "models"
+WORKER, LIST = "worker.js", "files.js"
 KEEP_ALL = EvictionPolicy(top_k=0, threshold=-1.0, min_tokens_to_keep=0)
 """What graphs do with the tokens that they hold: which of them go is for the page to say, between two steps."""
-
-ONE_FILE_BYTES = 2**31 - 2**20
-"""Of weights: a graph is one file, up to what its format can be."""
 
 
 Source = str | Path | LanguageModel
@@ -75,9 +75,21 @@ def export_web(
             entries.append({"name": name, "folder": f"{MODELS}/{name}", **entry})
         described = {"runtime": NAME, "version": VERSION, "folder": RUNTIME, "files": runtime_files}
         write_json(temporary / SITE, {"version": 1, "runtime": described, "models": entries})
-        paths = [path for path in sorted(temporary.rglob("*")) if path.is_file()]
-        sizes = {path.relative_to(temporary).as_posix(): path.stat().st_size for path in paths}
+        _list_files(temporary)
+        sizes = {path: (temporary / path).stat().st_size for path in _files(temporary)}
     return WebExport(made, sizes)
+
+
+def _files(site: Path) -> list[str]:
+    """Relative to the folder."""
+    return [path.relative_to(site).as_posix() for path in sorted(site.rglob("*")) if path.is_file()]
+
+
+def _list_files(site: Path) -> None:
+    """What the browser is to keep, for its worker: each file's hash, and one of them all."""
+    hashes = {path: sha256_of(site / path) for path in _files(site) if path != WORKER}
+    version = hashlib.sha256(json.dumps(hashes).encode()).hexdigest()
+    (site / LIST).write_text(f"self.site = {json.dumps({'version': version, 'files': hashes}, indent=1)};\n")
 
 
 def _names(sources: Sequence[Source]) -> list[str]:
@@ -106,7 +118,7 @@ def _copy_page(out: Path) -> None:
 def _add_model(
     source: Source, out: Path, weights: str, text: str | None, command: str | None
 ) -> tuple[OnnxExport, dict[str, Any]]:
-    """The graph for one token, its description and its tokenizer; and what the page's list says of the model."""
+    """Graphs, weights once for both, description and tokenizer; and what the page's list says of the model."""
     model = source if isinstance(source, LanguageModel) else load(source, device="cpu")
     known = fingerprint(model.decoder)
     out.mkdir(parents=True)
@@ -119,16 +131,18 @@ def _add_model(
         weights=weights,
         retention=_retentions(model),
         text=text,
-        external_above_bytes=ONE_FILE_BYTES,
+        external_above_bytes=0,
         command=command,
     )
-    for name in (STEP, DESCRIPTION):
+    names = [name for name in (STEP, PROMPT, DATA) if name in made.files]
+    for name in (*names, DESCRIPTION):
         (graphs / name).rename(out / name)
     shutil.rmtree(graphs)
     return made, {
         "fingerprint": known,
         "parameters": sum(parameter.numel() for parameter in model.decoder.parameters()),
-        "bytes": (out / STEP).stat().st_size,
+        "weights": DATA if DATA in names else None,
+        "bytes": sum((out / name).stat().st_size for name in names),
     }
 
 

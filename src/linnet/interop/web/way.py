@@ -18,11 +18,12 @@ def export(
 ) -> Exported:
     """Write the folder `out`; see `export_web`. beside: folders of further models on the same page."""
     made = export_web([model, *beside], out, weights=weights, runtime=runtime)
-    first = next(iter(made.models))
+    name, first = next(iter(made.models.items()))
+    files = [out / MODELS / name / file for file in first.files if file.startswith(STEP)]
     said = [
         f"{name}: {weights}, {kept.parity.graph_bits_per_byte:.4f} bits per byte of its own text "
         f"({kept.parity.bits_per_byte:.4f} in floats), {kept.parity.greedy:.1%} of its likeliest tokens"
         for name, kept in made.models.items()
     ]
     said.append(f"any web server shows it: python -m http.server --directory {out}")
-    return Exported.of(out, model.decoder, out / MODELS / first / STEP, figures=made.figures, said=tuple(said))
+    return Exported.of(out, model.decoder, *files, figures=made.figures, said=tuple(said))

@@ -1,5 +1,6 @@
 """What stands in the folder of a page, and that nothing stands there where something is wrong."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -41,14 +42,19 @@ def test_a_folder_of_files_that_point_to_nothing_else(runtime_folder: Path, tmp_
     site = json.loads((tmp_path / "site" / "site.json").read_text())
     (entry,) = site["models"]
     assert {path for path in made.files if path.startswith("models/")} == {
-        f"models/ted/{name}" for name in ("model.onnx", "linnet.json", "tokenizer.json")
+        f"models/ted/{name}" for name in ("model.onnx", "model.onnx.data", "linnet.json", "tokenizer.json")
     }
     assert {path for path in made.files if path.startswith("runtime/")} == {f"runtime/{name}" for name in runtime.FILES}
     description = json.loads((tmp_path / "site" / "models" / "ted" / "linnet.json").read_text())
     assert description["weights"] == "int8" and made.models["ted"].parity.error < 0.05
     assert description["retentions"] == [{"kind": "policy", "top_k": 0, "threshold": -1.0, "min_tokens_to_keep": 0}]
     assert "TopK" not in made.models["ted"].nodes  # the page chooses, so that the graph need not rank
-    assert entry["bytes"] == made.files["models/ted/model.onnx"]
+    files = [made.files[f"models/ted/{name}"] for name in ("model.onnx", entry["weights"])]
+    assert entry["bytes"] == sum(files)
+    listed = json.loads((tmp_path / "site" / "files.js").read_text().removeprefix("self.site = ").rstrip(";\n"))
+    assert listed["files"].keys() == made.files.keys() - {"files.js", "worker.js"}
+    graph = (tmp_path / "site" / "models" / "ted" / "model.onnx").read_bytes()
+    assert listed["files"]["models/ted/model.onnx"] == hashlib.sha256(graph).hexdigest()
     pages = [path for path in (tmp_path / "site").iterdir() if path.suffix in (".html", ".js", ".css")]
     assert len(pages) > 10 and not any("://" in path.read_text() for path in pages)
 

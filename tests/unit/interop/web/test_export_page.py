@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from linnet.inference.sampling import Sampling
 from linnet.inference.session import Session
 from linnet.interop.ted import END, import_ted
 from linnet.interop.web import runtime
+from linnet.interop.web.export import _list_files
 from linnet.layers.retention import FULL
 from linnet.model.state import DecoderState
 from linnet.ops.decay.eviction import EvictionPolicy
@@ -161,6 +163,19 @@ def test_the_same_tokens_as_python_and_how_fast(page: Page, made: Made):
     figures = page.value("[...document.querySelectorAll('.figures')].map(one => one.innerText)")
     assert all("tokens/s" in one and "–" not in one for one in figures)
     assert "1 thread (the host does not allow more" in page.value("document.getElementById('note').innerText")
+
+
+def test_a_long_prompt_is_read_at_once(page: Page, made: Made):
+    """As many pieces as it takes; TED's tokens one by one, since a policy may evict after each."""
+    prompt = " ".join([PROMPT] * 20)
+    write(page, prompt=prompt, tokens=20)
+    for number, model in enumerate(made.models.values()):
+        source = load(model, device="cpu")
+        begun = [source.tokenizer.end_id, *source.tokenizer.encode(prompt)]
+        state = retaining_state(source.decoder, 1, len(begun) + COUNT, FULL)
+        assert tokens_on(page, number) == [*begun, *following(source, begun, state)][: len(begun) + 20]
+    assert (made.site / "models" / "attention" / "prompt.onnx").is_file()
+    assert not (made.site / "models" / "ted" / "prompt.onnx").exists()
 
 
 def test_a_policy_is_python_s(page: Page, made: Made):
@@ -306,6 +321,58 @@ def test_the_page_goes_on_without_a_network(made: Made, tmp_path: Path):
         for number, model in enumerate(made.models.values()):
             assert tokens_on(page, number) == greedily(load(model, device="cpu"))
         assert page.errors == []
+
+
+def opened_and_kept(page: Page, address: str) -> None:
+    page.open(address)
+    page.until("document.getElementById('note').innerText.includes('opens without one.')")
+
+
+def test_the_page_opens_anew_without_a_network(made: Made, tmp_path: Path):
+    with browser_page(tmp_path) as page:
+        with served(made.site, ISOLATED) as server:
+            address = f"http://127.0.0.1:{server.server_port}/"
+            opened_and_kept(page, address)
+        for again in (address, f"{address}index.html?query#part"):
+            opened_and_kept(page, again)
+            assert page.value("crossOriginIsolated") is True
+        write(page)
+        for number, model in enumerate(made.models.values()):
+            assert tokens_on(page, number) == greedily(load(model, device="cpu"))
+        assert page.value(f"fetch('{address}none').then(() => 'there', () => 'gone')") == "gone"
+
+
+def test_a_site_that_was_made_anew_is_shown_whole_from_the_next_visit_on(made: Made, tmp_path: Path):
+    site = tmp_path / "site"
+    shutil.copytree(made.site, site)
+    with served(site) as server, browser_page(tmp_path / "browser") as page:
+        address = f"http://127.0.0.1:{server.server_port}/"
+        opened_and_kept(page, address)
+        titled = (site / "index.html").read_text().replace("<title>linnet", "<title>another")
+        (site / "index.html").write_text(titled)
+        (site / "files.js").unlink()
+        _list_files(site)
+        opened_and_kept(page, address)
+        assert page.value("document.title") == "linnet"
+        page.open("about:blank")
+        for _ in range(100):
+            opened_and_kept(page, address)
+            if page.value("document.title") == "another":
+                break
+            page.open("about:blank")
+        assert page.value("document.title") == "another"
+        assert len(page.value("caches.keys()")) == 1
+
+
+def test_a_file_that_is_not_the_sites_is_not_kept(made: Made, tmp_path: Path):
+    site = tmp_path / "site"
+    shutil.copytree(made.site, site)
+    with (site / "style.css").open("a") as file:
+        file.write("\n")
+    with served(site) as server, browser_page(tmp_path / "browser") as page:
+        page.open(f"http://127.0.0.1:{server.server_port}/")
+        page.until("document.getElementById('note').innerText.includes('does not open without one')")
+        write(page, tokens=3)
 
 
 def test_few_bits_speak_too(made: Made, tmp_path: Path):

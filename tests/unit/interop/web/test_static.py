@@ -101,3 +101,67 @@ def test_what_is_no_state_file_is_refused(content: bytes, script):
 def test_axes_end_a_little_above(script, value: int):
     end = script('const { roundUp } = await import("./chart.js"); return roundUp(given);', value)
     assert value <= end <= 1.5 * value
+
+
+STREAM = """
+const { Stream } = await import("./stream.js");
+const passes = [];
+const session = name => ({ run: async feeds => {
+    const [, count] = feeds.tokens.dims, logits = new Float32Array(2 * count);
+    logits.set([0, Number(feeds.tokens.data[count - 1])], 2 * count - 2);
+    passes.push([name, Number(feeds.position.data[0]), count, feeds.held.dims[1]]);
+    return { logits: { data: logits, dims: [1, count, 2] }, "after.held": feeds.held };
+} });
+const runtime = { Tensor: class { constructor(type, data, dims) { Object.assign(this, { type, data, dims }); } } };
+const held = { input: "held", output: "after.held", dtype: "float32", shape: [1, null], grows: "places", start: 0 };
+const names = { tokens: "tokens", position: "position", logits: "logits" };
+const description = { ...names, longest: null, prompt: given.prompt, states: [held], model: { blocks: [] } };
+const stream = new Stream(runtime, { step: session("step"), prompt: given.prompt && session("prompt") }, description);
+const said = [];
+for (const tokens of given.texts) {
+    let read = 0;
+    while (read < tokens.length) {
+        const count = stream.piece(tokens.length - read);
+        said.push([...(await stream.read(tokens.slice(read, read + count))).logits]);
+        read += count;
+    }
+}
+return { passes, said };
+"""
+
+
+def passes(script, prompt: object, lengths: list[int]) -> list[list[object]]:
+    """Which graph, the position, how many tokens, and for how many there is room."""
+    texts = [list(range(100, 100 + count)) for count in lengths]
+    found = script(STREAM, {"prompt": prompt, "texts": texts})
+    assert len(found["said"]) == len(found["passes"])
+    read, last = 0, [token for text in texts for token in text]
+    for (_, _, count, _), (_, token) in zip(found["passes"], found["said"], strict=True):
+        read += count
+        assert token == last[read - 1]  # the logits are those behind the last of a piece
+    return found["passes"]
+
+
+def test_a_prompt_is_read_at_once_where_a_graph_takes_any_number(script):
+    assert passes(script, {"file": "prompt.onnx", "length": None}, [300, 1, 7, 8]) == [
+        ["prompt", 0, 256, 256],
+        ["prompt", 256, 44, 512],
+        ["step", 300, 1, 512],
+        *[["step", 301 + place, 1, 512] for place in range(7)],
+        ["prompt", 308, 8, 512],
+    ]
+
+
+def test_a_prompt_is_read_in_whole_pieces_where_a_graph_takes_so_many(script):
+    found = passes(script, {"file": "prompt.onnx", "length": 64}, [130, 70])
+    assert [entry[:3] for entry in found[:4]] == [
+        ["prompt", 0, 64],
+        ["prompt", 64, 64],
+        ["step", 128, 1],
+        ["step", 129, 1],
+    ]
+    assert [count for _, _, count, _ in found[4:]] == [1] * 70  # to the next place where a piece begins, and behind it
+
+
+def test_without_a_graph_for_prompts_tokens_are_read_one_by_one(script):
+    assert [count for _, _, count, _ in passes(script, None, [70])] == [1] * 70

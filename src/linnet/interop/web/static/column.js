@@ -16,14 +16,14 @@ export class Column {
   left = 0;
   #parts;
 
-  constructor(template, entry, { runtime, description, definition, session }) {
+  constructor(template, entry, { runtime, description, definition, sessions }) {
     this.name = entry.name;
     this.element = template.cloneNode(true);
     this.#parts = name => this.element.querySelector(`.${name}`);
     this.identity = { model: entry.fingerprint, tokenizer: description.tokenizer.hash };
     this.tokenizer = new Tokenizer(definition, description.tokenizer.end_id);
     this.vocabulary = description.tokenizer.vocab_size;
-    this.stream = new Stream(runtime, session, description);
+    this.stream = new Stream(runtime, sessions, description);
     const places = description.states.filter(state => state.grows === "places").map(state => state.input.split(".")[1]);
     this.keepsAll = new Set(places).size;
     const names = [...this.stream.held.map(({ layer }) => `layer ${layer}`), ...(this.keepsAll ? [EVERYTHING] : [])];
@@ -81,15 +81,18 @@ export class Column {
     this.view.add(text, token, given);
   }
 
-  // Reads a token; behind the last one that is known it chooses the next.
+  // Reads a token, or a piece of a prompt; behind the last one that is known it chooses the next.
   async advance(policy, sampling) {
     this.stream.policy = policy;
     const place = this.stream.position, began = performance.now();
-    const { logits, lives } = await this.stream.step(this.#tokens[place]);
+    const count = this.stream.piece(this.#tokens.length - place);
+    const { logits, lives } = await this.stream.read(this.#tokens.slice(place, place + count));
     this.#spent.ms += performance.now() - began;
-    this.#spent.tokens += 1;
-    this.view.read(place, lives);
-    this.chart.add([...this.stream.ages.map(ages => ages.length), ...(this.keepsAll ? [this.stream.position] : [])]);
+    this.#spent.tokens += count;
+    for (let read = place; read < this.stream.position; read++) {
+      this.view.read(read, lives);
+      this.chart.add([...this.stream.ages.map(ages => ages.length), ...(this.keepsAll ? [read + 1] : [])]);
+    }
     if (this.stream.position < this.#tokens.length) return;
     const next = choose(logits.subarray(0, this.vocabulary), sampling, 1 - Math.random());
     this.#add(next);

@@ -3,6 +3,7 @@
 import { colourOf, SCALE_STEPS } from "./colours.js";
 import { Column } from "./column.js";
 import { Controls } from "./controls.js";
+import { keepFiles } from "./keeping.js";
 import { fetchedJson, loadModel, loadRuntime } from "./runtime.js";
 
 const DRAW_EVERY_MS = 60;
@@ -108,9 +109,11 @@ async function start() {
   if (!part("memory").hidden) showLegend();
   const shared = crossOriginIsolated ? "" : " (the host does not allow more: it would send the headers of cross-origin isolation)";
   part("note").textContent = `${site.runtime.runtime} ${site.runtime.version}, ${threads} thread${threads > 1 ? "s" : ""}${shared}. `
-    + "Everything is loaded: the page goes on without a network.";
+    + "Everything is loaded: the page goes on without a network";
   draw();
   setRunning(false);
+  const kept = await keepFiles();  // last: what was loaded comes from the browser's own copies
+  part("note").append(kept ? ", and opens without one." : ", but does not open without one: the browser keeps no files of it.");
 }
 
 part("controls").addEventListener("submit", event => {

@@ -27,11 +27,14 @@ export async function fetched(path, news = () => {}) {
 
 export const fetchedJson = async path => JSON.parse(new TextDecoder().decode(await fetched(path)));
 
-// The graph of a model, ready to run, with its description and its tokenizer's data.
-export async function loadModel(runtime, { folder, bytes }, news) {
+// The graphs of a model, ready to run, with its description and its tokenizer's data.
+export async function loadModel(runtime, { folder, weights, bytes }, news) {
   const description = await fetchedJson(`${folder}/linnet.json`);
   const definition = await fetchedJson(`${folder}/${description.tokenizer.file}`);
-  const graph = await fetched(`${folder}/${description.step}`, come => news(come / bytes));
-  const session = await runtime.InferenceSession.create(graph, { executionProviders: ["wasm"] });
-  return { description, definition, session };
+  const data = weights && await fetched(`${folder}/${weights}`, come => news(come / bytes));
+  const options = { executionProviders: ["wasm"], externalData: weights ? [{ path: weights, data }] : [] };
+  const sessions = {};
+  for (const [name, file] of [["step", description.step], ["prompt", description.prompt?.file]])
+    if (file) sessions[name] = await runtime.InferenceSession.create(await fetched(`${folder}/${file}`), options);
+  return { description, definition, sessions };
 }

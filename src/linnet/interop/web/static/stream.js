@@ -1,8 +1,11 @@
-// One stream of a model: its graph takes a token and the states, and gives logits and the states behind it.
+// One stream of a model: a graph takes a token, or a piece of a prompt, and the states, and gives logits and the states
+// behind it.
 
 import { KEEP_ALL, evicted, heldLayers, livesOf } from "./memory.js";
 
 const FEWEST_PLACES = 64;
+const FEWEST_AT_ONCE = 8;  // tokens; of fewer the graph for prompts is not faster
+const MOST_AT_ONCE = 256;  // all of their logits are in memory
 const ARRAYS = { float32: Float32Array, int64: BigInt64Array };
 
 const size = dims => dims.reduce((product, one) => product * one, 1);
@@ -18,13 +21,13 @@ function begins(state, places) {
 }
 
 export class Stream {
-  #session;
+  #sessions;
   #tensor;
   #places = FEWEST_PLACES;
 
-  // runtime: onnxruntime-web; session: the graph; description: linnet.json.
-  constructor(runtime, session, description) {
-    this.#session = session;
+  // runtime: onnxruntime-web; sessions: the graphs, `step` and, where there is one, `prompt`; description: linnet.json.
+  constructor(runtime, sessions, description) {
+    this.#sessions = sessions;
     this.#tensor = (dtype, { data, dims }) => new runtime.Tensor(dtype, data, dims);
     this.description = description;
     this.held = heldLayers(description);
@@ -59,28 +62,39 @@ export class Stream {
     });
   }
 
-  // Reads a token: the logits behind it, and of each layer that holds tokens what decides about this one's life.
-  async step(token) {
-    const { description } = this;
-    if (description.longest !== null && this.position >= description.longest)
+  // How many of so many tokens that are to be read are best read at once.
+  piece(tokens) {
+    const { prompt, longest } = this.description;
+    const count = Math.min(tokens, prompt?.length ?? MOST_AT_ONCE, (longest ?? Infinity) - this.position);
+    if (!this.#sessions.prompt || count < (prompt.length ?? FEWEST_AT_ONCE)) return 1;
+    return prompt.length && this.position % prompt.length ? 1 : count;
+  }
+
+  // Reads tokens, one or a piece: the logits behind the last, and of each layer that holds tokens, which has a graph for
+  // one alone, what decides about its life.
+  async read(tokens) {
+    const { description } = this, end = this.position + tokens.length;
+    if (description.longest !== null && end > description.longest)
       throw new Error(`the model's learned positions end at ${description.longest}`);
-    if (this.position >= this.#places) this.#grow();
+    while (end > this.#places) this.#grow();
+    const ids = BigInt64Array.from(tokens, BigInt);
     const feeds = {
-      [description.tokens]: this.#tensor("int64", { data: BigInt64Array.of(BigInt(token)), dims: [1, 1] }),
+      [description.tokens]: this.#tensor("int64", { data: ids, dims: [1, tokens.length] }),
       [description.position]: this.#tensor("int64", { data: BigInt64Array.of(BigInt(this.position)), dims: [1] }),
     };
     for (const state of description.states) feeds[state.input] = this.#tensor(state.dtype, this.states[state.input]);
     const before = this.states;
-    const after = await this.#session.run(feeds);
+    const after = await this.#sessions[tokens.length > 1 ? "prompt" : "step"].run(feeds);
     const taken = ({ data, dims }) => ({ data, dims: [...dims] });
     this.states = Object.fromEntries(description.states.map(state => [state.input, taken(after[state.output])]));
-    this.position += 1;
+    this.position = end;
     const lives = this.held.map(layer => {
       const entries = this.states[`${layer.prefix}entries`].data;
       return livesOf(entries, entries.length / layer.width - 1, layer);
     });
     this.held.forEach(layer => this.#evict(layer, before));
-    return { logits: after[description.logits].data, lives };
+    const { data, dims } = after[description.logits];
+    return { logits: data.subarray(data.length - dims[2]), lives };
   }
 
   #evict(layer, before) {

@@ -98,6 +98,14 @@ def test_a_gguf_file(tmp_path: Path, capsys):
         (["--to", "nowhere"], "--to nowhere: expected one of "),
         (["--freeze-operator", "--dtype", "float16"], "--dtype float16: expected --to transformers beside it"),
         (["--to", "transformers", "--dtype", "int3"], "--dtype int3: expected one of float32, bfloat16, float16"),
+        (["--to", "onnx", "--weights", "q8_0"], "--weights q8_0: expected one of float32, int8, int4"),
+        (["--to", "transformers", "--weights", "int8"], "--weights int8: expected --to gguf or onnx or web beside it"),
+        (
+            ["--to", "onnx", "--retention", "bank"],
+            "--retention: the model's layers (attention) keep the past in one way",
+        ),
+        (["--to", "onnx", "--retention", "some"], "--retention some: expected full, bank, or a policy: top_k"),
+        (["--to", "onnx", "--beside", "a", "--beside", "b"], "--beside a, b: expected --to web beside it"),
     ],
 )
 def test_what_cannot_be_asked_for(tmp_path: Path, capsys, words: list[str], said: str):

@@ -12,18 +12,20 @@ from linnet.cli.report import echo_exported
 
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a training run.")],
-    out: Annotated[Path, option("PATH", "The folder, or file, to make.")],
-    to: Annotated[str | None, option("FORM", "transformers, gguf, onnx or web; a model folder if not given.")] = None,
+    out: Annotated[Path, option("PATH", "The folder to make, with --to gguf the file; a name that is not taken.")],
+    to: Annotated[
+        str | None, option("FORM", "transformers, gguf, onnx or web; a model folder with --freeze-operator alone.")
+    ] = None,
     dtype: Annotated[
         str | None,
-        option("TYPE", "Of weights for Transformers: float32, bfloat16 or float16; as they are if not given."),
+        option("TYPE", "With --to transformers: of the weights: float32, bfloat16, float16; as they are if not given."),
     ] = None,
     weights: Annotated[
         str | None,
         option(
             "TYPE",
-            "Of matrices in GGUF: f32 (if not given), f16, bf16, q8_0, q4_0. Of graphs: float32 (if not given), int8, "
-            "int4; on a page int8 if not given.",
+            "With --to gguf: how matrices are stored: f32 (if not given), f16, bf16, q8_0 or q4_0. With --to onnx or "
+            "web: float32 (onnx if not given), int8 (web if not given) or int4.",
         ),
     ] = None,
     retention: Annotated[
@@ -40,25 +42,31 @@ def export(
         bool, typer.Option("--freeze-operator", help="Replace a PLDR-LLM's net by the operator that it infers.")
     ] = False,
     prompt: Annotated[
-        str, typer.Option(help="The text that the operator is inferred from; empty: the end token alone (the paper).")
+        str,
+        option("TEXT", "With --freeze-operator: what the operator is inferred from; the end token alone if not given."),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Write a model in another form.
+    """Write a model in another form, for another program; --to says which.
+
+    What is written gets its name only after the other program has read it, and said what the model says here: it is the
+    same model, or there is no file. Each form needs packages of its own: pip install 'linnet[transformers]',
+    'linnet[gguf]', 'linnet[onnx]' (which web needs too). docs/leaving.md tells more.
 
     With --to transformers a model that is a Llama, Qwen 2 or 3, GPT-2 or GPT-NeoX becomes exactly that: a folder that
     Transformers reads without any code. Any other becomes a folder that it reads after `import
-    linnet.interop.transformers`, and what it differs in is printed. Before the folder gets its name Transformers reads
-    it: token ids, logits and 200 greedy tokens have to be the model's, and how near they were is printed. With --dtype
-    the weights are rounded first, and what that loses is printed too.
+    linnet.interop.transformers`, and what it differs in is printed. Token ids, logits and 200 greedy tokens have to be
+    the model's. With --dtype the weights are rounded first, and what that loses is printed.
 
-    With --to gguf a model of the shape of Llama, Qwen 2 or 3 becomes a file for llama.cpp, held to the model in the
+    With --to gguf a model of the shape of Llama, Qwen 2 or 3 becomes one file for llama.cpp, held to the model in the
     same way: by what the file itself says, and by llama.cpp where llama-cpp-python is installed.
 
-    With --to onnx a model becomes graphs: one token with explicit states in and out, and a prompt. onnxruntime runs
-    them before the folder gets its name: logits over 350 tokens and bits per byte have to be the model's.
+    With --to onnx a model (a PLDR-LLM if it is frozen) becomes a folder of graphs for onnxruntime: one for a token,
+    with the states as inputs and outputs, and one for a prompt where there can be such. Logits over 350 tokens and bits
+    per byte have to be the model's; `linnet generate --engine onnx` runs them.
 
-    With --to web the models become a page for any static host, on which they write side by side.
+    With --to web one or several models become a folder that any web server shows (python -m http.server --directory
+    site): a page on which they write side by side, in the visitor's browser. Its runtime comes from npm, or --runtime.
 
     With --freeze-operator a PLDR-LLM keeps one matrix for each head in the place of the net that infers it (the paper's
     v51Gi): the weights of the net are gone from the file, and the outputs are those of the model with that operator in

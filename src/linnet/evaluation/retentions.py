@@ -64,37 +64,37 @@ def parsed(texts: Sequence[str], context_length: int) -> list[Retention]:
     return list(dict.fromkeys([FULL, *(read(text, context_length) for text in ("bank", *texts))]))
 
 
-def read(text: str, context_length: int) -> Retention:
-    """One of them; `UserError` for what is no way."""
+def read(text: str, context_length: int, field: str = "retentions") -> Retention:
+    """One of them; `UserError`, which calls it `field`, for what is no way."""
     if text == "full":
         return FULL
-    return BankRetention(context_length) if text == "bank" else _policy(text)
+    return BankRetention(context_length) if text == "bank" else _policy(text, field)
 
 
-def _policy(text: str) -> EvictionPolicy:
+def _policy(text: str, field: str) -> EvictionPolicy:
     fields: dict[str, Any] = {"top_k": 0, "threshold": -1.0}
     for part in text.split(","):
         key, _, number = part.partition("=")
         if key not in KEYS:
-            raise UserError(field="retentions", value=text, accepted=ACCEPTED)
+            raise UserError(field=field, value=text, accepted=ACCEPTED)
         try:
             fields[key] = KEYS[key](number)
         except ValueError:
             kind = "a number" if KEYS[key] is float else "a whole number"
-            raise UserError(f"{key}: {number!r}: expected {kind}", field="retentions", value=text) from None
+            raise UserError(f"{key}: {number!r}: expected {kind}", field=field, value=text) from None
     try:
         return EvictionPolicy(**fields)
     except UserError as error:
-        raise UserError(str(error), field="retentions", value=text) from None
+        raise UserError(str(error), field=field, value=text) from None
 
 
-def check_chooses(decoder: Decoder) -> None:
-    """`UserError` where the model has no layer that leaves it to choose."""
+def check_chooses(decoder: Decoder, field: str = "retentions") -> None:
+    """`UserError`, about a `field`, where the model has no layer that leaves it to choose."""
     if not any(chooses(mixer) for mixer in decoder.mixers):
         kinds = ", ".join(dict.fromkeys(block.mixer.kind for block in decoder.spec.blocks))
         raise UserError(
             f"the model's layers ({kinds}) keep the past in one way; expected a model with {kinds_with_retentions()}",
-            field="retentions",
+            field=field,
         )
 
 

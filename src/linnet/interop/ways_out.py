@@ -97,8 +97,9 @@ def _way(to: str | None, options: Mapping[str, Any]) -> Way | None:
     way = None if to is None else WAYS[to]
     for name, value in options.items():
         if way is None or name not in way.options:
-            takers = ", ".join(kind for kind, each in WAYS.items() if name in each.options)
-            raise UserError(field=name, value=value, accepted=f"`to` {takers} beside it")
+            takers = " or ".join(kind for kind, each in WAYS.items() if name in each.options)
+            said = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+            raise UserError(field=name, value=said, accepted=f"`to` {takers} beside it")
     return way
 
 

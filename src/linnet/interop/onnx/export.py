@@ -80,7 +80,7 @@ def export_onnx(
     graphs do not say what the model says; then nothing is left.
     """
     if weights not in get_args(Weights):
-        raise UserError(field="weights", value=repr(weights), accepted=", ".join(get_args(Weights)))
+        raise UserError(field="weights", value=weights, accepted=f"one of {', '.join(get_args(Weights))}")
     onnx_modules()
     check_new_folder(out)
     origin = model.spec.name if isinstance(model, LanguageModel) else str(model)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from linnet.evaluation.retentions import read
+from linnet.evaluation.retentions import check_chooses, read
 from linnet.inference.language_model import LanguageModel
 from linnet.interop.exported import Exported
 from linnet.interop.onnx.export import OnnxExport, export_onnx
@@ -12,7 +12,9 @@ from linnet.layers.retention import FULL
 
 def export(model: LanguageModel, out: Path, weights: str = "float32", retention: str | None = None) -> Exported:
     """Write the folder `out`; see `export_onnx`. retention: `full`, `bank` or a policy, as `evaluate` reads it."""
-    kept = FULL if retention is None else read(retention, model.spec.context_length)
+    kept = FULL if retention is None else read(retention, model.spec.context_length, "retention")
+    if kept != FULL:
+        check_chooses(model.decoder, "retention")
     made = export_onnx(model, out, weights=weights, retention=kept)
     files = [out / name for name in made.files if name.startswith(STEP)]
     return Exported.of(out, model.decoder, *files, figures=made.figures, said=tuple(_said(made)))

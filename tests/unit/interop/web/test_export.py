@@ -68,7 +68,7 @@ def test_nothing_is_left_of_what_cannot_be(runtime_folder: Path, tmp_path: Path)
     for models, options, message in (
         ([], {}, "models: none; expected at least one model folder"),
         (tmp_path / "odd", {}, "odd: tokenizer: normalizer Lowercase: the page cannot read it"),
-        (model, {"weights": "int3"}, "weights: 'int3': expected float32, int8, int4"),
+        (model, {"weights": "int3"}, "weights: int3: expected one of float32, int8, int4"),
         (model, {"runtime": tmp_path / "none"}, "none: no such file or folder; expected a folder of onnxruntime-web"),
     ):
         with pytest.raises(UserError) as caught:

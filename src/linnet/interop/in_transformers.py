@@ -92,7 +92,7 @@ def _logits(theirs: Any, expected: Expected) -> Tensor:
     prompt = len(expected.tokens) - expected.steps + 1
     cache, rows = None, list[Tensor]()
     with progress("as Transformers says", expected.steps, "tokens") as advance:
-        for chunk_T in (expected.tokens[:prompt], *expected.tokens[prompt:].split(1)):
+        for chunk_T in (expected.tokens[:prompt], *expected.tokens[prompt:, None]):
             out = theirs(chunk_T[None], past_key_values=cache, use_cache=True)
             cache = out.past_key_values
             rows.append(out.logits[0])

@@ -4,7 +4,7 @@
 import { KEEP_ALL, evicted, heldLayers, livesOf } from "./memory.js";
 
 const FEWEST_PLACES = 64;
-const FEWEST_AT_ONCE = 8;  // tokens; of fewer the graph for prompts is not faster
+const FEWEST_AT_ONCE = 8;  // tokens: fewer are read one by one
 const MOST_AT_ONCE = 256;  // all of their logits are in memory
 const ARRAYS = { float32: Float32Array, int64: BigInt64Array };
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 DOMAIN, OPERATION = "com.microsoft", "GroupQueryAttention"
 HEADS_LAST = [0, 2, 1, 3]
+HEAD_WIDTHS_OF = 8
+"""Multiples of it are the head widths that the operation takes; others fail when a graph runs."""
+
 BEHIND, TOTAL = "position.behind", "position.total"
 
 
@@ -101,6 +104,8 @@ class _Reader:
         if query is None or out is None or not width or self.readers[values] != [product]:
             return None
         _, kv_heads, _, head = self.shapes[f"{prefix}.keys"]
+        if head % HEAD_WIDTHS_OF:
+            return None
         heads = width[-1] // head
         return _Attention(prefix, query[0], k, v, query[1], heads, kv_heads, product.output[0], out.output[0])
 

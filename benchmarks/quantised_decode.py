@@ -1,7 +1,9 @@
-"""Decoding one stream in float32, bfloat16, int8 and int4: 1, 10, 110 and 350 M parameters, prompts of 512 and 8,192.
+"""Decoding one stream in float32, bfloat16, int8 and int4: 1, 10, 110 and 350 M parameters, prompts of 8 to 8,192.
 
-Llama's shape with random weights. `python benchmarks/quantised_decode.py`; with `--llama-bench PATH --gguf FOLDER`
-beside llama.cpp, which reads `SIZE-WEIGHTS.gguf` there (`110m-int8.gguf` holds Q8_0, `-int4` Q4_0).
+Llama's shape with random weights, by PyTorch; with `--onnx FOLDER` by onnxruntime as well, which reads the graphs in
+`SIZE-WEIGHTS` there (they are made where they are missing); with `--llama-bench PATH --gguf FOLDER` beside llama.cpp,
+which reads `SIZE-WEIGHTS.gguf` there (`110m-int8.gguf` holds Q8_0, `-int4` Q4_0). All in turn, in each round. Ours
+choose each token, llama.cpp's own benchmark does not. `python benchmarks/quantised_decode.py --sizes 110m`
 """
 
 import argparse
@@ -10,16 +12,23 @@ import json
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from torch import Tensor
 
 from harness import gate, report
-from linnet.inference.engine import decode
+from linnet.data.tokenizer import Tokenizer
+from linnet.inference.engine import decode, steps
+from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import Weights, convert_weights, weights_nbytes
+from linnet.interop.onnx.engine import GraphReader, Graphs
+from linnet.interop.onnx.export import export_onnx
+from linnet.interop.onnx.gate import ALLOWED
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.nn.linear import Linear
@@ -31,7 +40,7 @@ SHAPES = {
     "110m": {"vocab_size": 32000, "d_model": 896, "layers": 5, "heads": 14, "hidden": 2400},
     "350m": {"vocab_size": 32000, "d_model": 1024, "layers": 22, "heads": 16, "hidden": 2816},
 }
-PROMPTS = (512, 8192)
+PROMPTS = (8, 512, 8192)
 ERRORS = {"float32": 0.0, "bfloat16": 0.05, "int8": 0.02, "int4": 0.02}
 """How far logits of one token may be from those of float32 with the same matrices: norm of the error over theirs."""
 
@@ -93,51 +102,99 @@ def taken_s(steps: Iterator[object], count: int) -> list[float]:
     return found
 
 
-def measure(decoders: dict[str, Decoder], prompt: int, tokens: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Of each precision in turn: the prompt's seconds, and the median of a token's milliseconds behind it."""
-    of_prompt: dict[str, list[float]] = {name: [] for name in decoders}
-    of_token: dict[str, list[float]] = {name: [] for name in decoders}
+Contestant = Callable[[], tuple[float, list[float]]]
+"""A round: seconds of the prompt, and of each token behind it."""
+
+
+def by_pytorch(decoder: Decoder, prompt: int, tokens: int) -> tuple[float, list[float]]:
+    """A round of `decode`."""
+    return timed(decode(decoder, [[1] * prompt], tokens + 2, Sampling(temperature=0.0)), tokens)
+
+
+def by_onnxruntime(graphs: Graphs, prompt: int, tokens: int) -> tuple[float, list[float]]:
+    """The same through `GraphReader`, as `linnet generate --engine onnx` does it."""
+    reader = GraphReader(graphs, prompt + tokens + 2)
+
+    def read(tokens_1T: Tensor) -> Tensor:
+        return torch.from_numpy(reader.read(tokens_1T[0].tolist()))[None]
+
+    return timed(steps(read, torch.tensor([[1] * prompt]), Sampling(temperature=0.0), tokens + 2, ()), tokens)
+
+
+def timed(followed: Iterator[object], tokens: int) -> tuple[float, list[float]]:
+    """The first step reads the prompt, the second makes row steps or binds buffers, and counts for nothing."""
+    first, _, *each = taken_s(followed, tokens + 2)
+    return first, each
+
+
+def by_llama_cpp(program: Path, file: Path, prompt: int, tokens: int, threads: int) -> tuple[float, list[float]]:
+    """llama.cpp's own benchmark: the prompt, and the mean of the tokens behind it."""
+    command = [program, "-m", file, "-t", threads, "-p", prompt, "-n", tokens, "-d", f"0,{prompt}", "-o", "json"]
+    told = subprocess.run([*map(str, command), "-r", "1"], capture_output=True, text=True, check=True).stdout
+    rows = {(row["n_prompt"], row["n_gen"], row.get("n_depth", 0)): row["avg_ns"] / 1e9 for row in json.loads(told)}
+    return rows[prompt, 0, 0], [rows[0, tokens, prompt] / tokens]
+
+
+def in_turn(contestants: dict[str, Contestant], rounds: int) -> dict[str, dict[str, float]]:
+    """Of each: the median of the prompt's seconds, and of a token's milliseconds behind it."""
+    prompts: dict[str, list[float]] = {name: [] for name in contestants}
+    each: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
-        for name, decoder in decoders.items():
-            steps = decode(decoder, [[1] * prompt], tokens + 2, Sampling(temperature=0.0))
-            of_prompt[name] += taken_s(steps, 1)
-            of_token[name] += taken_s(steps, tokens + 1)[1:]  # the first makes the row steps
+        for name, run in contestants.items():
+            prompt_s, token_s = run()
+            prompts[name].append(prompt_s)
+            each[name].append(statistics.median(token_s))
     return {
         name: {
-            "prompt_s": round(statistics.median(of_prompt[name]), 3),
-            "ms_per_token": round(statistics.median(of_token[name]) * 1e3, 3),
-            "ms_lowest": round(min(of_token[name]) * 1e3, 3),
+            "prompt_s": round(statistics.median(prompts[name]), 3),
+            "ms_per_token": round(statistics.median(each[name]) * 1e3, 3),
+            "ms_lowest": round(min(each[name]) * 1e3, 3),
         }
-        for name in decoders
+        for name in contestants
     }
 
 
-def llama_bench(program: Path, file: Path, prompt: int, tokens: int, threads: int) -> dict[str, float]:
-    """Milliseconds of a token behind the prompt, and seconds of the prompt, by llama.cpp's own benchmark."""
-    command = [program, "-m", file, "-t", threads, "-p", prompt, "-n", tokens, "-d", f"0,{prompt}", "-o", "json"]
-    told = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True).stdout
-    rows = {(row["n_prompt"], row["n_gen"], row.get("n_depth", 0)): row["avg_ns"] / 1e9 for row in json.loads(told)}
-    return {
-        "prompt_s": round(rows[prompt, 0, 0], 3),
-        "ms_per_token": round(rows[0, tokens, prompt] / tokens * 1e3, 3),
-    }
+def graphs_of(folder: Path, float32: Decoder, weights: str, threads: int) -> Graphs:
+    """Of a folder, made where it is missing."""
+    if not folder.exists():
+        model = LanguageModel(copy.deepcopy(float32), Tokenizer.train("bytes", ["a"]))
+        export_onnx(model, folder, weights=weights)
+    graphs = Graphs(folder, threads)
+    tokens = list(range(9))
+    with torch.inference_mode():
+        expected_V = float32(torch.tensor([tokens]))[0, -1]
+    error = float((torch.from_numpy(GraphReader(graphs).read(tokens)) - expected_V).norm() / expected_V.norm())
+    gate(f"{weights} by onnxruntime", error <= ALLOWED[weights].error, f"logits off by {error:.1e} of float32's size")
+    return graphs
+
+
+def contestants_of(size: str, weights: str, decoder: Decoder, float32: Decoder, asked: Any) -> dict[str, Any]:
+    """By name, each to be called with the prompt's and the continuation's tokens."""
+    found: dict[str, Any] = {"pytorch": partial(by_pytorch, decoder)}
+    if asked.onnx is not None and weights != "bfloat16":
+        graphs = graphs_of(asked.onnx / f"{size}-{weights}", float32, weights, asked.threads)
+        found["onnxruntime"] = partial(by_onnxruntime, graphs)
+    file = None if asked.gguf is None else asked.gguf / f"{size}-{weights}.gguf"
+    if asked.llama_bench is not None and file is not None and file.is_file():
+        found["llama_cpp"] = partial(by_llama_cpp, asked.llama_bench, file, threads=asked.threads)
+    return found
 
 
 def measured_size(size: str, asked: argparse.Namespace) -> dict[str, Any]:
-    """Check, then time, at each length of the prompt."""
-    float32, decoders = model(size), {}
-    for name in get_args(Weights):
-        decoders[name] = copy.deepcopy(float32)
-        convert_weights(decoders[name], name, group=asked.group)
-        check(name, decoders[name], float32)
-    found: dict[str, Any] = {"weights_bytes": {name: weights_nbytes(each) for name, each in decoders.items()}}
-    for prompt in asked.prompts:
-        found[str(prompt)] = rows = measure(decoders, prompt, asked.tokens, asked.runs)
-        for name, row in rows.items():
-            file = None if asked.gguf is None else asked.gguf / f"{size}-{name}.gguf"
-            if asked.llama_bench is not None and file is not None and file.is_file():
-                row["llama_cpp"] = llama_bench(asked.llama_bench, file, prompt, asked.tokens, asked.threads)
-                row["times_as_fast"] = round(row["llama_cpp"]["ms_per_token"] / row["ms_per_token"], 3)
+    """Check, then time, at each length of the prompt, one precision after the other."""
+    float32, found = model(size), {"weights_bytes": {}, **{str(prompt): {} for prompt in asked.prompts}}
+    for name in asked.weights:
+        decoder = copy.deepcopy(float32)
+        convert_weights(decoder, name, group=asked.group)
+        check(name, decoder, float32)
+        found["weights_bytes"][name] = weights_nbytes(decoder)
+        contestants = contestants_of(size, name, decoder, float32, asked)
+        for prompt in asked.prompts:
+            given = {who: partial(run, prompt=prompt, tokens=asked.tokens) for who, run in contestants.items()}
+            found[str(prompt)][name] = row = in_turn(given, asked.runs)
+            if "llama_cpp" in row:
+                fastest = min(row[who]["ms_per_token"] for who in row if who != "llama_cpp")
+                row["times_as_fast"] = round(row["llama_cpp"]["ms_per_token"] / fastest, 3)
     return found
 
 
@@ -150,6 +207,8 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=32, help="inputs that share a scale in int4")
     parser.add_argument("--sizes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--prompts", nargs="+", type=int, default=list(PROMPTS))
+    parser.add_argument("--weights", nargs="+", choices=get_args(Weights), default=list(get_args(Weights)))
+    parser.add_argument("--onnx", type=Path, help="folder of SIZE-WEIGHTS graphs")
     parser.add_argument("--llama-bench", type=Path)
     parser.add_argument("--gguf", type=Path, help="folder of SIZE-WEIGHTS.gguf")
     asked = parser.parse_args()

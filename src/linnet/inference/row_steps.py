@@ -38,11 +38,14 @@ class RowSteps:
 
     @classmethod
     def of(cls, decoder: Decoder, state: DecoderState) -> Self | None:
-        """For one stream in float32 on a processor, its prompt read, where some layer has row steps; else None.
+        """For one stream on a processor, its prompt read, where some layer has row steps; else None.
 
+        In float32, and in bfloat16 where all layers have steps for it; rows are float32 then too.
         It holds the tensors of `state`, which nothing else may advance or crop from here on.
         """
-        if decoder.device.type != "cpu" or decoder.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
+        if decoder.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+            return None
+        if decoder.dtype != torch.float32 and not (decoder.dtype == torch.bfloat16 and _in_bfloat16(decoder)):
             return None
         if len(state.positions) != 1 or state.position == 0:
             return None
@@ -67,11 +70,19 @@ class RowSteps:
             raise ValueError("1 more tokens: the state has room for 0")
         self._record.values.clear()
         x_11D = decoder.embedding(token_11, View(position))
-        self._record.values[EMBEDDED], x_1D = x_11D, x_11D[0]
+        self._record.values[EMBEDDED], x_1D = x_11D, x_11D[0].float()
         for step in self._steps:
             x_1D = step(x_1D, position)
         state.positions = (position + 1,)
-        return decoder.after_blocks(x_1D[None])
+        return decoder.after_blocks(x_1D[None].to(x_11D.dtype))
+
+
+def _in_bfloat16(decoder: Decoder) -> bool:
+    """Whether every layer has row steps over weights and states of bfloat16."""
+    layers = decoder.layers
+    parts = [part for layer in layers for part in (layer.mixer, layer.feed_forward) if part is not None]
+    plain = all(layer.skip is None and layer.cross_attention is None for layer in layers)
+    return plain and all(part.bfloat16_rows for part in parts)
 
 
 def block_steps(block: Block, states: Sequence[LayerStates], record: Record) -> list[Step]:

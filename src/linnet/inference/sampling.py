@@ -75,13 +75,23 @@ def choose(logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor | None) -> T
 
     Raises `UserError` where logits are not finite.
     """
-    highest_B, likeliest_B = logits_BV.max(dim=-1)
-    if not all(map(math.isfinite, highest_B.tolist())):
+    highest, likeliest_B = _highest(logits_BV)
+    if not all(map(math.isfinite, highest)):
         raise UserError("the model's logits are not finite: its weights are damaged, or its training diverged")
     if sampling.greedy:
         return likeliest_B
     assert uniform_B is not None
     return sample(probabilities(logits_BV, sampling), uniform_B.to(logits_BV.device))
+
+
+def _highest(logits_BV: Tensor) -> tuple[list[float], Tensor]:
+    """The largest of each row, and where it first stands; for one row NumPy takes a third of PyTorch's time."""
+    if len(logits_BV) != 1 or logits_BV.device.type != "cpu":
+        highest_B, likeliest_B = logits_BV.max(dim=-1)
+        return highest_B.tolist(), likeliest_B
+    logits_V = logits_BV[0].float().numpy()
+    likeliest = int(logits_V.argmax())
+    return [float(logits_V[likeliest])], torch.tensor([likeliest])
 
 
 def sample(probabilities_BV: Tensor, uniform_B: Tensor) -> Tensor:

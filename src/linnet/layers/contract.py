@@ -145,11 +145,17 @@ class Sublayer(nn.Module, ABC):
         """The linear maps behind which nothing but the residual stream comes: by default the one built last."""
         return iter(list(linear_maps(self))[-1:])
 
+    @property
+    def bfloat16_rows(self) -> bool:
+        """Whether its row step takes weights and a state of bfloat16."""
+        return False
+
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """One more token of the one stream of `state`, in as few operations as can be; None: there is no such form.
 
-        It holds the tensors of the state, which nothing else may advance or crop from then on. record: what layers
-        leave for later ones of the same step, `[1, 1, ...]` each; its owner empties it before every step.
+        Rows are float32; weights and state are too, but for a sublayer that says `bfloat16_rows`. It holds the tensors
+        of the state, which nothing else may advance or crop from then on. record: what layers leave for later ones of
+        the same step, `[1, 1, ...]` each; its owner empties it before every step.
         """
         return None
 

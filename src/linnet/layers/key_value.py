@@ -10,13 +10,14 @@ from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnet.layers.contract import RowStep
 from linnet.layers.rotary import RotarySpec, turn_of
 from linnet.layers.state import State, write_chunk
 from linnet.layers.view import View
-from linnet.nn.row_maps import row_map_of
+from linnet.nn.row_maps import RowMap, row_map_of
 from linnet.ops.relative import NearRow
 
 
@@ -190,7 +191,11 @@ def key_value_row(
     None where weights are packed in another way than 8 bits, or there are several streams.
     """
     joint_row, out_row = row_map_of(joint), row_map_of(out)
-    if joint_row is None or out_row is None or len(state.keys) != 1 or state.keys.dtype != torch.float32:
+    if joint_row is None or out_row is None or len(state.keys) != 1:
+        return None
+    if state.keys.dtype == torch.bfloat16:
+        return _bfloat16_row(joint_row, out_row, state, heads, rotary, scale)
+    if state.keys.dtype != torch.float32:
         return None
     keys_MCK, values_MCK = state.keys[0], state.values[0]
     kv_heads, capacity, width = keys_MCK.shape
@@ -226,5 +231,28 @@ def key_value_row(
             read_MPK = near.read(read_MPK, weights_MPS)
         read_1F = read_MPK.view(1, -1)
         return out_row.added(sum_1D, read_1F if gate is None else gate(read_1F, x_1D))
+
+    return step
+
+
+def _bfloat16_row(
+    joint: RowMap, out: RowMap, state: KeyValueState, heads: int, rotary: RotarySpec | None, scale: float | None
+) -> RowStep:
+    """The same over keys and values of bfloat16, in PyTorch's own attention, which adds up in float32."""
+    _, kv_heads, capacity, width = state.keys.shape
+    keys_1MCK, values_1MCK = state.keys, state.values
+    turn = None if rotary is None else turn_of(rotary, width, capacity)
+
+    def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
+        joint_JK = joint.of(x_1D).view(heads + 2 * kv_heads, width)
+        turned_JK = joint_JK[: heads + kv_heads]
+        if turn is not None:
+            turned_JK = turn(turned_JK, position)
+        keys_1MCK[0, :, position] = turned_JK[heads:]
+        values_1MCK[0, :, position] = joint_JK[heads + kv_heads :]
+        q_1MPK = turned_JK[:heads].view(1, kv_heads, heads // kv_heads, width).bfloat16()
+        seen = (part_1MCK[:, :, : position + 1] for part_1MCK in (keys_1MCK, values_1MCK))
+        read_1MPK = F.scaled_dot_product_attention(q_1MPK, *seen, scale=scale)
+        return out.added(sum_1D, read_1MPK.reshape(1, -1))
 
     return step

@@ -100,11 +100,12 @@ class BlockNormSpec(NormSpec):
 
 
 def norm_row(module: nn.Module | None) -> RowFunction | None:
-    """The norm of one row, in as few operations as can be; None where it is no norm that is known here."""
+    """The norm of one row in float32, in as few operations as can be; None where it is no norm that is known here."""
     if isinstance(module, RmsNorm):
-        gain_D, eps = module.weight, module.eps
+        gain_D, eps = module.weight.float(), module.eps
         return lambda x_1D: rms_norm_row(x_1D, gain_D, eps)
     if isinstance(module, nn.LayerNorm):
-        shape, weight_D, bias_D, tiny = list(module.normalized_shape), module.weight, module.bias, module.eps
+        shape, tiny = list(module.normalized_shape), module.eps
+        weight_D, bias_D = (None if part is None else part.float() for part in (module.weight, module.bias))
         return lambda x_1D: torch.layer_norm(x_1D, shape, weight_D, bias_D, tiny)
     return None

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from linnet.nn.packed_linear import PackedLinear, RoundedLinear
+from linnet.nn.packed_linear import Bfloat16Linear, PackedLinear, RoundedLinear
 from linnet.ops.linear import SLICED, linear
 
 
 class RowMap(NamedTuple):
-    """`x W^T + b` of a row.
+    """`x W^T + b` of a row, which is float32, and so is the result.
 
     of: `[1, I] -> [1, O]`. added: a row `[1, O]` plus what it makes of `[1, I]`.
     """
@@ -42,6 +42,8 @@ def _called(call: Callable[[Tensor], Tensor]) -> RowMap:
 
 def row_map_of(module: nn.Module) -> RowMap | None:
     """The map of a linear layer; None for anything else."""
+    if isinstance(module, Bfloat16Linear) or (isinstance(module, nn.Linear) and module.weight.dtype == torch.bfloat16):
+        return _in_bfloat16(module)
     if isinstance(module, nn.Linear):
         return row_map(module.weight, module.bias)
     if isinstance(module, RoundedLinear):
@@ -55,3 +57,8 @@ def _rounded(module: RoundedLinear) -> RowMap:
     if bias_O is None:
         return RowMap(lambda x_1I: product(x_1I).float(), lambda sum_1O, x_1I: sum_1O + product(x_1I))
     return RowMap(lambda x_1I: bias_O + product(x_1I), lambda sum_1O, x_1I: (sum_1O + bias_O).add_(product(x_1I)))
+
+
+def _in_bfloat16(product: nn.Module) -> RowMap:
+    """Rounded for the product alone; what it is added to stays float32."""
+    return RowMap(lambda x_1I: product(x_1I.bfloat16()).float(), lambda sum_1O, x_1I: sum_1O + product(x_1I.bfloat16()))

@@ -179,6 +179,34 @@ def test_everything_else_takes_the_decoders_pass():
     assert RowSteps.of(ted, state) is None
 
 
+@pytest.mark.parametrize("feed_forward", [PLAIN, GATED], ids=["mlp", "glu"])
+@pytest.mark.parametrize("norm", [LAYER, RMS], ids=["layer", "rms"])
+@torch.inference_mode()
+def test_bfloat16_is_as_near_to_float32_as_the_decoders_pass(norm: dict[str, Any], feed_forward: dict[str, Any]):
+    mixer = AttentionSpec(heads=4, kv_heads=2, bias=True)
+    blocks = [{"repeat": 2, "mixer": mixer.model_dump(), "feed_forward": feed_forward, "norm": norm}]
+    precise, rounded = (decoder_of(mixer, std=0.2, blocks=blocks) for _ in range(2))
+    convert_weights(rounded, "bfloat16")
+    exact, state, expected = after_prompt(precise), after_prompt(rounded), after_prompt(rounded)
+    steps = RowSteps.of(rounded, state)
+    assert steps is not None
+    errors = torch.zeros(2)
+    for token in TOKENS[PROMPT:, None, None]:
+        of_float32 = precise.hidden(token, exact)
+        found = torch.cat([steps.read(token), rounded.hidden(token, expected)])
+        assert found.dtype == torch.bfloat16
+        errors += (found - of_float32).square().sum((1, 2))
+    assert errors[0] <= 1.2 * errors[1]
+    assert state.position == expected.position
+
+
+@torch.inference_mode()
+def test_bfloat16_with_more_between_the_maps_takes_the_decoders_pass():
+    for mixer in (AttentionSpec(heads=2, sinks=True), TedSpec()):
+        decoder = decoder_of(mixer).bfloat16()
+        assert RowSteps.of(decoder, after_prompt(decoder)) is None
+
+
 @torch.inference_mode()
 def test_a_window_and_an_operator_inferred_anew_take_the_decoders_pass():
     windowed = decoder_of(AttentionSpec(heads=2, window=4))

@@ -141,10 +141,11 @@ def test_temperature_zero_takes_the_likeliest_token(logits_BV: Tensor):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_that_are_not_finite_are_reported(value: float, temperature: float):
-    logits_BV = torch.tensor([[0.0, 1.0], [0.0, value]])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_logits_that_are_not_finite_are_reported(value: float, temperature: float, rows: int):
+    logits_BV = torch.tensor([[0.0, 1.0], [0.0, value]])[-rows:]
     with pytest.raises(UserError, match="not finite"):
-        choose(logits_BV, Sampling(temperature), torch.tensor([0.5, 0.5], dtype=torch.float64))
+        choose(logits_BV, Sampling(temperature), torch.tensor([0.5, 0.5], dtype=torch.float64)[-rows:])
 
 
 def test_the_lowest_temperature_still_gives_probabilities():

@@ -1,5 +1,6 @@
 """A folder of ONNX graphs that speaks: the prompt in pieces, then one token at a time, by onnxruntime.
 
+The step runs with onnxruntime's own operators for attention and norms, which are put in where the file has none.
 Tensors with a place for each token are one buffer, which goes in and comes out, so that a step writes one place of it
 and copies nothing; it doubles when it is full. All other states are two buffers that change sides at each step.
 
@@ -20,6 +21,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.inference.continuation import Continuation
 from linnet.inference.engine import steps
 from linnet.inference.sampling import Sampling
+from linnet.interop.onnx.fused import fuse_step
 from linnet.interop.onnx.graphs import onnx_modules
 from linnet.interop.onnx.metadata import DATA, GraphDescription, StateInput
 
@@ -33,24 +35,33 @@ LONGEST_PIECE = 256
 class Graphs:
     """The graphs of a folder, loaded."""
 
-    def __init__(self, folder: Path, threads: int | None = None) -> None:
-        """`UserError` where the folder has none, or a file in it is not what was written; `threads`: of a graph."""
+    def __init__(self, folder: Path, threads: int | None = None, as_written: bool = False) -> None:
+        """`UserError` where the folder has none, or a file in it is not what was written.
+
+        threads: of a graph. as_written: with the operators of the files alone.
+        """
         self.description = GraphDescription.read(folder)
         prompt = self.description.prompt
         files = [self.description.step, *([] if prompt is None else [prompt.file])]
         check_files(folder, [*files, self.description.tokenizer.file, *([DATA] if (folder / DATA).exists() else [])])
-        self.step = _session(folder / self.description.step, threads)
+        self.step = _session(folder / self.description.step, threads, fuse=not as_written)
         self.prompt = None if prompt is None else _session(folder / prompt.file, threads)
 
 
-def _session(path: Path, threads: int | None) -> Any:
-    _, onnxruntime = onnx_modules("engine")
+def _session(path: Path, threads: int | None, fuse: bool = False) -> Any:
+    onnx, onnxruntime = onnx_modules("engine")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
     if threads is not None:
         options.intra_op_num_threads = threads
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        model: str | bytes = str(path)
+        if fuse:
+            graph = onnx.load(path, load_external_data=False)
+            fuse_step(graph)
+            model = graph.SerializeToString()
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # it has many kinds, none of them public
         raise UserError(f"{path}: onnxruntime cannot read it ({str(error).strip().splitlines()[0]})") from error
 
@@ -74,14 +85,17 @@ class GraphReader:
         return sum(state.nbytes for state in self._states.values())
 
     def read(self, tokens: list[int]) -> Array:
-        """Go on by these tokens, any number of them: `[V]`, the logits behind the last."""
-        logits_V: Array = self.read_all(tokens)[-1]
+        """Go on by these tokens, any number of them: `[V]`, the logits behind the last, until more are read."""
+        self._check_room(len(tokens))
+        for piece in self._pieces(tokens):
+            logits_TV = self._read_piece(piece)
+        logits_V: Array = logits_TV[-1]
         return logits_V
 
     def read_all(self, tokens: list[int]) -> Array:
-        """The same: `[T, V]`, the logits behind each."""
+        """The same: `[T, V]`, the logits behind each, for good."""
         self._check_room(len(tokens))
-        return np.concatenate([self._read_piece(piece) for piece in self._pieces(tokens)])
+        return np.concatenate([self._read_piece(piece).copy() for piece in self._pieces(tokens)])
 
     def _check_room(self, tokens: int) -> None:
         longest, end = self._description.longest, self.position + tokens
@@ -127,7 +141,7 @@ class GraphReader:
         return np.asarray(logits[0])
 
     def _step(self, token: int) -> Array:
-        """A pass over one token with all buffers bound."""
+        """A pass over one token with all buffers bound; the logits are the buffer, which the next pass writes."""
         if self._bound is None:
             self._sides = [self._states, {s.input: self._other_side(s) for s in self._description.states}]
             self._bound = [self._binding(*self._sides), self._binding(*reversed(self._sides))]
@@ -136,7 +150,7 @@ class GraphReader:
         self._bound.reverse()
         self._sides.reverse()
         self._states = self._sides[0]
-        logits_1V: Array = self._logits[0].copy()
+        logits_1V: Array = self._logits[0]
         return logits_1V
 
     def _other_side(self, state: StateInput) -> Array:

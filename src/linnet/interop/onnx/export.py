@@ -15,7 +15,7 @@ from linnet.inference.retention import Retentions, layer_retentions
 from linnet.interop.onnx.engine import Graphs
 from linnet.interop.onnx.files import EXTERNAL_ABOVE_BYTES, write_graphs
 from linnet.interop.onnx.flatten import Flat, Step
-from linnet.interop.onnx.fused_attention import fuse_attention
+from linnet.interop.onnx.fused import fuse_step
 from linnet.interop.onnx.gate import GraphParity, gate
 from linnet.interop.onnx.graphs import NoPromptGraphError, graph_of, onnx_modules, prompt_graph, reason
 from linnet.interop.onnx.metadata import (
@@ -94,7 +94,7 @@ def export_onnx(
     graphs, prompt, why = _graphs(step, origin)
     graphs = {name: quantised(graph, weights, source.decoder) for name, graph in graphs.items()}
     if weights != "float32":  # those graphs have onnxruntime's operators in any case
-        fuse_attention(graphs[STEP])
+        fuse_step(graphs[STEP])
     description = _description(source, step.flat, retentions, weights, prompt, graphs[STEP])
     with atomic_directory(out) as temporary:
         names = write_graphs(temporary, graphs, description, external_above_bytes)
@@ -102,7 +102,7 @@ def export_onnx(
         source.tokenizer.save(temporary / TOKENIZER)
         write_json(temporary / RUN, {"exported_from": origin, "command": command})
         seal_files(temporary, [*names, DESCRIPTION, TOKENIZER, RUN])
-        parity = gate(source, Graphs(temporary), retentions, weights, text)
+        parity = gate(source, Graphs(temporary, as_written=True), retentions, weights, text)
         files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
     nodes = dict(Counter(node.op_type for node in graphs[STEP].graph.node).most_common())
     return OnnxExport(parity, nodes, files, prompt, why, description.opset)

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from linnet.interop.onnx.fused_rotary import FIRST, TABLE, Rotation
 from linnet.interop.onnx.metadata import AFTER, POSITION
 from linnet.interop.onnx.unread import drop_unread
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import GraphProto, NodeProto
 
 DOMAIN, OPERATION = "com.microsoft", "GroupQueryAttention"
 HEADS_LAST = [0, 2, 1, 3]
@@ -35,8 +36,10 @@ class _Attention:
     scale: float
     heads: int
     kv_heads: int
+    head: int
     product: str
     out: str
+    rotation: Rotation | None
 
     @property
     def states(self) -> list[str]:
@@ -49,11 +52,8 @@ class _Attention:
         return [self.out, *(AFTER + state for state in self.states)]
 
 
-def fuse_attention(model: "ModelProto") -> int:
+def fuse_attention(graph: "GraphProto") -> int:
     """In the graph for one token; how many layers it found."""
-    from onnx import helper
-
-    graph = model.graph
     reader = _Reader(graph)
     names = [value.name for value in graph.input]
     prefixes = [name.removesuffix(".keys") for name in names if name.endswith(".keys")]
@@ -71,8 +71,6 @@ def fuse_attention(model: "ModelProto") -> int:
     del graph.node[:]
     graph.node.extend(nodes)
     drop_unread(graph)
-    if all(known.domain != DOMAIN for known in model.opset_import):
-        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     return len(found)
 
 
@@ -106,8 +104,9 @@ class _Reader:
         _, kv_heads, _, head = self.shapes[f"{prefix}.keys"]
         if head % HEAD_WIDTHS_OF:
             return None
-        heads = width[-1] // head
-        return _Attention(prefix, query[0], k, v, query[1], heads, kv_heads, product.output[0], out.output[0])
+        heads, rotation = width[-1] // head, Rotation.of(self.makers, query[0], k, v)
+        read = product.output[0], out.output[0]
+        return _Attention(prefix, query[0], k, v, query[1], heads, kv_heads, head, *read, rotation)
 
     def _along(self, name: str, kinds: Sequence[str]) -> "NodeProto | None":
         """The node at the end of a path of these, on which nobody else reads."""
@@ -139,8 +138,10 @@ class _Reader:
             return None
         from onnx import numpy_helper
 
-        factor, q = numpy_helper.to_array(self.constants[scaled.input[1]]), self._turned(scaled.input[0])
-        return None if q is None or factor.size != 1 else (q, float(factor.item()))
+        factor, q = self.constants[scaled.input[1]], self._turned(scaled.input[0])
+        return (
+            None if q is None or max(factor.dims, default=1) != 1 else (q, float(numpy_helper.to_array(factor).item()))
+        )
 
     def _ints(self, name: str) -> list[int] | None:
         from onnx import numpy_helper
@@ -156,7 +157,8 @@ def _lengths(graph: "GraphProto") -> list["NodeProto"]:
 
     graph.initializer.append(numpy_helper.from_array(np.array(1, np.int32), f"{TOTAL}.one"))
     graph.initializer.append(numpy_helper.from_array(np.array([], np.int64), f"{TOTAL}.shape"))
-    graph.initializer.append(numpy_helper.from_array(np.array([1, 1, -1], np.int64), f"{OPERATION}.shape"))
+    sizes = {f"{OPERATION}.shape": [1, 1, -1], FIRST: [0], TABLE: [1, -1]}
+    graph.initializer.extend(numpy_helper.from_array(np.array(size), name) for name, size in sizes.items())
     return [
         helper.make_node("Cast", [POSITION], [BEHIND], to=TensorProto.INT32),
         helper.make_node("Reshape", [BEHIND, f"{TOTAL}.shape"], [f"{TOTAL}.behind"]),
@@ -167,14 +169,10 @@ def _lengths(graph: "GraphProto") -> list["NodeProto"]:
 def _fused(layer: _Attention) -> list["NodeProto"]:
     from onnx import helper
 
-    flat = [f"{layer.prefix}.{part}.joined" for part in "qkv"]
-    reshapes = [
-        helper.make_node("Reshape", [name, f"{OPERATION}.shape"], [joined])
-        for name, joined in zip((layer.q, layer.k, layer.v), flat, strict=True)
-    ]
+    parts = [f"{layer.prefix}.{part}.joined" for part in "qkv"]
     fused = helper.make_node(
         OPERATION,
-        [*flat, *layer.states, BEHIND, TOTAL],
+        [*parts, *layer.states, BEHIND, TOTAL],
         layer.makes,
         name=f"{layer.prefix}.attention",
         domain=DOMAIN,
@@ -182,4 +180,8 @@ def _fused(layer: _Attention) -> list["NodeProto"]:
         kv_num_heads=layer.kv_heads,
         scale=layer.scale,
     )
-    return [*reshapes, fused]
+    if layer.rotation is not None:
+        widths = [layer.head * heads for heads in (layer.heads, layer.kv_heads, layer.kv_heads)]
+        return [*layer.rotation.nodes(parts, widths), fused]
+    shapes = zip((layer.q, layer.k, layer.v), parts, strict=True)
+    return [*(helper.make_node("Reshape", [name, f"{OPERATION}.shape"], [part]) for name, part in shapes), fused]

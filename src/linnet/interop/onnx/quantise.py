@@ -1,7 +1,7 @@
 """Graphs in few bits: the products of all linear maps, the head's among them, and the embedding's look-up.
 
-onnxruntime's `MatMulNBits`, in blocks of 32 numbers with a scale each, symmetric; activations are rounded to 8 bits as
-well (accuracy level 4). A tied head's matrix and the embedding's table are the same bytes.
+onnxruntime's `MatMulNBits`, in blocks of 32 or 128 numbers with a scale each, symmetric; activations are rounded to 8
+bits as well (accuracy level 4). A tied head's matrix and the embedding's table are the same bytes.
 
 Legend: `V` vocabulary, `D` width of the token vectors, `K` inputs and `N` outputs of a product.
 """
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 BITS = {"int8": 8, "int4": 4}
-BLOCK = 32
+BLOCK, WIDE_BLOCK = 32, 128
+"""Numbers that share a scale. In 8 bits a model loses no more by wide blocks and is a quarter faster (`block_of`)."""
 ACCURACY_LEVEL = 4
 
 PRODUCT, LOOK_UP = "MatMulNBits", "GatherBlockQuantized"
@@ -37,7 +38,8 @@ def quantised(graph: "ModelProto", weights: str, decoder: Decoder) -> "ModelProt
     from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
 
     logging.getLogger("onnxruntime.quantization.matmul_nbits_quantizer").setLevel(logging.ERROR)
-    config = DefaultWeightOnlyQuantConfig(BLOCK, is_symmetric=True, accuracy_level=ACCURACY_LEVEL, bits=BITS[weights])
+    block = block_of(decoder, weights)
+    config = DefaultWeightOnlyQuantConfig(block, is_symmetric=True, accuracy_level=ACCURACY_LEVEL, bits=BITS[weights])
     _turn_weights(graph.graph)
     known, matrices = _digests(graph.graph), set(_matrices(decoder))
     products = (node for node in graph.graph.node if node.op_type == "MatMul")
@@ -58,17 +60,33 @@ def products_in_floats(graph: "ModelProto") -> list[str]:
     return left + [node.input[0] for node in graph.graph.node if node.op_type == "Gather" and node.input[0] == TABLE]
 
 
-def _matrices(decoder: Decoder) -> Iterator[str]:
-    """Of linear maps, but in the parts that stay precise, and of the table: hashes of what products are made with.
+def block_of(decoder: Decoder, weights: str) -> int:
+    """Wide where rounding is fine and no matrix would have to be filled up much, as a narrow one's single block is."""
+    return WIDE_BLOCK if weights == "int8" and min(map(_inputs, _maps(decoder))) >= WIDE_BLOCK else BLOCK
 
-    By their content, because the exporter gives names of its own to what it has turned.
-    """
+
+def _inputs(module: nn.Module) -> int:
+    assert isinstance(module.weight, Tensor)
+    return module.weight.shape[1]
+
+
+def _maps(decoder: Decoder) -> Iterator[nn.Module]:
+    """Linear maps, but in the parts that stay precise, and the table."""
     parts = [part for sublayer in sublayers_of(decoder) for part in sublayer.precise()]
     precise = {id(module) for part in parts for module in part.modules()}
     for module in decoder.modules():
         if (isinstance(module, nn.Linear) and id(module) not in precise) or module is decoder.embedding.tokens:
-            assert isinstance(module.weight, Tensor)
-            yield digest(module.weight.detach().T.contiguous().numpy().tobytes())
+            yield module
+
+
+def _matrices(decoder: Decoder) -> Iterator[str]:
+    """Of these: hashes of what products are made with.
+
+    By their content, because the exporter gives names of its own to what it has turned.
+    """
+    for module in _maps(decoder):
+        assert isinstance(module.weight, Tensor)
+        yield digest(module.weight.detach().T.contiguous().numpy().tobytes())
 
 
 def _digests(graph: "GraphProto") -> dict[str, str]:

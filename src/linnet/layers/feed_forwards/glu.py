@@ -75,6 +75,11 @@ class GatedFeedForward(FeedForward):
         gate, value = self.up.split(joint)
         return ACTIVATIONS[self.activation](gate) * value
 
+    @property
+    def bfloat16_rows(self) -> bool:
+        """See `Sublayer`."""
+        return True
+
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """See `Sublayer`."""
         up, down, activation = row_map_of(self.up), row_map_of(self.down), ACTIVATIONS[self.activation]

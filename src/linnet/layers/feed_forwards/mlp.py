@@ -55,6 +55,11 @@ class PlainFeedForward(FeedForward):
         out_BTD: Tensor = self.down(self.inner(self.up(x_BTD)))
         return out_BTD
 
+    @property
+    def bfloat16_rows(self) -> bool:
+        """See `Sublayer`."""
+        return True
+
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """See `Sublayer`."""
         up, down, activation = row_map_of(self.up), row_map_of(self.down), self.inner

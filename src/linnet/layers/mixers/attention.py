@@ -268,6 +268,12 @@ class Attention(Mixer):
         relative = self.positions.relative(seen.keys.shape[2], q_BNTK.device)
         return self.positions.added(self.attend(*given, relative, self.sinks_N))
 
+    @property
+    def bfloat16_rows(self) -> bool:
+        """See `Sublayer`: nothing stands between the maps and attention but rotary positions."""
+        parts = (self.positions, self.query_key_norm, self.value_residual, self.gate, self.sinks_N)
+        return all(part is None for part in parts)
+
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """See `Sublayer`; not over a window."""
         if not isinstance(state, KeyValueState):

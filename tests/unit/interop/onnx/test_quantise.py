@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_decoders import decoder_of
 
 from linnet.inference.language_model import load
-from linnet.interop.onnx.quantise import LOOK_UP, PRODUCT, products_in_floats, quantised
+from linnet.interop.onnx.quantise import LOOK_UP, PRODUCT, block_of, products_in_floats, quantised
 
 onnx = pytest.importorskip("onnx")
 LINEAR_MAPS = 2 + 2 + 2 * 2 + 1
@@ -25,6 +26,15 @@ def test_no_linear_map_is_left_in_floats(exported: tuple[Path, Any], model: Path
     assert (len(counts[PRODUCT]), len(counts[LOOK_UP])) == (LINEAR_MAPS, 1)
     attributes = {a.name: a.i for a in counts[PRODUCT][0].attribute}
     assert (attributes["bits"], attributes["block_size"], attributes["accuracy_level"]) == (bits, 32, 4)
+
+
+@pytest.mark.parametrize(
+    ("weights", "width", "hidden", "block"),
+    [("int8", 128, 352, 128), ("int8", 128, 96, 32), ("int8", 96, 352, 32), ("int4", 128, 352, 32)],
+)
+def test_blocks_are_wide_in_8_bits_where_every_matrix_fills_one(weights: str, width: int, hidden: int, block: int):
+    layer = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": hidden}}
+    assert block_of(decoder_of([{**layer, "norm": {"kind": "rms"}}], d_model=width), weights) == block
 
 
 def test_a_tied_head_and_the_look_up_have_the_same_bytes(exported: tuple[Path, Any], model: Path):

@@ -127,10 +127,10 @@ def timed(followed: Iterator[object], tokens: int) -> tuple[float, list[float]]:
     return first, each
 
 
-def by_llama_cpp(program: Path, file: Path, prompt: int, tokens: int, threads: int) -> tuple[float, list[float]]:
+def by_llama_cpp(command: list[str], prompt: int, tokens: int) -> tuple[float, list[float]]:
     """llama.cpp's own benchmark: the prompt, and the mean of the tokens behind it."""
-    command = [program, "-m", file, "-t", threads, "-p", prompt, "-n", tokens, "-d", f"0,{prompt}", "-o", "json"]
-    told = subprocess.run([*map(str, command), "-r", "1"], capture_output=True, text=True, check=True).stdout
+    lengths = ["-p", str(prompt), "-n", str(tokens), "-d", f"0,{prompt}", "-r", "1", "-o", "json"]
+    told = subprocess.run([*command, *lengths], capture_output=True, text=True, check=True).stdout
     rows = {(row["n_prompt"], row["n_gen"], row.get("n_depth", 0)): row["avg_ns"] / 1e9 for row in json.loads(told)}
     return rows[prompt, 0, 0], [rows[0, tokens, prompt] / tokens]
 
@@ -176,7 +176,8 @@ def contestants_of(size: str, weights: str, decoder: Decoder, float32: Decoder, 
         found["onnxruntime"] = partial(by_onnxruntime, graphs)
     file = None if asked.gguf is None else asked.gguf / f"{size}-{weights}.gguf"
     if asked.llama_bench is not None and file is not None and file.is_file():
-        found["llama_cpp"] = partial(by_llama_cpp, asked.llama_bench, file, threads=asked.threads)
+        command = [asked.llama_bench, "-m", file, "-t", asked.threads, "-ub", asked.llama_ubatch]
+        found["llama_cpp"] = partial(by_llama_cpp, list(map(str, command)))
     return found
 
 
@@ -210,6 +211,8 @@ def main() -> None:
     parser.add_argument("--weights", nargs="+", choices=get_args(Weights), default=list(get_args(Weights)))
     parser.add_argument("--onnx", type=Path, help="folder of SIZE-WEIGHTS graphs")
     parser.add_argument("--llama-bench", type=Path)
+    told = "tokens that llama.cpp reads at once; its AMX products crash in some virtual machines, not those of 1 token"
+    parser.add_argument("--llama-ubatch", type=int, default=512, help=told)
     parser.add_argument("--gguf", type=Path, help="folder of SIZE-WEIGHTS.gguf")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)

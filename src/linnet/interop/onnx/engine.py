@@ -45,14 +45,16 @@ class Graphs:
         files = [self.description.step, *([] if prompt is None else [prompt.file])]
         check_files(folder, [*files, self.description.tokenizer.file, *([DATA] if (folder / DATA).exists() else [])])
         self.step = _session(folder / self.description.step, threads, fuse=not as_written)
-        self.prompt = None if prompt is None else _session(folder / prompt.file, threads)
+        self.prompt = None if prompt is None else _session(folder / prompt.file, threads, waits=True)
 
 
-def _session(path: Path, threads: int | None, fuse: bool = False) -> Any:
+def _session(path: Path, threads: int | None, fuse: bool = False, waits: bool = False) -> Any:
+    """waits: its threads sleep as soon as they have nothing to do, and leave the processor to another session's."""
     onnx, onnxruntime = onnx_modules("engine")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0" if waits else "1")
     if threads is not None:
         options.intra_op_num_threads = threads
     try:

@@ -251,8 +251,8 @@ def _bfloat16_row(
         keys_1MCK[0, :, position] = turned_JK[heads:]
         values_1MCK[0, :, position] = joint_JK[heads + kv_heads :]
         q_1MPK = turned_JK[:heads].view(1, kv_heads, heads // kv_heads, width).bfloat16()
-        seen = (part_1MCK[:, :, : position + 1] for part_1MCK in (keys_1MCK, values_1MCK))
-        read_1MPK = F.scaled_dot_product_attention(q_1MPK, *seen, scale=scale)
+        keys_1MSK, seen_1MSK = keys_1MCK[:, :, : position + 1], values_1MCK[:, :, : position + 1]
+        read_1MPK = F.scaled_dot_product_attention(q_1MPK, keys_1MSK, seen_1MSK, scale=scale)
         return out.added(sum_1D, read_1MPK.reshape(1, -1))
 
     return step

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from linnet.core.spec import Extent, Spec
 from linnet.nn.cost import Cost
-from linnet.ops.position_buckets import check_buckets, position_buckets
+from linnet.ops.position_buckets import bucket_bias, check_buckets, position_buckets
 from linnet.ops.relative import NearRow, Relative
 
 
@@ -34,7 +34,7 @@ class Positions(nn.Module, ABC):
     def pairs(self, offsets: Tensor) -> Tensor:
         """What is added to scores by the key's position less the query's, `[..., T, S]`: `[..., N, T, S]`.
 
-        Of those alone whose description `sees_ahead`.
+        Without rows the tokens stand one behind the other. Of those alone whose description `sees_ahead`.
         """
         raise NotImplementedError("positions that know the past alone")
 
@@ -159,7 +159,7 @@ class T5Bias(Positions):
 
     def pairs(self, offsets: Tensor) -> Tensor:
         """See `Positions`."""
-        return self.bias_UN[self._buckets(offsets)].movedim(-1, -3)
+        return bucket_bias(self.bias_UN, offsets, self.furthest, self.both_ways)
 
     def _buckets(self, offsets: Tensor) -> Tensor:
         return position_buckets(offsets, len(self.bias_UN), self.furthest, self.both_ways)

@@ -3,13 +3,15 @@
 Half of the buckets hold one distance each, the nearest; the others grow as logarithms do, to `furthest`, from which on
 all distances are alike. Where tokens see both ways, half of all buckets are for what comes after the query.
 
-Legend: `U` buckets, `N` heads, `T` queries, `S` keys.
+Legend: `U` buckets, `N` heads, `T` queries, `S` keys, `L` offsets, which are `T + S - 1`.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def position_buckets(offsets: Tensor, buckets: int = 32, furthest: int = 128, both_ways: bool = False) -> Tensor:
@@ -31,14 +33,42 @@ def _of_distances(distances: Tensor, buckets: int, furthest: int) -> Tensor:
     return torch.where(distances < exact, distances, wide)
 
 
-def bucket_bias(
-    weights_UN: Tensor, queries: int, keys: int, past: int = 0, furthest: int = 128, both_ways: bool = False
-) -> Tensor:
-    """What is added to scores, `[N, T, S]`: query `t` stands at `past + t`, key `s` at `s`."""
-    device = weights_UN.device
-    query_T1 = torch.arange(past, past + queries, device=device)[:, None]
-    offsets_TS = torch.arange(keys, device=device) - query_T1
-    return weights_UN[position_buckets(offsets_TS, len(weights_UN), furthest, both_ways)].permute(2, 0, 1)
+def bucket_bias_reference(weights_UN: Tensor, offsets: Tensor, furthest: int = 128, both_ways: bool = False) -> Tensor:
+    """The definition: what is added to scores of these offsets `[..., T, S]`: `[..., N, T, S]`."""
+    return weights_UN[position_buckets(offsets, len(weights_UN), furthest, both_ways)].movedim(-1, -3)
+
+
+def bucket_bias(weights_UN: Tensor, offsets: Tensor, furthest: int = 128, both_ways: bool = False) -> Tensor:
+    """The same. Offsets `[T, S]` must be those of queries and keys that stand one behind the other.
+
+    Such have one entry on each diagonal, and so has their gradient: its sums take a pass over it, where adding the
+    entries to their buckets one by one takes half of a layer's time (`experiments/LOG.md`).
+    """
+    if offsets.dim() > 2 or torch.compiler.is_compiling():
+        return bucket_bias_reference(weights_UN, offsets, furthest, both_ways)
+    offsets_L = torch.cat([offsets[:, 0].flip(0), offsets[0, 1:]])
+    entries_NL = weights_UN[position_buckets(offsets_L, len(weights_UN), furthest, both_ways)].t()
+    bias_NTS: Tensor = _AlongDiagonals.apply(entries_NL, len(offsets))  # type: ignore[no-untyped-call]
+    return bias_NTS
+
+
+class _AlongDiagonals(torch.autograd.Function):
+    """`[N, L] -> [N, T, S]`: the first entry in the lower left corner, the last one in the upper right."""
+
+    @staticmethod
+    def forward(ctx: Any, entries_NL: Tensor, queries: int) -> Tensor:
+        return entries_NL.unfold(-1, entries_NL.shape[-1] - queries + 1, 1).flip(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_bias_NTS: Tensor) -> tuple[Tensor, None]:
+        """Rows that each begin one place later stand in columns where the diagonals were."""
+        heads, queries, keys = of_bias_NTS.shape
+        places = queries + keys - 1
+        rows = of_bias_NTS.new_zeros(heads, queries * places)
+        for_all = rows.as_strided(of_bias_NTS.shape, (queries * places, places - 1, 1), queries - 1)
+        for_all.copy_(of_bias_NTS)
+        return rows.view(heads, queries, places).sum(1), None
 
 
 def check_buckets(buckets: int, furthest: int, both_ways: bool = False) -> None:

@@ -2,8 +2,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from same_gradients import assert_same_with_gradients, double
 
-from linnet.ops.position_buckets import bucket_bias, check_buckets, position_buckets
+from linnet.ops.position_buckets import bucket_bias, bucket_bias_reference, check_buckets, position_buckets
 
 
 @given(st.sampled_from([(2, 8), (5, 9), (32, 128), (8, 1000)]))
@@ -27,6 +28,18 @@ def test_one_way_what_is_behind_the_query_is_as_near_as_its_own_key():
     assert position_buckets(torch.tensor([3, 1, 0, -1])).tolist() == [0, 0, 0, 1]
 
 
+def offsets(queries: int, keys: int, past: int) -> torch.Tensor:
+    """Of queries that stand behind `past` of the keys."""
+    return torch.arange(keys) - torch.arange(past, past + queries)[:, None]
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 5), st.booleans())
+def test_biases_by_diagonals_are_those_by_pairs_with_their_gradients(queries, keys, past, both_ways):
+    weights_UN, of_pairs = double(8, 3), offsets(queries, keys, past)
+    fast, slow = (form(weights_UN, of_pairs, 6, both_ways) for form in (bucket_bias, bucket_bias_reference))
+    assert_same_with_gradients(fast, slow, (weights_UN,))
+
+
 @pytest.mark.parametrize("both_ways", [False, True])
 @pytest.mark.parametrize("past", [0, 200])
 def test_bias_is_that_of_transformers_t5(both_ways: bool, past: int):
@@ -34,9 +47,9 @@ def test_bias_is_that_of_transformers_t5(both_ways: bool, past: int):
     from transformers.models.t5.modeling_t5 import T5Attention
 
     config = transformers.T5Config(d_model=16, d_kv=4, num_heads=4, is_decoder=not both_ways)
-    theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
+    theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).double()
     weights_UN = theirs.relative_attention_bias.weight
-    ours = bucket_bias(weights_UN, 300, 300 + past, past, both_ways=both_ways)
+    ours = bucket_bias(weights_UN, offsets(300, 300 + past, past), both_ways=both_ways)
     expected = theirs.compute_bias(300, 300 + past, past_seen_tokens=past)[0]
     assert torch.equal(ours, expected)
     upstream = torch.randn_like(expected)

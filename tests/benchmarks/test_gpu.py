@@ -49,7 +49,9 @@ def test_every_kind_is_in_both_tables_compiled_and_not():
             assert {row.streams for row in rows if (row.kind, row.size, row.table) == (kind, size, "decode")} == {1, 32}
 
 
-@pytest.mark.parametrize("kind", MIXERS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind in ("attention", "ted") else pytest.param(kind, marks=pytest.mark.slow) for kind in MIXERS]
+)
 def test_training_and_decoding_are_checked_and_timed(kind: str):
     training = measure(Row("training", kind, "tiny", "bfloat16"), CPU)
     assert "gradients by" in training["correct"]

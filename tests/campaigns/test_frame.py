@@ -141,6 +141,7 @@ def test_a_sound_command_stands_all_of_it(subject: Callable[[Program], tuple[Gro
     assert findings(ground, of, corruption) == set()
 
 
+@pytest.mark.slow  # the campaigns themselves are
 @pytest.mark.parametrize(
     ("program", "module", "fault"),
     [

@@ -50,7 +50,7 @@ def of_model(spec, tokens: int = 100):
 @pytest.mark.parametrize("width", ["mean", "geometric", "minimum"])
 def test_candidates_cost_and_score_what_their_models_do(space, width: str):
     draws = np.random.default_rng(0)
-    candidates = draws.integers(0, len(space.plain), (8, space.spec.blocks))
+    candidates = draws.integers(0, len(space.plain), (4, space.spec.blocks))
     chosen = ScoreSettings(width=width, alpha=(0.7, 0.2), sigma=0.5)
     for name in ("entropy_beta_2", "penalised_parameters", "parameters"):
         tables = build_cost_tables(space, all_metrics(), SCORES[name], chosen)

@@ -142,11 +142,26 @@ def _fused(
     q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, mask: Tensor | None, scale: float | None, is_causal: bool = False
 ) -> Tensor:
     """PyTorch's kernel."""
+    if q_BNTK.shape[3] != v_BMSK.shape[3] and q_BNTK.device.type == "cpu" and q_BNTK.shape[2] == k_BMSK.shape[2]:
+        return _fused_in_one_width(q_BNTK, k_BMSK, v_BMSK, mask, scale, is_causal)
     grouped = q_BNTK.shape[1] != k_BMSK.shape[1]
     out_BNTK: Tensor = F.scaled_dot_product_attention(
         q_BNTK, k_BMSK, v_BMSK, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=grouped
     )
     return out_BNTK
+
+
+def _fused_in_one_width(
+    q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor, mask: Tensor | None, scale: float | None, is_causal: bool
+) -> Tensor:
+    """A processor's kernel has one width for keys and values: zeros change neither scores nor what is read."""
+    key, value = q_BNTK.shape[3], v_BMSK.shape[3]
+    scale = _factor(q_BNTK, scale)
+    if key < value:
+        q_BNTK, k_BMSK = F.pad(q_BNTK, (0, value - key)), F.pad(k_BMSK, (0, value - key))
+    else:
+        v_BMSK = F.pad(v_BMSK, (0, key - value))
+    return _fused(q_BNTK, k_BMSK, v_BMSK, mask, scale, is_causal)[..., :value]
 
 
 def _without_kernel(
@@ -171,8 +186,8 @@ def _blocks_are_faster(q_BNTK: Tensor, v_BMSK: Tensor, padded: bool) -> bool:
     """Whether own blocks read a whole text faster than PyTorch's kernel."""
     if q_BNTK.device.type != "cpu" or torch.compiler.is_compiling():
         return False
-    values_apart = q_BNTK.shape[3] != v_BMSK.shape[3]  # no fused kernel of a CPU has such
-    return values_apart or (not padded and blocks_serve(q_BNTK.shape[2], q_BNTK.dtype))
+    values_apart = q_BNTK.shape[3] != v_BMSK.shape[3]  # which the kernel has to be given alike
+    return (values_apart and padded) or (not padded and blocks_serve(q_BNTK.shape[2], q_BNTK.dtype))
 
 
 def _factor(q_BNTK: Tensor, scale: float | None) -> float:

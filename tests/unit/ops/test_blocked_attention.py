@@ -51,6 +51,18 @@ def test_in_bfloat16_blocks_serve_long_texts_only_where_there_are_no_tiles(token
     assert blocks_serve(tokens, torch.bfloat16) == serve
 
 
+@pytest.mark.parametrize("most", [0, 1024], ids=["by the kernel", "in blocks"])
+@pytest.mark.parametrize(("key", "value"), [(6, 4), (4, 6), (5, 5)])
+@pytest.mark.parametrize("padded", [False, True])
+def test_values_may_have_a_width_of_their_own(key: int, value: int, padded: bool, most: int, monkeypatch):
+    monkeypatch.setattr(blocks, "OTHERWISE_MOST", most)
+    q, k, v = double(2, 4, 70, key), double(2, 2, 70, key), double(2, 2, 70, value)
+    reach = Reach(torch.tensor([0, 3])) if padded else Reach()
+    for scale in (None, 0.3):
+        fast, slow = attention(q, k, v, reach, scale), attention_reference(q, k, v, reach, scale)
+        assert_same_with_gradients(fast, slow, (q, k, v))
+
+
 @given(
     tokens=st.integers(1, 13),
     past=st.integers(0, 3),

@@ -98,10 +98,14 @@ class LatentAttentionSpec(MixerSpec):
         return down + up + out + read
 
     def _kept_by_heads(self, content: int, value: int, sequences: int, tokens: int) -> int:
-        """Queries, keys, values, what was read; of PyTorch's kernel a number for each query."""
+        """Queries, keys, values, what was read; of PyTorch's kernel all in one width, and a number for each query.
+
+        Where the kernel's width is not that of values, what is read is cut out of it.
+        """
         key = self.rotary_dim + content
-        in_blocks = key != value or blocks_serve(tokens, torch.float32)
-        return sequences * tokens * self.heads * (2 * (key + value) + (not in_blocks))
+        if blocks_serve(tokens, torch.float32):
+            return sequences * tokens * self.heads * 2 * (key + value)
+        return sequences * tokens * self.heads * (4 * max(key, value) + 1 + value * (key > value))
 
 
 @dataclass

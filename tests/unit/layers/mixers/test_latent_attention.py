@@ -11,6 +11,7 @@ from linnet.layers.mixers.latent_attention import LatentAttention, LatentAttenti
 from linnet.layers.view import View
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
+from linnet.ops import blocked_attention
 from linnet.ops.rotary import rotary_range, rotate_reference
 
 WIDTH = 16
@@ -101,7 +102,9 @@ def test_the_work_of_a_token_does_not_grow_by_the_maps_of_the_past():
     "spec", [*SPECS, LatentAttentionSpec(heads=2, rotary_dim=2, head_dim=4, value_dim=6, kv_rank=5)]
 )
 @pytest.mark.parametrize("tokens", [24, 80])
-def test_predicted_memory_is_what_is_kept(spec: LatentAttentionSpec, tokens: int):
+@pytest.mark.parametrize("most", [0, 1024], ids=["by the kernel", "in blocks"])
+def test_predicted_memory_is_what_is_kept(spec: LatentAttentionSpec, tokens: int, most: int, monkeypatch):
+    monkeypatch.setattr(blocked_attention, "OTHERWISE_MOST", most)
     tables = rotary_range(0, tokens, spec.rotary_dim, spec.rotary.base, torch.device("cpu"))
     found = bytes_kept(spec.build(Place(WIDTH, 32)), WIDTH, tokens, tables)
     assert found == 4 * spec.cost(Place(WIDTH, 32)).kept(3, tokens)

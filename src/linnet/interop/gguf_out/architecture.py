@@ -82,8 +82,11 @@ def check_architecture(spec: ModelSpec, origin: str) -> None:
     for index, block in enumerate(spec.blocks):
         if not isinstance(block.mixer, AttentionSpec):
             raise _refusal(origin, f"blocks[{index}].mixer.kind", block.mixer.kind, "attention")
-    nearest = _nearest(spec)
-    for field, ours, theirs in differences(plain_form(spec), plain_form(nearest.model(spec.name, origin))):
+    plain = plain_form(spec)
+    nearest = nearest_member(GgufLlama, plain, spec)
+    if nearest is None:  # heads of an odd width, which have no rotary positions, or are not turned as a whole
+        raise _refusal(origin, "blocks[0].mixer.head_dim", said(plain["blocks"][0]["mixer"]["head_dim"]), "an even one")
+    for field, ours, theirs in differences(plain, plain_form(nearest.model(spec.name, origin))):
         raise _refusal(origin, field, said(ours), said(theirs), nearest.model_type)
     if spec.context_length >= _MOST_TOKENS:
         raise _refusal(origin, "context_length", str(spec.context_length), f"less than {_MOST_TOKENS}")
@@ -91,7 +94,7 @@ def check_architecture(spec: ModelSpec, origin: str) -> None:
 
 def _nearest(spec: ModelSpec) -> GgufLlama:
     member = nearest_member(GgufLlama, plain_form(spec), spec)
-    assert member is not None, "heads of any width"
+    assert member is not None, "a description that `check_architecture` has passed"
     return member
 
 

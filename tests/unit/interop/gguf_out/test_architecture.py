@@ -32,6 +32,7 @@ YARN = {"kind": "yarn", "factor": 4.0, "trained": 64}
         (model({"value_residual": {}}), "blocks[0].mixer.value_residual: one: .* expected none"),
         (model({"positions": {"kind": "alibi"}}), "blocks[0].mixer.rotary: none: .* expected one"),
         (model({"rotary": None}), "blocks[0].mixer.rotary: none: .* expected one"),
+        (model({"rotary": None, "head_dim": 7}), "blocks[0].mixer.head_dim: 7: .* expected an even one"),
         (model({"rotary": {"fraction": 0.5}}), "blocks[0].mixer.rotary.fraction: 0.5: .* expected 1.0"),
         (
             model({"rotary": {"scaling": {**YARN, "fast": 16.0}}}),

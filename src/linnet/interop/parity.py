@@ -18,7 +18,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.engine import new_state
+from linnet.inference.retention import retaining_state
 from linnet.model.decoder import Decoder
 from linnet.stories import story
 
@@ -97,12 +97,15 @@ def random_tokens(decoder: Decoder) -> Tensor:
 
 @torch.no_grad()
 def expected_of(decoder: Decoder) -> Expected:
-    """What a model says, token by token with a state; a short prompt leaves learned positions for the rest."""
+    """What a model says, token by token with a state; a short prompt leaves learned positions for the rest.
+
+    The last greedy token is chosen and not read, so that it needs no position.
+    """
     most = most_tokens(decoder)
-    prompt = max(1, min(PROMPT, most - STEPS), min(8, most - 1))
-    steps = min(STEPS, most - prompt)
+    prompt = max(1, min(PROMPT, most - STEPS + 1), min(8, most - 1))
+    steps = min(STEPS, most - prompt + 1)
     tokens = random_tokens(decoder)[0, :prompt].tolist()
-    state, rows, chunk = new_state(decoder, [tokens], steps), list[Tensor](), list(tokens)
+    state, rows, chunk = retaining_state(decoder, 1, prompt + steps - 1), list[Tensor](), list(tokens)
     for _ in range(steps):
         rows.append(decoder(torch.tensor([chunk]), state)[0])
         chunk = [int(rows[-1][-1].argmax())]

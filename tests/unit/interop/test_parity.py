@@ -19,12 +19,14 @@ def decoder(**fields: object) -> Decoder:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("context", "steps"), [(400, 200), (80, 72), (220, 200)])
-def test_what_is_expected_is_what_one_pass_says_and_ends_with_learned_positions(context: int, steps: int):
+@pytest.mark.parametrize(
+    ("context", "length", "steps"), [(400, 263, 200), (220, 220, 200), (80, 80, 73), (2, 2, 2), (1, 1, 1)]
+)
+def test_what_is_expected_is_what_one_pass_says_and_ends_with_learned_positions(context: int, length: int, steps: int):
     model = decoder(context_length=context, embedding={"positions": "learned"})
     found = expected_of(model)
     torch.testing.assert_close(found.logits, model(found.tokens[None])[0], rtol=1e-4, atol=1e-5)
-    assert found.steps == steps and len(found.tokens) <= context
+    assert found.steps == steps and len(found.tokens) == length
     greedy_T = found.logits[-steps:].argmax(1)
     assert torch.equal(greedy_T[:-1], found.tokens[len(found.tokens) - steps + 1 :])
 

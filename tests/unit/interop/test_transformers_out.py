@@ -132,9 +132,9 @@ def test_what_begins_a_text_elsewhere_begins_it_still(tmp_path: Path):
 
 def test_where_learned_positions_end_the_gate_ends_and_says_so(tmp_path: Path):
     found = export_transformers(model(GPT2), tmp_path / "out")
-    assert found.figures["greedy_tokens"] == 72
+    assert found.figures["greedy_tokens"] == 73
     assert found.said[0] == "of the family gpt2"
-    assert found.said[1].startswith("by Transformers: 72 of 72 greedy tokens the same (learned positions")
+    assert found.said[1].startswith("by Transformers: 73 of 73 greedy tokens the same (learned positions")
 
 
 @torch.no_grad()
@@ -237,17 +237,17 @@ def test_the_gate_lets_nothing_else_pass(
 
 
 def test_a_difference_that_comes_late_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A row of the positions that only the last greedy steps reach."""
+    """The row of the last position, which only the last greedy step reaches."""
     from linnet.interop.families.written import write_published
 
     def written(folder: Path, *parts: Any) -> None:
         write_published(folder, *parts)
         named = load_file(folder / "model.safetensors")
-        named["transformer.wpe.weight"][78] = 1 - named["transformer.wpe.weight"][78]
+        named["transformer.wpe.weight"][79] = 1 - named["transformer.wpe.weight"][79]
         save_file(named, folder / "model.safetensors", {"format": "pt"})
 
     monkeypatch.setattr(f"{OUT}.write_published", written)
-    with pytest.raises(UserError, match=r"out: after 79 tokens "):
+    with pytest.raises(UserError, match=r"out: after 80 tokens "):
         export_transformers(model(GPT2), tmp_path / "out")
 
 

@@ -96,6 +96,20 @@ def test_what_is_no_state_file_is_refused(content: bytes, script):
     assert script(body, list(content))
 
 
+@pytest.mark.parametrize(("position", "capacity"), [(0, 0), (0, -1), (-1, 4), (5, 4)])
+def test_a_stream_without_room_for_what_it_has_read_is_refused(script, position: int, capacity: int):
+    """Room for no token never becomes enough by being doubled."""
+    body = """const { loaded } = await import("./kept_stream.js");
+        const { written } = await import("./state_file.js");
+        const counts = given.map(count => ({ data: BigInt64Array.of(BigInt(count)), dims: [1] }));
+        const identity = { model: "a", tokenizer: "b" }, notes = { stream: JSON.stringify(identity) };
+        const bytes = written({ positions: counts[0], capacity: counts[1] }, notes);
+        const stream = { held: [], adopt: () => { throw new Error("adopted"); } };
+        try { return loaded(bytes.buffer, stream, identity); } catch (error) { return error.message; }"""
+    said = f"position {position}: expected 0 to the capacity, which is {capacity}"
+    assert script(body, [position, capacity]) == said
+
+
 @settings(max_examples=5, deadline=None)
 @given(st.integers(1, 10**7))
 def test_axes_end_a_little_above(script, value: int):

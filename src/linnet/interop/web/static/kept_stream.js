@@ -28,9 +28,11 @@ export function loaded(buffer, stream, identity) {
   if (!standing) throw new Error("a decode state alone, without its stream");
   for (const field of ["model", "tokenizer"])
     if (standing[field] !== identity[field]) throw new Error(`a stream of another ${field}`);
-  const position = Number(positions.data[0]);
+  const position = Number(positions.data[0]), places = Number(capacity.data[0]);
+  if (!(position >= 0 && position <= places && places > 0))
+    throw new Error(`position ${position}: expected 0 to the capacity, which is ${places}`);
   for (const layer of stream.held) ofAllTokens(tensors, layer, position);
-  stream.adopt(tensors, position, Number(capacity.data[0]));
+  stream.adopt(tensors, position, places);
   const policy = JSON.parse(notes.contexts ?? "[]").find(kept => kept.kind === "policy");
   return {
     tokens: notes.tokens ? JSON.parse(notes.tokens) : [...Array(position).fill(null), ...standing.pending],

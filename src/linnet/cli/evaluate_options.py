@@ -199,10 +199,6 @@ class ComputeOptions:
         return ModelOptions(None, self.device, operators.operator, self.weights, seed or 0)
 
 
-NAMES = {"retentions": "retention", "resamples": "bootstrap"}
-"""Of parameters, where their option has another name."""
-
-
 def given(ctx: typer.Context, names: Sequence[str]) -> list[str]:
     """Which of these were given on the command line."""
     sources = {name: ctx.get_parameter_source(name) for name in names}
@@ -212,7 +208,7 @@ def given(ctx: typer.Context, names: Sequence[str]) -> list[str]:
 def refuse(ctx: typer.Context, names: Sequence[str], why: str) -> None:
     """`UserError` for the first of these that was given on the command line."""
     for name in given(ctx, names):
-        raise UserError(why, field=NAMES.get(name, name), value=said(ctx, name))
+        raise UserError(why, field=name, value=said(ctx, name))
 
 
 def said(ctx: typer.Context, name: str) -> str:

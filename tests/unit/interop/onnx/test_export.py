@@ -101,5 +101,5 @@ def test_a_lost_prompt_graph_is_told(model: Path, tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("weights", ["int2", "bfloat16"])
 def test_weights_that_cannot_be_are_refused(model: Path, tmp_path: Path, weights: str):
-    with pytest.raises(UserError, match=rf"weights: '{weights}': .*float32, int8, int4"):
+    with pytest.raises(UserError, match=rf"weights: {weights}: expected one of float32, int8, int4"):
         export_onnx(model, tmp_path / "out", weights=weights)

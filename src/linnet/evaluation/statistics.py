@@ -53,15 +53,15 @@ class Estimate:
         return self.count - 1 if self.pooled_degrees is None else self.pooled_degrees
 
     def interval(self, level: float = LEVEL) -> Interval | None:
-        """Student's; None without an error, or a number."""
-        if self.standard_error is None or math.isnan(self.value):
+        """Student's; None without an error, and of what is no finite number."""
+        if self.standard_error is None or not math.isfinite(self.value):
             return None
         reach = quantile((1 + level) / 2, self.degrees) * self.standard_error
         return self.value - reach, self.value + reach
 
     def p_value(self, expected: float = 0.0) -> float | None:
         """How often a sample from a truth of `expected` lies as far from it, to either side; None as above."""
-        if self.standard_error is None or math.isnan(self.value):
+        if self.standard_error is None or not math.isfinite(self.value):
             return None
         apart = abs(self.value - expected)
         if not self.standard_error:
@@ -98,7 +98,7 @@ def mean_of(estimates_E: Sequence[Estimate]) -> Estimate:
     count, value = len(estimates_E), sum(one.value for one in estimates_E) / len(estimates_E)
     items = sum(one.count for one in estimates_E)
     errors = [one.standard_error for one in estimates_E if one.standard_error is not None]
-    if len(errors) < count or math.isnan(value):
+    if len(errors) < count or not math.isfinite(value):
         return Estimate(value, None, items)
     variance = sum(error**2 for error in errors)
     spread = sum(error**4 / one.degrees for error, one in zip(errors, estimates_E, strict=True))

@@ -97,6 +97,15 @@ def test_one_document_has_no_error():
     assert accuracy(1, 1).standard_error is None
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # infinity less infinity
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_what_is_no_finite_number_has_no_interval_and_no_p_value(wrong: float):
+    broken = mean([0.0, wrong, 1.0])
+    average = mean_of([broken, mean([0.0, 1.0, 1.0])])
+    for found in (broken, average):
+        assert not math.isfinite(found.value) and found.interval() is None and found.p_value() is None
+
+
 def test_scores_without_spread_differ_or_do_not():
     assert mean([2.0, 2.0, 2.0]).p_value(2.0) == 1
     assert mean([2.0, 2.0, 2.0]).p_value(1.0) == 0

@@ -47,7 +47,7 @@ class ComparedScores:
     @property
     def verdict(self) -> str:
         """In words."""
-        if math.isnan(self.difference.value):
+        if not math.isfinite(self.difference.value):
             return "no score of one"
         if self.corrected is None or self.corrected >= SIGNIFICANT:
             return "no difference shown"

@@ -77,6 +77,16 @@ def test_small_text_and_coarse_split_are_remarked_on(tmp_path: Path, prepare: Pr
     )
 
 
+def test_a_file_that_cannot_be_on_both_sides_is_remarked_on(tmp_path: Path, prepare: Prepare) -> None:
+    (tmp_path / "a.txt").write_text("<|endoftext|>".join(f"story number {i}" for i in range(100)))
+    (tmp_path / "b.txt").write_text(" = One = \n\n text \n\n = Two = \n\n text")
+    _, _, errors = prepare("a.txt", "b.txt", "--out", "data", "--tokenizer", "bytes")
+    assert errors == (
+        "note: b.txt is one document, which is trained on or held out as a whole: a text file is cut at <|endoftext|>,"
+        " a .jsonl file has a document in each line; or give --document-separator\n"
+    )
+
+
 def test_too_little_held_out_is_warned_of_and_json_stays_json(tmp_path: Path, prepare: Prepare) -> None:
     (tmp_path / "a.txt").write_text("<|endoftext|>".join(["a", "b" * 500, "c" * 500]))
     _, out, errors = prepare("a.txt", "--out", "data", "--tokenizer", "bytes", "--json")

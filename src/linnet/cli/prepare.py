@@ -49,6 +49,7 @@ def prepare(
 
     Example: linnet prepare stories.txt web.jsonl --tokenizer bpe --vocab-size 4096 --out data/stories
     """
+    from linnet.data.manifest import undivided
     from linnet.data.prepare import prepare as prepare_data
 
     manifest = prepare_data(
@@ -62,6 +63,8 @@ def prepare(
         overwrite=overwrite,
     )
     _warn_of_share(manifest)
+    if whole := undivided(manifest.sources):
+        note(f"note: {whole}; or give --document-separator")
     if as_json:
         echo_json(manifest.model_dump())
     else:

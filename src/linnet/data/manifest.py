@@ -1,6 +1,7 @@
 """The manifest of a data folder: what it holds, how it was made, and the hashes of all of it."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,6 +45,16 @@ class SourceInfo(Spec):
     file: str
     documents: int
     bytes: int
+
+
+def undivided(sources: Sequence[SourceInfo]) -> str | None:
+    """What is to be said of files that are one document beside others, so on one side of the split; None: nothing."""
+    files = [source.file for source in sources if source.documents == 1]
+    if not files or len(sources) == 1:
+        return None
+    names = f"{files[0]} is" if len(files) == 1 else f"{', '.join(files)} are each"
+    cure = "a text file is cut at <|endoftext|>, a .jsonl file has a document in each line"
+    return f"{names} one document, which is trained on or held out as a whole: {cure}"
 
 
 class TokenizerInfo(Spec):

@@ -93,14 +93,14 @@ def prepare(
         return _write(folder, corpus, encoder, settings, shard_tokens)
 
 
-def read_split(inputs: list[str]) -> dict[Split, list[str]]:
-    """The documents of text files, each on the side where `prepare` puts it, in their order."""
+def read_split(inputs: list[str]) -> tuple[dict[Split, list[str]], list[SourceInfo]]:
+    """The documents of text files, each on the side where `prepare` puts it, in their order; what each file holds."""
     sides: dict[Split, list[str]] = {"train": [], "validation": []}
     with ExitStack() as stack:
         corpus, _ = _corpus_of(_open_sources(stack, inputs, None, None), None)
         for part in corpus.parts():
             sides[part.side].append(part.text)
-    return sides
+    return sides, corpus.sources
 
 
 def prepare_texts(

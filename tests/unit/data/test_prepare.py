@@ -84,7 +84,8 @@ def test_every_document_arrives_exactly(tmp_path: Path, kind: str) -> None:
 def test_documents_are_read_on_the_side_where_they_are_prepared(tmp_path: Path) -> None:
     inputs = [text_file(tmp_path / "a.txt", STORIES[:50]), parquet_file(tmp_path / "b.parquet", STORIES[50:])]
     prepare(inputs, tmp_path / "data", tokenizer="bytes")
-    sides = read_split(inputs)
+    sides, sources = read_split(inputs)
+    assert [source.documents for source in sources] == [50, len(STORIES) - 50]
     assert sides["train"] == documents(tmp_path / "data", "train")
     assert sorted(sides["validation"], key=content_hash) == documents(tmp_path / "data", "validation")
     assert len(sides["train"]) + len(sides["validation"]) == len(STORIES)

@@ -1,9 +1,11 @@
 """The text of a comparison: one tokenizer, a data folder for each part, the same held-out documents in all."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
+from linnet.data.manifest import undivided
 from linnet.data.prepare import prepare_texts, read_split
 from linnet.experiments.comparison.abilities import prepare_ability
 from linnet.experiments.comparison.spec import ComparisonSpec, TextSpec
@@ -12,7 +14,9 @@ from linnet.experiments.text import built_in_stories, is_prepared
 WHOLE = "whole"
 
 
-def prepare_parts(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> list[Path]:
+def prepare_parts(
+    spec: ComparisonSpec, folder: Path, origin: str = "comparison", say: Callable[[str], None] = lambda line: None
+) -> list[Path]:
     """The data folder of each part, below `folder`; made unless they are there from the same text.
 
     The tokenizer is trained on the whole text. Documents are cut into parts of equal number, in their order.
@@ -25,7 +29,7 @@ def prepare_parts(spec: ComparisonSpec, folder: Path, origin: str = "comparison"
     if spec.text.ability is not None:
         prepare_ability(spec, parts, name)
         return parts
-    train, validation = _documents(spec.text)
+    train, validation = _documents(spec.text, say)
     if len(train) < len(parts):
         raise UserError(f"{origin}: text.parts: {len(parts)}: the text has only {len(train)} documents to train on")
     whole = folder / WHOLE
@@ -48,9 +52,11 @@ def file_hashes(text: TextSpec, origin: str) -> list[str]:
     return hashes
 
 
-def _documents(text: TextSpec) -> tuple[list[str], list[str]]:
-    """Documents to train on, and those held out."""
+def _documents(text: TextSpec, say: Callable[[str], None]) -> tuple[list[str], list[str]]:
+    """Documents to train on, and those held out; says of which files only one of both can be had."""
     if text.stories is not None:
         return built_in_stories(text.stories, text.names)
-    sides = read_split(text.files or [])
+    sides, sources = read_split(text.files or [])
+    if whole := undivided(sources):
+        say(f"note: {whole}")
     return sides["train"], sides["validation"]

@@ -74,7 +74,7 @@ def compare(spec: ComparisonSpec, out: str | Path, runner: Runner, origin: str =
         spec.evaluate.check(f"{origin}: evaluate")
     claim(spec, folder, origin)
     runner.say("preparing the text")
-    runs = Runs(spec, prepare_parts(spec, folder / DATA, origin), folder, runner)
+    runs = Runs(spec, prepare_parts(spec, folder / DATA, origin, runner.say), folder, runner)
     runs.train_all()
     runner.say("evaluating all on the whole validation split")
     figures = {run.name: _figures(run, runs) for run in spec.runs if run.shown}

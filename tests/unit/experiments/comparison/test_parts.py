@@ -1,6 +1,7 @@
 """The text of a comparison, cut into parts that share what they are measured on."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from linnet.experiments.comparison.parts import prepare_parts
 from linnet.experiments.comparison.spec import ComparisonSpec
 
 
-def prepared(folder: Path, text: dict[str, Any]) -> list[TokenData]:
+def prepared(folder: Path, text: dict[str, Any], say: Callable[[str], None] = lambda line: None) -> list[TokenData]:
     plain = {"text": text, "tokenizer": {"kind": "bytes"}, "model": "tiny-ted", "runs": [{"name": "one"}]}
-    return [TokenData.open(part) for part in prepare_parts(ComparisonSpec.parse(plain, "test"), folder / "data")]
+    spec = ComparisonSpec.parse(plain, "test")
+    return [TokenData.open(part) for part in prepare_parts(spec, folder / "data", say=say)]
 
 
 def test_parts_share_tokenizer_and_validation_and_no_training_document(tmp_path: Path):
@@ -39,6 +41,16 @@ def test_the_text_may_be_files(tmp_path: Path):
     parts = prepared(tmp_path, {"files": [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")], "parts": 3})
     trained = sum(part.manifest.splits["train"].documents for part in parts)
     assert trained + parts[0].manifest.splits["validation"].documents == 60
+
+
+def test_files_of_one_document_are_told(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("<|endoftext|>".join(f"document {i} of the first file" for i in range(30)))
+    files = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt"), str(tmp_path / "c.txt")]
+    for name in files[1:]:
+        Path(name).write_text("one long text")
+    told: list[str] = []
+    prepared(tmp_path, {"files": files}, told.append)
+    assert len(told) == 1 and told[0].startswith(f"note: {files[1]}, {files[2]} are each one document")
 
 
 def test_fewer_documents_than_parts_are_refused(tmp_path: Path):

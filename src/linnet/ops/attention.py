@@ -186,8 +186,8 @@ def _blocks_are_faster(q_BNTK: Tensor, v_BMSK: Tensor, padded: bool) -> bool:
     """Whether own blocks read a whole text faster than PyTorch's kernel."""
     if q_BNTK.device.type != "cpu" or torch.compiler.is_compiling():
         return False
-    values_apart = q_BNTK.shape[3] != v_BMSK.shape[3]  # which the kernel has to be given alike
-    return (values_apart and padded) or (not padded and blocks_serve(q_BNTK.shape[2], q_BNTK.dtype))
+    apart = q_BNTK.shape[3] != v_BMSK.shape[3]
+    return apart if padded else blocks_serve(q_BNTK.shape[2], q_BNTK.dtype, apart)
 
 
 def _factor(q_BNTK: Tensor, scale: float | None) -> float:

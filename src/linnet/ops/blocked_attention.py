@@ -48,8 +48,13 @@ NOTHING = 1e-25
 """A weight that changes no sum. Biases make many smaller ones, and the smallest take a processor ten times as long."""
 
 
-def blocks_serve(tokens: int, dtype: torch.dtype) -> bool:
-    """Whether blocks are as fast as PyTorch's kernel on a CPU, or faster (`experiments/LOG.md` has the times)."""
+def blocks_serve(tokens: int, dtype: torch.dtype, apart: bool = False) -> bool:
+    """Whether blocks are as fast as PyTorch's kernel on a CPU, or faster (`experiments/LOG.md` has the times).
+
+    apart: values have a width of their own; the kernel wants one width, and short texts are not worth filling up.
+    """
+    if apart and tokens < FEWEST:
+        return True
     return FEWEST <= tokens <= MOST.get(dtype, OTHERWISE_MOST)
 
 

@@ -103,7 +103,7 @@ class LatentAttentionSpec(MixerSpec):
         Where the kernel's width is not that of values, what is read is cut out of it.
         """
         key = self.rotary_dim + content
-        if blocks_serve(tokens, torch.float32):
+        if blocks_serve(tokens, torch.float32, key != value):
             return sequences * tokens * self.heads * 2 * (key + value)
         return sequences * tokens * self.heads * (4 * max(key, value) + 1 + value * (key > value))
 

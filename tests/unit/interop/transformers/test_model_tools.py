@@ -45,7 +45,7 @@ def test_a_folder_that_says_something_else_is_not_written(folders, tmp_path, mon
 
     right = chunk.Chunk.hidden
     monkeypatch.setattr(chunk.Chunk, "hidden", lambda *given: right(*given) * 1.001)
-    with pytest.raises(UserError, match="logits differ"):
+    with pytest.raises(UserError, match="logits by Transformers differ"):
         linnet.export(ours, tmp_path / "theirs", to="transformers")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UserError, match="exists already"):

@@ -123,7 +123,9 @@ def _cells(one: "MeasuredAbility", above: bool) -> list[str]:
 
 def _note(one: "MeasuredAbility", above: bool) -> str:
     """What becomes of the final answer where steps are written before it, and whether chance could be as good."""
-    said = [] if above else ["not distinguishable from chance"]
+    from linnet.evaluation.statistics import NOT_ABOVE_CHANCE
+
+    said = [] if above else [NOT_ABOVE_CHANCE]
     if one.final is not None and one.final is not one.score:
         said.insert(0, f"final answer {one.final.percent} % right")
     return "; ".join(said)

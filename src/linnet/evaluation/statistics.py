@@ -200,10 +200,12 @@ def chance_p_value(right: int, chances_N: ArrayLike) -> float:
     return min(1.0, 2 * float(min(weights[: right + 1].sum(), weights[right:].sum())))
 
 
+NOT_ABOVE_CHANCE = "not above chance"
+"""What is said of a score that does not beat it: not distinguishable from it, or below."""
+
+
 def beats_chance(p_value: float | None, value: float, chance: float) -> bool:
-    """Whether a score is above chance by more than chance explains; where not, it is "not distinguishable from chance",
-    or below it.
-    """
+    """Whether a score is above chance by more than chance explains; where not, it is `NOT_ABOVE_CHANCE`."""
     return p_value is not None and p_value < SIGNIFICANT and value > chance
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from linnet.evaluation.abilities.in_context import ShotsCurve, ShotsPoint
+from linnet.evaluation.statistics import NOT_ABOVE_CHANCE
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.table import Table
@@ -46,7 +47,7 @@ def _note(point: ShotsPoint, instructed: ShotsPoint | None) -> str:
     above = [one.score is not None and one.score.beats(one.chance) for one in known]
     if all(above):
         return ""
-    return "not distinguishable from chance" if not any(above) else "one of the two not distinguishable from chance"
+    return NOT_ABOVE_CHANCE if not any(above) else f"one of the two {NOT_ABOVE_CHANCE}"
 
 
 def shots_plot(curves: Sequence[ShotsCurve]) -> Plot:

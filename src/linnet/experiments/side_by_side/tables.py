@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+from linnet.evaluation.statistics import NOT_ABOVE_CHANCE
 from linnet.evaluation.tasks.tables import percent
 from linnet.experiments.side_by_side.record import CONTEXTS, AbilityScore, Beside, MemoryFigures, TaskScore, WrittenText
 from linnet.present import numbers
@@ -141,7 +142,7 @@ def _answers(score: AbilityScore | None) -> str:
         return NOTHING
     if score.right is None:
         return f"{NOTHING}\n{score.missing}"
-    verdict = "above chance" if score.above_chance else "not distinguishable from chance"
+    verdict = "above chance" if score.above_chance else NOT_ABOVE_CHANCE
     return f"{percent(score.right)} ± {percent(score.standard_error)}\n{verdict}"
 
 

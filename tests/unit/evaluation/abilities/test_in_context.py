@@ -82,9 +82,9 @@ def test_the_table_has_a_row_for_each_number_of_examples():
     rows = shots_table([curve((of(20, 0), of(64, 0)), (of(25, 1), of(20, 1)), (missing, missing))], 100).rows
     assert rows[0] == [
         "facts steps=true people=4 hops=1", "0", "20.0 ± 4.0", "64.0 ± 4.8", "+44.0 ± 6.3", "25.0",
-        "one of the two not distinguishable from chance",
+        "one of the two not above chance",
     ]  # fmt: skip
-    assert rows[1][0] == " " and rows[1][-1] == "not distinguishable from chance"
+    assert rows[1][0] == " " and rows[1][-1] == "not above chance"
     assert rows[2][1:3] == ["9", ""] and rows[2][-1].startswith("not measured: takes 99")
     alone = ShotsCurve(Rules(), [of(90, 1)])
     assert shots_table([alone], 100).rows[0][1:] == ["1", "90.0 ± 3.0", "", "", "25.0", ""]

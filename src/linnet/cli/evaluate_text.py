@@ -37,15 +37,14 @@ def measure_text(
     if text.data is None:
         raise UserError("nothing to measure on; expected one of `data`, `suite`, `task_file` and `tasks`")
     text.check_plot()
-    where = _where(text, operators, compute)
     if len(models) > 1:
         if text.retentions is not None:
             raise UserError(f"--retention {' '.join(text.retentions)}: goes with one model")
-        _several(models, text, where, operators.drawn_from, resamples or RESAMPLES, page, as_json)
+        _several(models, text, operators, compute, resamples or RESAMPLES, page, as_json)
     elif resamples is not None:
         raise UserError(f"--bootstrap {resamples}: goes with several models")
     else:
-        _one(models[0], text, where, operators.drawn_from, as_json)
+        _one(models[0], text, operators, compute, as_json)
 
 
 def _where(text: TextOptions, operators: OperatorOptions, compute: ComputeOptions) -> dict[str, Any]:
@@ -65,9 +64,10 @@ def _where(text: TextOptions, operators: OperatorOptions, compute: ComputeOption
     }
 
 
-def _one(model: Path, text: TextOptions, where: dict[str, Any], drawn_from: int | None, as_json: bool) -> None:
+def _one(model: Path, text: TextOptions, operators: OperatorOptions, compute: ComputeOptions, as_json: bool) -> None:
     from linnet.evaluation.interface import evaluate as measured
 
+    where, drawn_from = _where(text, operators, compute), operators.drawn_from
     found = measured(model, retentions=text.retentions, **where)
     _draw(text.plot, [str(model)], [found])
     if as_json:
@@ -85,21 +85,20 @@ def _one(model: Path, text: TextOptions, where: dict[str, Any], drawn_from: int 
 def _several(
     models: list[Path],
     text: TextOptions,
-    where: dict[str, Any],
-    drawn_from: int | None,
+    operators: OperatorOptions,
+    compute: ComputeOptions,
     resamples: int,
     page: AskedReport,
     as_json: bool,
 ) -> None:
     from linnet.evaluation.interface import evaluate_several
-    from linnet.evaluation.subject import ModelOptions
 
+    where = _where(text, operators, compute)
     found = evaluate_several(models, resamples=resamples, **where)
     _draw(text.plot, found.names, found.measured)
-    read = ModelOptions(None, where["device"], where["operator"], where["weights"], where["seed"])
-    page.write_text(found, where["data"], read)
+    page.write_text(found, where["data"], compute.read(operators, operators.drawn_from))
     if as_json:
-        echo_json({**_on(text, where, drawn_from), **found.figures()})
+        echo_json({**_on(text, where, operators.drawn_from), **found.figures()})
         return
     from linnet.evaluation.tables import comparison_tables
 

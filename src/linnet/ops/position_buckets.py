@@ -66,8 +66,8 @@ class _AlongDiagonals(torch.autograd.Function):
         heads, queries, keys = of_bias_NTS.shape
         places = queries + keys - 1
         rows = of_bias_NTS.new_zeros(heads, queries * places)
-        for_all = rows.as_strided(of_bias_NTS.shape, (queries * places, places - 1, 1), queries - 1)
-        for_all.copy_(of_bias_NTS)
+        later_NTS = rows.as_strided(of_bias_NTS.shape, (queries * places, places - 1, 1), queries - 1)
+        later_NTS.copy_(of_bias_NTS)
         return rows.view(heads, queries, places).sum(1), None
 
 

@@ -2,13 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from linnet.interop.onnx.edges import DOMAIN
 from linnet.interop.onnx.fused_attention import fuse_attention
 from linnet.interop.onnx.fused_norms import fuse_residual_norms
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-DOMAIN = "com.microsoft"
 
 
 def fuse_step(model: "ModelProto") -> None:

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from linnet.interop.onnx.edges import DOMAIN, Edges, remake
 from linnet.interop.onnx.fused_rotary import FIRST, TABLE, Rotation
 from linnet.interop.onnx.metadata import AFTER, POSITION
-from linnet.interop.onnx.unread import drop_unread
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
-DOMAIN, OPERATION = "com.microsoft", "GroupQueryAttention"
+OPERATION = "GroupQueryAttention"
 HEADS_LAST = [0, 2, 1, 3]
 HEAD_WIDTHS_OF = 8
 """Multiples of it are the head widths that the operation takes; others fail when a graph runs."""
@@ -54,7 +54,7 @@ class _Attention:
 
 def fuse_attention(graph: "GraphProto") -> int:
     """In the graph for one token; how many layers it found."""
-    reader = _Reader(graph)
+    reader = _Layers(graph)
     names = [value.name for value in graph.input]
     prefixes = [name.removesuffix(".keys") for name in names if name.endswith(".keys")]
     found = [layer for layer in map(reader.attention, prefixes) if layer is not None]
@@ -68,36 +68,29 @@ def fuse_attention(graph: "GraphProto") -> int:
             nodes.extend(_fused(by_product[node.output[0]]))
         elif node.output[0] not in remade:
             nodes.append(node)
-    del graph.node[:]
-    graph.node.extend(nodes)
-    drop_unread(graph)
+    remake(graph, nodes)
     return len(found)
 
 
-class _Reader:
-    """Goes along the edges of a graph."""
+class _Layers(Edges):
+    """The layers of a graph."""
 
     def __init__(self, graph: "GraphProto") -> None:
-        self.makers = {name: node for node in graph.node for name in node.output}
-        self.readers: dict[str, list[NodeProto]] = {}
-        for node in graph.node:
-            for name in node.input:
-                self.readers.setdefault(name, []).append(node)
-        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        super().__init__(graph)
         self.shapes = {value.name: [d.dim_value for d in value.type.tensor_type.shape.dim] for value in graph.input}
 
     def attention(self, prefix: str) -> _Attention | None:
         """The layer with these states; None where it is not plain attention."""
         keys, values = f"{AFTER}{prefix}.keys", f"{AFTER}{prefix}.values"
         k, v = self._written(keys), self._written(values)
-        scores = self._along(keys, ("Transpose", "MatMul"))
-        weighed = None if scores is None else self._along(scores.output[0], ("Reshape", "Where", "Softmax", "Reshape"))
-        product = None if weighed is None else self._along(weighed.output[0], ("MatMul",))
+        scores = self._end(keys, ("Transpose", "MatMul"))
+        weighed = None if scores is None else self._end(scores.output[0], ("Reshape", "Where", "Softmax", "Reshape"))
+        product = None if weighed is None else self._end(weighed.output[0], ("MatMul",))
         if k is None or v is None or scores is None or product is None or product.input[1] != values:
             return None
         query = self._query(scores.input[0])
-        out = self._along(product.output[0], ("Transpose", "Reshape"))
-        out = out or self._along(product.output[0], ("Reshape", "Transpose", "Reshape"))
+        out = self._end(product.output[0], ("Transpose", "Reshape"))
+        out = out or self._end(product.output[0], ("Reshape", "Transpose", "Reshape"))
         width = None if out is None else self._ints(out.input[1])
         if query is None or out is None or not width or self.readers[values] != [product]:
             return None
@@ -108,16 +101,10 @@ class _Reader:
         read = product.output[0], out.output[0]
         return _Attention(prefix, query[0], k, v, query[1], heads, kv_heads, head, *read, rotation)
 
-    def _along(self, name: str, kinds: Sequence[str]) -> "NodeProto | None":
+    def _end(self, name: str, kinds: Sequence[str]) -> "NodeProto | None":
         """The node at the end of a path of these, on which nobody else reads."""
-        node = None
-        for kind in kinds:
-            readers = self.readers.get(name, [])
-            if len(readers) != 1 or readers[0].op_type != kind:
-                return None
-            (node,) = readers
-            name = node.output[0]
-        return node
+        nodes = self.along(name, kinds)
+        return None if nodes is None else nodes[-1]
 
     def _written(self, after: str) -> str | None:
         """What a step writes into a state, before its heads came first."""
@@ -134,14 +121,10 @@ class _Reader:
         """The queries before their heads came first, and what they were multiplied by."""
         reshape = self.makers.get(name)
         scaled = self.makers.get(reshape.input[0]) if reshape is not None and reshape.op_type == "Reshape" else None
-        if scaled is None or scaled.op_type != "Mul" or scaled.input[1] not in self.constants:
+        if scaled is None or scaled.op_type != "Mul":
             return None
-        from onnx import numpy_helper
-
-        factor, q = self.constants[scaled.input[1]], self._turned(scaled.input[0])
-        return (
-            None if q is None or max(factor.dims, default=1) != 1 else (q, float(numpy_helper.to_array(factor).item()))
-        )
+        factor, q = self.number(scaled.input[1]), self._turned(scaled.input[0])
+        return None if q is None or factor is None else (q, factor)
 
     def _ints(self, name: str) -> list[int] | None:
         from onnx import numpy_helper

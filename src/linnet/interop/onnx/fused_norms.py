@@ -5,42 +5,35 @@ Legend: `D` width.
 
 from typing import TYPE_CHECKING
 
-from linnet.interop.onnx.unread import drop_unread
+from linnet.interop.onnx.edges import DOMAIN, Edges, remake
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, NodeProto, TensorProto
+    from onnx import GraphProto, NodeProto
 
-DOMAIN, OPERATION = "com.microsoft", "SkipSimplifiedLayerNormalization"
+OPERATION = "SkipSimplifiedLayerNormalization"
 NORM = ("ReduceMean", "Add", "Sqrt", "Div", "Mul")
 """Behind the square: each reads the one before it."""
 
 
 def fuse_residual_norms(graph: "GraphProto") -> int:
     """Wherever both parts of a sum have one shape, and the gain is a constant `[D]`; how many there were."""
-    reader = _Reader(graph)
+    reader = _Norms(graph)
     norms = {nodes[-2].input[0]: nodes for nodes in map(reader.norm, graph.node) if nodes is not None}
     sums = {node.output[0]: node for node in graph.node if node.op_type == "Add" and reader.alike(node)}
     found = {x: _fused(sums[x], nodes, reader) for x, nodes in norms.items() if x in sums}
     remade = {norms[x][-1].output[0] for x in found}
-    nodes = [found.get(node.output[0], node) for node in graph.node if node.output[0] not in remade]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    drop_unread(graph)
+    remake(graph, (found.get(node.output[0], node) for node in graph.node if node.output[0] not in remade))
     return len(found)
 
 
-class _Reader:
-    """Goes along the edges of a graph."""
+class _Norms(Edges):
+    """Sums and norms of a graph."""
 
     def __init__(self, graph: "GraphProto") -> None:
-        self._constants = {tensor.name: tensor for tensor in graph.initializer}
+        super().__init__(graph)
         self._shapes = {
             value.name: [d.dim_value for d in value.type.tensor_type.shape.dim] for value in graph.value_info
         }
-        self._readers: dict[str, list[NodeProto]] = {}
-        for node in graph.node:
-            for name in node.input:
-                self._readers.setdefault(name, []).append(node)
 
     def alike(self, node: "NodeProto") -> bool:
         """Whether its inputs have one known shape."""
@@ -51,32 +44,18 @@ class _Reader:
         """The nodes behind a square, as `NORM`, of a norm over the last dimension; None where they are others."""
         if square.op_type != "Pow" or self.number(square.input[1]) != 2.0:
             return None
-        nodes: list[NodeProto] = [square]
-        for kind in NORM:
-            readers = self._readers.get(nodes[-1].output[0], [])
-            if len(readers) != 1 or readers[0].op_type != kind:
-                return None
-            nodes.append(readers[0])
-        _, mean, added, _, quotient, product = nodes
+        behind = self.along(square.output[0], NORM)
+        if behind is None:
+            return None
+        mean, added, _, quotient, product = behind
         rank = len(self._shapes.get(square.input[0], []))
-        gain = self._constants.get(product.input[1])
+        gain = self.constants.get(product.input[1])
         last = self.number(mean.input[1]) in (rank - 1, -1) and self.number(added.input[1]) is not None
         fits = last and quotient.input[0] == square.input[0] and gain is not None and len(gain.dims) == 1
-        return nodes if fits else None
-
-    def number(self, name: str) -> float | None:
-        """A constant of one number."""
-        from onnx import numpy_helper
-
-        tensor: TensorProto | None = self._constants.get(name)
-        return (
-            float(numpy_helper.to_array(tensor).item())
-            if tensor is not None and max(tensor.dims, default=1) == 1
-            else None
-        )
+        return [square, *behind] if fits else None
 
 
-def _fused(added: "NodeProto", norm: "list[NodeProto]", reader: _Reader) -> "NodeProto":
+def _fused(added: "NodeProto", norm: "list[NodeProto]", reader: _Norms) -> "NodeProto":
     from onnx import helper
 
     gain, epsilon = norm[-1].input[1], reader.number(norm[2].input[1])

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from linnet.interop.onnx.edges import DOMAIN
+
 if TYPE_CHECKING:
     from onnx import NodeProto
 
@@ -56,7 +58,7 @@ class Rotation:
             *(helper.make_node("Constant", [], [name], value_ints=size) for name, size in sizes.items()),
             helper.make_node("Split", [self.joint, f"{both}.sizes"], [both, v], axis=-1),
             *(helper.make_node("Reshape", [name, TABLE], [table]) for name, table in reshapes),
-            helper.make_node(OPERATION, [both, FIRST, *tables], [turned], domain="com.microsoft"),
+            helper.make_node(OPERATION, [both, FIRST, *tables], [turned], domain=DOMAIN),
             helper.make_node("Split", [turned, f"{turned}.sizes"], [q, k], axis=-1),
         ]
 

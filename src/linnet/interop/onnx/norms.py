@@ -5,7 +5,7 @@ onnxruntime makes one operation of the six of a root mean square norm, but of a 
 
 from typing import TYPE_CHECKING
 
-from linnet.interop.onnx.unread import drop_unread
+from linnet.interop.onnx.edges import drop_unread
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto

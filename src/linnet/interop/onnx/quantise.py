@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from linnet.core.seal import digest
-from linnet.interop.onnx.unread import drop_unread
+from linnet.interop.onnx.edges import DOMAIN, drop_unread
 from linnet.layers.contract import sublayers_of
 from linnet.model.decoder import Decoder
 
@@ -160,7 +160,7 @@ def _quantise_look_up(graph: "GraphProto", config: Any) -> None:
             [f"{TABLE}.rows", node.input[1], f"{TABLE}.scales"],
             list(node.output),
             name=node.name,
-            domain="com.microsoft",
+            domain=DOMAIN,
             gather_axis=0,
             quantize_axis=1,
             block_size=config.block_size,

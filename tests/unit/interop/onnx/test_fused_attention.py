@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from small_decoders import NARROW, block, decoder_of
 
+from linnet.interop.onnx.edges import DOMAIN
 from linnet.interop.onnx.flatten import Flat, Step
-from linnet.interop.onnx.fused_attention import DOMAIN, HEAD_WIDTHS_OF, OPERATION, fuse_attention
+from linnet.interop.onnx.fused_attention import HEAD_WIDTHS_OF, OPERATION, fuse_attention
 from linnet.interop.onnx.metadata import state_inputs
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.retention import FULL

@@ -43,6 +43,11 @@ _REASONS = {
 }
 
 
+def cache_folder() -> Path:
+    """Where linnet keeps what it can make or fetch again, of the user."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "linnet"
+
+
 def write_text(target: str | Path, text: str) -> None:
     """Write UTF-8 text atomically."""
     with atomic_path(target) as temporary:

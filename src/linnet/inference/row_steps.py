@@ -21,7 +21,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.stack import Block, Layer
 from linnet.model.state import DecoderState, LayerStates
 from linnet.nn.norms import RowFunction, norm_row
-from linnet.nn.row_maps import row_map_of
+from linnet.nn.row_maps import compiled_with, row_map_of
 
 Step = Callable[[Tensor, int], Tensor]
 """A layer, or a projection between blocks: `[1, D]` and the position to `[1, D]`."""
@@ -124,7 +124,7 @@ def _branches(layer: Layer, states: LayerStates, record: Record) -> Step | None:
     mixer = _reading(layer, states, record)
     if mixer is None or layer.feed_forward is None:
         return mixer
-    row, norm = layer.feed_forward.row_step(states.feed_forward, record), norm_row(layer.feed_forward_norm)
+    row, norm = layer.feed_forward.row_step(states.feed_forward, record), _norm_row(layer, layer.feed_forward_norm)
     feed_forward = _branch(row, norm, layer.pre)
     if row is None or norm is None or feed_forward is None:
         return None
@@ -135,12 +135,18 @@ def _branches(layer: Layer, states: LayerStates, record: Record) -> Step | None:
 
 def _reading(layer: Layer, states: LayerStates, record: Record) -> Step | None:
     """The mixer, and behind it attention to an encoder's memory where there is one."""
-    mixer = _branch(layer.mixer.row_step(states.mixer, record), norm_row(layer.mixer_norm), layer.pre)
+    mixer = _branch(layer.mixer.row_step(states.mixer, record), _norm_row(layer, layer.mixer_norm), layer.pre)
     if mixer is None or layer.cross_attention is None:
         return mixer
     row = layer.cross_attention.row_step(states.cross_attention, record)
-    cross = _branch(row, norm_row(layer.cross_attention_norm), layer.pre)
+    cross = _branch(row, _norm_row(layer, layer.cross_attention_norm), layer.pre)
     return None if cross is None else lambda x_1D, position: cross(mixer(x_1D, position), position)
+
+
+def _norm_row(layer: Layer, norm: nn.Module | None) -> RowFunction | None:
+    """Compiled where products of the layer are."""
+    compiled = next(filter(None, map(compiled_with, layer.modules())), None)
+    return norm_row(norm, compiled)
 
 
 def _branch(row: RowStep | None, norm: RowFunction | None, pre: bool) -> Step | None:

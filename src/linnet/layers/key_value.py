@@ -17,7 +17,8 @@ from linnet.layers.contract import RowStep
 from linnet.layers.rotary import RotarySpec, turn_of
 from linnet.layers.state import State, write_chunk
 from linnet.layers.view import View
-from linnet.nn.row_maps import RowMap, row_map_of
+from linnet.nn.row_maps import RowMap, compiled_with, row_map_of
+from linnet.ops.native.attention import AttentionRow, attention_row
 from linnet.ops.relative import NearRow
 
 
@@ -193,15 +194,18 @@ def key_value_row(
     joint_row, out_row = row_map_of(joint), row_map_of(out)
     if joint_row is None or out_row is None or len(state.keys) != 1:
         return None
-    if state.keys.dtype == torch.bfloat16:
+    compiled = compiled_with(joint) if bias is None and near is None and sinks_N is None else None
+    if compiled is None and state.keys.dtype == torch.bfloat16:
         return _bfloat16_row(joint_row, out_row, state, heads, rotary, scale)
-    if state.keys.dtype != torch.float32:
+    if compiled is None and state.keys.dtype != torch.float32:
         return None
-    keys_MCK, values_MCK = state.keys[0], state.values[0]
-    kv_heads, capacity, width = keys_MCK.shape
-    turn = None if rotary is None else turn_of(rotary, width, capacity)
-    sinks_MP1 = None if sinks_N is None else sinks_N.detach().view(kv_heads, -1, 1)
-    factor, nothing = width**-0.5 if scale is None else scale, torch.zeros((), device="cpu")
+    _, kv_heads, capacity, width = state.keys.shape
+    turn = None if rotary is None else turn_of(rotary, width, capacity, compiled)
+    factor = width**-0.5 if scale is None else scale
+    if compiled is None:
+        read = _reading(state, factor, bias, near, sinks_N)
+    else:
+        read = attention_row(compiled, state.keys[0], state.values[0], factor)
 
     def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
         joint_JK = joint_row.of(x_1D).view(heads + 2 * kv_heads, width)
@@ -210,12 +214,31 @@ def key_value_row(
             turned_JK = norm(turned_JK)
         if turn is not None:
             turned_JK = turn(turned_JK, position)
-        keys_MCK[:, position] = turned_JK[heads:]
         v_MK = joint_JK[heads + kv_heads :]
-        values_MCK[:, position] = v_MK if values is None else values(v_MK)
         q_MPK = turned_JK[:heads].view(kv_heads, heads // kv_heads, width)
         if operator_NKK is not None:
             q_MPK = torch.bmm(q_MPK, operator_NKK)
+        read_1F = read(q_MPK, turned_JK[heads:], v_MK if values is None else values(v_MK), position)
+        return out_row.added(sum_1D, read_1F if gate is None else gate(read_1F, x_1D))
+
+    return step
+
+
+def _reading(
+    state: KeyValueState,
+    factor: float,
+    bias: Callable[[int], Tensor] | None,
+    near: NearRow | None,
+    sinks_N: Tensor | None,
+) -> AttentionRow:
+    """As `ops.native.attention`, over a state in float32, with all that `key_value_row` takes."""
+    keys_MCK, values_MCK = state.keys[0], state.values[0]
+    sinks_MP1 = None if sinks_N is None else sinks_N.detach().view(len(keys_MCK), -1, 1)
+    nothing = torch.zeros((), device="cpu")
+
+    def read(q_MPK: Tensor, k_MK: Tensor, v_MK: Tensor, position: int) -> Tensor:
+        keys_MCK[:, position] = k_MK
+        values_MCK[:, position] = v_MK
         keys_MKS = keys_MCK[:, : position + 1].transpose(1, 2)
         if bias is None:
             scores_MPS = torch.baddbmm(nothing, q_MPK, keys_MKS, beta=0, alpha=factor)
@@ -229,10 +252,9 @@ def key_value_row(
         read_MPK = torch.bmm(weights_MPS, values_MCK[:, : position + 1])
         if near is not None:
             read_MPK = near.read(read_MPK, weights_MPS)
-        read_1F = read_MPK.view(1, -1)
-        return out_row.added(sum_1D, read_1F if gate is None else gate(read_1F, x_1D))
+        return read_MPK.view(1, -1)
 
-    return step
+    return read
 
 
 def _bfloat16_row(

@@ -4,6 +4,7 @@ Legend: `B` batch, `T` tokens of the chunk, `N` query heads, `M` key-value heads
 `C` capacity.
 """
 
+import ctypes
 from collections.abc import Callable
 from functools import lru_cache, partial
 
@@ -15,6 +16,7 @@ from linnet.core.spec import Spec
 from linnet.layers.rotary_scaling import AnyRotaryScaling
 from linnet.layers.view import View
 from linnet.nn.head_norm import HeadNorm
+from linnet.ops.native.elementwise import turn_row
 from linnet.ops.rotary import Pairing, rotary_range, rotary_table, rotate, rotate_heads
 from linnet.ops.rotary_scaling import Scaling
 
@@ -105,9 +107,15 @@ def check_heads(heads: int, head_dim: int | None, d_model: int, rotary: RotarySp
         )
 
 
-def turn_of(rotary: RotarySpec, head_dim: int, capacity: int) -> Turn:
-    """With tables for `capacity` positions, made once for all layers alike."""
+def turn_of(rotary: RotarySpec, head_dim: int, capacity: int, compiled: ctypes.CDLL | None = None) -> Turn:
+    """With tables for `capacity` positions, made once for all layers alike. Heads may be turned in place.
+
+    compiled: the functions of `ops.native`, where they serve.
+    """
     width = rotary.width(head_dim)
+    if compiled is not None:
+        cos_CR, sin_CR = _tables(width, rotary.base, capacity, rotary.law)
+        return turn_row(compiled, cos_CR, sin_CR, rotary.pairing)
     turn = _whole(rotary.pairing, width, rotary.base, capacity, rotary.law)
     if width == head_dim:
         return turn
@@ -115,10 +123,19 @@ def turn_of(rotary: RotarySpec, head_dim: int, capacity: int) -> Turn:
 
 
 @lru_cache(maxsize=8)
+def _tables(width: int, base: float, capacity: int, scaling: Scaling | None) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the pairs at each position, `[C, R]`."""
+    with torch.inference_mode(False):
+        tables = rotary_range(0, capacity, width, base, torch.device("cpu"), scaling)
+        cos_CR, sin_CR = (part[:, 0].contiguous() for part in tables)
+        return cos_CR, sin_CR
+
+
+@lru_cache(maxsize=8)
 def _whole(pairing: Pairing, width: int, base: float, capacity: int, scaling: Scaling | None) -> Turn:
     """Of all elements: adjacent ones as complex numbers, in place; or each half turned against the other."""
+    cos, sin = _tables(width, base, capacity, scaling)
     with torch.inference_mode(False):
-        cos, sin = (part[:, 0] for part in rotary_range(0, capacity, width, base, torch.device("cpu"), scaling))
         if pairing == "adjacent":
             return partial(_turn_adjacent, torch.complex(cos, sin))
         return partial(_turn_halves, torch.cat([cos, cos], dim=1), torch.cat([-sin, sin], dim=1))

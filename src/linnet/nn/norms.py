@@ -1,5 +1,6 @@
 """Normalisations over the last dimension."""
 
+import ctypes
 from collections.abc import Callable
 from typing import Literal
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from linnet.core.spec import Spec
 from linnet.nn.cost import Cost
+from linnet.ops.native import elementwise
 from linnet.ops.rms_norm import rms_norm, rms_norm_row
 
 NormKind = Literal["rms", "layer"]
@@ -99,10 +101,15 @@ class BlockNormSpec(NormSpec):
     placement: Literal["pre", "post"] = "pre"
 
 
-def norm_row(module: nn.Module | None) -> RowFunction | None:
-    """The norm of one row in float32, in as few operations as can be; None where it is no norm that is known here."""
+def norm_row(module: nn.Module | None, compiled: ctypes.CDLL | None = None) -> RowFunction | None:
+    """The norm of one row in float32, in as few operations as can be; None where it is no norm that is known here.
+
+    compiled: the functions of `ops.native`, where they serve.
+    """
     if isinstance(module, RmsNorm):
         gain_D, eps = module.weight.float(), module.eps
+        if compiled is not None:
+            return elementwise.rms_norm_row(compiled, gain_D, eps)
         return lambda x_1D: rms_norm_row(x_1D, gain_D, eps)
     if isinstance(module, nn.LayerNorm):
         shape, tiny = list(module.normalized_shape), module.eps

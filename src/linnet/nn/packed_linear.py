@@ -8,12 +8,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnet.ops import bfloat16_linear, int4_linear, int8_linear
-from linnet.ops.int4_linear import Int4Weight, PackedInt4Weight
+from linnet.ops.int4_linear import BlockedInt4Weight, Int4Weight, PackedInt4Weight
 from linnet.ops.int8_linear import Int8Weight, PackedInt8Weight
 from linnet.ops.linear import linear
+from linnet.ops.native import MOST_ROWS, library
+from linnet.ops.native.rows import Rows, bfloat16_rows, int4_matrix, int4_rows, int8_rows
+
+SLICE = 1 << 20
+"""Weights of 4 bits that become a float32 matrix at a time."""
 
 
 class PackedLinear(nn.Module, ABC):
@@ -26,6 +32,9 @@ class PackedLinear(nn.Module, ABC):
     """Of input, output and bias."""
 
     bias: Tensor | None
+
+    few: Rows | None = None
+    """The product of a few rows, with the bias, in float32 (`ops.native`); None where there is none."""
 
     def __init__(self, bias_O: Tensor | None, parts: Sequence[int]) -> None:
         super().__init__()
@@ -55,6 +64,17 @@ class PackedLinear(nn.Module, ABC):
     @abstractmethod
     def _move(self, device: torch.device) -> None:
         """Bring the weights to another device."""
+
+    @abstractmethod
+    def _product(self, x: Tensor) -> Tensor:
+        """`[..., I] -> [..., O]` without `few`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., I] -> [..., O]`."""
+        if self.few is None or not 0 < x.numel() <= MOST_ROWS * x.shape[-1] or torch.compiler.is_compiling():
+            return self._product(x)
+        out_RO = self.few(x.reshape(-1, x.shape[-1]))
+        return out_RO.view(*x.shape[:-1], self.out_features).to(x.dtype)
 
     def split(self, joint: Tensor) -> tuple[Tensor, ...]:
         """`[..., sum(parts)]` -> one view `[..., part]` for each part."""
@@ -121,8 +141,8 @@ class Int8Linear(RoundedLinear):
         """See `PackedLinear`."""
         return int8_linear.int8_nbytes(self.out_features, self._weight.inputs)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """`[..., I] -> [..., O]`."""
+    def _product(self, x: Tensor) -> Tensor:
+        """See `PackedLinear`."""
         if self._fast:
             return int8_linear.int8_linear(x, self._weight, self.bias)
         return int8_linear.int8_linear_reference(x, self._plain(), self.bias)
@@ -141,8 +161,9 @@ class Int8Linear(RoundedLinear):
         return self._weight if isinstance(self._weight, Int8Weight) else int8_linear.unpack(self._weight)
 
     def _keep(self, plain: Int8Weight) -> None:
-        self._fast = int8_linear.has_fast_form(plain.scale_O.device)
-        packs = self._fast and not self._is_table and plain.numbers_OJ.numel() >= int8_linear.LARGE
+        self._fast, compiled = int8_linear.has_fast_form(plain.scale_O.device), library(plain.scale_O.device)
+        self.few = None if compiled is None else int8_rows(compiled, *plain, self.bias)
+        packs = self._fast and self.few is None and not self._is_table and plain.numbers_OJ.numel() >= int8_linear.LARGE
         self._weight: Int8Weight | PackedInt8Weight = int8_linear.pack(plain) if packs else plain
 
     def _move(self, device: torch.device) -> None:
@@ -171,35 +192,62 @@ class Int4Linear(RoundedLinear):
     @property
     def device(self) -> torch.device:
         """See `PackedLinear`."""
-        return self._weight.steps_GO2.device
+        weight = self._weight
+        return (weight.blocks_NGb if isinstance(weight, BlockedInt4Weight) else weight.steps_GO2).device
 
     @property
     def nbytes(self) -> int:
         """See `PackedLinear`."""
         return int4_linear.int4_nbytes(self.out_features, self._weight.inputs, self._group)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """`[..., I] -> [..., O]`."""
+    def _product(self, x: Tensor) -> Tensor:
+        """See `PackedLinear`."""
         if isinstance(self._weight, PackedInt4Weight):
             return int4_linear.int4_linear(x, self._weight, self.bias)
+        if isinstance(self._weight, BlockedInt4Weight):
+            return self._by_slices(x)
         return int4_linear.int4_linear_reference(x, self._weight, self.bias)
 
     def rows(self, places: Tensor) -> Tensor:
         """See `RoundedLinear`."""
+        if places.numel() == 1 and self.few is not None:
+            return self._outputs(int(places), 1).view(*places.shape, -1)
         return int4_linear.rows_of(self._weight, places)
+
+    def _by_slices(self, x: Tensor) -> Tensor:
+        """Many rows, with so much of the matrix at a time that it stays in a cache."""
+        at_once = max(SLICE // x.shape[-1], 1)
+        parts = [
+            F.linear(x, self._outputs(first, min(at_once, self.out_features - first)))
+            for first in range(0, self.out_features, at_once)
+        ]
+        out: Tensor = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
+        return out if self.bias is None else out.add_(self.bias)
+
+    def _outputs(self, first: int, count: int) -> Tensor:
+        """Some of the matrix, of blocks, `[count, I]`."""
+        weight, compiled = self._weight, library(self.device)
+        assert compiled is not None and isinstance(weight, BlockedInt4Weight)
+        blocks_NGb, inputs, _, group = weight
+        return int4_matrix(compiled, blocks_NGb, inputs, group, first, count)
 
     def row(self, x_1I: Tensor) -> Tensor:
         """See `RoundedLinear`."""
         if isinstance(self._weight, PackedInt4Weight):
             return int4_linear.int4_rows(x_1I, self._weight)
-        return int4_linear.int4_linear_reference(x_1I, self._weight)
+        return int4_linear.int4_linear_reference(x_1I, self._plain())
 
     def _plain(self) -> Int4Weight:
         return self._weight if isinstance(self._weight, Int4Weight) else int4_linear.unpack(self._weight)
 
     def _keep(self, plain: Int4Weight) -> None:
-        packs = int4_linear.can_pack(plain.pairs_OH.device) and len(plain.pairs_OH) >= int4_linear.LEAST_PACKED
-        self._weight: Int4Weight | PackedInt4Weight = int4_linear.pack(plain) if packs else plain
+        self._weight: Int4Weight | BlockedInt4Weight | PackedInt4Weight = plain
+        self.few, compiled = None, library(plain.pairs_OH.device)
+        if compiled is not None:
+            self._weight = blocks = int4_linear.blocked(plain)
+            self.few = int4_rows(compiled, *blocks, self.bias)
+        elif int4_linear.can_pack(plain.pairs_OH.device) and len(plain.pairs_OH) >= int4_linear.LEAST_PACKED:
+            self._weight = int4_linear.pack(plain)
 
     def _move(self, device: torch.device) -> None:
         pairs_OH, steps_GO2, inputs = self._plain()
@@ -247,14 +295,16 @@ class Bfloat16Linear(PackedLinear):
         """See `PackedLinear`."""
         return self._weight.numel() * self._weight.element_size()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """`[..., I] -> [..., O]`."""
+    def _product(self, x: Tensor) -> Tensor:
+        """See `PackedLinear`."""
         if self._weight.is_mkldnn:
             return bfloat16_linear.packed_linear(x, self._weight, self.bias)
         return linear(x, self._weight, self.bias)
 
     def _keep(self, weight_OI: Tensor) -> None:
-        packs = bfloat16_linear.can_pack(weight_OI.device)
+        compiled = library(weight_OI.device)
+        self.few = None if compiled is None else bfloat16_rows(compiled, weight_OI, self.bias)
+        packs = compiled is None and bfloat16_linear.can_pack(weight_OI.device)
         self._weight = bfloat16_linear.pack(weight_OI) if packs else weight_OI
 
     def _move(self, device: torch.device) -> None:

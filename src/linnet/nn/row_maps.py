@@ -3,6 +3,7 @@
 Legend: `I` inputs, `O` outputs.
 """
 
+import ctypes
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from linnet.nn.packed_linear import Bfloat16Linear, PackedLinear, RoundedLinear
 from linnet.ops.linear import SLICED, linear
+from linnet.ops.native import library
+from linnet.ops.native.rows import Rows
 
 
 class RowMap(NamedTuple):
@@ -42,6 +45,8 @@ def _called(call: Callable[[Tensor], Tensor]) -> RowMap:
 
 def row_map_of(module: nn.Module) -> RowMap | None:
     """The map of a linear layer; None for anything else."""
+    if isinstance(module, PackedLinear) and module.few is not None:
+        return RowMap(module.few, _added_by(module.few))
     if isinstance(module, Bfloat16Linear) or (isinstance(module, nn.Linear) and module.weight.dtype == torch.bfloat16):
         return _in_bfloat16(module)
     if isinstance(module, nn.Linear):
@@ -49,6 +54,15 @@ def row_map_of(module: nn.Module) -> RowMap | None:
     if isinstance(module, RoundedLinear):
         return _rounded(module)
     return _called(module) if isinstance(module, PackedLinear) else None
+
+
+def compiled_with(module: nn.Module) -> ctypes.CDLL | None:
+    """The functions of `ops.native` where this map's products are among them: what lies beside them may be, too."""
+    return library(module.device) if isinstance(module, PackedLinear) and module.few is not None else None
+
+
+def _added_by(few: Rows) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda sum_1O, x_1I: few(x_1I, sum_1O)
 
 
 def _rounded(module: RoundedLinear) -> RowMap:

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linnet.ops.native.rows import blocks_of, outputs_of
+
 GROUP = 32
 """Inputs that share a scale, unless said otherwise; PyTorch multiplies with groups of 32, 64, 128 and 256."""
 LEVELS = 16
@@ -41,6 +43,15 @@ class Int4Weight(NamedTuple):
     pairs_OH: Tensor
     steps_GO2: Tensor
     inputs: int
+
+
+class BlockedInt4Weight(NamedTuple):
+    """The same as `ops.native` reads it, uint8 `[N, G, b]` (`native.rows.blocks_of`)."""
+
+    blocks_NGb: Tensor
+    inputs: int
+    outputs: int
+    group: int
 
 
 class PackedInt4Weight(NamedTuple):
@@ -100,15 +111,20 @@ def dequantise(weight: Int4Weight) -> Tensor:
     return _values(_unpaired(weight.pairs_OH), weight.steps_GO2, weight.inputs)
 
 
-def rows_of(weight: Int4Weight | PackedInt4Weight, places: Tensor) -> Tensor:
+def rows_of(weight: Int4Weight | BlockedInt4Weight | PackedInt4Weight, places: Tensor) -> Tensor:
     """Some rows of that matrix: int64 `[...]` -> float32 `[..., I]`."""
-    places_R = places.flatten()
-    if isinstance(weight, Int4Weight):
-        numbers_RJ = _unpaired(weight.pairs_OH[places_R])
-    else:
-        numbers_RJ = _numbers_of(weight, places_R)
-    rows_RI = _values(numbers_RJ, weight.steps_GO2[:, places_R], weight.inputs)
-    return rows_RI.view(*places.shape, weight.inputs)
+    numbers_RJ, steps_GR2 = _outputs_of(weight, places.flatten())
+    return _values(numbers_RJ, steps_GR2, weight.inputs).view(*places.shape, weight.inputs)
+
+
+def _outputs_of(weight: Int4Weight | BlockedInt4Weight | PackedInt4Weight, places_R: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers uint8 `[R, J]`, scales and zeros `[G, R, 2]`."""
+    if isinstance(weight, BlockedInt4Weight):
+        return outputs_of(weight.blocks_NGb, places_R)
+    steps_GR2 = weight.steps_GO2[:, places_R]
+    if isinstance(weight, PackedInt4Weight):
+        return _numbers_of(weight, places_R), steps_GR2
+    return _unpaired(weight.pairs_OH[places_R]), steps_GR2
 
 
 def int4_nbytes(outputs: int, inputs: int, group: int = GROUP) -> int:
@@ -136,10 +152,17 @@ def pack(weight: Int4Weight) -> PackedInt4Weight:
     return PackedInt4Weight(packed, steps_GO2.contiguous(), weight.inputs, outputs)
 
 
-def unpack(weight: PackedInt4Weight) -> Int4Weight:
+def blocked(weight: Int4Weight) -> BlockedInt4Weight:
+    """For the products of `ops.native`."""
+    (outputs, half), groups = weight.pairs_OH.shape, len(weight.steps_GO2)
+    blocks_NGb = blocks_of(weight.pairs_OH, weight.steps_GO2)
+    return BlockedInt4Weight(blocks_NGb, weight.inputs, outputs, 2 * half // groups)
+
+
+def unpack(weight: BlockedInt4Weight | PackedInt4Weight) -> Int4Weight:
     """The plain form again."""
-    numbers_OJ = _numbers_of(weight, torch.arange(weight.outputs))
-    return Int4Weight(_paired(numbers_OJ), weight.steps_GO2[:, : weight.outputs].contiguous(), weight.inputs)
+    numbers_OJ, steps_GO2 = _outputs_of(weight, torch.arange(weight.outputs))
+    return Int4Weight(_paired(numbers_OJ), steps_GO2.contiguous(), weight.inputs)
 
 
 @cache

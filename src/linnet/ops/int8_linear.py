@@ -31,8 +31,8 @@ ZERO_DIGIT = BASE // 2
 ZERO = ZERO_DIGIT * (BASE + 1)
 LARGEST_INPUT = BASE * BASE - 1 - ZERO
 """The number that stands for a row's largest element, less `ZERO`."""
-ALIGNED = 16
-"""Inputs are filled up to a multiple: PyTorch's product of one row reads so many at a time, past the end if need be."""
+ALIGNED = 32
+"""Inputs are filled up to a multiple: products of one row read so many at a time, past the end if need be."""
 LARGE = 1_000_000
 """Weights of a matrix from which on it is packed: what fixed point costs besides is then less than what it saves."""
 SMALLEST = 1e-30

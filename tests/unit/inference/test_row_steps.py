@@ -134,6 +134,18 @@ def test_weights_of_8_bits():
     assert_same_steps(decoder, rtol=1e-2, atol=1e-3)  # inputs are rounded too: a last digit may move one
 
 
+ROUNDED = [m for m in MIXERS if id(m) not in WITHOUT_STEPS and not isinstance(m, TedSpec)]
+
+
+@pytest.mark.parametrize("mixer", ROUNDED, ids=str)
+@torch.inference_mode()
+def test_every_mixer_beside_weights_of_few_bits(mixer: MixerSpec):
+    block = {"mixer": mixer.model_dump(), "feed_forward": {**GATED, "activation": "silu"}, "norm": RMS}
+    decoder = decoder_of(mixer, std=0.2, blocks=[{**block, "repeat": 2}])
+    convert_weights(decoder, "int8")
+    assert_same_steps(decoder, rtol=2e-3, atol=2e-3)
+
+
 @torch.inference_mode()
 def test_a_layer_that_is_not_known_runs_as_it_is_among_others():
     described = [AttentionSpec(heads=2), AttentionSpec(heads=2, window=4), TedSpec()]

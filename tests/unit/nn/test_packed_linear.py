@@ -2,6 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from linnet.nn import packed_linear
 from linnet.nn.packed_linear import Bfloat16Linear, Int4Linear, Int8Linear, PackedLinear, RoundedEmbedding
 from linnet.ops import bfloat16_linear, int4_linear, int8_linear
 
@@ -13,6 +14,17 @@ FORMS = [
 ]
 
 
+@pytest.fixture(params=["compiled", "by PyTorch"])
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whose products of a few rows serve."""
+    if request.param == "by PyTorch":
+        monkeypatch.setattr(packed_linear, "library", lambda _: None)
+    elif packed_linear.library(CPU) is None:
+        pytest.skip("no compiler, or another processor")
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_it_multiplies_by_the_matrix_that_it_shows(form: type[PackedLinear], with_bias: bool):
@@ -52,6 +64,7 @@ def test_bfloat16_without_a_fast_form_is_a_plain_product(monkeypatch: pytest.Mon
 def test_without_a_fast_form_the_definition_serves(form: type[PackedLinear], monkeypatch: pytest.MonkeyPatch):
     weight, bias, x = torch.randn(70, 20), torch.randn(70), torch.randn(1, 20)
     fast = form(weight, bias, (70,))
+    monkeypatch.setattr(packed_linear, "library", lambda _: None)
     monkeypatch.setattr(int8_linear, "has_fast_form", lambda _: False)
     monkeypatch.setattr(int4_linear, "can_pack", lambda _: False)
     plain = form(weight, bias, (70,))
@@ -64,6 +77,7 @@ def test_without_a_fast_form_the_definition_serves(form: type[PackedLinear], mon
 @pytest.mark.skipif(not int8_linear.has_fast_form(CPU), reason="no products of bytes here")
 def test_a_large_matrix_of_8_bits_is_packed_unless_it_is_a_table(monkeypatch: pytest.MonkeyPatch):
     weight, bias, x = torch.randn(70, 20), torch.randn(70), torch.randn(1, 20)
+    monkeypatch.setattr(packed_linear, "library", lambda _: None)
     small = Int8Linear(weight, bias, (70,))
     monkeypatch.setattr(int8_linear, "LARGE", 1000)
     large, table = Int8Linear(weight, bias, (70,)), Int8Linear(weight, bias, (70,), is_table=True)
@@ -127,3 +141,19 @@ def test_another_precision_is_refused(form: type[PackedLinear], dtype: torch.dty
 def test_it_cannot_be_saved_without_its_weights(form: type[PackedLinear]):
     with pytest.raises(ValueError, match="for inference alone"):
         form(torch.randn(4, 4), None, (4,)).state_dict()
+
+
+@pytest.mark.skipif(packed_linear.library(CPU) is None, reason="no compiler, or another processor")
+@pytest.mark.parametrize("form", FORMS)
+def test_few_rows_and_many_are_products_with_one_matrix(form: type[PackedLinear], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(packed_linear, "SLICE", 1000)
+    weight, bias = torch.randn(70, 40), torch.randn(70)
+    packed = form(weight, bias, (70,))
+    assert packed.few is not None
+    x = torch.randn(2, packed_linear.MOST_ROWS, 40).to(form.dtype)
+    error = {"rtol": 0.02, "atol": 0.05} if form is Bfloat16Linear else {"rtol": 1e-3, "atol": 5e-3}
+    many = packed(x)
+    torch.testing.assert_close(packed(x[:1]), many[:1], **error)
+    torch.testing.assert_close(many.float(), F.linear(x.float(), packed.weight.float(), bias), **error)
+    row = x[0, :1].float()
+    torch.testing.assert_close(packed.few(row, row.new_ones(1, 70)), packed(x[0, :1]).float() + 1, **error)

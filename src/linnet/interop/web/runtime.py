@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import os
 import shutil
 import subprocess
 import tarfile
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from linnet.core.atomic import atomic_path
 from linnet.core.errors import UserError
-from linnet.core.files import parse_json
+from linnet.core.files import cache_folder, parse_json
 
 NAME, VERSION = "onnxruntime-web", "1.30.0"
 INTEGRITY = "sha512-q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
@@ -69,11 +68,6 @@ def _member(package: tarfile.TarFile, name: str) -> bytes:
 
 def _integrity(content: bytes) -> str:
     return "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode()
-
-
-def cache_folder() -> Path:
-    """Of the user."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "linnet"
 
 
 def _packed() -> Path:

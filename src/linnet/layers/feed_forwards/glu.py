@@ -15,9 +15,10 @@ from linnet.layers.view import Record, View
 from linnet.nn.activation import ACTIVATIONS, Activation
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear, in_one_piece
-from linnet.nn.row_maps import row_map_of
+from linnet.nn.row_maps import compiled_with, row_map_of
 from linnet.ops.gated import gated_silu
 from linnet.ops.gated_feed_forward import gated_feed_forward
+from linnet.ops.native.elementwise import gated_silu_row
 
 
 class GatedSpec(FeedForwardSpec):
@@ -85,6 +86,11 @@ class GatedFeedForward(FeedForward):
         up, down, activation = row_map_of(self.up), row_map_of(self.down), ACTIVATIONS[self.activation]
         if up is None or down is None:
             return None
+
+        compiled = compiled_with(self.up) if self.activation == "silu" else None
+        if compiled is not None:
+            inner = gated_silu_row(compiled)
+            return lambda sum_1D, x_1D, _: down.added(sum_1D, inner(up.of(x_1D)))
 
         def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
             gate_1F, value_1F = up.of(x_1D).chunk(2, dim=1)

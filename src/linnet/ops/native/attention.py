@@ -1,0 +1,40 @@
+"""Attention of one token of a stream, over keys and values that it joins.
+
+Legend: `M` key-value heads, `P` query heads of each of them, `C` capacity, `K` head width.
+"""
+
+import ctypes
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+BYTES_OF_A_THREAD = 1 << 15
+"""Keys and values that one thread reads before another is woken."""
+
+AttentionRow = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+"""Queries `[M, P, K]`, the token's key and value `[M, K]`, and its position to what the heads read, `[1, M P K]`."""
+
+
+def attention_row(library: ctypes.CDLL, keys_MCK: Tensor, values_MCK: Tensor, factor: float) -> AttentionRow:
+    """`softmax(factor q K^T) V` over the tokens up to the position, whose key and value are stored there first.
+
+    Keys and values are alike, contiguous, in float32 or bfloat16; all else is float32, sums too.
+    """
+    heads, capacity, width = keys_MCK.shape
+    assert keys_MCK.is_contiguous() and values_MCK.is_contiguous() and values_MCK.shape == keys_MCK.shape
+    assert keys_MCK.dtype == values_MCK.dtype and keys_MCK.dtype in (torch.float32, torch.bfloat16)
+    narrow, function = keys_MCK.dtype == torch.bfloat16, library.linnet_attention_row
+    bytes_of_a_token = 2 * heads * width * keys_MCK.element_size()
+
+    def read(q_MPK: Tensor, k_MK: Tensor, v_MK: Tensor, position: int) -> Tensor:
+        assert 0 <= position < capacity
+        q_MPK, k_MK, v_MK = q_MPK.contiguous(), k_MK.contiguous(), v_MK.contiguous()
+        out_1F = torch.empty((1, q_MPK.numel()))
+        threads = min(torch.get_num_threads(), heads, 1 + position * bytes_of_a_token // BYTES_OF_A_THREAD)
+        now = q_MPK.data_ptr(), k_MK.data_ptr(), v_MK.data_ptr(), keys_MCK.data_ptr(), values_MCK.data_ptr()
+        sizes = heads, q_MPK.shape[1], capacity, width, position
+        function(*now, *sizes, factor, out_1F.data_ptr(), narrow, threads)
+        return out_1F
+
+    return read

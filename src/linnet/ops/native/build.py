@@ -1,0 +1,56 @@
+"""C++ that is compiled for the processor at hand, once: as `torch.compile` does, but without PyTorch's headers."""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from linnet.core.atomic import atomic_path
+from linnet.core.errors import UserError
+from linnet.core.files import cache_folder
+from linnet.core.notes import note
+
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = ("-O3", "-std=c++17", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
+"""OpenMP's library is the one that PyTorch has loaded, and so are its threads."""
+TIMEOUT_S = 120.0
+
+
+def loaded(sources: Sequence[Path], headers: Sequence[Path] = ()) -> ctypes.CDLL | None:
+    """The library made of some files, from the user's cache where it has been made before.
+
+    None without a compiler (`$CXX`, or one of `COMPILERS`), and where it fails; then that is said.
+    """
+    compiler = shutil.which(os.environ.get("CXX", "")) or next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        return None
+    try:
+        library = cache_folder() / _name([*sources, *headers], compiler)
+        if not library.is_file():
+            _compile(sources, compiler, library)
+        return ctypes.CDLL(str(library))
+    except (OSError, UserError, subprocess.SubprocessError) as error:
+        told = error.stderr.strip().splitlines() if isinstance(error, subprocess.CalledProcessError) else [str(error)]
+        problem = next(iter(told), compiler)
+        note(f"{sources[0].name} was not compiled for this processor, PyTorch's products serve: {problem}")
+        return None
+
+
+def _compile(sources: Sequence[Path], compiler: str, library: Path) -> None:
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(library) as path:
+        command = [compiler, *FLAGS, *map(str, sources), "-o", str(path)]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
+
+
+def _name(files: Sequence[Path], compiler: str) -> str:
+    """Another for other files, another compiler or processor: a home may be shared between machines."""
+    cpuinfo = Path("/proc/cpuinfo")
+    processor = cpuinfo.read_text(errors="replace").split("\n\n")[0] if cpuinfo.is_file() else platform.processor()
+    kept = [line for line in processor.splitlines() if line.startswith(("model name", "flags"))]
+    parts = [*(file.read_bytes() for file in files), *(part.encode() for part in (compiler, *FLAGS, *kept))]
+    return f"linnet-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.so"

@@ -1,0 +1,55 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linnet.ops.native import library
+from linnet.ops.native.attention import attention_row
+
+COMPILED = library(torch.device("cpu"))
+pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or another processor")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    heads=st.integers(1, 3),
+    shared=st.integers(1, 3),
+    width=st.integers(1, 75),
+    position=st.integers(0, 40),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_it_is_softmax_over_the_tokens_so_far(heads: int, shared: int, width: int, position: int, dtype: torch.dtype):
+    draw = torch.Generator().manual_seed(heads + shared + width + position)
+    keys, values = (torch.randn(heads, 45, width, generator=draw).to(dtype) for _ in range(2))
+    behind = keys[:, position + 1 :].clone()
+    q = torch.randn(heads, shared, width, generator=draw) * 3
+    k, v = (torch.randn(heads, width, generator=draw) for _ in range(2))
+    found = attention_row(COMPILED, keys, values, 0.3)(q, k, v, position)
+    assert torch.equal(keys[:, position], k.to(dtype))
+    assert torch.equal(values[:, position], v.to(dtype))
+    assert torch.equal(keys[:, position + 1 :], behind)
+    seen, read = keys[:, : position + 1].double(), values[:, : position + 1].double()
+    expected = (q.double() @ seen.transpose(1, 2) * 0.3).softmax(dim=2) @ read
+    torch.testing.assert_close(found, expected.float().view(1, -1), rtol=2e-5, atol=2e-5)
+
+
+def test_scores_of_any_size():
+    keys, values = torch.zeros(1, 20, 8), torch.randn(1, 20, 8)
+    keys[0, :9] = torch.randn(9, 8) * 1e4
+    q = torch.randn(1, 1, 8) * 1e3
+    found = attention_row(COMPILED, keys, values, 1.0)(q, torch.zeros(1, 8), torch.ones(1, 8), 9)
+    expected = (q @ keys[:, :10].transpose(1, 2)).softmax(dim=2) @ values[:, :10]
+    torch.testing.assert_close(found, expected.view(1, -1))
+
+
+def test_what_is_not_a_number_is_not_hidden():
+    keys, values = torch.zeros(1, 20, 8), torch.randn(1, 20, 8)
+    keys[0, 3] = torch.nan
+    read = attention_row(COMPILED, keys, values, 1.0)
+    assert read(torch.ones(1, 1, 8), torch.zeros(1, 8), torch.zeros(1, 8), 12).isnan().all()
+
+
+def test_there_has_to_be_room():
+    read = attention_row(COMPILED, torch.zeros(1, 4, 8), torch.zeros(1, 4, 8), 1.0)
+    with pytest.raises(AssertionError):
+        read(torch.ones(1, 1, 8), torch.zeros(1, 8), torch.zeros(1, 8), 4)

@@ -1,0 +1,124 @@
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linnet.ops import int4_linear
+from linnet.ops.int8_linear import Int8Weight, dequantise, quantise
+from linnet.ops.native import library
+from linnet.ops.native.rows import bfloat16_rows, blocks_of, int4_matrix, int4_rows, int8_rows, outputs_of
+
+COMPILED = library(torch.device("cpu"))
+pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or another processor")
+
+SHAPES = st.tuples(st.integers(1, 5), st.integers(1, 150), st.integers(1, 40))
+
+
+def drawn(rows: int, inputs: int, outputs: int) -> tuple[torch.Tensor, ...]:
+    """A row of each, matrix, bias, what is added."""
+    draw = torch.Generator().manual_seed(rows + inputs + outputs)
+    shapes = ((rows, inputs), (outputs, inputs), (outputs,), (rows, outputs))
+    return tuple(torch.randn(shape, generator=draw) for shape in shapes)
+
+
+def assert_same(found: torch.Tensor, expected: torch.Tensor, error: float) -> None:
+    assert (found - expected).abs().max() <= error * expected.abs().max().clamp_min(1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES)
+def test_bfloat16_is_the_product_with_the_weights_numbers(shape: tuple[int, int, int]):
+    x, weight, bias, added = drawn(*shape)
+    low = weight.bfloat16()
+    expected = F.linear(x.double(), low.double())
+    assert_same(bfloat16_rows(COMPILED, low, None)(x), expected, 1e-5)
+    assert_same(bfloat16_rows(COMPILED, low, bias)(x, added), expected + bias + added, 1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES)
+def test_8_bits_are_as_near_as_is_said(shape: tuple[int, int, int]):
+    x, weight, bias, added = drawn(*shape)
+    packed = quantise(weight)
+    matrix = dequantise(packed).double()
+    found = int8_rows(COMPILED, *packed, bias)(x, added)
+    allowed = x.abs().amax(dim=1, keepdim=True) * matrix.abs().sum(dim=1) / 16254
+    assert ((found - (F.linear(x.double(), matrix, bias.double()) + added)).abs() <= allowed + 1e-5).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES, st.sampled_from([32, 64, 128]))
+def test_4_bits_are_as_near_as_is_said(shape: tuple[int, int, int], group: int):
+    x, weight, bias, added = drawn(*shape)
+    plain = int4_linear.quantise(weight, group)
+    blocked, matrix = int4_linear.blocked(plain), int4_linear.dequantise(plain).double()
+    found = int4_rows(COMPILED, *blocked, bias)(x, added)
+    # an input's rounding meets the number and the zero that it lies between, so more than their sum
+    steps = plain.steps_GO2.float().abs().amax() * 16 * shape[1]
+    allowed = x.abs().amax(dim=1, keepdim=True) * steps / 16254
+    assert ((found - (F.linear(x.double(), matrix, bias.double()) + added)).abs() <= allowed + 1e-5).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 150), st.integers(1, 40), st.sampled_from([32, 64]))
+def test_blocks_hold_the_same_numbers(inputs: int, outputs: int, group: int):
+    plain = int4_linear.quantise(torch.randn(outputs, inputs), group)
+    blocks = blocks_of(plain.pairs_OH, plain.steps_GO2)
+    again = int4_linear.unpack(int4_linear.blocked(plain))
+    assert torch.equal(again.pairs_OH, plain.pairs_OH)
+    assert torch.equal(again.steps_GO2, plain.steps_GO2)
+    places = torch.randint(0, outputs, (7,))
+    _, steps = outputs_of(blocks, places)
+    assert torch.equal(steps, plain.steps_GO2[:, places])
+    matrix, first = int4_linear.dequantise(plain), outputs // 2
+    rows = int4_matrix(COMPILED, blocks, inputs, group, first, outputs - first)
+    torch.testing.assert_close(rows, matrix[first:], rtol=1e-5, atol=1e-5)
+
+
+def test_sums_of_whole_numbers_are_the_same_for_any_threads_and_rows():
+    x, weight, _, _ = drawn(4, 1000, 300)
+    blocked = int4_linear.blocked(int4_linear.quantise(weight))
+    rows = int8_rows(COMPILED, *quantise(weight), None), int4_rows(COMPILED, *blocked, None)
+    threads = torch.get_num_threads()
+    for few in rows:
+        together = few(x)
+        try:
+            torch.set_num_threads(2 if threads == 1 else 1)
+            assert torch.equal(few(x), together)
+        finally:
+            torch.set_num_threads(threads)
+        assert torch.equal(torch.cat([few(row[None]) for row in x]), together)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_stays_so(wrong: float):
+    x, weight, _, _ = drawn(1, 70, 20)
+    x[0, 33] = wrong
+    assert not int8_rows(COMPILED, *quantise(weight), None)(x).isfinite().any()
+    assert not int4_rows(COMPILED, *int4_linear.blocked(int4_linear.quantise(weight)), None)(x).isfinite().any()
+
+
+def test_a_row_of_zeros_gives_the_bias():
+    x, weight, bias, _ = drawn(1, 70, 20)
+    assert torch.equal(int8_rows(COMPILED, *quantise(weight), bias)(torch.zeros_like(x))[0], bias)
+
+
+def test_the_largest_numbers_do_not_run_over():
+    numbers, scale = torch.full((3, 4096), 127, dtype=torch.int8), torch.ones(3).bfloat16()
+    numbers[1] = -127
+    found = int8_rows(COMPILED, *Int8Weight(numbers, scale, 4096), None)(torch.ones(1, 4096))
+    torch.testing.assert_close(found, torch.tensor([[127.0, -127.0, 127.0]]) * 4096)
+
+
+def test_a_row_of_another_width_is_refused():
+    rows = bfloat16_rows(COMPILED, torch.randn(4, 8).bfloat16(), None)
+    with pytest.raises(AssertionError):
+        rows(torch.randn(1, 7))
+
+
+def test_a_copy_shares_the_weights():
+    rows = bfloat16_rows(COMPILED, torch.randn(4, 8).bfloat16(), None)
+    assert copy.deepcopy(rows) is rows

@@ -1,0 +1,28 @@
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from linnet.ops.native import ARGUMENTS, library
+from linnet.ops.native.trial import problem
+
+COMPILED = library(torch.device("cpu"))
+pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or another processor")
+
+
+def test_they_give_what_pytorch_gives():
+    assert problem(COMPILED) is None
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "int8", "int4"])
+def test_a_function_that_does_nothing_is_noticed(name: str):
+    functions = {each: getattr(COMPILED, each) for each in ARGUMENTS}
+    functions[f"linnet_{name}_rows"] = lambda *arguments: ctypes.memset(arguments[-2], 0, 4)
+    said = problem(SimpleNamespace(**functions))
+    assert said is not None
+    assert said.startswith(f"{name} is off by ")
+
+
+def test_none_for_another_device():
+    assert library(torch.device("meta")) is None

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from small_decoders import block, decoder_of, written
+from small_sentencepieces import trained
 
 from browser import PROBE
 from devtools import Page, browser_page
@@ -23,11 +24,13 @@ from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.retention import Retentions, retaining_state
 from linnet.inference.sampling import Sampling
 from linnet.inference.session import Session
+from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 from linnet.interop.ted import END, import_ted
 from linnet.interop.web import runtime
 from linnet.interop.web.export import _list_files
 from linnet.layers.retention import FULL
 from linnet.model.state import DecoderState
+from linnet.model.store import write_model
 from linnet.ops.decay.eviction import EvictionPolicy
 
 pytest.importorskip("onnxruntime")
@@ -386,4 +389,29 @@ def test_few_bits_speak_too(made: Made, tmp_path: Path):
         assert "int8" in page.value("document.querySelector('.about').innerText")
         write(page)
         assert len(tokens_on(page, 0)) == len(prompt_of(load(model, device="cpu"))) + COUNT
+        assert page.errors == []
+
+
+def test_a_model_with_a_sentencepiece_tokenizer(made: Made, tmp_path: Path):
+    """Its tokens, the text with the spaces between its words, and a state that knows whether a text has begun."""
+    from linnet.interop.web.export import export_web
+
+    (tmp_path / "any.model").write_bytes(trained(byte_fallback=True))
+    tokenizer = tokenizer_from_sentencepiece(tmp_path / "any.model")
+    decoder = decoder_of([block({"kind": "attention", "heads": 2})], vocab_size=tokenizer.vocab_size)
+    write_model(tmp_path / "model", decoder, tokenizer, {})
+    export_web(tmp_path / "model", tmp_path / "site", weights="float32")
+    source, prompt = load(tmp_path / "model", device="cpu"), " naïve  Lily, ﬁrst"
+    begun = [tokenizer.end_id, *tokenizer.encode(prompt)]
+    state = retaining_state(source.decoder, 1, 4 * COUNT, FULL)
+    with served(tmp_path / "site") as server, browser_page(tmp_path / "browser") as page:
+        page.open(f"http://127.0.0.1:{server.server_port}/")
+        page.until("document.getElementById('write').disabled === false")
+        write(page, prompt)
+        expected = [*begun, *following(source, begun, state)]
+        assert tokens_on(page, 0) == expected
+        shown = page.value("document.querySelector('.text').textContent")
+        assert shown == tokenizer.decode(expected).rstrip("\N{REPLACEMENT CHARACTER}")
+        session = Session.load(source, saved_by(page, 0, tmp_path))
+        assert session._text.standing()["opening"] is False
         assert page.errors == []

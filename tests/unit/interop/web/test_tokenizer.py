@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 import tokenizers
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from small_sentencepieces import BPE, NASTY, OPTIONS, SENTENCES, trained
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.interop.characters import tokenizer_from_characters
-from linnet.interop.web.tokenizer import check_tokenizer
+from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
+from linnet.interop.web.tokenizer import ACCEPTED, check_tokenizer
 from linnet.stories import texts as stories
 
 ODD = [
@@ -50,30 +53,85 @@ def test_the_page_speaks_as_python_does(kind: str, tmp_path: Path, script):
         tokenizer = characters(tmp_path)
     else:
         tokenizer = Tokenizer.train(kind, [*stories(60, seed=0), "naïve 漢字 🙂"], 512 if kind != "bytes" else None)
-    tokenizer.save(tmp_path / "tokenizer.json")
-    definition = json.loads((tmp_path / "tokenizer.json").read_text())
-    check_tokenizer(tokenizer, definition, "here")
-    texts = some_texts()
+    check_page(script, tokenizer, tmp_path, some_texts())
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_the_page_speaks_as_sentencepiece_does(kind: str, tmp_path: Path, script):
+    model = trained(**OPTIONS[kind])
+    check_page(script, of_sentencepiece(model, tmp_path), tmp_path, [*NASTY, *SENTENCES, *some_texts()])
+
+
+@pytest.mark.parametrize("kind", ["UNUSED", "USER_DEFINED"])
+@pytest.mark.parametrize("options", [{}, BPE, {**BPE, "byte_fallback": True}])
+def test_pieces_that_became_others(kind: str, options: dict[str, object], tmp_path: Path, script):
+    """Unused ones are left out, though byte-pair encoding gets past them; user-defined ones come first."""
+    message = ModelProto.FromString(trained(**options))
+    for piece in message.pieces:
+        if piece.type == piece.NORMAL and piece.piece != "▁" and random.Random(piece.piece).random() < 0.3:
+            piece.type = getattr(piece, kind)
+    tokenizer = of_sentencepiece(message.SerializeToString(), tmp_path)
+    check_page(script, tokenizer, tmp_path, [*SENTENCES, *NASTY, " ".join(SENTENCES * 3)])
+
+
+def test_rounding_decides_as_in_sentencepiece(tmp_path: Path, script):
+    """Equally good segmentations, behind sums of all sizes; and sums so large that they are begun anew."""
     drawn = random.Random(1)
-    cut = [tokenizer.encode(text) for text in texts]
+    runs = ["a girl. " * count + "!" * count + " " + "abc" * count + "-" * count for count in range(1, 60)]
+    mixed = "".join(drawn.choices("ab!-東", k=20_000))
+    texts = [*runs, mixed, "a girl. " * 30_000 + mixed]
+    check_page(script, of_sentencepiece(trained(), tmp_path), tmp_path, texts)
+
+
+def test_rules_that_give_two_spaces(tmp_path: Path, script):
+    rules = tmp_path / "rules.tsv"
+    rules.write_text("A0\t20 20\n65 301\t20 78 20 20\n")
+    tokenizer = of_sentencepiece(trained(normalization_rule_tsv=str(rules)), tmp_path)
+    texts = ["\u00a0", "a\u00a0b", "e\u0301", " e\u0301a\u00a0 \u00a0be\u0301 ", "e\u0302\u0301"]
+    check_page(script, tokenizer, tmp_path, texts)
+
+
+def test_the_page_speaks_as_pldr_s_tokenizer_does(real_data: Path, tmp_path: Path, script):
+    tokenizer = tokenizer_from_sentencepiece(real_data / "tokenizer" / "pldr_refinedweb_unigram_32k.model")
+    real = [path.read_bytes()[:20_000].decode(errors="ignore") for path in sorted((real_data / "text").iterdir())]
+    check_page(script, tokenizer, tmp_path, [*NASTY, *SENTENCES, *some_texts(), *real])
+
+
+def of_sentencepiece(model: bytes, folder: Path) -> Tokenizer:
+    (folder / "any.model").write_bytes(model)
+    return tokenizer_from_sentencepiece(folder / "any.model")
+
+
+def check_page(script, tokenizer: Tokenizer, folder: Path, texts: list[str]) -> None:
+    """Its ids of texts, its texts of ids, token by token, and where it stands behind them, are Python's."""
+    tokenizer.save(folder / "tokenizer.json")
+    definition = json.loads((folder / "tokenizer.json").read_text())
+    check_tokenizer(tokenizer, definition, "here")
+    drawn = random.Random(1)
+    cut = tokenizer.encode_batch(texts)
     spoken = [ids[: drawn.randint(0, len(ids))] for ids in cut]
     noise = [[drawn.randrange(tokenizer.vocab_size) for _ in range(30)] for _ in range(40)]
     found = script(
         """const { Tokenizer } = await import("./tokenizer.js");
         const tokenizer = new Tokenizer(given.definition, given.end);
-        const said = ids => { const speak = tokenizer.speaker(); return ids.map(speak); };
-        return { ids: given.texts.map(text => tokenizer.encode(text)), said: given.spoken.map(said),
-                 noise: given.noise.map(ids => said(ids).join("")),
-                 unfinished: given.spoken.map(ids => tokenizer.unfinished(ids)) };""",
+        const said = ids => {
+            const speaker = tokenizer.speaker(), half = ids.length >> 1;
+            const first = ids.slice(0, half).map(token => speaker.say(token));
+            const other = tokenizer.speaker(speaker.standing);
+            return { said: [...first, ...ids.slice(half).map(token => other.say(token))], standing: other.standing };
+        };
+        return { ids: given.texts.map(text => tokenizer.encode(text)), spoken: given.spoken.map(said),
+                 noise: given.noise.map(said) };""",
         {"definition": definition, "end": tokenizer.end_id, "texts": texts, "spoken": spoken, "noise": noise},
     )
     for text, own, ids in zip(texts, cut, found["ids"], strict=True):
         assert ids == own, text
-    for ids, said, unfinished in zip(spoken, found["said"], found["unfinished"], strict=True):
+    for ids, one in zip(spoken, found["spoken"], strict=True):
         stream = tokenizer.stream()
-        assert said == [stream.push(token) for token in ids]
-        assert bytes(unfinished).hex() == stream.standing()["held"]
-    for ids, said in zip(noise, found["noise"], strict=True):  # but for a character that is begun at the end
+        assert one["said"] == [stream.push(token) for token in ids]
+        assert {**one["standing"], "held": bytes(one["standing"]["held"]).hex()} == stream.standing()
+    for ids, one in zip(noise, found["noise"], strict=True):  # but for a character that is begun at the end
+        said = "".join(one["said"])
         assert tokenizer.decode(ids) in (said, said + "\N{REPLACEMENT CHARACTER}")
 
 
@@ -106,7 +164,7 @@ def test_what_the_page_cannot_read_is_refused(changes: dict[str, object], messag
     with pytest.raises(UserError) as caught:
         check_tokenizer(tokenizer, json.loads((tmp_path / "tokenizer.json").read_text()), "here")
     assert message in str(caught.value)
-    assert "expected single characters or bytes, or a byte-level BPE or unigram tokenizer" in str(caught.value)
+    assert f"expected {ACCEPTED}" in str(caught.value)
 
 
 def test_a_byte_level_tokenizer_with_marked_words_is_refused():

@@ -11,7 +11,7 @@ const EVERYTHING = "all tokens";
 
 export class Column {
   #tokens = [];
-  #speak;
+  #speaker;
   #spent = { tokens: 0, ms: 0 };
   left = 0;
   #parts;
@@ -49,7 +49,7 @@ export class Column {
   // A new text; so many tokens behind the prompt.
   begin(prompt, count) {
     this.stream.restart();
-    this.#show([this.tokenizer.endId, ...this.tokenizer.encode(prompt)], []);
+    this.#show([this.tokenizer.endId, ...this.tokenizer.encode(prompt)]);
     this.left = count;
   }
 
@@ -64,20 +64,20 @@ export class Column {
     this.left = 0;
   }
 
-  #show(tokens, unfinished) {
+  #show(tokens, spoken) {
     this.view.clear();
     this.chart.begin(this.stream.position);
     this.#tokens = [];
     this.#spent = { tokens: 0, ms: 0 };
     this.say("");
-    this.#speak = this.tokenizer.speaker();
+    this.#speaker = this.tokenizer.speaker();
     tokens.forEach(token => this.#add(token, true));
-    if (tokens.includes(null)) this.#speak = this.tokenizer.speaker(unfinished);
+    if (tokens.includes(null)) this.#speaker = this.tokenizer.speaker(spoken);
   }
 
   #add(token, given = false) {
     this.#tokens.push(token);
-    const text = token !== null ? this.#speak(token) : this.#tokens.length === 1 ? "[…] " : "";
+    const text = token !== null ? this.#speaker.say(token) : this.#tokens.length === 1 ? "[…] " : "";
     this.view.add(text, token, given);
   }
 
@@ -115,13 +115,13 @@ export class Column {
 
   // The stream as a file: its bytes.
   save() {
-    return saved(this.stream, this.#tokens, this.tokenizer.unfinished(this.#tokens), this.identity);
+    return saved(this.stream, this.#tokens, this.#speaker.standing, this.identity);
   }
 
   // Goes on where a file's stream stood; the policy that it had, if any.
   load(buffer) {
-    const { tokens, unfinished, policy } = loaded(buffer, this.stream, this.identity);
-    this.#show(tokens, unfinished);
+    const { tokens, spoken, policy } = loaded(buffer, this.stream, this.identity);
+    this.#show(tokens, spoken);
     const { lives } = this.stream;
     for (let place = 0; place < this.stream.position; place++)
       this.view.read(place, lives.map(ofLayer => ofLayer.get(place) ?? null));

@@ -2,16 +2,16 @@
 
 import { read, written } from "./state_file.js";
 
-// tokens: all of the stream, those included that are yet to be read; unfinished: bytes of a character at their end;
+// tokens: all of the stream, those included that are yet to be read; spoken: where the speaker of its text stands;
 // identity: of model and tokenizer.
-export function saved(stream, tokens, unfinished, identity) {
+export function saved(stream, tokens, spoken, identity) {
   const tensors = { ...stream.states };
   tensors.positions = { data: BigInt64Array.of(BigInt(stream.position)), dims: [1] };
   tensors.capacity = { data: BigInt64Array.of(BigInt(stream.capacity)), dims: [] };
   const { topK, threshold, minimum } = stream.policy;
   const policy = { kind: "policy", top_k: topK, threshold, min_tokens_to_keep: minimum };
   const contexts = stream.description.retentions.map(kept => (kept.kind === "policy" ? policy : kept));
-  const text = { held: unfinished.map(byte => byte.toString(16).padStart(2, "0")).join(""), opening: false };
+  const text = { ...spoken, held: spoken.held.map(byte => byte.toString(16).padStart(2, "0")).join("") };
   const standing = { ...identity, pending: tokens.slice(stream.position), text, seed: null, drawn: 0 };
   return written(tensors, {
     contexts: JSON.stringify(contexts), stream: JSON.stringify(standing), tokens: JSON.stringify(tokens),
@@ -19,7 +19,7 @@ export function saved(stream, tokens, unfinished, identity) {
 }
 
 // Lets the stream go on where the file's stood; gives its tokens (null: not in the file), those that are yet to be read
-// at the end, the bytes of an unfinished character, and the policy if there was one.
+// at the end, where a speaker of its text stands, and the policy if there was one.
 export function loaded(buffer, stream, identity) {
   const { tensors, notes } = read(buffer);
   const { positions, capacity } = tensors;
@@ -36,7 +36,7 @@ export function loaded(buffer, stream, identity) {
   const policy = JSON.parse(notes.contexts ?? "[]").find(kept => kept.kind === "policy");
   return {
     tokens: notes.tokens ? JSON.parse(notes.tokens) : [...Array(position).fill(null), ...standing.pending],
-    unfinished: (standing.text.held.match(/../g) ?? []).map(byte => parseInt(byte, 16)),
+    spoken: { ...standing.text, held: (standing.text.held.match(/../g) ?? []).map(byte => parseInt(byte, 16)) },
     policy: policy && { topK: policy.top_k, threshold: policy.threshold, minimum: policy.min_tokens_to_keep },
   };
 }

@@ -37,7 +37,7 @@ class TextOptions:
         typer.Option(help="The side of a data folder to measure on.", show_default="validation"),
     ] = None
     limit_tokens: Annotated[
-        int | None, typer.Option(min=1, help="About this many tokens, spread evenly; all if not given.")
+        int | None, typer.Option(min=1, help="About this many tokens of each model, spread evenly; all if not given.")
     ] = None
     context_length: ContextLength = None
     stride: Annotated[

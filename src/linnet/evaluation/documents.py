@@ -3,6 +3,7 @@
 Legend: `N` documents, `P` targets of one: its tokens and the end behind it.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,15 +38,72 @@ class Documents:
         return len(self.lengths_N)
 
     def some(self, limit_tokens: int | None) -> Iterator[tuple[int, Tokens]]:
-        """Number and tokens of all, or of documents spread evenly with about so many tokens, at least one."""
-        for number in chosen_of(self.lengths_N, limit_tokens):
-            yield number, self.read(number)
+        """Number and tokens of all, or of documents spread evenly with at most so many targets, at least one.
+
+        Where they had more, the longest are cut: `most_of`.
+        """
+        numbers = chosen_of(self.lengths_N, limit_tokens)
+        most = most_of(self.lengths_N[numbers], limit_tokens)
+        for number in numbers:
+            yield number, self.read(number)[: most + 1]
+
+    def targets(self, limit_tokens: int | None) -> int:
+        """How many `some` gives."""
+        lengths_N = self.lengths_N[chosen_of(self.lengths_N, limit_tokens)]
+        return int(np.minimum(lengths_N, most_of(lengths_N, limit_tokens)).sum())
+
+
+@dataclass(frozen=True)
+class Excerpts:
+    """Some documents as text, by number. whole: which are all there; of the others the beginning is."""
+
+    numbers: list[int]
+    texts: list[str]
+    whole: list[bool]
 
 
 def chosen_of(lengths_N: Tokens, limit_tokens: int | None) -> list[int]:
     """The numbers of all, or of documents spread evenly with about so many tokens, at least one."""
     share = 1.0 if limit_tokens is None else min(1.0, limit_tokens / int(lengths_N.sum()))
     return spread(len(lengths_N), max(1, int(share * len(lengths_N))))
+
+
+def most_of(lengths_N: Tokens, limit_tokens: int | None) -> int:
+    """The most tokens of one document with which all together have at most so many, and each at least one.
+
+    Shorter ones are left whole: what they need less than their share is for the longer ones.
+    """
+    rising = np.sort(lengths_N).tolist()
+    left = sum(rising) if limit_tokens is None else limit_tokens
+    for place, length in enumerate(rising):
+        if length * (len(rising) - place) > left:
+            return int(max(1, left // (len(rising) - place)))
+        left -= length
+    return max(rising, default=0)
+
+
+def excerpts(texts: Sequence[str], tokenizers: Sequence[Tokenizer], limit_tokens: int | None) -> Excerpts:
+    """All, or documents spread evenly of which no tokenizer makes more than about so many tokens, at least one.
+
+    The longest are cut behind a word where they would have more. A beginning is measured by its characters, so that
+    its tokens are about as many.
+    """
+    if limit_tokens is None:
+        return Excerpts(list(range(len(texts))), list(texts), [True] * len(texts))
+    lengths_N = np.max([of_texts(texts, tokenizer).lengths_N for tokenizer in tokenizers], axis=0)
+    numbers = chosen_of(lengths_N, limit_tokens)
+    most = most_of(lengths_N[numbers], limit_tokens)
+    parts = [_beginning(texts[number], most / int(lengths_N[number])) for number in numbers]
+    whole = [len(part) == len(texts[number]) for number, part in zip(numbers, parts, strict=True)]
+    return Excerpts(numbers, parts, whole)
+
+
+def _beginning(text: str, share: float) -> str:
+    """So much of a text, without the word that would be cut in two where another is before it."""
+    end = len(text) if share >= 1 else max(1, int(share * len(text)))
+    if end >= len(text) or text[end].isspace():
+        return text[:end]
+    return re.sub(r"(?<=\S)\s+\S*\Z", "", text[:end])
 
 
 def of_split(data: TokenData, split: Split) -> Documents:
@@ -61,15 +119,20 @@ def of_split(data: TokenData, split: Split) -> Documents:
     return Documents(read, lengths_N, None, sources_N, [source.file for source in data.manifest.sources])
 
 
-def of_texts(texts: Sequence[str], tokenizer: Tokenizer) -> Documents:
-    """Texts read with a tokenizer, which need not be the one of anything else."""
+def of_texts(texts: Sequence[str], tokenizer: Tokenizer, whole: Sequence[bool] | None = None) -> Documents:
+    """Texts read with a tokenizer, which need not be the one of anything else.
+
+    whole: which of them end there; None: all. Behind the others there is no end to predict.
+    """
     end = np.array([tokenizer.end_id])
     bytes_N = np.array([len(text.encode()) for text in texts], dtype=np.int64)
     tokens = []
     with progress("tokens", int(bytes_N.sum()), "bytes") as advance:
-        for text, size_bytes in zip(texts, bytes_N.tolist(), strict=True):
+        ended = [True] * len(texts) if whole is None else whole
+        for text, size_bytes, ends in zip(texts, bytes_N.tolist(), ended, strict=True):
             ids = np.array(tokenizer.encode(text), dtype=np.int64)
-            tokens.append(np.concatenate([end, ids, end]).astype(np.int32))
+            behind = end if ends or not len(ids) else end[:0]
+            tokens.append(np.concatenate([end, ids, behind]).astype(np.int32))
             advance(size_bytes)
     lengths_N = np.array([len(ids) - 1 for ids in tokens], dtype=np.int64)
     return Documents(lambda number: tokens[number].astype(np.int64), lengths_N, bytes_N)

@@ -10,8 +10,9 @@ from linnet.data.pairs import check_reads
 from linnet.data.shards import TokenData
 from linnet.data.sources import STDIN
 from linnet.data.split import Split
+from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.comparison import PairedComparison
-from linnet.evaluation.documents import Documents, chosen_of, of_split, of_texts, texts_of_file, texts_of_split
+from linnet.evaluation.documents import Documents, excerpts, of_split, of_texts, texts_of_file, texts_of_split
 from linnet.evaluation.folder import TOKENS_AT_ONCE
 from linnet.evaluation.frozen import OperatorFrom
 from linnet.evaluation.measure import Reading, apart, measure, of_pairs, side_by_side
@@ -46,12 +47,13 @@ def evaluate(
     of its document before it, as far as there are; documents are apart from each other. None: for a file windows that
     do not overlap; for a data folder windows that begin with a document where they can, and hold several.
 
-    `limit_tokens` spreads fewer windows or documents evenly. `operator_from`: the text that freezes the operator of a
-    model that is not causal by itself, None for `train`, which a file has not, else `empty`. `operator`: what stands in
-    the place of a PLDR-LLM's own operators (`operators_for`); random ones are drawn from `seed`. `weights`: the
-    precision they are brought to, None: as stored. `retentions`: measure, beside all tokens and the bank, what TED
-    layers lose with these policies (`top_k=16,threshold=1e-4`); `()` for the two alone. `tokens_at_once`: tokens that
-    are computed at once; changes time and memory, not the figures. `UserError` where model and data do not fit.
+    `limit_tokens` spreads fewer windows evenly, or fewer documents, of which the longest are cut where they had more.
+    `operator_from`: the text that freezes the operator of a model that is not causal by itself, None for `train`, which
+    a file has not, else `empty`. `operator`: what stands in the place of a PLDR-LLM's own operators (`operators_for`);
+    random ones are drawn from `seed`. `weights`: the precision they are brought to, None: as stored. `retentions`:
+    measure, beside all tokens and the bank, what TED layers lose with these policies (`top_k=16,threshold=1e-4`); `()`
+    for the two alone. `tokens_at_once`: tokens that are computed at once; changes time and memory, not the figures.
+    `UserError` where model and data do not fit.
     """
     options = ModelOptions(context_length, device, operator, weights, seed)
     _check_counts(stride, tokens_at_once)
@@ -59,8 +61,9 @@ def evaluate(
         _refuse_sides(data, split, operator_from)
         subject = Subject.load(model, options)
         subject.check_reads_text(str(data))
-        documents, folder = of_texts(texts_of_file(data), subject.tokenizer), None
-        reading = apart(documents, *_windows(subject, stride), tokens_at_once, limit_tokens)
+        some, folder = excerpts(texts_of_file(data), [subject.tokenizer], limit_tokens), None
+        documents = of_texts(some.texts, subject.tokenizer, some.whole)
+        reading = apart(documents, *_windows(subject, stride), tokens_at_once)
     else:
         folder = TokenData.open(data)
         folder.check_tokenizer(model_folder(model) / TOKENIZER)
@@ -88,8 +91,9 @@ def evaluate_several(
 ) -> PairedComparison:
     """Evaluate several models on the same documents, each with its own tokenizer; compare them document by document.
 
-    Arguments as those of `evaluate`, for each model; documents are always apart from each other. `resamples`: behind
-    the bootstrap's intervals.
+    Arguments as those of `evaluate`, for each model; documents are always apart from each other. `limit_tokens` holds
+    for each model: all read the same text, of which none makes more than about so many. `resamples`: behind the
+    bootstrap's intervals.
     """
     if len(models) < 2:
         raise UserError(f"{len(models)}: expected at least 2 to compare", field="models")
@@ -106,15 +110,13 @@ def evaluate_several(
         texts = texts_of_split(folder, split or "validation")
     sources_N = None if folder is None else folder.sources(split or "validation")
     names = [] if folder is None else [source.file for source in folder.manifest.sources]
-    chosen: list[int] | None = None
+    some = excerpts(texts, [] if limit_tokens is None else _tokenizers(models), limit_tokens)
+    sources_N = None if sources_N is None else sources_N[some.numbers]
     found = []
     for model in models:
         subject = Subject.load(model, options)
         subject.check_reads_text(str(data))
-        if chosen is None:
-            chosen = _chosen(texts, subject, limit_tokens)
-            texts, sources_N = [texts[i] for i in chosen], None if sources_N is None else sources_N[chosen]
-        documents = _with_sources(of_texts(texts, subject.tokenizer), sources_N, names)
+        documents = _with_sources(of_texts(some.texts, subject.tokenizer, some.whole), sources_N, names)
         reading = apart(documents, *_windows(subject, stride), tokens_at_once)
         found.append(measure(subject, reading, _calibration(subject, operator_from, folder, split), tokens_at_once))
     return PairedComparison.of([str(model) for model in models], found, resamples)
@@ -179,11 +181,10 @@ def _retentions(subject: Subject, reading: Reading, retentions: Sequence[str] | 
     return parsed(retentions, subject.context_length)
 
 
-def _chosen(texts: Sequence[str], subject: Subject, limit_tokens: int | None) -> list[int]:
-    """Documents with about so many tokens of this model."""
-    if limit_tokens is None:
-        return list(range(len(texts)))
-    return chosen_of(of_texts(texts, subject.tokenizer).lengths_N, limit_tokens)
+def _tokenizers(models: Sequence[str | Path]) -> list[Tokenizer]:
+    """Those of the models, each once."""
+    read = [Tokenizer.load(model_folder(model)) for model in models]
+    return list({tokenizer.hash: tokenizer for tokenizer in read}.values())
 
 
 def _with_sources(documents: Documents, sources_N: Tokens | None, names: Sequence[str]) -> Documents:

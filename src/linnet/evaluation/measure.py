@@ -58,7 +58,7 @@ def apart(
     documents: Documents, context_length: int, stride: int, tokens_at_once: int, limit_tokens: int | None = None
 ) -> Reading:
     """Documents that do not see each other, in sliding windows."""
-    targets = int(documents.lengths_N[chosen_of(documents.lengths_N, limit_tokens)].sum())
+    targets = documents.targets(limit_tokens)
 
     def read() -> Iterator[WindowBatch]:
         return batches(sliding(documents.some(limit_tokens), context_length, stride), tokens_at_once)

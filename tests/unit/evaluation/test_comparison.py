@@ -61,10 +61,25 @@ def test_a_difference_is_that_of_the_two_models(place):
     assert low < pair.difference.value < high and pair.resampled[0] < pair.difference.value < pair.resampled[1]
 
 
-def test_a_limit_is_of_the_first_models_tokens_and_the_same_documents_for_all(place):
+def test_a_limit_holds_for_each_model_and_all_read_the_same_text(place):
+    """Whichever comes first: the tokens are those of the model that makes the most."""
     found = evaluate_several([place / "c", place / "a"], place / "text.txt", limit_tokens=30, device="cpu")
+    turned = evaluate_several([place / "a", place / "c"], place / "text.txt", limit_tokens=30, device="cpu")
     first, second = (one.losses.bytes_N.tolist() for one in found.measured)
     assert first == second and 1 <= len(first) < len(TEXTS)
+    assert all(1 <= one.losses.tokens_N.sum() <= 30 for one in [*found.measured, *turned.measured])
+    assert [one.causal for one in found.measured] == [one.causal for one in turned.measured][::-1]
+
+
+def test_of_one_document_so_much_is_read_as_the_limit_says(place, tmp_path):
+    path = tmp_path / "one.txt"
+    path.write_text(" ".join(TEXTS))
+    several = evaluate_several([place / "c", place / "a"], path, limit_tokens=60, device="cpu")
+    for model, measured in zip("ca", several.measured, strict=True):
+        alone = evaluate(place / model, path, limit_tokens=60, device="cpu")
+        assert 30 < alone.losses.tokens_N.sum() <= 60
+        assert measured.losses.tokens_N.sum() <= 60
+        assert measured.losses.bytes_N.tolist() == several.measured[0].losses.bytes_N.tolist()
 
 
 def test_a_frozen_operator_comes_from_the_training_side_whatever_its_tokens(place, tmp_path):

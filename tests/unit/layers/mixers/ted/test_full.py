@@ -1,0 +1,47 @@
+"""All of a stream: exact, and it goes back to an earlier token where no convolution looks before it."""
+
+import pytest
+import torch
+from small_teds import LENGTH, WIDTH, build, build_all, empty, feed, inputs, kinds
+
+from linnet.layers.mixers.ted.full import FullState
+from linnet.layers.passes import run
+from linnet.layers.retention import FULL
+from linnet.layers.view import View
+
+
+@torch.no_grad()
+@kinds
+def test_it_is_the_pass_without_a_state(build):
+    mixer, x = build(), inputs()
+    torch.testing.assert_close(feed(mixer, x, empty(mixer, FULL), [0, 3, LENGTH]), mixer(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("key_width", [None, 3])
+def test_it_goes_back_to_an_earlier_token(key_width):
+    """What was read behind it is as if it had never been."""
+    mixer, x = build(key_width=key_width), inputs()
+    state, other = empty(mixer, FULL), inputs() + 1
+    whole = feed(mixer, x, empty(mixer, FULL), [0, LENGTH])
+    feed(mixer, x, state, [0, 11])
+    run(mixer, other[:, 11:20], state, View(11))
+    state.crop(11)
+    torch.testing.assert_close(feed(mixer, x, state, [11, 12, LENGTH]), whole[:, 11:])
+
+
+def test_behind_a_convolution_no_state_goes_back():
+    state = empty(build_all(), FULL)
+    with pytest.raises(NotImplementedError):
+        state.crop(3)
+    state.crop(0)
+
+
+def test_it_has_a_place_for_each_token_and_holds_what_was_read():
+    mixer = build(key_width=3)
+    state = empty(mixer, FULL)
+    assert isinstance(state, FullState) and state.retention == FULL
+    a_token = 8 * (WIDTH + 2 + 2 * 4)  # of each head a rate, and a key with one number more
+    assert state.nbytes == 2 * LENGTH * a_token
+    assert state.sizes(6).tolist() == [6, 6]
+    assert state.mean_nbytes(5).tolist() == [3 * a_token] * 2  # of 1, 2, 3, 4 and 5 tokens

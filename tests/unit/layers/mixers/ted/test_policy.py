@@ -1,0 +1,30 @@
+"""What a policy leaves of a stream."""
+
+import pytest
+import torch
+from small_teds import CONTEXTS, LENGTH, build, empty, feed, inputs, kinds
+
+from linnet.layers.view import View
+from linnet.ops.decay.eviction import EvictionPolicy
+
+KEEP_ALL = EvictionPolicy(0, -1.0)
+
+
+@torch.no_grad()
+@kinds
+def test_one_that_keeps_all_is_the_pass_without_a_state(build):
+    mixer, x = build(), inputs()
+    torch.testing.assert_close(feed(mixer, x, empty(mixer, KEEP_ALL), [0, 3, LENGTH]), mixer(x))
+
+
+def test_gradients_flow_within_a_chunk_and_not_into_the_next():
+    mixer, x = build(), inputs()
+    state = empty(mixer, KEEP_ALL)
+    for start, end in ((0, 5), (5, 9)):
+        mixer(x[:, start:end], state, View(start)).square().sum().backward()
+    assert mixer.rate_weight.grad is not None and mixer.rate_weight.grad.abs().max() > 0
+
+
+def test_it_does_not_go_back_to_an_earlier_token():
+    with pytest.raises(NotImplementedError):
+        empty(build(), CONTEXTS["policy"]).crop(3)

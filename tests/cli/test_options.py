@@ -1,0 +1,94 @@
+"""Options in groups: typer sees the fields of a dataclass, and the verb gets the dataclass."""
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from linnet.cli.options import in_groups, option
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A group."""
+
+    data: Annotated[Path | None, option("DIR", "Where the text is.")] = None
+    stride: Annotated[int, typer.Option(min=1, max=9, help="Tokens between windows.")] = 4
+
+
+@dataclass(frozen=True)
+class Place:
+    """Another one, whose option has another name than its field."""
+
+    quiet: Annotated[bool, typer.Option("--silent")] = False
+
+
+@dataclass(frozen=True)
+class Incomplete:
+    """Without a default."""
+
+    stride: int
+
+
+received: list[object] = []
+
+
+def verb(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...")],
+    reading: Reading,
+    seed: Annotated[int, typer.Option()] = 0,
+    *,
+    place: Place,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+) -> None:
+    """What the help says."""
+    received[:] = [models, reading, seed, place, as_json]
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.command()(in_groups(verb))
+    found = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200", "TERM": "dumb"})
+    return found.exit_code, found.output
+
+
+def test_a_verb_gets_its_groups():
+    given = run("a", "b", "--data", "here", "--stride", "2", "--seed", "3", "--silent", "--json")
+    assert given == (0, "")
+    assert received == [["a", "b"], Reading(Path("here"), 2), 3, Place(True), True]
+
+
+def test_what_is_not_given_has_the_defaults_of_the_groups():
+    assert run("a") == (0, "")
+    assert received == [["a"], Reading(), 0, Place(), False]
+
+
+def test_options_stand_in_the_order_of_the_verb_and_say_what_their_fields_say():
+    parameters = inspect.signature(in_groups(verb)).parameters
+    assert list(parameters) == ["models", "data", "stride", "seed", "quiet", "as_json"]
+    assert {one.kind for one in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    code, said = run("--help")
+    assert code == 0 and said.count("--") >= 5
+    for words in ("What the help says.", "--data", "DIR", "Where the text is.", "1<=x<=9", "[default: 4]", "--silent"):
+        assert words in said
+    assert "reading" not in said.lower()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [(["a", "--stride", "10"], "--stride"), (["a", "--reading", "x"], "--reading")]
+)
+def test_bounds_of_a_field_hold_and_a_group_is_no_option(arguments: list[str], said: str):
+    received.clear()
+    code, output = run(*arguments)
+    assert code == 2 and said in output and received == []
+
+
+def test_a_field_without_a_default_is_no_option():
+    def other(group: Incomplete) -> None: ...
+
+    with pytest.raises(AssertionError):
+        in_groups(other)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,11 +52,31 @@ def write_gguf(
 
 def read_gguf(path: Path) -> GgufFile:
     """Read a whole file."""
-    reader = gguf_module().GGUFReader(path)
+    reader = _reader(path)
     metadata = {name: field.contents() for name, field in reader.fields.items()}
     # The reader's arrays are views of the file; what is not computed from them is copied.
     tensors = {t.name: torch.from_numpy(loaded(t.data, t.tensor_type.name).copy()) for t in reader.tensors}
     return GgufFile(metadata, tensors)
+
+
+def _reader(path: Path) -> Any:
+    """The package's; it would make a part of each number of an array, seconds for the rules of a tokenizer."""
+    gguf = gguf_module()
+
+    class ArraysAtOnce(gguf.GGUFReader):  # type: ignore[misc, name-defined]
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            of = self._get(orig_offs, np.uint32)
+            is_array = raw_type == gguf.GGUFValueType.ARRAY
+            number = self.gguf_scalar_to_np.get(gguf.GGUFValueType(of[0])) if is_array else None
+            if number is None:
+                return super()._get_field_parts(orig_offs, raw_type)
+            count = self._get(orig_offs + of.nbytes, np.uint64)
+            start = of.nbytes + count.nbytes
+            numbers = self._get(orig_offs + start, number, count[0])
+            types = [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(of[0])]
+            return start + numbers.nbytes, [of, count, numbers], [2], types
+
+    return ArraysAtOnce(path)
 
 
 def _types(value: Any) -> tuple[Any, ...]:

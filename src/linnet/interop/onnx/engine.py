@@ -1,6 +1,7 @@
 """A folder of ONNX graphs that speaks: the prompt in pieces, then one token at a time, by onnxruntime.
 
-The step runs with onnxruntime's own operators for attention and norms, which are put in where the file has none.
+The step runs with onnxruntime's own operators for attention and norms, which are put in where the file, in float32, has
+none.
 Tensors with a place for each token are one buffer, which goes in and comes out, so that a step writes one place of it
 and copies nothing; it doubles when it is full. All other states are two buffers that change sides at each step.
 
@@ -44,7 +45,8 @@ class Graphs:
         prompt = self.description.prompt
         files = [self.description.step, *([] if prompt is None else [prompt.file])]
         check_files(folder, [*files, self.description.tokenizer.file, *([DATA] if (folder / DATA).exists() else [])])
-        self.step = _session(folder / self.description.step, threads, fuse=not as_written)
+        fuse = not as_written and self.description.weights == "float32"  # graphs in few bits have been fused
+        self.step = _session(folder / self.description.step, threads, fuse)
         self.prompt = None if prompt is None else _session(folder / prompt.file, threads, waits=True)
 
 

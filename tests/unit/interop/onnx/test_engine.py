@@ -47,3 +47,27 @@ def test_a_changed_file_is_refused(exported: tuple[Path, Any], tmp_path: Path):
 def test_a_model_folder_is_no_folder_of_graphs(model: Path):
     with pytest.raises(UserError, match=r"no folder of ONNX graphs \(no linnet\.json\)"):
         OnnxLanguageModel(model)
+
+
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+def test_a_step_is_fused_when_it_is_loaded_or_when_it_is_made_and_never_twice(
+    weights: str, exported: tuple[Path, Any], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Another look at one in few bits would find nothing to do."""
+    import onnx
+
+    from linnet.interop.onnx import engine
+    from linnet.interop.onnx.export import export_onnx
+    from linnet.interop.onnx.fused import fuse_step
+
+    folder = exported[0] if weights == "float32" else tmp_path / "graphs"
+    if weights != "float32":
+        export_onnx(model, folder, weights=weights)
+    steps: list[Any] = []
+    monkeypatch.setattr(engine, "fuse_step", lambda graph: steps.append(graph) or fuse_step(graph))
+    token = GraphReader(Graphs(folder)).read([40])
+    assert len(steps) == (weights == "float32") and np.isfinite(token).all()
+    written = onnx.load(folder / "model.onnx", load_external_data=False)
+    looked = onnx.load(folder / "model.onnx", load_external_data=False)
+    fuse_step(looked)
+    assert (looked == written) == (weights != "float32")

@@ -18,6 +18,7 @@ from linnet.model.spec import ModelSpec
 from linnet.training.objective import next_token_loss
 from linnet.training.optimisers.optimiser import build_optimiser
 from linnet.training.parallel import parallelise
+from linnet.training.processes import sums
 from linnet.training.processes.group import ALONE, Processes, processes
 from linnet.training.sections import ClipSpec, OptimiserSpec
 from linnet.training.spec import TrainingSpec
@@ -74,6 +75,7 @@ def losses(
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    sums.BUCKET_ELEMENTS = 500  # several buckets of models so small
     with processes() as all_of_them:
         found = {}
         for shard, precision, kind in (argument.split(":") for argument in sys.argv[2:]):

@@ -5,6 +5,7 @@ are whole, how checkpoints are written and read. `processes.sharded.Sharded` is 
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,10 @@ class Parallel:
     def compiled(self, objective: Objective) -> Objective:
         """What is minimised, compiled."""
         return torch.compile(objective)
+
+    def last_pass(self) -> AbstractContextManager[None]:
+        """A context for the last backward pass of a step."""
+        return nullcontext()
 
     def reduce_gradients(self) -> None:
         """Make gradients of this process's tokens those of all tokens."""

@@ -5,6 +5,7 @@ Legend: `B` batch, `T` tokens, `V` vocabulary.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,7 @@ class Stepper:
         assert tokens, "a step without targets"
         own = [self.parallel.processes.rows(batch) for batch in batches]
         try:
-            sums, names = self._accumulate(one_by_one(own), tokens)
+            sums, names = self._accumulate(one_by_one(own), len(own), tokens)
         except Stopped:
             self.optimiser.zero_grad()
             raise
@@ -103,8 +104,8 @@ class Stepper:
         named = dict(zip(names, terms, strict=True))
         return StepResult(nats, tokens, int(bytes_of_text), lr, gradient_norm, named)
 
-    def _accumulate(self, batches: Iterable[Batch], tokens: int) -> tuple[Tensor, tuple[str, ...]]:
-        """Add up the gradients of the mean over `tokens`.
+    def _accumulate(self, batches: Iterable[Batch], count: int, tokens: int) -> tuple[Tensor, tuple[str, ...]]:
+        """Add up the gradients of the mean over `tokens` of so many batches.
 
         The sums of objective, nats, bytes and the objective's terms, float64, and the terms' names.
         """
@@ -112,11 +113,12 @@ class Stepper:
         device = decoder.device
         names: tuple[str, ...] = ()
         sums = torch.zeros((), dtype=torch.float64, device=device)
-        for inputs, targets in batches:
+        for number, (inputs, targets) in enumerate(batches, 1):
             inputs_BT, targets_BT = (part.to(device, non_blocking=True) for part in (inputs, targets))
             with torch.autocast(device.type, self.precision, enabled=self.precision != torch.float32):
                 loss = self.objective(decoder, inputs_BT, targets_BT)
-            (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
+            with self.parallel.last_pass() if number == count else nullcontext():
+                (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
             bytes_of_text = text_bytes(targets_BT, self.token_bytes_V)
             names = tuple(loss.terms)
             measured = (loss.total.detach(), loss.nats, bytes_of_text, *loss.terms.values())

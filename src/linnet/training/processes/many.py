@@ -53,7 +53,8 @@ class ManyProcesses(Processes):
     def waited_s(self) -> float:  # type: ignore[override]
         """Seconds in collective operations: until the others came, and until the data were there.
 
-        On a GPU they run beside what it computes, and are measured on their own stream.
+        Of what runs in the background (sums of gradients) only the wait in the end counts. On a GPU those of FSDP run
+        beside what it computes, and are measured on their own stream.
         """
         return self._waits.seconds
 

@@ -7,6 +7,7 @@ are in bfloat16, shards are gathered in it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,10 @@ from linnet.training.processes.group import Processes
 from linnet.training.processes.many import ManyProcesses
 from linnet.training.processes.shards import local, part_of, whole
 from linnet.training.processes.shared_checkpoint import SharedSaver, fill, newest
+from linnet.training.processes.sums import GradientSums
 from linnet.training.sections import ClipSpec
 from linnet.training.spec import TrainingSpec
 from linnet.training.standing import Standing
-
-BUCKET_ELEMENTS = 1 << 23
-"""So many gradients are summed in one operation: 32 MiB of float32."""
 
 # PyTorch 2.13 has other names for them, and warns of the old ones.
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -61,6 +60,7 @@ class Sharded(Parallel):
         self.mesh = init_device_mesh(decoder.device.type, shape, mesh_dim_names=("copies", "shards"))
         if self.shard > 1:
             self._fully_shard(precision)
+        self.sums = self._sums()
         self.saver = SharedSaver(processes)
 
     def compiled(self, objective: Objective) -> Objective:
@@ -96,33 +96,39 @@ class Sharded(Parallel):
     def _sharded_modules(self) -> Iterator[FSDPModule]:
         return (module for module in self.decoder.modules() if isinstance(module, FSDPModule))
 
-    def reduce_gradients(self) -> None:
-        """Shards are summed over their copies (within a copy FSDP did it), what is whole over all processes."""
+    def _sums(self) -> list[GradientSums]:
+        """Shards are summed over their copies (within a copy FSDP does it), what is whole over all processes."""
         parameters = list(self.decoder.parameters())
-        self._agree_on_gradients(parameters)
-        sharded = [p.grad for p in parameters if isinstance(p, DTensor) and p.grad is not None]
-        whole = [p.grad for p in parameters if not isinstance(p, DTensor) and p.grad is not None]
-        if self.mesh.size(0) > 1:
-            self._sum(sharded, self.mesh.get_group("copies"))
-        self._sum(whole, None)
+        whole = [p for p in parameters if not isinstance(p, DTensor)]
+        sums = [GradientSums(whole, dist.new_group(), self.processes)]
+        if self.mesh.size(0) > 1 and self.shard > 1:
+            shards = [p for p in parameters if isinstance(p, DTensor)]
+            sums.append(GradientSums(shards, self.mesh.get_group("copies"), self.processes))
+        return sums
 
-    def _agree_on_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """A weight that has a gradient in one process has one, of zeros, in the others."""
-        own = [parameter.grad is not None for parameter in parameters]
-        any_has = torch.tensor(own, dtype=torch.int32)
-        with self.processes.waiting(any_has.device):
-            dist.all_reduce(any_has, dist.ReduceOp.MAX, group=self.processes.talk)
-        for parameter, wanted, has in zip(parameters, any_has.tolist(), own, strict=True):
-            if wanted and not has:
-                parameter.grad = torch.zeros_like(parameter)
+    @contextmanager
+    def last_pass(self) -> Iterator[None]:
+        """The last backward pass of a step: sums begin while it runs."""
+        with ExitStack() as opened:
+            for sums in self.sums:
+                opened.enter_context(sums.last_pass())
+            yield
 
-    def _sum(self, gradients: Sequence[Tensor], group: dist.ProcessGroup | None) -> None:
-        for bucket in _buckets([local(gradient) for gradient in gradients]):
-            flat = torch.cat([tensor.flatten() for tensor in bucket])
-            with self.processes.waiting(flat.device):
-                dist.all_reduce(flat, group=group)
-            parts = torch.split(flat, [tensor.numel() for tensor in bucket])
-            torch._foreach_copy_(bucket, [part.view_as(t) for part, t in zip(parts, bucket, strict=True)])
+    def reduce_gradients(self) -> None:
+        """Wait for what is under way, and sum what is left."""
+        for sums in self.sums:
+            sums.begin_all()
+        holders = self._holders()
+        for sums in self.sums:
+            sums.finish(holders)
+
+    def _holders(self) -> dict[nn.Parameter, int]:
+        """How many processes have a gradient of each weight."""
+        parameters = list(self.decoder.parameters())
+        counts = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
+        with self.processes.waiting(counts.device):
+            dist.all_reduce(counts, group=self.processes.talk)
+        return dict(zip(parameters, counts.tolist(), strict=True))
 
     @torch.no_grad()
     def norm(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -214,18 +220,6 @@ def _same_everywhere(decoder: Decoder) -> None:
     """Begin with the first process's weights: another processor may draw others in the last bit."""
     for tensor in chain(decoder.parameters(), decoder.buffers()):
         dist.broadcast(tensor.data, src=0)
-
-
-def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """The tensors in their order, so many together that they have about `BUCKET_ELEMENTS`."""
-    bucket: list[Tensor] = []
-    for tensor in tensors:
-        bucket.append(tensor)
-        if sum(each.numel() for each in bucket) >= BUCKET_ELEMENTS:
-            yield bucket
-            bucket = []
-    if bucket:
-        yield bucket
 
 
 class _Timed:

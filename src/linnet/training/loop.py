@@ -207,9 +207,10 @@ class Trainer:
             good = number if math.isfinite(error.loss) else number - 1
             raise broken_down(self.folder.checkpoints, number + 1, str(error), good) from None
         except Exception as error:
-            if not is_about_memory(error) or self.processes.count > 1:  # the others are in the midst of the step
+            if not is_about_memory(error):
                 raise
         # Here, where the error is gone, nothing holds what the step held.
+        self.parallel.settle()  # the others, who wait in the step, still write what they began to
         raise too_large(self.take_step, batches, self.spec.batch_size, number + 1, self._newest_saved())
 
     def _judge(self, loss: float, gradient_norm: float) -> SpikeError | None:

@@ -5,7 +5,6 @@ are whole, how checkpoints are written and read. `processes.sharded.Sharded` is 
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,12 +42,14 @@ class Parallel:
         """What is minimised, compiled."""
         return torch.compile(objective)
 
-    def last_pass(self) -> AbstractContextManager[None]:
-        """A context for the last backward pass of a step."""
-        return nullcontext()
+    def last_pass(self) -> None:
+        """The next backward pass is the last of its step."""
 
     def reduce_gradients(self) -> None:
         """Make gradients of this process's tokens those of all tokens."""
+
+    def give_up_step(self) -> None:
+        """Let go of what a step that failed on its way holds, but for gradients."""
 
     def norm(self, tensors: Sequence[Tensor]) -> Tensor:
         """The joint norm of gradients or weights."""

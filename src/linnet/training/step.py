@@ -5,7 +5,6 @@ Legend: `B` batch, `T` tokens, `V` vocabulary.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -117,8 +116,9 @@ class Stepper:
             inputs_BT, targets_BT = (part.to(device, non_blocking=True) for part in (inputs, targets))
             with torch.autocast(device.type, self.precision, enabled=self.precision != torch.float32):
                 loss = self.objective(decoder, inputs_BT, targets_BT)
-            with self.parallel.last_pass() if number == count else nullcontext():
-                (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
+            if number == count:
+                self.parallel.last_pass()
+            (loss.total / tokens).backward()  # type: ignore[no-untyped-call]
             bytes_of_text = text_bytes(targets_BT, self.token_bytes_V)
             names = tuple(loss.terms)
             measured = (loss.total.detach(), loss.nats, bytes_of_text, *loss.terms.values())

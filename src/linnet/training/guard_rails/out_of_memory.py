@@ -1,4 +1,13 @@
-"""A step that ran out of memory: the batch that fits, found by steps that are really taken."""
+"""A step that ran out of memory: the batch that fits, found by steps that are really taken.
+
+Of several processes mostly one runs out, or all do, each at a place of its own. The others are in the midst of sums, or
+of weights that are gathered, in which it no longer takes part; they cannot be called back from there (gloo and NCCL
+know no way out but the end of a process or of its connections). So they are left to wait. Who ran out goes apart, and
+takes smaller steps of its own rows, in which nothing is sent, but what would be received has its place in memory: FSDP
+is measured so, too. Of those who ran out the least counts, and the first of them says it; the others end when it does,
+without a word. Meanwhile they hold their own step. Where the processes share one memory, what fits beside that fits
+all the more without.
+"""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -46,6 +55,7 @@ def fits(step: Stepper, batches: Sequence[Batch], sequences: int) -> bool:
 
 def _free(step: Stepper) -> None:
     """Let go of what the failed step held."""
+    step.parallel.give_up_step()
     step.optimiser.zero_grad()
     gc.collect()
     if torch.cuda.is_available():
@@ -54,10 +64,15 @@ def _free(step: Stepper) -> None:
 
 def too_large(step: Stepper, batches: Sequence[Batch], batch_size: int, number: int, saved: str) -> UserError:
     """What is said of a batch that does not fit, with the largest that does. The run in memory cannot go on."""
-    most = largest_that_fits(lambda sequences: fits(step, batches, sequences), batch_size)
-    problem = f"out of memory in step {number} (saved: {saved})"
+    several = step.parallel.processes
+    several.go_apart()
+    own = largest_that_fits(lambda rows: fits(step, batches, rows * several.count), batch_size // several.count)
+    most = several.least(own) * several.count
+    where = "" if several.count == 1 else f" of process {several.rank}"
+    problem = f"out of memory in step {number}{where} (saved: {saved})"
     if most == 0:
-        accepted = "a smaller model, or a shorter training.context_length: not even one sequence fits"
+        each = "" if several.count == 1 else " for each process"
+        accepted = f"a smaller model, or a shorter training.context_length: not even one sequence{each} fits"
     else:
         times = -(-batch_size // most)
         as_large = f"accumulate {times} times as many batches for as large a step"

@@ -81,6 +81,16 @@ class Processes:
         """The device of this one; `UserError` where there is none of that name."""
         return resolve_device(name, "training.device")
 
+    def go_apart(self) -> None:
+        """Take no part any more in what all do together: from here on what is summed are this one's numbers alone.
+
+        The others, in the midst of a step, wait until this one ends, and then end too. It is the one that says why.
+        """
+
+    def least(self, number: int) -> int:
+        """The least of the numbers that it and those have who went apart as well."""
+        return number
+
     def check_batch(self, batch_size: int, field: str = "training.batch_size") -> None:
         """`UserError`, which names the field, where a batch cannot be divided among them."""
 

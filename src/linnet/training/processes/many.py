@@ -18,6 +18,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.inference.device import resolve_device
+from linnet.training.processes import shards
 from linnet.training.processes.group import (
     Batch,
     Item,
@@ -39,14 +40,20 @@ _BROKEN = r"gloo|[Cc]onnection|[Bb]roken pipe|[Tt]imed out|NCCL|[Ss]ocket"
 class ManyProcesses(Processes):
     """One of several; every method is called by all of them, in the same order.
 
-    written: what becomes of the checkpoint that is being written, if one is.
+    written: what becomes of the checkpoint that is being written, if one is. apart: whether it takes no part any more
+    in what all do together (`go_apart`).
     """
+
+    apart, _on_gpu = False, False
 
     def __init__(self) -> None:
         self.rank, self.count = dist.get_rank(), dist.get_world_size()
         self.on_this_machine = int(os.environ.get("LOCAL_WORLD_SIZE", self.count))
         self.talk, self.saving = (dist.new_group(backend="gloo") for _ in range(2))
         self.written: Future[Any] | None = None
+        self._store = dist.distributed_c10d._get_default_store()
+        self._fails_first: bool | None = None
+        self._number_apart = 0
         self._waits = Stopwatch()
 
     @property
@@ -62,25 +69,32 @@ class ManyProcesses(Processes):
         """A context whose time counts as waiting."""
         return self._waits.running(device)
 
+    def sum(self, tensor: Tensor, group: dist.ProcessGroup | None = None) -> None:
+        """Make of a tensor the sum over a group of processes."""
+        with self.waiting(tensor.device):
+            if not self.apart:
+                dist.all_reduce(tensor, group=group)
+
+    def begin_sum(self, tensor: Tensor, group: dist.ProcessGroup) -> dist.Work | None:
+        """The same in the background, to be waited for; None where there is nothing to wait for."""
+        return None if self.apart else dist.all_reduce(tensor, group=group, async_op=True)
+
     def any(self, flag: bool) -> bool:
         """Whether one of them says so."""
         said = torch.tensor([flag], dtype=torch.int32)
-        with self.waiting(said.device):
-            dist.all_reduce(said, dist.ReduceOp.MAX, group=self.talk)
+        self.sum(said, self.talk)
         return bool(said.item())
 
     def total(self, sums: Tensor) -> Tensor:
         """The sum over all of them, the same for each."""
         summed = sums.clone()
-        with self.waiting(sums.device):
-            dist.all_reduce(summed)
+        self.sum(summed)
         return summed
 
     def sum_of(self, number: float) -> float:
         """The sum of each one's number."""
         summed = torch.tensor(number, dtype=torch.float64)
-        with self.waiting(summed.device):
-            dist.all_reduce(summed, group=self.talk)
+        self.sum(summed, self.talk)
         return summed.item()
 
     def gather(self, plain: Item) -> list[Item]:
@@ -142,7 +156,35 @@ class ManyProcesses(Processes):
                 accepted=f"at most --nproc-per-node {found}, or cpu",
             )
         torch.cuda.set_device(number)
+        self._on_gpu = True
         return torch.device("cuda", number)
+
+    def go_apart(self) -> None:
+        """Take no part any more in what all do together: from here on what is summed are this one's numbers alone.
+
+        The others, in the midst of a step, wait until this one ends, and then end too. It is the one that says why.
+        """
+        self.fails_first()
+        self._number_apart = self._store.add("linnet/apart", 1)
+        self.apart = True
+        shards.go_apart()
+        if self._on_gpu:
+            _cut()  # what was begun on a GPU, and never ends, would hold up all that comes behind it
+
+    def least(self, number: int) -> int:
+        """The least of the numbers that it and those have who went apart as well."""
+        try:
+            self._store.set(f"linnet/apart/{self._number_apart}", str(number))
+            count = self._store.add("linnet/apart", 0)
+            return min(int(self._store.get(f"linnet/apart/{each}")) for each in range(1, count + 1))
+        except (RuntimeError, OSError):  # who kept it is gone, or somebody was killed
+            return number
+
+    def fails_first(self) -> bool:
+        """Whether this process, which fails, is the first that does; it says why. `RuntimeError`: nobody can tell."""
+        if self._fails_first is None:
+            self._fails_first = self._store.add("linnet/failed", 1) == 1
+        return self._fails_first
 
     def check_batch(self, batch_size: int, field: str = "training.batch_size") -> None:
         """`UserError` where a batch cannot be divided among them."""
@@ -191,18 +233,17 @@ def _leave_with(error: BaseException, several: ManyProcesses) -> None:
     if isinstance(error, RuntimeError | OSError) and re.search(_BROKEN, str(error)):
         lost = "another process of this run ended, or does not answer; the same command goes on from what was saved"
         error = LostProcessError(lost)
-    told = _told_by_another(error)
-    if several.written is not None and not several.written.done():
+    told = _told_by_another(error, several)
+    if several.written is not None and not several.written.done() and dist.is_initialized():
         _cut()
     if told and isinstance(error, Exception):
         raise SaidElsewhereError(2 if isinstance(error, UserError) else 1) from None
     raise error
 
 
-def _told_by_another(error: BaseException) -> bool:
-    store = dist.distributed_c10d._get_default_store()
+def _told_by_another(error: BaseException, several: ManyProcesses) -> bool:
     try:
-        return bool(store.add("linnet/failed", 1) > 1)
+        return not several.fails_first()
     except (RuntimeError, OSError):  # who kept it is gone: a mistake of the user's all make alike, and that one told it
         return isinstance(error, UserError)
 

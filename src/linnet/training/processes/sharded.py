@@ -7,7 +7,7 @@ are in bfloat16, shards are gathered in it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from linnet.training.checkpoint import Checkpoint
 from linnet.training.objective import Objective
 from linnet.training.parallel import Parallel, check_shard
 from linnet.training.processes.group import Processes
-from linnet.training.processes.many import ManyProcesses
+from linnet.training.processes.many import TIMEOUT_S, ManyProcesses
 from linnet.training.processes.shards import local, part_of, whole
 from linnet.training.processes.shared_checkpoint import SharedSaver, fill, newest
 from linnet.training.processes.sums import GradientSums
@@ -100,19 +100,17 @@ class Sharded(Parallel):
         """Shards are summed over their copies (within a copy FSDP does it), what is whole over all processes."""
         parameters = list(self.decoder.parameters())
         whole = [p for p in parameters if not isinstance(p, DTensor)]
-        sums = [GradientSums(whole, dist.new_group(), self.processes)]
+        own = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
+        sums = [GradientSums(whole, own, self.processes)]
         if self.mesh.size(0) > 1 and self.shard > 1:
             shards = [p for p in parameters if isinstance(p, DTensor)]
             sums.append(GradientSums(shards, self.mesh.get_group("copies"), self.processes))
         return sums
 
-    @contextmanager
-    def last_pass(self) -> Iterator[None]:
-        """The last backward pass of a step: sums begin while it runs."""
-        with ExitStack() as opened:
-            for sums in self.sums:
-                opened.enter_context(sums.last_pass())
-            yield
+    def last_pass(self) -> None:
+        """The next backward pass is the last of its step: sums begin while it runs."""
+        for sums in self.sums:
+            sums.last_pass()
 
     def reduce_gradients(self) -> None:
         """Wait for what is under way, and sum what is left."""
@@ -126,9 +124,15 @@ class Sharded(Parallel):
         """How many processes have a gradient of each weight."""
         parameters = list(self.decoder.parameters())
         counts = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
-        with self.processes.waiting(counts.device):
-            dist.all_reduce(counts, group=self.processes.talk)
+        self.processes.sum(counts, self.processes.talk)
         return dict(zip(parameters, counts.tolist(), strict=True))
+
+    def give_up_step(self) -> None:
+        """Let go of what a step that failed on its way holds, but for gradients: sums, layers that FSDP gathered."""
+        for sums in self.sums:
+            sums.give_up()
+        if self.shard > 1:  # older versions of PyTorch leave gathered what was, so that less is measured to fit
+            getattr(self.decoder, "reset_iter_state", lambda: None)()
 
     @torch.no_grad()
     def norm(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -240,6 +244,9 @@ class AllGather(_Timed):
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         """Gather."""
+        if self._processes.apart:  # in as much memory, its own shard in the place of the others'
+            output_tensor.view(-1, input_tensor.numel()).copy_(input_tensor.clone())
+            return None
         with self._processes.waiting(output_tensor.device):
             work: dist.Work | None = _all_gather(output_tensor, input_tensor, group, async_op)
         return work
@@ -252,6 +259,9 @@ class ReduceScatter(_Timed):
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> dist.Work | None:
         """Sum and scatter."""
+        if self._processes.apart:
+            output_tensor.copy_(input_tensor.view(group.size(), *output_tensor.shape)[group.rank()])
+            return None
         with self._processes.waiting(output_tensor.device):
             work: dist.Work | None = _reduce_scatter(output_tensor, input_tensor, op, group, async_op)
         return work

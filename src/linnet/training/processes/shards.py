@@ -29,8 +29,19 @@ def as_shard(part: Tensor, like: Any) -> Tensor:
     return DTensor.from_local(part, like.device_mesh, like.placements, shape=like.shape, stride=like.stride())
 
 
+_apart = False
+
+
+def go_apart() -> None:
+    """Ask nothing of the others from here on: `whole` has zeros in the place of what they hold, in as much memory."""
+    global _apart
+    _apart = True
+
+
 def whole(tensor: Any) -> Tensor:
     """All of a tensor; called by all processes."""
+    if _apart and is_sharded(tensor):
+        return local(tensor).new_zeros(tensor.shape)
     full: Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
     return full
 

@@ -11,7 +11,6 @@ experts whom not every process asked) is summed in the end, when all know who ha
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -40,15 +39,13 @@ class GradientSums:
         for parameter in self._parameters:
             parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
 
-    @contextmanager
-    def last_pass(self) -> Iterator[None]:
-        """The last backward pass of a step: what it leaves is no longer added to."""
+    def last_pass(self) -> None:
+        """The next backward pass is the last of its step: what it leaves is no longer added to."""
         self._fill(self._steady or [])
-        try:
-            yield
-        except BaseException:  # the step is given up
-            self._fill([])
-            raise
+
+    def give_up(self) -> None:
+        """Forget what was begun, and is no longer waited for."""
+        self._fill([])
 
     def _fill(self, parameters: Sequence[nn.Parameter]) -> None:
         self._buckets, self._begun = list(_buckets(parameters)), 0
@@ -58,9 +55,9 @@ class GradientSums:
         """A gradient is complete. (A weight that is used many times accumulates once in a pass, when all is summed.)"""
         if parameter not in self._place:  # not the last pass, or not steady
             return
-        bucket = self._buckets[self._place[parameter]]
-        assert bucket.sum is None, "a gradient that comes after its sum was begun"
-        bucket.missing.discard(parameter)
+        place = self._place[parameter]
+        assert place >= self._begun, "a gradient that comes after its sum was begun"
+        self._buckets[place].missing.discard(parameter)
         while self._begun < len(self._buckets) and not self._buckets[self._begun].missing:
             self._begin_next()
 
@@ -84,7 +81,7 @@ class GradientSums:
             bucket.finish(self._processes, holders)
         before = self._parameters if self._steady is None else self._steady
         self._steady = [p for p in before if holders[p] == self._processes.count]
-        self._fill([])
+        self.give_up()
 
 
 class Bucket:
@@ -108,13 +105,13 @@ class Bucket:
             torch._foreach_copy_([view for _, view in found], [local(p.grad) for p, _ in found])
         for parameter, view in found:
             parameter.grad = as_shard(view, parameter)
-        self.sum = dist.all_reduce(self.flat, group=group, async_op=True)
+        self.sum = processes.begin_sum(self.flat, group)
 
     def finish(self, processes: ManyProcesses, holders: dict[nn.Parameter, int]) -> None:
         """Wait for the sum; a weight whose gradient others had alone has theirs, one that nobody had has none."""
-        assert self.sum is not None
         with processes.waiting(self.flat.device):
-            self.sum.wait()
+            if self.sum is not None:
+                self.sum.wait()
         for parameter, view in zip(self.parameters, self._views, strict=True):
             if parameter.grad is None and holders[parameter]:
                 parameter.grad = as_shard(view, parameter)

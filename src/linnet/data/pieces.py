@@ -6,7 +6,7 @@ front of a text drops it again, so tokens can stand for other bytes at the start
 """
 
 import codecs
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,18 +69,25 @@ class Pieces:
         table[model.unknown] = opening[model.unknown] = model.unknown_text.encode()
         return cls(table, opening, opens_once=not model.collapse, unknown=model.unknown)
 
-    def decode(self, tokens: list[int]) -> str:
-        """The text of token ids; bytes that are not UTF-8 become U+FFFD."""
-        speech = _Speech(self)
+    def decode(self, tokens: list[int], behind: Iterable[int] = ()) -> str:
+        """The text of token ids behind others; bytes that are not UTF-8 become U+FFFD."""
+        speech = _Speech(self, behind)
         return b"".join([speech.bytes_of(token) for token in tokens]).decode("utf-8", "replace")
 
 
 class _Speech:
-    """The bytes of tokens that come one after the other."""
+    """The bytes of tokens that come one after the other.
 
-    def __init__(self, pieces: Pieces) -> None:
+    behind: the tokens of their text so far.
+    """
+
+    def __init__(self, pieces: Pieces, behind: Iterable[int] = ()) -> None:
         self._pieces = pieces
         self.is_opening = True
+        for token in behind:
+            if not self.is_opening:
+                break
+            self.bytes_of(token)
 
     def bytes_of(self, token: int) -> bytes:
         piece = self._pieces.table[token]
@@ -92,10 +99,13 @@ class _Speech:
 
 
 class TextStream:
-    """Decoding one token at a time: an incomplete character is held back until its last byte has come."""
+    """Decoding one token at a time: an incomplete character is held back until its last byte has come.
 
-    def __init__(self, pieces: Pieces) -> None:
-        self._speech = _Speech(pieces)
+    behind: the tokens of its text so far, which are not said again.
+    """
+
+    def __init__(self, pieces: Pieces, behind: Iterable[int] = ()) -> None:
+        self._speech = _Speech(pieces, behind)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:

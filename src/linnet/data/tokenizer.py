@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, islice
@@ -118,13 +118,22 @@ class Tokenizer:
         _utf8(text)
         return [text] if self.kind == "imported" else cut_before_words(text)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids. Special tokens print nothing; bytes that are not UTF-8 become U+FFFD."""
-        return self._pieces.decode([int(token) for token in ids])
+    def decode(self, ids: Iterable[int], behind: Sequence[int] = ()) -> str:
+        """The text of token ids. Special tokens print nothing; bytes that are not UTF-8 become U+FFFD.
 
-    def stream(self) -> TextStream:
+        behind: the tokens that they follow. A tokenizer that puts a space in front of a text drops it again from what
+        begins one, and from nothing else.
+        """
+        return self._pieces.decode([int(token) for token in ids], self._begun(behind))
+
+    def stream(self, behind: Sequence[int] = ()) -> TextStream:
         """A decoder for tokens that come one at a time; what it prints adds up to `decode` of them all."""
-        return TextStream(self._pieces)
+        return TextStream(self._pieces, self._begun(behind))
+
+    def _begun(self, behind: Sequence[int]) -> Sequence[int]:
+        """Those of the last text."""
+        ends = [place for place, token in enumerate(behind) if token == self.end_id]
+        return behind[ends[-1] + 1 :] if ends else behind
 
     def show(self, token: int) -> str:
         """A token as people read it: its text in quotes, its bytes where they are no whole characters, or its name."""

@@ -138,7 +138,7 @@ class LanguageModel:
         steps, state = self._steps(first, max_tokens, sampling, caches, retention, ignore_eos)
         settled = caches.settled_bytes(self.decoder)
         held = state.held_nbytes if state is not None else lambda _: settled
-        return Continuation(steps, self.tokenizer.stream(), len(tokens), held, state)
+        return Continuation(steps, self.tokenizer.stream(tokens), len(tokens), held, state)
 
     def complete(
         self,
@@ -162,7 +162,7 @@ class LanguageModel:
             for text, token in zip(texts, step, strict=True):
                 if token is not None:
                     text.append(token)
-        return [self.tokenizer.decode(text) for text in texts]
+        return [self.tokenizer.decode(text, of) for text, of in zip(texts, first.prompts, strict=True)]
 
     def _steps(
         self,

@@ -73,7 +73,7 @@ class Session:
         tokens = self.model.tokenizer.encode(text)
         if tokens:
             self._pending += tokens
-            self._text = self.model.tokenizer.stream()
+            self._text = self.model.tokenizer.stream(tokens)
 
     def generate(
         self,

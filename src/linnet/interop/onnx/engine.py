@@ -212,4 +212,4 @@ class OnnxLanguageModel:
 
         stop_ids = set() if ignore_eos else {self.tokenizer.end_id}
         followed = steps(next_logits, torch.tensor([tokens]), sampling, max_tokens, stop_ids)
-        return Continuation(followed, self.tokenizer.stream(), len(tokens), lambda _: reader.nbytes)
+        return Continuation(followed, self.tokenizer.stream(tokens), len(tokens), lambda _: reader.nbytes)

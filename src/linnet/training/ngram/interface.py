@@ -84,7 +84,7 @@ def continue_ngram(stored: StoredNGram, prompt: str, max_tokens: int, sampling: 
         return 8 * min(length, kept)
 
     steps = _steps(stored.model, np.array(tokens), max_tokens, sampling)
-    return Continuation(steps, stored.tokenizer.stream(), len(tokens), state_bytes)
+    return Continuation(steps, stored.tokenizer.stream(tokens), len(tokens), state_bytes)
 
 
 def _steps(model: NGram, tokens_T: Indices, max_tokens: int, sampling: Sampling) -> Iterator[Step]:

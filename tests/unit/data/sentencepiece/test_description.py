@@ -57,6 +57,24 @@ def test_spaces_at_the_start_of_a_text(dummy_prefix: bool, collapse: bool, expec
     assert Pieces.of_sentencepiece(model).decode([1, 258, 258, 261, 258]) == expected
 
 
+@given(st.lists(st.sampled_from([0, 1, 2, 257, 258, 259, 260, 261]), max_size=6), st.integers(0, 6), st.booleans())
+def test_what_follows_a_text_is_no_beginning(tokens: list[int], cut: int, collapse: bool) -> None:
+    tokenizer = Tokenizer(replace(UNIGRAM, collapse=collapse).written(), "here")
+    begun, follows = tokens[:cut], tokens[cut:]
+    if tokenizer.end_id in begun:
+        begun = begun[len(begun) - begun[::-1].index(tokenizer.end_id) :]
+    expected = tokenizer.decode([*begun, *follows]).removeprefix(tokenizer.decode(begun))
+    assert tokenizer.decode(follows, behind=tokens[:cut]) == expected
+    stream = tokenizer.stream(tokens[:cut])
+    assert "".join([stream.push(token) for token in follows]) + stream.finish() == expected
+
+
+def test_the_end_of_a_text_begins_another() -> None:
+    tokenizer = Tokenizer(UNIGRAM.written(), "here")
+    assert tokenizer.decode([261], behind=[260]) == " a"
+    assert tokenizer.decode([261], behind=[260, tokenizer.end_id]) == "a"
+
+
 @given(
     pieces=st.lists(st.text("▁▁ab\n", min_size=1, max_size=4), max_size=5),
     text=st.text("▁▁ab\n", max_size=20),

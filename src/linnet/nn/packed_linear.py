@@ -192,8 +192,7 @@ class Int4Linear(RoundedLinear):
     @property
     def device(self) -> torch.device:
         """See `PackedLinear`."""
-        weight = self._weight
-        return (weight.blocks_NGb if isinstance(weight, BlockedInt4Weight) else weight.steps_GO2).device
+        return self._weight[0].device
 
     @property
     def nbytes(self) -> int:
@@ -250,8 +249,8 @@ class Int4Linear(RoundedLinear):
             self._weight = int4_linear.pack(plain)
 
     def _move(self, device: torch.device) -> None:
-        pairs_OH, steps_GO2, inputs = self._plain()
-        self._keep(Int4Weight(pairs_OH.to(device), steps_GO2.to(device), inputs))
+        pairs_OH, scale_GO, inputs = self._plain()
+        self._keep(Int4Weight(pairs_OH.to(device), scale_GO.to(device), inputs))
 
 
 class RoundedEmbedding(nn.Module):

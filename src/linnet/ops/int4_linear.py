@@ -1,9 +1,10 @@
-"""A linear map with weights of 4 bits, in groups of inputs with a scale and a zero of their own.
+"""A linear map with weights of 4 bits, in groups of inputs with a scale of their own.
 
-A weight is `(n - 8) * scale + zero`, `n` a whole number from 0 to 15, scale and zero bfloat16, one pair for each output
-and each `group` of inputs: 5 bits for a weight in groups of 32, 4.25 in groups of 128. Where PyTorch multiplies with
-such weights (`_weight_int4pack_mm_for_cpu`), a few rows go there, rounded to bfloat16; of many rows the time is that of
-the arithmetic, so the matrix is made once in float32.
+A weight is `(n - 8) * scale`, `n` a whole number from 0 to 15, the scale bfloat16, of either sign, one for each output
+and each `group` of inputs: 4.5 bits for a weight in groups of 32, as in llama.cpp's Q4_0, whose scale is not searched
+for. Where there is a compiler `ops.native` multiplies a few rows; else PyTorch where it can
+(`_weight_int4pack_mm_for_cpu`), in bfloat16. Of many rows the time is that of the arithmetic, so the matrix is made in
+float32.
 
 Legend: `I` inputs, `J` inputs with those that fill the last group up, `O` outputs, `G` groups, `R` rows, `N` blocks of
 outputs.
@@ -22,11 +23,11 @@ GROUP = 32
 """Inputs that share a scale, unless said otherwise; PyTorch multiplies with groups of 32, 64, 128 and 256."""
 LEVELS = 16
 MIDDLE = 8
-"""The number that stands for a group's zero."""
+"""The number that stands for 0; one more lies below it than above."""
 SMALLEST = 1e-30
-"""A group without a larger range counts as constant."""
-SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8)
-"""Shares of a group's range that are tried: what lies outside is cut, and all else is finer."""
+"""A group without a larger element counts as zeros."""
+SHARES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 1.05, 1.1)
+"""Of the scale that makes a group's largest element -8 times it: what lies outside is cut, and all else is finer."""
 FEW_ROWS = 16
 """From more rows on a float32 matrix is faster, though it is made anew."""
 BLOCK = 64
@@ -36,12 +37,12 @@ LEAST_PACKED = 16
 
 
 class Int4Weight(NamedTuple):
-    """pairs_OH: two numbers in each byte, of inputs `2h` (low) and `2h + 1`, uint8 `[O, J / 2]`. steps_GO2: scale and
-    zero, bfloat16. inputs: I.
+    """pairs_OH: two numbers in each byte, of inputs `2h` (low) and `2h + 1`, uint8 `[O, J / 2]`. scale_GO: bfloat16.
+    inputs: I.
     """
 
     pairs_OH: Tensor
-    steps_GO2: Tensor
+    scale_GO: Tensor
     inputs: int
 
 
@@ -55,7 +56,7 @@ class BlockedInt4Weight(NamedTuple):
 
 
 class PackedInt4Weight(NamedTuple):
-    """The same as PyTorch's product reads it: outputs in blocks (`_order`), filled up."""
+    """The same as PyTorch's product reads it: outputs in blocks (`_order`), filled up; zeros beside the scales."""
 
     packed: Tensor
     steps_GO2: Tensor
@@ -65,30 +66,36 @@ class PackedInt4Weight(NamedTuple):
 
 @torch.no_grad()
 def quantise(weight_OI: Tensor, group: int = GROUP) -> Int4Weight:
-    """Round a matrix to 4 bits, each group's range cut to the share that leaves the smallest squared error."""
+    """Round a matrix to 4 bits, with the scale of each group that leaves the smallest squared error of those tried.
+
+    Each is tried as it is, and as the least squares make it for the numbers that it gives.
+    """
     outputs, inputs = weight_OI.shape
     wide_OGg = torch.unflatten(F.pad(weight_OI.float(), (0, -inputs % group)), 1, (-1, group))
-    if left := inputs % group:  # filled up with its own entries again: others would have a say in its range
-        wide_OGg[:, -1] = wide_OGg[:, -1, torch.arange(group, device=weight_OI.device) % left]
-    best = _numbers(wide_OGg, SHRINKS[0])
-    for share in SHRINKS[1:]:
-        other = _numbers(wide_OGg, share)
-        better_OG1 = other[2] < best[2]
-        best = tuple(torch.where(better_OG1, new, old) for new, old in zip(other, best, strict=True))
-    numbers_OGg, steps_OG2, _ = best
-    numbers_OJ = numbers_OGg.to(torch.uint8).view(outputs, -1)
-    return Int4Weight(_paired(numbers_OJ), steps_OG2.bfloat16().transpose(0, 1).contiguous(), inputs)
+    largest_OG1 = wide_OGg.gather(2, wide_OGg.abs().argmax(dim=2, keepdim=True))
+    best: tuple[Tensor, ...] | None = None
+    for share in SHARES:
+        tried = _numbers(wide_OGg, largest_OG1 * (-share / MIDDLE))
+        fitted_OG1 = (tried[0] * wide_OGg).sum(2, True) / tried[0].square().sum(2, True).clamp_min_(1)
+        for new in (tried, _numbers(wide_OGg, fitted_OG1)):
+            best = new if best is None else _better(new, best)
+    assert best is not None
+    numbers_OJ = (best[0] + MIDDLE).to(torch.uint8).view(outputs, -1)
+    return Int4Weight(_paired(numbers_OJ), best[1][..., 0].bfloat16().t().contiguous(), inputs)
 
 
-def _numbers(wide_OGg: Tensor, share: float) -> tuple[Tensor, ...]:
-    """Numbers, scale and zero side by side `[O, G, 2]`, and the squared error of a group `[O, G, 1]`."""
-    low_OG1, high_OG1 = torch.aminmax(wide_OGg, dim=-1, keepdim=True)
-    scale_OG1 = ((high_OG1 - low_OG1) * (share / (LEVELS - 1))).clamp_min_(SMALLEST).bfloat16().float()
-    middle_OG1 = (low_OG1 + high_OG1) / 2
-    zero_OG1 = (middle_OG1 + scale_OG1 * (MIDDLE - (LEVELS - 1) / 2)).bfloat16().float()
-    numbers_OGg = ((wide_OGg - zero_OG1) / scale_OG1).round_().add_(MIDDLE).clamp_(0, LEVELS - 1)
-    error_OG1 = ((numbers_OGg - MIDDLE) * scale_OG1 + zero_OG1 - wide_OGg).square_().sum(dim=-1, keepdim=True)
-    return numbers_OGg, torch.cat([scale_OG1, zero_OG1], dim=-1), error_OG1
+def _numbers(wide_OGg: Tensor, scale_OG1: Tensor) -> tuple[Tensor, ...]:
+    """Numbers less `MIDDLE` `[O, G, g]`, scales as they are stored `[O, G, 1]`, and squared errors `[O, G, 1]`."""
+    stored_OG1 = torch.where(scale_OG1.abs() < SMALLEST, SMALLEST, scale_OG1).bfloat16().float()
+    numbers_OGg = (wide_OGg / stored_OG1).round_().clamp_(-MIDDLE, LEVELS - 1 - MIDDLE)
+    error_OG1 = (numbers_OGg * stored_OG1 - wide_OGg).square_().sum(dim=2, keepdim=True)
+    return numbers_OGg, stored_OG1, error_OG1
+
+
+def _better(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Of each group the one with the smaller error, the last of the three."""
+    smaller_OG1 = one[2] < other[2]
+    return tuple(torch.where(smaller_OG1, a, b) for a, b in zip(one, other, strict=True))
 
 
 def _paired(numbers_OJ: Tensor) -> Tensor:
@@ -99,38 +106,35 @@ def _unpaired(pairs_OH: Tensor) -> Tensor:
     return torch.stack([pairs_OH & 15, pairs_OH >> 4], dim=-1).flatten(-2)
 
 
-def _values(numbers_RJ: Tensor, steps_GR2: Tensor, inputs: int) -> Tensor:
-    scale_RG1, zero_RG1 = torch.split(steps_GR2.transpose(0, 1).float(), 1, dim=-1)
-    numbers_RGg = torch.unflatten(numbers_RJ.float().sub_(MIDDLE), 1, (len(steps_GR2), -1))
-    values_RJ = (numbers_RGg * scale_RG1).add_(zero_RG1).flatten(1)
-    return values_RJ[:, :inputs]
+def _values(numbers_RJ: Tensor, scale_GR: Tensor, inputs: int) -> Tensor:
+    numbers_RGg = torch.unflatten(numbers_RJ.float().sub_(MIDDLE), 1, (len(scale_GR), -1))
+    return numbers_RGg.mul_(scale_GR.t().float()[:, :, None]).flatten(1)[:, :inputs]
 
 
 def dequantise(weight: Int4Weight) -> Tensor:
     """The matrix that the numbers stand for, float32 `[O, I]`."""
-    return _values(_unpaired(weight.pairs_OH), weight.steps_GO2, weight.inputs)
+    return _values(_unpaired(weight.pairs_OH), weight.scale_GO, weight.inputs)
 
 
 def rows_of(weight: Int4Weight | BlockedInt4Weight | PackedInt4Weight, places: Tensor) -> Tensor:
     """Some rows of that matrix: int64 `[...]` -> float32 `[..., I]`."""
-    numbers_RJ, steps_GR2 = _outputs_of(weight, places.flatten())
-    return _values(numbers_RJ, steps_GR2, weight.inputs).view(*places.shape, weight.inputs)
+    numbers_RJ, scale_GR = _outputs_of(weight, places.flatten())
+    return _values(numbers_RJ, scale_GR, weight.inputs).view(*places.shape, weight.inputs)
 
 
 def _outputs_of(weight: Int4Weight | BlockedInt4Weight | PackedInt4Weight, places_R: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers uint8 `[R, J]`, scales and zeros `[G, R, 2]`."""
+    """Numbers uint8 `[R, J]`, scales `[G, R]`."""
     if isinstance(weight, BlockedInt4Weight):
         return outputs_of(weight.blocks_NGb, places_R)
-    steps_GR2 = weight.steps_GO2[:, places_R]
     if isinstance(weight, PackedInt4Weight):
-        return _numbers_of(weight, places_R), steps_GR2
-    return _unpaired(weight.pairs_OH[places_R]), steps_GR2
+        return _numbers_of(weight, places_R), weight.steps_GO2[:, places_R, 0]
+    return _unpaired(weight.pairs_OH[places_R]), weight.scale_GO[:, places_R]
 
 
 def int4_nbytes(outputs: int, inputs: int, group: int = GROUP) -> int:
     """Bytes of such a weight; what fills blocks of outputs up is not counted."""
     groups = -(-inputs // group)
-    return outputs * groups * (group // 2 + 2 * torch.bfloat16.itemsize)
+    return outputs * groups * (group // 2 + torch.bfloat16.itemsize)
 
 
 def int4_linear_reference(x: Tensor, weight: Int4Weight, bias_O: Tensor | None = None) -> Tensor:
@@ -147,22 +151,23 @@ def pack(weight: Int4Weight) -> PackedInt4Weight:
     """For `int4_linear`; where `can_pack`, and worth filling up from `LEAST_PACKED` outputs on."""
     outputs = len(weight.pairs_OH)
     numbers_OJ = F.pad(_unpaired(weight.pairs_OH), (0, 0, 0, -outputs % BLOCK))
-    steps_GO2 = F.pad(weight.steps_GO2, (0, 0, 0, -outputs % BLOCK))
+    scale_GO = F.pad(weight.scale_GO, (0, -outputs % BLOCK))
+    steps_GO2 = torch.stack([scale_GO, torch.zeros_like(scale_GO)], dim=2)
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers_OJ.int(), 1)
-    return PackedInt4Weight(packed, steps_GO2.contiguous(), weight.inputs, outputs)
+    return PackedInt4Weight(packed, steps_GO2, weight.inputs, outputs)
 
 
 def blocked(weight: Int4Weight) -> BlockedInt4Weight:
     """For the products of `ops.native`."""
-    (outputs, half), groups = weight.pairs_OH.shape, len(weight.steps_GO2)
-    blocks_NGb = blocks_of(weight.pairs_OH, weight.steps_GO2)
+    (outputs, half), groups = weight.pairs_OH.shape, len(weight.scale_GO)
+    blocks_NGb = blocks_of(weight.pairs_OH, weight.scale_GO)
     return BlockedInt4Weight(blocks_NGb, weight.inputs, outputs, 2 * half // groups)
 
 
 def unpack(weight: BlockedInt4Weight | PackedInt4Weight) -> Int4Weight:
     """The plain form again."""
-    numbers_OJ, steps_GO2 = _outputs_of(weight, torch.arange(weight.outputs))
-    return Int4Weight(_paired(numbers_OJ), steps_GO2.contiguous(), weight.inputs)
+    numbers_OJ, scale_GO = _outputs_of(weight, torch.arange(weight.outputs))
+    return Int4Weight(_paired(numbers_OJ), scale_GO.contiguous(), weight.inputs)
 
 
 @cache

@@ -42,8 +42,8 @@ def test_it_multiplies_by_the_matrix_that_it_shows(form: type[PackedLinear], wit
 def test_the_bytes_that_a_product_reads():
     assert Bfloat16Linear(torch.randn(64, 32), None, (64,)).nbytes == 64 * 32 * 2
     assert Int8Linear(torch.randn(64, 32), None, (64,)).nbytes == 64 * 32 + 2 * 64
-    assert Int4Linear(torch.randn(64, 32), None, (64,)).nbytes == 64 * 32 // 2 + 4 * 64
-    assert Int4Linear(torch.randn(64, 256), None, (64,), group=128).nbytes == 64 * 128 + 4 * 64 * 2
+    assert Int4Linear(torch.randn(64, 32), None, (64,)).nbytes == 64 * 32 // 2 + 2 * 64
+    assert Int4Linear(torch.randn(64, 256), None, (64,), group=128).nbytes == 64 * 128 + 2 * 64 * 2
 
 
 @pytest.mark.parametrize("form", [Int8Linear, Int4Linear, Bfloat16Linear])

@@ -15,6 +15,7 @@
 namespace {
 
 constexpr int64_t BYTES = 32;        // of a vector
+constexpr int64_t SCALE_BYTES = 16;  // of a group of a block of 4 bits
 constexpr int SIDE_BY_SIDE = 2;      // vectors of an output whose sums do not wait for each other
 constexpr float SMALLEST = 1e-30f;   // a row without a larger element counts as zeros
 constexpr float LARGEST = 8127.0f;   // stands for a row's largest element: 63 * 128 + 63
@@ -135,7 +136,8 @@ inline float int8_output(const int8_t* weights, const Fixed& row, int64_t width)
   return static_cast<float>(sum_of(high[0])) * BASE + static_cast<float>(sum_of(low[0]));
 }
 
-// Eight outputs of 4 bits: `groups` times `group / 8` vectors of numbers, then their scales and their zeros.
+// Eight outputs of 4 bits. Of each group the numbers, `group / 8` vectors, and then the scales: apart from each other,
+// in two streams, they are read at a third of the speed.
 inline __m256 int4_outputs(const uint8_t* weights, const Fixed& row, int64_t groups, int64_t group) {
   const __m256i nibble = _mm256_set1_epi8(15);
   __m256 out = _mm256_setzero_ps();
@@ -155,11 +157,9 @@ inline __m256 int4_outputs(const uint8_t* weights, const Fixed& row, int64_t gro
     }
     const __m256i middle = _mm256_set1_epi32(8 * row.group_sums[g]);
     const __m256i total = _mm256_sub_epi32(_mm256_add_epi32(_mm256_slli_epi32(high, 7), low), middle);
-    const __m128i* steps = reinterpret_cast<const __m128i*>(weights);
-    out = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), float_of_bfloat16(_mm_loadu_si128(steps)), out);
-    const __m256 sum = _mm256_set1_ps(static_cast<float>(row.group_sums[g]));
-    out = _mm256_fmadd_ps(sum, float_of_bfloat16(_mm_loadu_si128(steps + 1)), out);
-    weights += 4 * LANES;
+    const __m256 scales = float_of_bfloat16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weights)));
+    out = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), scales, out);
+    weights += SCALE_BYTES;
   }
   return _mm256_mul_ps(out, _mm256_set1_ps(row.step));
 }
@@ -207,7 +207,7 @@ void linnet_int4_rows(const float* x, int64_t rows, int64_t inputs, const uint8_
   const Result result{bias, added, out, outputs};
   const std::vector<Fixed>& fixed = fixed_rows(x, rows, inputs, group);
   const int64_t groups = (inputs + group - 1) / group;
-  const int64_t bytes = groups * (group / LANES * BYTES + 4 * LANES);
+  const int64_t bytes = groups * (group / LANES * BYTES + SCALE_BYTES);
   divided((outputs + LANES - 1) / LANES, threads, [&](int64_t block) {
     for (int64_t r = 0; r < rows; ++r) {
       float sums[LANES];
@@ -221,20 +221,19 @@ void linnet_int4_rows(const float* x, int64_t rows, int64_t inputs, const uint8_
 // Rows `[count, groups * group]` of the matrix that blocks of 4 bits stand for, from output `first` on.
 void linnet_int4_matrix(const uint8_t* weights, int64_t groups, int64_t group, int64_t first, int64_t count, float* out,
                         int threads) {
-  const int64_t bytes_of_group = group / LANES * BYTES + 4 * LANES;
+  const int64_t bytes = groups * (group / LANES * BYTES + SCALE_BYTES);
   divided(count, threads, [&](int64_t row) {
     const int64_t output = first + row, lane = output % LANES;
-    const uint8_t* numbers = weights + output / LANES * groups * bytes_of_group;
+    const uint8_t* numbers = weights + output / LANES * bytes;
     float* place = out + row * groups * group;
-    for (int64_t g = 0; g < groups; ++g, numbers += bytes_of_group) {
-      const uint16_t* steps = reinterpret_cast<const uint16_t*>(numbers + group / LANES * BYTES);
-      const float scale = float_of_bfloat16(steps[lane]), zero = float_of_bfloat16(steps[LANES + lane]);
-      const float lowest = zero - 8 * scale;
-      for (int64_t i = 0; i < group; i += LANES, place += LANES) {
-        const uint8_t* four = numbers + i / LANES * BYTES + 4 * lane;
+    for (int64_t g = 0; g < groups; ++g, numbers += SCALE_BYTES) {
+      const auto* scales = reinterpret_cast<const uint16_t*>(numbers + group / LANES * BYTES);
+      const float scale = float_of_bfloat16(scales[lane]);
+      for (int64_t i = 0; i < group; i += LANES, numbers += BYTES, place += LANES) {
+        const uint8_t* four = numbers + 4 * lane;
         for (int n = 0; n < 4; ++n) {
-          place[n] = static_cast<float>(four[n] & 15) * scale + lowest;
-          place[n + 4] = static_cast<float>(four[n] >> 4) * scale + lowest;
+          place[n] = static_cast<float>((four[n] & 15) - 8) * scale;
+          place[n + 4] = static_cast<float>((four[n] >> 4) - 8) * scale;
         }
       }
     }

@@ -16,8 +16,8 @@ LANES = 8
 """Outputs of a block of 4 bits."""
 RUN = 8
 """Inputs whose numbers lie side by side in a block: the first four of each output in the low halves of its bytes."""
-STEPS_BYTES = 4 * LANES
-"""A scale and a zero of bfloat16 for each output of a block."""
+SCALE_BYTES = LANES * torch.bfloat16.itemsize
+"""Of a group of a block."""
 BYTES = 32
 """Inputs of 8 bits are filled up to a multiple."""
 BYTES_OF_A_THREAD = 1 << 16
@@ -106,32 +106,26 @@ def int4_matrix(library: ctypes.CDLL, blocks_NGb: Tensor, inputs: int, group: in
     return out_RJ if out_RJ.shape[1] == inputs else out_RJ[:, :inputs]
 
 
-def blocks_of(pairs_OH: Tensor, steps_GO2: Tensor) -> Tensor:
-    """Weights of 4 bits (`ops.int4_linear.Int4Weight`) in blocks, uint8 `[N, G, b]`, in the order of their reading.
+def blocks_of(pairs_OH: Tensor, scale_GO: Tensor) -> Tensor:
+    """Weights of 4 bits (`ops.int4_linear.Int4Weight`) in blocks of outputs, uint8 `[N, G, b]`, as they are read.
 
-    Outputs that fill the last block up have weights of zero.
+    Of each group the numbers, and then the scales. Outputs that fill the last block up are zeros.
     """
-    groups, outputs, _ = steps_GO2.shape
+    groups, outputs = scale_GO.shape
     more = -outputs % LANES
     numbers_OJ = torch.stack([pairs_OH & 15, pairs_OH >> 4], dim=-1).flatten(1)
     numbers = F.pad(numbers_OJ, (0, 0, 0, more)).view(-1, LANES, groups, numbers_OJ.shape[1] // groups // RUN, 2, 4)
     bytes_NGSL4 = (numbers[..., 0, :] | numbers[..., 1, :] << 4).permute(0, 2, 3, 1, 4)
-    steps_NG2L = F.pad(steps_GO2, (0, 0, 0, more)).view(groups, -1, LANES, 2).permute(1, 0, 3, 2).contiguous()
-    return torch.cat([bytes_NGSL4.flatten(2), steps_NG2L.view(torch.uint8).flatten(2)], dim=2)
+    scale_NGL = F.pad(scale_GO, (0, more)).view(groups, -1, LANES).transpose(0, 1).contiguous()
+    return torch.cat([bytes_NGSL4.flatten(2), scale_NGL.view(torch.uint8)], dim=2)
 
 
 def outputs_of(blocks_NGb: Tensor, places_R: Tensor) -> tuple[Tensor, Tensor]:
-    """Of some outputs: their numbers uint8 `[R, J]`, and scale and zero bfloat16 `[G, R, 2]`."""
-    lanes_R, own_RGb, row_R = places_R % LANES, blocks_NGb[places_R // LANES], torch.arange(len(places_R))
-    bytes_RGSL4, steps_RG2L = _parts(own_RGb)
-    bytes_RGS4 = bytes_RGSL4[row_R, :, :, lanes_R]
+    """Of some outputs: their numbers uint8 `[R, J]`, and their scales bfloat16 `[G, R]`."""
+    (_, groups, size), rows = blocks_NGb.shape, len(places_R)
+    lanes_R, own_RGb, row_R = places_R % LANES, blocks_NGb[places_R // LANES], torch.arange(rows)
+    numbers, scales = torch.split(own_RGb, [size - SCALE_BYTES, SCALE_BYTES], dim=2)
+    bytes_RGS4 = numbers.reshape(rows, groups, -1, LANES, 4)[row_R, :, :, lanes_R]
     numbers_RJ = torch.stack([bytes_RGS4 & 15, bytes_RGS4 >> 4], dim=3).flatten(1)
-    return numbers_RJ, steps_RG2L[row_R, :, :, lanes_R].transpose(0, 1)
-
-
-def _parts(own_RGb: Tensor) -> tuple[Tensor, Tensor]:
-    """Of some blocks: bytes `[R, G, S, L, 4]`, and steps `[R, G, 2, L]`."""
-    rows, groups, size = own_RGb.shape
-    bytes_RGb, steps_RGb = torch.split(own_RGb, [size - STEPS_BYTES, STEPS_BYTES], dim=2)
-    steps_RG2L = steps_RGb.contiguous().view(torch.bfloat16).view(rows, groups, 2, LANES)
-    return bytes_RGb.reshape(rows, groups, -1, LANES, 4), steps_RG2L
+    scale_RGL = scales.contiguous().view(torch.bfloat16)
+    return numbers_RJ, scale_RGL[row_R, :, lanes_R].t()

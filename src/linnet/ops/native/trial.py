@@ -42,10 +42,10 @@ def _errors(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
 
     width = INPUTS + -INPUTS % GROUP
     pairs_OH = torch.randint(0, 256, (OUTPUTS, width // 2), generator=draw, dtype=torch.uint8)
-    steps_GO2 = torch.rand(width // GROUP, OUTPUTS, 2, generator=draw).bfloat16()
-    blocks_NGb = blocks_of(pairs_OH, steps_GO2)
+    scale_GO = torch.rand(width // GROUP, OUTPUTS, generator=draw).bfloat16()
+    blocks_NGb = blocks_of(pairs_OH, scale_GO)
     assert len(blocks_NGb) == -(-OUTPUTS // LANES)
-    numbers, steps = outputs_of(blocks_NGb, torch.arange(OUTPUTS))
-    scale_OG1, zero_OG1 = torch.split(steps.float().permute(1, 0, 2), 1, dim=2)
-    weight = ((numbers.view(OUTPUTS, -1, GROUP).float() - 8) * scale_OG1 + zero_OG1).flatten(1)[:, :INPUTS]
-    yield "int4", error(int4_rows(library, blocks_NGb, INPUTS, OUTPUTS, GROUP, bias_O)(x_RI, added_RO), weight)
+    numbers, scales = outputs_of(blocks_NGb, torch.arange(OUTPUTS))
+    weight = (numbers.view(OUTPUTS, -1, GROUP).float() - 8) * scales.t().float()[:, :, None]
+    rows = int4_rows(library, blocks_NGb, INPUTS, OUTPUTS, GROUP, bias_O)
+    yield "int4", error(rows(x_RI, added_RO), weight.flatten(1)[:, :INPUTS])

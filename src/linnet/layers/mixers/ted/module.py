@@ -280,24 +280,37 @@ class Ted(DecayingMixer):
         """Biases and the convolution alone: the weights of the rates decay like those of linear maps."""
         return (parameter for parameter in self.parameters() if parameter.dim() != 2)
 
+    def _joint_row(self) -> Callable[[Tensor], Tensor] | None:
+        """Quantity, gate, the logits of the rates times -1, query and key side by side, of a row `[1, D]`.
+
+        One product where weights are a plain matrix; else what is not packed has one of its own.
+        """
+        matching = [] if self.query_key is None else [self.query_key.weight]
+        narrow = torch.cat([-self.rate_weight, *matching]).detach()
+        bias = (
+            None
+            if self.rate_bias is None
+            else F.pad(-self.rate_bias.detach(), (0, len(narrow) - len(self.rate_weight)))
+        )
+        if isinstance(self.quantity_gate, Linear):
+            weight = torch.cat([self.quantity_gate.weight.detach(), narrow])
+            return row_map(weight, None if bias is None else F.pad(bias, (len(weight) - len(narrow), 0))).of
+        wide, rest = row_map_of(self.quantity_gate), row_map(narrow, bias)
+        return None if wide is None else lambda x_1D: torch.cat([wide.of(x_1D), rest.of(x_1D)], dim=1)
+
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
-        """See `Sublayer`: quantity, gate, the logits of the rates times -1, query and key come from one product."""
+        """See `Sublayer`."""
         assert isinstance(state, TedState)
-        out = row_map_of(self.out)
-        if out is None or not isinstance(self.quantity_gate, Linear):
+        out, joint = row_map_of(self.out), self._joint_row()
+        if out is None or joint is None or any(len(held) != 1 for held in state.tensors().values()):
             return None
-        if any(len(held) != 1 for held in state.tensors().values()):
-            return None
-        queries_keys = [] if self.query_key is None else [self.query_key.weight]
-        weight = torch.cat([self.quantity_gate.weight, -self.rate_weight, *queries_keys]).detach()
         heads, width = self.rate_weight.shape
-        parts = [width, width, heads, len(weight) - 2 * width - heads]
-        bias = None if self.rate_bias is None else F.pad(-self.rate_bias.detach(), (2 * width, parts[-1]))
-        joint, read, convolved = row_map(weight, bias), state.row_reader(), self._convolved_row(state)
+        parts = [width, width, heads, 0 if self.query_key is None else self.query_key.out_features]
+        read, convolved = state.row_reader(), self._convolved_row(state)
 
         def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
-            quantity_1D, gate_1D, rates_1N, matching_1J = torch.split(joint.of(convolved(x_1D)), parts, dim=1)
-            keys = self._matching(matching_1J[None]) if queries_keys else None
+            quantity_1D, gate_1D, rates_1N, matching_1J = torch.split(joint(convolved(x_1D)), parts, dim=1)
+            keys = None if self.query_key is None else self._matching(matching_1J[None])
             read_1D = read(F.softplus(rates_1N), quantity_1D, position, keys)
             return torch.addcmul(sum_1D, out.of(F.silu(read_1D)), gate_1D)
 

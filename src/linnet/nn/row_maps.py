@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from linnet.nn.packed_linear import Bfloat16Linear, PackedLinear, RoundedLinear
 from linnet.ops.linear import SLICED, linear
 from linnet.ops.native import library
-from linnet.ops.native.rows import Rows
+from linnet.ops.native.rows import Rows, float32_rows
 
 
 class RowMap(NamedTuple):
@@ -27,7 +27,12 @@ class RowMap(NamedTuple):
 
 
 def row_map(weight_OI: Tensor, bias_O: Tensor | None) -> RowMap:
-    """The map with these weights: slices of the product (`ops.linear`), or one whose transposed view is made once."""
+    """The map with these weights, float32: compiled (`ops.native`); else slices of the product (`ops.linear`), or one
+    whose transposed view is made once.
+    """
+    if (compiled := _compiled_for(weight_OI)) is not None:
+        few = float32_rows(compiled, weight_OI, bias_O)
+        return RowMap(few, _added_by(few))
     if SLICED:
         return _called(lambda x_1I: linear(x_1I, weight_OI, bias_O))
     weight_IO = weight_OI.t()
@@ -58,7 +63,13 @@ def row_map_of(module: nn.Module) -> RowMap | None:
 
 def compiled_with(module: nn.Module) -> ctypes.CDLL | None:
     """The functions of `ops.native` where this map's products are among them: what lies beside them may be, too."""
+    if isinstance(module, nn.Linear):
+        return _compiled_for(module.weight)
     return library(module.device) if isinstance(module, PackedLinear) and module.few is not None else None
+
+
+def _compiled_for(weight_OI: Tensor) -> ctypes.CDLL | None:
+    return library(weight_OI.device) if weight_OI.dtype == torch.float32 else None
 
 
 def _added_by(few: Rows) -> Callable[[Tensor, Tensor], Tensor]:

@@ -1,4 +1,4 @@
-"""Products of a few rows with weights of 16, 8 and 4 bits, and attention beside them, compiled where they run.
+"""Products of a few rows with weights of 32, 16, 8 and 4 bits, and attention beside them, compiled where they run.
 
 Decoding a stream is reading weights, and PyTorch's products of few bits do not read them as fast as the memory gives.
 These do (`benchmarks/quantised_decode.py`). They are C++ and need Linux on an x86 processor with AVX2, and a compiler;
@@ -24,6 +24,7 @@ MOST_ROWS = 16
 _POINTER, _SIZE, _THREADS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 _ROWS, _RESULT = [_POINTER, _SIZE, _SIZE], [_SIZE, _POINTER, _POINTER, _POINTER, _THREADS]
 ARGUMENTS = {
+    "linnet_float32_rows": [*_ROWS, _POINTER, *_RESULT],
     "linnet_bfloat16_rows": [*_ROWS, _POINTER, *_RESULT],
     "linnet_int8_rows": [*_ROWS, _POINTER, _SIZE, _POINTER, *_RESULT],
     "linnet_int4_rows": [*_ROWS, _POINTER, _SIZE, *_RESULT],

@@ -1,4 +1,4 @@
-// Products of a few rows in float32 with matrices of 16, 8 and 4 bits.
+// Products of a few rows in float32 with matrices of 32, 16, 8 and 4 bits.
 //
 // Decoding a stream reads every weight once for each token and does little else, so all of these read the weights once,
 // in the order in which they lie, and keep up with the memory. `ops.native.rows` says what each function computes.
@@ -113,6 +113,22 @@ inline float bfloat16_output(const uint16_t* weights, const float* even, const f
   return sum;
 }
 
+inline float float32_output(const float* weights, const float* x, int64_t inputs) {
+  __m256 sums[2 * SIDE_BY_SIDE];
+  for (__m256& sum : sums) sum = _mm256_setzero_ps();
+  const auto add = [&](int64_t i, int n) {
+    sums[n] = _mm256_fmadd_ps(_mm256_loadu_ps(weights + i), _mm256_loadu_ps(x + i), sums[n]);
+  };
+  int64_t i = 0;
+  for (; i + 2 * SIDE_BY_SIDE * LANES <= inputs; i += 2 * SIDE_BY_SIDE * LANES)
+    for (int n = 0; n < 2 * SIDE_BY_SIDE; ++n) add(i + n * LANES, n);
+  for (; i + LANES <= inputs; i += LANES) add(i, 0);
+  for (int n = 1; n < 2 * SIDE_BY_SIDE; ++n) sums[0] = _mm256_add_ps(sums[0], sums[n]);
+  float sum = sum_of(sums[0]);
+  for (; i < inputs; ++i) sum += weights[i] * x[i];
+  return sum;
+}
+
 // An output of 8 bits, its scale and the row's step left out. `width` is a multiple of `BYTES`.
 inline float int8_output(const int8_t* weights, const Fixed& row, int64_t width) {
   __m256i high[SIDE_BY_SIDE], low[SIDE_BY_SIDE];
@@ -187,6 +203,15 @@ void linnet_bfloat16_rows(const float* x, int64_t rows, int64_t inputs, const ui
       const float *even = parts + 2 * r * half, *row = x + r * inputs;
       result.set(r, o, bfloat16_output(weights + o * inputs, even, even + half, row, inputs));
     }
+  });
+}
+
+void linnet_float32_rows(const float* x, int64_t rows, int64_t inputs, const float* weights, int64_t outputs,
+                         const float* bias, const float* added, float* out, int threads) {
+  const Result result{bias, added, out, outputs};
+  divided(outputs, threads, [&](int64_t o) {
+    for (int64_t r = 0; r < rows; ++r)
+      result.set(r, o, float32_output(weights + o * inputs, x + r * inputs, inputs));
   });
 }
 

@@ -68,6 +68,13 @@ class Rows:
         return self
 
 
+def float32_rows(library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None) -> Rows:
+    """Weights float32, as they are: what changes them in place changes the products."""
+    outputs, inputs = weight_OI.shape
+    weight = weight_OI.detach().contiguous()
+    return Rows(library.linnet_float32_rows, inputs, outputs, (weight.data_ptr(),), bias_O, (weight,))
+
+
 def bfloat16_rows(library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None) -> Rows:
     """Weights bfloat16. The row stays float32: its products are those of float32 with the weights' numbers."""
     outputs, inputs = weight_OI.shape

@@ -7,7 +7,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linnet.ops.native.rows import BYTES, LANES, bfloat16_rows, blocks_of, int4_rows, int8_rows, outputs_of
+from linnet.ops.native.rows import (
+    BYTES,
+    LANES,
+    bfloat16_rows,
+    blocks_of,
+    float32_rows,
+    int4_rows,
+    int8_rows,
+    outputs_of,
+)
 
 LARGEST_ERROR = 1e-3
 """Relative to the largest output: fixed point is off by less than a tenth of it, what is wrong by far more."""
@@ -33,6 +42,7 @@ def _errors(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
         return float((found_RO - expected_RO).abs().max() / expected_RO.abs().max())
 
     weight_OI = torch.randn(OUTPUTS, INPUTS, generator=draw).bfloat16()
+    yield "float32", error(float32_rows(library, weight_OI.float(), bias_O)(x_RI, added_RO), weight_OI.float())
     yield "bfloat16", error(bfloat16_rows(library, weight_OI, bias_O)(x_RI, added_RO), weight_OI.float())
 
     numbers_OI = torch.randint(-127, 128, (OUTPUTS, INPUTS), generator=draw, dtype=torch.int8)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from linnet.ops import int4_linear
 from linnet.ops.int8_linear import Int8Weight, dequantise, quantise
 from linnet.ops.native import library
-from linnet.ops.native.rows import bfloat16_rows, blocks_of, int4_matrix, int4_rows, int8_rows, outputs_of
+from linnet.ops.native.rows import bfloat16_rows, blocks_of, float32_rows, int4_matrix, int4_rows, int8_rows, outputs_of
 
 COMPILED = library(torch.device("cpu"))
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or another processor")
@@ -36,6 +36,14 @@ def test_bfloat16_is_the_product_with_the_weights_numbers(shape: tuple[int, int,
     expected = F.linear(x.double(), low.double())
     assert_same(bfloat16_rows(COMPILED, low, None)(x), expected, 1e-5)
     assert_same(bfloat16_rows(COMPILED, low, bias)(x, added), expected + bias + added, 1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES)
+def test_float32_is_the_product(shape: tuple[int, int, int]):
+    x, weight, bias, added = drawn(*shape)
+    expected = F.linear(x.double(), weight.double(), bias.double()) + added
+    assert_same(float32_rows(COMPILED, weight, bias)(x, added), expected, 1e-5)
 
 
 @settings(max_examples=60, deadline=None)

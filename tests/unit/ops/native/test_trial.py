@@ -15,7 +15,7 @@ def test_they_give_what_pytorch_gives():
     assert problem(COMPILED) is None
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "int8", "int4"])
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "int4"])
 def test_a_function_that_does_nothing_is_noticed(name: str):
     functions = {each: getattr(COMPILED, each) for each in ARGUMENTS}
     functions[f"linnet_{name}_rows"] = lambda *arguments: ctypes.memset(arguments[-2], 0, 4)

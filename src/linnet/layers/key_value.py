@@ -189,7 +189,7 @@ def key_value_row(
     near: keys and values of distances.
     gate: makes what heads have read, `[1, N K]`, and the row into what is mapped to the output.
     sinks_N: a score in each head of nothing.
-    None where weights are packed in another way than 8 bits, or there are several streams.
+    None where a map is none that has a form for rows, or there are several streams.
     """
     joint_row, out_row = row_map_of(joint), row_map_of(out)
     if joint_row is None or out_row is None or len(state.keys) != 1:

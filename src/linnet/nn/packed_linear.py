@@ -18,6 +18,9 @@ from linnet.ops.linear import linear
 from linnet.ops.native import MOST_ROWS, library
 from linnet.ops.native.rows import Rows, bfloat16_rows, int4_matrix, int4_rows, int8_rows
 
+MOST_OF_A_GROUP = 256
+"""Inputs: PyTorch's product takes no more."""
+
 SLICE = 1 << 20
 """Weights of 4 bits that become a float32 matrix at a time."""
 
@@ -71,10 +74,25 @@ class PackedLinear(nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., I] -> [..., O]`."""
-        if self.few is None or not 0 < x.numel() <= MOST_ROWS * x.shape[-1] or torch.compiler.is_compiling():
+        if self.few is None or not self._are_few(x):
             return self._product(x)
         out_RO = self.few(x.reshape(-1, x.shape[-1]))
         return out_RO.view(*x.shape[:-1], self.out_features).to(x.dtype)
+
+    def _are_few(self, x: Tensor) -> bool:
+        """Rows that are there, on the CPU, and of which nobody wants gradients or a graph."""
+        followed = torch.compiler.is_compiling() or torch.jit.is_tracing() or type(x) is not Tensor
+        learns = torch.is_grad_enabled() and x.requires_grad
+        return 0 < x.numel() <= MOST_ROWS * x.shape[-1] and x.is_cpu and not (followed or learns)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the compiled product: a copy makes its own."""
+        return {**self.__dict__, "few": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if library(self.device) is not None:
+            self._move(self.device)
 
     def split(self, joint: Tensor) -> tuple[Tensor, ...]:
         """`[..., sum(parts)]` -> one view `[..., part]` for each part."""
@@ -181,6 +199,8 @@ class Int4Linear(RoundedLinear):
         self, weight_OI: Tensor, bias_O: Tensor | None, parts: Sequence[int], group: int = int4_linear.GROUP
     ) -> None:
         super().__init__(bias_O, parts)
+        if group % int4_linear.GROUP or not 0 < group <= MOST_OF_A_GROUP:
+            raise ValueError(f"group: {group}: expected a multiple of {int4_linear.GROUP} up to {MOST_OF_A_GROUP}")
         self._group = group
         self._keep(int4_linear.quantise(weight_OI.detach(), group))
 
@@ -209,8 +229,12 @@ class Int4Linear(RoundedLinear):
 
     def rows(self, places: Tensor) -> Tensor:
         """See `RoundedLinear`."""
-        if places.numel() == 1 and self.few is not None:
-            return self._outputs(int(places), 1).view(*places.shape, -1)
+        if isinstance(self._weight, BlockedInt4Weight) and places.numel():
+            lowest, highest = int(places.min()), int(places.max())
+            if lowest < 0 or highest >= self.out_features:  # behind the last there may be some that fill a block up
+                raise IndexError(f"rows {lowest} to {highest} of {self.out_features}")
+            if places.numel() == 1:
+                return self._outputs(lowest, 1).view(*places.shape, -1)
         return int4_linear.rows_of(self._weight, places)
 
     def _by_slices(self, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from linnet.ops.native.rows import Rows, float32_rows
 
 
 class RowMap(NamedTuple):
-    """`x W^T + b` of a row, which is float32, and so is the result.
+    """`x W^T + b` of a row, which is float32, and so is the result. Weights are those of when it was made.
 
     of: `[1, I] -> [1, O]`. added: a row `[1, O]` plus what it makes of `[1, I]`.
     """

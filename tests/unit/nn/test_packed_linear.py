@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -157,3 +160,38 @@ def test_few_rows_and_many_are_products_with_one_matrix(form: type[PackedLinear]
     torch.testing.assert_close(many.float(), F.linear(x.float(), packed.weight.float(), bias), **error)
     row = x[0, :1].float()
     torch.testing.assert_close(packed.few(row, row.new_ones(1, 70)), packed(x[0, :1]).float() + 1, **error)
+
+
+@pytest.mark.usefixtures("products")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_copy_has_products_of_its_own_and_goes_through_a_file(form: type[PackedLinear]):
+    packed = form(torch.randn(24, 40), torch.randn(24), (24,))
+    if packed.few is None and form is Bfloat16Linear:
+        pytest.skip("what oneDNN has packed cannot be copied")
+    x = torch.randn(1, 40).to(form.dtype)
+    for copied in (copy.deepcopy(packed), pickle.loads(pickle.dumps(packed)) if packed.few is not None else packed):
+        assert torch.equal(copied(x), packed(x))
+        assert copied is packed or copied.few is not packed.few or packed.few is None
+
+
+@pytest.mark.parametrize("places", [[13], [-1], [0, 13], [-1, 2]])
+def test_rows_of_4_bits_that_are_none_are_refused(places: list[int]):
+    table = Int4Linear(torch.randn(13, 40), None, (13,))
+    if table.few is None:
+        pytest.skip("no compiler, or another processor")
+    with pytest.raises(IndexError):
+        table.rows(torch.tensor(places))
+
+
+@pytest.mark.parametrize("group", [0, 20, 48, 512])
+def test_groups_that_no_product_takes_are_refused(group: int):
+    with pytest.raises(ValueError, match=f"group: {group}"):
+        Int4Linear(torch.randn(8, 40), None, (8,), group)
+
+
+@pytest.mark.usefixtures("products")
+def test_who_wants_gradients_gets_them_for_few_rows_too():
+    packed = Bfloat16Linear(torch.randn(8, 32), None, (8,))
+    if packed._weight.is_mkldnn:
+        pytest.skip("packed by oneDNN, without gradients for any number of rows")
+    assert packed(torch.randn(1, 32).bfloat16().requires_grad_()).requires_grad

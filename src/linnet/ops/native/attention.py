@@ -9,6 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from linnet.ops.native.checks import empty, expect, plain
+
 BYTES_OF_A_THREAD = 1 << 15
 """Keys and values that one thread reads before another is woken."""
 
@@ -22,15 +24,19 @@ def attention_row(library: ctypes.CDLL, keys_MCK: Tensor, values_MCK: Tensor, fa
     Keys and values are alike, contiguous, in float32 or bfloat16; all else is float32, sums too.
     """
     heads, capacity, width = keys_MCK.shape
-    assert keys_MCK.is_contiguous() and values_MCK.is_contiguous() and values_MCK.shape == keys_MCK.shape
-    assert keys_MCK.dtype == values_MCK.dtype and keys_MCK.dtype in (torch.float32, torch.bfloat16)
+    alike = keys_MCK.shape == values_MCK.shape and keys_MCK.dtype == values_MCK.dtype and keys_MCK.is_cpu
+    known = (
+        keys_MCK.dtype in (torch.float32, torch.bfloat16) and keys_MCK.is_contiguous() and values_MCK.is_contiguous()
+    )
+    expect(alike and known, "keys and values alike, float32 or bfloat16, on the CPU", keys_MCK, values_MCK)
     narrow, function = keys_MCK.dtype == torch.bfloat16, library.linnet_attention_row
     bytes_of_a_token = 2 * heads * width * keys_MCK.element_size()
 
     def read(q_MPK: Tensor, k_MK: Tensor, v_MK: Tensor, position: int) -> Tensor:
-        assert 0 <= position < capacity
-        q_MPK, k_MK, v_MK = q_MPK.contiguous(), k_MK.contiguous(), v_MK.contiguous()
-        out_1F = torch.empty((1, q_MPK.numel()))
+        q_MPK, k_MK, v_MK = plain(q_MPK), plain(k_MK), plain(v_MK)
+        fits = q_MPK.shape[0] == heads and q_MPK.shape[2] == width and k_MK.shape == v_MK.shape == (heads, width)
+        expect(fits and 0 <= position < capacity, f"{heads} heads of {width}, room for them", q_MPK, k_MK, v_MK)
+        out_1F = empty(1, q_MPK.numel())
         threads = min(torch.get_num_threads(), heads, 1 + position * bytes_of_a_token // BYTES_OF_A_THREAD)
         now = q_MPK.data_ptr(), k_MK.data_ptr(), v_MK.data_ptr(), keys_MCK.data_ptr(), values_MCK.data_ptr()
         sizes = heads, q_MPK.shape[1], capacity, width, position

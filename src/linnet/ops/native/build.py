@@ -5,6 +5,7 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +15,9 @@ from linnet.core.errors import UserError
 from linnet.core.files import cache_folder
 from linnet.core.notes import note
 
-COMPILERS = ("c++", "g++", "clang++")
+COMPILERS = ("c++", "g++")
 FLAGS = ("-O3", "-std=c++17", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
-"""OpenMP's library is the one that PyTorch has loaded, and so are its threads."""
+"""OpenMP of GCC is the library that PyTorch has loaded, and so its threads are PyTorch's."""
 TIMEOUT_S = 120.0
 
 
@@ -30,18 +31,34 @@ def loaded(sources: Sequence[Path], headers: Sequence[Path] = ()) -> ctypes.CDLL
         return None
     try:
         library = cache_folder() / _name([*sources, *headers], compiler)
-        if not library.is_file():
-            _compile(sources, compiler, library)
+        if library.is_file() and (found := _opened(library)) is not None:
+            return found
+        _compile(sources, compiler, library)
         return ctypes.CDLL(str(library))
-    except (OSError, UserError, subprocess.SubprocessError) as error:
+    except (OSError, RuntimeError, UserError, subprocess.SubprocessError) as error:  # RuntimeError: nobody has a home
         told = error.stderr.strip().splitlines() if isinstance(error, subprocess.CalledProcessError) else [str(error)]
         problem = next(iter(told), compiler)
         note(f"{sources[0].name} was not compiled for this processor, PyTorch's products serve: {problem}")
         return None
 
 
+def _opened(library: Path) -> ctypes.CDLL | None:
+    """What was made before; None for what another system made, so that it is made anew.
+
+    `PermissionError` for what others can write: it would be run.
+    """
+    for path in (library, library.parent):
+        found = path.stat()
+        if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
+            raise PermissionError(f"{path}: somebody else's, or others can write it")
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError:
+        return None
+
+
 def _compile(sources: Sequence[Path], compiler: str, library: Path) -> None:
-    library.parent.mkdir(parents=True, exist_ok=True)
+    library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with atomic_path(library) as path:
         command = [compiler, *FLAGS, *map(str, sources), "-o", str(path)]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)

@@ -10,15 +10,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from linnet.ops.native.checks import empty, expect, plain
+
 
 def rms_norm_row(library: ctypes.CDLL, gain_D: Tensor, eps: float) -> Callable[[Tensor], Tensor]:
     """`[1, D] -> [1, D]`: see `ops.rms_norm`."""
-    gain, function, width = gain_D.detach().contiguous(), library.linnet_rms_norm, len(gain_D)
+    gain, function, width = plain(gain_D.detach()), library.linnet_rms_norm, len(gain_D)
 
     def norm(x_1D: Tensor) -> Tensor:
-        assert x_1D.shape == (1, width) and x_1D.dtype == gain.dtype == torch.float32
-        x_1D = x_1D.contiguous()
-        out_1D = torch.empty((1, width))
+        x_1D = plain(x_1D)
+        expect(x_1D.shape == (1, width), f"one row of {width}", x_1D)
+        out_1D = empty(1, width)
         function(x_1D.data_ptr(), gain.data_ptr(), width, eps, out_1D.data_ptr())
         return out_1D
 
@@ -29,12 +31,13 @@ def turn_row(
     library: ctypes.CDLL, cos_CR: Tensor, sin_CR: Tensor, pairing: Literal["adjacent", "halves"]
 ) -> Callable[[Tensor, int], Tensor]:
     """Heads `[J, K]` of a token, and its position: the first 2 R elements of each are turned, in place."""
-    cos, sin, function = cos_CR.float().contiguous(), sin_CR.float().contiguous(), library.linnet_turn
+    cos, sin, function = plain(cos_CR), plain(sin_CR), library.linnet_turn
     (capacity, pairs), adjacent = cos.shape, pairing == "adjacent"
 
     def turn(x_JK: Tensor, position: int) -> Tensor:
         heads, width = x_JK.shape
-        assert x_JK.is_contiguous() and x_JK.dtype == torch.float32 and position < capacity and 2 * pairs <= width
+        own = x_JK.is_contiguous() and x_JK.dtype == torch.float32 and x_JK.is_cpu
+        expect(own and 0 <= position < capacity and 2 * pairs <= width, "heads of float32, turned in place", x_JK)
         place = 4 * pairs * position
         function(x_JK.data_ptr(), heads, width, 2 * pairs, cos.data_ptr() + place, sin.data_ptr() + place, adjacent)
         return x_JK
@@ -47,8 +50,9 @@ def gated_silu_row(library: ctypes.CDLL) -> Callable[[Tensor], Tensor]:
     function = library.linnet_gated_silu
 
     def gated(joint_1F: Tensor) -> Tensor:
-        assert joint_1F.is_contiguous() and joint_1F.dtype == torch.float32 and len(joint_1F) == 1
-        out_1F = torch.empty((1, joint_1F.shape[1] // 2))
+        joint_1F = plain(joint_1F)
+        expect(len(joint_1F) == 1 and joint_1F.shape[1] % 2 == 0, "one row, of two halves", joint_1F)
+        out_1F = empty(1, joint_1F.shape[1] // 2)
         function(joint_1F.data_ptr(), out_1F.shape[1], out_1F.data_ptr())
         return out_1F
 

@@ -49,10 +49,17 @@ void fix(Fixed& fixed, const float* x, int64_t inputs, int64_t group) {
     largest = std::max(largest, std::fabs(x[i]));
     nothing += 0.0f * x[i];
   }
-  fixed.step = largest / LARGEST + nothing;  // what is not a number stays so
+  fixed.step = largest / LARGEST;
   fixed.high.resize(groups * group);
   fixed.low.resize(groups * group);
   fixed.group_sums.resize(groups);
+  if (!(nothing == 0.0f)) {  // what is not finite has no whole numbers, and stays so
+    fixed.step = std::nanf("");
+    std::fill(fixed.high.begin(), fixed.high.end(), 0);
+    std::fill(fixed.low.begin(), fixed.low.end(), 0);
+    std::fill(fixed.group_sums.begin(), fixed.group_sums.end(), 0);
+    return;
+  }
   const float reciprocal = LARGEST / largest;
   for (int64_t g = 0; g < groups; ++g) {
     int8_t *high = fixed.high.data() + g * group, *low = fixed.low.data() + g * group;

@@ -6,11 +6,12 @@ of eight inputs in a group.
 
 import ctypes
 from collections.abc import Callable
-from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from linnet.ops.native.checks import empty, expect, plain
 
 LANES = 8
 """Outputs of a block of 4 bits."""
@@ -27,59 +28,56 @@ BYTES_OF_A_THREAD = 1 << 16
 class Rows:
     """`x W^T + b` of a few rows, plus what it is to be added to. In float32, without gradients.
 
-    weights: what the function is told of them, between a row's inputs and the outputs. kept: lives as long.
+    weights: what the function is told of them, between a row's inputs and the outputs; tensors by their address.
     """
 
-    __slots__ = ("_bias", "_function", "_kept", "_most_threads", "_weights", "inputs", "outputs")
+    __slots__ = ("_bias", "_function", "_most_threads", "_weights", "inputs", "outputs")
 
     def __init__(
         self,
         function: Callable[..., None],
         inputs: int,
         outputs: int,
-        weights: tuple[int, ...],
+        weights: tuple[Tensor | int, ...],
         bias_O: Tensor | None,
-        kept: tuple[Tensor, ...],
     ) -> None:
-        self.inputs, self.outputs = inputs, outputs
-        bias = None if bias_O is None else bias_O.detach().float().contiguous()
-        self._function, self._weights, self._kept = function, weights, (*kept, bias)
-        self._bias = None if bias is None else bias.data_ptr()
-        self._most_threads = 1 + kept[0].nbytes // BYTES_OF_A_THREAD
+        self.inputs, self.outputs, self._function, self._weights = inputs, outputs, function, weights
+        self._bias = None if bias_O is None else plain(bias_O.detach())
+        nbytes = sum(part.nbytes for part in weights if isinstance(part, Tensor))
+        self._most_threads = 1 + nbytes // BYTES_OF_A_THREAD
 
     def __call__(self, x_RI: Tensor, added_RO: Tensor | None = None) -> Tensor:
-        """`[R, I] -> [R, O]`."""
-        x_RI = x_RI.float().contiguous()
-        count, inputs = x_RI.shape
-        out_RO = torch.empty((count, self.outputs))
-        added = None
+        """`[R, I] -> [R, O]`; `ValueError` for other shapes, and for what is not on the CPU."""
+        x_RI = plain(x_RI)
+        expect(x_RI.dim() == 2 and x_RI.shape[1] == self.inputs, f"rows of {self.inputs} inputs", x_RI)
+        count, added, bias = len(x_RI), None, None
         if added_RO is not None:
-            added_RO = added_RO.float().contiguous()
-            assert added_RO.shape == out_RO.shape
+            added_RO = plain(added_RO)
+            expect(added_RO.shape == (count, self.outputs), f"rows of {self.outputs} outputs", added_RO)
             added = added_RO.data_ptr()
-        assert inputs == self.inputs
-        threads = min(torch.get_num_threads(), self._most_threads)
-        out, weights = out_RO.data_ptr(), self._weights
-        self._function(x_RI.data_ptr(), count, inputs, *weights, self.outputs, self._bias, added, out, threads)
+        if self._bias is not None:
+            bias = self._bias.data_ptr()
+        weights = [part.data_ptr() if isinstance(part, Tensor) else part for part in self._weights]
+        out_RO, threads = empty(count, self.outputs), min(torch.get_num_threads(), self._most_threads)
+        self._function(
+            x_RI.data_ptr(), count, self.inputs, *weights, self.outputs, bias, added, out_RO.data_ptr(), threads
+        )
         return out_RO
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """Itself: weights of a converted decoder do not change."""
-        return self
 
 
 def float32_rows(library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None) -> Rows:
-    """Weights float32, as they are: what changes them in place changes the products."""
+    """Weights float32; those that lie one behind the other are not copied."""
     outputs, inputs = weight_OI.shape
-    weight = weight_OI.detach().contiguous()
-    return Rows(library.linnet_float32_rows, inputs, outputs, (weight.data_ptr(),), bias_O, (weight,))
+    weight = plain(weight_OI.detach())
+    return Rows(library.linnet_float32_rows, inputs, outputs, (weight,), bias_O)
 
 
 def bfloat16_rows(library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None) -> Rows:
     """Weights bfloat16. The row stays float32: its products are those of float32 with the weights' numbers."""
     outputs, inputs = weight_OI.shape
+    expect(weight_OI.dtype == torch.bfloat16 and weight_OI.is_cpu, "bfloat16 on the CPU", weight_OI)
     weight = weight_OI.contiguous()
-    return Rows(library.linnet_bfloat16_rows, inputs, outputs, (weight.data_ptr(),), bias_O, (weight,))
+    return Rows(library.linnet_bfloat16_rows, inputs, outputs, (weight,), bias_O)
 
 
 def int8_rows(library: ctypes.CDLL, numbers_OJ: Tensor, scale_O: Tensor, inputs: int, bias_O: Tensor | None) -> Rows:
@@ -89,25 +87,29 @@ def int8_rows(library: ctypes.CDLL, numbers_OJ: Tensor, scale_O: Tensor, inputs:
     `max |x| sum |w| / 16254`, and float32's rounding.
     """
     outputs, width = numbers_OJ.shape
-    assert width % BYTES == 0 and scale_O.dtype == torch.bfloat16
-    kept = numbers_OJ.contiguous(), scale_O.contiguous()
-    given = kept[0].data_ptr(), width, kept[1].data_ptr()
-    return Rows(library.linnet_int8_rows, inputs, outputs, given, bias_O, kept)
+    fits = width % BYTES == 0 and inputs <= width and len(scale_O) == outputs and numbers_OJ.is_cpu
+    expect(fits, f"a multiple of {BYTES} inputs and a scale for each output", numbers_OJ, scale_O)
+    expect(numbers_OJ.dtype == torch.int8 and scale_O.dtype == torch.bfloat16, "int8, bfloat16", numbers_OJ, scale_O)
+    given = numbers_OJ.contiguous(), width, scale_O.contiguous()
+    return Rows(library.linnet_int8_rows, inputs, outputs, given, bias_O)
 
 
 def int4_rows(
     library: ctypes.CDLL, blocks_NGb: Tensor, inputs: int, outputs: int, group: int, bias_O: Tensor | None
 ) -> Rows:
     """Blocks of `blocks_of`; a row is in fixed point as for `int8_rows`."""
-    given = blocks_NGb.data_ptr(), group
-    return Rows(library.linnet_int4_rows, inputs, outputs, given, bias_O, (blocks_NGb,))
+    blocks, groups, size = blocks_NGb.shape
+    fits = outputs <= blocks * LANES and inputs <= groups * group and size == LANES * group // 2 + SCALE_BYTES
+    expect(fits and blocks_NGb.is_contiguous() and blocks_NGb.is_cpu, f"blocks of groups of {group}", blocks_NGb)
+    return Rows(library.linnet_int4_rows, inputs, outputs, (blocks_NGb, group), bias_O)
 
 
 def int4_matrix(library: ctypes.CDLL, blocks_NGb: Tensor, inputs: int, group: int, first: int, count: int) -> Tensor:
     """Some outputs that lie side by side of the matrix that blocks stand for, float32 `[count, I]`."""
     blocks, groups, _ = blocks_NGb.shape
-    assert first >= 0 and first + count <= blocks * LANES
-    out_RJ = torch.empty((count, groups * group))
+    if first < 0 or first + count > blocks * LANES:
+        raise IndexError(f"outputs {first} to {first + count - 1} of {blocks * LANES}")
+    out_RJ = empty(count, groups * group)
     threads = min(torch.get_num_threads(), 1 + out_RJ.numel() // BYTES_OF_A_THREAD)
     library.linnet_int4_matrix(blocks_NGb.data_ptr(), groups, group, first, count, out_RJ.data_ptr(), threads)
     return out_RJ if out_RJ.shape[1] == inputs else out_RJ[:, :inputs]

@@ -56,7 +56,8 @@ class GradientSums:
         if parameter not in self._place:  # not the last pass, or not steady
             return
         place = self._place[parameter]
-        assert place >= self._begun, "a gradient that comes after its sum was begun"
+        if place < self._begun:
+            raise RuntimeError("a gradient that comes after its sum was begun")
         self._buckets[place].missing.discard(parameter)
         while self._begun < len(self._buckets) and not self._buckets[self._begun].missing:
             self._begin_next()

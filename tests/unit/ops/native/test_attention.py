@@ -51,5 +51,5 @@ def test_what_is_not_a_number_is_not_hidden():
 
 def test_there_has_to_be_room():
     read = attention_row(COMPILED, torch.zeros(1, 4, 8), torch.zeros(1, 4, 8), 1.0)
-    with pytest.raises(AssertionError):
+    with pytest.raises(ValueError, match="room"):
         read(torch.ones(1, 1, 8), torch.zeros(1, 8), torch.zeros(1, 8), 4)

@@ -1,5 +1,3 @@
-import copy
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -119,12 +117,28 @@ def test_the_largest_numbers_do_not_run_over():
     torch.testing.assert_close(found, torch.tensor([[127.0, -127.0, 127.0]]) * 4096)
 
 
-def test_a_row_of_another_width_is_refused():
+@pytest.mark.parametrize("wrong", [torch.zeros(1, 7), torch.zeros(8), torch.zeros(1, 8, device="meta")])
+def test_another_row_is_refused(wrong: torch.Tensor):
     rows = bfloat16_rows(COMPILED, torch.randn(4, 8).bfloat16(), None)
-    with pytest.raises(AssertionError):
-        rows(torch.randn(1, 7))
+    with pytest.raises(ValueError, match="expected"):
+        rows(wrong)
+    with pytest.raises(ValueError, match="rows of 4 outputs"):
+        rows(torch.zeros(1, 8), torch.zeros(1, 5))
 
 
-def test_a_copy_shares_the_weights():
-    rows = bfloat16_rows(COMPILED, torch.randn(4, 8).bfloat16(), None)
-    assert copy.deepcopy(rows) is rows
+def test_pytorchs_defaults_do_not_matter():
+    x, weight, _, _ = drawn(2, 40, 10)
+    rows = int8_rows(COMPILED, *quantise(weight), None)
+    expected = rows(x)
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert torch.equal(rows(x), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_weights_may_move_in_memory():
+    x, weight, _, _ = drawn(1, 40, 10)
+    rows, expected = float32_rows(COMPILED, weight, None), F.linear(x, weight)
+    weight.share_memory_()
+    torch.testing.assert_close(rows(x), expected)

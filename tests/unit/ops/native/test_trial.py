@@ -24,5 +24,23 @@ def test_a_function_that_does_nothing_is_noticed(name: str):
     assert said.startswith(f"{name} is off by ")
 
 
+BESIDE = {
+    "attention_row": "attention",
+    "rms_norm": "RMS norm",
+    "turn": "rotation",
+    "gated_silu": "gate",
+    "int4_matrix": "int4's matrix",
+}
+
+
+@pytest.mark.parametrize(("function", "name"), BESIDE.items())
+def test_so_is_what_lies_beside_the_products(function: str, name: str):
+    functions = {each: getattr(COMPILED, each) for each in ARGUMENTS}
+    functions[f"linnet_{function}"] = lambda *arguments: None
+    said = problem(SimpleNamespace(**functions))
+    assert said is not None
+    assert f"{name} is off by " in said
+
+
 def test_none_for_another_device():
     assert library(torch.device("meta")) is None

@@ -81,7 +81,8 @@ class PackedLinear(nn.Module, ABC):
 
     def _are_few(self, x: Tensor) -> bool:
         """Rows that are there, on the CPU, and of which nobody wants gradients or a graph."""
-        followed = torch.compiler.is_compiling() or torch.jit.is_tracing() or type(x) is not Tensor
+        traced: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        followed = torch.compiler.is_compiling() or traced or type(x) is not Tensor
         learns = torch.is_grad_enabled() and x.requires_grad
         return 0 < x.numel() <= MOST_ROWS * x.shape[-1] and x.is_cpu and not (followed or learns)
 
@@ -90,7 +91,7 @@ class PackedLinear(nn.Module, ABC):
         return {**self.__dict__, "few": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         if library(self.device) is not None:
             self._move(self.device)
 

@@ -16,7 +16,7 @@ from linnet.ops.int4_linear import BlockedInt4Weight, Int4Weight, PackedInt4Weig
 from linnet.ops.int8_linear import Int8Weight, PackedInt8Weight
 from linnet.ops.linear import linear
 from linnet.ops.native import MOST_ROWS, library
-from linnet.ops.native.rows import Rows, bfloat16_rows, int4_matrix, int4_rows, int8_rows
+from linnet.ops.native.rows import RowProducts, bfloat16_rows, int4_matrix, int4_rows, int8_rows
 
 MOST_OF_A_GROUP = 256
 """Inputs: PyTorch's product takes no more."""
@@ -36,7 +36,7 @@ class PackedLinear(nn.Module, ABC):
 
     bias: Tensor | None
 
-    few: Rows | None = None
+    few: RowProducts | None = None
     """The product of a few rows, with the bias, in float32 (`ops.native`); None where there is none."""
 
     def __init__(self, bias_O: Tensor | None, parts: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from linnet.nn.packed_linear import Bfloat16Linear, PackedLinear, RoundedLinear
 from linnet.ops.linear import SLICED, linear
 from linnet.ops.native import library
-from linnet.ops.native.rows import Rows, float32_rows
+from linnet.ops.native.rows import RowProducts, float32_rows
 
 
 class RowMap(NamedTuple):
@@ -72,7 +72,7 @@ def _compiled_for(weight_OI: Tensor) -> ctypes.CDLL | None:
     return library(weight_OI.device) if weight_OI.dtype == torch.float32 else None
 
 
-def _added_by(few: Rows) -> Callable[[Tensor, Tensor], Tensor]:
+def _added_by(few: RowProducts) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda sum_1O, x_1I: few(x_1I, sum_1O)
 
 

@@ -36,7 +36,7 @@ def sliced_linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) ->
     column_sI1 = x.reshape(1, inputs).t().expand(SLICES, inputs, 1)
     torch.bmm(weight_OI[:whole].view(SLICES, rows, inputs), column_sI1, out=out_O[:whole].view(SLICES, rows, 1))
     if whole < outputs:
-        torch.mv(weight_OI[whole:], x.reshape(inputs), out=out_O[whole:])
+        torch.mm(weight_OI[whole:], x.reshape(inputs, 1), out=out_O[whole:, None])
     if bias_O is not None:
         out_O += bias_O
     return out_O.view(*x.shape[:-1], outputs)

@@ -127,7 +127,8 @@ def test_saved_and_loaded_it_says_the_same(kind, tmp_path):
     assert type(loaded) is LinnetForCausalLM and loaded.dtype == torch.float64
     assert loaded.config.description == model.config.description
     with torch.no_grad():
-        assert torch.equal(loaded(tokens(2, 5)).logits, model(tokens(2, 5)).logits)
+        # not bit for bit: where tensors lie in memory decides the order of sums on some processors
+        torch.testing.assert_close(loaded(tokens(2, 5)).logits, model(tokens(2, 5)).logits, rtol=1e-10, atol=1e-12)
     assert AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).decoder.dtype == torch.bfloat16
 
 

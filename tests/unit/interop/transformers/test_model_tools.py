@@ -33,7 +33,8 @@ def folders(tmp_path_factory):
 
 def test_the_folder_passes_the_gate_and_comes_back_bit_for_bit(folders, tmp_path):
     ours, theirs, parity = folders
-    assert (parity["greedy_tokens"], parity["logits_error"], parity["model_type"]) == (200, 0.0, "linnet")
+    assert (parity["greedy_tokens"], parity["model_type"]) == (200, "linnet")
+    assert parity["logits_error"] < 1e-4  # one stream's products of rows are others than those of a pass
     import_transformers(theirs, tmp_path / "back", check=True)
     for name in (CONFIG, WEIGHTS, TOKENIZER):
         assert (tmp_path / "back" / name).read_bytes() == (ours / name).read_bytes()

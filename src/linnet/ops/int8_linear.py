@@ -21,6 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linnet.ops.native.rows import BYTES
+
 LARGEST = 127
 """Of a weight's whole numbers; -128 is not used."""
 
@@ -31,7 +33,7 @@ ZERO_DIGIT = BASE // 2
 ZERO = ZERO_DIGIT * (BASE + 1)
 LARGEST_INPUT = BASE * BASE - 1 - ZERO
 """The number that stands for a row's largest element, less `ZERO`."""
-ALIGNED = 32
+ALIGNED = BYTES
 """Inputs are filled up to a multiple: products of one row read so many at a time, past the end if need be."""
 LARGE = 1_000_000
 """Weights of a matrix from which on it is packed: what fixed point costs besides is then less than what it saves."""

@@ -437,6 +437,14 @@ def test_undecayed_parameters_are_its_own(sublayer: Sublayer):
     assert not maps & set(undecayed)
 
 
+def test_sensitive_parameters_are_its_own_and_no_matrices(sublayer: Sublayer):
+    """What Muon has charge of moves by its own rate."""
+    sensitive = [id(parameter) for parameter in sublayer.sensitive()]
+    assert set(sensitive) <= {id(parameter) for parameter in sublayer.parameters()}
+    assert len(set(sensitive)) == len(sensitive)
+    assert not {id(matrices.parameter) for matrices in sublayer.matrices()} & set(sensitive)
+
+
 def test_each_parameter_is_updated_by_one_optimiser(sublayer: Sublayer):
     """Matrices between hidden vectors by Muon, the rest by AdamW; joined maps come apart without a rest."""
     own = {id(parameter) for parameter in sublayer.parameters()}

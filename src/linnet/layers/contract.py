@@ -137,6 +137,13 @@ class Sublayer(nn.Module, ABC):
         maps = (linear for linear in linear_maps(self) if id(linear.weight) not in undecayed)
         return (matrices_of(linear) for linear in maps if min(linear.weight.shape) > 1)
 
+    def sensitive(self) -> Iterator[nn.Parameter]:
+        """The parameters whose small changes become large ones behind them: none by default.
+
+        A run may give them a learning rate of their own (`optimiser.sensitive_lr`).
+        """
+        return iter(())
+
     def precise(self) -> Iterator[nn.Module]:
         """The parts whose linear maps must not be stored in few bits: none by default."""
         return iter(())

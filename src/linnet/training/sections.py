@@ -32,13 +32,15 @@ class MuonSpec(Spec):
 class OptimiserSpec(Spec):
     """AdamW (Loshchilov and Hutter, arXiv 1711.05101) on all parameters, or `muon` on matrices and AdamW on the rest.
 
-    lr: the peak that the schedule scales. weight_decay_on: `matrices` are the parameters of two or more dimensions that
-    are neither embeddings nor biases; `all` are all parameters. cautious_decay: only where update and weight are of one
-    sign (Chen et al., arXiv 2510.12402).
+    lr: the peak that the schedule scales. sensitive_lr: that of the parameters that sublayers call sensitive, the net
+    behind the operator of power-law graph attention (null: `lr`). weight_decay_on: `matrices` are the parameters of two
+    or more dimensions that are neither embeddings nor biases; `all` are all parameters. cautious_decay: only where
+    update and weight are of one sign (Chen et al., arXiv 2510.12402).
     """
 
     kind: Literal["adamw", "muon"] = "adamw"
     lr: PositiveFloat = 1e-3
+    sensitive_lr: PositiveFloat | None = None
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     eps: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.1

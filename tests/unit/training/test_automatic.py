@@ -34,9 +34,11 @@ def test_the_law_passes_through_what_was_measured():
 def test_auto_fills_what_is_not_given():
     found = run(recipe="auto", training={"tokens": 1_660_000}).training
     assert (found.optimiser.kind, found.optimiser.lr, found.batch_size) == ("muon", 5.5e-3, 4)
+    assert found.optimiser.sensitive_lr == 1.1e-4
     assert (found.schedule.kind, found.schedule.warmup_share, found.schedule.final_fraction) == ("linear", 0.05, 0.0)
     own = run("training.batch_size=16", recipe="auto", training={"tokens": 1_660_000}).training
     assert (own.batch_size, own.optimiser.lr) == (16, peak_rate(128, 16 * 256))
+    assert own.optimiser.sensitive_lr == pytest.approx(0.02 * own.optimiser.lr, rel=0.05)
     assert run("training.optimiser.lr=1e-3", recipe="auto").training.optimiser.lr == 1e-3
 
 

@@ -24,7 +24,7 @@ VOCAB_SIZE = 1024
 
 STEPS = 2700
 BATCH_SIZE = 4
-LEARNING_RATE = 4e-3
+LEARNING_RATE, SENSITIVE_RATE = 4e-3, 8e-5
 WARMUP_SHARE = 0.05
 """By how names persist after the minute that a model has (see `experiments/LOG.md`)."""
 
@@ -38,7 +38,7 @@ _TRAINING = TrainingSpec(
     batch_size=BATCH_SIZE,
     steps=STEPS,
     windows="documents",
-    optimiser=OptimiserSpec(kind="muon", lr=LEARNING_RATE, betas=(0.9, 0.99)),
+    optimiser=OptimiserSpec(kind="muon", lr=LEARNING_RATE, sensitive_lr=SENSITIVE_RATE, betas=(0.9, 0.99)),
     schedule=ScheduleSpec(kind="linear", warmup_share=WARMUP_SHARE, final_fraction=0.0),
     clip=ClipSpec(by="norm", at=1.0),
 )

@@ -1,6 +1,6 @@
 """Which parameter is updated by what, and the optimiser's state as named tensors."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -21,21 +21,24 @@ def build_optimiser(spec: OptimiserSpec, decoder: Decoder, precision: torch.dtyp
     precision: of the products of a pass, and of Muon's iteration where nothing else is said.
     """
     matrices = list(hidden_matrices(decoder)) if spec.kind == "muon" else []
-    own = {id(matrix.parameter) for matrix in matrices}
+    of_muon = {id(matrix.parameter) for matrix in matrices}
+    sensitive = {id(parameter) for sublayer in decoder.sublayers for parameter in sublayer.sensitive()} - of_muon
     decayed, free = split_by_decay(decoder)
     of_free = spec.weight_decay if spec.weight_decay_on == "all" else 0.0
     parts = [(list(decayed.values()), spec.weight_decay), (list(free.values()), of_free)]
 
-    def groups(lr: float, of_muon: bool) -> list[Group]:
-        chosen = [([each for each in part if (id(each) in own) == of_muon], decay) for part, decay in parts]
-        return [Group(params=part, lr=lr, scale=lr / spec.lr, weight_decay=decay) for part, decay in chosen]
+    def groups(lr: float, wanted: Callable[[int], bool]) -> list[Group]:
+        chosen = [([each for each in part if wanted(id(each))], decay) for part, decay in parts]
+        return [Group(params=part, lr=lr, scale=lr / spec.lr, weight_decay=decay) for part, decay in chosen if part]
 
-    rest = AdamW(groups(spec.lr, of_muon=False), spec.betas, spec.eps, spec.cautious_decay)
+    of_rest = groups(spec.lr, lambda each: each not in of_muon | sensitive)
+    of_rest += groups(spec.sensitive_lr or spec.lr, sensitive.__contains__)
+    rest = AdamW(of_rest, spec.betas, spec.eps, spec.cautious_decay)
     if spec.kind == "adamw":
         return rest
     muon = spec.muon
     return Muon(
-        [group for group in groups(muon.lr or spec.lr, of_muon=True) if group["params"]],
+        groups(muon.lr or spec.lr, of_muon.__contains__),
         matrices,
         rest,
         muon.momentum,

@@ -26,6 +26,17 @@ def test_weight_decay_acts_on_matrices_but_not_on_embeddings_norms_and_biases(de
     assert len(decayed) + len(free) == len(list(decoder.parameters()))
 
 
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize(("own", "rate"), [(None, 0.005), (0.002, 0.001)])
+def test_sensitive_parameters_have_a_learning_rate_of_their_own(decoder_of, kind, own, rate):
+    decoder = decoder_of("plga")
+    optimiser = build_optimiser(OptimiserSpec(kind=kind, lr=0.01, sensitive_lr=own), decoder)
+    set_learning_rate(optimiser, 0.005)
+    rates = {id(parameter): group["lr"] for group in optimiser.param_groups for parameter in group["params"]}
+    for name, parameter in decoder.named_parameters():
+        assert rates[id(parameter)] == pytest.approx(rate if ".operator." in name else 0.005), name
+
+
 @pytest.mark.parametrize("on", ["matrices", "all"])
 def test_the_update_is_adamw(decoder_of, on: str):
     """Loshchilov and Hutter, algorithm 2, two steps in float64 beside the fused kernel."""

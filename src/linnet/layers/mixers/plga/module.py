@@ -150,6 +150,10 @@ class Plga(Mixer):
         """The maps from and to hidden vectors: the operator's net reads rows of a density matrix."""
         return map(matrices_of, (self.query_key_value, self.out))
 
+    def sensitive(self) -> Iterator[nn.Parameter]:
+        """The net behind the operator: powers of numbers near zero make large changes of small ones."""
+        return self.operator.parameters()
+
     def precise(self) -> Iterator[nn.Module]:
         """The net behind the operator, whose powers multiply rounding."""
         if isinstance(self.operator, PowerLawOperator):

@@ -11,3 +11,11 @@ def test_the_matrices_of_the_operator_decay_with_the_weights():
     assert {"operator.metric_weight", "operator.power", "operator.curvature_weight", "out.weight"} <= decayed
     assert {"operator.metric_bias", "operator.curvature_bias", "operator.norm.weight", "out.bias"} <= free
     assert mixer.penalties == {"dag"}
+
+
+def test_the_net_behind_the_operator_is_sensitive_and_nothing_else():
+    mixer = PlgaSpec(heads=2, metric_hidden=6, residual_units=1).build(Place(16, 64))
+    sensitive = {id(parameter) for parameter in mixer.sensitive()}
+    names = {name for name, parameter in mixer.named_parameters() if id(parameter) in sensitive}
+    assert names == {name for name, _ in mixer.named_parameters() if name.startswith("operator.")}
+    assert not list(PlgaSpec(heads=2, operator="fixed").build(Place(16, 64)).sensitive())

@@ -57,14 +57,15 @@ def label_points(axes: Any, x: Any, y: Any, labels: Sequence[str], colour: Any, 
 
 
 def _shares(ends: tuple[float, float], scale: str) -> tuple[Callable[[float], float], Callable[[float], float]]:
-    """Where a value lies between the ends of an axis, from 0 to 1; and back."""
+    """Where a value lies between the ends of an axis, from 0 to 1, and back; ends that are one point lie apart by 1."""
     bent, back = (math.log, math.exp) if scale == "log" else (float, float)
     low, high = map(bent, ends)
+    length = high - low or 1.0
 
     def share(value: float) -> float:
-        return 0.0 if scale == "log" and value <= 0 else (bent(value) - low) / (high - low)
+        return 0.0 if scale == "log" and value <= 0 else (bent(value) - low) / length
 
-    return share, lambda place: back(low + place * (high - low))
+    return share, lambda place: back(low + place * length)
 
 
 def apart(ascending: Sequence[float], gap: float) -> list[float]:

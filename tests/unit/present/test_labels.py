@@ -27,3 +27,13 @@ def test_labels_of_points_at_the_same_place_stand_beside_each_other(scale: str):
     label_points(axes, [10, 10, 50], [1, 2, 3], ["a", "b", "c"], "black", above=True)
     first, second, third = (text.xy[0] for text in axes.texts)
     assert first < 10 < second and third == pytest.approx(50)
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_a_picture_of_one_point_has_its_label(scale: str):
+    """On an axis of numbers so close to each other that its ends are the same."""
+    axes = new_figure(4, 3).subplots()
+    axes.set(xscale=scale)
+    axes.get_xlim = lambda: (7.0, 7.0)
+    label_points(axes, [7.0], [1], ["alone"], "black", above=True)
+    assert [text.xy[0] for text in axes.texts] == [pytest.approx(7.0)]

@@ -35,7 +35,7 @@ def stepper(decoder: Decoder, state: DecoderState, tokens: Tensor) -> Callable[[
 
     def run() -> Tensor:
         with torch.inference_mode():
-            return torch.cat([decoder.logits(reader.read(token[None, None]))[0] for token in tokens])
+            return torch.cat([reader.logits(token[None, None]) for token in tokens])
 
     return run
 

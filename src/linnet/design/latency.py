@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from linnet.design.metrics import Metric
 from linnet.design.shape import joined_widths
 from linnet.design.space import Space
-from linnet.inference.row_steps import EMBEDDED, RowSteps, block_steps
+from linnet.inference.row_programs import EMBEDDED, recorded, whole_step
+from linnet.inference.row_steps import RowSteps, block_steps
 from linnet.layers.contract import Place
 from linnet.layers.view import Record, View
 from linnet.model.cost import block_cost, model_cost
@@ -138,7 +139,10 @@ def measured(model: ModelSpec, timing: Timing) -> float:
 
     def step() -> None:
         state.positions = (position,)
-        decoder.logits(decoder.hidden(tokens_BT, state) if steps is None else steps.read(tokens_BT))
+        if steps is None:
+            decoder.logits(decoder.hidden(tokens_BT, state))
+        else:
+            steps.logits(tokens_BT)
 
     return clock.seconds(step, CHECK_RUNS)
 
@@ -195,14 +199,19 @@ def _block(described: BlockSpec, model: ModelSpec, timing: Timing) -> Callable[[
     block(read_BTW, states, View(), read_BTW)
     if timing.device.type != "cpu":
         return lambda: block(x_BTW, states, View(position), x_BTW)
-    steps = block_steps(block, states, Record(values={EMBEDDED: x_BTW}))
-    return lambda: reduce(lambda x_1W, step: step(x_1W, position), steps, x_BTW[0])[None]
+    record = Record(values={EMBEDDED: x_BTW})
+    steps = block_steps(block, states, record)
+    run = recorded(lambda _, at: reduce(lambda x_1W, step: step(x_1W, at), steps, x_BTW[0]), record)
+    return lambda: run(0, position)[None]
 
 
 def _outside(model: ModelSpec, timing: Timing) -> Callable[[], object]:
     """Embedding, norm and head, with the product of one token with the vocabulary."""
     bare = model.replace(blocks=[{"mixer": {"kind": "ted"}}])
     decoder, view = Decoder(bare).to(timing.device).eval(), View(timing.position(model))
+    whole = None if timing.kind == "sequence" else whole_step(decoder, [], Record())
+    if whole is not None:
+        return lambda: decoder.capped(whole(0, view.start))[None]
     tokens_BT = torch.zeros(1, timing.length, dtype=torch.long, device=timing.device)
     behind = nn.Sequential(*(part for part in (decoder.norm, decoder.head_project) if part is not None))
 

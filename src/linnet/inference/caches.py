@@ -75,17 +75,17 @@ class CachedReader:
         for layer in state.layers:
             layer.keep_settled(caches.g)
 
-    def read(self, tokens_BT: Tensor) -> Tensor:
-        """What the head makes logits of, `[B, 1, D]`, at the chunk's last token."""
+    def logits(self, tokens_BT: Tensor) -> Tensor:
+        """`[B, V]`, at the chunk's last token."""
         if self._steps is not None and tokens_BT.numel() == 1:
-            return self._steps.read(tokens_BT)
+            return self._steps.logits(tokens_BT)
         hidden_B1D = self._decoder.hidden(
             tokens_BT, self._state, padding=self._padding, record=self._record, **vars(self._given)
         )[:, -1:]
         self._padding, self._given = None, NOTHING
         if not self._prompt_was_read and self._record is None:
             self._steps, self._prompt_was_read = RowSteps.of(self._decoder, self._state), True
-        return hidden_B1D
+        return self._decoder.logits(hidden_B1D)[:, 0]
 
 
 class RecomputingReader:
@@ -104,7 +104,7 @@ class RecomputingReader:
         self._text_BT: Tensor | None = None
         self._frozen: DecoderState | None = None
 
-    def read(self, tokens_BT: Tensor) -> Tensor:
+    def logits(self, tokens_BT: Tensor) -> Tensor:
         """See `CachedReader`."""
         text_BT = tokens_BT if self._text_BT is None else torch.cat([self._text_BT, tokens_BT], dim=1)
         state = self._decoder.initial_state(*text_BT.shape)
@@ -117,4 +117,4 @@ class RecomputingReader:
         if self._keep_operators and self._frozen is None:
             self._frozen = state
         self._text_BT = text_BT
-        return hidden_B1D
+        return self._decoder.logits(hidden_B1D)[:, 0]

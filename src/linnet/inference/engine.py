@@ -86,7 +86,7 @@ def decode(
         reader = CachedReader(decoder, state, caches, padding, record, given)
 
     def next_logits(tokens_BT: Tensor) -> Tensor:
-        return decoder.logits(reader.read(tokens_BT))[:, 0, :vocab_size]
+        return reader.logits(tokens_BT)[:, :vocab_size]
 
     return steps(next_logits, tokens_BT, sampling, max_tokens, frozenset(stop_ids))
 

@@ -8,13 +8,14 @@ own pass.
 Legend: `D` width; rows are `[1, D]`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from linnet.inference.row_programs import EMBEDDED, Step, Whole, whole_step
 from linnet.layers.contract import RowStep
 from linnet.layers.view import Record, View
 from linnet.model.decoder import Decoder
@@ -23,18 +24,15 @@ from linnet.model.state import DecoderState, LayerStates
 from linnet.nn.norms import RowFunction, norm_row
 from linnet.nn.row_maps import compiled_with, row_map_of
 
-Step = Callable[[Tensor, int], Tensor]
-"""A layer, or a projection between blocks: `[1, D]` and the position to `[1, D]`."""
-
-EMBEDDED = "embedding"
-"""The name in a step's record under which layers that read what the embedding gave find it."""
-
 
 class RowSteps:
-    """The layers of a decoder and their states; `read` advances them."""
+    """The layers of a decoder and their states; `read` advances them, and so does `logits`."""
 
-    def __init__(self, decoder: Decoder, state: DecoderState, steps: list[Step], record: Record) -> None:
+    def __init__(
+        self, decoder: Decoder, state: DecoderState, steps: list[Step], record: Record, whole: Whole | None
+    ) -> None:
         self._decoder, self._state, self._steps, self._record = decoder, state, steps, record
+        self._whole = whole
 
     @classmethod
     def of(cls, decoder: Decoder, state: DecoderState) -> Self | None:
@@ -52,7 +50,7 @@ class RowSteps:
         layers = list(zip(decoder.layers, state.by_layer(), strict=True))
         record = Record()
         known = [_step_of(*layer, record) for layer in layers]
-        if not any(known):
+        if not any(known) or (decoder.dtype != torch.float32 and not all(known)):
             return None
         each = (step or _as_it_is(*layer, record) for step, layer in zip(known, layers, strict=True))
         steps: list[Step] = []
@@ -60,14 +58,21 @@ class RowSteps:
             if block.project is not None:
                 steps.append(_projection(block.project))
             steps += islice(each, block.repeat)
-        return cls(decoder, state, steps, record)
+        return cls(decoder, state, steps, record, whole_step(decoder, steps, record))
+
+    def logits(self, token_11: Tensor) -> Tensor:
+        """As `Decoder.logits` of one token: `[1, V]`, in float32 where the step is a program."""
+        if self._whole is None:
+            return self._decoder.logits(self.read(token_11))[:, 0]
+        position = self._position()
+        logits_1V = self._decoder.capped(self._whole(int(token_11), position).clone())
+        self._state.positions = (position + 1,)
+        return logits_1V
 
     @torch.inference_mode()
     def read(self, token_11: Tensor) -> Tensor:
         """As `Decoder.hidden` of one token: `[1, 1, D]`."""
-        state, decoder, position = self._state, self._decoder, self._state.position
-        if position >= state.capacity:
-            raise ValueError("1 more tokens: the state has room for 0")
+        state, decoder, position = self._state, self._decoder, self._position()
         self._record.values.clear()
         x_11D = decoder.embedding(token_11, View(position))
         self._record.values[EMBEDDED], x_1D = x_11D, x_11D[0].float()
@@ -75,6 +80,13 @@ class RowSteps:
             x_1D = step(x_1D, position)
         state.positions = (position + 1,)
         return decoder.after_blocks(x_1D[None].to(x_11D.dtype))
+
+    def _position(self) -> int:
+        """Where the next token stands; `ValueError` where there is no room for it."""
+        position = self._state.position
+        if position >= self._state.capacity:
+            raise ValueError("1 more tokens: the state has room for 0")
+        return position
 
 
 def _in_bfloat16(decoder: Decoder) -> bool:

@@ -27,12 +27,9 @@ from linnet.nn.packed_linear import (
     RoundedLinear,
 )
 from linnet.ops import bfloat16_linear
-from linnet.ops.int4_linear import GROUP
+from linnet.ops.int4_linear import GROUP, GROUPS
 
 Weights = Literal["float32", "bfloat16", "int8", "int4"]
-
-GROUPS = (32, 64, 128, 256)
-"""What PyTorch's product of 4 bits takes."""
 
 Form = Callable[[Tensor, Tensor | None, Sequence[int]], PackedLinear]
 """Makes a map of a matrix `[O, I]`, a bias `[O]` and the widths of its parts."""

@@ -23,7 +23,11 @@ from linnet.nn.cost import Cost
 from linnet.nn.linear import FusedLinear
 
 RowStep = Callable[[Tensor, Tensor, int], Tensor]
-"""One more token of one stream: the row `[1, D]` that is added to, the row that is read, its position; their sum."""
+"""One more token of one stream: the row `[1, D]` that is added to, the row that is read, its position; their sum.
+
+One that computes by functions of `ops.native` alone may be written down when it is first done, and done again from that
+(`ops.native.program`): which of them it calls is the same for every token and position.
+"""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Legend: `B` batch, `N` query heads, `M` key-value heads, `P` query heads of each
 of the chunk, `K` head width, `W` window, `C` capacity.
 """
 
+import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from linnet.layers.rotary import RotarySpec, turn_of
 from linnet.layers.state import State, write_chunk
 from linnet.layers.view import View
 from linnet.nn.row_maps import RowMap, compiled_with, row_map_of
-from linnet.ops.native.attention import AttentionRow, attention_row
+from linnet.ops.native.attention import AttentionRow, attention_row, operator_row
 from linnet.ops.relative import NearRow
 
 
@@ -195,7 +196,7 @@ def key_value_row(
     if joint_row is None or out_row is None or len(state.keys) != 1:
         return None
     compiled = compiled_with(joint) if bias is None and near is None and sinks_N is None else None
-    if compiled is None and state.keys.dtype == torch.bfloat16:
+    if compiled is None and state.keys.dtype == torch.bfloat16 and norm is None and operator_NKK is None:
         return _bfloat16_row(joint_row, out_row, state, heads, rotary, scale)
     if compiled is None and state.keys.dtype != torch.float32:
         return None
@@ -206,6 +207,7 @@ def key_value_row(
         read = _reading(state, factor, bias, near, sinks_N)
     else:
         read = attention_row(compiled, state.keys[0], state.values[0], factor)
+    through = None if operator_NKK is None else _through(operator_NKK, compiled)
 
     def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:
         joint_JK = joint_row.of(x_1D).view(heads + 2 * kv_heads, width)
@@ -216,12 +218,19 @@ def key_value_row(
             turned_JK = turn(turned_JK, position)
         v_MK = joint_JK[heads + kv_heads :]
         q_MPK = turned_JK[:heads].view(kv_heads, heads // kv_heads, width)
-        if operator_NKK is not None:
-            q_MPK = torch.bmm(q_MPK, operator_NKK)
+        if through is not None:
+            q_MPK = through(q_MPK)
         read_1F = read(q_MPK, turned_JK[heads:], v_MK if values is None else values(v_MK), position)
         return out_row.added(sum_1D, read_1F if gate is None else gate(read_1F, x_1D))
 
     return step
+
+
+def _through(operator_NKK: Tensor, compiled: ctypes.CDLL | None) -> Callable[[Tensor], Tensor]:
+    """`q G`, `[N, 1, K] -> [N, 1, K]`."""
+    if compiled is not None:
+        return operator_row(compiled, operator_NKK)
+    return lambda q_N1K: torch.bmm(q_N1K, operator_NKK)
 
 
 def _reading(

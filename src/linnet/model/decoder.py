@@ -242,8 +242,12 @@ class Decoder(nn.Module):
     def logits(self, x_BTD: Tensor) -> Tensor:
         """`[B, T, D] -> [B, T, V]`."""
         logits_BTV: Tensor = linear(x_BTD, self.embedding.tokens.weight) if self.head is None else self.head(x_BTD)
+        return self.capped(logits_BTV)
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """What the head's matrix gave, capped where the description says so."""
         soft_cap = self.spec.head.soft_cap
-        return logits_BTV if soft_cap is None else soft_capped(logits_BTV, soft_cap)
+        return logits if soft_cap is None else soft_capped(logits, soft_cap)
 
     def token_loss(self, x_BTD: Tensor, targets_BT: Tensor, z_loss: float = 0.0) -> TokenLoss:
         """Summed nats of the targets given what `hidden` returned, without ever holding all logits."""

@@ -3,13 +3,19 @@
 Legend: `B` batch, `T` tokens of the chunk, `D` model width.
 """
 
+import ctypes
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from linnet.layers.view import View
 from linnet.model.spec import EmbeddingSpec
 from linnet.nn.linear import Linear
+from linnet.nn.norms import norm_row
 from linnet.nn.packed_linear import RoundedEmbedding
+from linnet.nn.row_maps import lookup_of, row_map_of
+from linnet.ops.native.elementwise import scaled_row
 from linnet.ops.sinusoidal import sinusoidal, sinusoidal_range
 
 
@@ -54,6 +60,23 @@ class Embedding(nn.Module):
         if self.norm is not None:
             x_BTD = self.norm(x_BTD)
         return x_BTD
+
+    def row(self, compiled: ctypes.CDLL) -> Callable[[int, int], Tensor] | None:
+        """A token and its position to `[1, D]` of float32, by functions of `ops.native`; None: it has no such form."""
+        look_up, project = lookup_of(self.tokens), None if self.project is None else row_map_of(self.project)
+        norm = None if self.norm is None else norm_row(self.norm, compiled)
+        if look_up is None or self.sinusoidal:
+            return None
+        factor, table_CD = self.scale or 1.0, None if self.positions is None else self.positions.weight
+        scaled = None if self.scale is None and table_CD is None else scaled_row(compiled, factor, table_CD)
+
+        def read(token: int, position: int) -> Tensor:
+            x_1D = look_up(token)
+            x_1D = x_1D if project is None else project.of(x_1D)
+            x_1D = x_1D if scaled is None else scaled(x_1D, position)
+            return x_1D if norm is None else norm(x_1D)
+
+        return read
 
 
 def _sinusoidal(x_BTD: Tensor, view: View) -> Tensor:

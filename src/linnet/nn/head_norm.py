@@ -5,6 +5,7 @@ As in Qwen3 (arXiv 2505.09388): one gain of a head's width for all query heads, 
 Legend: `B` batch, `T` tokens, `N` query heads, `M` key heads, `J` both, `K` head width.
 """
 
+import ctypes
 from collections.abc import Callable
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from linnet.nn.cost import Cost
 from linnet.nn.norms import NormSpec, RmsNorm, normed
+from linnet.ops.native.elementwise import layer_norm_row, rms_norm_row
 
 
 class HeadNorm(nn.Module):
@@ -28,13 +30,20 @@ class HeadNorm(nn.Module):
         """The same shapes, in the precision that they had."""
         return normed(self.query, q_BTNK), normed(self.key, k_BTMK)
 
-    def row(self, heads: int, kv_heads: int) -> Callable[[Tensor], Tensor]:
-        """Of the heads of one token, `[J, K]`, queries first, in as few operations as can be; without gradients."""
+    def row(self, heads: int, kv_heads: int, compiled: ctypes.CDLL | None = None) -> Callable[[Tensor], Tensor]:
+        """Of the heads of one token, `[J, K]`, queries first, in as few operations as can be; without gradients.
+
+        compiled: the functions of `ops.native`, where they serve.
+        """
         gain_JK, norm, eps = self._rows("weight", heads, kv_heads), self.query, self.query.eps
         shape = list(gain_JK.shape[1:])
         if isinstance(norm, RmsNorm):
+            if compiled is not None:
+                return rms_norm_row(compiled, gain_JK, eps)
             return lambda x_JK: torch.rms_norm(x_JK, shape, None, eps).mul_(gain_JK)
         bias_JK = self._rows("bias", heads, kv_heads)
+        if compiled is not None:
+            return layer_norm_row(compiled, gain_JK, bias_JK, eps)
         return lambda x_JK: torch.addcmul(bias_JK, torch.layer_norm(x_JK, shape, None, None, eps), gain_JK)
 
     def _rows(self, name: str, heads: int, kv_heads: int) -> Tensor:

@@ -112,6 +112,8 @@ def norm_row(module: nn.Module | None, compiled: ctypes.CDLL | None = None) -> R
             return elementwise.rms_norm_row(compiled, gain_D, eps)
         return lambda x_1D: rms_norm_row(x_1D, gain_D, eps)
     if isinstance(module, nn.LayerNorm):
+        if compiled is not None and module.weight is not None and module.bias is not None:
+            return elementwise.layer_norm_row(compiled, module.weight, module.bias, module.eps)
         shape, tiny = list(module.normalized_shape), module.eps
         weight_D, bias_D = (None if part is None else part.float() for part in (module.weight, module.bias))
         return lambda x_1D: torch.layer_norm(x_1D, shape, weight_D, bias_D, tiny)

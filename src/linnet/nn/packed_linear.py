@@ -16,10 +16,16 @@ from linnet.ops.int4_linear import BlockedInt4Weight, Int4Weight, PackedInt4Weig
 from linnet.ops.int8_linear import Int8Weight, PackedInt8Weight
 from linnet.ops.linear import linear
 from linnet.ops.native import MOST_ROWS, library
-from linnet.ops.native.rows import RowProducts, bfloat16_rows, int4_matrix, int4_rows, int8_rows
-
-MOST_OF_A_GROUP = 256
-"""Inputs: PyTorch's product takes no more."""
+from linnet.ops.native.rows import (
+    Lookup,
+    RowProducts,
+    bfloat16_rows,
+    int4_lookup,
+    int4_matrix,
+    int4_rows,
+    int8_lookup,
+    int8_rows,
+)
 
 SLICE = 1 << 20
 """Weights of 4 bits that become a float32 matrix at a time."""
@@ -87,8 +93,8 @@ class PackedLinear(nn.Module, ABC):
         return 0 < x.numel() <= MOST_ROWS * x.shape[-1] and x.is_cpu and not (followed or learns)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the compiled product: a copy makes its own."""
-        return {**self.__dict__, "few": None}
+        """Without the compiled functions: a copy makes its own."""
+        return {**self.__dict__, **dict.fromkeys(self.__dict__.keys() & {"few", "look_up"})}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
@@ -124,6 +130,9 @@ class RoundedLinear(PackedLinear):
     """Weights of a few bits, of which a row can be looked up; input and output are float32."""
 
     dtype = torch.float32
+
+    look_up: Lookup | None = None
+    """A row of the matrix, compiled (`ops.native`); None where there is no such form."""
 
     @abstractmethod
     def rows(self, places: Tensor) -> Tensor:
@@ -182,6 +191,7 @@ class Int8Linear(RoundedLinear):
     def _keep(self, plain: Int8Weight) -> None:
         self._fast, compiled = int8_linear.has_fast_form(plain.scale_O.device), library(plain.scale_O.device)
         self.few = None if compiled is None else int8_rows(compiled, *plain, self.bias)
+        self.look_up = None if compiled is None else int8_lookup(compiled, *plain)
         packs = self._fast and self.few is None and not self._is_table and plain.numbers_OJ.numel() >= int8_linear.LARGE
         self._weight: Int8Weight | PackedInt8Weight = int8_linear.pack(plain) if packs else plain
 
@@ -200,8 +210,8 @@ class Int4Linear(RoundedLinear):
         self, weight_OI: Tensor, bias_O: Tensor | None, parts: Sequence[int], group: int = int4_linear.GROUP
     ) -> None:
         super().__init__(bias_O, parts)
-        if group % int4_linear.GROUP or not 0 < group <= MOST_OF_A_GROUP:
-            raise ValueError(f"group: {group}: expected a multiple of {int4_linear.GROUP} up to {MOST_OF_A_GROUP}")
+        if group not in int4_linear.GROUPS:
+            raise ValueError(f"group: {group}: expected one of {', '.join(map(str, int4_linear.GROUPS))}")
         self._group = group
         self._keep(int4_linear.quantise(weight_OI.detach(), group))
 
@@ -230,12 +240,12 @@ class Int4Linear(RoundedLinear):
 
     def rows(self, places: Tensor) -> Tensor:
         """See `RoundedLinear`."""
+        if self.look_up is not None and places.numel() == 1:
+            return self.look_up(int(places)).view(*places.shape, -1)
         if isinstance(self._weight, BlockedInt4Weight) and places.numel():
             lowest, highest = int(places.min()), int(places.max())
             if lowest < 0 or highest >= self.out_features:  # behind the last there may be some that fill a block up
                 raise IndexError(f"rows {lowest} to {highest} of {self.out_features}")
-            if places.numel() == 1:
-                return self._outputs(lowest, 1).view(*places.shape, -1)
         return int4_linear.rows_of(self._weight, places)
 
     def _by_slices(self, x: Tensor) -> Tensor:
@@ -266,10 +276,11 @@ class Int4Linear(RoundedLinear):
 
     def _keep(self, plain: Int4Weight) -> None:
         self._weight: Int4Weight | BlockedInt4Weight | PackedInt4Weight = plain
-        self.few, compiled = None, library(plain.pairs_OH.device)
+        self.few = self.look_up = None
+        compiled = library(plain.pairs_OH.device)
         if compiled is not None:
             self._weight = blocks = int4_linear.blocked(plain)
-            self.few = int4_rows(compiled, *blocks, self.bias)
+            self.few, self.look_up = int4_rows(compiled, *blocks, self.bias), int4_lookup(compiled, *blocks)
         elif int4_linear.can_pack(plain.pairs_OH.device) and len(plain.pairs_OH) >= int4_linear.LEAST_PACKED:
             self._weight = int4_linear.pack(plain)
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from linnet.nn.packed_linear import Bfloat16Linear, PackedLinear, RoundedLinear
+from linnet.nn.packed_linear import Bfloat16Linear, PackedLinear, RoundedEmbedding, RoundedLinear
 from linnet.ops.linear import SLICED, linear
 from linnet.ops.native import library
-from linnet.ops.native.rows import RowProducts, float32_rows
+from linnet.ops.native.rows import Lookup, RowProducts, bfloat16_lookup, float32_lookup, float32_rows
 
 
 class RowMap(NamedTuple):
@@ -66,6 +66,17 @@ def compiled_with(module: nn.Module) -> ctypes.CDLL | None:
     if isinstance(module, nn.Linear):
         return _compiled_for(module.weight)
     return library(module.device) if isinstance(module, PackedLinear) and module.few is not None else None
+
+
+def lookup_of(table: nn.Embedding | RoundedEmbedding) -> Lookup | None:
+    """A token's vector `[1, E]`, float32, by functions of `ops.native`; None where they do not serve."""
+    if isinstance(table, RoundedEmbedding):
+        return table.table.look_up
+    compiled = library(table.weight.device)
+    if compiled is None or table.weight.dtype not in (torch.float32, torch.bfloat16):
+        return None
+    look_up = float32_lookup if table.weight.dtype == torch.float32 else bfloat16_lookup
+    return look_up(compiled, table.weight)
 
 
 def _compiled_for(weight_OI: Tensor) -> ctypes.CDLL | None:

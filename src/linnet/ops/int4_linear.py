@@ -20,7 +20,9 @@ from torch import Tensor
 from linnet.ops.native.rows import blocks_of, outputs_of
 
 GROUP = 32
-"""Inputs that share a scale, unless said otherwise; PyTorch multiplies with groups of 32, 64, 128 and 256."""
+"""Inputs that share a scale, unless said otherwise."""
+GROUPS = (32, 64, 128, 256)
+"""What can be said: what PyTorch's product takes."""
 LEVELS = 16
 MIDDLE = 8
 """The number that stands for 0; one more lies below it than above."""

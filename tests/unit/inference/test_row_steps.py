@@ -65,15 +65,20 @@ def choose(products: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def assert_same_steps(decoder: Decoder, context: Retentions = FULL, rtol: float = 1e-4, atol: float = 1e-5) -> None:
-    expected, state = (after_prompt(decoder, context) for _ in range(2))
-    steps = RowSteps.of(decoder, state)
+    expected, state, other = (after_prompt(decoder, context) for _ in range(3))
+    steps, logits = RowSteps.of(decoder, state), RowSteps.of(decoder, other)
     assert steps is not None
+    assert logits is not None
     for token in TOKENS[PROMPT:, None, None]:
-        torch.testing.assert_close(steps.read(token), decoder.hidden(token, expected), rtol=rtol, atol=atol)
-    assert state.position == expected.position
-    for ours, its in zip(state.layers, expected.layers, strict=True):
+        hidden_11D = decoder.hidden(token, expected)
+        torch.testing.assert_close(steps.read(token), hidden_11D, rtol=rtol, atol=atol)
+        expected_1V = decoder.logits(hidden_11D)[0]
+        torch.testing.assert_close(logits.logits(token), expected_1V, rtol=10 * rtol, atol=10 * atol)
+    assert other.position == state.position == expected.position
+    for ours, others, its in zip(state.layers, other.layers, expected.layers, strict=True):
         for name, tensor in its.tensors().items():
             torch.testing.assert_close(ours.tensors()[name], tensor, rtol=rtol, atol=atol)
+            torch.testing.assert_close(others.tensors()[name], tensor, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("products", ["compiled", "plain", "sliced"])
@@ -164,15 +169,15 @@ def test_generation_takes_it_after_the_prompt_and_a_full_state_ends_it():
     decoder = decoder_of(PlgaSpec(heads=2, metric_hidden=8))
     state = decoder.initial_state(1, 3)
     reader = CachedReader(decoder, state)
-    reader.read(TOKENS[None, :1])
+    reader.logits(TOKENS[None, :1])
     steps = reader._steps
     assert steps is not None
     taken: list[torch.Tensor] = []
-    steps.read, read = taken.append, steps.read  # type: ignore[assignment, method-assign]
-    reader.read(TOKENS[None, 1:3])
+    steps.logits, read = taken.append, steps.logits  # type: ignore[assignment, method-assign]
+    reader.logits(TOKENS[None, 1:3])
     assert not taken
     state.positions = (2,)
-    reader.read(TOKENS[None, 2:3])
+    reader.logits(TOKENS[None, 2:3])
     assert len(taken) == 1
     read(TOKENS[None, 2:3])
     with pytest.raises(ValueError, match="has room for 0"):
@@ -228,7 +233,7 @@ def test_a_window_and_an_operator_inferred_anew_take_the_decoders_pass():
     plga = decoder_of(PlgaSpec(heads=2, metric_hidden=8))
     state = plga.initial_state(1, 8)
     reader = CachedReader(plga, state, Caches(g=False))
-    reader.read(TOKENS[None, :PROMPT])
+    reader.logits(TOKENS[None, :PROMPT])
     assert reader._steps is None
     several = plga.initial_state(2, 8)
     plga.hidden(TOKENS[:8].view(2, 4), several)

@@ -18,7 +18,7 @@ from linnet.nn.linear import FusedLinear, Linear, in_one_piece
 from linnet.nn.row_maps import compiled_with, row_map_of
 from linnet.ops.gated import gated_silu
 from linnet.ops.gated_feed_forward import gated_feed_forward
-from linnet.ops.native.elementwise import gated_silu_row
+from linnet.ops.native.elementwise import gated_row
 
 
 class GatedSpec(FeedForwardSpec):
@@ -87,9 +87,9 @@ class GatedFeedForward(FeedForward):
         if up is None or down is None:
             return None
 
-        compiled = compiled_with(self.up) if self.activation == "silu" else None
+        compiled = compiled_with(self.up)
         if compiled is not None:
-            inner = gated_silu_row(compiled)
+            inner = gated_row(compiled, self.activation)
             return lambda sum_1D, x_1D, _: down.added(sum_1D, inner(up.of(x_1D)))
 
         def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:

@@ -13,7 +13,8 @@ from linnet.layers.view import Record, View
 from linnet.nn.activation import ACTIVATIONS, Activation
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import Linear
-from linnet.nn.row_maps import row_map_of
+from linnet.nn.row_maps import compiled_with, row_map_of
+from linnet.ops.native.elementwise import activated_row
 
 
 class PlainSpec(FeedForwardSpec):
@@ -48,7 +49,7 @@ class PlainFeedForward(FeedForward):
         super().__init__()
         self.up = Linear(d_model, hidden, bias=bias)
         self.down = Linear(hidden, d_model, bias=bias)
-        self.inner = ACTIVATIONS[activation]
+        self.activation, self.inner = activation, ACTIVATIONS[activation]
 
     def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
@@ -62,7 +63,9 @@ class PlainFeedForward(FeedForward):
 
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """See `Sublayer`."""
-        up, down, activation = row_map_of(self.up), row_map_of(self.down), self.inner
+        up, down, activation, compiled = row_map_of(self.up), row_map_of(self.down), self.inner, compiled_with(self.up)
         if up is None or down is None:
             return None
+        if compiled is not None:
+            activation = activated_row(compiled, self.activation)
         return lambda sum_1D, x_1D, _: down.added(sum_1D, activation(up.of(x_1D)))

@@ -31,6 +31,7 @@ from linnet.nn.head_norm import HeadNorm, head_norm_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import NormSpec
 from linnet.nn.output_gate import GateKind, OutputGate, output_gate_cost
+from linnet.nn.row_maps import compiled_with
 from linnet.ops.attention import (
     Reach,
     attention,
@@ -270,9 +271,10 @@ class Attention(Mixer):
 
     @property
     def bfloat16_rows(self) -> bool:
-        """See `Sublayer`: nothing stands between the maps and attention but rotary positions."""
-        parts = (self.positions, self.query_key_norm, self.value_residual, self.gate, self.sinks_N)
-        return all(part is None for part in parts)
+        """See `Sublayer`: nothing stands between the maps and attention but rotary positions, and compiled norms."""
+        parts = (self.positions, self.value_residual, self.gate, self.sinks_N)
+        normed = self.query_key_norm is None or compiled_with(self.query_key_value) is not None
+        return normed and all(part is None for part in parts)
 
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """See `Sublayer`; not over a window."""
@@ -283,7 +285,7 @@ class Attention(Mixer):
             bias, near = self.positions.row(capacity, self.kv_heads), self.positions.near_row()
             if bias is None and near is None:
                 return None
-        norm = None if self.query_key_norm is None else self.query_key_norm.row(self.heads, self.kv_heads)
+        norm, compiled = self.query_key_norm, compiled_with(self.query_key_value)
         residual = self.value_residual
         values = None if residual is None else residual.row(record)
         gate = None if self.gate is None else self.gate.row()
@@ -296,7 +298,7 @@ class Attention(Mixer):
             self.heads,
             self.rotary,
             scale=self.scale,
-            norm=norm,
+            norm=None if norm is None else norm.row(self.heads, self.kv_heads, compiled),
             values=values,
             bias=bias,
             near=near,

@@ -14,26 +14,35 @@ import torch
 
 from linnet.core.notes import note
 from linnet.ops.native.build import loaded
+from linnet.ops.native.program import Function
 
-SOURCES = tuple(Path(__file__).with_name(f"{name}.cpp") for name in ("rows", "attention", "elementwise"))
-HEADERS = (Path(__file__).with_name("vectors.hpp"),)
+SOURCES = tuple(Path(__file__).with_name(f"{name}.cpp") for name in ("rows", "attention", "elementwise", "program"))
+HEADERS = tuple(Path(__file__).with_name(f"{name}.hpp") for name in ("vectors", "functions"))
 
 MOST_ROWS = 16
 """From more rows on products of many rows are faster."""
 
-_POINTER, _SIZE, _THREADS = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-_ROWS, _RESULT = [_POINTER, _SIZE, _SIZE], [_SIZE, _POINTER, _POINTER, _POINTER, _THREADS]
+_POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
+_ROWS, _RESULT = [_POINTER, _SIZE, _SIZE], [_SIZE, _POINTER, _POINTER, _POINTER, _INT]
 ARGUMENTS = {
     "linnet_float32_rows": [*_ROWS, _POINTER, *_RESULT],
     "linnet_bfloat16_rows": [*_ROWS, _POINTER, *_RESULT],
     "linnet_int8_rows": [*_ROWS, _POINTER, _SIZE, _POINTER, *_RESULT],
     "linnet_int4_rows": [*_ROWS, _POINTER, _SIZE, *_RESULT],
-    "linnet_int4_matrix": [_POINTER, *[_SIZE] * 4, _POINTER, _THREADS],
-    "linnet_attention_row": [*[_POINTER] * 5, *[_SIZE] * 5, ctypes.c_float, _POINTER, ctypes.c_int, _THREADS],
-    "linnet_rms_norm": [_POINTER, _POINTER, _SIZE, ctypes.c_float, _POINTER],
-    "linnet_turn": [_POINTER, _SIZE, _SIZE, _SIZE, _POINTER, _POINTER, ctypes.c_int],
-    "linnet_gated_silu": [_POINTER, _SIZE, _POINTER],
+    "linnet_float32_matrix": [_POINTER, _SIZE, _POINTER, _INT],
+    "linnet_bfloat16_matrix": [_POINTER, _SIZE, _POINTER, _INT],
+    "linnet_int8_matrix": [_POINTER, _POINTER, _SIZE, _POINTER, _INT],
+    "linnet_int4_matrix": [_POINTER, *[_SIZE] * 4, _POINTER, _INT],
+    "linnet_attention_row": [*[_POINTER] * 5, *[_SIZE] * 5, _FLOAT, _POINTER, _INT, _INT],
+    "linnet_through_operator": [_POINTER, _POINTER, *[_SIZE] * 3, _POINTER, _INT],
+    "linnet_rms_norm": [_POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER, _INT],
+    "linnet_layer_norm": [_POINTER, _POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER, _INT],
+    "linnet_turn": [_POINTER, _SIZE, _SIZE, _SIZE, _POINTER, _POINTER, _INT, _INT],
+    "linnet_activated": [_POINTER, _SIZE, _INT, _POINTER, _INT],
+    "linnet_gated": [_POINTER, _SIZE, _INT, _POINTER, _INT],
+    "linnet_scaled": [_POINTER, _FLOAT, _POINTER, _SIZE, _POINTER, _INT],
 }
+"""Of the functions that tensors are handed to."""
 
 
 def library(device: torch.device) -> ctypes.CDLL | None:
@@ -52,11 +61,19 @@ def _proved() -> ctypes.CDLL | None:
     found = loaded(SOURCES, HEADERS)
     if found is None:
         return None
-    for name, arguments in ARGUMENTS.items():
-        function = getattr(found, name)
-        function.argtypes, function.restype = arguments, None
+    _declare(found)
     wrong = problem(found)
     if wrong is not None:
         note(f"{SOURCES[0].name} does not serve on this processor, PyTorch's products do: {wrong}")
         return None
     return found
+
+
+def _declare(found: ctypes.CDLL) -> None:
+    """Types of arguments and results; functions of `ARGUMENTS` can be written down (`ops.native.program`)."""
+    found.linnet_place.argtypes, found.linnet_place.restype = [ctypes.c_char_p], _SIZE
+    found.linnet_run.argtypes, found.linnet_run.restype = [_POINTER, _SIZE, _SIZE, _SIZE, _INT], None
+    for name, arguments in ARGUMENTS.items():
+        call = getattr(found, name)
+        call.argtypes, call.restype = arguments, None
+        setattr(found, name, Function(call, found.linnet_place(name.encode())))

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "functions.hpp"
 #include "vectors.hpp"
 
 namespace {
@@ -139,6 +140,20 @@ void linnet_attention_row(const float* queries, const float* key, const float* v
     attention_row(queries, key, value, static_cast<float*>(keys), static_cast<float*>(values), heads, shared, capacity,
                   width, position, factor, out, threads);
   }
+}
+
+// q G of each head: `operators` are a matrix `[width, width]` for each of them.
+void linnet_through_operator(const float* queries, const float* operators, int64_t heads, int64_t shared, int64_t width,
+                             float* out, int threads) {
+  divided(heads, threads, [&](int64_t h) {
+    const float* const matrix = operators + h * width * width;
+    for (int64_t p = h * shared; p < (h + 1) * shared; ++p) {
+      float* const row = out + p * width;
+      std::fill(row, row + width, 0.0f);
+      for (int64_t k = 0; k < width; ++k)
+        for (int64_t i = 0; i < width; ++i) row[i] += queries[p * width + k] * matrix[k * width + i];
+    }
+  });
 }
 
 }  // extern "C"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from linnet.ops.native.checks import empty, expect, plain
+from linnet.ops.native.program import Along
 
 BYTES_OF_A_THREAD = 1 << 15
 """Keys and values that one thread reads before another is woken."""
@@ -30,6 +31,7 @@ def attention_row(library: ctypes.CDLL, keys_MCK: Tensor, values_MCK: Tensor, fa
     )
     expect(alike and known, "keys and values alike, float32 or bfloat16, on the CPU", keys_MCK, values_MCK)
     narrow, function = keys_MCK.dtype == torch.bfloat16, library.linnet_attention_row
+    along = Along("position", {9: 1}, capacity)
     bytes_of_a_token = 2 * heads * width * keys_MCK.element_size()
 
     def read(q_MPK: Tensor, k_MK: Tensor, v_MK: Tensor, position: int) -> Tensor:
@@ -38,9 +40,24 @@ def attention_row(library: ctypes.CDLL, keys_MCK: Tensor, values_MCK: Tensor, fa
         expect(fits and 0 <= position < capacity, f"{heads} heads of {width}, room for them", q_MPK, k_MK, v_MK)
         out_1F = empty(1, q_MPK.numel())
         threads = min(torch.get_num_threads(), heads, 1 + position * bytes_of_a_token // BYTES_OF_A_THREAD)
-        now = q_MPK.data_ptr(), k_MK.data_ptr(), v_MK.data_ptr(), keys_MCK.data_ptr(), values_MCK.data_ptr()
         sizes = heads, q_MPK.shape[1], capacity, width, position
-        function(*now, *sizes, factor, out_1F.data_ptr(), narrow, threads)
+        function(q_MPK, k_MK, v_MK, keys_MCK, values_MCK, *sizes, factor, out_1F, narrow, threads, along=along)
         return out_1F
 
     return read
+
+
+def operator_row(library: ctypes.CDLL, operator_MKK: Tensor) -> Callable[[Tensor], Tensor]:
+    """`q G`: queries `[M, P, K]` to as many, by a matrix for each M."""
+    operator, function = plain(operator_MKK.detach()), library.linnet_through_operator
+    heads, width, _ = operator.shape
+
+    def through(q_MPK: Tensor) -> Tensor:
+        q_MPK = plain(q_MPK)
+        expect(q_MPK.shape[0] == heads and q_MPK.shape[2] == width, f"{heads} heads of {width}", q_MPK)
+        out_MPK = empty(*q_MPK.shape)
+        sizes = heads, q_MPK.shape[1], width
+        function(q_MPK, operator, *sizes, out_MPK, 1)
+        return out_MPK
+
+    return through

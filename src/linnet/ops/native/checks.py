@@ -13,8 +13,9 @@ def expect(fits: bool, wanted: str, *found: Tensor) -> None:
 
 def plain(x: Tensor) -> Tensor:
     """The same numbers, float32 and one behind the other; `ValueError` for what is not on the CPU."""
-    expect(x.device.type == "cpu", "a tensor on the CPU", x)
-    return x.float().contiguous()
+    if not x.is_cpu:
+        expect(False, "a tensor on the CPU", x)
+    return x if x.dtype == torch.float32 and x.is_contiguous() else x.float().contiguous()
 
 
 def empty(*shape: int) -> Tensor:

@@ -1,12 +1,75 @@
-// What lies between the products of a row: RMS norm, rotation, a gate. Little work, of which calls are most.
+// What lies between the products of a row: norms, rotation, gates. Little work, of which calls are most.
 //
 // `ops.native.elementwise` says what each function computes. Exponentials are `exponential` of vectors.hpp.
 
+#include <algorithm>
+
+#include "functions.hpp"
 #include "vectors.hpp"
 
-extern "C" {
+namespace {
 
-void linnet_rms_norm(const float* x, const float* gain, int64_t width, float eps, float* out) {
+inline __m256 set(float one) { return _mm256_set1_ps(one); }
+
+// 1 / (1 + e^-x): the smaller of e^x and 1 over 1 + e^-|x|, so that what grows without end is never computed.
+inline __m256 sigmoid(__m256 x) {
+  const __m256 decayed = exponential(_mm256_min_ps(x, _mm256_sub_ps(_mm256_setzero_ps(), x)));
+  return _mm256_div_ps(_mm256_blendv_ps(set(1.0f), decayed, x), _mm256_add_ps(set(1.0f), decayed));
+}
+
+// The error function, off by at most 1.5e-7 (Abramowitz and Stegun, 7.1.26).
+inline __m256 error_function(__m256 x) {
+  const __m256 sign = _mm256_and_ps(x, set(-0.0f)), size = _mm256_andnot_ps(set(-0.0f), x);
+  const __m256 t = _mm256_div_ps(set(1.0f), _mm256_fmadd_ps(set(0.3275911f), size, set(1.0f)));
+  __m256 sum = set(1.061405429f);
+  for (float term : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) sum = _mm256_fmadd_ps(sum, t, set(term));
+  const __m256 decayed = exponential(_mm256_fnmadd_ps(size, size, _mm256_setzero_ps()));
+  return _mm256_or_ps(_mm256_fnmadd_ps(_mm256_mul_ps(sum, t), decayed, set(1.0f)), sign);
+}
+
+// In the order of `nn.activation.ACTIVATIONS`.
+inline __m256 activated(__m256 x, int kind) {
+  const __m256 zero = _mm256_setzero_ps();
+  switch (kind) {
+    case 0:  // silu
+      return _mm256_mul_ps(x, sigmoid(x));
+    case 1: {  // gelu
+      const __m256 half = _mm256_mul_ps(x, set(0.5f));
+      return _mm256_fmadd_ps(half, error_function(_mm256_mul_ps(x, set(0.70710678f))), half);
+    }
+    case 2: {  // gelu_tanh: (1 + tanh y) / 2 = 1 / (1 + e^-2y)
+      const __m256 cubed = _mm256_fmadd_ps(_mm256_mul_ps(x, x), set(0.044715f), set(1.0f));
+      return _mm256_mul_ps(x, sigmoid(_mm256_mul_ps(_mm256_mul_ps(x, cubed), set(1.59576912f))));
+    }
+    default: {  // relu, relu_squared; in this order what is not a number stays so
+      const __m256 above = _mm256_max_ps(zero, x);
+      return kind == 3 ? above : _mm256_mul_ps(above, above);
+    }
+  }
+}
+
+struct Vector {  // eight numbers, or those that are left over, filled up with zeros
+  const int64_t count;
+  __m256i mask() const {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  __m256 load(const float* from) const { return count >= LANES ? _mm256_loadu_ps(from) : _mm256_maskload_ps(from, mask()); }
+  void store(float* to, __m256 v) const {
+    if (count >= LANES) {
+      _mm256_storeu_ps(to, v);
+    } else {
+      _mm256_maskstore_ps(to, mask(), v);
+    }
+  }
+};
+
+// Vectors of `width` numbers, and where each begins.
+template <typename Work>
+void by_vectors(int64_t width, int threads, const Work& work) {
+  divided((width + LANES - 1) / LANES, threads, [&](int64_t n) { work(n * LANES, Vector{width - n * LANES}); });
+}
+
+inline float sum_of_squares(const float* x, int64_t width) {
   __m256 squares = _mm256_setzero_ps();
   int64_t i = 0;
   for (; i + LANES <= width; i += LANES) {
@@ -15,15 +78,42 @@ void linnet_rms_norm(const float* x, const float* gain, int64_t width, float eps
   }
   float sum = sum_of(squares);
   for (; i < width; ++i) sum += x[i] * x[i];
-  const float scale = 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
-  for (i = 0; i < width; ++i) out[i] = x[i] * scale * gain[i];
+  return sum;
+}
+
+}  // namespace
+
+extern "C" {
+
+void linnet_rms_norm(const float* x, const float* gains, int64_t rows, int64_t width, float eps, float* out,
+                     int threads) {
+  divided(rows, threads, [&](int64_t r) {
+    const float *row = x + r * width, *gain = gains + r * width;
+    const float scale = 1.0f / std::sqrt(sum_of_squares(row, width) / static_cast<float>(width) + eps);
+    for (int64_t i = 0; i < width; ++i) out[r * width + i] = row[i] * scale * gain[i];
+  });
+}
+
+void linnet_layer_norm(const float* x, const float* gains, const float* biases, int64_t rows, int64_t width, float eps,
+                       float* out, int threads) {
+  divided(rows, threads, [&](int64_t r) {
+    const float *row = x + r * width, *gain = gains + r * width, *bias = biases + r * width;
+    float* const place = out + r * width;
+    float mean = 0.0f;
+#pragma omp simd reduction(+ : mean)
+    for (int64_t i = 0; i < width; ++i) mean += row[i];
+    mean /= static_cast<float>(width);
+    for (int64_t i = 0; i < width; ++i) place[i] = row[i] - mean;
+    const float scale = 1.0f / std::sqrt(sum_of_squares(place, width) / static_cast<float>(width) + eps);
+    for (int64_t i = 0; i < width; ++i) place[i] = place[i] * scale * gain[i] + bias[i];
+  });
 }
 
 // The first `turned` of the `width` elements of each head, in place. A pair lies side by side, or half of them apart.
 void linnet_turn(float* x, int64_t heads, int64_t width, int64_t turned, const float* cosines, const float* sines,
-                 int adjacent) {
+                 int adjacent, int threads) {
   const int64_t pairs = turned / 2, apart = adjacent ? 1 : pairs, step = adjacent ? 2 : 1;
-  for (int64_t h = 0; h < heads; ++h) {
+  divided(heads, threads, [&](int64_t h) {
     float* const head = x + h * width;
     for (int64_t p = 0; p < pairs; ++p) {
       float &first = head[p * step], &second = head[p * step + apart];
@@ -31,22 +121,26 @@ void linnet_turn(float* x, int64_t heads, int64_t width, int64_t turned, const f
       first = before * cosines[p] - second * sines[p];
       second = second * cosines[p] + before * sines[p];
     }
-  }
+  });
 }
 
-// Of a gate and what it lets through, `inner` wide each: gate / (1 + e^-gate) times the other.
-void linnet_gated_silu(const float* joint, int64_t inner, float* out) {
-  const __m256 one = _mm256_set1_ps(1.0f), zero = _mm256_setzero_ps();
-  int64_t i = 0;
-  for (; i + LANES <= inner; i += LANES) {
-    const __m256 gate = _mm256_loadu_ps(joint + i), value = _mm256_loadu_ps(joint + inner + i);
-    // the smaller of e^g and 1 over 1 + e^-|g|: what grows without end is never computed
-    const __m256 decayed = exponential(_mm256_min_ps(gate, _mm256_sub_ps(zero, gate)));
-    const __m256 above = _mm256_blendv_ps(one, decayed, gate);
-    const __m256 share = _mm256_div_ps(above, _mm256_add_ps(one, decayed));
-    _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_mul_ps(gate, share), value));
-  }
-  for (; i < inner; ++i) out[i] = joint[i] / (1.0f + std::exp(-joint[i])) * joint[inner + i];
+void linnet_activated(const float* x, int64_t width, int kind, float* out, int threads) {
+  by_vectors(width, threads, [&](int64_t i, Vector part) { part.store(out + i, activated(part.load(x + i), kind)); });
+}
+
+// Of a gate and what it lets through, `inner` wide each.
+void linnet_gated(const float* joint, int64_t inner, int kind, float* out, int threads) {
+  by_vectors(inner, threads, [&](int64_t i, Vector part) {
+    part.store(out + i, _mm256_mul_ps(activated(part.load(joint + i), kind), part.load(joint + inner + i)));
+  });
+}
+
+// x times a factor, and what is added to it, which may be null.
+void linnet_scaled(const float* x, float factor, const float* added, int64_t width, float* out, int threads) {
+  by_vectors(width, threads, [&](int64_t i, Vector part) {
+    const __m256 more = added ? part.load(added + i) : _mm256_setzero_ps();
+    part.store(out + i, _mm256_fmadd_ps(part.load(x + i), set(factor), more));
+  });
 }
 
 }  // extern "C"

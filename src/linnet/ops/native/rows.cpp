@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "functions.hpp"
 #include "vectors.hpp"
 
 namespace {
@@ -248,6 +249,20 @@ void linnet_int4_rows(const float* x, int64_t rows, int64_t inputs, const uint8_
         result.set(r, o, sums[o - block * LANES]);
     }
   });
+}
+
+// A row of a matrix, its weights and its scale.
+void linnet_float32_matrix(const float* weights, int64_t inputs, float* out, int threads) {
+  divided(inputs, threads, [&](int64_t i) { out[i] = weights[i]; });
+}
+
+void linnet_bfloat16_matrix(const uint16_t* weights, int64_t inputs, float* out, int threads) {
+  divided(inputs, threads, [&](int64_t i) { out[i] = float_of_bfloat16(weights[i]); });
+}
+
+void linnet_int8_matrix(const int8_t* weights, const uint16_t* scales, int64_t inputs, float* out, int threads) {
+  const float scale = float_of_bfloat16(*scales);
+  divided(inputs, threads, [&](int64_t i) { out[i] = static_cast<float>(weights[i]) * scale; });
 }
 
 // Rows `[count, groups * group]` of the matrix that blocks of 4 bits stand for, from output `first` on.

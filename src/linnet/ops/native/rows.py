@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.ops.native.checks import empty, expect, plain
+from linnet.ops.native.program import Along
 
 LANES = 8
 """Outputs of a block of 4 bits."""
@@ -31,7 +32,7 @@ class RowProducts:
     weights: what the function is told of them, between a row's inputs and the outputs; tensors by their address.
     """
 
-    __slots__ = ("_bias", "_function", "_most_threads", "_weights", "inputs", "outputs")
+    __slots__ = ("_bias", "_function", "_most_threads", "_wanted", "_weights", "inputs", "outputs")
 
     def __init__(
         self,
@@ -43,25 +44,21 @@ class RowProducts:
     ) -> None:
         self.inputs, self.outputs, self._function, self._weights = inputs, outputs, function, weights
         self._bias = None if bias_O is None else plain(bias_O.detach())
+        self._wanted = f"rows of {inputs} inputs", f"rows of {outputs} outputs"
         nbytes = sum(part.nbytes for part in weights if isinstance(part, Tensor))
         self._most_threads = 1 + nbytes // BYTES_OF_A_THREAD
 
     def __call__(self, x_RI: Tensor, added_RO: Tensor | None = None) -> Tensor:
         """`[R, I] -> [R, O]`; `ValueError` for other shapes, and for what is not on the CPU."""
         x_RI = plain(x_RI)
-        expect(x_RI.dim() == 2 and x_RI.shape[1] == self.inputs, f"rows of {self.inputs} inputs", x_RI)
-        count, added, bias = len(x_RI), None, None
+        expect(x_RI.dim() == 2 and x_RI.shape[1] == self.inputs, self._wanted[0], x_RI)
+        count = x_RI.shape[0]
         if added_RO is not None:
             added_RO = plain(added_RO)
-            expect(added_RO.shape == (count, self.outputs), f"rows of {self.outputs} outputs", added_RO)
-            added = added_RO.data_ptr()
-        if self._bias is not None:
-            bias = self._bias.data_ptr()
-        weights = [part.data_ptr() if isinstance(part, Tensor) else part for part in self._weights]
+            expect(added_RO.shape == (count, self.outputs), self._wanted[1], added_RO)
         out_RO, threads = empty(count, self.outputs), min(torch.get_num_threads(), self._most_threads)
-        self._function(
-            x_RI.data_ptr(), count, self.inputs, *weights, self.outputs, bias, added, out_RO.data_ptr(), threads
-        )
+        result = self.outputs, self._bias, added_RO, out_RO, threads
+        self._function(x_RI, count, self.inputs, *self._weights, *result)
         return out_RO
 
 
@@ -106,6 +103,55 @@ def int4_rows(
     return RowProducts(library.linnet_int4_rows, inputs, outputs, (blocks_NGb, group), bias_O)
 
 
+Lookup = Callable[[int], Tensor]
+"""An output's weights as a row, `[1, I]`; `IndexError` for one that there is none of."""
+
+
+def float32_lookup(library: ctypes.CDLL, weight_OI: Tensor) -> Lookup:
+    """Of weights in float32."""
+    return _lookup(library.linnet_float32_matrix, (plain(weight_OI.detach()),), weight_OI.shape[1])
+
+
+def bfloat16_lookup(library: ctypes.CDLL, weight_OI: Tensor) -> Lookup:
+    """Of weights in bfloat16."""
+    expect(weight_OI.dtype == torch.bfloat16 and weight_OI.is_cpu, "bfloat16 on the CPU", weight_OI)
+    return _lookup(library.linnet_bfloat16_matrix, (weight_OI.detach().contiguous(),), weight_OI.shape[1])
+
+
+def int8_lookup(library: ctypes.CDLL, numbers_OJ: Tensor, scale_O: Tensor, inputs: int) -> Lookup:
+    """Of numbers and scales as `int8_rows` takes them."""
+    return _lookup(library.linnet_int8_matrix, (numbers_OJ.contiguous(), scale_O.contiguous()[:, None]), inputs)
+
+
+def _lookup(function: Callable[..., None], parts: tuple[Tensor, ...], inputs: int) -> Lookup:
+    """Of parts with a row for each output."""
+    steps, outputs = [part.shape[1] * part.element_size() for part in parts], len(parts[0])
+    along = Along("token", dict(enumerate(steps)), outputs)
+
+    def look_up(output: int) -> Tensor:
+        if not 0 <= output < outputs:
+            raise IndexError(f"output {output} of {outputs}")
+        out_1I = empty(1, inputs)
+        function(*(part[output] for part in parts), inputs, out_1I, 1, along=along)
+        return out_1I
+
+    return look_up
+
+
+def int4_lookup(library: ctypes.CDLL, blocks_NGb: Tensor, inputs: int, outputs: int, group: int) -> Lookup:
+    """Of blocks of `blocks_of`."""
+    (_, groups, _), function, along = blocks_NGb.shape, library.linnet_int4_matrix, Along("token", {3: 1}, outputs)
+
+    def look_up(output: int) -> Tensor:
+        if not 0 <= output < outputs:
+            raise IndexError(f"output {output} of {outputs}")
+        out_1J = empty(1, groups * group)
+        function(blocks_NGb, groups, group, output, 1, out_1J, 1, along=along)
+        return out_1J[:, :inputs]
+
+    return look_up
+
+
 def int4_matrix(library: ctypes.CDLL, blocks_NGb: Tensor, inputs: int, group: int, first: int, count: int) -> Tensor:
     """Some outputs that lie side by side of the matrix that blocks stand for, float32 `[count, I]`."""
     blocks, groups, _ = blocks_NGb.shape
@@ -113,7 +159,7 @@ def int4_matrix(library: ctypes.CDLL, blocks_NGb: Tensor, inputs: int, group: in
         raise IndexError(f"outputs {first} to {first + count - 1} of {blocks * LANES}")
     out_RJ = empty(count, groups * group)
     threads = min(torch.get_num_threads(), 1 + out_RJ.numel() // BYTES_OF_A_THREAD)
-    library.linnet_int4_matrix(blocks_NGb.data_ptr(), groups, group, first, count, out_RJ.data_ptr(), threads)
+    library.linnet_int4_matrix(blocks_NGb, groups, group, first, count, out_RJ, threads)
     return out_RJ if out_RJ.shape[1] == inputs else out_RJ[:, :inputs]
 
 

@@ -10,16 +10,28 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.ops.gated import gated_silu_reference
-from linnet.ops.native.attention import attention_row
-from linnet.ops.native.elementwise import gated_silu_row, rms_norm_row, turn_row
+from linnet.ops.native.attention import attention_row, operator_row
+from linnet.ops.native.elementwise import (
+    KINDS,
+    activated_row,
+    gated_row,
+    layer_norm_row,
+    rms_norm_row,
+    scaled_row,
+    turn_row,
+)
+from linnet.ops.native.program import Recording
 from linnet.ops.native.rows import (
     BYTES,
     LANES,
+    bfloat16_lookup,
     bfloat16_rows,
     blocks_of,
+    float32_lookup,
     float32_rows,
     int4_matrix,
     int4_rows,
+    int8_lookup,
     int8_rows,
     outputs_of,
 )
@@ -36,7 +48,12 @@ ALIKE: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
 @torch.inference_mode()
 def problem(library: ctypes.CDLL) -> str | None:
     """What is wrong with them, in words; None: nothing."""
-    found = chain(_errors_of_products(library), _errors_beside_them(library))
+    found = chain(
+        _errors_of_products(library),
+        _errors_of_attention(library),
+        _errors_beside_them(library),
+        _errors_of_programs(library),
+    )
     wrong = {name: error for name, error in found if not error <= LARGEST_ERROR}
     return ", ".join(f"{name} is off by {error:.1e}" for name, error in wrong.items()) or None
 
@@ -55,10 +72,15 @@ def _errors_of_products(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
     yield "float32", error(float32_rows(library, weight_OI.float(), bias_O)(x_RI, added_RO), weight_OI.float())
     yield "bfloat16", error(bfloat16_rows(library, weight_OI, bias_O)(x_RI, added_RO), weight_OI.float())
 
+    yield "float32's lookup", _off(float32_lookup(library, weight_OI.float())(2), weight_OI[2:3].float())
+    yield "bfloat16's lookup", _off(bfloat16_lookup(library, weight_OI)(2), weight_OI[2:3].float())
+
     numbers_OI = torch.randint(-127, 128, (OUTPUTS, INPUTS), generator=draw, dtype=torch.int8, device="cpu")
     numbers_OJ = F.pad(numbers_OI, (0, -INPUTS % BYTES))
     rows = int8_rows(library, numbers_OJ, scale_O, INPUTS, bias_O)
-    yield "int8", error(rows(x_RI, added_RO), numbers_OI * scale_O.float()[:, None])
+    weight_OI = numbers_OI * scale_O.float()[:, None]
+    yield "int8", error(rows(x_RI, added_RO), weight_OI)
+    yield "int8's lookup", _off(int8_lookup(library, numbers_OJ, scale_O, INPUTS)(2), weight_OI[2:3])
 
     width = INPUTS + -INPUTS % GROUP
     pairs_OH = torch.randint(0, 256, (OUTPUTS, width // 2), generator=draw, dtype=torch.uint8, device="cpu")
@@ -73,24 +95,52 @@ def _errors_of_products(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
     yield "int4's matrix", _off(int4_matrix(library, blocks_NGb, INPUTS, GROUP, 3, OUTPUTS - 3), weight_OI[3:])
 
 
-def _errors_beside_them(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
-    """Of attention, rotation, norm and gate."""
+def _errors_of_attention(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
+    """Of attention, of what an operator makes of queries, and of rotation."""
     draw = torch.Generator().manual_seed(0)
     keys, values = (torch.randn(2, 30, 11, generator=draw, **ALIKE) for _ in range(2))
     q_MPK, own_MK = torch.randn(2, 3, 11, generator=draw, **ALIKE), torch.randn(2, 11, generator=draw, **ALIKE)
     read_1F = attention_row(library, keys, values, 0.3)(q_MPK, own_MK, own_MK, 20)
     expected = (q_MPK @ keys[:, :21].transpose(1, 2) * 0.3).softmax(dim=2) @ values[:, :21]
     yield "attention", _off(read_1F, expected.view(1, -1))
-
-    x_1D, gain_D = torch.randn(1, INPUTS, generator=draw, **ALIKE), torch.randn(INPUTS, generator=draw, **ALIKE)
-    yield "RMS norm", _off(rms_norm_row(library, gain_D, 1e-5)(x_1D), F.rms_norm(x_1D, (INPUTS,), gain_D, 1e-5))
-    yield "gate", _off(gated_silu_row(library)(x_1D), gated_silu_reference(x_1D))
+    operator_MKK = torch.randn(2, 11, 11, generator=draw, **ALIKE)
+    yield "operator", _off(operator_row(library, operator_MKK)(q_MPK), q_MPK @ operator_MKK)
 
     cos_CR, sin_CR = (torch.rand(4, 5, generator=draw, **ALIKE) for _ in range(2))
     x_JK = torch.randn(3, 10, generator=draw, **ALIKE)
     turned = torch.view_as_complex(x_JK.view(3, 5, 2)) * torch.complex(cos_CR[2], sin_CR[2])
     expected = torch.view_as_real(turned).flatten(1)
     yield "rotation", _off(turn_row(library, cos_CR, sin_CR, "adjacent")(x_JK.clone(), 2), expected)
+
+
+def _errors_beside_them(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
+    """Of norms, activations, gates and sums."""
+    draw = torch.Generator().manual_seed(0)
+    x_1D, gain_D = torch.randn(1, INPUTS, generator=draw, **ALIKE), torch.randn(INPUTS, generator=draw, **ALIKE)
+    yield "RMS norm", _off(rms_norm_row(library, gain_D, 1e-5)(x_1D), F.rms_norm(x_1D, (INPUTS,), gain_D, 1e-5))
+    bias_D = torch.randn(INPUTS, generator=draw, **ALIKE)
+    expected = F.layer_norm(x_1D, (INPUTS,), gain_D, bias_D, 1e-5)
+    yield "layer norm", _off(layer_norm_row(library, gain_D, bias_D, 1e-5)(x_1D), expected)
+
+    silu, gelu, gelu_tanh, relu = F.silu(x_1D), F.gelu(x_1D), F.gelu(x_1D, approximate="tanh"), F.relu(x_1D)
+    for kind, expected in zip(KINDS, (silu, gelu, gelu_tanh, relu, relu.square()), strict=True):
+        yield kind, _off(activated_row(library, kind)(x_1D), expected)
+    yield "gate", _off(gated_row(library)(x_1D), gated_silu_reference(x_1D))
+    table_CD = torch.randn(3, INPUTS, generator=draw, **ALIKE)
+    yield "sum", _off(scaled_row(library, 0.5, table_CD)(x_1D, 2), 0.5 * x_1D + table_CD[2])
+
+
+def _errors_of_programs(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
+    """Of a token's vector and its position's, written down for one token and run for another."""
+    draw = torch.Generator().manual_seed(0)
+    weight_OI, table_CI = (torch.randn(count, INPUTS, generator=draw, **ALIKE) for count in (OUTPUTS, 4))
+    look_up, scaled = float32_lookup(library, weight_OI), scaled_row(library, 0.5, table_CI)
+    with Recording(token=3, position=1) as recording:
+        out_1I = scaled(look_up(3), 1)
+    program = recording.program(library)
+    assert program is not None
+    program.run(token=5, position=2)
+    yield "program", _off(out_1I, (0.5 * weight_OI[5] + table_CI[2])[None])
 
 
 def _off(found: Tensor, expected: Tensor) -> float:

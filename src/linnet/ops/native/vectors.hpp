@@ -52,12 +52,20 @@ inline __m256 exponential(__m256 x) {
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(sum), exponent));
 }
 
-// Parts of a whole, divided among the threads.
+// The threads that run a program together (program.cpp), of which this is one; outside of a program there are none.
+struct Team {
+  int64_t own = 0, all = 0;
+};
+inline thread_local Team team;
+
+// Parts of a whole, divided among the threads: those of the team, which all call the same function, or new ones.
 template <typename Work>
 void divided(int64_t blocks, int threads, const Work& work) {
-#pragma omp parallel num_threads(threads)
-  {
-    const int64_t own = omp_get_thread_num(), all = omp_get_num_threads();
+  const auto share = [&](int64_t own, int64_t all) {
     for (int64_t block = blocks * own / all; block < blocks * (own + 1) / all; ++block) work(block);
-  }
+  };
+  if (team.all > 0) return share(team.own, team.all);
+  if (threads <= 1) return share(0, 1);
+#pragma omp parallel num_threads(threads)
+  share(omp_get_thread_num(), omp_get_num_threads());
 }

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.ops.native import library
-from linnet.ops.native.attention import attention_row
+from linnet.ops.native.attention import attention_row, operator_row
 
 COMPILED = library(torch.device("cpu"))
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or another processor")
@@ -53,3 +53,11 @@ def test_there_has_to_be_room():
     read = attention_row(COMPILED, torch.zeros(1, 4, 8), torch.zeros(1, 4, 8), 1.0)
     with pytest.raises(ValueError, match="room"):
         read(torch.ones(1, 1, 8), torch.zeros(1, 8), torch.zeros(1, 8), 4)
+
+
+@pytest.mark.parametrize(("heads", "shared", "width"), [(1, 1, 1), (2, 1, 13), (3, 2, 64)])
+def test_queries_go_through_an_operator(heads: int, shared: int, width: int):
+    q, operator = torch.randn(heads, shared, width), torch.randn(heads, width, width)
+    torch.testing.assert_close(operator_row(COMPILED, operator)(q), q @ operator, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=f"{heads} heads of {width}"):
+        operator_row(COMPILED, operator)(q[..., 1:])

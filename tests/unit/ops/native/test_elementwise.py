@@ -3,9 +3,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from linnet.nn.activation import ACTIVATIONS
 from linnet.ops.gated import gated_silu_reference
 from linnet.ops.native import library
-from linnet.ops.native.elementwise import gated_silu_row, rms_norm_row, turn_row
+from linnet.ops.native.elementwise import (
+    KINDS,
+    activated_row,
+    gated_row,
+    layer_norm_row,
+    rms_norm_row,
+    scaled_row,
+    turn_row,
+)
 from linnet.ops.rotary import rotary_range, rotate
 
 COMPILED = library(torch.device("cpu"))
@@ -18,6 +27,36 @@ def test_rms_norm(width: int):
     x, gain = torch.randn(1, width), torch.randn(width)
     expected = torch.nn.functional.rms_norm(x, (width,), gain, 1e-5)
     torch.testing.assert_close(rms_norm_row(COMPILED, gain, 1e-5)(x), expected)
+
+
+@given(st.integers(1, 4), st.integers(1, 70))
+@settings(max_examples=30, deadline=None)
+def test_every_head_has_a_norm_of_its_own(heads: int, width: int):
+    x, gain, bias = torch.randn(3, heads, width)
+    alone = [torch.nn.functional.rms_norm(x[n], (width,), gain[n], 1e-5) for n in range(heads)]
+    torch.testing.assert_close(rms_norm_row(COMPILED, gain, 1e-5)(x), torch.stack(alone))
+    centred = [torch.nn.functional.layer_norm(x[n], (width,), gain[n], bias[n], 1e-3) for n in range(heads)]
+    found = layer_norm_row(COMPILED, gain, bias, 1e-3)(x)
+    torch.testing.assert_close(found, torch.stack(centred), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0, 1000.0])
+def test_every_activation(kind: str, size: float):
+    joint = torch.randn(1, 2 * 93, generator=torch.Generator().manual_seed(0)) * size
+    gate, value = joint.chunk(2, dim=1)
+    expected = ACTIVATIONS[kind](gate)
+    torch.testing.assert_close(activated_row(COMPILED, kind)(gate), expected, rtol=1e-5, atol=4e-7 * size)
+    torch.testing.assert_close(gated_row(COMPILED, kind)(joint), expected * value, rtol=1e-5, atol=4e-7 * size * size)
+    assert set(KINDS) == set(ACTIVATIONS)
+
+
+def test_scaled_and_added_to_the_row_of_a_position():
+    x, table = torch.randn(1, 13), torch.randn(4, 13)
+    torch.testing.assert_close(scaled_row(COMPILED, 0.3, table)(x, 3), 0.3 * x + table[3])
+    assert torch.equal(scaled_row(COMPILED, 2.0)(x, 3), 2 * x)
+    with pytest.raises(ValueError, match="a row of the table"):
+        scaled_row(COMPILED, 0.3, table)(x, 4)
 
 
 @pytest.mark.parametrize("pairing", ["adjacent", "halves"])
@@ -37,9 +76,10 @@ def test_heads_are_turned_in_place_and_the_rest_of_them_is_left(pairing: str, le
 @settings(max_examples=40, deadline=None)
 def test_gated_silu(width: int, size: float):
     joint = torch.randn(1, 2 * width) * size
-    found = gated_silu_row(COMPILED)(joint)
+    found = gated_row(COMPILED)(joint)
     torch.testing.assert_close(found, gated_silu_reference(joint), rtol=1e-5, atol=1e-6)
 
 
-def test_a_gate_that_is_not_a_number_is_not_hidden():
-    assert gated_silu_row(COMPILED)(torch.full((1, 32), torch.nan)).isnan().all()
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gate_that_is_not_a_number_is_not_hidden(kind: str):
+    assert gated_row(COMPILED, kind)(torch.full((1, 32), torch.nan)).isnan().all()

@@ -7,7 +7,19 @@ from hypothesis import strategies as st
 from linnet.ops import int4_linear
 from linnet.ops.int8_linear import Int8Weight, dequantise, quantise
 from linnet.ops.native import library
-from linnet.ops.native.rows import bfloat16_rows, blocks_of, float32_rows, int4_matrix, int4_rows, int8_rows, outputs_of
+from linnet.ops.native.rows import (
+    bfloat16_lookup,
+    bfloat16_rows,
+    blocks_of,
+    float32_lookup,
+    float32_rows,
+    int4_lookup,
+    int4_matrix,
+    int4_rows,
+    int8_lookup,
+    int8_rows,
+    outputs_of,
+)
 
 COMPILED = library(torch.device("cpu"))
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or another processor")
@@ -142,3 +154,19 @@ def test_weights_may_move_in_memory():
     rows, expected = float32_rows(COMPILED, weight, None), F.linear(x, weight)
     weight.share_memory_()
     torch.testing.assert_close(rows(x), expected)
+
+
+def test_a_row_is_looked_up():
+    weight = drawn(1, 70, 21)[1]
+    eight, four = quantise(weight), int4_linear.blocked(int4_linear.quantise(weight))
+    found = {
+        float32_lookup(COMPILED, weight): weight,
+        bfloat16_lookup(COMPILED, weight.bfloat16()): weight.bfloat16().float(),
+        int8_lookup(COMPILED, *eight): dequantise(eight),
+        int4_lookup(COMPILED, *four): int4_linear.dequantise(int4_linear.quantise(weight)),
+    }
+    for look_up, matrix in found.items():
+        assert torch.equal(torch.cat([look_up(output) for output in range(21)]), matrix)
+        for output in (-1, 21):  # 21 fills a block of 4 bits up
+            with pytest.raises(IndexError, match=f"output {output} of 21"):
+                look_up(output)

@@ -21,6 +21,7 @@ from linnet.layers.rotary import queries_keys_values
 from linnet.layers.state import State
 from linnet.layers.view import Record, View
 from linnet.nn.linear import FusedLinear, Linear
+from linnet.nn.row_maps import compiled_with
 from linnet.ops.attention import Reach, attention, attention_reference
 from linnet.ops.power_law import density
 
@@ -172,6 +173,11 @@ class Plga(Mixer):
     def operator_shape(self) -> tuple[int, int, int]:
         """See `Sublayer`."""
         return self.heads, self.head_dim, self.head_dim
+
+    @property
+    def bfloat16_rows(self) -> bool:
+        """See `Sublayer`: where products are compiled, and so is what the operator makes of queries."""
+        return compiled_with(self.query_key_value) is not None
 
     def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
         """See `Sublayer`; with the operator in the state, or a fixed one."""

@@ -1,0 +1,118 @@
+"""What was written down is done again for other tokens and positions; what cannot be is refused before it is done."""
+
+import threading
+
+import pytest
+import torch
+
+from linnet.ops.native import ARGUMENTS, library
+from linnet.ops.native.attention import attention_row
+from linnet.ops.native.elementwise import gated_row, rms_norm_row, scaled_row, turn_row
+from linnet.ops.native.program import MOST_ARGUMENTS, Recording, UnrecordableError
+from linnet.ops.native.rows import float32_lookup, float32_rows
+
+COMPILED = library(torch.device("cpu"))
+pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or another processor")
+
+HEADS, WIDTH, CAPACITY, TOKENS = 3, 6, 9, 11
+
+
+class Step:
+    """Embedding, norm, joint map, rotation, attention, gate, map to the row that is added to."""
+
+    def __init__(self) -> None:
+        draw = torch.Generator().manual_seed(0)
+
+        def drawn(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=draw)
+
+        self.keys, self.values, wide = torch.zeros(HEADS, CAPACITY, WIDTH), torch.zeros(HEADS, CAPACITY, WIDTH), 18
+        self.look_up, self.norm = (
+            float32_lookup(COMPILED, drawn(TOKENS, wide)),
+            rms_norm_row(COMPILED, drawn(wide), 1e-5),
+        )
+        self.joint = float32_rows(COMPILED, drawn(3 * wide, wide), drawn(3 * wide))
+        self.up, self.down = (float32_rows(COMPILED, drawn(*shape), None) for shape in ((32, wide), (wide, 16)))
+        self.turn = turn_row(COMPILED, drawn(CAPACITY, 3), drawn(CAPACITY, 3), "halves")
+        self.attend, self.gate = attention_row(COMPILED, self.keys, self.values, 0.4), gated_row(COMPILED)
+        self.place = scaled_row(COMPILED, 1.5, drawn(CAPACITY, wide))
+
+    def __call__(self, token: int, position: int) -> torch.Tensor:
+        x = self.place(self.look_up(token), position)
+        joint = self.joint(self.norm(x)).view(3 * HEADS, WIDTH)
+        turned = self.turn(joint[: 2 * HEADS], position)
+        read = self.attend(turned[:HEADS, None], turned[HEADS:], joint[2 * HEADS :], position)
+        return self.down(self.gate(self.up(read)), x)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@torch.inference_mode()
+def test_a_program_is_the_step_bit_for_bit(threads: int):
+    plain, written = Step(), Step()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert torch.equal(plain(3, 0), written(3, 0))
+        with Recording(token=4, position=1) as recording:
+            out = written(4, 1)
+        program = recording.program(COMPILED)
+        assert torch.equal(plain(4, 1), out)
+        program._most_threads = threads
+        for position, token in enumerate((7, 0, 10, 4), start=2):
+            program.run(token, position)
+            assert torch.equal(out, plain(token, position))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(plain.keys, written.keys)
+    assert torch.equal(plain.values, written.values)
+
+
+@torch.inference_mode()
+def test_tokens_and_positions_that_there_are_none_of():
+    step = Step()
+    with Recording(token=4, position=0) as recording:
+        step(4, 0)
+    program = recording.program(COMPILED)
+    for token, position, said in ((11, 1, "token 11 of 11"), (-1, 1, "token -1"), (1, 9, "position 9 of 9")):
+        with pytest.raises(IndexError, match=said):
+            program.run(token, position)
+
+
+@torch.inference_mode()
+def test_what_pytorch_computes_is_refused_before_it_is_done():
+    state, scaled = torch.ones(3), scaled_row(COMPILED, 2.0)
+    with pytest.raises(UnrecordableError, match="add"), Recording(0, 0):
+        scaled(state[None], 0)
+        state.add_(1)
+    assert state.tolist() == [1, 1, 1]
+    for wrong in (
+        state.double,
+        state[:2].repeat(2).view(2, 2).t().contiguous,
+        lambda: state.max().item(),
+        lambda: torch.cat([state, state]),
+    ):
+        with pytest.raises(UnrecordableError), Recording(0, 0):
+            wrong()
+    with Recording(0, 0) as recording:
+        assert state[None].view(3)[1:].detach().shape == (2,)
+    assert not recording.operations
+
+
+@torch.inference_mode()
+def test_calls_of_another_thread_and_behind_it_are_not_written_down():
+    scaled, x = scaled_row(COMPILED, 2.0), torch.ones(1, 3)
+    with Recording(0, 0) as recording:
+        other = threading.Thread(target=scaled, args=(x, 0))
+        other.start()
+        other.join()
+        assert not recording.operations
+        scaled(x, 0)
+    scaled(x, 0)
+    assert len(recording.operations) == 1
+
+
+def test_every_function_has_a_place():
+    places = [COMPILED.linnet_place(name.encode()) for name in ARGUMENTS]
+    assert sorted(places) == list(range(len(ARGUMENTS)))
+    assert COMPILED.linnet_place(b"linnet_run") == -1
+    assert max(map(len, ARGUMENTS.values())) <= MOST_ARGUMENTS

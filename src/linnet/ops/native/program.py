@@ -85,9 +85,8 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._made: list[Tensor] = []
 
     def __enter__(self) -> Self:
-        assert _here.recording is None
-        _here.recording = self
         super().__enter__()  # type: ignore[no-untyped-call]
+        _here.recording = self  # last: whoever is interrupted before has nothing written down
         return self
 
     def __exit__(self, *problem: Any) -> None:
@@ -98,6 +97,8 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """What PyTorch does beside the operations."""
+        if _here.recording is not self:  # it was interrupted while it was entered or left
+            return func(*args, **(kwargs or {}))
         is_room = func is torch.ops.aten.empty.memory_format
         if not is_room and not _may_be_a_view(func):
             raise UnrecordableError(str(func))

@@ -4,6 +4,8 @@ import threading
 
 import pytest
 import torch
+from torch._C import _len_torch_dispatch_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode
 
 from linnet.ops.native import ARGUMENTS, library
 from linnet.ops.native.attention import attention_row
@@ -109,6 +111,36 @@ def test_calls_of_another_thread_and_behind_it_are_not_written_down():
         scaled(x, 0)
     scaled(x, 0)
     assert len(recording.operations) == 1
+
+
+@pytest.mark.parametrize("method", ["__enter__", "__exit__"])
+@pytest.mark.parametrize("late", [False, True])
+@torch.inference_mode()
+def test_an_interrupt_while_it_is_entered_or_left_harms_nobody(method: str, late: bool, monkeypatch):
+    plain = getattr(TorchDispatchMode, method)
+    scaled, x = scaled_row(COMPILED, 2.0), torch.ones(1, 3)
+
+    def interrupted(mode: TorchDispatchMode, *problem: object) -> None:
+        if late:
+            plain(mode, *problem)
+        raise KeyboardInterrupt
+
+    stack = _len_torch_dispatch_stack()
+    recording = Recording(0, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(TorchDispatchMode, method, interrupted)
+        with pytest.raises(KeyboardInterrupt), recording:
+            pass
+    try:
+        scaled(x, 0)
+        assert (x + 1).tolist() == [[2.0] * 3]
+        with Recording(0, 0) as again:
+            scaled(x, 0)
+        assert not recording.operations
+        assert len(again.operations) == 1
+    finally:
+        while _len_torch_dispatch_stack() > stack:
+            _pop_mode()
 
 
 def test_every_function_has_a_place():

@@ -184,7 +184,12 @@ _here = _Here()
 
 
 def _may_be_a_view(func: Any) -> bool:
-    """Whether what it gives may be its input, seen otherwise, and nothing is written."""
+    """Whether what it gives may be its input, seen otherwise, and nothing is written.
+
+    `lift_fresh` gives its input too, which was made of Python's numbers: those of this token and position alone.
+    """
+    if func is torch.ops.aten.lift_fresh.default:
+        return False
     returned = func._schema.returns
     return bool(returned) and all(one.alias_info is not None and not one.alias_info.is_write for one in returned)
 

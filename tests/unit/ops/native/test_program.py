@@ -92,6 +92,7 @@ def test_what_pytorch_computes_is_refused_before_it_is_done():
         state[:2].repeat(2).view(2, 2).t().contiguous,
         lambda: state.max().item(),
         lambda: torch.cat([state, state]),
+        lambda: torch.as_tensor([1.0, 2.0]),
     ):
         with pytest.raises(UnrecordableError), Recording(0, 0):
             wrong()

@@ -88,6 +88,17 @@ def test_what_is_damaged_is_named_and_the_rest_is_told(folder, capsys, monkeypat
     assert "damaged/one" in err and Path(damaged).name in err
 
 
+def test_a_run_without_lines_has_no_curves(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    shutil.rmtree("damaged", ignore_errors=True)
+    shutil.copytree("runs/one", "damaged/one")
+    for name in ("model", "checkpoints"):
+        shutil.rmtree(folder / "damaged" / "one" / name)
+    (folder / "damaged" / "one" / "metrics.jsonl").write_text("")
+    told = answer(capsys, "show", "damaged/one")
+    assert told.endswith("no lines of figures: nothing to draw yet\n") and "learning rate" not in told
+
+
 def test_lost_lines_of_figures_are_told(folder, caplog, monkeypatch):
     monkeypatch.chdir(folder)
     shutil.rmtree("damaged", ignore_errors=True)

@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from linnet.cli.main import main
+from linnet.core.fields import field_kinds
 from linnet.data.prepare import prepare_texts
+from linnet.training.spec import TrainingSpec
 
 MIXERS = {
     "attention": {"kind": "attention", "heads": 2},
@@ -214,6 +216,13 @@ def test_mistakes_are_one_line(tmp_path, command, capsys):
 def test_a_field_that_is_no_option_is_named(typed, meant, tmp_path, capsys):
     message = _fails(capsys, ["train", "--model", "tiny-ted", "--out", str(tmp_path / "run"), *typed])
     assert meant in message and f"No such option: {typed[0].partition('=')[0]}" in message
+
+
+def test_the_help_names_each_field_of_training():
+    from linnet.cli.train import train
+
+    fields = [path.rpartition(".")[2] for path, _ in field_kinds(TrainingSpec)]
+    assert [name for name in fields if f".{name}" not in train.__doc__] == []
 
 
 def test_another_configuration_in_the_same_folder(tmp_path, command, capsys):

@@ -49,8 +49,8 @@ def list_runs(
     """List all runs below DIR (here, if not given): model, size, steps, tokens, bits per byte, time, state.
 
     finished; running: another process trains there; stopped: it goes on with `linnet train --out RUN`; diverged: its
-    loss was not finite; damaged: its files cannot be read. Bits per byte are of held-out text, causal, at the latest
-    evaluation; time is that of the steps.
+    loss was not finite, and its command tries again; damaged: its files cannot be read. Bits per byte are of held-out
+    text, causal, at the latest evaluation; time is that of the steps.
 
     Example: linnet runs list runs
     """
@@ -161,7 +161,11 @@ def show(run: Run, as_json: AsJson = False) -> None:
     rows += [("spikes", str(summary["spikes"]["count"]))] if summary.get("spikes") else []
     rows += [("prolonged", f"at step {each['step']:,} to {each['steps']:,}") for each in summary.get("prolonged") or []]
     echo_parts(Table("", ("", ""), rows, text=True))
-    _print_curves([line for line in lines if {"bits_per_byte", "lr", "gradient_norm"} <= line.keys()])
+    drawn = [line for line in lines if {"bits_per_byte", "lr", "gradient_norm"} <= line.keys()]
+    if drawn:
+        _print_curves(drawn)
+    else:
+        echo("\nno lines of figures: nothing to draw yet\n")
 
 
 def _print_curves(lines: list[dict[str, Any]]) -> None:

@@ -101,8 +101,8 @@ def train(
       .precision (auto, float32, bfloat16), .device, .threads, .compile,
       .trackers (tensorboard, wandb)
     training.growth.context_length, .batch_size ([[UNTIL, SIZE], ...])
-    training.optimiser.kind (adamw, muon), .lr, .betas, .eps, .weight_decay,
-      .weight_decay_on (matrices, all), .cautious_decay
+    training.optimiser.kind (adamw, muon), .lr, .sensitive_lr, .betas, .eps,
+      .weight_decay, .weight_decay_on (matrices, all), .cautious_decay
     training.optimiser.muon.lr, .scale (adamw, spectral), .momentum,
       .iterations, .every, .precision (auto, float32, bfloat16)
     training.schedule.kind (cosine, cosine_squared, linear, constant, stable),

@@ -28,7 +28,7 @@ def speaks() -> bool:
 def refuse_several(verb: str) -> None:
     """`OneProcessError` where it is one of several."""
     if launched():
-        raise OneProcessError(f"{verb}: runs in one process, not in {os.environ['WORLD_SIZE']}; torchrun is for train")
+        raise OneProcessError(f"{verb}: runs in one process, not in {os.environ['WORLD_SIZE']}; leave torchrun out")
 
 
 def keep_quiet() -> None:

@@ -53,8 +53,13 @@ class Spec(BaseModel):
         for key in data if isinstance(data, dict) else ():
             if key not in cls.model_fields:
                 within = [f"{name}.{key}" for name, fields in cls._sections().items() if key in fields]
-                raise ValueError(unknown_key(key, data[key], cls.model_fields, within))
+                raise ValueError(unknown_key(key, data[key], cls._keys(), within))
         return data
+
+    @classmethod
+    def _keys(cls) -> Collection[str]:
+        """What may be given: the fields, and what stands for some of them."""
+        return cls.model_fields
 
     @classmethod
     def _sections(cls) -> dict[str, Collection[str]]:
@@ -150,6 +155,8 @@ def describe(error: ValidationError, data: Any) -> str:
     if kind == "value_error" and isinstance(value, dict):
         return f"{field}.{message}" if field else message
     message = PLAIN_WORDS.get(kind, message.replace("Input should be", "must be", 1))
+    if kind == "model_type" and value is True:
+        message += ", {} at the least"
     if kind == "list_type" and isinstance(value, str):
         message = f"must be a list: [{value}]"
     return f"{field}: {_short(value)}: {message}" if field else message

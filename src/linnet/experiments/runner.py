@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import PositiveInt
 
-from linnet.core.seal import read_sealed, write_sealed
+from linnet.core.seal import read_sealed
 from linnet.core.spec import Spec
 from linnet.data.shards import TokenData
 from linnet.training.guard_rails.breakdown import BrokenDownError
@@ -86,7 +86,7 @@ class Runner:
         return result
 
     def attempt(self, planned: Planned) -> RunResult | Diverged:
-        """`train`, for one of several: that it diverges is recorded in its folder, and not tried again by itself."""
+        """`train`, for one of several: where it diverged, as its folder says, it is not tried again by itself."""
         before = Diverged.of(planned.folder)
         if before is not None:
             RunFolder(planned.folder).check(fitted(planned.run, TokenData.open(planned.run.data)))
@@ -97,6 +97,5 @@ class Runner:
             return self.train(planned)
         except BrokenDownError as error:
             diverged = Diverged(step=error.step, reason=error.reason)
-        write_sealed(planned.folder / DIVERGED, diverged.model_dump())
         self.say(f"{planned.title}: {diverged}")
         return diverged

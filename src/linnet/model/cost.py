@@ -116,7 +116,7 @@ class ModelCost:
     def training_memory(self, sequences: int, tokens: int, inputs: int | None = None) -> TrainingMemory:
         """Bytes of a step over `sequences` of `tokens` tokens each, in float32, on a CPU.
 
-        A single sequence keeps a little less, and a GPU's kernels about as much; bfloat16 products about half.
+        A single sequence keeps a little less, and a GPU's kernels about as much; bfloat16 half to four fifths.
         """
         weights = 4 * self.parameters
         buffers = 4 * sum(part.buffers for part in self._parts())

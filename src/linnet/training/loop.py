@@ -34,7 +34,7 @@ from linnet.training.on_data import check_data, manifest_hash, training_batches
 from linnet.training.optimisers.averaging import Averaging
 from linnet.training.optimisers.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
 from linnet.training.optimisers.schedule import learning_rate
-from linnet.training.parallel import parallelise
+from linnet.training.parallel import parallelise, shared_by_these
 from linnet.training.precision import measured_precision, stated_precision, too_short_to_measure
 from linnet.training.processes.group import Batch, Processes
 from linnet.training.processes.shares import Shares
@@ -71,7 +71,8 @@ class Trainer:
     ) -> None:
         self.run, self.data, self.folder, self.watch, self.stop = run, data, folder, watch, stop
         self.processes = processes
-        self.spec = spec = run.training
+        begun = bool(checkpoint_steps(folder.checkpoints))
+        self.spec = spec = shared_by_these(run.training, processes, watch.note) if begun else run.training
         assert spec.steps is not None and spec.context_length is not None, "an unresolved run"
         self.steps, self.context_length = spec.steps, spec.context_length
         processes.check_batch(spec.batch_size)
@@ -79,12 +80,12 @@ class Trainer:
             processes.check_batch(smaller, "training.growth.batch_size")
         self.device = processes.device(spec.device)
         stated = stated_precision(spec, self.device) or folder.precision() or too_short_to_measure(run)
-        check_memory(run, self.device, torch.bfloat16 if stated is None else stated.dtype, processes)
+        as_computed = run.model_copy(update={"training": spec})
+        check_memory(as_computed, self.device, torch.bfloat16 if stated is None else stated.dtype, processes)
         self.growth = run.growth
         self.batches = training_batches(data, run)
         token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(self.device)
         self.held_out = HeldOut(data, spec, token_bytes_V)
-        begun = bool(checkpoint_steps(folder.checkpoints))
         self.decoder = (unfilled_decoder(run) if begun else first_decoder(run, data)).to(self.device)
         objective = objective_of(objective, spec, self.decoder, data.tokenizer.end_id)
         last = spec.accumulate * self.steps - 1  # a batch as large as any

@@ -117,8 +117,28 @@ def check_shard(spec: ParallelSpec, processes: Processes) -> None:
     if count % spec.shard:
         accepted = f"a divisor of the number of processes, {count}"
         if count == 1:
-            accepted = f"1 in one process; torchrun --nproc-per-node {spec.shard} starts more"
+            one = "1 in one process (`set` training.parallel.shard=1)"
+            accepted = f"{one}, or torchrun --nproc-per-node {spec.shard}, which starts as many"
         raise UserError(field="training.parallel.shard", value=spec.shard, accepted=accepted)
+
+
+def shared_by_these(spec: TrainingSpec, processes: Processes, note: Callable[[str], None]) -> TrainingSpec:
+    """For a run that goes on with so many processes: where `shard` does not divide them, the next smaller that does.
+
+    What comes out is the same, so it is no mistake but noted.
+    """
+    asked, count = spec.parallel.shard, processes.count
+    if count % asked == 0:
+        return spec
+    shard = max(each for each in range(1, min(asked, count) + 1) if count % each == 0)
+    there = "one process" if count == 1 else f"{count} processes"
+    note(f"note: training.parallel.shard: {shard} instead of {asked} in {there}; what comes out is the same")
+    return with_shard(spec, shard)
+
+
+def with_shard(spec: TrainingSpec, shard: int) -> TrainingSpec:
+    """The same training with copies of the weights that so many processes share."""
+    return spec.model_copy(update={"parallel": spec.parallel.model_copy(update={"shard": shard})})
 
 
 def recompute(layer: Layer) -> None:

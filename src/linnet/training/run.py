@@ -1,11 +1,13 @@
 """A run from its description to its folder, by one process or by several."""
 
-from contextlib import closing, nullcontext
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from linnet.data.shards import TokenData
+from linnet.training.guard_rails.breakdown import BrokenDownError
 from linnet.training.loop import Trainer
 from linnet.training.machine import threads
 from linnet.training.objective import Objective, next_token_loss
@@ -48,7 +50,8 @@ def train(
     A `run` with more steps prolongs it (`training.prolonged` says what becomes of the schedule), a finished one too.
 
     `watch` hears of the progress; `command` is kept in `run.json`. A finished run is left as it is. Ctrl-C and SIGTERM
-    save and return (`finished` is False). Raises `UserError` where nothing could be trained, and `BrokenDownError`.
+    save and return (`finished` is False). Raises `UserError` where nothing could be trained, and `BrokenDownError`,
+    which the folder keeps until the run is tried again.
 
     Of processes that torchrun started each calls it with the same arguments; all return the same.
     """
@@ -77,7 +80,18 @@ def _train(
             watch.note(changed_vocabulary(asked, run))
         processes.of_first(lambda: folder.start(run))
         processes.of_first(trainer.keep_precision)
-        with closing(trainer.trackers):
+        with closing(trainer.trackers), _recorded(folder, processes):
             trainer.resume()
             trainer.run_steps()
         return RunResult(folder.path, trainer.finish(command), stop.signal)
+
+
+@contextmanager
+def _recorded(folder: RunFolder, processes: Processes) -> Iterator[None]:
+    """Keep with the run that it broke down."""
+    try:
+        yield
+    except BrokenDownError as error:
+        if processes.first:
+            folder.keep_diverged(error)
+        raise

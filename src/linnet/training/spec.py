@@ -1,10 +1,10 @@
 """The typed description of a training run, from YAML and `section.key=value` overrides."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import NonNegativeFloat, model_validator
+from pydantic import NonNegativeFloat, field_validator, model_validator
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Extent, Seed, Spec, override, read_assignment, read_yaml
@@ -26,6 +26,7 @@ from linnet.training.sections import (
     ParallelSpec,
     ScheduleSpec,
 )
+from linnet.training.sensitive import note_what_is_in_vain
 
 DEFAULT_STEPS = 1000
 WARMUP_SHARE = 0.1
@@ -76,6 +77,18 @@ class TrainingSpec(Spec):
     log: LogSpec = LogSpec()
     parallel: ParallelSpec = ParallelSpec()
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+
+    @classmethod
+    def _keys(cls) -> Collection[str]:
+        """With the one that `run_of` puts its fields in the place of."""
+        return ("recipe", *cls.model_fields)
+
+    @field_validator("trackers", mode="before")
+    @classmethod
+    def _trackers_are_listed(cls, trackers: Any) -> Any:
+        if not isinstance(trackers, list | tuple):
+            raise ValueError("must be a list of tensorboard and wandb, as in [wandb]")
+        return trackers
 
     @model_validator(mode="after")
     def _one_length(self) -> Self:
@@ -186,7 +199,11 @@ def read_run(
         plain["data"] = str(data)
     if start_from is not None:
         plain["start_from"] = str(start_from)
-    return run_of(plain, assignments or [], str(config) if config is not None else "run")
+    run = run_of(plain, assignments or [], str(config) if config is not None else "run")
+    of_training = [each for each in assignments or [] if read_assignment(each)[0].startswith("training")]
+    named = override({"training": plain.get("training") or {}}, of_training)["training"]
+    note_what_is_in_vain(named, run.model)
+    return run
 
 
 def run_of(plain: dict[str, Any], assignments: list[str], origin: str, assigned_by: str = "`set` ") -> RunSpec:
@@ -217,9 +234,11 @@ def run_of(plain: dict[str, Any], assignments: list[str], origin: str, assigned_
 
 def _over_its_recipe(training: Any, parsed: Callable[[Any], RunSpec]) -> Any:
     """The fields of a run over those of the recipe that they name."""
-    if not isinstance(training, dict) or training.get("recipe") is None:
+    if not isinstance(training, dict) or "recipe" not in training:
         return training
     own = {name: value for name, value in training.items() if name != "recipe"}
+    if training["recipe"] is None:
+        return own
     fields = _automatic(parsed(own)) if training["recipe"] == AUTO else read_recipe(training["recipe"])
     if own.get("tokens") is not None:
         fields.pop("steps", None)  # the other way to say how long

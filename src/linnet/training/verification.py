@@ -27,11 +27,13 @@ from torch import Tensor
 from linnet.core.atomic import PARTIAL, remove_folder
 from linnet.core.errors import UserError
 from linnet.core.files import read_text, write_text
+from linnet.core.notes import note
 from linnet.core.spec import parse_yaml
 from linnet.model.store import WEIGHTS
 from linnet.present.progress import progress
 from linnet.training.checkpoint import Checkpoint, checkpoint_path, checkpoint_steps, load_newest
 from linnet.training.guard_rails.breakdown import BrokenDownError
+from linnet.training.parallel import with_shard
 from linnet.training.progress.watch import Progress, Watch
 from linnet.training.record.folder import PRECISION, RunFolder
 from linnet.training.run import train
@@ -89,7 +91,7 @@ def verify_resume(run: RunSpec, beside: Path, steps: int = STEPS, seed: int | No
     (none of which changes what is computed). seed: of the moment of the kill; None: another one each time. Raises
     `UserError` where a process fails.
     """
-    run = run.resolved()
+    run = _in_one_process(run.resolved())
     steps = min(steps, run.steps)
     if steps < LEAST_STEPS:
         raise UserError(f"training.steps: {run.steps}: expected at least {LEAST_STEPS} for a kill between two of them")
@@ -143,6 +145,15 @@ def _prefix(run: RunSpec, steps: int) -> RunSpec:
         "evaluate": training.evaluate.model_copy(update={"every": max(2, steps // 2)}),
     }
     return run.model_copy(update={"training": training.model_copy(update=every)})
+
+
+def _in_one_process(run: RunSpec) -> RunSpec:
+    """The run with whole copies of the weights: it is one process that is killed here."""
+    shard = run.training.parallel.shard
+    if shard == 1:
+        return run
+    note(f"verified in one process, with training.parallel.shard 1 instead of {shard}: what comes out is the same")
+    return run.model_copy(update={"training": with_shard(run.training, 1)})
 
 
 def _in_its_precision(run: RunSpec, path: Path) -> RunSpec:

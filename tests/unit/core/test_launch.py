@@ -43,7 +43,7 @@ def test_otherwise_it_is_alone(told, changes):
 
 def test_what_is_made_for_one_process_says_so(told):
     told()
-    with pytest.raises(OneProcessError, match=r"^demo: runs in one process, not in 2; torchrun is for train$"):
+    with pytest.raises(OneProcessError, match=r"^demo: runs in one process, not in 2; leave torchrun out$"):
         refuse_several("demo")
 
 

@@ -112,7 +112,9 @@ def test_a_run_that_diverges_is_recorded_and_not_tried_again(data: Path, tmp_pat
 def test_alone_it_is_an_error(data: Path, tmp_path: Path):
     with pytest.raises(BrokenDownError, match="not finite, stopped at step"):
         runner(Steps(), []).train(planned(data, tmp_path / "run", **TOO_FAST))
-    assert Diverged.of(tmp_path / "run") is None
+    assert "loss nan" in str(Diverged.of(tmp_path / "run"))
+    with pytest.raises(BrokenDownError, match="not finite, stopped at step"):  # who asks for it has it tried again
+        runner(Steps(), []).train(planned(data, tmp_path / "run", **TOO_FAST))
 
 
 def test_what_was_finished_after_all_did_not_diverge(data: Path, tmp_path: Path):

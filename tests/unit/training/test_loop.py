@@ -24,6 +24,8 @@ from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.guard_rails.breakdown import BrokenDownError
 from linnet.training.objective import Loss, next_token_loss
 from linnet.training.progress.watch import Watch
+from linnet.training.record.folder import DIVERGED, RunFolder
+from linnet.training.record.listing import listed
 from linnet.training.run import train
 from linnet.training.stop import SIGNALS
 
@@ -220,6 +222,19 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, tiny_run):
     assert same(tmp_path / "straight", tmp_path / "run")
 
 
+def test_one_process_goes_on_with_what_several_shared(tmp_path, tiny_run):
+    """A new run is refused, and leaves no folder; one that has begun goes on, and keeps what it was asked for."""
+    with pytest.raises(UserError, match=r"training.parallel.shard: 2: expected 1 in one process"):
+        train(tiny_run(parallel={"shard": 2}), tmp_path / "new" / "run")
+    assert not (tmp_path / "new").exists()
+    train(tiny_run(), tmp_path / "run", Recorder(stop_at=5))
+    watch = Recorder()
+    longer = tiny_run(parallel={"shard": 2}, steps=13)
+    assert train(longer, tmp_path / "run", watch).finished
+    assert "note: training.parallel.shard: 1 instead of 2 in one process; what comes out is the same" in watch.notes
+    assert RunFolder(tmp_path / "run").configuration().training.parallel.shard == 2
+
+
 def test_a_finished_run_is_left_as_it_is(tmp_path, tiny_run):
     first = train(tiny_run(), tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
@@ -347,7 +362,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
     good = load_decoder(tmp_path / "checkpoints" / "step-00000004")
     assert all(torch.isfinite(p).all() for p in good.parameters())
     assert not (tmp_path / "model").exists()
+    assert (listed(tmp_path).state, listed(tmp_path).step) == ("diverged", 4)
+    assert listed(tmp_path).problem == f"step 6: {error.value.reason}"
     train(run, tmp_path)
+    assert not (tmp_path / DIVERGED).exists()
     train(run, tmp_path / "straight")
     assert same(tmp_path, tmp_path / "straight")
 

@@ -2,9 +2,11 @@ import pytest
 import torch
 
 from linnet.core.errors import UserError
+from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.training import machine
 from linnet.training.machine import check_memory, peak_flops_per_s, peak_memory_bytes, threads
+from linnet.training.objective import next_token_loss
 from linnet.training.optimisers.optimiser import build_optimiser, optimiser_tensors
 from linnet.training.sections import OptimiserSpec
 
@@ -62,14 +64,14 @@ def test_a_batch_that_does_not_fit_is_told_how_many_would(tiny_run, monkeypatch)
         check_memory(tiny_run(batch_size=2 * most).resolved(), CPU, torch.float32)
 
 
-def _least_bytes(run, monkeypatch):
+def _least_bytes(run, monkeypatch, precision=torch.float32):
     """The least memory with which a run is begun."""
     low, high = 0, 1 << 30
     while high - low > 1:
         middle = (low + high) // 2
         monkeypatch.setattr(machine, "available_bytes", lambda device, free=middle: free)
         try:
-            check_memory(run.resolved(), CPU, torch.float32)
+            check_memory(run.resolved(), CPU, precision)
             high = middle
         except UserError:
             low = middle
@@ -90,6 +92,33 @@ def test_what_optimiser_and_average_keep_is_counted(tiny_run, monkeypatch):
         held = sum(t.nbytes for t in optimiser_tensors(made, decoder).values() if t.dim())
         assert _least_bytes(tiny_run(optimiser=optimiser), monkeypatch) - plain == held - adamw
     assert _least_bytes(tiny_run(averaging={}), monkeypatch) - plain == adamw // 2
+
+
+@pytest.mark.parametrize("mixer", ["attention", "ted", "plga"])
+def test_of_bfloat16_no_more_is_counted_than_is_kept(mixer, tiny_model, tiny_run, monkeypatch):
+    """Autocast keeps float32 beside bfloat16: more than half, and of these models no less than is counted."""
+    model = tiny_model(mixer)
+    decoder, tokens, held = Decoder(model), torch.randint(257, (32, 16)), {}
+    own = {parameter.data_ptr() for parameter in decoder.parameters()}
+
+    def hold(tensor):
+        if tensor.untyped_storage().data_ptr() not in own:
+            held[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(hold, lambda x: x), torch.autocast("cpu", torch.bfloat16):
+        loss = next_token_loss(decoder, tokens, tokens)
+    kept, of_float32 = sum(x.untyped_storage().nbytes() for x in held.values()), activations(model, 32)
+    assert loss.total.isfinite() and machine.KEPT_SHARE["cpu"] * of_float32 <= kept < of_float32
+    run = tiny_run(mixer, batch_size=32)
+    full, low = (_least_bytes(run, monkeypatch, precision) for precision in (torch.float32, torch.bfloat16))
+    counted = machine.PEAK_SHARE["cpu"] * (1 - machine.KEPT_SHARE["cpu"]) * of_float32
+    assert full - low == pytest.approx(counted, abs=2)
+
+
+def activations(model, sequences):
+    """Bytes that float32 keeps for the backward pass."""
+    return model_cost(model).training_memory(sequences, 16).activations
 
 
 def test_a_model_of_which_one_sequence_does_not_fit_is_told(tiny_run, monkeypatch):

@@ -4,7 +4,7 @@ import torch
 from linnet.core.errors import UserError
 from linnet.model.decoder import Decoder
 from linnet.training.objective import next_token_loss
-from linnet.training.parallel import check_shard, parallelise, recompute
+from linnet.training.parallel import check_shard, parallelise, recompute, shared_by_these
 from linnet.training.processes.group import ALONE, Processes
 from linnet.training.sections import ParallelSpec
 from linnet.training.spec import TrainingSpec
@@ -66,5 +66,24 @@ def test_a_copy_is_shared_by_a_divisor_of_the_processes():
         check_shard(ParallelSpec(shard=shard), six)
     with pytest.raises(UserError, match=r"^training.parallel.shard: 4: expected a divisor of the .* processes, 6$"):
         check_shard(ParallelSpec(shard=4), six)
-    with pytest.raises(UserError, match=r"shard: 2: expected 1 in one process; torchrun --nproc-per-node 2 starts"):
+    accepted = r"expected 1 in one process \(`set` training.parallel.shard=1\), or torchrun --nproc-per-node 2"
+    with pytest.raises(UserError, match=rf"shard: 2: {accepted}"):
         check_shard(ParallelSpec(shard=2), ALONE)
+
+
+@pytest.mark.parametrize(("asked", "count", "taken"), [(2, 1, 1), (4, 6, 3), (8, 2, 2), (2, 3, 1)])
+def test_a_run_goes_on_with_the_next_smaller_number_that_divides_the_processes(asked, count, taken):
+    several, notes = Processes(), []
+    several.count = count
+    spec = TrainingSpec.parse({"parallel": {"shard": asked, "checkpointing": True}}, "test")
+    found = shared_by_these(spec, several, notes.append)
+    assert found.parallel == ParallelSpec(shard=taken, checkpointing=True)
+    (line,) = notes
+    assert line.startswith(f"note: training.parallel.shard: {taken} instead of {asked} in ")
+
+
+def test_what_divides_them_is_left_as_it_is(tiny_model):
+    spec = TrainingSpec.parse({"parallel": {"shard": 2}}, "test")
+    four = Processes()
+    four.count = 4
+    assert shared_by_these(spec, four, pytest.fail) is spec

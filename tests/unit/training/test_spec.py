@@ -46,6 +46,10 @@ def test_the_resolved_configuration_reads_back_as_itself():
     ("assignment", "parts"),
     [
         ("training.steps=-5", ["training.steps", "-5", "greater than 0"]),
+        ("training.foo=1", ["`set` training.foo: unknown key (value 1); accepted: recipe, batch_size"]),
+        ("training.trackers=mlflow", ["training.trackers: 'mlflow': must be a list of tensorboard and wandb"]),
+        ("training.trackers=[mlflow]", ["training.trackers[0]", "'mlflow'", "'tensorboard' or 'wandb'"]),
+        ("training.guard=true", ["training.guard: True: must be a mapping, {} at the least"]),
         ("training.stepz=5", ["training.stepz", "unknown key"]),
         ("training.optimiser.lr=fast", ["training.optimiser.lr", "'fast'", "number"]),
         ("training.optimiser.betas=[0.9, 1.5]", ["training.optimiser.betas[1]", "1.5", "less than 1"]),
@@ -120,3 +124,7 @@ def test_a_file_that_is_no_mapping(tmp_path):
     (tmp_path / "run.yaml").write_text("- model\n")
     with pytest.raises(UserError, match=r"run.yaml: expected a mapping .*, found list"):
         read_run(tmp_path / "run.yaml")
+
+
+def test_no_recipe_is_one_as_well():
+    assert _read("training.recipe=null") == _read()

@@ -31,6 +31,12 @@ def test_a_killed_run_ends_the_same_and_nothing_is_left(tmp_path, tiny_run):
     assert json.loads(json.dumps(found.plain()))["same"]
 
 
+def test_copies_that_several_processes_share_are_whole_here(tmp_path, tiny_run, caplog):
+    one = verification._in_one_process(tiny_run(parallel={"shard": 2}))
+    assert one == tiny_run() and verification._in_one_process(one) is one
+    assert "note: verified in one process, with training.parallel.shard 1 instead of 2" in caplog.text
+
+
 def test_a_measured_precision_is_measured_once(tmp_path, tiny_run):
     run = tiny_run(steps=200)
     assert verification._in_its_precision(run, tmp_path).training.precision == "auto"

@@ -8,6 +8,7 @@ from linnet.core.errors import UserError
 from linnet.core.fields import field_kinds, takes_a_number
 from linnet.core.guess import meant
 from linnet.core.spec import read_assignment
+from linnet.training.sensitive import IN_VAIN, SENSITIVE, has_sensitive
 from linnet.training.spec import RunSpec, TrainingSpec, run_of
 from linnet.training.start import leaves
 
@@ -74,6 +75,8 @@ def read_sweep(text: str, run: RunSpec) -> Sweep:
     """
     name, equals, given = text.partition("=")
     path = _field(name.strip(), text)
+    if path == SENSITIVE and not has_sensitive(run.model):
+        raise UserError(f"{IN_VAIN}, and all values train the same", field="sweep", value=text)
     if equals:
         values = tuple(_number(part, text) for part in given.split(","))
     elif path.rpartition(".")[2] == "lr":

@@ -1,8 +1,8 @@
 """The run folder: what a run leaves behind, and what makes it go on.
 
 `config.yaml` (resolved), `files.json` (hashes of the files that the model began with, where there are any),
-`prolonged.json` (where it was given more steps), `precision.json` (where that was measured), `pairs/` (a data folder,
-where it was given a file of pairs),
+`prolonged.json` (where it was given more steps), `precision.json` (where that was measured), `diverged.json` (where it
+broke down), `pairs/` (a data folder, where it was given a file of pairs),
 `metrics.jsonl`, `curves.png`, `checkpoints/`, and `model/`: a model folder with the weights of the last step.
 """
 
@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import MODEL, RUN, write_model
 from linnet.training.checkpoint import checkpoint_steps
+from linnet.training.guard_rails.breakdown import BrokenDownError
 from linnet.training.precision import Precision
 from linnet.training.prolonged import (
     PROLONGED,
@@ -69,7 +71,8 @@ DAMAGED = "metrics.damaged.jsonl"
 TAIL_BYTES = 1 << 16
 
 DIVERGED = "diverged.json"
-"""In the folder of a run that diverged: where and why. Such a run is not trained again."""
+"""In the folder of a run that diverged: where and why. Who asks for that run itself tries it again; a sweep or a
+comparison, of which it is a part, does not."""
 
 
 class RunFolder:
@@ -86,7 +89,7 @@ class RunFolder:
 
         Its data may have moved; a file that it began with is its content, however it is named.
         """
-        for name in (CONFIG, FILES, PROLONGED, PRECISION, METRICS, DAMAGED, CURVES, CHECKPOINTS, MODEL):
+        for name in (CONFIG, FILES, PROLONGED, PRECISION, DIVERGED, METRICS, DAMAGED, CURVES, CHECKPOINTS, MODEL):
             refuse_link(self.path / name)
         if (self.path / CONFIG).is_file():
             known = self.configuration()
@@ -133,14 +136,27 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process alone; `UserError` with the other's process id where it is held."""
+        """Hold the folder for this process alone; `UserError` with the other's process id where it is held.
+
+        Where it was made for that, and nothing came into it, it is gone afterwards: a run that is refused leaves none.
+        """
+        made = list(takewhile(lambda folder: not folder.exists(), (self.path, *self.path.parents)))
         self.path.mkdir(parents=True, exist_ok=True)
-        with locked(self.path / LOCK, f"{self.path}: another process (id {{}}) trains here"):
-            yield
+        try:
+            with locked(self.path / LOCK, f"{self.path}: another process (id {{}}) trains here"):
+                yield
+        finally:
+            with suppress(OSError):  # the first that is not empty
+                for folder in made:
+                    folder.rmdir()
 
     def start(self, run: RunSpec) -> None:
-        """Clear what a killed process left half-written, and keep the configuration of a new run."""
+        """Clear what a killed process left half-written, and keep the configuration of a new run.
+
+        That an earlier try diverged is no longer so.
+        """
         self._remove_left()
+        (self.path / DIVERGED).unlink(missing_ok=True)
         if not (self.path / CONFIG).is_file():
             self._write_configuration(run)
         files = begun_with(run.model.initialisation.operator, run.start_from)
@@ -160,6 +176,10 @@ class RunFolder:
     def keep_precision(self, precision: Precision) -> None:
         """Let the run go on in the precision that it begins with, on whatever machine."""
         write_sealed(self.path / PRECISION, precision.model_dump())
+
+    def keep_diverged(self, error: BrokenDownError) -> None:
+        """Keep where a run broke down, and by what, until it is tried again."""
+        write_sealed(self.path / DIVERGED, {"step": error.step, "reason": error.reason})
 
     def as_long_as(self, asked: RunSpec, run: RunSpec) -> RunSpec:
         """The resolved `run` that was asked for; where the one in the folder is prolonged, or was, with its warm-up."""

@@ -135,7 +135,21 @@ def test_only_one_process_trains_in_a_folder(tmp_path, tiny_run):
         other.communicate()
     with RunFolder(tmp_path / "run").locked():
         assert (tmp_path / "run" / ".lock").read_text() == str(os.getpid())
-    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_folder_that_was_made_to_be_held_goes_again_unless_something_came_into_it(tmp_path):
+    run = tmp_path / "runs" / "run"
+    with pytest.raises(UserError), RunFolder(run).locked():
+        raise UserError("refused")
+    assert list(tmp_path.iterdir()) == []
+    with RunFolder(run).locked():
+        (run / "config.yaml").touch()
+    assert [path.name for path in run.iterdir()] == ["config.yaml"]
+    own = tmp_path / "own"
+    own.mkdir()
+    with RunFolder(own).locked():
+        assert (own / ".lock").exists()
+    assert list(own.iterdir()) == []
 
 
 def test_what_a_killed_process_left_is_cleared_and_told(tmp_path, tiny_run, told):
@@ -260,7 +274,9 @@ def test_a_file_of_hashes_that_holds_none_is_refused(tmp_path, content):
         RunFolder(tmp_path).hashes()
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", "model"])
+@pytest.mark.parametrize(
+    "name", ["config.yaml", "files.json", "diverged.json", "metrics.jsonl", "curves.png", "checkpoints", "model"]
+)
 def test_nothing_is_written_through_a_link(tmp_path, tiny_run, name):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / name).symlink_to(tmp_path / "elsewhere")

@@ -9,6 +9,7 @@ from typing import Any
 from abilities_page import section
 
 from linnet.core.files import write_text
+from linnet.evaluation.statistics import accuracy
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
 
@@ -82,8 +83,14 @@ def cells(mixer: Mixer, timed: Sequence[str]) -> list[str]:
         *(f"{bits[text]['equal_time']:.3f}" if bits[text]["equal_time"] else "–" for text in timed),
         *(numbers.grouped(mixer[speed]) if speed in mixer else "–" for speed in SPEEDS),
         *(numbers.binary(size) for size in mixer["state_bytes"].values()),
-        f"{names['right'] / names['mentions']:.0%}" if names else "–",
+        names_kept(names) if names else "–",
     ]
+
+
+def names_kept(names: Mapping[str, int]) -> str:
+    """In percent, with the binomial standard error of so many mentions."""
+    kept = accuracy(names["right"], names["mentions"])
+    return f"{100 * kept.value:.1f} ± {100 * (kept.standard_error or 0.0):.1f} %"
 
 
 def quality(mixer: Mixer, text: str) -> str:

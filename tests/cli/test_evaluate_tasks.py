@@ -113,6 +113,11 @@ def test_a_limit_takes_the_first(capsys, models, files):
 def test_minimal_pairs(capsys, models, files):
     found = _figures(capsys, models["attention"], "--suite", "minimal-pairs", "--files", files / "pairs.jsonl")
     assert found["models"][0]["tasks"]["pairs"]["items"] == 4
+    assert _figures(capsys, models["attention"], "--suite", "minimal-pairs", files / "pairs.jsonl") == found
+    for others in ([], [models["attention"], files / "mine.jsonl"]):
+        line = _fails(capsys, *others, "--suite", "minimal-pairs", files / "pairs.jsonl")
+        assert f"{files / 'pairs.jsonl'}: a file; expected folders of models" in line
+        assert f"linnet evaluate MODEL --suite minimal-pairs --files {files / 'pairs.jsonl'}" in line
 
 
 def test_other_operators(capsys, models, files):
@@ -142,6 +147,8 @@ def test_what_does_not_go_together(capsys, models, files):
             "--suite pldr: --files is missing; expected a folder with a file NAME.jsonl for each task",
         ),
         (["--suite", "pldr", "--task-file", mine], "expected one of --suite, with --files, and --task-file"),
+        (["--suite", "nosuch"], "expected one of merino, pldr, minimal-pairs, abilities"),
+        (["--suite", "abilitis"], "did you mean abilities?"),
         (["--suite", "plrd", "--files", files], "--suite plrd: did you mean pldr?"),
         (["--task-file", mine, "--files", files], "--files .*: goes with a suite; the rows are in --task-file"),
         (["--task-file", mine, "--data", files], "--data .*: says how a text is measured; leave it out for tasks"),

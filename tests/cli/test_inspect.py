@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from linnet.cli.inspect import inspect
 from linnet.cli.main import main
-from linnet.data.prepare import prepare_texts
+from linnet.data.prepare import prepare_pairs, prepare_texts
 from linnet.layers.mixers.plga.files import read_operators
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_fixed_operators
@@ -473,3 +474,26 @@ def test_positions_that_end(figures, refusal, data, tmp_path):
     assert "expected more than 16,001; prepare more text or read fewer" in refusal(
         "positions", _model(tmp_path / "ted", data, {"kind": "ted"}), "--data", data, "--times", 1000
     )
+
+
+def _given(verb: str, model: Path, data: Path) -> list[object]:
+    return [verb, model, *([] if verb in ("operator", "caches") else ["--data", data])]
+
+
+@pytest.mark.parametrize("reads", ["encoder", "prefix"])
+def test_models_of_pairs_are_refused_by_every_verb(refusal, reads, data, tmp_path):
+    """On their own pairs as on a text."""
+    block = {"mixer": {"kind": "attention", "heads": 2}}
+    reading = {"encoder": {"blocks": [block]}} if reads == "encoder" else {"prefix": True}
+    blocks = [{**block, **({"cross_attention": {"heads": 2}} if reads == "encoder" else {})}]
+    plain = {"vocab_size": 257, "d_model": 8, "context_length": 16, "blocks": blocks, **reading}
+    model = _saved(Decoder(ModelSpec.parse(plain, "test")), tmp_path / "model", data)
+    rows = [{"input": "a" * (n % 4 + 1), "target": "b"} for n in range(40)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    prepare_pairs(tmp_path / "pairs.jsonl", tmp_path / "pairs", "bytes", validation=0.4)
+    expected = f"error: {model}: a model of pairs (an encoder or a prefix); expected a decoder that reads a text\n"
+    verbs = [command.callback.__name__ for command in inspect.registered_commands]
+    assert {"causality", "positions", "caches"} <= set(verbs)
+    for verb in verbs:
+        for text in (tmp_path / "pairs", data):
+            assert refusal(*_given(verb, model, text)) == expected

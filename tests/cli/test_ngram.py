@@ -45,6 +45,16 @@ def test_evaluating_prints_a_table_or_json_and_draws(capsys, folder, tmp_path):
     assert f"{found['bits_per_byte']:.4f}" in table and f"{found['orders'][3]['share_never_seen']:.1%}" in table
     assert "never seen" in table
     assert {"report.html", "never_seen.png"} <= {path.name for path in (tmp_path / "report").iterdir()}
+    assert found["interval"][0] < found["bits_per_byte"] < found["interval"][1]
+    assert f"{found['bits_per_byte']:.4f} ± {found['standard_error']:.4f}" in table
+    assert found["documents"] == len(VALIDATION) == 9 and "standard error over 9 documents" in table
+
+
+def test_other_verbs_name_the_right_one(capsys, folder):
+    for verb in (["evaluate", folder / "model", "--data", folder / "data"], ["generate", folder / "model"]):
+        assert main([*map(str, verb)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{folder / 'model'}: an n-gram model" in line and "`linnet ngram evaluate " in line
 
 
 def test_generating_prints_the_prompt_and_what_follows(capsys, folder):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trainings
 from gathered import of_text
-from page import deviation, mean, write_page
+from page import deviation, mean, names_kept, write_page
 from record import Record
 
 import linnet
@@ -109,3 +109,7 @@ def test_mean_and_spread_are_of_the_seeds() -> None:
     mixer = {"bits_per_byte": {"tinystories": {"equal_tokens": [1.0, 2.0, 3.0]}, "wikitext2": {"equal_tokens": [1.5]}}}
     assert (mean(mixer, "tinystories"), deviation(mixer, "tinystories")) == (2.0, 1.0)
     assert deviation(mixer, "wikitext2") == 0.0
+
+
+def test_names_have_a_binomial_error() -> None:
+    assert names_kept({"right": 2068, "mentions": 2914}) == "71.0 ± 0.8 %"

@@ -113,22 +113,25 @@ def test_sampling_is_refused(models, tmp_path):
         _scores(HarnessModel(models[0]), task)
 
 
-def test_the_command(models, tmp_path, capsys):
+def test_the_command(models, tmp_path, capfd, monkeypatch):
     model, _ = models
     save_decoder(model.decoder, tmp_path / "model")
     model.tokenizer.save(tmp_path / "model" / "tokenizer.json")
     task = _task(tmp_path, "multiple_choice", doc_to_choice="{{choices}}", doc_to_target="gold")
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "own.yaml").write_text(yaml.safe_dump(task))
+    monkeypatch.chdir(tmp_path)  # no repository
     arguments = ["evaluate", str(tmp_path / "model"), "--tasks", "own_multiple_choice"]
     limited = [*arguments, "--files", str(tmp_path / "tasks"), "--limit", "8"]
     assert main([*limited, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["models"][0]
+    out, err = capfd.readouterr()
+    assert err == "", "no bars off a terminal, and nothing of programs that the harness starts"
+    found = json.loads(out)["models"][0]
     assert found["items"] == {"own_multiple_choice": 8}
     assert 0 < found["tasks"]["own_multiple_choice"]["acc_stderr,none"] < 0.5
     twice = [*limited[:2], str(tmp_path / "model"), *limited[2:]]
     assert main(twice) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(capfd.readouterr().out.split())
     assert f"{found['tasks']['own_multiple_choice']['acc_bytes,none']:.4f}" in said
     assert "not distinguishable from chance" in said and "no difference shown" in said
     score = found["scores"]["own_multiple_choice"]
@@ -136,11 +139,11 @@ def test_the_command(models, tmp_path, capsys):
     assert score["standard_error"] == pytest.approx(found["tasks"]["own_multiple_choice"]["acc_stderr,none"])
     assert score["baselines"] == {"longest": 0.25, "shortest": 0.25, "letter": 0.25}
     assert main(arguments) == 2
-    assert "own_multiple_choice: did you mean" in capsys.readouterr().err.replace(
+    assert "own_multiple_choice: did you mean" in capfd.readouterr().err.replace(
         "the harness has no such task", "did you mean"
     )
     assert main([*limited, "--task-file", "x"]) == 2
-    assert "--task-file x: does not go with --tasks" in capsys.readouterr().err
+    assert "--task-file x: does not go with --tasks" in capfd.readouterr().err
 
 
 @pytest.mark.slow

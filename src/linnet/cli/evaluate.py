@@ -9,7 +9,7 @@ from linnet.cli.evaluate_abilities import measure_abilities
 from linnet.cli.evaluate_options import ABILITIES, ComputeOptions, OperatorOptions, TaskOptions, TextOptions
 from linnet.cli.evaluate_protocol import ProtocolFile, follow
 from linnet.cli.evaluate_report import AskedReport
-from linnet.cli.evaluate_tasks import ask
+from linnet.cli.evaluate_tasks import ask, with_pairs
 from linnet.cli.evaluate_text import RESAMPLES, measure_text
 from linnet.cli.options import MOST_RESAMPLES, AsJson, in_groups
 
@@ -89,6 +89,7 @@ def evaluate(
 
     Example: linnet evaluate runs/pldr --data data/stories --operator random --seed 1
     """
+    models, tasks = with_pairs(models, tasks)
     page.check(enough=len(models) > 1 or protocol is not None)
     if protocol is not None:
         follow(ctx, models, protocol, tasks, page, compute.device, as_json)

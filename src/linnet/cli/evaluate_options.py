@@ -13,7 +13,7 @@ from linnet.core.errors import UserError
 if TYPE_CHECKING:
     from linnet.evaluation.subject import ModelOptions
 
-ABILITIES = "abilities"
+ABILITIES, MINIMAL_PAIRS = "abilities", "minimal-pairs"
 """The suite that makes its own questions."""
 
 MOST_TASK_SHOTS = 100

@@ -1,11 +1,12 @@
 """The part of `linnet evaluate` that asks tasks."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from linnet.cli.evaluate_options import ComputeOptions, OperatorOptions, TaskOptions, refuse
+from linnet.cli.evaluate_options import MINIMAL_PAIRS, ComputeOptions, OperatorOptions, TaskOptions, refuse
 from linnet.cli.evaluate_report import AskedReport
 from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
@@ -29,6 +30,21 @@ OF_TEXT = (
 
 OF_OWN_FILES = ("suite", "task_file", "train_text")
 """Options that mean nothing for tasks of the harness, which loads their data itself."""
+
+
+def with_pairs(models: list[Path], tasks: TaskOptions) -> tuple[list[Path], TaskOptions]:
+    """The models, and the file of `--suite minimal-pairs FILE`, which stands among them, as `files`.
+
+    `UserError` where it cannot be told from them.
+    """
+    found = [path for path in models if path.is_file()]
+    if tasks.suite != MINIMAL_PAIRS or tasks.files is not None or not found:
+        return models, tasks
+    others = [path for path in models if path not in found]
+    if len(found) > 1 or not others:
+        problem = f"{found[-1]}: a file; expected folders of models, and one file of pairs as `files`"
+        raise UserError(f"{problem}: linnet evaluate MODEL --suite {MINIMAL_PAIRS} --files {found[-1]}")
+    return others, replace(tasks, files=found)
 
 
 def ask(

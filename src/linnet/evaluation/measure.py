@@ -41,7 +41,8 @@ UNCUT = 1 << 62
 @dataclass(frozen=True)
 class Reading:
     """What is read: batches, from the first each time they are asked for, of so many documents with `targets` tokens to
-    predict, about. bytes, sources: as `Documents` has them. `pairs`: rows for a model that reads pairs.
+    predict, about. bytes, sources: as `Documents` has them. `pairs`: rows for a model that reads pairs. by_itself:
+    windows are rows, one in each.
     """
 
     batches: Callable[[], Iterator[WindowBatch]]
@@ -52,6 +53,7 @@ class Reading:
     source_names: Sequence[str] = ()
     stride: int | None = None
     pairs: bool = False
+    by_itself: bool = False
 
 
 def apart(
@@ -95,7 +97,7 @@ def of_pairs(
             yield WindowBatch(tokens, targets, own[:, None].expand_as(tokens))
 
     targets = int(pairs.target_lengths[_pair_numbers(pairs, limit_tokens)].sum())
-    return Reading(read, len(pairs), targets, pairs=subject.decoder.spec.reads_pairs)
+    return Reading(read, len(pairs), targets, pairs=subject.decoder.spec.reads_pairs, by_itself=True)
 
 
 def _pair_numbers(pairs: Rows, limit_tokens: int | None) -> list[int]:
@@ -127,7 +129,16 @@ def measure(
     leaking: Likelihood | None = None if decoder.causal else losses_of(whole).likelihood
     sources = by_source(losses, reading.source_names)
     assert losses.likelihood.tokens
-    return Measured(losses, causal.positions(), sources, leaking, subject.context_length, reading.stride, tuple(kept))
+    return Measured(
+        losses,
+        causal.positions(),
+        sources,
+        leaking,
+        subject.context_length,
+        reading.stride,
+        tuple(kept),
+        reading.by_itself,
+    )
 
 
 @torch.no_grad()

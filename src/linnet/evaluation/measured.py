@@ -17,7 +17,8 @@ class Measured:
 
     whole_sequence: the pass that sees the future, of a decoder that is not causal by itself. context_length: tokens of
     a window. stride: how many of a document's tokens each further window predicts; None where windows hold several
-    documents. retentions: the same text with other ways of keeping the past, where they were asked for.
+    documents. retentions: the same text with other ways of keeping the past, where they were asked for. by_itself: a
+    window is one pair.
     """
 
     losses: DocumentLosses
@@ -27,6 +28,7 @@ class Measured:
     context_length: int
     stride: int | None
     retentions: Sequence[RetentionLoss] = ()
+    by_itself: bool = False
 
     @property
     def causal(self) -> Likelihood:

@@ -47,10 +47,14 @@ def said(estimate: Estimate) -> str:
     return f"{estimate.value:.4f}{error}"
 
 
+def over_documents(estimate: Estimate) -> str:
+    """What stands behind ±, where there is one."""
+    return "" if estimate.count < 2 else f"; ± standard error over {numbers.grouped(estimate.count)} documents"
+
+
 def _figures(found: Measured, given: Sequence[tuple[str, str, str]]) -> Table:
-    sums, documents = found.causal, found.bits_per_byte.count
-    over = "" if documents < 2 else f"; ± standard error over {numbers.grouped(documents)} documents"
-    rows = [("bits per byte", said(found.bits_per_byte), f"causal{over}")]
+    sums, bits = found.causal, found.bits_per_byte
+    rows = [("bits per byte", said(bits), f"causal{over_documents(bits)}")]
     if found.whole_sequence is not None and found.leak is not None:
         rows.append(("", f"{found.whole_sequence.bits_per_byte:.4f}", "whole sequence, sees the future"))
         rows.append(("leak", numbers.signed(found.leak, 4), "bits per byte that seeing the future gains"))
@@ -65,6 +69,8 @@ def _figures(found: Measured, given: Sequence[tuple[str, str, str]]) -> Table:
 
 
 def _windows_said(found: Measured) -> str:
+    if found.by_itself:
+        return "tokens at most before one; each pair is read by itself, and its target alone counts"
     if found.stride is None:
         return "tokens at most before one; windows begin with a document where they can, and hold several"
     before = numbers.grouped(found.context_length - found.stride)

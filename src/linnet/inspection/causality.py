@@ -19,10 +19,10 @@ from linnet.core.errors import UserError
 from linnet.core.figures import json_ready
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
-from linnet.evaluation.folder import model_on_data
 from linnet.evaluation.frozen import OperatorFrom, frozen_state
 from linnet.evaluation.likelihood import Evaluation
 from linnet.inspection.matrices import largest
+from linnet.inspection.subject import reader_on_data
 from linnet.inspection.windows import spread_windows
 from linnet.model.decoder import Decoder
 from linnet.model.state import rows_of
@@ -119,7 +119,7 @@ def inspect_causality(
     `cuts`: tokens that stay as they are (None: a quarter, half, three quarters of a window). The other arguments are
     those of `evaluate_folder`, which measures the leak. `UserError` where model, data or cuts do not fit.
     """
-    subject = model_on_data(model, data_folder, split, context_length, operator_from, device)
+    subject = reader_on_data(model, data_folder, split, context_length, operator_from, device)
     context = subject.context_length
     kept = _checked_cuts(cuts, context)
     windows_NT = differing_windows(subject.sequence, subject.data.tokenizer.end_id, windows, context)

@@ -17,7 +17,7 @@ from linnet.core.errors import UserError
 from linnet.core.figures import json_ready
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
-from linnet.evaluation.folder import model_on_data
+from linnet.inspection.subject import reader_on_data
 from linnet.model.decoder import Decoder
 from linnet.model.watched import Operators, deduces_operators, operators
 from linnet.present.progress import progress
@@ -79,7 +79,7 @@ def inspect_invariance(
 
     `UserError` where model and data do not fit, or the model deduces no operator.
     """
-    subject = model_on_data(model, data_folder, split, operator_from="empty", device=device)
+    subject = reader_on_data(model, data_folder, split, operator_from="empty", device=device)
     if not deduces_operators(subject.decoder, str(model)):
         raise UserError(f"{model}: its operators are fixed, they do not vary; expected a model that deduces them")
     known = subject.decoder.spec.context_length

@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 
 from linnet.core.errors import UserError
-from linnet.inference.language_model import LanguageModel, load
+from linnet.inference.language_model import LanguageModel
+from linnet.inspection.subject import load_reader
 from linnet.layers.registry import operator_files
 from linnet.model.watched import Operators, deduces_operators, operators
 
@@ -42,7 +43,7 @@ def find_operators(source: str | Path, prompt: str | None = None, device: str = 
                 f"{source} is a file, its operators are not deduced from a text", field="prompt", value=repr(prompt)
             )
         return FoundOperators(operator_files().read(source), "as the file has them", in_file=True)
-    model = load(source, device)
+    model = load_reader(source, device)
     if deduces_operators(model.decoder, str(source)):
         return deduced(model, prompt or "")
     if prompt is not None:

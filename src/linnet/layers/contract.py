@@ -282,6 +282,11 @@ class SublayerSpec(Spec, ABC):
         return False
 
     @property
+    def hides_prefix(self) -> str:
+        """The field for which it sees the past alone, its value and what would do; empty where that is its kind."""
+        return ""
+
+    @property
     def takes_operator(self) -> bool:
         """Whether its operator is given instead of learned."""
         return False

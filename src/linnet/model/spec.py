@@ -191,9 +191,11 @@ class ModelSpec(Spec):
             raise ValueError("prefix: True: goes without an encoder, which reads the input already")
         for where, block in self._placed():
             if (self.prefix or where.startswith("encoder")) and not block.mixer.sees_prefix:
+                own, taken = block.mixer.hides_prefix, f"{kinds_with_prefixes()} that sees both ways"
+                why = f"; here {own}" if own else ""
                 raise ValueError(
                     f"{where}.mixer: {block.mixer.kind}: sees the past alone; an encoder, or a model with prefix: true,"
-                    f" takes {kinds_with_prefixes()} without a window"
+                    f" takes {taken}{why}"
                 )
         return self
 

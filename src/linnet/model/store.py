@@ -24,6 +24,9 @@ from linnet.model.undrawn import decoder_of, shapes_only
 
 CONFIG, WEIGHTS, TOKENIZER, RUN = "config.json", "model.safetensors", "tokenizer.json", "run.json"
 
+COUNTED = "ngram.json"
+"""Says what the folder of an n-gram model holds, which is none of these."""
+
 MODEL, RUNS = "model", "runs"
 """The model folder in that of a run; the runs in the folder of a comparison."""
 
@@ -55,6 +58,9 @@ def model_folder(source: str | Path) -> Path:
     runs = sorted(str(run) for run in path.glob(f"{RUNS}/*") if find_model_folder(run))
     if runs:
         raise UserError(f"{source}: the folder of a comparison; expected one of its runs, as {runs[0]}")
+    if (path / COUNTED).is_file():
+        verbs = f"`linnet ngram evaluate {source} --data DIR`, or `linnet ngram generate {source}`"
+        raise UserError(f"{source}: an n-gram model, which counts alone; expected {verbs}")
     raise UserError(f"{source}: neither a model folder nor a run folder with one (no {CONFIG})")
 
 

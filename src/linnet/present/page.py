@@ -21,10 +21,12 @@ CSS = """
 :root {
   color-scheme: light dark;
   --page: #fbfaf7; --card: #ffffff; --text: #22252a; --soft: #5d6570; --rule: #dfdcd4; --code: #f1efe9;
+  --shadow: #0000004d;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #16181c; --card: #1e2126; --text: #e4e5e7; --soft: #a1a8b3; --rule: #363b44; --code: #272b32;
+    --shadow: #000000b3;
   }
 }
 * { box-sizing: border-box; }
@@ -53,6 +55,13 @@ figcaption { margin-top: 8px; max-width: 74ch; contain: inline-size; }  /* the p
 .passage .text { color: var(--text); font: 1.02rem/1.6 Georgia, "Times New Roman", serif; }
 .passage .text p { margin: 0 0 .55em; }
 .table { overflow-x: auto; width: fit-content; overflow-wrap: normal; }
+.table {  /* shadows stand at the edges, covers move with the table: a shadow is seen where there is more behind it */
+  background:
+    linear-gradient(to right, var(--card) 40%, transparent) left / 48px 100% local no-repeat,
+    linear-gradient(to left, var(--card) 40%, transparent) right / 48px 100% local no-repeat,
+    linear-gradient(to right, var(--shadow), transparent) left / 18px 100% scroll no-repeat,
+    linear-gradient(to left, var(--shadow), transparent) right / 18px 100% scroll no-repeat, var(--card);
+}
 .noted, .noted .figures { width: 100%; }
 table { border-collapse: collapse; }
 .figures th, .figures td { padding: 6px 12px; text-align: right; vertical-align: baseline; }

@@ -16,6 +16,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.folder import evaluate_folder
 from linnet.evaluation.frozen import frozen_state
 from linnet.evaluation.interface import evaluate
+from linnet.evaluation.tables import measured_tables
 from linnet.model.store import load_decoder, save_decoder
 
 
@@ -166,6 +167,8 @@ def test_pairs_are_documents_whose_targets_count(tmp_path):
         assert (new.causal.tokens, new.causal.bytes) == (old.causal.tokens, old.causal.bytes)
         assert new.causal.nats == pytest.approx(old.causal.nats, rel=1e-5)
         assert set(new.losses.tokens_N.tolist()) <= {2, 3, 4} and len(new.losses.tokens_N) > 5
+        (context,) = [row for row in measured_tables(new)[0].rows if row[0] == "context"]
+        assert "each pair is read by itself" in context[2] and "windows" not in context[2]
     with pytest.raises(UserError, match=r"stride: 4: .*holds pairs"):
         evaluate(model, tmp_path / "data", stride=4, device="cpu")
     with pytest.raises(UserError, match="reads pairs"):

@@ -136,6 +136,18 @@ def test_what_cannot_be_read_is_said(decoder: Decoder):
         ({"encoder": None}, r"blocks\[0\].cross_attention: reads an encoder; the model has none"),
         ({"blocks": [LAYER]}, "encoder: no block reads it; expected cross_attention in blocks"),
         ({"encoder": {"blocks": [READING]}}, r"encoder.blocks\[0\].cross_attention: goes with blocks of the decoder"),
+        (
+            {"encoder": {"blocks": [{"mixer": {"kind": "attention", "heads": 2, "positions": {"kind": "t5"}}}]}},
+            r"positions: t5: .*both_ways: t",
+        ),
+        (
+            {"encoder": {"blocks": [{"mixer": {"kind": "attention", "heads": 2, "window": 4}}]}},
+            "sees both ways; here window: 4: expected none",
+        ),
+        (
+            {"encoder": {"blocks": [{"mixer": {"kind": "attention", "heads": 2, "sinks": True}}]}},
+            "here sinks: True: expected false",
+        ),
         ({"encoder": {"blocks": [{"mixer": {"kind": "ted"}}]}}, r"encoder.blocks\[0\].mixer: ted: sees the past alone"),
         ({"prefix": True}, "prefix: True: goes without an encoder"),
         ({"blocks": [{**READING, "cross_attention": {"heads": 3}}]}, r"blocks\[0\].cross_attention.heads: 3: must"),

@@ -1,7 +1,10 @@
 """Running tasks of the LM Evaluation Harness, by name, and what it found."""
 
 import logging
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,9 @@ from linnet.evaluation.tasks.interface import TaskFindings
 from linnet.evaluation.tasks.measure import SuiteResult
 from linnet.evaluation.tasks.tables import finite
 from linnet.present.table import NOTHING, Table
+
+STANDARD_ERROR = 2
+"""Its number, which started programs write to."""
 
 RESAMPLES = 100
 """Behind the errors of measures that are no means; those of means are computed."""
@@ -103,8 +109,8 @@ def _run(model: Any, tasks: Sequence[str], manager: Any, shots: int | None, limi
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     try:
-        return dict(
-            lm_eval.simple_evaluate(
+        with quiet():
+            found = lm_eval.simple_evaluate(
                 HarnessModel(model),
                 tasks=list(tasks),
                 num_fewshot=shots,
@@ -114,9 +120,28 @@ def _run(model: Any, tasks: Sequence[str], manager: Any, shots: int | None, limi
                 bootstrap_iters=RESAMPLES,
                 verbosity="ERROR",
             )
-        )
+        return dict(found)
     except (OSError, ConnectionError) as error:
         raise UserError(f"the data is not there and cannot be loaded ({error})", field="tasks") from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without a terminal nothing is written to standard error, by programs that are started neither: bars, and git's
+    complaint where it is asked for a commit and there is none. What goes wrong is raised all the same.
+    """
+    if sys.stderr.isatty():
+        yield
+        return
+    sys.stderr.flush()
+    kept = os.dup(STANDARD_ERROR)
+    try:
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stderr(nowhere):
+            os.dup2(nowhere.fileno(), STANDARD_ERROR)
+            yield
+    finally:
+        os.dup2(kept, STANDARD_ERROR)
+        os.close(kept)
 
 
 def _table(model: str, results: dict[str, dict[str, Any]], items: dict[str, int]) -> Table:

@@ -20,7 +20,9 @@ MOST_SHOTS = 100
 SHOTS_FILE = "{name}_train.jsonl"
 """Where the examples of a task lie, beside its items; without it they are the first other items."""
 
-MINIMAL_PAIRS = "minimal-pairs"
+MINIMAL_PAIRS, ABILITIES = "minimal-pairs", "abilities"
+"""Suites without a description: of one file, and of generated questions (`evaluation.abilities`)."""
+
 PHENOMENON = "UID"
 """The field by which rows of minimal pairs are parted into tasks, where they have it; BLiMP's name."""
 
@@ -100,8 +102,10 @@ def suite_names() -> list[str]:
 def suite_spec(name: str) -> SuiteSpec:
     """A shipped suite; `UserError` for an unknown name."""
     if name not in suite_names():
-        accepted = f"expected one of {', '.join(suite_names())}, {MINIMAL_PAIRS}"
-        raise UserError(meant(name, suite_names(), accepted), field="suite", value=name)
+        if name == ABILITIES:
+            raise UserError("its questions are generated, by `evaluation.abilities`", field="suite", value=name)
+        known = [*suite_names(), MINIMAL_PAIRS, ABILITIES]
+        raise UserError(meant(name, known, f"expected one of {', '.join(known)}"), field="suite", value=name)
     path = SUITES / f"{name}.yaml"
     return SuiteSpec.parse(read_yaml(path), str(path))
 

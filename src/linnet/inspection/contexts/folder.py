@@ -9,13 +9,14 @@ from linnet.core.errors import UserError
 from linnet.data.loader import spread_batches
 from linnet.data.split import Split
 from linnet.data.windows import document_windows
-from linnet.evaluation.folder import TOKENS_AT_ONCE, ModelOnData, model_on_data
+from linnet.evaluation.folder import TOKENS_AT_ONCE, ModelOnData
 from linnet.evaluation.frozen import OperatorFrom
 from linnet.evaluation.likelihood import text_bytes
 from linnet.inference.retention import chooses
 from linnet.inspection.contexts.grid import contexts
 from linnet.inspection.contexts.measure import RetentionComparison, compare
 from linnet.inspection.contexts.reading import Batch, WindowReader
+from linnet.inspection.subject import reader_on_data
 
 
 def inspect_contexts(
@@ -36,7 +37,7 @@ def inspect_contexts(
     The windows are those of `evaluate_folder`, so many of them, spread evenly, and the bits per byte with all tokens
     are its bits per byte on them. `UserError` where the model has no ted layer, or model and data do not fit.
     """
-    subject = model_on_data(model, data_folder, split, context_length, operator_from, device)
+    subject = reader_on_data(model, data_folder, split, context_length, operator_from, device)
     layers = [number for number, mixer in enumerate(subject.decoder.mixers) if chooses(mixer)]
     if not layers:
         kinds = ", ".join(dict.fromkeys(block.mixer.kind for block in subject.decoder.spec.blocks))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.data.split import Split
-from linnet.evaluation.folder import model_on_data
+from linnet.inspection.subject import reader_on_data
 from linnet.inspection.windows import spread_windows
 from linnet.layers.view import EXPERTS_USED
 from linnet.model.decoder import Decoder
@@ -75,7 +75,7 @@ def inspect_experts(
 
     `UserError` where model and data do not fit, or no layer has experts.
     """
-    subject = model_on_data(model, data_folder, split, context_length, device=device)
+    subject = reader_on_data(model, data_folder, split, context_length, device=device)
     end_id, context = subject.data.tokenizer.end_id, subject.context_length
     found = expert_usage(subject.decoder, spread_windows(subject.sequence, end_id, windows, context))
     if not found.layers:

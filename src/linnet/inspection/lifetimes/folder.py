@@ -8,8 +8,6 @@ from typing import Any
 
 from linnet.core.errors import UserError
 from linnet.data.split import Split
-from linnet.evaluation.folder import model_on_data
-from linnet.inference.language_model import load
 from linnet.inspection.lifetimes.contributions import ted_layers
 from linnet.inspection.lifetimes.text import TextLifetimes, text_lifetimes
 from linnet.inspection.lifetimes.vocabulary import (
@@ -21,6 +19,7 @@ from linnet.inspection.lifetimes.vocabulary import (
     unknown_without_text,
     vocabulary_lifetimes,
 )
+from linnet.inspection.subject import load_reader, reader_on_data
 from linnet.inspection.windows import spread_windows
 from linnet.present.numbers import plain
 
@@ -66,10 +65,10 @@ def inspect_lifetimes(
         raise UserError(field="threshold", value=plain(threshold), accepted="a number above 0")
     subject = None
     if data_folder is None:
-        speaker = load(model, device)
+        speaker = load_reader(model, device)
         decoder, tokenizer = speaker.decoder, speaker.tokenizer
     else:  # what a PLDR-LLM would freeze plays no part: the text is read in one pass
-        subject = model_on_data(model, data_folder, split, context_length, operator_from="empty", device=device)
+        subject = reader_on_data(model, data_folder, split, context_length, operator_from="empty", device=device)
         decoder, tokenizer = subject.decoder, subject.data.tokenizer
     layers = ted_layers(decoder, str(model))
     unknown = unknown_without_text(decoder)

@@ -6,10 +6,10 @@ import torch
 
 from linnet.core.errors import UserError
 from linnet.data.split import Split
-from linnet.evaluation.folder import model_on_data
 from linnet.evaluation.frozen import OperatorFrom
 from linnet.inspection.positions.measure import PositionLosses, measure_positions
 from linnet.inspection.positions.variants import variants
+from linnet.inspection.subject import reader_on_data
 from linnet.inspection.windows import spread_windows
 
 TIMES = 8
@@ -29,7 +29,7 @@ def inspect_positions(
 
     `UserError` where model and data do not fit, the split has no window so long, or learned positions end before.
     """
-    subject = model_on_data(model, data_folder, split, operator_from=operator_from, device=device)
+    subject = reader_on_data(model, data_folder, split, operator_from=operator_from, device=device)
     spec = subject.decoder.spec
     learned = spec.embedding.positions == "learned"
     if learned and times is not None and times > 1:

@@ -143,7 +143,18 @@ class AttentionSpec(MixerSpec):
     @property
     def sees_prefix(self) -> bool:
         """But over a window, with sinks, or with positions that know the past alone."""
-        return self.window is None and not self.sinks and (self.positions is None or self.positions.sees_ahead)
+        return not self.hides_prefix
+
+    @property
+    def hides_prefix(self) -> str:
+        """The first of these."""
+        if self.window is not None:
+            return f"window: {self.window}: expected none"
+        if self.sinks:
+            return "sinks: True: expected false"
+        if self.positions is not None and not self.positions.sees_ahead:
+            return f"positions: {self.positions.kind}: expected rotary, or kind t5 with both_ways: true"
+        return ""
 
     @property
     def out_has_bias(self) -> bool:

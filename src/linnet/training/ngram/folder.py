@@ -20,10 +20,11 @@ from linnet.core.seal import check_files, seal_files
 from linnet.core.spec import Spec, Vocabulary
 from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
+from linnet.model.store import COUNTED
 from linnet.training.ngram.counts import MOST_ORDER, NGramTable
 from linnet.training.ngram.kneser_ney import NGram
 
-DESCRIPTION, COUNTS, RUN = "ngram.json", "counts.safetensors", "run.json"
+DESCRIPTION, COUNTS, RUN = COUNTED, "counts.safetensors", "run.json"
 
 PARTS = ("keys", "counts", "suffixes")
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from linnet.evaluation.tables import over_documents, said
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.report import Picture
@@ -45,9 +46,9 @@ def order_table(model: NGram) -> Table:
 
 def likelihood_table(found: NGramEvaluation) -> Table:
     """How good the model is, in the rows of `linnet evaluate`."""
-    one = found.likelihood
+    one, bits = found.likelihood, found.losses.bits_per_byte
     rows = [
-        ("bits per byte", f"{one.bits_per_byte:.4f}", "causal"),
+        ("bits per byte", said(bits), f"causal{over_documents(bits)}"),
         ("perplexity", f"{one.perplexity:,.2f}", "per token"),
         ("accuracy", f"{one.accuracy:.1%}", "of tokens guessed first"),
         ("tokens", f"{one.tokens:,}", f"{one.bytes:,} bytes of text"),

@@ -1,6 +1,6 @@
 """Reading a text with an n-gram model: its likelihood, and which of its n-grams training never saw.
 
-Legend: `T` tokens of the text, `C` contexts of one length.
+Legend: `T` tokens of the text, `N` its documents, `C` contexts of one length.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from linnet.core.arrays import Indices, Numbers
 from linnet.core.errors import UserError
 from linnet.evaluation.likelihood import Likelihood
+from linnet.evaluation.tally import DocumentLosses
 from linnet.training.ngram.counts import NONE, reaches
 from linnet.training.ngram.kneser_ney import Level, NGram, backed_off
 
@@ -38,17 +39,25 @@ class SeenNGrams:
 
 @dataclass(frozen=True)
 class NGramEvaluation:
-    """The likelihood of a text, and of each length what was seen of its n-grams."""
+    """The loss of each document of a text, and of each length what was seen of its n-grams."""
 
-    likelihood: Likelihood
+    losses: DocumentLosses
     seen: list[SeenNGrams]
     vocab_size: int
 
+    @property
+    def likelihood(self) -> Likelihood:
+        """The sums over all documents."""
+        return self.losses.likelihood
+
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON."""
-        found = self.likelihood
+        found, bits = self.likelihood, self.losses.bits_per_byte
         return {
             "bits_per_byte": found.bits_per_byte,
+            "standard_error": bits.standard_error,
+            "interval": None if (interval := bits.interval()) is None else list(interval),
+            "documents": bits.count,
             "perplexity": found.perplexity,
             "accuracy": found.accuracy,
             "nats_per_token": found.nats_per_token,
@@ -74,8 +83,7 @@ def read(model: NGram, tokens_T: Indices, token_bytes_V: Indices) -> NGramEvalua
 
     `token_bytes_V`: bytes of text of each token. `UserError` where there is nothing to predict.
     """
-    of_text = int(token_bytes_V[tokens_T[1:]].sum())
-    if not of_text:
+    if not token_bytes_V[tokens_T[1:]].any():
         raise UserError(f"the {max(0, len(tokens_T) - 1)} tokens to evaluate hold no text; evaluate more tokens")
     reaches_T = reaches(tokens_T, model.end_id)
     found_T, guesses_T = np.empty(len(tokens_T)), np.empty_like(tokens_T)
@@ -86,9 +94,17 @@ def read(model: NGram, tokens_T: Indices, token_bytes_V: Indices) -> NGramEvalua
         known = contexts_T != NONE
         guesses_T[known] = likeliest.tokens_C[contexts_T[known]]
         seen.append(_seen(length, level, ids_T[reaches_T >= length]))
-    nats = -float(np.log(found_T[1:]).sum())
-    correct = int((guesses_T[1:] == tokens_T[1:]).sum())
-    return NGramEvaluation(Likelihood(nats, len(tokens_T) - 1, of_text, correct), seen, model.vocab_size)
+    losses = _by_document(-np.log(found_T), guesses_T == tokens_T, token_bytes_V[tokens_T], tokens_T == model.end_id)
+    return NGramEvaluation(losses, seen, model.vocab_size)
+
+
+def _by_document(
+    nats_T: Numbers, right_T: NDArray[np.bool_], bytes_T: Indices, ends_T: NDArray[np.bool_]
+) -> DocumentLosses:
+    """Of each token but the first, for the document that it is in or ends: the sums, as of every other model."""
+    documents = np.cumsum(ends_T)[:-1] - int(ends_T[0])
+    nats_N, bytes_N, right_N = (np.bincount(documents, values_T[1:]) for values_T in (nats_T, bytes_T, right_T))
+    return DocumentLosses(nats_N, np.bincount(documents), bytes_N.astype(np.int64), right_N.astype(np.int64))
 
 
 def _seen(length: int, level: Level, ids: Indices) -> SeenNGrams:

@@ -61,7 +61,7 @@ def test_the_share_of_ngrams_never_seen(trained, data):
 
 def test_a_folder_is_the_model(trained, data):
     read = load_ngram(trained.folder)
-    assert evaluate_ngram(trained.folder, data) == evaluate_ngram(trained, data)
+    assert evaluate_ngram(trained.folder, data).figures() == evaluate_ngram(trained, data).figures()
     assert (read.model.order, read.model.end_id) == (4, trained.model.end_id)
     made = json.loads((trained.folder / "run.json").read_text())
     assert made["command"] == "linnet ngram train" and made["tokens"] == len(TokenData.open(data).split("train"))

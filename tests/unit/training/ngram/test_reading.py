@@ -32,6 +32,19 @@ def test_what_was_never_seen_is_counted_where_a_document_is_long_enough():
     assert [one.share_never_seen for one in read(model, np.array([0, 1]), np.ones(4, int)).seen] == [0.0, 0.0, None]
 
 
+def test_documents_have_their_own_sums_and_an_error():
+    """Each token but the first belongs to the document that it is in, or ends; the sums are those of the whole."""
+    model = NGram(count_ngrams(np.array([0, 1, 2, 1, 0]), 0, 4, 2), 0)
+    found = read(model, np.array([0, 1, 2, 0, 3, 0]), np.array([0, 1, 2, 3])).losses
+    assert (found.tokens_N.tolist(), found.bytes_N.tolist()) == ([3, 2], [3, 3])
+    for row, tokens in enumerate(([0, 1, 2, 0], [0, 3, 0])):
+        alone = read(model, np.array(tokens), np.array([0, 1, 2, 3])).losses
+        assert alone.bits_per_byte.standard_error is None
+        assert (alone.nats_N[0], alone.correct_N[0]) == (pytest.approx(found.nats_N[row]), found.correct_N[row])
+    low, high = sorted(found.bits_N / 3)
+    assert found.bits_per_byte.standard_error == pytest.approx((high - low) / 2)
+
+
 def test_tokens_without_text_are_refused():
     model = NGram(count_ngrams(np.array([0, 1, 0]), 0, 2, 2), 0)
     with pytest.raises(UserError, match="the 1 tokens to evaluate hold no text"):

@@ -104,7 +104,9 @@ def _by_document(
     """Of each token but the first, for the document that it is in or ends: the sums, as of every other model."""
     documents = np.cumsum(ends_T)[:-1] - int(ends_T[0])
     nats_N, bytes_N, right_N = (np.bincount(documents, values_T[1:]) for values_T in (nats_T, bytes_T, right_T))
-    return DocumentLosses(nats_N, np.bincount(documents), bytes_N.astype(np.int64), right_N.astype(np.int64))
+    return DocumentLosses(
+        nats_N.astype(np.float64), np.bincount(documents), bytes_N.astype(np.int64), right_N.astype(np.int64)
+    )
 
 
 def _seen(length: int, level: Level, ids: Indices) -> SeenNGrams:

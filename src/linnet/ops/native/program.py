@@ -84,6 +84,11 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._token, self._position = token, position
         self._made: list[Tensor] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """PyTorch's word: no wrapper around the dispatch, whose first call imports the compiler, a second of it."""
+        return False
+
     def __enter__(self) -> Self:
         super().__enter__()  # type: ignore[no-untyped-call]
         _here.recording = self  # last: whoever is interrupted before has nothing written down

@@ -64,13 +64,13 @@ def test_speeds_are_medians_and_the_models_take_turns(monkeypatch: pytest.Monkey
 
 
 def test_a_speed_counts_passes_over_one_token_and_not_the_prompt(model: LanguageModel, monkeypatch: pytest.MonkeyPatch):
-    passes, read = [], CachedReader.read
+    passes, logits = [], CachedReader.logits
 
     def counted(reader: CachedReader, tokens: torch.Tensor) -> torch.Tensor:
         passes.append(tokens.shape[1])
-        return read(reader, tokens)
+        return logits(reader, tokens)
 
-    monkeypatch.setattr(CachedReader, "read", counted)
+    monkeypatch.setattr(CachedReader, "logits", counted)
     monkeypatch.setattr(measure.time, "perf_counter", lambda: sum(0.5 if length == 1 else 100.0 for length in passes))
     assert measure._tokens_per_s(model, "Once", Sampling(seed=0), 8) == 2.0
     assert passes == [5] + [1] * 8

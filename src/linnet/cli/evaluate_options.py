@@ -13,8 +13,11 @@ from linnet.core.errors import UserError
 if TYPE_CHECKING:
     from linnet.evaluation.subject import ModelOptions
 
-ABILITIES, MINIMAL_PAIRS = "abilities", "minimal-pairs"
+ABILITIES = "abilities"
 """The suite that makes its own questions."""
+
+MINIMAL_PAIRS = "minimal-pairs"
+"""The suite of one file, which may stand behind the models."""
 
 MOST_TASK_SHOTS = 100
 TOKENS_AT_ONCE = 8192

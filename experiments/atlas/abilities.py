@@ -1,19 +1,27 @@
 """The atlas's second part: every mixer trained on recall, copying and state tracking, and what became of it.
 
-A comparison for each task and seed in a folder of its own, two at a time with a thread each: the same call goes on.
+Each training lies in a folder of its own, two at a time with a thread each: the same call goes on.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import linnet
-from harness import machine
-from linnet.core.errors import UserError
+from provenance import hashed, here, of_run
+from record import AbilityRecord, Figure
+from wanted import Wanted, to_train, train
+
 from linnet.core.spec import read_yaml
+from linnet.experiments.comparison.abilities import ability_figures
+from linnet.experiments.comparison.parts import prepare_parts
+from linnet.experiments.comparison.spec import ComparisonSpec
+from linnet.experiments.runner import Runner
+from linnet.model.store import RUNS
+from linnet.training.record.finished import read_run_folder
 
 HERE = Path(__file__).parent.parent
 TASKS = {"recall": "recall", "copying": "copying", "tracking": "following S3"}
@@ -22,8 +30,11 @@ TASKS = {"recall": "recall", "copying": "copying", "tracking": "following S3"}
 AT_ONCE = 2
 KEPT = ("symbols_right", "symbols_chance", "right", "chance", "items", "above_chance")
 
-Job = tuple[str, int, Path]
-"""A task, a seed, and the folder of the comparison."""
+Job = tuple[str, Wanted, Path]
+"""A task, what is trained, and the task's data."""
+
+Found = tuple[Figure, Figure, Mapping[str, Any]] | None
+"""The figures of a seed, those that all seeds share, and the origin; None where it diverged."""
 
 
 def described(task: str) -> dict[str, Any]:
@@ -32,59 +43,89 @@ def described(task: str) -> dict[str, Any]:
     return {**plain, "training": {**plain["training"], "threads": 1}}
 
 
-def jobs(work: Path) -> list[Job]:
-    """Whole seeds first: what is stopped early has every task once."""
-    seeds = {task: described(task)["seeds"] for task in TASKS}
-    most = max(map(len, seeds.values()))
-    return [(task, seeds[task][n], folder(work, task, seeds[task][n])) for n in range(most) for task in TASKS
-            if n < len(seeds[task])]  # fmt: skip
+@cache
+def spec_of(task: str) -> ComparisonSpec:
+    """The same, checked."""
+    return ComparisonSpec.parse(described(task), task)
 
 
-def folder(work: Path, task: str, seed: int) -> Path:
-    """Where the comparison of one task and seed lies."""
-    return work / f"{task}-{seed}"
+def text_hash(task: str) -> str:
+    """Of what is asked, which decides every item, and of the tokenizer."""
+    spec = spec_of(task)
+    return hashed([spec.text.model_dump(mode="json"), spec.tokenizer.model_dump(mode="json")])
 
 
-def carry_out(job: Job) -> str:
-    """One comparison, from where it stopped."""
-    task, seed, out = job
-    linnet.compare({**described(task), "seeds": [seed]}, out, print)
-    return f"{task}, seed {seed}: done"
+def carry_out(job: Job) -> Found:
+    """One training, from where it stopped, and what it can."""
+    task, one, data = job
+    origin = train(one, Runner(print, "python experiments/atlas --abilities"), here())
+    if origin is None:
+        return None
+    found = ability_figures(spec_of(task).text, 1, one.folder, data)
+    parameters = read_run_folder(one.folder).summary["parameters"]
+    seed = {"seed": one.seed, **{name: found["ability"][name] for name in KEPT}}
+    return seed, {"state_bytes": found["state_bytes"], "parameters": parameters}, origin
 
 
-def train_abilities(work: Path) -> None:
-    """All comparisons, two processes at a time; the first error ends it."""
-    with ProcessPoolExecutor(AT_ONCE, get_context("spawn")) as pool:
-        for said in pool.map(carry_out, jobs(work)):
-            print(said, flush=True)
+@dataclass(frozen=True)
+class Abilities:
+    """The record, the folder of the work, and who hears of it."""
 
+    record: AbilityRecord
+    work: Path
+    say: Callable[[str], None]
 
-def gather_abilities(work: Path) -> dict[str, Any]:
-    """Every figure of every seed, as `experiments/atlas-abilities.json` has them. `UserError` where one is missing."""
-    tasks = {task: of_task([out for name, _, out in jobs(work) if name == task], task) for task in TASKS}
-    known = machine()
-    commit, threads = known.pop("commit"), {"threads": f"1 of each training, {AT_ONCE} at a time"}
-    return {"commit": commit, "machine": known | threads, "tasks": tasks}
+    def train(self) -> None:
+        """What the record lacks, or has of another description, two processes at a time; the first error ends it.
 
+        The record is written after each.
+        """
+        self.describe()
+        jobs = list(self.jobs())
+        with ProcessPoolExecutor(AT_ONCE, get_context("spawn")) as pool:
+            for job, found in zip(jobs, pool.map(carry_out, jobs), strict=True):
+                self.keep(job, found)
 
-def of_task(folders: Sequence[Path], task: str) -> dict[str, Any]:
-    """The task's description in short, and its mixers in their order; one that diverged has fewer seeds."""
-    plain = described(task)
-    found: dict[str, dict[str, Any]] = {run["name"]: {"name": run["name"], "seeds": []} for run in plain["runs"]}
-    for out in folders:
-        for run in finished(out)["runs"]:
-            for seed in run["seeds"]:
-                found[run["name"]]["state_bytes"] = seed["state_bytes"]
-                found[run["name"]]["parameters"] = run["parameters"]
-                measured: Mapping[str, Any] = seed["ability"]
-                found[run["name"]]["seeds"].append({name: measured[name] for name in KEPT})
-    return {"name": plain["name"], "steps": plain["training"]["steps"], "mixers": list(found.values())}
+    def jobs(self) -> Iterator[Job]:
+        """Whole seeds first: what is stopped early has every task once."""
+        wanted = {task: self.wanted(task) for task in TASKS}
+        of_task = {task: to_train(spec_of(task).name, all_of_it, self.say) for task, all_of_it in wanted.items()}
+        data = {task: self._prepared(task) for task, some in of_task.items() if some}
+        places = {task: {seed: place for place, seed in enumerate(spec_of(task).seeds)} for task in TASKS}
+        found = [(task, one, data[task]) for task, some in of_task.items() for one in some]
+        yield from sorted(found, key=lambda job: places[job[0]][job[1].seed])
 
+    def wanted(self, task: str) -> list[Wanted]:
+        """Every mixer with every seed."""
+        spec, text = spec_of(task), text_hash(task)
+        found = []
+        for seed in spec.seeds:
+            for each in spec.runs:
+                run = spec.run_of(each, seed, self._data(task) / "part-1").resolved()
+                known = self.record.seed(task, each.name, seed)
+                found.append(Wanted(each.name, seed, run, of_run(run, text), known, self.work / task / RUNS))
+        return found
 
-def finished(out: Path) -> dict[str, Any]:
-    """What a comparison found."""
-    path = out / "comparison.json"
-    if not path.is_file():
-        raise UserError(f"{path}: the comparison is not finished; the same command goes on with it")
-    plain: dict[str, Any] = json.loads(path.read_text())
-    return plain
+    def keep(self, job: Job, found: Found) -> None:
+        """What a training came to; nothing of one that diverged."""
+        task, one, _ = job
+        if found is not None:
+            seed, of_mixer, origin = found
+            self.record.keep_seed(task, one.mixer, {**seed, "made": self.record.made(one.of, origin)}, of_mixer)
+            self.record.write()
+            self.say(f"{task}, {one.name}: done")
+
+    def describe(self) -> None:
+        """Each task in short, and its mixers in their order."""
+        for task in TASKS:
+            mixers = [self.record.mixer(task, run.name) for run in spec_of(task).runs]
+            plain = described(task)
+            short = {"name": plain["name"], "steps": plain["training"]["steps"], "mixers": mixers}
+            self.record.content["tasks"][task] = short
+
+    def _prepared(self, task: str) -> Path:
+        (data,) = prepare_parts(spec_of(task), self._data(task))
+        return data
+
+    def _data(self, task: str) -> Path:
+        return self.work / task / f"data-{text_hash(task)}"

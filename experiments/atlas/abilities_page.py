@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from abilities import TASKS
+from origins_page import of_seeds as of_seeds_by_origin
+from origins_page import origins_table
+from outdated import outdated_abilities
+from outdated import said as said_of_outdated
 
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
@@ -31,9 +35,18 @@ def section(found: Found | None, page: Path) -> str:
         tasks="; ".join(task["name"] for task in found["tasks"].values()),
         steps=" or ".join(map(numbers.grouped, sorted(steps))),
         seeds=seeds_said(found),
-        commit=found["commit"],
-        machine="; ".join(f"{key} {value}" for key, value in found["machine"].items()),
+        origins=origins_table(found["origins"], origins(found)),
+        outdated=said_of_outdated(outdated_abilities(found)),
     )
+
+
+def origins(found: Found) -> dict[str, dict[str, str]]:
+    """Of each task the origin of each mixer's figures, by its number."""
+    columns: dict[str, dict[str, str]] = {}
+    for task, of_task in found["tasks"].items():
+        mixers = {mixer["name"]: mixer["seeds"] for mixer in of_task["mixers"]}
+        columns |= of_seeds_by_origin(TASKS[task], mixers)
+    return columns
 
 
 def seeds_said(found: Found) -> str:

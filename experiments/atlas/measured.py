@@ -1,24 +1,21 @@
 """What the trainings do not tell: speed, bytes of state, names that persist, and what counting n-grams reaches."""
 
-import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from record import Record
-from trainings import Text, common, models_of, runs_of
+from provenance import hashed, is_unknown, of_model, of_speed, plan_said, why
+from record import AtlasRecord, Figure
+from trainings import Text, models_of, runs_of
 
-from linnet.core.errors import UserError
 from linnet.data.loader import Batches
 from linnet.data.shards import TokenData
 from linnet.evaluation.folder import model_on_data
 from linnet.evaluation.names import names_kept
-from linnet.experiments.comparison.parts import prepare_parts
-from linnet.experiments.comparison.spec import DATA, ComparisonSpec
-from linnet.experiments.demo.measure import decode_speeds, describe_machine
+from linnet.experiments.demo.measure import decode_speeds
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.model.cost import model_cost
@@ -29,7 +26,6 @@ from linnet.training.ngram.interface import evaluate_ngram, train_ngram
 from linnet.training.objective import next_token_loss
 from linnet.training.optimisers.optimiser import build_optimiser
 from linnet.training.parallel import Parallel
-from linnet.training.record.finished import read_run_folder
 from linnet.training.spec import RunSpec
 from linnet.training.step import Stepper
 
@@ -37,30 +33,17 @@ ROUNDS, WARM_UP = 15, 2
 SHORT, LONG = 1024, 65_536
 PROMPT = "Once upon a time"
 ORDER = 5
-SPEEDS = "speeds.json"
 FIELDS = ("step_s", "training_tokens_per_s", "decode_tokens_per_s")
 
-
-def data_of(text: Text, work: Path) -> Path:
-    """The tokens that a comparison makes of a text; made unless they are there."""
-    (data,) = prepare_parts(ComparisonSpec.parse(common(text), "atlas"), work / text.key / DATA)
-    return data
+Say = Callable[[str], None]
 
 
-def known_speeds(work: Path, earlier: Record) -> dict[str, dict[str, float]]:
-    """Of each mixer: those measured here, else those of the record."""
-    if (work / SPEEDS).is_file():
-        found: dict[str, dict[str, float]] = json.loads((work / SPEEDS).read_text())["mixers"]
-        return found
-    timed = (mixer for mixer in earlier.mixers.values() if "step_s" in mixer)
-    return {mixer["name"]: {field: mixer[field] for field in FIELDS} for mixer in timed}
-
-
-def machine_of_speeds(work: Path, earlier: Record) -> Mapping[str, str]:
-    """What they were measured on."""
-    here = json.loads((work / SPEEDS).read_text()) if (work / SPEEDS).is_file() else earlier.content
-    machine: Mapping[str, str] = here["machine"]
-    return machine
+def keep_sizes(text: Text, record: AtlasRecord) -> None:
+    """Of every mixer: exact, and computed anew each time; what is as before keeps its origin."""
+    for name, model in models_of(text).items():
+        known, of, found = record.mixer(name).get("size"), of_model(model), size(model)
+        if known is None or why(known["made"], of) or any(known[field] != value for field, value in found.items()):
+            record.mixer(name)["size"] = {**found, "made": record.made(of)}
 
 
 def size(model: ModelSpec) -> dict[str, Any]:
@@ -72,13 +55,30 @@ def size(model: ModelSpec) -> dict[str, Any]:
     }
 
 
-def speeds(text: Text, work: Path) -> dict[str, Any]:
+def keep_speeds(text: Text, work: Path, record: AtlasRecord) -> None:
+    """Measure all anew, in turn."""
+    for name, found in speeds(text, work).items():
+        record.mixer(name)["speed"] = {**found, "made": record.made(of_speed(runs_of(text)[name]))}
+    record.write()
+
+
+def known_seconds(text: Text, record: AtlasRecord, say: Say) -> dict[str, float]:
+    """Of a step of each mixer as the record has it; says which have none, or that of another model."""
+    known = {name: record.mixer(name).get("speed") for name in runs_of(text)}
+    made = {name: speed and speed["made"] for name, speed in known.items()}
+    now = {name: of_speed(run) for name, run in runs_of(text).items()}
+    reasons = {name: why(made[name], now[name]) for name in known}
+    say(plan_said("speeds (by --speeds alone)", reasons, [name for name in known if is_unknown(made[name], now[name])]))
+    return {name: float(speed["step_s"]) for name, speed in known.items() if speed and reasons[name] is None}
+
+
+def speeds(text: Text, work: Path) -> dict[str, dict[str, float]]:
     """Of each: seconds of a training step, tokens per second of one decoded stream; their weights are drawn at random.
 
     Medians; all take turns, so that what else the machine does meets all of them.
     """
-    runs = runs_of(text, data_of(text, work))
-    data = TokenData.open(data_of(text, work))
+    runs = runs_of(text)
+    data = TokenData.open(text.prepare(work))
     seconds = step_seconds({name: training_step(run, data) for name, run in runs.items()})
     models = [LanguageModel(Decoder(run.model).eval(), data.tokenizer) for run in runs.values()]
     decoded = decode_speeds(models, PROMPT, Sampling(temperature=0.0))
@@ -86,7 +86,7 @@ def speeds(text: Text, work: Path) -> dict[str, Any]:
     for (name, run), tokens_per_s in zip(runs.items(), decoded, strict=True):
         read = run.training.batch_size * run.model.context_length
         found[name] = dict(zip(FIELDS, (seconds[name], read / seconds[name], tokens_per_s), strict=True))
-    return {"mixers": found, "machine": describe_machine(torch.device("cpu"), "bfloat16")}
+    return found
 
 
 def training_step(run: RunSpec, data: TokenData) -> Callable[[], object]:
@@ -111,36 +111,33 @@ def step_seconds(steps: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     return {name: statistics.median(own) for name, own in times.items()}
 
 
-def trained(folder: Path, name: str, seed: int = 0) -> Path:
-    """The folder of a run's model."""
-    return folder / "runs" / f"{name.replace(' ', '-')}-seed-{seed}"
+def names(text: Text) -> Callable[[Path, Path], Figure]:
+    """How often a model that is trained on the stories names the right one again, on those held out."""
+
+    def measure(run: Path, data: Path) -> Figure:
+        kept = names_kept(model_on_data(run, data), names_of(text.described["names"]))
+        return {"right": kept.right, "mentions": kept.mentions}
+
+    return measure
 
 
-def names(text: Text, work: Path) -> dict[str, Any]:
-    """How often each that is trained names the right one again, on the held-out stories."""
-    found = {}
-    for name in models_of(text):
-        if not finished(trained(work / text.key, name)):
-            continue
-        model = model_on_data(trained(work / text.key, name), data_of(text, work))
-        kept = names_kept(model, names_of(text.described["names"]))
-        found[name] = {"right": kept.right, "mentions": kept.mentions}
-    return found
-
-
-def finished(run: Path) -> bool:
-    """Whether a training came to its end."""
-    try:
-        read_run_folder(run)
-    except UserError:
-        return False
-    return True
+def keep_counted(compared: Sequence[Text], work: Path, record: AtlasRecord, say: Say) -> None:
+    """What counting reaches on each text, where the record lacks it or the text is another."""
+    known = record.content.setdefault("n_gram", {"order": ORDER, "bits_per_byte": {}})["bits_per_byte"]
+    of = {text.key: {"text": text.hash, "order": hashed(ORDER)} for text in compared}
+    made = {text.key: known.get(text.key, {}).get("made") for text in compared}
+    reasons = {key: why(made[key], of[key]) for key in of}
+    say(plan_said("counting", reasons, [key for key in of if is_unknown(made[key], of[key])]))
+    for text in compared:
+        if reasons[text.key]:
+            known[text.key] = {"bits_per_byte": counted(text, work), "made": record.made(of[text.key])}
+            record.write()
 
 
 def counted(text: Text, work: Path) -> float:
     """Bits per byte of an n-gram model of order 5 (modified Kneser-Ney), of all of the training text."""
-    out = work / f"{text.key}-ngram"
+    out, data = work / text.key / f"ngram-{ORDER}-{text.hash}", text.prepare(work)
     if not out.exists():
-        train_ngram(data_of(text, work), out, ORDER, "atlas")
-    bits: float = evaluate_ngram(out, data_of(text, work), "validation").figures()["bits_per_byte"]
+        train_ngram(data, out, ORDER, "atlas")
+    bits: float = evaluate_ngram(out, data, "validation").figures()["bits_per_byte"]
     return bits

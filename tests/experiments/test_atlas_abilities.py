@@ -8,9 +8,11 @@ from typing import Any
 import abilities
 import abilities_page
 import pytest
+from abilities import Abilities
 from abilities_page import cell, ranked, section, table
+from record import AbilityRecord
 
-from linnet.core.errors import UserError
+import linnet
 from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.layers.registry import MIXERS
 from linnet.present.plot import Plot
@@ -42,13 +44,29 @@ def test_the_three_tasks_have_the_same_runs():
     assert all(other.runs == first.runs and other.seeds == first.seeds for other in others)
 
 
-def test_jobs_are_whole_seeds_one_after_another(tmp_path: Path):
-    found = abilities.jobs(tmp_path)
-    assert [(task, seed) for task, seed, _ in found[:4]] == [
-        ("recall", 0), ("copying", 0), ("tracking", 0), ("recall", 1)
-    ]  # fmt: skip
-    assert len({out for _, _, out in found}) == len(found)
-    assert abilities.described("recall")["training"]["threads"] == 1
+def atlas_abilities(tmp_path: Path, content: dict[str, Any], told: list[str]) -> Abilities:
+    return Abilities(AbilityRecord(tmp_path / "found.json", content, {"commit": "now"}), tmp_path / "work", told.append)
+
+
+def test_jobs_are_whole_seeds_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(abilities, "prepare_parts", lambda spec, folder: [folder])
+    found = list(atlas_abilities(tmp_path, {"origins": {}}, []).jobs())
+    seeds, tasks = [one.seed for _, one, _ in found], [task for task, _, _ in found]
+    assert seeds == sorted(seeds) and tasks[:54] == [task for task in abilities.TASKS for _ in range(18)]
+    assert len({one.folder for _, one, _ in found}) == len(found) == 108
+    assert found[0][1].run.training.threads == 1
+
+
+def test_what_the_record_has_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(abilities, "prepare_parts", lambda spec, folder: [folder])
+    content, told = json.loads((SHIPPED / "atlas-abilities.json").read_text()), list[str]()
+    assert list(atlas_abilities(tmp_path, content, told).jobs()) == []
+    assert told[0] == "recall of 8 pairs: nothing to make; 36 in the record"
+    content["tasks"]["copying"]["mixers"][3]["seeds"][1]["made"]["text"] = "another"
+    content["tasks"]["tracking"]["mixers"][4]["seeds"].pop(0)
+    found = [(task, one.name) for task, one, _ in atlas_abilities(tmp_path, content, told).jobs()]
+    assert found == [("tracking", "TED with keys"), ("copying", "TED, seed 1")]
+    assert told[4] == "copying 12 letters: to make: TED, seed 1 (made with another text); 35 in the record"
 
 
 TINY = {
@@ -62,22 +80,30 @@ TINY = {
 def test_the_record_has_every_figure_of_every_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(abilities, "described", lambda task: TINY)
     monkeypatch.setattr(abilities, "TASKS", {"copying": "copying"})
-    with pytest.raises(UserError, match=r"copying-3/comparison.json: the comparison is not finished"):
-        abilities.gather_abilities(tmp_path)
-    for job in abilities.jobs(tmp_path):
-        assert abilities.carry_out(job).startswith("copying, seed ")
-    found = abilities.gather_abilities(tmp_path)["tasks"]["copying"]
-    (mixer,) = found["mixers"]
-    assert (found["steps"], mixer["name"], len(mixer["seeds"])) == (1, "minLSTM", 2)
-    for seed, kept in zip((3, 4), mixer["seeds"], strict=True):
-        (run,) = json.loads((tmp_path / f"copying-{seed}" / "comparison.json").read_text())["runs"]
-        assert kept.items() <= run["seeds"][0]["ability"].items() and kept["symbols_chance"] == 1 / 3
-        assert mixer["state_bytes"] == run["seeds"][0]["state_bytes"]
+    monkeypatch.setattr(abilities, "spec_of", lambda task: ComparisonSpec.parse(TINY, task))
+    monkeypatch.setattr(abilities, "here", lambda: {"commit": "of the training"})
+    atlas = atlas_abilities(tmp_path, {"origins": {}}, [])
+    atlas.describe()
+    for job in list(atlas.jobs()):
+        atlas.keep(job, abilities.carry_out(job))
+    kept = json.loads((tmp_path / "found.json").read_text())
+    (mixer,) = kept["tasks"]["copying"]["mixers"]
+    assert (kept["tasks"]["copying"]["steps"], mixer["name"], kept["origins"]) == (
+        1, "minLSTM", {"1": {"commit": "of the training"}},
+    )  # fmt: skip
+    whole = linnet.compare({**TINY, "seeds": [3, 4]}, tmp_path / "compared", print)
+    (compared,) = json.loads((tmp_path / "compared" / "comparison.json").read_text())["runs"]
+    assert whole and [seed["seed"] for seed in mixer["seeds"]] == [3, 4]
+    for seed, same in zip(mixer["seeds"], compared["seeds"], strict=True):
+        own = {name: seed[name] for name in abilities.KEPT}
+        assert own.items() <= same["ability"].items() and own["symbols_chance"] == 1 / 3
+        assert (mixer["state_bytes"], mixer["parameters"]) == (same["state_bytes"], compared["parameters"])
+    assert list(atlas_abilities(tmp_path, kept, []).jobs()) == []
 
 
 def seed(right: float, chance: float = 0.125) -> dict[str, Any]:
     return {"symbols_right": right, "symbols_chance": chance, "right": right, "chance": 0.0, "items": 2000,
-            "above_chance": True}  # fmt: skip
+            "above_chance": True, "seed": 0, "made": {"origin": "1"}}  # fmt: skip
 
 
 def record() -> dict[str, Any]:
@@ -87,7 +113,7 @@ def record() -> dict[str, Any]:
     }  # fmt: skip
     own = [{"name": name, "seeds": seeds, **({"state_bytes": 4096} if seeds else {})} for name, seeds in mixers.items()]
     tasks = {task: {"name": f"{task} of 8", "steps": 1200, "mixers": own} for task in abilities.TASKS}
-    return {"commit": "abc", "machine": {"cores": 2}, "tasks": tasks}
+    return {"origins": {"1": {"commit": "abc"}}, "tasks": tasks}
 
 
 def test_a_cell_says_who_can_and_who_can_not():

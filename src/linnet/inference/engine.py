@@ -13,6 +13,7 @@ from linnet.core.errors import UserError
 from linnet.core.memory import available_bytes
 from linnet.inference.begun import NOTHING, Given, check_given, left_pad
 from linnet.inference.caches import CachedReader, Caches, RecomputingReader
+from linnet.inference.forks import one_thread_in_forks
 from linnet.inference.retention import Retentions, retaining_state
 from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
 from linnet.layers.retention import FULL
@@ -66,7 +67,7 @@ def decode(
 
     `state` is advanced (None: `new_state`); `ValueError` where it has no room. The last token yielded is not in it yet.
     Without the KV-cache (`caches`) no state can be given. `record`: what layers leave in every pass. `given`: what the
-    prompts are read with.
+    prompts are read with. A process that is forked from here on computes with one thread (`one_thread_in_forks`).
 
     Raises `UserError` at once for an empty prompt, an id outside the vocabulary, more tokens than learned positions, or
     a G-cache switched off where there is none.
@@ -74,6 +75,7 @@ def decode(
     _check_prompts(decoder, prompts, max_tokens)
     caches.check(decoder)
     check_given(decoder, state, given)
+    one_thread_in_forks()
     tokens_BT, padding = left_pad(prompts, decoder.device)
     if not caches.kv:
         if state is not None:

@@ -81,16 +81,21 @@ def whole_step(decoder: Decoder, steps: Sequence[Step], record: Record) -> Whole
         return None
 
     def step(token: int, position: int) -> Tensor:
-        record.values.clear()
-        x_1D = embed(token, position)
-        record.values[EMBEDDED] = x_1D[None]
-        for layer in steps:
-            x_1D = layer(x_1D, position)
+        x_1D = through(steps, embed(token, position)[None], position, record)
         for part in behind:
             x_1D = part(x_1D)
         return x_1D
 
     return _Recorded(step, compiled, record)
+
+
+def through(steps: Sequence[Step], embedded_11D: Tensor, position: int, record: Record) -> Tensor:
+    """What steps of the layers make of what the embedding gave, `[1, D]`; the record is that of this step alone."""
+    record.values.clear()
+    record.values[EMBEDDED], x_1D = embedded_11D, embedded_11D[0].float()
+    for layer in steps:
+        x_1D = layer(x_1D, position)
+    return x_1D
 
 
 def _behind(decoder: Decoder, compiled: ctypes.CDLL) -> list[RowFunction] | None:

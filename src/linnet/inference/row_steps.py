@@ -8,6 +8,7 @@ own pass.
 Legend: `D` width; rows are `[1, D]`.
 """
 
+import ctypes
 from collections.abc import Sequence
 from itertools import islice
 from typing import Self
@@ -15,7 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from linnet.inference.row_programs import EMBEDDED, Step, Whole, whole_step
+from linnet.inference.row_programs import EMBEDDED, Step, Whole, through, whole_step
 from linnet.layers.contract import RowStep
 from linnet.layers.view import Record, View
 from linnet.model.decoder import Decoder
@@ -73,11 +74,8 @@ class RowSteps:
     def read(self, token_11: Tensor) -> Tensor:
         """As `Decoder.hidden` of one token: `[1, 1, D]`."""
         state, decoder, position = self._state, self._decoder, self._position()
-        self._record.values.clear()
         x_11D = decoder.embedding(token_11, View(position))
-        self._record.values[EMBEDDED], x_1D = x_11D, x_11D[0].float()
-        for step in self._steps:
-            x_1D = step(x_1D, position)
+        x_1D = through(self._steps, x_11D, position, self._record)
         state.positions = (position + 1,)
         return decoder.after_blocks(x_1D[None].to(x_11D.dtype))
 
@@ -133,10 +131,12 @@ def _step_of(layer: Layer, states: LayerStates, record: Record) -> Step | None:
 
 
 def _branches(layer: Layer, states: LayerStates, record: Record) -> Step | None:
-    mixer = _reading(layer, states, record)
+    compiled = next(filter(None, map(compiled_with, layer.modules())), None)  # norms are where products are
+    mixer = _reading(layer, states, record, compiled)
     if mixer is None or layer.feed_forward is None:
         return mixer
-    row, norm = layer.feed_forward.row_step(states.feed_forward, record), _norm_row(layer, layer.feed_forward_norm)
+    row = layer.feed_forward.row_step(states.feed_forward, record)
+    norm = norm_row(layer.feed_forward_norm, compiled)
     feed_forward = _branch(row, norm, layer.pre)
     if row is None or norm is None or feed_forward is None:
         return None
@@ -145,20 +145,14 @@ def _branches(layer: Layer, states: LayerStates, record: Record) -> Step | None:
     return lambda x_1D, position: feed_forward(mixer(x_1D, position), position)
 
 
-def _reading(layer: Layer, states: LayerStates, record: Record) -> Step | None:
+def _reading(layer: Layer, states: LayerStates, record: Record, compiled: ctypes.CDLL | None) -> Step | None:
     """The mixer, and behind it attention to an encoder's memory where there is one."""
-    mixer = _branch(layer.mixer.row_step(states.mixer, record), _norm_row(layer, layer.mixer_norm), layer.pre)
+    mixer = _branch(layer.mixer.row_step(states.mixer, record), norm_row(layer.mixer_norm, compiled), layer.pre)
     if mixer is None or layer.cross_attention is None:
         return mixer
     row = layer.cross_attention.row_step(states.cross_attention, record)
-    cross = _branch(row, _norm_row(layer, layer.cross_attention_norm), layer.pre)
+    cross = _branch(row, norm_row(layer.cross_attention_norm, compiled), layer.pre)
     return None if cross is None else lambda x_1D, position: cross(mixer(x_1D, position), position)
-
-
-def _norm_row(layer: Layer, norm: nn.Module | None) -> RowFunction | None:
-    """Compiled where products of the layer are."""
-    compiled = next(filter(None, map(compiled_with, layer.modules())), None)
-    return norm_row(norm, compiled)
 
 
 def _branch(row: RowStep | None, norm: RowFunction | None, pre: bool) -> Step | None:

@@ -64,13 +64,18 @@ def begun(decoder: Decoder) -> tuple[DecoderState, torch.Tensor]:
     return state, decoder.logits(decoder.hidden(PROMPT, state))[0, -1:].argmax(dim=-1)
 
 
+def steps_of(decoder: Decoder, state: DecoderState) -> RowSteps:
+    steps = RowSteps.of(decoder, state)
+    assert steps is not None
+    return steps
+
+
 def continued(
     decoder: Decoder, monkeypatch: pytest.MonkeyPatch, programs: bool
 ) -> tuple[list[torch.Tensor], DecoderState]:
     """Logits of each step."""
     state, token = begun(decoder)
-    steps, found = RowSteps.of(decoder, state), []
-    assert steps is not None
+    steps, found = steps_of(decoder, state), []
     if not programs:
         monkeypatch.setattr(steps._whole, "_recordable", False)
     for number in range(STEPS):  # small models soon say the same token again and again
@@ -96,8 +101,7 @@ def test_the_step_in_one_call_gives_the_same_bit_for_bit(name: str, weights: str
 def test_the_state_of_a_program_forks_grows_joins_and_is_cropped():
     decoder = decoder_of("llama")
     state, token = begun(decoder)
-    steps = RowSteps.of(decoder, state)
-    assert steps is not None
+    steps = steps_of(decoder, state)
     for _ in range(3):
         token = steps.logits(token[None]).argmax(dim=-1)
     fork, grown = state.fork(), state.grown(300)
@@ -105,24 +109,20 @@ def test_the_state_of_a_program_forks_grows_joins_and_is_cropped():
     expected = decoder.logits(decoder.hidden(token[None], joined))[0]
     found = []
     for one in (fork, grown):
-        again = RowSteps.of(decoder, one)
-        assert again is not None
+        again = steps_of(decoder, one)
         found += [again.logits(token[None]), again.logits(token[None])]
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[:2], found[2:], rtol=0, atol=0)
     assert torch.equal(steps.logits(token[None]), found[0])  # the others did not touch it
     fork.crop(fork.position - 2)
-    cropped = RowSteps.of(decoder, fork)
-    assert cropped is not None
+    cropped = steps_of(decoder, fork)
     assert torch.equal(cropped.logits(token[None]), found[0])
 
 
 @torch.inference_mode()
 def test_weights_may_move_in_memory():
     decoder = decoder_of("llama")
-    steps, expected = (RowSteps.of(decoder, begun(decoder)[0]) for _ in range(2))
-    assert steps is not None
-    assert expected is not None
+    steps, expected = (steps_of(decoder, begun(decoder)[0]) for _ in range(2))
     for token in torch.arange(4)[:, None, None]:
         assert torch.equal(steps.logits(token), expected.logits(token))
         decoder.share_memory()
@@ -132,8 +132,7 @@ def test_weights_may_move_in_memory():
 def test_logits_are_the_callers():
     decoder = decoder_of("llama")
     state, token = begun(decoder)
-    steps = RowSteps.of(decoder, state)
-    assert steps is not None
+    steps = steps_of(decoder, state)
     first, second, third = (steps.logits(token[None]) for _ in range(3))
     assert len({one.data_ptr() for one in (first, second, third)}) == 3
     assert not torch.equal(second, third)
@@ -156,8 +155,7 @@ def test_what_is_more_than_compiled_operations_is_no_program(block: dict[str, An
     expected, state = (decoder.initial_state(1, 64) for _ in range(2))
     for each in (state, expected):
         decoder.hidden(PROMPT, each)
-    steps = RowSteps.of(decoder, state)
-    assert steps is not None
+    steps = steps_of(decoder, state)
     for token in torch.arange(6)[:, None, None]:
         logits = decoder.logits(decoder.hidden(token, expected))[0]
         torch.testing.assert_close(steps.logits(token), logits, rtol=1e-4, atol=1e-5)
@@ -185,8 +183,7 @@ def test_without_a_compiler_the_step_is_done_as_it_is(monkeypatch: pytest.Monkey
     monkeypatch.setattr(row_programs, "library", lambda _: None)
     decoder = decoder_of("llama")
     state, token = begun(decoder)
-    steps = RowSteps.of(decoder, state)
-    assert steps is not None
+    steps = steps_of(decoder, state)
     assert steps._whole is None
     assert steps.logits(token[None]).shape == (1, decoder.spec.vocab_size)
     assert recorded(len, Record()) is len  # type: ignore[arg-type, comparison-overlap]

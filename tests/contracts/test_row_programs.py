@@ -1,0 +1,91 @@
+"""A step of decoding that was written down, once, is the step itself for every token, whatever layers it is made of.
+
+What computes without PyTorch (`tolist`, `numpy`, a branch on a number) is not seen while a step is written down: it
+would stay what it was at that token and position. Here it differs.
+"""
+
+from typing import Any, get_args
+
+import pytest
+import torch
+from examples import CONTEXT, WIDTH, randomised
+from torch import Tensor
+
+from linnet.inference.row_steps import RowSteps
+from linnet.inference.weights import Weights, convert_weights
+from linnet.layers.contract import MixerSpec, RowStep, SublayerSpec
+from linnet.layers.feed_forwards.mlp import PlainFeedForward
+from linnet.layers.mixers.attention import AttentionSpec
+from linnet.model.decoder import Decoder
+from linnet.model.spec import ModelSpec
+from linnet.model.state import DecoderState
+from linnet.ops.native import library
+from linnet.ops.native.elementwise import scaled_row
+
+pytestmark = [
+    pytest.mark.cpu_only("steps on rows"),
+    pytest.mark.skipif(library(torch.device("cpu")) is None, reason="no compiler, or another processor"),
+]
+
+VOCABULARY, PROMPT = 11, 4
+TOKENS = torch.tensor([3, 7, 0, 10, 7, 2])
+"""Of the steps: the first is written down, the others are read from there."""
+
+
+def decoder_of(spec: SublayerSpec, weights: str) -> Decoder:
+    """Two such layers behind one whose step can be written down."""
+    known: dict[str, Any] = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "mlp", "hidden": 24}}
+    own = {"mixer": spec} if isinstance(spec, MixerSpec) else {"feed_forward": spec}
+    shape = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": CONTEXT}
+    blocks = [known, {**known, **own, "repeat": 2}]
+    decoder = randomised(Decoder(ModelSpec.parse({**shape, "blocks": blocks, "embedding": {}, "head": {}}, "test")))
+    convert_weights(decoder, weights)
+    return decoder.eval()
+
+
+def behind_a_prompt(decoder: Decoder) -> tuple[DecoderState, RowSteps | None]:
+    state = decoder.initial_state(1, PROMPT + len(TOKENS))
+    decoder.hidden(torch.arange(PROMPT)[None], state)
+    return state, RowSteps.of(decoder, state)
+
+
+def results_of(decoder: Decoder, programs: bool) -> dict[str, Tensor]:
+    """Logits of each step, and the state behind the last."""
+    state, steps = behind_a_prompt(decoder)
+    if steps is None:
+        pytest.skip("a layer has no steps in bfloat16")
+    assert steps._whole is not None
+    if not programs:
+        steps._whole._recordable = False  # type: ignore[attr-defined]
+    logits = torch.cat([steps.logits(token) for token in TOKENS[:, None, None]])
+    return {"logits": logits, **state.tensors()}
+
+
+def assert_the_same_written_down(decoder: Decoder) -> None:
+    plain, written = (results_of(decoder, programs) for programs in (False, True))
+    assert plain.keys() == written.keys()
+    for name, tensor in plain.items():
+        assert torch.equal(tensor, written[name]), name
+
+
+@pytest.mark.parametrize("weights", get_args(Weights))
+@torch.inference_mode()
+def test_steps_that_were_written_down_are_the_steps(spec: SublayerSpec, weights: str):
+    assert_the_same_written_down(decoder_of(spec, weights))
+
+
+@torch.inference_mode()
+def test_numbers_that_are_taken_out_of_pytorch_are_noticed(monkeypatch: pytest.MonkeyPatch):
+    plain, compiled = PlainFeedForward.row_step, library(torch.device("cpu"))
+    assert compiled is not None
+
+    def careless(layer: PlainFeedForward, *given: Any) -> RowStep:
+        step = plain(layer, *given)
+        assert step is not None
+        return lambda sum_1D, x_1D, place: scaled_row(compiled, x_1D.tolist()[0][0])(step(sum_1D, x_1D, place), place)
+
+    decoder = decoder_of(AttentionSpec(heads=2), "float32")
+    assert_the_same_written_down(decoder)
+    monkeypatch.setattr(PlainFeedForward, "row_step", careless)
+    with pytest.raises(AssertionError, match="logits"):
+        assert_the_same_written_down(decoder)

@@ -13,10 +13,14 @@ from torch.autograd.function import once_differentiable
 
 from linnet.ops.autocast import of_products
 from linnet.ops.likeliest import likeliest
+from linnet.ops.products import times, times_transposed
 from linnet.ops.soft_cap import soft_cap_, soft_capped
 
 SLICE_ELEMENTS = 1 << 21
 """Logits of one slice: 8 MiB of float32, which stays in a processor's cache."""
+
+SLICE_ELEMENTS_DEVICE = 1 << 26
+"""The same on a GPU, 256 MiB: there the head's gradient is read and written from afar for each slice."""
 
 SLICE_TOKENS = 256
 """At least so many in a slice: each adds once to the gradient of the head's matrix, which is large where `V` is."""
@@ -73,7 +77,8 @@ def linear_cross_entropy_reference(
 
 
 def _tokens_of_a_slice(weight_VD: Tensor) -> int:
-    return max(SLICE_TOKENS, SLICE_ELEMENTS // weight_VD.shape[0])
+    elements = SLICE_ELEMENTS if weight_VD.device.type == "cpu" else SLICE_ELEMENTS_DEVICE
+    return max(SLICE_TOKENS, elements // weight_VD.shape[0])
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -94,7 +99,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         step = _tokens_of_a_slice(weight_VD)
         for first in range(0, x_ND.shape[0], step):
             part = slice(first, first + step)
-            logits_nV = F.linear(x_ND[part], weight_VD, bias_V)
+            logits_nV = times_transposed(x_ND[part], weight_VD, bias_V)
             logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
             slopes_nV = None if soft_cap is None else soft_cap_(logits_nV, soft_cap)
             highest_n1, likeliest_n1 = likeliest(logits_nV)
@@ -140,7 +145,7 @@ class _Gradients:
 
     def add(self, part: slice, of_logits_nV: Tensor) -> None:
         of_logits_nV = of_logits_nV.to(self.weight_VD.dtype)
-        torch.mm(of_logits_nV, self.weight_VD, out=self.of_x_ND[part])
+        self.of_x_ND[part] = times(of_logits_nV, self.weight_VD)
         if self.of_weight_VD.dtype == of_logits_nV.dtype:
             self.of_weight_VD.addmm_(of_logits_nV.T, self.x_ND[part])
         else:
@@ -192,7 +197,7 @@ def linear_cross_entropy_each(
     step, parts = _tokens_of_a_slice(weight_VD), []
     for first in range(0, x_ND.shape[0], step):
         part = slice(first, first + step)
-        logits_nV = F.linear(x_ND[part].to(weight_VD.dtype), weight_VD, bias_V)
+        logits_nV = times_transposed(x_ND[part].to(weight_VD.dtype), weight_VD, bias_V)
         logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
         if soft_cap is not None:
             logits_nV = soft_capped(logits_nV, soft_cap)

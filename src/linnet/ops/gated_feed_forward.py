@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from linnet.ops.autocast import of_products
 from linnet.ops.gated import gated_silu_reference
+from linnet.ops.products import add_times_, times, times_transposed
 
 
 def gated_feed_forward_reference(
@@ -42,7 +43,7 @@ class _GatedFeedForward(torch.autograd.Function):
         kept = () if recompute else (gate_RF, value_RF)
         ctx.save_for_backward(x_RI, up_2FI, up_bias_2F, down_OF, *kept)
         ctx.shape, ctx.down_bias = x.shape, down_bias_O is not None
-        out_RO = F.linear(F.silu(gate_RF).mul_(value_RF), down_OF, down_bias_O)
+        out_RO = times_transposed(F.silu(gate_RF).mul_(value_RF), down_OF, down_bias_O)
         return out_RO.view(*x.shape[:-1], down_OF.shape[0])
 
     @staticmethod
@@ -58,7 +59,7 @@ def _backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     of_out_RO = upstream.reshape(-1, upstream.shape[-1])
     silu_RF = F.silu(gate_RF)
     of_down_OF = of_out_RO.t() @ (silu_RF * value_RF)
-    of_hidden_RF = of_out_RO @ down_OF
+    of_hidden_RF = times(of_out_RO, down_OF)
     of_gate_RF = torch.ops.aten.silu_backward(of_hidden_RF * value_RF, gate_RF)
     of_value_RF = of_hidden_RF.mul_(silu_RF)
     of_up_2FI = torch.empty_like(up_2FI)
@@ -68,7 +69,7 @@ def _backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     ):
         torch.mm(of_half_RF.t(), x_RI, out=of_part_FI)
         if ctx.needs_input_grad[0]:
-            of_x_RI = of_half_RF @ part_FI if of_x_RI is None else of_x_RI.addmm_(of_half_RF, part_FI)
+            of_x_RI = times(of_half_RF, part_FI) if of_x_RI is None else add_times_(of_x_RI, of_half_RF, part_FI)
     return (
         None if of_x_RI is None else of_x_RI.view(ctx.shape),
         of_up_2FI,
@@ -82,7 +83,7 @@ def _backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
 def _gate_and_value(x_RI: Tensor, up_2FI: Tensor, up_bias_2F: Tensor | None) -> tuple[Tensor, Tensor]:
     gate_FI, value_FI = up_2FI.chunk(2)
     gate_bias_F, value_bias_F = (None, None) if up_bias_2F is None else up_bias_2F.chunk(2)
-    return F.linear(x_RI, gate_FI, gate_bias_F), F.linear(x_RI, value_FI, value_bias_F)
+    return times_transposed(x_RI, gate_FI, gate_bias_F), times_transposed(x_RI, value_FI, value_bias_F)
 
 
 def gated_feed_forward(

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.autocast import of_products
+from linnet.ops.products import times, times_transposed
 
 
 def gated_output_reference(o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor:
@@ -21,7 +22,7 @@ def gated_output_reference(o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor
 class _GatedOutput(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor:
-        mapped = F.linear(F.silu(o), weight_OI)
+        mapped = times_transposed(F.silu(o), weight_OI)
         ctx.save_for_backward(o, weight_OI, gate, mapped)
         return mapped * gate
 
@@ -31,8 +32,9 @@ class _GatedOutput(torch.autograd.Function):
         o, weight_OI, gate, mapped = ctx.saved_tensors
         with torch.autocast(upstream.device.type, enabled=False):  # the forward pass was in one precision
             of_mapped = upstream * gate
-            of_weight_OI = of_mapped.flatten(0, -2).t() @ F.silu(o).flatten(0, -2)
-            of_o = torch.ops.aten.silu_backward(of_mapped @ weight_OI, o)
+            of_mapped_RO = of_mapped.flatten(0, -2)
+            of_weight_OI = of_mapped_RO.t() @ F.silu(o).flatten(0, -2)
+            of_o = torch.ops.aten.silu_backward(times(of_mapped_RO, weight_OI).view_as(o), o)
             return of_o, of_weight_OI, upstream * mapped
 
 

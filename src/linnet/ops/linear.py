@@ -7,10 +7,10 @@ cores). On Intel's processors the slices take twice as long as the product.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.ops.processor import AT_HOME_IN_MKL, WITH_MKL
+from linnet.ops.products import by_onednn, times_transposed, with_gradients
 
 SLICES = 16
 """Slices of the outputs; what is left over when they do not divide it is done apart."""
@@ -21,9 +21,11 @@ SLICED = WITH_MKL and not AT_HOME_IN_MKL
 
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """`x W^T + b`, `[..., I] -> [..., O]`."""
-    if not (SLICED and _is_one_row(x, weight_OI)):
-        return F.linear(x, weight_OI, bias_O)
-    return sliced_linear(x, weight_OI, bias_O)
+    if SLICED and _is_one_row(x, weight_OI):
+        return sliced_linear(x, weight_OI, bias_O)
+    if torch.is_grad_enabled() and by_onednn(x, weight_OI):
+        return with_gradients(x, weight_OI, bias_O)
+    return times_transposed(x, weight_OI, bias_O)
 
 
 def sliced_linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:

@@ -39,7 +39,7 @@ def same_when_fused(graph: Any, states: dict[str, Any], layers: int) -> None:
     tokens = list(range(40, 40 + PLACES))
     for expected, found in zip(steps_of(graph, states, tokens), steps_of(fused, states, tokens), strict=True):
         for one, other in zip(expected, found, strict=True):
-            np.testing.assert_allclose(other, one, atol=1e-5)
+            np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-5)  # float32's rounding, up to 19 layers deep
     _, behind = steps_of(fused, states, tokens[:3])
     assert all(np.isfinite(state).all() for state in behind), "places that are yet to be filled are read, times 0"
 

@@ -1,6 +1,7 @@
+import gc
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import hypothesis
@@ -28,6 +29,17 @@ def pytest_configure(config: pytest.Config) -> None:
         on_device.choose(name)
     except (ValueError, RuntimeError) as error:
         raise pytest.UsageError(str(error)) from None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None]:
+    """A million objects are made here that last to the end: the collector would look through them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,10 +6,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+import on_device  # which is chosen after a conftest has read this file
 from linnet.layers.contract import Place, Sublayer, SublayerSpec, sublayers_of
 from linnet.layers.registry import FEED_FORWARDS, MIXERS
 from linnet.layers.view import View, at
-from on_device import DEVICE
 
 WIDTH, CONTEXT = 16, 128
 PLACE = Place(WIDTH, CONTEXT)
@@ -38,11 +38,11 @@ def randomised(module: Module) -> Module:
     with torch.no_grad():
         for tensor in [*module.parameters(), *given]:
             tensor.add_(0.5 * torch.randn_like(tensor) / max(tensor.shape[-1] if tensor.dim() else 1, 1) ** 0.5)
-    return module.to(DEVICE)
+    return module.to(on_device.DEVICE)
 
 
 def inputs(batch: int, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(batch, length, WIDTH, dtype=dtype, device=DEVICE)
+    return torch.randn(batch, length, WIDTH, dtype=dtype, device=on_device.DEVICE)
 
 
 def padded_view(begin: int, end: int, padding: Sequence[int]) -> View:

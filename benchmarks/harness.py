@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from linnet.core.scatter import LIMIT, Others, remedy, scatter
+from linnet.ops.blocked_attention import TILES
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -85,6 +86,7 @@ def machine() -> dict[str, Any]:
         commit += "-dirty"
     return {
         "processor": _processor(),
+        "amx": TILES,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -2,7 +2,7 @@
 
 Choices, and answers that end at a stop; then forks against every text alone, and the adapter against its decoder's bare
 passes. Needs `pip install 'linnet[tasks]' accelerate`. Items are endings of built-in stories, or HellaSwag's, of a file
-with rows as `docs/tasks.md` has them: `python benchmarks/harness_tasks.py hellaswag.jsonl --items 500`
+with rows as `docs/tasks.md` has them: `python benchmarks/harness_tasks.py FILE --items 500 --vocabulary 32000`
 """
 
 import argparse
@@ -24,7 +24,7 @@ from linnet.evaluation.tasks.row_files import item_of, rows_of_file
 from linnet.model.decoder import Decoder
 from linnet.stories.corpus import texts
 
-WIDTH, LAYERS, HEADS, VOCABULARY, CONTEXT, BATCH = 256, 4, 4, 4096, 512, 32
+WIDTH, LAYERS, HEADS, CONTEXT, BATCH = 256, 4, 4, 512, 32
 UNTIL, MOST_TOKENS = "k", 64
 """A letter that fresh weights say now and then, so that rows end at different times."""
 
@@ -46,18 +46,23 @@ def main() -> None:
     """Check, then time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", type=Path, nargs="?", help="HellaSwag's rows, JSON lines; stories if not given")
-    for name, default in (("items", 50), ("prompts", 32), ("threads", 2), ("runs", 3)):
+    numbers = {"items": 50, "prompts": 32, "shots": 3, "vocabulary": 4096, "threads": 2, "runs": 3}
+    for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    items = endings(given.items) if given.rows is None else of_file(given.rows, given.items)
+    known = endings(given.items) if given.rows is None else of_file(given.rows)
+    items = [
+        known[n * len(known) // given.items] for n in range(given.items)
+    ]  # the first of a file are shorter than most
     torch.manual_seed(0)
-    tokenizer = Tokenizer.train("bpe", [text for item in items for text in item.own], VOCABULARY)
+    tokenizer = Tokenizer.train("bpe", [text for item in known for text in item.own], given.vocabulary)
     model, theirs = both(tokenizer, WIDTH, LAYERS, HEADS, CONTEXT, torch.float32, spread=20)
     forked, alone, other = HarnessModel(model), HarnessModel(model, fork=False), hflm(theirs, tokenizer, BATCH)
     results = {
         "share_of_tokens_read": share_read(items, tokenizer),
         **choices(items, forked, alone, other, given.runs),
+        **shots(items[: given.items // 5], given.shots, forked, alone, given.runs),
         **adapter(items, model.decoder, alone, given.runs),
         **answers(items[: given.prompts], forked, other, given.runs),
     }
@@ -68,11 +73,9 @@ def main() -> None:
     report("harness_tasks", {"shape": shape, "of": told, "items": len(items), "prompts": given.prompts, **results})
 
 
-def of_file(path: Path, count: int) -> list[TaskItem]:
-    """HellaSwag's; the first of a file are shorter than most, so some from everywhere."""
-    rows = list(rows_of_file(path))
-    chosen = [rows[n * len(rows) // count] for n in range(count)]
-    return [item_of("hellaswag", "{context}", row, place) for place, row in chosen]
+def of_file(path: Path) -> list[TaskItem]:
+    """HellaSwag's, all of a file."""
+    return [item_of("hellaswag", "{context}", row, place) for place, row in rows_of_file(path)]
 
 
 def endings(count: int) -> list[TaskItem]:
@@ -101,6 +104,22 @@ def choices(items: list[TaskItem], forked: HarnessModel, alone: HarnessModel, ot
     against = contest(lambda: forked.loglikelihood(asked), lambda: other.loglikelihood(asked, disable_tqdm=True), runs)
     forks = contest(lambda: forked.loglikelihood(asked), lambda: alone.loglikelihood(asked), runs)
     return {"choices_against_hflm": against.summary(), "forks_against_each_text_alone": forks.summary()}
+
+
+def shots(
+    items: list[TaskItem], count: int, forked: HarnessModel, alone: HarnessModel, runs: int
+) -> dict[str, dict[str, Any]]:
+    """Choices behind so many other items with their answers, as the harness writes them: longer contexts to share."""
+    solved = ["".join(item.pairs[item.labels.index(1)]) for item in items]
+    before = ["\n\n".join([*(solved * 2)[n + 1 : n + 1 + count], ""]) for n in range(len(items))]
+    pairs = [
+        (shown + context, choice) for shown, item in zip(before, items, strict=True) for context, choice in item.pairs
+    ]
+    asked = instances("loglikelihood", pairs)
+    apart = largest_difference(forked.loglikelihood(asked), alone.loglikelihood(asked))
+    gate(f"{count} shots", apart < 1e-2, f"log-likelihoods differ by {apart:.1e} nats at most")
+    against = contest(lambda: forked.loglikelihood(asked), lambda: alone.loglikelihood(asked), runs)
+    return {"forks_with_shots": {"shots": count, **against.summary()}}
 
 
 def adapter(items: list[TaskItem], decoder: Decoder, alone: HarnessModel, runs: int) -> dict[str, Any]:

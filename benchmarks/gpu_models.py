@@ -9,6 +9,9 @@ from linnet.model.spec import ModelSpec, preset_names
 from linnet.model.store import read_description
 
 HEAD_WIDTH = 64
+FIRST = ("attention", "plga", "ted")
+"""Kinds that come first in every table: time may end before all were measured."""
+
 PUBLISHED_NET = {"metric_hidden": 170, "residual_units": 8}
 """Of PLGA at widths from 512 on; its preset has a smaller one."""
 
@@ -44,7 +47,7 @@ def kinds() -> dict[str, str]:
         kind = blocks[0]["mixer"]["kind"]
         if len(blocks) == 1 and found.get(kind) != f"tiny-{kind.replace('_', '-')}":
             found[kind] = name
-    return found
+    return {kind: found[kind] for kind in (*FIRST, *(kind for kind in found if kind not in FIRST))}
 
 
 def model(kind: str, size: Size) -> ModelSpec:

@@ -38,6 +38,7 @@ GRADIENT_ERROR = {"float32": 0.01, "bfloat16": 0.15}
 LOGITS_ERROR = {"float32": 1e-3, "bfloat16": 0.05}
 """Norm of the difference over that of what is right."""
 
+AS_FAR = 1.25
 DECODE_RUNS = 3
 MOST_STEPS = 20
 READ_BYTES = {"cpu": 1 << 26, "cuda": 1 << 30}
@@ -161,15 +162,49 @@ def reference(kind: str, size: str) -> tuple[float, list[Tensor]]:
     return loss_and_gradients(fresh(spec), next_token_loss, batch, torch.float32)
 
 
-def check_same(precision: str, found: tuple[float, list[Tensor]], expected: tuple[float, list[Tensor]]) -> str:
-    """How far losses and gradients are apart; `NotCorrectError` where that is too far."""
+@cache
+def reference_error(kind: str, size: str) -> float:
+    """By how much gradients in bfloat16 are off on the processor."""
+    spec = model(kind, (SIZES | TINY)[size])
+    batch = batch_of(spec, 1, min(GATE_TOKENS, spec.context_length))
+    return _apart(loss_and_gradients(fresh(spec), next_token_loss, batch, torch.bfloat16), reference(kind, size))[1]
+
+
+def check_training(row: Row, found: tuple[float, list[Tensor]]) -> str:
+    """Against the processor's in float32. Gradients that suffer in bfloat16 may be off as far as they are there.
+
+    Those of GLA and retention at their start do, in 12 layers: the norm behind them makes small sums large.
+    """
+    right = reference(row.kind, row.size)
+    try:
+        return check_same(row.precision, found, right)
+    except NotCorrectError:
+        if row.precision == "float32":
+            raise
+    error = reference_error(row.kind, row.size)
+    return f"{check_same(row.precision, found, right, AS_FAR * error)} (on a processor {error:.1e})"
+
+
+def _apart(found: tuple[float, list[Tensor]], expected: tuple[float, list[Tensor]]) -> tuple[float, float]:
+    """Losses and gradients, each as a part of what is expected."""
     (loss, gradients), (right_loss, right) = found, expected
-    off_loss = abs(loss / right_loss - 1)
     pairs = [(g.to(r.device, torch.float32), r) for g, r in zip(gradients, right, strict=True)]
     squares = [(float((g - r).square().sum()), float(r.square().sum())) for g, r in pairs]
     off = (sum(difference for difference, _ in squares) / sum(size for _, size in squares)) ** 0.5
+    return abs(loss / right_loss - 1), off
+
+
+def check_same(
+    precision: str,
+    found: tuple[float, list[Tensor]],
+    expected: tuple[float, list[Tensor]],
+    gradient_error: float | None = None,
+) -> str:
+    """How far losses and gradients are apart; `NotCorrectError` where that is too far (None: by the precision)."""
+    off_loss, off = _apart(found, expected)
     told = f"loss off by {off_loss:.1e}, gradients by {off:.1e}"
-    if not (off_loss <= LOSS_ERROR[precision] and off <= GRADIENT_ERROR[precision]):
+    most = GRADIENT_ERROR[precision] if gradient_error is None else gradient_error
+    if not (off_loss <= LOSS_ERROR[precision] and off <= most):
         raise NotCorrectError(f"not correct, so not timed: {told}")
     return told
 
@@ -191,9 +226,7 @@ def _steps(row: Row, spec: ModelSpec, device: torch.device, sequences: int) -> d
     decoder, objective, told = fresh(spec).to(device), next_token_loss, {}
     batch = batch_of(spec, sequences, spec.context_length)
     short = batch_of(spec, 1, min(GATE_TOKENS, spec.context_length))
-    gate = check_same(
-        row.precision, loss_and_gradients(decoder, objective, short, row.dtype), reference(row.kind, row.size)
-    )
+    gate = check_training(row, loss_and_gradients(decoder, objective, short, row.dtype))
     if row.form == "compiled":  # checked by the batch that is timed: another shape would be compiled as well
         expected = loss_and_gradients(decoder, objective, batch, row.dtype)
         objective, start_s = torch.compile(objective), time.perf_counter()

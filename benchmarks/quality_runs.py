@@ -49,7 +49,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Task:
-    """One training: of a family, `old` or `new`, in a precision; `lr` of an old one."""
+    """One training: of a family, `old` or `new`, in a precision; `lr` of an old one. device: cpu or cuda."""
 
     family: str
     side: str
@@ -57,6 +57,7 @@ class Task:
     seed: int
     tokens: int
     lr: float = 0.0
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -98,19 +99,19 @@ def model(family: str, won: bool) -> ModelSpec:
 class LlamaStep:
     """A training step of the baseline as its users write it: autocast, mean loss, clipping, PyTorch's fused AdamW."""
 
-    def __init__(self, baseline: LlamaForCausalLM, precision: str) -> None:
-        self.model, self.narrow = baseline, precision == "bfloat16"
+    def __init__(self, baseline: LlamaForCausalLM, precision: str, device: str = "cpu") -> None:
+        self.model, self.narrow, self.device = baseline.to(device), precision == "bfloat16", device
         matrices = [p for p in baseline.parameters() if p.dim() > 1]
         vectors = [p for p in baseline.parameters() if p.dim() <= 1]
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), fused=True)
 
     def __call__(self, batch: tuple[torch.Tensor, torch.Tensor], lr: float) -> None:
-        inputs, targets = batch
+        inputs, targets = (part.to(self.device) for part in batch)
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         self.optimiser.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.narrow):
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.narrow):
             loss = self.model(input_ids=inputs, labels=inputs, shift_labels=targets, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -120,6 +121,7 @@ class LlamaStep:
 def described(task: Task, work: Path) -> RunSpec:
     """A training by linnet."""
     training: dict[str, Any] = {"tokens": task.tokens, "seed": task.seed, "threads": 1, "precision": task.precision}
+    training |= {"device": task.device}
     training |= {"evaluate": {"every": 1 << 40}, "checkpoint": {"every": 500, "keep": 1}}
     if task.side == "new":
         return read_run(model=model(task.family, True), data=work / "data", recipe="auto", training=training)
@@ -138,20 +140,20 @@ def carry_out(task: Task, work: Path) -> None:
     else:
         run = described(task, work)
         linnet.train(out, model=run.model, data=run.data, training=run.training.model_dump(mode="json"))
-    found = linnet.evaluate(out / "model", work / "data", limit_tokens=MEASURED_TOKENS)
+    found = linnet.evaluate(out / "model", work / "data", limit_tokens=MEASURED_TOKENS, device=task.device)
     write_json(out / "result.json", {**asdict(task), "bits_per_byte": found.causal.bits_per_byte})
 
 
 def _train_llama(task: Task, data: TokenData, out: Path) -> None:
     """Train it, and keep it as a model folder of linnet, of the same function."""
     baseline = llama(task.seed)
-    step = LlamaStep(baseline, task.precision)
+    step = LlamaStep(baseline, task.precision, task.device)
     batches = Batches(data.split("train"), OLD_BATCH, CONTEXT, task.seed)
     steps = -(-task.tokens // batches.tokens_per_batch)
     schedule = ScheduleSpec.parse({**OLD_SCHEDULE, "warmup_steps": round(OLD_WARMUP_SHARE * steps)}, "old")
     for number in range(steps):
         step(batches.batch(number), learning_rate(schedule, task.lr, number + 1, steps))
-    decoder = with_weights_of(baseline, model("attention", False))
+    decoder = with_weights_of(baseline.cpu(), model("attention", False))
     write_model(out / "model", decoder, data.tokenizer, asdict(task))
 
 

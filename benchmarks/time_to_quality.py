@@ -5,6 +5,7 @@ with `--families ted pldr` our own layers, new recipe against old. Ours is train
 its own end, over a third, half, two thirds and all of the tokens. Time is tokens to the other's mean loss (interpolated
 over the logarithm of the tokens) times measured time for a token, each with its own batch, in the same precision; the
 interval is a bootstrap over the seeds of both. Runs are kept in the work folder: the same command goes on.
+`--device cuda` trains on a GPU, one run a process; the time for a token is measured on this processor nonetheless.
 
 `python benchmarks/time_to_quality.py --train stories.txt wikitext.txt --validation ... --work DIR`
 """
@@ -103,11 +104,15 @@ def token_times(family: str, precision: str, work: Path, tokens: int, runs: int)
 def compared(family: str, precision: str, work: Path, arguments: argparse.Namespace, tokens: int) -> dict[str, Any]:
     """Everything of a family in one precision."""
     seeds = range(arguments.seeds)
-    rates = measured([Task(family, "old", precision, 0, tokens, lr) for lr in LEARNING_RATES], work, arguments.jobs)
+
+    def trained(side: str, *seeds_and_tokens: tuple[int, int], lr: float = 0.0) -> list[Task]:
+        return [Task(family, side, precision, *each, lr, arguments.device) for each in seeds_and_tokens]
+
+    rates = measured([trained("old", (0, tokens), lr=lr)[0] for lr in LEARNING_RATES], work, arguments.jobs)
     best = min(rates, key=lambda task: rates[task]).lr
-    olds = measured([Task(family, "old", precision, seed, tokens, best) for seed in seeds], work, arguments.jobs)
+    olds = measured(trained("old", *((seed, tokens) for seed in seeds), lr=best), work, arguments.jobs)
     some = [round(share * tokens) for share in SHARES]
-    grid = [Task(family, "new", precision, seed, count) for count in some for seed in seeds]
+    grid = trained("new", *((seed, count) for count in some for seed in seeds))
     found = measured(grid, work, arguments.jobs)
     theirs_S = np.array(list(olds.values()))
     ours_SN = np.array([found[task] for task in grid]).reshape(len(some), -1).T
@@ -149,6 +154,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--epochs", type=float, default=1.0, help="of the old")
     parser.add_argument("--precisions", nargs="+", choices=["float32", "bfloat16"], default=["float32", "bfloat16"])
     parser.add_argument("--jobs", type=int, default=2, help="trainings at once, each with one thread")
+    parser.add_argument("--device", default="cpu", help="where it is trained: cpu, cuda")
     parser.add_argument("--runs", type=int, default=15, help="of each contestant, for the time of a step")
     return parser.parse_args()
 
@@ -159,7 +165,7 @@ def main() -> None:
     data = prepare(arguments.train, arguments.validation, arguments.work)
     tokens = int(arguments.epochs * len(data.split("train")))
     found = {family: of_family(family, arguments, tokens) for family in arguments.families}
-    report("time_to_quality", {"tokens": tokens, **found})
+    report("time_to_quality", {"tokens": tokens, "trained_on": arguments.device, **found})
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 TESTS = ("tests/contracts", "tests/golden/test_golden.py")
 TINY_TESTS = ("tests/contracts/test_hooks.py",)
-MOST_PROCESSES = 8
+MOST_PROCESSES = 16
 OUTCOMES = ("passed", "failed", "error", "skipped")
 LAST_CHARACTERS = 3000
 

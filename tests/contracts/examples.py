@@ -42,7 +42,8 @@ def randomised(module: Module) -> Module:
 
 
 def inputs(batch: int, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(batch, length, WIDTH, dtype=dtype, device=on_device.DEVICE)
+    """The same on every device."""
+    return torch.randn(batch, length, WIDTH, dtype=dtype).to(on_device.DEVICE)
 
 
 def padded_view(begin: int, end: int, padding: Sequence[int]) -> View:

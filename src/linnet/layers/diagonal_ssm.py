@@ -107,8 +107,7 @@ class DiagonalKernel(nn.Module):
         self, ssm: Callable[..., Any], x_BET: Tensor, d_E: Tensor, hidden_BEN2: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """What `ssm` makes of x, `[B, E, T]`, and the states behind the last token, as pairs and without a gradient."""
-        if torch.compiler.is_exporting():
-            assert hidden_BEN2 is not None
+        if hidden_BEN2 is not None and torch.compiler.is_exporting():  # so says PyTorch 2.11 of what is compiled, too
             return diagonal_ssm_by_pairs(x_BET, *self.in_pairs(x_BET.dtype), d_E, hidden_BEN2)
         hidden_BEN = None if hidden_BEN2 is None else torch.view_as_complex(hidden_BEN2)
         y_BET, hidden_BEN = ssm(x_BET, *self(x_BET.dtype), d_E, hidden_BEN)

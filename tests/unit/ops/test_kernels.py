@@ -88,6 +88,11 @@ def test_what_is_asked_in_a_trial_is_what_serves():
     assert trial.problem(lambda by_kernels: None, torch.device("cpu")) is None
 
 
+def test_who_trains_in_bfloat16_asks_first_and_is_not_told_that_kernels_do_not_serve():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert trial.problem(lambda by_kernels: None, torch.device("cpu")) is None
+
+
 @pytest.mark.parametrize(("size", "expected"), [(1, 16), (16, 16), (17, 32), (64, 64), (65, 128)])
 def test_a_block_is_a_power_of_two_with_room(size: int, expected: int):
     assert block(size) == expected

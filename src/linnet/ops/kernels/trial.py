@@ -12,9 +12,12 @@ Form = Callable[..., tuple[Tensor, ...]]
 
 
 def problem(forms: Callable[[bool], None], device: torch.device) -> str | None:
-    """What is wrong with them there, in words; None: nothing. `forms(True)` turns to kernels, `forms(False)` back."""
+    """What is wrong with them there, in words; None: nothing. `forms(True)` turns to kernels, `forms(False)` back.
+
+    They are tried in float32, also where who asks is under autocast.
+    """
     try:
-        with torch.inference_mode(False):
+        with torch.inference_mode(False), torch.autocast(device.type, enabled=False):
             errors = {name: _error(form, tensors, forms) for name, (form, tensors) in _problems(device).items()}
     except Exception as error:
         return f"{type(error).__name__}: {error}"

@@ -21,9 +21,15 @@ Pairing = Literal["adjacent", "halves"]
 def _table(
     length: int, width: int, base: float, device: torch.device, scaling: Scaling | None
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines `[length, K/2]`, computed in float32 as the published models do."""
+    """Cosines and sines `[length, K/2]`, computed in float32 as the published models do.
+
+    By the processor, so that a model is the same on every device: a GPU's cosine differs in the last digit. What is
+    compiled has no table but makes one, and makes it where it is.
+    """
+    where = device if torch.compiler.is_compiling() else torch.device("cpu")
     with torch.inference_mode(False):
-        return _turns(torch.arange(length, dtype=torch.float32, device=device), width, base, scaling)
+        cos, sin = _turns(torch.arange(length, dtype=torch.float32, device=where), width, base, scaling)
+        return cos.to(device), sin.to(device)
 
 
 def _turns(places: Tensor, width: int, base: float, scaling: Scaling | None) -> tuple[Tensor, Tensor]:

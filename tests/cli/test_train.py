@@ -1,3 +1,4 @@
+import gzip
 import json
 import os
 import re
@@ -115,6 +116,31 @@ def test_the_folder_alone_goes_on_and_is_prolonged_through_kills(tmp_path, comma
     assert main(["train", "--out", str(out)]) == 0
     assert "going on from step" in capsys.readouterr().err
     assert _ends(out) == _ends(tmp_path / "straight")
+
+
+def test_a_run_that_begins_with_word_vectors_goes_on_without_their_file(tmp_path, command, capsys):
+    """The file that word2vec's own program writes, compressed."""
+    numbers = range(1, 17)
+    lines = [" ".join([letter, *(str(ord(letter) % k) for k in numbers)]) + " \n" for letter in "etaoins"]
+    vectors = tmp_path / "vectors.txt.gz"
+    vectors.write_bytes(gzip.compress("".join(["7 16\n", *lines]).encode()))
+    long = ("training.steps=60", "training.checkpoint.every=10", f"training.embedding_from={vectors}")
+    assert main(command(tmp_path / "straight", "ted", *long)) == 0
+    told = f"{vectors}: a word vector for 14 of 257 tokens (5.4%)"
+    assert told in capsys.readouterr().err
+    out = tmp_path / "killed"
+    code, _ = _run_and_signal(command(out, "ted", *long), out, signal.SIGKILL, lines=10)
+    assert code == -signal.SIGKILL
+    vectors.unlink()
+    assert main(["train", "--out", str(out)]) == 0
+    assert _ends(out) == _ends(tmp_path / "straight")
+    capsys.readouterr()
+    assert main(["runs", "show", str(out)]) == 0
+    assert f"of {vectors}, for 14 of 257 tokens" in " ".join(capsys.readouterr().out.split())
+    assert main(["runs", "show", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["embedding_from"]["tokens_found"] == 14
+    message = _fails(capsys, command(tmp_path / "new", "ted", *long))
+    assert message == f"error: {vectors}: no such file\n"
 
 
 def test_figures_on_stdout_progress_on_stderr(tmp_path, command, capsys):

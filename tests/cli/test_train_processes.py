@@ -120,6 +120,33 @@ def test_what_one_process_saved_two_go_on_with(place: Path):
     assert not [path for path in (run / "checkpoints").iterdir() if path.name.startswith(".")]
 
 
+SECOND_READS_NO_VECTORS = """
+import os, sys
+from linnet.cli.main import main
+from linnet.data import vectors
+if os.environ["RANK"] == "1":
+    vectors.open_file = None
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_the_first_process_reads_word_vectors_for_all(place: Path):
+    lines = [" ".join([letter, *(str(ord(letter) % k) for k in range(1, 17))]) for letter in "etaoins"]
+    (place / "vectors.txt").write_text("\n".join(lines))
+    words = ["--set", "training.steps=12", "--set", "training.embedding_from=vectors.txt"]
+    program = ["-c", SECOND_READS_NO_VECTORS, *TRAIN[2:]]
+    (alone,) = finish(start([*program, "alone-with-vectors", *words], 1, cwd=place))
+    ended = finish(start([*program, "two-with-vectors", *words, *SHARD], 2, cwd=place))
+    assert [code for code, _, _ in (alone, *ended)] == [0] * 3, ended
+    assert ended[0][2].count("vectors.txt: a word vector for 14 of 257 tokens") == 1
+    check_same(place / "two-with-vectors", place / "alone-with-vectors")
+    (place / "vectors.txt").write_text("the" + " 1" * 16)
+    refused = finish(start([*program, "refused", *words, *SHARD], 2, cwd=place))
+    assert [code for code, _, _ in refused] == [2, 2], refused
+    said = "".join(error for _, _, error in refused)
+    assert said.count("error:") == said.count("has a word for none of the tokenizer's 257 tokens") == 1, refused
+
+
 OTHERWISE = [
     "training.steps=24",
     "training.accumulate=1",

@@ -159,3 +159,20 @@ def test_the_folder_of_a_run_is_refused_and_one_process_is_enough(
         monkeypatch.setenv(name, value)
     assert main(command(data, tmp_path, "--sweep", "lr")) == 2
     assert capsys.readouterr().err.startswith("error: --sweep: runs in one process, not in 2")
+
+
+def test_every_value_begins_with_the_same_word_vectors_and_none_needs_them_again(
+    data: Path, tmp_path: Path, capsys: Capture
+):
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("".join(f"{letter}{' 1 -2' * 8}\n" for letter in "etaoin"))
+    words = command(data, tmp_path, "--sweep", "lr=0.001,0.002", "--json", embedding_from=str(vectors))
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    for label in ("lr-0.001", "lr-0.002"):
+        told = json.loads((tmp_path / "out" / label / "model" / "run.json").read_text())["embedding_from"]
+        assert told["tokens_found"] == 12
+    vectors.unlink()
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out) == found
+    assert main([*words[:-3], "--sweep", "embedding_from=a,b"]) == 2

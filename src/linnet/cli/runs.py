@@ -154,18 +154,24 @@ def show(run: Run, as_json: AsJson = False) -> None:
     folder, found, summary = RunFolder(run), as_listed.plain(), summary_of(run)
     lines = folder.metrics.read(folder.due(as_listed.step or 0))
     if as_json:
-        told = {name: summary[name] for name in ("best", "prolonged", "spikes", "machine") if summary.get(name)}
+        wanted = ("best", "prolonged", "spikes", "embedding_from", "machine")
+        told = {name: summary[name] for name in wanted if summary.get(name)}
         echo_json({**found, **told, "lines": lines})
         return
     rows = [(name.replace("_", " "), _figure(name, value)) for name, value in found.items() if value is not None]
     rows += [("spikes", str(summary["spikes"]["count"]))] if summary.get("spikes") else []
     rows += [("prolonged", f"at step {each['step']:,} to {each['steps']:,}") for each in summary.get("prolonged") or []]
+    rows += [("word vectors", _word_vectors(each)) for each in [summary.get("embedding_from")] if each]
     echo_parts(Table("", ("", ""), rows, text=True))
     drawn = [line for line in lines if {"bits_per_byte", "lr", "gradient_norm"} <= line.keys()]
     if drawn:
         _print_curves(drawn)
     else:
         echo("\nno lines of figures: nothing to draw yet\n")
+
+
+def _word_vectors(told: dict[str, Any]) -> str:
+    return f"of {told['file']}, for {told['tokens_found']:,} of {told['tokens']:,} tokens"
 
 
 def _print_curves(lines: list[dict[str, Any]]) -> None:

@@ -98,6 +98,7 @@ def train(
 
     training.recipe (as --recipe), .steps or .tokens, .batch_size, .accumulate, .context_length,
       .windows (stream, documents), .documents (joined, apart), .seed, .z_loss,
+      .embedding_from (a file of word2vec's or GloVe's vectors),
       .precision (auto, float32, bfloat16), .device, .threads, .compile,
       .trackers (tensorboard, wandb)
     training.growth.context_length, .batch_size ([[UNTIL, SIZE], ...])

@@ -145,6 +145,13 @@ class Tokenizer:
         except UnicodeDecodeError:
             return repr(piece)
 
+    def texts(self) -> list[str | None]:
+        """By id, the text of each token; None of special and unknown ones, and of bytes that are no whole character."""
+        found = [_whole(piece) for piece in self._pieces.table]
+        if self._pieces.unknown is not None:
+            found[self._pieces.unknown] = None
+        return found
+
     def token_bytes(self) -> NDArray[np.int64]:
         """`[V]`: the number of bytes of text that each token stands for, 0 for special tokens.
 
@@ -225,6 +232,13 @@ def _sentencepiece(definition: dict[str, Any], origin: str) -> Description | Non
     except (LookupError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise UserError(f"{origin}: made from a SentencePiece model, but changed since ({problem})") from None
+
+
+def _whole(piece: bytes) -> str | None:
+    try:
+        return piece.decode() or None
+    except UnicodeDecodeError:
+        return None
 
 
 def _specials(library: tokenizers.Tokenizer) -> dict[int, str]:

@@ -48,7 +48,7 @@ from linnet.training.record.summary import summarise
 from linnet.training.record.trackers import Trackers
 from linnet.training.spec import RunSpec
 from linnet.training.standing import Meter, Standing
-from linnet.training.start import first_decoder, unfilled_decoder
+from linnet.training.start import embed_words, embedded_words, first_decoder, unfilled_decoder
 from linnet.training.step import NonFiniteError, Stepper, StepResult
 from linnet.training.stop import Stopped, StopRequest
 
@@ -86,7 +86,8 @@ class Trainer:
         self.batches = training_batches(data, run)
         token_bytes_V = torch.from_numpy(data.tokenizer.token_bytes()).to(self.device)
         self.held_out = HeldOut(data, spec, token_bytes_V)
-        self.decoder = (unfilled_decoder(run) if begun else first_decoder(run, data)).to(self.device)
+        self.embedded: int | None = None
+        self.decoder = (unfilled_decoder(run) if begun else self._first_decoder()).to(self.device)
         objective = objective_of(objective, spec, self.decoder, data.tokenizer.end_id)
         last = spec.accumulate * self.steps - 1  # a batch as large as any
         self.precision = stated or processes.of_first(
@@ -130,8 +131,17 @@ class Trainer:
             self.watch.note(prolonged(self.spec, lengths.history))
         return lengths
 
+    def _first_decoder(self) -> Decoder:
+        """With the weights that the run begins with."""
+        decoder = first_decoder(self.run, self.data)
+        self.embedded = embed_words(decoder, self.run, self.data, self.processes)
+        if self.embedded is not None:
+            self.watch.note(embedded_words(self.run, self.embedded))
+        return decoder
+
     def _first_standing(self) -> Standing:
-        return Standing(manifest_hash(self.data), guard=None if self.spec.guard is None else GuardStanding())
+        guard = None if self.spec.guard is None else GuardStanding()
+        return Standing(manifest_hash(self.data), guard=guard, embedded=self.embedded)
 
     def _load_newest(self) -> None:
         checkpoint = self.parallel.newest(self.folder.checkpoints, self.watch.note)
@@ -143,7 +153,7 @@ class Trainer:
             self.standing, self.saved = standing, (standing.step, standing.closed)
             self.watch.note(f"going on from step {standing.step} ({checkpoint.path})")
         elif checkpoint_steps(self.folder.checkpoints):  # none of them is whole
-            self.parallel.take(first_decoder(self.run, self.data).state_dict())
+            self.parallel.take(self._first_decoder().state_dict())
             self.optimiser.state.clear()
             self.averaging.resume({})
             self.standing = self._first_standing()

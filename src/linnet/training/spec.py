@@ -42,6 +42,8 @@ class TrainingSpec(Spec):
     begins with a document, or goes on where one that is longer was cut (`data.windows`), and is filled with what
     follows. For many short documents: text from the middle of one teaches a model little about what to remember.
     documents: those that share a window may see what is before them (`joined`), or not (`apart`).
+    embedding_from: a file of static word vectors (`data.vectors`), with which the tokens that it has a word for begin,
+    scaled so that their root mean square is that of what the seed draws (`initialisation.embedding_std`); null: none.
     growth: `context_length` and `batch_size` are what the run ends with.
     averaging: of the weights that are evaluated and kept as the model; null: those of the last step.
     z_loss: coefficient of `log^2 Z` in what is minimised, which keeps the logits from drifting (PaLM has 1e-4).
@@ -59,6 +61,7 @@ class TrainingSpec(Spec):
     documents: Literal["joined", "apart"] = "joined"
     steps: Amount | None = None
     tokens: Amount | None = None
+    embedding_from: Path | None = None
     growth: GrowthSpec = GrowthSpec()
     optimiser: OptimiserSpec = OptimiserSpec()
     schedule: ScheduleSpec = ScheduleSpec()
@@ -123,6 +126,15 @@ class RunSpec(Spec):
     start_from: Path | None = None
     data: Path
     training: TrainingSpec = TrainingSpec()
+
+    @model_validator(mode="after")
+    def _one_start_of_the_embedding(self) -> Self:
+        if self.start_from is not None and self.training.embedding_from is not None:
+            raise ValueError(
+                f"training.embedding_from: {self.training.embedding_from}: goes without `start_from`, whose weights"
+                " have token vectors of their own (`set` training.embedding_from=null keeps these)"
+            )
+        return self
 
     def resolved(self) -> Self:
         """A copy with every derived length filled in: `context_length`, `steps`, `schedule.warmup_steps`, `growth`.

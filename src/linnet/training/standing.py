@@ -72,7 +72,8 @@ class Standing:
 
     closed: what was due at this step (evaluation, line of figures) is done; a stop can come between the two.
     seconds: time spent in steps, over all processes of the run; `orthogonalising_s` of these in Muon's iteration.
-    evaluation: sums of the latest one, made at `evaluation_step`.
+    evaluation: sums of the latest one, made at `evaluation_step`. embedded: how many tokens began with a word vector,
+    where the run has a file of these.
     """
 
     data_hash: str
@@ -87,6 +88,7 @@ class Standing:
     best_bits_per_byte: float | None = None
     orthogonalising_s: float = 0.0
     guard: GuardStanding | None = None
+    embedded: int | None = None
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     @property

@@ -1,19 +1,24 @@
-"""What a run begins with: weights that the seed draws, or another model's, and the files that these come from."""
+"""What a run begins with: weights that the seed draws, word vectors among them, or another model's, and the files that
+these come from.
+"""
 
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from linnet.core.errors import UserError
 from linnet.data.shards import TokenData
+from linnet.data.token_vectors import TokenVectors, token_vectors
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec, operator_file
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, find_model_folder, model_folder, read_weights, shapes_of
 from linnet.model.undrawn import without_operator_file
+from linnet.training.processes.group import Processes
 from linnet.training.spec import RunSpec
 
-OPERATOR, START_FROM = "model.initialisation.operator", "start_from"
+OPERATOR, START_FROM, EMBEDDING_FROM = "model.initialisation.operator", "start_from", "training.embedding_from"
 """The fields that may name a file, or a folder with one, which is compared by its content."""
 
 DIFFERENCES = 3
@@ -68,8 +73,45 @@ def _drawn(run: RunSpec, model: ModelSpec) -> Decoder:
         return Decoder(model)
 
 
-def begun_with(operator: str, start_from: str | Path | None) -> dict[str, Path]:
+def embed_words(decoder: Decoder, run: RunSpec, data: TokenData, processes: Processes) -> int | None:
+    """Let the tokens that the run's file of word vectors has a word for begin with its vector; how many these are.
+
+    None: the run names no file. The first of several processes reads it for all. `UserError` as from `token_vectors`.
+    """
+    path = run.training.embedding_from
+    if path is None:
+        return None
+    table = decoder.embedding.tokens
+    assert isinstance(table, nn.Embedding), "weights that are trained"
+    found = processes.of_first(lambda: token_vectors(path, data.tokenizer, table.embedding_dim))
+    _fill(table.weight, found)
+    return len(found.tokens_F)
+
+
+def embedded_words(run: RunSpec, found: int) -> str:
+    """What is said of tokens that begin with word vectors."""
+    tokens = run.model.vocab_size
+    return (
+        f"note: {EMBEDDING_FROM}: {run.training.embedding_from}: a word vector for {found:,} of {tokens:,} tokens"
+        f" ({found / tokens:.1%}); the others begin as ever"
+    )
+
+
+@torch.no_grad()
+def _fill(weight_VE: torch.Tensor, found: TokenVectors) -> None:
+    """Scaled by one number, so that the root of their mean square is that of what they replace."""
+    tokens_F = torch.from_numpy(found.tokens_F).to(weight_VE.device)
+    vectors_FE = torch.from_numpy(found.vectors_FE).to(weight_VE.device, torch.float64)
+    drawn_FE = weight_VE[tokens_F].double()
+    scale = drawn_FE.square().mean().sqrt() / vectors_FE.square().mean().sqrt()
+    weight_VE[tokens_F] = (scale * vectors_FE).to(weight_VE.dtype)
+
+
+def begun_with(
+    operator: str, start_from: str | Path | None, embedding_from: str | Path | None = None
+) -> dict[str, Path]:
     """By field, the files that decide what a run begins with; one that is not there is left out."""
     start = None if start_from is None else find_model_folder(Path(start_from))
-    found = {OPERATOR: operator_file(operator), START_FROM: start and start / WEIGHTS}
+    vectors = None if embedding_from is None else Path(embedding_from)
+    found = {OPERATOR: operator_file(operator), START_FROM: start and start / WEIGHTS, EMBEDDING_FROM: vectors}
     return {field: file for field, file in found.items() if file is not None and file.is_file()}

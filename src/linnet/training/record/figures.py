@@ -78,6 +78,14 @@ class Prolonged(BaseModel):
     steps: int
 
 
+class WordVectors(BaseModel):
+    """The file of word vectors that tokens began with, and how many of how many tokens did."""
+
+    file: str
+    tokens_found: int
+    tokens: PositiveInt
+
+
 class Summary(BaseModel):
     """`run.json` of a training run."""
 
@@ -95,6 +103,7 @@ class Summary(BaseModel):
     data: Data | None = _ABSENT
     machine: Machine = _ABSENT
     processes: list[Process] = _ABSENT
+    embedding_from: WordVectors | None = _ABSENT
     spikes: Spikes | None = _ABSENT
     prolonged: list[Prolonged] | None = _ABSENT
     configuration: str | None = _ABSENT

@@ -49,7 +49,7 @@ from linnet.training.prolonged import (
 )
 from linnet.training.record.figures import Line, Summary
 from linnet.training.spec import RunSpec
-from linnet.training.start import OPERATOR, START_FROM, begun_with, leaves
+from linnet.training.start import EMBEDDING_FROM, OPERATOR, START_FROM, begun_with, leaves
 
 CONFIG, FILES, METRICS, CURVES, CHECKPOINTS, LOCK = (
     "config.yaml", "files.json", "metrics.jsonl", "curves.png", "checkpoints", ".lock",
@@ -159,7 +159,7 @@ class RunFolder:
         (self.path / DIVERGED).unlink(missing_ok=True)
         if not (self.path / CONFIG).is_file():
             self._write_configuration(run)
-        files = begun_with(run.model.initialisation.operator, run.start_from)
+        files = begun_with(run.model.initialisation.operator, run.start_from, run.training.embedding_from)
         if files and not (self.path / FILES).is_file() and not checkpoint_steps(self.checkpoints):
             write_sealed(self.path / FILES, {field: sha256_of(file) for field, file in files.items()})
 
@@ -235,7 +235,7 @@ class RunFolder:
         A run that has begun needs its files no more. Where one is gone the name alone decides.
         """
         known = self.hashes()
-        for field, file in begun_with(now[OPERATOR], now[START_FROM]).items():
+        for field, file in begun_with(now[OPERATOR], now[START_FROM], now[EMBEDDING_FROM]).items():
             if field not in known:
                 continue
             found = sha256_of(file)

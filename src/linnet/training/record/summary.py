@@ -8,7 +8,7 @@ import torch
 from linnet import __version__
 from linnet.training.checkpoint import checkpoint_path
 from linnet.training.machine import peak_memory_bytes
-from linnet.training.start import START_FROM
+from linnet.training.start import EMBEDDING_FROM, START_FROM
 
 if TYPE_CHECKING:
     from linnet.training.loop import Trainer
@@ -41,6 +41,7 @@ def summarise(trainer: "Trainer", command: str | None) -> dict[str, Any]:
         "command": command,
         "configuration": trainer.folder.configuration_seal(),
         "started_from": _start(trainer),
+        "embedding_from": _word_vectors(trainer),
         "seed": trainer.spec.seed,
         "averaging": trainer.spec.averaging and trainer.spec.averaging.model_dump(),
         "prolonged": trainer.lengths.plain(),
@@ -74,6 +75,15 @@ def _start(trainer: "Trainer") -> dict[str, Any] | None:
     """The model whose weights the run began with, and their hash."""
     source = trainer.run.start_from
     return None if source is None else {"model": str(source), "sha256": trainer.folder.hashes().get(START_FROM)}
+
+
+def _word_vectors(trainer: "Trainer") -> dict[str, Any] | None:
+    """The file of word vectors that tokens began with, its hash, and how many of the tokens it has a word for."""
+    source = trainer.run.training.embedding_from
+    if source is None:
+        return None
+    found = {"tokens_found": trainer.standing.embedded, "tokens": trainer.run.model.vocab_size}
+    return {"file": str(source), "sha256": trainer.folder.hashes().get(EMBEDDING_FROM), **found}
 
 
 def _machine(trainer: "Trainer") -> dict[str, Any]:

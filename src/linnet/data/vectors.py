@@ -1,0 +1,218 @@
+"""Files of static word vectors (word2vec, GloVe): those of the words that are wanted, in one pass.
+
+Three formats. Text as GloVe writes it: in each line a word and its numbers, with single spaces between. Text as
+word2vec writes it: the same below a line `count width`. word2vec's binary: that line, then for each word its bytes, a
+space, `width` little-endian float32, and perhaps a newline. Which one it is, is seen by its beginning; only that a file
+is compressed is told by its name, `.gz`.
+
+Legend: `E` width of a vector.
+"""
+
+import gzip
+import re
+import zlib
+from codecs import BOM_UTF8
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from linnet.core.errors import UserError
+from linnet.core.files import open_file
+from linnet.present.progress import progress
+
+MOST_LINE_BYTES = 1 << 20
+"""Of a word and its numbers, as text; a word alone is as long at most where they are binary."""
+
+Vector = NDArray[np.float32]
+_Placed = Iterator[tuple[str, bytes, Vector | None]]
+"""Where it stands, a word, and its numbers; None: it is not wanted."""
+
+_BLOCK_BYTES = 1 << 20
+_HEADER = re.compile(rb"([0-9]{1,18}) ([0-9]{1,9})\s*")
+_NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f]")
+
+
+def read_vectors(path: str | Path, wanted: Collection[str], width: int) -> dict[str, Vector]:
+    """By word, the vectors `[E]` of those that are wanted and in the file; of a word that is there twice, the first.
+
+    A word may have spaces in it (some of GloVe's have). Numbers of words that nobody wants are counted, not read.
+    `UserError` names file, line or word, what was found, and what is expected: vectors of `width` finite numbers, as
+    many as the header says.
+    """
+    asked, found = {word.encode() for word in wanted}, dict[str, Vector]()
+    with open_file(path) as file, _damage_told(path), progress("read vectors", Path(path).stat().st_size) as advance:
+        handle = cast(BufferedReader, gzip.GzipFile(fileobj=file)) if str(path).endswith(".gz") else file
+        read = 0
+        for number, (place, word, vector) in enumerate(_words(handle, str(path), asked, width)):
+            if vector is not None and (name := word.decode()) not in found:
+                _check_finite(vector, place)
+                found[name] = vector
+            if number % 1000 == 0:
+                advance(file.tell() - read)
+                read = file.tell()
+    return found
+
+
+@contextmanager
+def _damage_told(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise UserError(f"{path}: not a whole gzip file ({error})") from None
+
+
+def _words(handle: BufferedReader, name: str, asked: Collection[bytes], width: int) -> _Placed:
+    first = _line(handle, f"{name}, line 1").removeprefix(BOM_UTF8)
+    header = _HEADER.fullmatch(first)
+    if header is None:
+        return _of_text(handle, name, asked, width, first)
+    count = int(header[1])
+    _check_width(int(header[2]), width, f"{name}, line 1: a header of {count:,} words with")
+    if _is_binary(handle.peek(_BLOCK_BYTES), name, width):
+        return _of_binary(handle, name, asked, width, count)
+    return _of_text(handle, name, asked, width, None, count)
+
+
+def _line(handle: BufferedReader, place: str) -> bytes:
+    line = handle.readline(MOST_LINE_BYTES + 1)
+    if len(line) > MOST_LINE_BYTES:
+        raise UserError(f"{place}: more than {MOST_LINE_BYTES:,} bytes; expected a word and its numbers")
+    return line
+
+
+def _check_width(found: int, width: int, what: str) -> None:
+    if found != width:
+        raise UserError(
+            f"{what} {found} numbers; expected {width}, the width of the model's token embedding"
+            f" (`set` model.embedding.width={found} makes it that of the file)"
+        )
+
+
+def _is_binary(beginning: bytes, name: str, width: int) -> bool:
+    """Whether what follows the header is binary: no line of a word and its numbers, and bytes that no text has.
+
+    In few bytes these may be missing; then the name decides, `.bin`. Of a long line there is only the beginning.
+    """
+    line, newline, _ = beginning.partition(b"\n")
+    fields = line.split()[1:] if newline else line.split()[1:-1]
+    if fields and (len(fields) == width or not newline) and all(map(_is_number, fields)):
+        return False
+    vector = beginning.partition(b" ")[2][: 4 * width]
+    return name.removesuffix(".gz").endswith(".bin") or bool(_NO_TEXT.search(vector)) or not _is_utf8(line)
+
+
+def _is_number(field: bytes) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        return error.end == len(line) and error.reason == "unexpected end of data"  # a beginning may end in a character
+    return True
+
+
+def _of_text(
+    handle: BufferedReader,
+    name: str,
+    asked: Collection[bytes],
+    width: int,
+    first: bytes | None,
+    count: int | None = None,
+) -> _Placed:
+    """Line by line. first: the line that was read already; None: a header of `count` words stood there."""
+    number, words = 1, 0
+    line = _line(handle, f"{name}, line 2") if first is None else first
+    number += first is None
+    while line:
+        place = f"{name}, line {number}"
+        line = line.rstrip()
+        if line:
+            words += 1
+            _check_count(words, count, place)
+            word, numbers = _split(line, width, place, is_first=first is not None and words == 1)
+            yield place, word, _numbers(numbers, place) if word in asked else None
+        number += 1
+        line = _line(handle, f"{name}, line {number}")
+    _check_all_there(words, count, name)
+
+
+def _split(line: bytes, width: int, place: str, is_first: bool) -> tuple[bytes, bytes]:
+    """A word and its numbers. is_first: of a file without a header, whose width this line tells."""
+    spaces = line.count(b" ")
+    if spaces == width:
+        word, _, numbers = line.partition(b" ")
+        return word, numbers
+    if is_first:
+        if not spaces or not all(map(_is_number, line.split(b" ")[1:])):
+            raise UserError(
+                f"{place}: {_shown(line)}: expected a word and {width} numbers, with single spaces between,"
+                " or word2vec's header (the name of a file that is compressed ends in .gz)"
+            )
+        _check_width(spaces, width, f"{place}: a word with")
+    word, *fields = line.rsplit(b" ", width)
+    if spaces < width or _is_number(word.rpartition(b" ")[2]):
+        raise UserError(f"{place}: a word with {spaces} numbers; expected {width}, as in the first line")
+    return word, b" ".join(fields)
+
+
+def _numbers(text: bytes, place: str) -> Vector:
+    fields = text.split(b" ")
+    try:
+        with np.errstate(over="ignore"):  # told as not finite
+            return np.array([float(field) for field in fields], dtype=np.float32)
+    except ValueError:
+        wrong = next(field for field in fields if not _is_number(field))
+        raise UserError(f"{place}: {_shown(wrong)}: expected a number") from None
+
+
+def _shown(field: bytes) -> str:
+    text = field.decode(errors="replace")
+    return repr(text if len(text) <= 40 else f"{text[:40]}…")
+
+
+def _check_finite(vector: Vector, place: str) -> None:
+    wrong = np.flatnonzero(~np.isfinite(vector))
+    if len(wrong):
+        raise UserError(f"{place}: number {wrong[0] + 1} is {vector[wrong[0]]}; expected finite numbers of float32")
+
+
+def _of_binary(handle: BufferedReader, name: str, asked: Collection[bytes], width: int, count: int) -> _Placed:
+    """Word by word, out of blocks."""
+    size, buffer, at = 4 * width, b"", 0
+    for number in range(1, count + 1):
+        place = f"{name}, word {number:,}"
+        while (space := buffer.find(b" ", at)) < 0 or len(buffer) < space + 1 + size:
+            if space < 0 and len(buffer) - at > MOST_LINE_BYTES:
+                raise UserError(f"{place}: no space in {MOST_LINE_BYTES:,} bytes; expected a word, a space, numbers")
+            block = handle.read(_BLOCK_BYTES)
+            if not block:
+                raise UserError(f"{place}: the file ends in it; expected {count:,} words, as its header says")
+            buffer, at = buffer[at:] + block, 0
+        word, end = buffer[at:space].lstrip(b"\n"), space + 1 + size
+        yield place, word, np.frombuffer(buffer[space + 1 : end], "<f4").astype(np.float32) if word in asked else None
+        at = end
+    if (buffer[at:] + handle.read(2)).strip():
+        _check_count(count + 1, count, f"{name}, word {count + 1:,}")
+
+
+def _check_count(words: int, count: int | None, place: str) -> None:
+    if count is not None and words > count:
+        raise UserError(f"{place}: one word more than the {count:,} that the header says")
+
+
+def _check_all_there(words: int, count: int | None, name: str) -> None:
+    if count is not None and words < count:
+        raise UserError(f"{name}: ends after {words:,} words; expected {count:,}, as its header says")
+    if not words:
+        raise UserError(f"{name}: no words; expected lines of a word and its numbers")

@@ -74,6 +74,8 @@ onload = () => {
     width: page.documentElement.scrollWidth,
     text: page.body.innerText,
     cut: [...cut(page), ...cutInPictures(page)],
+    tables: [...page.querySelectorAll(".table")].map(one => [one, one.getBoundingClientRect()]).map(([one, box]) =>
+      [box.left, box.top, box.right, box.bottom, one.scrollWidth > one.clientWidth].map(Math.round)),
     requests: frame.contentWindow.performance.getEntriesByType("resource").map(entry => entry.name),
   });
 };
@@ -85,7 +87,8 @@ onload = () => {
 class Shown:
     """A page at one width in pixels. cut: texts that are not wholly seen. console: its lines, of errors above all.
 
-    picture_HWC: uint8, the whole page, as long as it is. requests: what it fetched.
+    picture_HWC: uint8, the whole page, as long as it is. requests: what it fetched. tables: their left, top, right and
+    bottom pixels, and whether there is more of them than is shown.
     """
 
     width: int
@@ -94,6 +97,7 @@ class Shown:
     console: list[str]
     requests: list[str]
     picture_HWC: np.ndarray
+    tables: list[tuple[int, int, int, int, int]]
 
     @property
     def blank_share(self) -> float:
@@ -140,4 +144,4 @@ def shown(page: Path, width: int, dark: bool = False, folder: Path | None = None
     with Image.open(io.BytesIO(picture.read_bytes())) as image:
         pixels_HWC = np.asarray(image.convert("RGB"))[:, :width]
     cut = found["cut"] + ([f"the page is {found['width']} pixels wide"] if found["width"] > width else [])
-    return Shown(width, found["text"], cut, console, found["requests"], pixels_HWC)
+    return Shown(width, found["text"], cut, console, found["requests"], pixels_HWC, found["tables"])

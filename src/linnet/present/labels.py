@@ -6,9 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from linnet.present.room import PER_INCH, inches_of
+
 END_POINTS, SLANTED_POINTS = 9.5, 8.5
-END_GAP = 0.042
-"""Between the labels of two lines, of the height of axes 4 inches high."""
+END_LINE = 1.25
+"""From the label of a line to the next, of the height of its letters."""
+
+WIDEST_SHARE, HIGHEST_SHARE = 1 / 3, 0.7
+"""Of a panel, names at the ends of its lines take no more."""
 
 SLANTED_GAP = 0.019
 """Between the slanted labels of two points, of the width of the axes."""
@@ -17,13 +22,20 @@ End = tuple[str, Any, Any, Any]
 """A line's name, places, values and colour."""
 
 
+def ends_have_room(names: Sequence[str], width_inches: float, height_inches: float) -> bool:
+    """Whether names beside the last points of lines leave a panel of that size enough of itself."""
+    widest = max((inches_of(name, END_POINTS) for name in names), default=0.0)
+    height = len(names) * END_LINE * END_POINTS / PER_INCH
+    return widest <= WIDEST_SHARE * width_inches and height <= HIGHEST_SHARE * height_inches
+
+
 def label_ends(axes: Any, lines: Sequence[End]) -> None:
-    """Each line's name beside its last point."""
+    """Each line's name beside its last point, between the ends of the axes, which have been laid out."""
     share, _ = _shares(axes.get_ylim(), axes.get_yscale())
     lines = sorted((line for line in lines if len(line[2])), key=lambda line: line[2][-1])
     heights = [share(line[2][-1]) for line in lines]
-    gap = END_GAP * 4 / axes.figure.get_figheight() * axes.get_gridspec().nrows
-    for (name, x, _, colour), height in zip(lines, apart(heights, gap), strict=True):
+    gap = END_LINE * END_POINTS / PER_INCH * axes.figure.dpi / axes.get_window_extent().height
+    for (name, x, _, colour), height in zip(lines, apart(heights, gap, gap / 2, 1 - gap / 2), strict=True):
         axes.annotate(
             name.replace("$", r"\$"),
             (x[-1], height),
@@ -68,18 +80,24 @@ def _shares(ends: tuple[float, float], scale: str) -> tuple[Callable[[float], fl
     return share, lambda place: back(low + place * length)
 
 
-def apart(ascending: Sequence[float], gap: float) -> list[float]:
-    """The values moved by as little as it takes to lie `gap` from each other: groups that collide spread evenly."""
+def apart(ascending: Sequence[float], gap: float, low: float = -math.inf, high: float = math.inf) -> list[float]:
+    """The values moved by as little as it takes to lie `gap` from each other: groups that collide spread evenly.
+
+    low, high: between which all of them come to lie, where they have the room.
+    """
     groups: list[list[float]] = []
     for value in ascending:
         groups.append([value])
-        while len(groups) > 1 and _spread(groups[-1], gap)[0] - _spread(groups[-2], gap)[-1] < gap:
+        while (
+            len(groups) > 1 and _spread(groups[-1], gap, low, high)[0] - _spread(groups[-2], gap, low, high)[-1] < gap
+        ):
             last = groups.pop()
             groups[-1] += last
-    return [place for group in groups for place in _spread(group, gap)]
+    return [place for group in groups for place in _spread(group, gap, low, high)]
 
 
-def _spread(group: Sequence[float], gap: float) -> list[float]:
-    """As many places, `gap` from each other, about the group's mean."""
-    lowest = float(np.mean(group)) - gap * (len(group) - 1) / 2
+def _spread(group: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """As many places, `gap` from each other, about the group's mean, or as near to it as the ends allow."""
+    length = gap * (len(group) - 1)
+    lowest = max(low, min(float(np.mean(group)) - length / 2, high - length))
     return [lowest + gap * number for number in range(len(group))]

@@ -57,8 +57,8 @@ figcaption { margin-top: 8px; max-width: 74ch; contain: inline-size; }  /* the p
 .table { overflow-x: auto; width: fit-content; overflow-wrap: normal; }
 .table {  /* shadows stand at the edges, covers move with the table: a shadow is seen where there is more behind it */
   background:
-    linear-gradient(to right, var(--card) 40%, transparent) left / 48px 100% local no-repeat,
-    linear-gradient(to left, var(--card) 40%, transparent) right / 48px 100% local no-repeat,
+    linear-gradient(to right, var(--card) 18px, transparent) left / 22px 100% local no-repeat,
+    linear-gradient(to left, var(--card) 18px, transparent) right / 22px 100% local no-repeat,
     linear-gradient(to right, var(--shadow), transparent) left / 18px 100% scroll no-repeat,
     linear-gradient(to left, var(--shadow), transparent) right / 18px 100% scroll no-repeat, var(--card);
 }

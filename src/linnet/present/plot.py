@@ -10,17 +10,12 @@ import numpy as np
 
 from linnet.core.atomic import atomic_path
 from linnet.present import numbers
-from linnet.present.labels import label_ends, label_points
+from linnet.present.labels import ends_have_room, label_ends, label_points
+from linnet.present.room import fit_titles, legend_below, thin_ticks
 from linnet.present.style import INK, PALETTE, drawing, new_figure, png_of, shade, shades
 
 Numbers = Sequence[float] | np.ndarray[Any, Any]
 Scale = Literal["linear", "log", "log2", "symlog"]
-
-FEW, IN_A_COLUMN = 10, 20
-"""More names than that stand at the side, so many below each other."""
-
-LETTER_INCHES, HANDLE_INCHES = 0.085, 0.6
-"""About so wide is a letter of a legend, and the line before it."""
 
 MARKS, DASHES = "os^Dv*Xp", ("-", "--", "-.")
 """What tells lines apart where there is no colour: as many of both as there are pairs of one of each."""
@@ -96,7 +91,8 @@ class Panel:
 class Plot:
     """Panels of `size` inches each, so many in a row.
 
-    names: of series, in a legend or at the ends of their lines. values: what the colours of points mean. shared: the
+    names: of series, in a legend, which has room of its own below, or at the ends of their lines: where they would
+    take too much of the panels, in a legend all the same. values: what the colours of points mean. shared: the
     axis that all panels have in common. heights: of the rows, in relation.
     """
 
@@ -131,7 +127,7 @@ def _figure(plot: Plot) -> Any:
         axes.set(xlim=_ends(axes.get_xlim(), panel.x), ylim=_ends(axes.get_ylim(), panel.y))
         if panel.diagonal:
             axes.axline((1, 1), slope=1, color=INK, linewidth=0.8)
-        _draw_labels(axes, panel, plot.names == "ends")
+        _label_points(axes, panel)
         _mark(axes.xaxis, panel.x)
         _mark(axes.yaxis, panel.y)
     for axes in all_axes[len(plot.panels) :]:
@@ -139,9 +135,30 @@ def _figure(plot: Plot) -> Any:
     _tell_outermost(all_axes, plot)
     if norm is not None:
         _colour_bar(figure, all_axes, norm, plot.values)
-    if plot.names == "legend":
-        _legend(figure)
+    _tell_names(figure, all_axes, plot)
+    _fit(figure, all_axes)
     return figure
+
+
+def _tell_names(figure: Any, all_axes: Sequence[Any], plot: Plot) -> None:
+    """At the ends of lines where all panels have the room, else in a legend."""
+    lines = [
+        [(one.name, one.x, one.y, _colour(one.colour)) for one in panel.series if one.name] for panel in plot.panels
+    ]
+    if plot.names == "legend" or not all(ends_have_room([name for name, *_ in ends], *plot.size) for ends in lines):
+        legend_below(figure)
+        return
+    figure.draw_without_rendering()  # how high the panels are is known now
+    for axes, ends in zip(all_axes, lines, strict=False):
+        label_ends(axes, ends)
+
+
+def _fit(figure: Any, all_axes: Sequence[Any]) -> None:
+    """Once all else has its place, what is too long for that which remains."""
+    for mend in (fit_titles, thin_ticks):
+        figure.draw_without_rendering()
+        for axes in all_axes:
+            mend(axes)
 
 
 def _draw_panel(axes: Any, panel: Panel, norm: Any) -> None:
@@ -182,12 +199,10 @@ def _draw_series(axes: Any, series: Series, norm: Any) -> None:
             axes.vlines(series.x, series.low, series.high, color=colour, alpha=0.6, linewidth=1)
 
 
-def _draw_labels(axes: Any, panel: Panel, ends: bool) -> None:
+def _label_points(axes: Any, panel: Panel) -> None:
     labelled = [series for series in panel.series if series.labels]
     for number, series in enumerate(labelled):
         label_points(axes, series.x, series.y, series.labels, _colour(series.colour), above=number % 2 == 0)
-    if ends:
-        label_ends(axes, [(one.name, one.x, one.y, _colour(one.colour)) for one in panel.series if one.name])
 
 
 def _mark(axis: Any, spec: Axis) -> None:
@@ -235,24 +250,6 @@ def _colour_bar(figure: Any, all_axes: Any, norm: Any, title: str) -> None:
     bar = figure.colorbar(ScalarMappable(norm, shades()), ax=list(all_axes), label=title, pad=0.01, aspect=30 * rows)
     bar.outline.set_visible(False)
     _mark(bar.ax.yaxis, Axis(scale="log", said=numbers.metric))
-
-
-def _legend(figure: Any) -> None:
-    """Every name once, below the panels; many of them at the side."""
-    found = {
-        label: handle
-        for axes in figure.axes
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-        if label
-    }
-    if len(found) > FEW:
-        columns, place = math.ceil(len(found) / IN_A_COLUMN), "outside right upper"
-    elif found:
-        room = HANDLE_INCHES + LETTER_INCHES * max(map(len, found))
-        columns, place = max(1, int(figure.get_figwidth() / room)), "outside lower center"
-    else:
-        return
-    figure.legend(list(found.values()), list(found), loc=place, ncols=min(columns, len(found)))
 
 
 def _colour(colour: int | float | str) -> Any:

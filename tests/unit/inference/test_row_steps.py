@@ -64,11 +64,16 @@ def choose(products: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(maps, "library", lambda _: None)
 
 
+def steps_of(decoder: Decoder, state: DecoderState) -> RowSteps:
+    """Of a decoder that has steps on rows."""
+    steps = RowSteps.of(decoder, state)
+    assert steps is not None
+    return steps
+
+
 def assert_same_steps(decoder: Decoder, context: Retentions = FULL, rtol: float = 1e-4, atol: float = 1e-5) -> None:
     expected, state, other = (after_prompt(decoder, context) for _ in range(3))
-    steps, logits = RowSteps.of(decoder, state), RowSteps.of(decoder, other)
-    assert steps is not None
-    assert logits is not None
+    steps, logits = steps_of(decoder, state), steps_of(decoder, other)
     for token in TOKENS[PROMPT:, None, None]:
         hidden_11D = decoder.hidden(token, expected)
         torch.testing.assert_close(steps.read(token), hidden_11D, rtol=rtol, atol=atol)
@@ -207,8 +212,7 @@ def test_bfloat16_is_as_near_to_float32_as_the_decoders_pass(norm: dict[str, Any
     precise, rounded = (decoder_of(mixer, std=0.2, blocks=blocks) for _ in range(2))
     convert_weights(rounded, "bfloat16")
     exact, state, expected = after_prompt(precise), after_prompt(rounded), after_prompt(rounded)
-    steps = RowSteps.of(rounded, state)
-    assert steps is not None
+    steps = steps_of(rounded, state)
     errors = torch.zeros(2)
     for token in TOKENS[PROMPT:, None, None]:
         of_float32 = precise.hidden(token, exact)
@@ -255,8 +259,7 @@ def test_a_layer_with_an_encoder_beside_it(norm: dict[str, Any], padding: tuple[
     for state in states:
         memory = decoder.encode(torch.arange(7)[None], padding)
         decoder.hidden(TOKENS[None, :PROMPT], state, memory=memory)
-    steps = RowSteps.of(decoder, states[0])
-    assert steps is not None
+    steps = steps_of(decoder, states[0])
     assert steps._steps[0].__qualname__.startswith("_branches")  # not the layer as it is
     for token in TOKENS[PROMPT:20, None, None]:
         expected = decoder.hidden(token, states[1])

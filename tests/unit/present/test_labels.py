@@ -20,6 +20,13 @@ def test_labels_keep_their_distance_and_order(values: list[float], gap: float):
         assert found == pytest.approx(ascending)
 
 
+@given(st.lists(st.floats(-0.5, 1.5), min_size=1, max_size=12), st.floats(0.001, 0.09))
+def test_labels_keep_between_ends_that_leave_them_the_room(values: list[float], gap: float):
+    found = apart(sorted(values), gap, 0.0, 1.0)
+    assert all(later - earlier >= gap * (1 - 1e-9) for earlier, later in pairwise(found))
+    assert found[0] >= -1e-9 and found[-1] <= 1 + 1e-9
+
+
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_labels_of_points_at_the_same_place_stand_beside_each_other(scale: str):
     axes = new_figure(4, 3).subplots()

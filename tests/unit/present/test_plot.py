@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drawn_text import faults
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.style import PALETTE, png_of, svg_of
@@ -66,7 +67,8 @@ def test_panels_that_share_an_axis_have_room_for_all_and_its_title_once():
 @settings(deadline=None, max_examples=30)
 @given(st.floats(1e-9, 1e12), st.floats(1.05, 1e9))
 def test_a_logarithmic_axis_has_several_ticks_that_are_told_apart(low: float, ratio: float):
-    (axes,) = one(Series([low, low * ratio], [1, 2]), x=Axis("x", "log", numbers.plain)).figure().axes
+    x = Axis("x", "log", lambda value: numbers.scientific(value, 4))
+    (axes,) = one(Series([low, low * ratio], [1, 2]), x=x).figure().axes
     found = ticks(axes.xaxis)
     assert 3 <= len(found) == len(set(found)) <= 16
 
@@ -86,16 +88,51 @@ def test_names_are_not_read_as_formulas_nor_hidden():
     assert "'$a_b$'" in svg_of(figure)
 
 
-def test_many_names_stand_at_the_side_and_each_once():
-    few = one(*[Series([1], [1], f"{n % 3}") for n in range(9)]).figure()
-    assert legend(few) == ["0", "1", "2"]
-    many = one(*[Series([1], [1], f"{n}") for n in range(45)]).figure()
-    assert len(legend(many)) == 45
-    png_of(many)
-    assert many.legends[0].get_window_extent().x0 > many.axes[0].get_window_extent().x1
-    png_of(few)
-    assert few.legends[0].get_window_extent().y1 < few.axes[0].get_window_extent().y0
-    assert not one(Series([1], [1])).figure().legends
+def test_each_name_stands_once_below_panels_that_keep_their_height():
+    bare = one(Series([1], [1])).figure()
+    png_of(bare)
+    assert not bare.legends
+    for count in (3, 12, 45):
+        figure = one(*[Series([1], [1], f"run {n % count}") for n in range(2 * count)]).figure()
+        png_of(figure)
+        assert legend(figure) == [f"run {n}" for n in range(count)]
+        assert figure.legends[0].get_window_extent().y1 < figure.axes[0].get_window_extent().y0
+        assert figure.axes[0].bbox.height == pytest.approx(bare.axes[0].bbox.height, abs=12)
+        assert faults(figure) == []
+
+
+@pytest.mark.parametrize(("count", "letters"), [(2, 30), (10, 30), (10, 90), (25, 30), (3, 300)])
+def test_long_names_are_whole_and_apart(count: int, letters: int):
+    series = [Series([0, 1], [0, n], f"{n} {'word-and' * letters}"[:letters], "-", n) for n in range(count)]
+    for names in ("legend", "ends"):
+        figure = Plot([Panel(Axis("x"), Axis("y"), series)], (4.9, 3.9), names=names).figure()
+        assert faults(figure) == [] and len(legend(figure)) == count
+        assert ["".join(text.split()) for text in legend(figure)] == ["".join(one.name.split()) for one in series]
+        assert figure.axes[0].bbox.width > 0.7 * figure.bbox.width and figure.axes[0].bbox.height > 300
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+@pytest.mark.parametrize("values", [[3.0], [-3.0] * 12, [3.0, 2.999, *[-3.0] * 8], [0.1 * n for n in range(12)]])
+def test_names_at_the_ends_of_lines_are_whole_and_apart(values: list[float], scale: str):
+    series = [Series([1, 1000], [10.0, 10.0**value], f"line {n}") for n, value in enumerate(values)]
+    x = Axis("tokens of text", "log2", numbers.grouped)
+    figure = Plot([Panel(x, Axis("y", scale), series)] * 2, (4.9, 3.9), 2, names="ends", shared="y").figure()
+    assert not figure.legends and faults(figure) == []
+
+
+def test_titles_are_broken_and_ticks_thinned_where_there_is_no_room():
+    long = "a title with a $ in it that is far too long for so small a panel, whatever it says"
+    x = Axis(long, "log2", lambda value: f"{value:,.0f} tokens")
+    figure = one(Series([1, 2**30], [1, 2]), x=x, y=Axis(long), title=long).figure()
+    assert faults(figure) == []
+    (axes,) = figure.axes
+    for text in (axes.get_xlabel(), axes.get_ylabel(), axes.get_title("left")):
+        assert text.count("\n") and text.replace("\n", " ") == long.replace("$", r"\$")
+    assert 2 <= len(ticks(axes.xaxis)) <= 4
+    named = Axis("x", places={place: f"place {place}" for place in range(20)})
+    (axes,) = one(Series([0, 19], [1, 2]), x=named).figure().axes
+    shown = [label.get_text() for label in axes.get_xticklabels()]
+    assert shown == [f"place {place:.0f}" for place in axes.get_xticks()] and 4 <= len(shown) <= 7
 
 
 def test_names_at_the_ends_of_lines_stand_beside_them_and_apart():

@@ -5,7 +5,7 @@ from typing import Any
 
 from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
 from linnet.present import numbers
-from linnet.present.plot import Axis, Panel, Rule, Series
+from linnet.present.plot import MARKS, Axis, Panel, Rule, Series, line_style
 from linnet.present.table import NOTHING, Table
 
 COLUMNS = (
@@ -93,7 +93,8 @@ def state_panel(figures: Sequence[ComparedFigures]) -> Panel:
 
 
 def _point(one: ComparedFigures, number: int) -> Series:
+    """With the mark that the run's line has; hollow where all marks are taken."""
     right = _spread(one, "symbols_right")
-    return Series(
-        [_state_bytes(one)], [right.mean], "", "o", number, [right.lowest], [right.highest], labels=[one.name]
-    )
+    mark, hollow = line_style(number)[0], number // len(MARKS) % 2 == 1
+    place, ends = [_state_bytes(one)], ([right.lowest], [right.highest])
+    return Series(place, [right.mean], one.name, mark, number, *ends, large=hollow)

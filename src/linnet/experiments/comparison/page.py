@@ -8,8 +8,9 @@ from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spr
 from linnet.experiments.comparison.output import findings_table, plot
 from linnet.experiments.side_by_side.published import PublishedTable, against_table
 from linnet.experiments.side_by_side.report import SideBySide
-from linnet.experiments.side_by_side.tables import chart
+from linnet.experiments.side_by_side.tables import CHART_INCHES, chart
 from linnet.experiments.side_by_side.wanted import Wanted
+from linnet.present.plot import Plot
 from linnet.present.report import Picture
 from linnet.present.table import Table
 
@@ -58,7 +59,9 @@ def _pictures(runs: Sequence[ComparedFigures]) -> list[Picture]:
         return []
     curves, *others = plot(runs, "").panels
     found = [Picture("learning", "Learning curves", chart(curves), CURVES_SAID)]
-    return found + [Picture("state", "Answers against state", chart(panel), STATE_SAID) for panel in others]
+    return found + [
+        Picture("state", "Answers against state", Plot([panel], CHART_INCHES), STATE_SAID) for panel in others
+    ]
 
 
 def own_values(run: ComparedFigures) -> dict[str, float]:

@@ -18,7 +18,7 @@ CHART_INCHES = (4.9, 3.9)
 """Small enough to be read on a telephone, two in a row on a desk."""
 
 MANY = 8
-"""More lines than that have their names in a legend: at their ends there is no room."""
+"""More lines than that have their names in a legend: at their ends they would be hard to follow."""
 
 
 def chart(panel: Panel) -> Plot:
@@ -44,10 +44,15 @@ def _held(one: MemoryFigures, tokens: int) -> str:
 
 
 def memory_picture(memory: Mapping[str, MemoryFigures]) -> Picture:
-    """Weights and state over the tokens of text, both axes logarithmic."""
+    """Weights and state over the tokens of text, both axes logarithmic.
+
+    Each line has its marks at lengths of its own: lines that lie on each other are all told by their marks.
+    """
+    turns = min(len(memory), len(CONTEXTS))
     series = [
-        Series(CONTEXTS, [one.total(tokens) for tokens in CONTEXTS], name, line_style(number), number)
+        Series(CONTEXTS, [one.total(tokens) for tokens in CONTEXTS], name, line_style(number), number, dots=dots)
         for number, (name, one) in enumerate(memory.items())
+        for dots in [range(number % turns, len(CONTEXTS), turns)]
     ]
     x = Axis("tokens of text", "log2", places={tokens: numbers.tokens(tokens) for tokens in TOLD})
     caption = (

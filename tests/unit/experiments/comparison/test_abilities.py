@@ -110,8 +110,8 @@ def test_a_row_tells_answers_and_what_they_take():
 def test_the_picture_has_a_point_for_each_run_and_the_line_of_chance():
     runs = [ComparedFigures("a", 1, 1, [outcome(0, 0.5, True)]), ComparedFigures("b", 1, 1, [outcome(0, 0.9, True)])]
     panel = state_panel(runs)
-    assert [(list(one.x), list(one.y), list(one.labels)) for one in panel.series] == [
-        ([4096], [0.5], ["a"]), ([4096], [0.9], ["b"])
+    assert [(list(one.x), list(one.y), one.name) for one in panel.series] == [
+        ([4096], [0.5], "a"), ([4096], [0.9], "b")
     ]  # fmt: skip
     assert [rule.at for rule in panel.rules] == [0.25]
     assert len(plot(runs, "two").panels) == 2

@@ -1,4 +1,6 @@
-"""Three models with all that a page can tell of them, made up; names as long as people give them."""
+"""Models with all that a page can tell of them, made up; names as long as people give them."""
+
+from collections.abc import Sequence
 
 from linnet.experiments.side_by_side.record import (
     CONTEXTS,
@@ -13,6 +15,9 @@ from linnet.experiments.side_by_side.report import SideBySide
 from linnet.present.table import Table
 
 NAMES = ("attention", "TED with a bank of forty rates", "a-name-without-any-blank-of-forty-letters")
+TEN_NAMES = tuple(f"attention, window of {window} tok." for window in range(1024, 2304, 128))
+"""Of 30 letters each."""
+
 CHANCE = "not distinguishable from chance"
 
 
@@ -38,19 +43,23 @@ def beside(number: int) -> Beside:
     )
 
 
-def compared(**changes: object) -> SideBySide:
-    rows = [[name, f"1.{number}345 ± 0.0067", "26,688"] for number, name in enumerate(NAMES)]
+def compared(names: Sequence[str] = NAMES, **changes: object) -> SideBySide:
+    rows = [[name, f"1.{number}345 ± 0.0067", "26,688"] for number, name in enumerate(names)]
     memory = {
         name: MemoryFigures(100_000, {tokens: (8 << 10) + 64 * tokens * (number < 2) for tokens in CONTEXTS})
-        for number, name in enumerate(NAMES)
+        for number, name in enumerate(names)
     }
     plain = {
         "title": "three models",
         "quality": [Table("Held-out text", ("run", "bits per byte", "parameters"), rows, "mean ± deviation")],
         "pictures": [],
         "memory": memory,
-        "beside": {name: beside(number) for number, name in enumerate(NAMES)},
-        "differences": [Table("Against attention", ("", *NAMES[1:]), [["less attention", "+0.1", "+0.2"]])],
+        "beside": {name: beside(number) for number, name in enumerate(names)},
+        "differences": [
+            Table(
+                "Against attention", ("", *names[1:]), [["less attention", *(f"+0.{n}" for n in range(1, len(names)))]]
+            )
+        ],
         "further": [Table("As published", ("model", "arc_easy"), [["GPT", "31.0"]], "Published: somewhere.")],
     }
     return SideBySide(**{**plain, **changes})

@@ -1,7 +1,9 @@
 """Pictures that are told apart without colour."""
 
-from example_models import NAMES, compared
+import pytest
+from example_models import NAMES, TEN_NAMES, compared
 
+from drawn_text import boxes, faults
 from linnet.experiments.side_by_side.record import CONTEXTS
 from linnet.experiments.side_by_side.tables import chart, memory_picture
 from linnet.present.plot import Axis, Panel, Series, line_style
@@ -13,6 +15,21 @@ def test_memory_is_weights_and_state_from_1k_to_1m_and_every_line_has_marks_of_i
     assert panel.series[0].y[0] == 100_000 + 8192 + 64 * 1024 and panel.series[2].y[-1] == 100_000 + 8192
     assert list(panel.x.places.values()) == ["1k", "4k", "16k", "64k", "256k", "1M"]
     assert len({series.style for series in panel.series}) == 3
+
+
+@pytest.mark.parametrize("names", [NAMES, TEN_NAMES[:5], TEN_NAMES])
+def test_long_names_of_many_models_are_whole_and_apart_and_leave_the_lines_their_room(names: tuple[str, ...]):
+    figure = memory_picture(compared(names).memory).drawn.figure()
+    assert faults(figure) == []
+    assert {name.replace("\n", "") for name, _ in boxes(figure)} >= set(names)
+    (axes,) = figure.axes
+    assert axes.bbox.width > 0.7 * figure.bbox.width and axes.bbox.height > 300
+
+
+def test_lines_of_the_same_memory_have_their_marks_at_lengths_of_their_own():
+    (panel,) = memory_picture(compared(TEN_NAMES).memory).drawn.panels
+    marked = [set(series.dots) for series in panel.series]
+    assert all(marked) and len(set().union(*marked)) == sum(map(len, marked)) == len(CONTEXTS)
 
 
 def test_twenty_four_lines_differ_without_colour():

@@ -26,7 +26,8 @@ def test_there_is_one_axis_and_it_has_the_tables_unit(tmp_path: Path):
     (axes,) = plot(figures, "title").figure().axes
     assert axes.get_ylabel() == "held-out text, causal, bits per byte" and axes.get_title("left") == "title"
     draw(figures, tmp_path / "curves.png", "title")
-    assert image.imread(tmp_path / "curves.png").shape[:2] == (572, 990)
+    height, width = image.imread(tmp_path / "curves.png").shape[:2]
+    assert width == 990 and 572 < height < 620, "the panel, and the legend below"
 
 
 def test_a_run_has_its_mean_over_the_seeds_in_its_colour_and_a_band_from_the_lowest_to_the_highest():

@@ -12,9 +12,6 @@ from typing import Any
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 
-SHOWN = 1.0
-"""Bits per byte above the best that the picture has room for."""
-
 Parts = Sequence[dict[str, Any]]
 
 
@@ -25,13 +22,13 @@ def parts_of(file: Path) -> Parts:
 
 
 def table(runs: dict[str, Parts]) -> str:
-    """Markdown: bits per byte by the tokens before, a row for each run."""
-    longest = max(runs.values(), key=len)
-    heads = [f"{part['begin']:,} to {part['end'] - 1:,}" for part in longest]
+    """Markdown: bits per byte by the tokens before, a row for each run; `-` where it has other parts, or none."""
+    bounds = [(part["begin"], part["end"]) for part in max(runs.values(), key=len)]
+    heads = [f"{begin:,} to {end - 1:,}" for begin, end in bounds]
     lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for name, parts in runs.items():
-        cells = [f"{part['bits_per_byte']:.2f}" for part in parts] + ["-"] * (len(longest) - len(parts))
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        said = {(part["begin"], part["end"]): f"{part['bits_per_byte']:.2f}" for part in parts}
+        lines.append(f"| {name} | " + " | ".join(said.get(each, "-") for each in bounds) + " |")
     return "\n".join(lines)
 
 
@@ -41,10 +38,8 @@ def picture(runs: dict[str, Parts], trained: int) -> Plot:
         Series([(p["begin"] + p["end"]) / 2 for p in parts], [p["bits_per_byte"] for p in parts], name, "o-", number)
         for number, (name, parts) in enumerate(runs.items())
     ]
-    lowest = min(part["bits_per_byte"] for parts in runs.values() for part in parts)
-    y = Axis("bits per byte", low=lowest - 0.05, high=lowest + SHOWN)
     x = Axis("position", "log2", numbers.grouped)
-    return Plot([Panel(x, y, series, rules=[Rule(trained, "trained", upright=True)])], (9.0, 5.2))
+    return Plot([Panel(x, Axis("bits per byte"), series, rules=[Rule(trained, "trained", upright=True)])], (9.0, 5.2))
 
 
 def main() -> None:

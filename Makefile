@@ -22,11 +22,13 @@ venv: $(STAMP) ## the virtual environment, with every dependency as pinned
 demo: $(STAMP) ## train and compare three tiny models (minutes)
 	$(RUN) linnet demo
 
+# Byte code is kept whatever the environment says: else each worker, and each process that tests start, compiles the
+# sources anew.
 test: $(STAMP) ## all tests but the slow ones
-	$(RUN) pytest -n logical --maxprocesses 4
+	PYTHONDONTWRITEBYTECODE= $(RUN) pytest -n logical --maxprocesses 4
 
 test-slow: $(STAMP) ## the tests that take minutes each
-	$(RUN) pytest -m slow
+	PYTHONDONTWRITEBYTECODE= $(RUN) pytest -m slow
 
 campaign: $(STAMP) ## kills, damaged and hostile files, faults: an hour; counts into docs/reliability.md
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/campaigns --record

@@ -1,15 +1,20 @@
 import gc
 import logging
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 import torch
+from torch.utils import collect_env
 
 import on_device
 from linnet.core.notes import LOG, note
+from linnet.training import loop
+from linnet.training.record import curves
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -47,6 +52,34 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marker = item.get_closest_marker("cpu_only")
         if marker is not None and on_device.DEVICE.type != "cpu":
             item.add_marker(pytest.mark.skip(reason=f"of processors alone: {marker.args[0]}"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _asked_once() -> Iterator[None]:
+    """What this machine is: runs measure its peak, and the harness asks a dozen programs."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loop, "peak_flops_per_s", cache(loop.peak_flops_per_s))
+        patched.setattr(collect_env, "get_pretty_env_info", cache(collect_env.get_pretty_env_info))
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _drawn_once() -> Iterator[None]:
+    """Of the runs that a file makes in its own process, of which most would go to their pictures, the first draws its
+    own, of each kind; the others have that one.
+    """
+    draw, drawn = curves.draw_curves, dict[bool, bytes]()
+
+    def draw_once(lines: list[dict[str, Any]], path: Path, title: str, causal: bool) -> None:
+        if causal in drawn:
+            path.write_bytes(drawn[causal])
+            return
+        draw(lines, path, title, causal)
+        drawn[causal] = path.read_bytes()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(curves, "draw_curves", draw_once)
+        yield
 
 
 @pytest.fixture(scope="session")

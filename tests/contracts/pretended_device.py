@@ -44,7 +44,8 @@ from linnet.training.step import Stepper
 NAME = "pretended"
 MISTAKE = "a mistake"
 LENGTH, VOCABULARY = 70, 50
-
+OPTIMISERS = {"adamw": (LENGTH, 1), "muon": (5, 2)}
+"""With rows how long, and steps: mixers work in chunks with the first; what optimisers keep is used with the second."""
 
 NUMBERLESS = FakeTensorMode(allow_non_fake_inputs=True)
 """One for all checks: sources keep tables from one call to the next."""
@@ -127,14 +128,14 @@ def decoder_on(device: torch.device, *mixers: MixerSpec) -> Decoder:
         return Decoder(spec)
 
 
-def check_training(kind: str, mixers: list[MixerSpec], device: torch.device) -> None:
+def check_training(kind: str, length: int, steps: int, mixers: list[MixerSpec], device: torch.device) -> None:
     """Whole steps, from a batch that lies on the processor."""
     decoder = decoder_on(device, *mixers)
     optimiser = build_optimiser(OptimiserSpec(kind=kind, cautious_decay=True), decoder)
     token_bytes_V = torch.ones(VOCABULARY, dtype=torch.int64, device=device)
     step = Stepper(Parallel(decoder), next_token_loss, optimiser, ClipSpec(), torch.bfloat16, token_bytes_V)
-    tokens_BT = torch.ones(2, LENGTH, dtype=torch.int64)
-    for _ in range(2):
+    tokens_BT = torch.ones(2, length, dtype=torch.int64)
+    for _ in range(steps):
         step([(tokens_BT, tokens_BT)], 1e-3)
 
 
@@ -147,11 +148,17 @@ def check_evaluation(mixers: list[MixerSpec], device: torch.device) -> None:
 
 
 def check_decoding(mixers: list[MixerSpec], device: torch.device) -> None:
-    """One stream, and several; greedily and by chance."""
-    decoder = decoder_on(device, *mixers)
-    for prompts in ([[1, 2, 3]], [[1, 2, 3], [4, 5, 6]]):
-        for temperature in (0.0, 1.0):
-            list(decode(decoder, prompts, 3, Sampling(temperature, top_k=5, top_p=0.9, seed=0)))
+    """One stream, and several; greedily and by chance, each with some mixer, and one and several with every mixer."""
+    one, several = [[1, 2, 3]], [[1, 2, 3], [4, 5, 6]]
+    greedily, by_chance = (Sampling(temperature, top_k=5, top_p=0.9, seed=0) for temperature in (0.0, 1.0))
+    every, some = decoder_on(device, *mixers), decoder_on(device, mixers[0])
+    for decoder, prompts, sampling in (
+        (every, one, greedily),
+        (every, several, by_chance),
+        (some, one, by_chance),
+        (some, several, greedily),
+    ):
+        list(decode(decoder, prompts, 3, sampling))
 
 
 def check_mistake(device: torch.device) -> None:
@@ -164,7 +171,7 @@ def checks(which: str) -> dict[str, Callable[[torch.device], None]]:
     mixers = [spec for spec in first if isinstance(spec, MixerSpec)]
     return {
         **{name_of(spec): partial(check_sublayer, spec) for spec in (first if which == "first" else ALL)},
-        **{f"training-{kind}": partial(check_training, kind, mixers) for kind in ("adamw", "muon")},
+        **{f"training-{kind}": partial(check_training, kind, *size, mixers) for kind, size in OPTIMISERS.items()},
         "evaluation": partial(check_evaluation, mixers),
         "decoding": partial(check_decoding, mixers),
         MISTAKE: check_mistake,

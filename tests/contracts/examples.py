@@ -1,6 +1,7 @@
 """Every example of every mixer and feed-forward, and how to fill one with random weights."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TypeVar
 
 import torch
@@ -19,12 +20,17 @@ ALL = [*EXAMPLES, *FEED_FORWARD_EXAMPLES]
 Module = TypeVar("Module", bound=nn.Module)
 
 
+@cache  # tests are named by the ten thousand, and examples are made anew on every call
+def examples_of(kind: type[SublayerSpec]) -> Sequence[SublayerSpec]:
+    return kind.examples()
+
+
 def name_of(spec: SublayerSpec) -> str:
-    return f"{spec.kind}-{type(spec).examples().index(spec)}"
+    return f"{spec.kind}-{examples_of(type(spec)).index(spec)}"
 
 
 def first_of_its_kind(spec: SublayerSpec) -> bool:
-    return spec == type(spec).examples()[0]
+    return spec == examples_of(type(spec))[0]
 
 
 def randomised(module: Module) -> Module:

@@ -1,6 +1,8 @@
 """What the decoder promises, whatever mixers it is made of."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import get_args
@@ -79,13 +81,29 @@ ALONE = [
 ]
 
 
-@pytest.fixture(params=["all", "recipe", *ALONE])
-def decoder(request: pytest.FixtureRequest) -> Decoder:
-    """Of every example in turn, of what the recipes use, of the first of each kind alone, and (slow) of every one."""
-    if request.param == "recipe":
-        return decoder_of(EXAMPLES, **RECIPE, blocks=recipe_blocks())
+def versions_of(decoder: Decoder) -> dict[str, tuple[int, int]]:
+    """Which tensor each of its weights is, and how often it was written to."""
+    return {name: (id(tensor), tensor._version) for name, tensor in decoder.state_dict(keep_vars=True).items()}
+
+
+@cache
+def decoder_named(name: str) -> tuple[Decoder, Tensor]:
+    """Built once for the tests of this file, none of which changes it; and what chance goes on with."""
+    torch.manual_seed(0)
+    if name == "recipe":
+        return decoder_of(EXAMPLES, **RECIPE, blocks=recipe_blocks()), torch.get_rng_state()
     named = dict(zip(map(name_of, EXAMPLES), EXAMPLES, strict=True))
-    return decoder_of(EXAMPLES if request.param == "all" else [named[request.param]] * 3)
+    return decoder_of(EXAMPLES if name == "all" else [named[name]] * 3), torch.get_rng_state()
+
+
+@pytest.fixture(params=["all", "recipe", *ALONE])
+def decoder(request: pytest.FixtureRequest) -> Iterator[Decoder]:
+    """Of every example in turn, of what the recipes use, of the first of each kind alone, and (slow) of every one."""
+    decoder, chance = decoder_named(request.param)
+    before = versions_of(decoder)
+    torch.set_rng_state(chance)
+    yield decoder
+    assert versions_of(decoder) == before, "a test changed what the next ones read"
 
 
 def tokens(batch: int, length: int = LENGTH) -> Tensor:

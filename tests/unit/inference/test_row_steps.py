@@ -38,7 +38,7 @@ MIXERS: list[MixerSpec] = [
     *Rwkv7Spec.examples(),
 ]
 WITHOUT_STEPS = {id(mixer) for mixer in MIXERS if isinstance(mixer, AttentionSpec) and mixer.window is not None}
-TOKENS = torch.arange(23).repeat(4)[:40]
+TOKENS = torch.arange(23).repeat(2)[:26]
 PROMPT = 3
 
 

@@ -22,8 +22,8 @@ venv: $(STAMP) ## the virtual environment, with every dependency as pinned
 demo: $(STAMP) ## train and compare three tiny models (minutes)
 	$(RUN) linnet demo
 
-# Byte code is kept whatever the environment says: without it each worker, and each of the hundreds of processes that
-# tests start, compiles the sources anew.
+# Byte code is kept whatever the environment says: else each worker, and each process that tests start, compiles the
+# sources anew.
 test: $(STAMP) ## all tests but the slow ones
 	PYTHONDONTWRITEBYTECODE= $(RUN) pytest -n logical --maxprocesses 4
 

@@ -73,15 +73,8 @@ def typical(errors: Iterable[float]) -> float:
     return statistics.median(errors)
 
 
-MODELS: dict[tuple[int, bool], list[Decoder]] = {}
-
-
 def models(mixer: MixerSpec, tied: bool) -> list[Decoder]:
-    """To be read: they are built once."""
-    key = EXAMPLES.index(mixer), tied
-    if key not in MODELS:
-        MODELS[key] = [decoder_of(mixer, tied, seed) for seed in range(5)]
-    return MODELS[key]
+    return [decoder_of(mixer, tied, seed) for seed in range(5)]
 
 
 def tokens(length: int = 12) -> Tensor:

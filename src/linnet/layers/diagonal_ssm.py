@@ -22,6 +22,7 @@ from linnet.layers.contract import MixerSpec
 from linnet.layers.state import State
 from linnet.ops.complex_pairs import exponential, exponential_less_one, over, times
 from linnet.ops.diagonal_ssm import diagonal_ssm_by_pairs
+from linnet.ops.exporting import exporting
 
 SUM_BYTES = 4
 START_RATE = 0.5
@@ -107,7 +108,8 @@ class DiagonalKernel(nn.Module):
         self, ssm: Callable[..., Any], x_BET: Tensor, d_E: Tensor, hidden_BEN2: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """What `ssm` makes of x, `[B, E, T]`, and the states behind the last token, as pairs and without a gradient."""
-        if hidden_BEN2 is not None and torch.compiler.is_exporting():  # so says PyTorch 2.11 of what is compiled, too
+        if exporting():
+            assert hidden_BEN2 is not None
             return diagonal_ssm_by_pairs(x_BET, *self.in_pairs(x_BET.dtype), d_E, hidden_BEN2)
         hidden_BEN = None if hidden_BEN2 is None else torch.view_as_complex(hidden_BEN2)
         y_BET, hidden_BEN = ssm(x_BET, *self(x_BET.dtype), d_E, hidden_BEN)

@@ -19,6 +19,7 @@ from linnet.layers.rotary import RotarySpec, turn_of
 from linnet.layers.state import State, write_chunk
 from linnet.layers.view import View
 from linnet.nn.row_maps import RowMap, compiled_with, row_map_of
+from linnet.ops.exporting import exporting
 from linnet.ops.native.attention import AttentionRow, attention_row, operator_row
 from linnet.ops.relative import NearRow
 
@@ -96,7 +97,7 @@ class WindowState(State):
         """
         if k_BMTK.shape[2] == 1 and not ordered:
             return self._append_token(k_BMTK, v_BMTK, view)
-        if torch.compiler.is_exporting():
+        if exporting():
             return self._append_in_graph(k_BMTK, v_BMTK, view)
         length, start = k_BMTK.shape[2], view.start
         places = self._places(self._kept(start, self.window - 1))
@@ -111,7 +112,7 @@ class WindowState(State):
         room, device = self.keys.shape[2], self.keys.device
         positions_B = view.offsets_B(device).expand(len(self.keys))
         last_B1 = None if view.uniform else positions_B.clamp(max=room - 1)[:, None]
-        if torch.compiler.is_exporting():  # one stream; places that are yet to be filled are masked
+        if exporting():  # one stream; places that are yet to be filled are masked
             index_1M1K = self._places(positions_B).view(-1, 1, 1, 1).expand_as(k_BM1K)
             pairs = (self.keys, k_BM1K), (self.values, v_BM1K)
             self.keys, self.values = (kept.scatter(2, index_1M1K, new.to(kept.dtype)) for kept, new in pairs)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from linnet.layers.retention import Retention
 from linnet.layers.view import View
+from linnet.ops.exporting import exporting
 
 
 @dataclass
@@ -173,7 +174,7 @@ def write_chunk(kept: Tensor, new: Tensor, view: View, places: int = 1) -> Tenso
 
     A graph's runtime does it in place where input and output share a buffer.
     """
-    if torch.compiler.is_exporting():
+    if exporting():
         return _scattered(kept, new, view, places)
     kept_BC, new_BT = kept.transpose(1, places), new.transpose(1, places)
     if view.uniform:

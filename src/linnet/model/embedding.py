@@ -15,6 +15,7 @@ from linnet.nn.linear import Linear
 from linnet.nn.norms import norm_row
 from linnet.nn.packed_linear import RoundedEmbedding
 from linnet.nn.row_maps import lookup_of, row_map_of
+from linnet.ops.exporting import exporting
 from linnet.ops.native.elementwise import scaled_row
 from linnet.ops.sinusoidal import sinusoidal, sinusoidal_range
 
@@ -52,7 +53,7 @@ class Embedding(nn.Module):
             x_BTD = x_BTD * self.scale
         if self.positions is not None:
             length, known = tokens_BT.shape[1], self.positions.num_embeddings
-            if not torch.compiler.is_exporting() and view.end(length) > known:  # whoever runs a graph knows how many
+            if not exporting() and view.end(length) > known:  # whoever runs a graph knows how many
                 raise ValueError(f"{view.end(length)} tokens: the model's learned positions end at {known}")
             x_BTD = x_BTD + self.positions(view.positions(length, tokens_BT.device))
         if self.sinusoidal:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.ops.blocked_attention import blocked_attention, blocks_serve
+from linnet.ops.exporting import exporting
 from linnet.ops.relative import Relative, distances, gathered_attention, relative_reference, softmax_with_sinks
 from linnet.ops.windowed_attention import in_blocks, windowed_attention
 
@@ -88,7 +89,7 @@ def attention(
     graph, which cannot choose by lengths, by products alone.
     """
     padding_B, window, first, last_BT = reach
-    if relative is not None or sinks_N is not None or first or torch.compiler.is_exporting():
+    if relative is not None or sinks_N is not None or first or exporting():
         relative = Relative() if relative is None else relative
         return _without_kernel(q_BNTK, k_BMSK, v_BMSK, reach, _factor(q_BNTK, scale), relative, sinks_N)
     queries, keys = q_BNTK.shape[2], k_BMSK.shape[2]

@@ -60,7 +60,7 @@ def diagonal_ssm(
 def diagonal_ssm_by_pairs(
     x_BET: Tensor, a_EN2: Tensor, c_EN2: Tensor, d_E: Tensor, h_BEN2: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same in real numbers, as one chunk, of complex ones as pairs: for graphs (`torch.compiler.is_exporting`)."""
+    """The same in real numbers, as one chunk, of complex ones as pairs: for graphs (`exporting`)."""
     tokens = x_BET.shape[2]
     a_EPN2 = powers(a_EN2, tokens + 1)
     seen_EPN2 = times(a_EPN2, c_EN2[:, None])

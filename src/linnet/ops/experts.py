@@ -19,6 +19,7 @@ from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.autocast import of_products
+from linnet.ops.exporting import exporting
 from linnet.ops.routing import counts
 
 Inner = Callable[[Tensor], Tensor]
@@ -65,7 +66,7 @@ def dispatched(
 
     A graph cannot ask for whom there are tokens: there all experts read all of them.
     """
-    if torch.compiler.is_exporting():
+    if exporting():
         shares_ER1 = [(weight_RK * (chosen_RK == e)).sum(1, keepdim=True) for e in range(len(expert_E))]
         outs_ERD = [expert(x_RD) * share_R1 for expert, share_R1 in zip(expert_E, shares_ER1, strict=True)]
         return torch.stack(outs_ERD).sum(0)

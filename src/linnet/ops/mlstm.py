@@ -28,6 +28,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
+from linnet.ops.exporting import exporting
 from linnet.ops.segments import places_of, segment_length
 
 CHUNK = 64
@@ -145,7 +146,7 @@ class _Mlstm(torch.autograd.Function):
 
 def _largest_so_far(x_BNT: Tensor) -> Tensor:
     """Of the numbers up to each."""
-    if not torch.compiler.is_exporting():
+    if not exporting():
         return x_BNT.cummax(-1).values
     reach, length = 1, x_BNT.shape[-1]  # ONNX has no operator for it
     while reach < length:

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linnet.ops.exporting import exporting
+
 
 class Relative(NamedTuple):
     """Tables by distance, the nearest first; None for none. All that are given have the same R."""
@@ -26,7 +28,7 @@ class Relative(NamedTuple):
 
     def cut(self, most: int) -> "Relative":
         """Without the distances from `most` on, which nothing has; in a graph, which knows no lengths, with them."""
-        if torch.compiler.is_exporting():
+        if exporting():
             return self
         bias_NR, keys_RK, values_RK = self
         return Relative(

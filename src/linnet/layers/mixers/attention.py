@@ -40,6 +40,7 @@ from linnet.ops.attention import (
     full_attention_reference,
     visible,
 )
+from linnet.ops.exporting import exporting
 
 
 class AttentionSpec(MixerSpec):
@@ -235,7 +236,7 @@ class Attention(Mixer):
         """
         if self.first and view.padding is not None:
             return False
-        if view.uniform or not isinstance(state, WindowState) or torch.compiler.is_exporting():
+        if view.uniform or not isinstance(state, WindowState) or exporting():
             return True  # a graph has one stream
         return length == 1 and view.padding is None and self.positions is None
 

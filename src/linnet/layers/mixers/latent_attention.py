@@ -30,6 +30,7 @@ from linnet.nn.norms import RmsNorm, norm_row, normed
 from linnet.nn.row_maps import row_map_of
 from linnet.ops.attention import Reach, attention, attention_reference
 from linnet.ops.blocked_attention import blocks_serve
+from linnet.ops.exporting import exporting
 from linnet.ops.latent_attention import absorbs, latent_attention, latent_attention_reference
 
 
@@ -197,7 +198,7 @@ class LatentAttention(Mixer):
         """Of the entries as they are, unless none is of the past, or so many tokens read that it is less to expand."""
         length, rank = q_BNTK.shape[2], self.spec.kv_rank
         last_BT = None if view.uniform else view.positions(length, q_BNTK.device)
-        if torch.compiler.is_exporting():  # a graph cannot ask for how many tokens it is less
+        if exporting():  # a graph cannot ask for how many tokens it is less
             absorbing = length == 1
         else:
             absorbing = length < entries_BSE.shape[1] and absorbs(length, rank, self.content, self.value)

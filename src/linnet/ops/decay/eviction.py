@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.ops.exporting import exporting
 
 MOST_TOKENS = 2**62
 
@@ -69,7 +70,7 @@ def survivors(relevance_BE: Tensor, present_BE: Tensor, policy: EvictionPolicy) 
 
 def _ranks(relevance_BE: Tensor) -> Tensor:
     """How many are more relevant, the earlier of equal ones among them; int64 `[B, E]`."""
-    if torch.compiler.is_exporting():  # ONNX has no sort, but a TopK that takes the earlier of equal ones first
+    if exporting():  # ONNX has no sort, but a TopK that takes the earlier of equal ones first
         entries = relevance_BE.shape[1]
         return relevance_BE.topk(entries, dim=1).indices.topk(entries, dim=1, largest=False).indices
     return relevance_BE.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
@@ -80,7 +81,7 @@ def _undisputed(above: Tensor, present: Tensor, policy: EvictionPolicy) -> bool:
 
     A graph cannot ask: there it is taken not to unless the policy has a threshold alone; the long way gives the same.
     """
-    if torch.compiler.is_exporting():
+    if exporting():
         return policy.top_k == 0 and policy.min_tokens_to_keep == 0
     staying = above.sum(-1)
     if policy.top_k and int(staying.max()) > policy.top_k:

@@ -16,6 +16,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from linnet.ops.exporting import exporting
+
 OFFSET = 8
 """`offset * length`: of 0.5, 1, 2, 4, 8, 16 the one that needs fewest rates (experiments/LOG.md)."""
 
@@ -141,7 +143,7 @@ def _bounds(bank: RateBank, density: int) -> tuple[float, float]:
 
 def coefficients(bank: RateBank, rates: Tensor) -> Tensor:
     """`phi_r(rate)` in float64, `[..., R]`."""
-    if torch.compiler.is_exporting():  # runtimes for graphs have no arc cosine in float64
+    if exporting():  # runtimes for graphs have no arc cosine in float64
         return _coefficients_by_quotients(bank, rates)
     cosines = torch.cos(_orders(bank, rates) * _angles(bank, rates))
     return cosines @ bank_on(bank, rates.device).cardinal_RR

@@ -16,6 +16,7 @@ from linnet.layers.view import View
 from linnet.ops.decay.bank import BankRow, DecayBank
 from linnet.ops.decay.rates import RateBank
 from linnet.ops.decay.reference import Keys
+from linnet.ops.exporting import exporting
 
 
 @dataclass
@@ -50,7 +51,7 @@ class BankState(TedState):
 
     def takes(self, view: View, length: int) -> bool:
         """Rows whose chunks begin together; with padding those that begin."""
-        if torch.compiler.is_exporting():  # one stream
+        if exporting():  # one stream
             return True
         lead = self.lead.tolist()
         if view.padding is not None:
@@ -60,7 +61,7 @@ class BankState(TedState):
 
     def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums, keys: Keys | None = None) -> Tensor:
         """See `TedState`; every weight is right to the bank's bound, times what it is multiplied by."""
-        if torch.compiler.is_exporting():
+        if exporting():
             return self._read_in_graph(rates_BTN, v_BTD, view, keys)
         if view.padding is not None:
             self.lead = torch.tensor(view.padding, device=self.lead.device)

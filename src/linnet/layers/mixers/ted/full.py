@@ -17,6 +17,7 @@ from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import write_chunk
 from linnet.layers.view import View
 from linnet.ops.decay.reference import Keys
+from linnet.ops.exporting import exporting
 
 
 @dataclass
@@ -52,7 +53,7 @@ class FullState(TedState):
         end = view.end(length)
         self._write((v_BTD, rates_BTN, *(keys or ())[1:]), view)
         queries_BTNM = None if keys is None else keys.queries
-        if torch.compiler.is_exporting() or (length == 1 and not view.uniform):
+        if exporting() or (length == 1 and not view.uniform):
             return self._read_places(view, length, end, queries_BTNM)
         if view.uniform:
             held = [kept[:, :end] for kept in self._of_tokens]

@@ -17,6 +17,7 @@ from linnet.layers.retention import Retention
 from linnet.layers.view import View
 from linnet.ops.decay.eviction import EvictionPolicy, relevance, run_steps, survivors
 from linnet.ops.decay.reference import Keys
+from linnet.ops.exporting import exporting
 
 STEPS_AT_ONCE = 256
 """Tokens of a prompt that an eviction policy takes at once; between them the context is made small again."""
@@ -170,7 +171,7 @@ class PolicyState(TedState):
         sizes_B = stay_BE.sum(1)
         self._count(sizes_B[:, None])
         if len(stay_BE) == 1:
-            if torch.compiler.is_exporting() or not bool(stay_BE.all()):  # a graph cannot ask
+            if exporting() or not bool(stay_BE.all()):  # a graph cannot ask
                 (stay,) = stay_BE[0].nonzero(as_tuple=True)
                 self.entries, self.ages = self.entries.index_select(1, stay), self.ages.index_select(1, stay)
         elif not bool(stay_BE.all()):

@@ -10,7 +10,7 @@ from linnet.model.store import read_description
 
 HEAD_WIDTH = 64
 FIRST = ("attention", "ted", "plga")
-"""Kinds that come first in every table: time may end before all were measured."""
+"""Kinds that are measured first, in every form: time may end before all were."""
 
 PUBLISHED_NET = {"metric_hidden": 170, "residual_units": 8}
 """Of PLGA at widths from 512 on; its preset has a smaller one."""
@@ -47,7 +47,7 @@ def kinds() -> dict[str, str]:
         kind = blocks[0]["mixer"]["kind"]
         if len(blocks) == 1 and found.get(kind) != f"tiny-{kind.replace('_', '-')}":
             found[kind] = name
-    return {kind: found[kind] for kind in (*FIRST, *(kind for kind in found if kind not in FIRST))}
+    return found
 
 
 def model(kind: str, size: Size) -> ModelSpec:

@@ -39,6 +39,8 @@ LOGITS_ERROR = {"float32": 1e-3, "bfloat16": 0.05}
 """Norm of the difference over that of what is right."""
 
 AS_FAR = 1.25
+"""Times the processor's own error in bfloat16, where that is beyond the bound."""
+
 DECODE_RUNS = 3
 MOST_STEPS = 20
 READ_BYTES = {"cpu": 1 << 26, "cuda": 1 << 30}
@@ -140,6 +142,11 @@ def batch_of(spec: ModelSpec, sequences: int, tokens: int) -> Batch:
     return tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].contiguous()
 
 
+def gate_batch(spec: ModelSpec) -> Batch:
+    """The sequence by which training is checked."""
+    return batch_of(spec, 1, min(GATE_TOKENS, spec.context_length))
+
+
 def loss_and_gradients(
     decoder: Decoder, objective: Objective, batch: Batch, dtype: torch.dtype
 ) -> tuple[float, list[Tensor]]:
@@ -157,17 +164,19 @@ def loss_and_gradients(
 @cache
 def reference(kind: str, size: str) -> tuple[float, list[Tensor]]:
     """On the processor, in float32, from one sequence."""
-    spec = model(kind, (SIZES | TINY)[size])
-    batch = batch_of(spec, 1, min(GATE_TOKENS, spec.context_length))
-    return loss_and_gradients(fresh(spec), next_token_loss, batch, torch.float32)
+    return on_the_processor(kind, size, torch.float32)
 
 
 @cache
 def reference_error(kind: str, size: str) -> float:
     """By how much gradients in bfloat16 are off on the processor."""
+    return _apart(on_the_processor(kind, size, torch.bfloat16), reference(kind, size))[1]
+
+
+def on_the_processor(kind: str, size: str, dtype: torch.dtype) -> tuple[float, list[Tensor]]:
+    """Loss and gradients there of the sequence that is the gate's."""
     spec = model(kind, (SIZES | TINY)[size])
-    batch = batch_of(spec, 1, min(GATE_TOKENS, spec.context_length))
-    return _apart(loss_and_gradients(fresh(spec), next_token_loss, batch, torch.bfloat16), reference(kind, size))[1]
+    return loss_and_gradients(fresh(spec), next_token_loss, gate_batch(spec), dtype)
 
 
 def check_training(row: Row, found: tuple[float, list[Tensor]]) -> str:
@@ -225,8 +234,7 @@ def _training(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]
 def _steps(row: Row, spec: ModelSpec, device: torch.device, sequences: int) -> dict[str, Any]:
     decoder, objective, told = fresh(spec).to(device), next_token_loss, {}
     batch = batch_of(spec, sequences, spec.context_length)
-    short = batch_of(spec, 1, min(GATE_TOKENS, spec.context_length))
-    gate = check_training(row, loss_and_gradients(decoder, objective, short, row.dtype))
+    gate = check_training(row, loss_and_gradients(decoder, objective, gate_batch(spec), row.dtype))
     if row.form == "compiled":  # checked by the batch that is timed: another shape would be compiled as well
         expected = loss_and_gradients(decoder, objective, batch, row.dtype)
         objective, start_s = torch.compile(objective), time.perf_counter()

@@ -52,9 +52,8 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     known = endings(given.items) if given.rows is None else of_file(given.rows)
-    items = [
-        known[n * len(known) // given.items] for n in range(given.items)
-    ]  # the first of a file are shorter than most
+    # From everywhere: the first of a file are shorter than most.
+    items = [known[n * len(known) // given.items] for n in range(given.items)]
     torch.manual_seed(0)
     tokenizer = Tokenizer.train("bpe", [text for item in known for text in item.own], given.vocabulary)
     model, theirs = both(tokenizer, WIDTH, LAYERS, HEADS, CONTEXT, torch.float32, spread=20)

@@ -121,8 +121,7 @@ class LlamaStep:
 def described(task: Task, work: Path) -> RunSpec:
     """A training by linnet."""
     training: dict[str, Any] = {"tokens": task.tokens, "seed": task.seed, "threads": 1, "precision": task.precision}
-    training |= {"device": task.device}
-    training |= {"evaluate": {"every": 1 << 40}, "checkpoint": {"every": 500, "keep": 1}}
+    training |= {"device": task.device, "evaluate": {"every": 1 << 40}, "checkpoint": {"every": 500, "keep": 1}}
     if task.side == "new":
         return read_run(model=model(task.family, True), data=work / "data", recipe="auto", training=training)
     schedule = {**OLD_SCHEDULE, "warmup_share": OLD_WARMUP_SHARE}

@@ -13,6 +13,7 @@ interval is a bootstrap over the seeds of both. Runs are kept in the work folder
 import argparse
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,15 +105,12 @@ def token_times(family: str, precision: str, work: Path, tokens: int, runs: int)
 def compared(family: str, precision: str, work: Path, arguments: argparse.Namespace, tokens: int) -> dict[str, Any]:
     """Everything of a family in one precision."""
     seeds = range(arguments.seeds)
-
-    def trained(side: str, *seeds_and_tokens: tuple[int, int], lr: float = 0.0) -> list[Task]:
-        return [Task(family, side, precision, *each, lr, arguments.device) for each in seeds_and_tokens]
-
-    rates = measured([trained("old", (0, tokens), lr=lr)[0] for lr in LEARNING_RATES], work, arguments.jobs)
-    best = min(rates, key=lambda task: rates[task]).lr
-    olds = measured(trained("old", *((seed, tokens) for seed in seeds), lr=best), work, arguments.jobs)
+    task = partial(Task, family, precision=precision, device=arguments.device)
+    rates = measured([task("old", seed=0, tokens=tokens, lr=lr) for lr in LEARNING_RATES], work, arguments.jobs)
+    best = min(rates, key=lambda each: rates[each]).lr
+    olds = measured([task("old", seed=seed, tokens=tokens, lr=best) for seed in seeds], work, arguments.jobs)
     some = [round(share * tokens) for share in SHARES]
-    grid = trained("new", *((seed, count) for count in some for seed in seeds))
+    grid = [task("new", seed=seed, tokens=count) for count in some for seed in seeds]
     found = measured(grid, work, arguments.jobs)
     theirs_S = np.array(list(olds.values()))
     ours_SN = np.array([found[task] for task in grid]).reshape(len(some), -1).T
@@ -120,7 +118,7 @@ def compared(family: str, precision: str, work: Path, arguments: argparse.Namesp
     ours_s, theirs_s, timed = token_times(family, precision, work, tokens, arguments.runs)
     times = np.array(resampled) * ours_s / theirs_s
     return {
-        "old_learning_rates": {f"{task.lr:g}": round(bits, 4) for task, bits in rates.items()},
+        "old_learning_rates": {f"{each.lr:g}": round(bits, 4) for each, bits in rates.items()},
         "old_bits_per_byte": [round(float(bits), 4) for bits in theirs_S],
         "new_bits_per_byte": {str(n): [round(float(b), 4) for b in ours_SN[:, i]] for i, n in enumerate(some)},
         "tokens": share,

@@ -1,9 +1,9 @@
 """Decoding one stream in float32, bfloat16, int8 and int4: 1, 10, 110 and 350 M parameters, prompts of 8 to 8,192.
 
 Llama's shape with random weights, by PyTorch; with `--onnx FOLDER` by onnxruntime as well, which reads the graphs in
-`SIZE-WEIGHTS` there (they are made where they are missing); with `--llama-bench PATH --gguf FOLDER` beside llama.cpp,
-which reads `SIZE-WEIGHTS.gguf` there (`110m-int8.gguf` holds Q8_0, `-int4` Q4_0). All in turn, in each round. Ours
-choose each token, llama.cpp's own benchmark does not. `python benchmarks/quantised_decode.py --sizes 110m`
+`SIZE-WEIGHTS` there; with `--llama-bench PATH --gguf FOLDER` beside llama.cpp, which reads `SIZE-WEIGHTS.gguf` there
+(`110m-int8.gguf` holds Q8_0, `-int4` Q4_0). What is missing there is made. All in turn, in each round. Ours choose each
+token, llama.cpp's own benchmark does not. `python benchmarks/quantised_decode.py --sizes 110m`
 """
 
 import argparse
@@ -21,11 +21,15 @@ import torch
 from torch import Tensor
 
 from harness import gate, report
+from linnet.core.atomic import atomic_path
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.engine import decode, steps
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import Weights, convert_weights, weights_nbytes
+from linnet.interop.gguf_out.architecture import architecture_metadata, architecture_of
+from linnet.interop.gguf_out.file import write_gguf
+from linnet.interop.gguf_out.tensors import stored_tensors
 from linnet.interop.onnx.engine import GraphReader, Graphs
 from linnet.interop.onnx.export import export_onnx
 from linnet.interop.onnx.gate import ALLOWED
@@ -43,6 +47,9 @@ SHAPES = {
 PROMPTS = (8, 512, 8192)
 ERRORS = {"float32": 0.0, "bfloat16": 0.05, "int8": 0.02, "int4": 0.02}
 """How far logits of one token may be from those of float32 with the same matrices: norm of the error over theirs."""
+
+STORED = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0", "int4": "q4_0"}
+"""What llama.cpp has of as many bits."""
 
 
 def model(size: str) -> Decoder:
@@ -168,14 +175,26 @@ def graphs_of(folder: Path, float32: Decoder, weights: str, threads: int) -> Gra
     return graphs
 
 
+def gguf_of(path: Path, float32: Decoder, weights: str) -> Path:
+    """A file without a tokenizer, made where it is missing."""
+    if not path.exists():
+        spec, stored = float32.spec, STORED[weights]
+        architecture = architecture_of(spec)
+        metadata = {"tokenizer.ggml.model": "none", **architecture_metadata(spec)}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as written:
+            write_gguf(written, architecture, stored, metadata, stored_tensors(float32.state_dict(), spec, stored))
+    return path
+
+
 def contestants_of(size: str, weights: str, decoder: Decoder, float32: Decoder, asked: Any) -> dict[str, Any]:
     """By name, each to be called with the prompt's and the continuation's tokens."""
     found: dict[str, Any] = {"pytorch": partial(by_pytorch, decoder)}
     if asked.onnx is not None and weights != "bfloat16":
         graphs = graphs_of(asked.onnx / f"{size}-{weights}", float32, weights, asked.threads)
         found["onnxruntime"] = partial(by_onnxruntime, graphs)
-    file = None if asked.gguf is None else asked.gguf / f"{size}-{weights}.gguf"
-    if asked.llama_bench is not None and file is not None and file.is_file():
+    if asked.llama_bench is not None and asked.gguf is not None:
+        file = gguf_of(asked.gguf / f"{size}-{weights}.gguf", float32, weights)
         command = [asked.llama_bench, "-m", file, "-t", asked.threads, "-ub", asked.llama_ubatch]
         found["llama_cpp"] = partial(by_llama_cpp, list(map(str, command)))
     return found

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnet.ops import bfloat16_linear, int4_linear, int8_linear
@@ -26,6 +25,7 @@ from linnet.ops.native.rows import (
     int8_lookup,
     int8_rows,
 )
+from linnet.ops.products import times_transposed
 
 SLICE = 1 << 20
 """Weights of 4 bits that become a float32 matrix at a time."""
@@ -252,7 +252,7 @@ class Int4Linear(RoundedLinear):
         """Many rows, with so much of the matrix at a time that it stays in a cache."""
         at_once = max(SLICE // x.shape[-1], 1)
         parts = [
-            F.linear(x, self._outputs(first, min(at_once, self.out_features - first)))
+            times_transposed(x, self._outputs(first, min(at_once, self.out_features - first)))
             for first in range(0, self.out_features, at_once)
         ]
         out: Tensor = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]

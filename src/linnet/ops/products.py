@@ -27,7 +27,7 @@ def _has_onednn() -> bool:
 
 
 BY_ONEDNN = WITH_MKL and not AT_HOME_IN_MKL and _has_onednn()
-"""Whether oneDNN's are faster here. Measured with AVX512 alone."""
+"""Whether oneDNN's are faster here. With AVX2 alone they are not: on Zen 3 MKL is 1.05 to 1.3 times as fast."""
 
 
 def times_transposed(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:

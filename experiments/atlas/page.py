@@ -175,7 +175,7 @@ def scattered(mixers: Sequence[Mixer], title: str, measure: Callable[[Mixer], fl
 def with_room(bits: Sequence[float]) -> Axis:
     """An axis with room for names above and below the points."""
     low, high = min(bits), max(bits)
-    return Axis("bits per byte", low=low - 0.2 * (high - low), high=high + 0.3 * (high - low))
+    return Axis("bits per byte", low=low - 0.15 * (high - low), high=high + 0.15 * (high - low))
 
 
 def grows(mixer: Mixer) -> bool:

@@ -8,15 +8,18 @@ import numpy as np
 
 from linnet.present.room import PER_INCH, inches_of
 
-END_POINTS, SLANTED_POINTS = 9.5, 8.5
+END_POINTS, POINT_POINTS = 9.5, 8.5
 END_LINE = 1.25
 """From the label of a line to the next, of the height of its letters."""
 
 WIDEST_SHARE, HIGHEST_SHARE = 1 / 3, 0.7
 """Of a panel, names at the ends of its lines take no more."""
 
-SLANTED_GAP = 0.019
-"""Between the slanted labels of two points, of the width of the axes."""
+FARTHEST = 0.3
+"""Of a panel, the name of a point lies no farther from it."""
+
+Point = tuple[float, float, str, Any]
+"""Its place, value, name and colour."""
 
 End = tuple[str, Any, Any, Any]
 """A line's name, places, values and colour."""
@@ -31,7 +34,7 @@ def ends_have_room(names: Sequence[str], width_inches: float, height_inches: flo
 
 def label_ends(axes: Any, lines: Sequence[End]) -> None:
     """Each line's name beside its last point, between the ends of the axes, which have been laid out."""
-    share, _ = _shares(axes.get_ylim(), axes.get_yscale())
+    share = _shares(axes.get_ylim(), axes.get_yscale())
     lines = sorted((line for line in lines if len(line[2])), key=lambda line: line[2][-1])
     heights = [share(line[2][-1]) for line in lines]
     gap = END_LINE * END_POINTS / PER_INCH * axes.figure.dpi / axes.get_window_extent().height
@@ -48,36 +51,46 @@ def label_ends(axes: Any, lines: Sequence[End]) -> None:
         )
 
 
-def label_points(axes: Any, x: Any, y: Any, labels: Sequence[str], colour: Any, above: bool) -> None:
-    """Slanted text above or below points."""
-    share, value = _shares(axes.get_xlim(), axes.get_xscale())
-    ordered = sorted(zip(x, y, labels, strict=True))
-    places = apart([share(point[0]) for point in ordered], SLANTED_GAP)
-    for (_, height, label), place in zip(ordered, places, strict=True):
-        axes.annotate(
-            label,
-            (value(place), height),
-            xytext=(0, 6 if above else -6),
-            textcoords="offset points",
-            rotation=60,
-            rotation_mode="anchor",
-            horizontalalignment="left" if above else "right",
-            verticalalignment="center",
-            fontsize=SLANTED_POINTS,
-            color=colour,
-        )
+def label_points(axes: Any, points: Sequence[Point], lines: Sequence[tuple[Any, Any]]) -> None:
+    """Names near their points, off each other and off all points and lines, with a thin line from name to point.
+
+    points: all of them, an empty name where one has none. lines: places and values of what is drawn as a line. The axes
+    have been laid out, and stay as they are.
+    """
+    import textalloc
+
+    drawn: dict[str, Any] = {}
+    if lines:
+        drawn = {"x_lines": [list(x) for x, _ in lines], "y_lines": [list(y) for _, y in lines]}
+    x, y, names, colours = map(list, zip(*(point for point in points if point[2]), strict=True))
+    textalloc.allocate(
+        axes,
+        x,
+        y,
+        [name.replace("$", r"\$") for name in names],
+        x_scatter=[point[0] for point in points],
+        y_scatter=[point[1] for point in points],
+        textsize=POINT_POINTS,
+        textcolor=colours,
+        linecolor=colours,
+        linewidth=0.6,
+        max_distance=FARTHEST,
+        avoid_label_lines_overlap=True,
+        in_layout=False,
+        **drawn,
+    )
 
 
-def _shares(ends: tuple[float, float], scale: str) -> tuple[Callable[[float], float], Callable[[float], float]]:
-    """Where a value lies between the ends of an axis, from 0 to 1, and back; ends that are one point lie apart by 1."""
-    bent, back = (math.log, math.exp) if scale == "log" else (float, float)
+def _shares(ends: tuple[float, float], scale: str) -> Callable[[float], float]:
+    """Where a value lies between the ends of an axis, from 0 to 1; ends that are one point lie apart by 1."""
+    bent = math.log if scale == "log" else float
     low, high = map(bent, ends)
     length = high - low or 1.0
 
     def share(value: float) -> float:
         return 0.0 if scale == "log" and value <= 0 else (bent(value) - low) / length
 
-    return share, lambda place: back(low + place * length)
+    return share
 
 
 def apart(ascending: Sequence[float], gap: float, low: float = -math.inf, high: float = math.inf) -> list[float]:

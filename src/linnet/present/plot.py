@@ -41,7 +41,7 @@ class Series:
     """One line, or points. `style`: as Matplotlib has it (`o-`), or `bars`, whose edges x are one more than their y.
 
     colour: a number in the palette, a share between dark and light (float), or a colour. low, high: a band about a
-    line, error bars of points. values: a third quantity, told by colour. labels: text at each point. dots: which
+    line, error bars of points. values: a third quantity, told by colour. labels: text near each point. dots: which
     points of a line are marked. name: in the legend, or at the line's end.
     """
 
@@ -127,7 +127,6 @@ def _figure(plot: Plot) -> Any:
         axes.set(xlim=_ends(axes.get_xlim(), panel.x), ylim=_ends(axes.get_ylim(), panel.y))
         if panel.diagonal:
             axes.axline((1, 1), slope=1, color=INK, linewidth=0.8)
-        _label_points(axes, panel)
         _mark(axes.xaxis, panel.x)
         _mark(axes.yaxis, panel.y)
     for axes in all_axes[len(plot.panels) :]:
@@ -137,6 +136,9 @@ def _figure(plot: Plot) -> Any:
         _colour_bar(figure, all_axes, norm, plot.values)
     _tell_names(figure, all_axes, plot)
     _fit(figure, all_axes)
+    for axes, panel in zip(all_axes, plot.panels, strict=False):
+        if any(series.labels for series in panel.series):
+            _label_points(axes, panel)
     return figure
 
 
@@ -200,9 +202,16 @@ def _draw_series(axes: Any, series: Series, norm: Any) -> None:
 
 
 def _label_points(axes: Any, panel: Panel) -> None:
-    labelled = [series for series in panel.series if series.labels]
-    for number, series in enumerate(labelled):
-        label_points(axes, series.x, series.y, series.labels, _colour(series.colour), above=number % 2 == 0)
+    """In the place that all else leaves."""
+    points, lines = [], []
+    for series in panel.series:
+        names = series.labels or [""] * len(series.x)
+        points += [(x, y, name, _colour(series.colour)) for x, y, name in zip(series.x, series.y, names, strict=True)]
+        if "-" in series.style:
+            lines.append((series.x, series.y))
+        elif series.low is not None and series.high is not None:
+            lines += [((x, x), ends) for x, *ends in zip(series.x, series.low, series.high, strict=True)]
+    label_points(axes, points, lines)
 
 
 def _mark(axis: Any, spec: Axis) -> None:

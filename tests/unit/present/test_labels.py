@@ -1,12 +1,16 @@
 """Labels keep their distance and their order, and are moved as little as that takes."""
 
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 
 from linnet.present.labels import apart, label_points
+from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.style import new_figure
 
 
@@ -27,20 +31,51 @@ def test_labels_keep_between_ends_that_leave_them_the_room(values: list[float], 
     assert found[0] >= -1e-9 and found[-1] <= 1 + 1e-9
 
 
+Point = tuple[float, float]
+
+
+def labelled(points: Sequence[Point], lines: Sequence[tuple[Point, Point]] = (), scale: str = "log") -> Axes:
+    """Each with the name of its number, and room for all of them."""
+    axes = new_figure(6, 5).subplots()
+    axes.set(xscale=scale, xlim=(1, 100), ylim=(0, 1))
+    axes.figure.draw_without_rendering()
+    if points:
+        label_points(axes, [(x, y, f"number {i}", "black") for i, (x, y) in enumerate(points)], lines)
+    axes.figure.draw_without_rendering()
+    return axes
+
+
 @pytest.mark.parametrize("scale", ["linear", "log"])
-def test_labels_of_points_at_the_same_place_stand_beside_each_other(scale: str):
-    axes = new_figure(4, 3).subplots()
-    axes.set(xscale=scale, xlim=(1, 100))
-    label_points(axes, [10, 10, 50], [1, 2, 3], ["a", "b", "c"], "black", above=True)
-    first, second, third = (text.xy[0] for text in axes.texts)
-    assert first < 10 < second and third == pytest.approx(50)
+@pytest.mark.parametrize("seed", range(4))
+def test_names_of_points_lie_on_nothing(seed: int, scale: str):
+    drawn = Random(seed)
+    points = [(drawn.uniform(10, 50), drawn.uniform(0.1, 0.9)) for _ in range(14)]
+    axes = labelled(points, scale=scale)
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert [text.get_text() for text in axes.texts] == [f"number {i}" for i in range(len(points))]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert not any(box.contains(*place) for box in boxes for place in axes.transData.transform(points))
+    panel = axes.get_window_extent()
+    assert all(panel.containsx(x) and panel.containsy(y) for box in boxes for x, y in (box.min, box.max))
+
+
+def test_names_of_points_lie_on_no_line():
+    point = (10.0, 0.5)
+    upright = ((10.0, 10.0), (0.0, 1.0))
+    flat = ((1.0, 100.0), (0.5, 0.5))
+    (text,) = labelled([point], [upright, flat]).texts
+    (x, y), box = text.axes.transData.transform(point), text.get_window_extent()
+    assert not box.x0 <= x <= box.x1 and not box.y0 <= y <= box.y1
+
+
+def test_names_leave_the_panel_as_it_is():
+    axes = labelled([(10.0, 0.5), (10.0, 0.5)])
+    assert axes.get_xlim() == (1, 100) and axes.get_ylim() == (0, 1)
+    assert axes.get_window_extent().bounds == pytest.approx(labelled([]).get_window_extent().bounds)
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_a_picture_of_one_point_has_its_label(scale: str):
     """On an axis of numbers so close to each other that its ends are the same."""
-    axes = new_figure(4, 3).subplots()
-    axes.set(xscale=scale)
-    axes.get_xlim = lambda: (7.0, 7.0)
-    label_points(axes, [7.0], [1], ["alone"], "black", above=True)
-    assert [text.xy[0] for text in axes.texts] == [pytest.approx(7.0)]
+    panel = Panel(Axis(scale=scale), Axis(), [Series([7.0], [1.0], style="o", labels=["alone"])])
+    assert [text.get_text() for text in Plot([panel]).figure().axes[0].texts] == ["alone"]

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import get_args
@@ -92,13 +93,17 @@ def test_a_model_that_sees_the_future_is_printed_with_its_leak(capsys, plga, dat
 
 def test_weights_of_every_precision(capsys, ted, plga, data):
     for model in (ted, plga):
-        stored, *others = (
-            _figures(capsys, model, "--data", data, "--limit-tokens", 100, *more)["bits_per_byte"]
+        found = [
+            _figures(capsys, model, "--data", data, "--limit-tokens", 100, *more)
             for more in ([], *(["--weights", weights] for weights in get_args(Weights)))
-        )
+        ]
+        stored, *others = (figures["bits_per_byte"] for figures in found)
+        assert [figures.get("bits_per_byte_as_stored") for figures in found] == [None, *[pytest.approx(stored)] * 4]
         assert others[0] == stored
         assert len(set(others)) == 4 and all(abs(other / stored - 1) < 0.02 for other in others[:-1])
         assert abs(others[-1] / stored - 1) < 0.1
+    assert main(["evaluate", str(ted), "--data", str(data), "--weights", "int8"]) == 0
+    assert re.search(r"int8 costs +[+-]0\.\d{4} bits/byte +against the weights as stored, \d", capsys.readouterr().out)
     assert "'int2' is not one of 'float32', 'bfloat16', 'int8', 'int4'" in _fails(
         capsys, ted, "--data", data, "--weights", "int2"
     )

@@ -69,13 +69,18 @@ def _one(model: Path, text: TextOptions, operators: OperatorOptions, compute: Co
 
     where, drawn_from = _where(text, operators, compute), operators.drawn_from
     found = measured(model, retentions=text.retentions, **where)
+    stored = None if compute.weights is None else measured(model, **{**where, "weights": None}).bits_per_byte.value
     _draw(text.plot, [str(model)], [found])
     if as_json:
-        echo_json({"model": str(model), **_on(text, where, drawn_from), **found.figures()})
+        beside = {} if stored is None else {"bits_per_byte_as_stored": stored}
+        echo_json({"model": str(model), **_on(text, where, drawn_from), **found.figures(), **beside})
         return
     from linnet.evaluation.tables import measured_tables
 
-    rows = []
+    rows: list[tuple[str, str, str]] = []
+    if stored is not None:
+        lost = f"{found.bits_per_byte.value - stored:+.4f} bits/byte"
+        rows.append((f"{compute.weights} costs", lost, f"against the weights as stored, {stored:.4f}"))
     if where["operator"] is not None:
         drawn = "" if drawn_from is None else f", drawn from seed {drawn_from}"
         rows.append(("operator", where["operator"], f"in the place of the model's own{drawn}"))

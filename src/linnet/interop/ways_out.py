@@ -29,10 +29,15 @@ class WayOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Way:
-    """place: `module:function`. options: the `WayOptions` that it takes."""
+    """place: `module:function`. options: the `WayOptions` that it takes. makes: what `out` becomes.
+
+    told: whether it is given `origin` and `command` as well, for a record of how it was made.
+    """
 
     place: str
     options: tuple[str, ...] = ()
+    makes: str = "folder"
+    told: bool = False
 
     @property
     def write(self) -> Callable[..., Exported]:
@@ -44,8 +49,8 @@ class Way:
 
 WAYS: dict[str, Way] = {
     "transformers": Way("linnet.interop.transformers_out:export_transformers", ("dtype",)),
-    "gguf": Way("linnet.interop.gguf_out.export:export_gguf", ("weights",)),
-    "onnx": Way("linnet.interop.onnx.way:export", ("weights", "retention")),
+    "gguf": Way("linnet.interop.gguf_out.export:export_gguf", ("weights",), makes="file"),
+    "onnx": Way("linnet.interop.onnx.way:export", ("weights", "retention"), told=True),
     "web": Way("linnet.interop.web.way:export", ("weights", "runtime", "beside")),
 }
 """By the name that `to` has."""
@@ -71,8 +76,8 @@ def export(
     stores matrices: f32, f16, bf16, q8_0 or q4_0; or graphs and a page: float32, int8 or int4. retention: how graphs
     of TED keep the past: full, bank, or a policy as in top_k=16,threshold=1e-4. runtime: onnxruntime-web for a page;
     from npm if not given. beside: folders of further models on the same page. command: kept in the `run.json` of a
-    model folder. Raises `UserError` where no form is asked for, an option says nothing of it, the model has none such,
-    or the gate fails.
+    model folder, and of graphs. Raises `UserError` where no form is asked for, an option says nothing of it, the model
+    has none such, or the gate fails.
     """
     given = {name: value for name, value in options.items() if value is not None}
     way = _way(to, given)
@@ -80,7 +85,7 @@ def export(
         raise UserError("export: no form was asked for", accepted="`to` or `freeze_operator`")
     if prompt and not freeze_operator:
         raise UserError(field="prompt", value=repr(prompt), accepted="`freeze_operator` beside it")
-    check_new_folder(out)
+    check_new_folder(out, f"a new {'folder' if way is None else way.makes}")
     source = load(model, device="cpu")
     if freeze_operator:
         source = LanguageModel(frozen(source, prompt), source.tokenizer)
@@ -88,7 +93,10 @@ def export(
         return _model_folder(
             source, Path(out), {"frozen_from": str(model), "operator_prompt": prompt, "command": command}
         )
-    return way.write(source, Path(out), **given)
+    if source.spec.prefix:
+        raise UserError(f"{model}: model.prefix: true: {to} has no prefix that sees all of itself; expected false")
+    told = {"origin": str(model), "command": command} if way.told else {}
+    return way.write(source, Path(out), **given, **told)
 
 
 def _way(to: str | None, options: Mapping[str, Any]) -> Way | None:

@@ -92,12 +92,12 @@ def write_model(folder: str | Path, decoder: Decoder, tokenizer: Tokenizing, mad
         seal_files(temporary, (CONFIG, WEIGHTS, TOKENIZER, RUN))
 
 
-def check_new_folder(out: str | Path) -> None:
-    """`UserError` where something is in the place of a folder that is to be made."""
+def check_new_folder(out: str | Path, accepted: str = "a new folder") -> None:
+    """`UserError` where something is in the place of a folder, or of what else is `accepted`, that is to be made."""
     path = Path(out)
     tidy(path)
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise UserError("exists already", field="out", value=out, accepted="a new folder")
+        raise UserError("exists already", field="out", value=out, accepted=accepted)
 
 
 def save_decoder(decoder: Decoder, folder: str | Path) -> None:

@@ -55,6 +55,25 @@ def test_an_option_that_no_way_was_asked_with(pldr: Path, tmp_path: Path, monkey
         export(pldr, tmp_path / "a", to="elsewhere", dtype="float16")
 
 
+def test_a_way_that_keeps_a_record_is_told_where_from(pldr: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(WAYS, "elsewhere", Way(f"{__name__}:elsewhere", told=True))
+    export(pldr, tmp_path / "a", to="elsewhere", command="linnet export")
+    assert (tmp_path / "a").read_text() == f"['learned'] {{'origin': '{pldr}', 'command': 'linnet export'}}"
+
+
+def test_what_is_in_the_way_of_a_file(pldr: Path):
+    with pytest.raises(UserError, match=r"exists already.*a new file"):
+        export(pldr, pldr, to="gguf")
+
+
+def test_a_prefix_is_not_left_behind(tmp_path: Path):
+    spec = ModelSpec.load("tiny-prefix").replace(vocab_size=257)
+    write_model(tmp_path / "model", Decoder(spec), Tokenizer.train("bytes", []), {})
+    for way in WAYS:
+        with pytest.raises(UserError, match=f"model.prefix: true: {way} has no prefix"):
+            export(tmp_path / "model", tmp_path / "out", to=way)
+
+
 def test_a_prompt_that_nothing_is_inferred_from(pldr: Path, tmp_path: Path):
     with pytest.raises(UserError, match="prompt: 'Once': expected `freeze_operator` beside it"):
         export(pldr, tmp_path / "a", to="gguf", prompt="Once")

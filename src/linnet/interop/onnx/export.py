@@ -1,8 +1,12 @@
 """A model as two ONNX graphs: one token with explicit states, and a prompt; nothing is left that fails the gate."""
 
 from collections import Counter
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, get_args
 
 from linnet.core.atomic import atomic_directory
@@ -69,6 +73,7 @@ def export_onnx(
     retention: Retentions = FULL,
     text: str | None = None,
     external_above_bytes: int = EXTERNAL_ABOVE_BYTES,
+    origin: str | None = None,
     command: str | None = None,
 ) -> OnnxExport:
     """Write the folder `out`: graphs, `linnet.json`, the tokenizer; what the gate measured is returned.
@@ -76,14 +81,15 @@ def export_onnx(
     model: a folder, or a model that was loaded, which becomes float32. weights: `float32`, `int8` or `int4`. retention:
     how TED layers keep the past; a bank without a length is made for the model's context. text: what the gate compares
     bits per byte on; None: what the model says. external_above_bytes: weights of larger graphs stand in a file beside
-    them, once for both. Raises `UserError` for a value that cannot be, a model that has no such graphs yet, and where
-    graphs do not say what the model says; then nothing is left.
+    them, once for both. origin, command: how it was made, for `run.json`; None: the folder, or the model's name. Raises
+    `UserError` for a value that cannot be, a model that has no such graphs yet, and where graphs do not say what the
+    model says, in floats before they are brought to few bits, and then again; then nothing is left.
     """
     if weights not in get_args(Weights):
         raise UserError(field="weights", value=weights, accepted=f"one of {', '.join(get_args(Weights))}")
     onnx_modules()
     check_new_folder(out)
-    origin = model.spec.name if isinstance(model, LanguageModel) else str(model)
+    origin = origin or (model.spec.name if isinstance(model, LanguageModel) else str(model))
     source = model if isinstance(model, LanguageModel) else load(model, device="cpu")
     _check(source, origin)
     source.decoder.requires_grad_(False).float().eval()
@@ -92,20 +98,54 @@ def export_onnx(
     places = EXAMPLE_PLACES if longest is None else min(EXAMPLE_PLACES, longest)
     step = Step(source.decoder, Flat.of(source.decoder, places, retentions))
     graphs, prompt, why = _graphs(step, origin)
-    graphs = {name: quantised(graph, weights, source.decoder) for name, graph in graphs.items()}
-    if weights != "float32":  # those graphs have onnxruntime's operators in any case
-        fuse_step(graphs[STEP])
-    description = _description(source, step.flat, retentions, weights, prompt, graphs[STEP])
+    made = {"exported_from": origin, "command": command}
+    write = partial(_write, source, step.flat, retentions, prompt, external_above_bytes, made)
     with atomic_directory(out) as temporary:
-        names = write_graphs(temporary, graphs, description, external_above_bytes)
-        write_json(temporary / DESCRIPTION, description.model_dump())
-        source.tokenizer.save(temporary / TOKENIZER)
-        write_json(temporary / RUN, {"exported_from": origin, "command": command})
-        seal_files(temporary, [*names, DESCRIPTION, TOKENIZER, RUN])
+        if weights != "float32":
+            _gate_floats(source, graphs, write, retentions, text)
+            graphs = {name: quantised(graph, weights, source.decoder) for name, graph in graphs.items()}
+            fuse_step(graphs[STEP])  # those graphs have onnxruntime's operators in any case
+        description = write(temporary, graphs, weights)
         parity = gate(source, Graphs(temporary, as_written=True), retentions, weights, text)
+        if weights == "float32":  # as they are run here
+            gate(source, Graphs(temporary), retentions, weights, text)
         files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
     nodes = dict(Counter(node.op_type for node in graphs[STEP].graph.node).most_common())
     return OnnxExport(parity, nodes, files, prompt, why, description.opset)
+
+
+def _write(
+    model: LanguageModel,
+    flat: Flat,
+    retentions: list[Retention],
+    prompt: PromptGraph | None,
+    external_above_bytes: int,
+    made: Mapping[str, Any],
+    folder: Path,
+    graphs: dict[str, "ModelProto"],
+    weights: str,
+) -> GraphDescription:
+    """All files of the folder; of large graphs the weights are moved out."""
+    description = _description(model, flat, retentions, weights, prompt, graphs[STEP])
+    names = write_graphs(folder, graphs, description, external_above_bytes)
+    write_json(folder / DESCRIPTION, description.model_dump())
+    model.tokenizer.save(folder / TOKENIZER)
+    write_json(folder / RUN, made)
+    seal_files(folder, [*names, DESCRIPTION, TOKENIZER, RUN])
+    return description
+
+
+def _gate_floats(
+    model: LanguageModel,
+    graphs: dict[str, "ModelProto"],
+    write: Callable[[Path, dict[str, "ModelProto"], str], GraphDescription],
+    retentions: list[Retention],
+    text: str | None,
+) -> None:
+    """What is wrong with graphs is seen here: few bits may lose so much that it would pass for rounding."""
+    with TemporaryDirectory() as floats:
+        write(Path(floats), deepcopy(graphs), "float32")
+        gate(model, Graphs(Path(floats), as_written=True), retentions, "float32", text)
 
 
 def _check(model: LanguageModel, origin: str) -> None:
@@ -136,7 +176,7 @@ def _graphs(step: Step, origin: str) -> tuple[dict[str, "ModelProto"], PromptGra
             f"{origin}: a model of {kinds}: PyTorch's exporter cannot follow it ({reason(error)})"
         ) from error
     try:
-        many, length = prompt_graph(step)
+        many, length = prompt_graph(step, one)
     except NoPromptGraphError as error:
         note(f"{origin}: prompt: token by token, because {error}")
         return {STEP: one}, None, str(error)

@@ -3,7 +3,7 @@
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,13 @@ OPSET = 20
 """Of ONNX itself: what the runtimes for browsers have had since 2024."""
 
 PIECE = 64
-"""Tokens of a prompt that a graph takes at once, where it cannot take any number."""
+"""Tokens of a prompt that a graph takes at once, where it cannot take any number, at most."""
+
+FEW = 4
+NODES = 1300
+"""A recurrence that goes from token to token stands in a graph once for each, and the exporter's time goes with the
+square of the operations: pieces are as short as it takes to have no more of them than about so many.
+"""
 
 EXAMPLE_TOKENS = 7
 """Of the stream, and of a prompt of any length, that are traced: like no other size of a model."""
@@ -68,20 +74,29 @@ class NoPromptGraphError(Exception):
     """Why a prompt has no graph."""
 
 
-def prompt_graph(step: Step) -> tuple["onnx.ModelProto", int | None]:
+def prompt_graph(step: Step, one: "onnx.ModelProto") -> tuple["onnx.ModelProto", int | None]:
     """The graph for a prompt, and of how many tokens; None: of any number, wherever the exporter can follow that.
 
+    one: the graph for a single token.
     `NoPromptGraphError` where it can follow neither, or an eviction policy goes from token to token.
     """
     if step.flat.growing.keys() != step.flat.has_room:
         raise NoPromptGraphError("what an eviction policy leaves after a token decides what the next one reads")
-    said = ""
-    for tokens in (None, PIECE) if step.takes_any_number else (PIECE,):
-        try:
-            return graph_of(step, tokens), tokens
-        except Exception as error:  # of many kinds, where operations depend on the length, or are none of ONNX
-            said = reason(error)
-    raise NoPromptGraphError(f"PyTorch's exporter cannot follow {PIECE} tokens at once ({said})")
+    if step.takes_any_number:
+        with suppress(Exception):  # of many kinds, where operations depend on the length
+            return graph_of(step, None), None
+    try:
+        tokens = _piece(step, len(one.graph.node))
+        return graph_of(step, tokens), tokens
+    except Exception as error:  # likewise, or of operations that are none of ONNX
+        raise NoPromptGraphError(f"PyTorch's exporter cannot follow several tokens ({reason(error)})") from error
+
+
+def _piece(step: Step, nodes: int) -> int:
+    """Tokens of a piece, a power of 2; nodes: of the graph for one token."""
+    each = (len(graph_of(step, FEW).graph.node) - nodes) / (FEW - 1)
+    most = NODES / max(each, 1)
+    return PIECE if most >= PIECE else max(FEW, 1 << (int(most).bit_length() - 1))
 
 
 def reason(error: Exception) -> str:

@@ -10,12 +10,19 @@ from linnet.interop.onnx.metadata import STEP
 from linnet.layers.retention import FULL
 
 
-def export(model: LanguageModel, out: Path, weights: str = "float32", retention: str | None = None) -> Exported:
+def export(
+    model: LanguageModel,
+    out: Path,
+    weights: str = "float32",
+    retention: str | None = None,
+    origin: str | None = None,
+    command: str | None = None,
+) -> Exported:
     """Write the folder `out`; see `export_onnx`. retention: `full`, `bank` or a policy, as `evaluate` reads it."""
     kept = FULL if retention is None else read(retention, model.spec.context_length, "retention")
     if kept != FULL:
         check_chooses(model.decoder, "retention")
-    made = export_onnx(model, out, weights=weights, retention=kept)
+    made = export_onnx(model, out, weights=weights, retention=kept, origin=origin, command=command)
     files = [out / name for name in made.files if name.startswith(STEP)]
     return Exported.of(out, model.decoder, *files, figures=made.figures, said=tuple(_said(made)))
 

@@ -1,6 +1,6 @@
 """The description of a model as a configuration of Transformers."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import AutoConfig, PretrainedConfig
 
@@ -17,7 +17,7 @@ class LinnetConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     """
 
     model_type = MODEL_TYPE
-    keys_to_ignore_at_inference = ("past_key_values",)
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]  # `Trainer` adds to it: a list
 
     description: dict[str, Any] | None = None
     vocab_size: int | None = None

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ def made(exported: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("STEPS", "PROMPT_TOKENS"):
         monkeypatch.setattr(f"linnet.interop.onnx.gate.{name}", 10)
     monkeypatch.setattr(export, "graph_of", lambda step, tokens: onnx.load(exported[0] / "model.onnx"))
-    monkeypatch.setattr(export, "prompt_graph", lambda step: (onnx.load(exported[0] / "prompt.onnx"), None))
+    monkeypatch.setattr(export, "prompt_graph", lambda *_: (onnx.load(exported[0] / "prompt.onnx"), None))
 
 
 @pytest.mark.usefixtures("made")
@@ -71,7 +72,7 @@ def test_few_bits_pass_the_gate_in_less_room(
 def test_a_graph_that_does_not_run_leaves_nothing(
     model: Path, exported: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(export, "prompt_graph", lambda step: (onnx.load(exported[0] / "model.onnx"), None))
+    monkeypatch.setattr(export, "prompt_graph", lambda *_: (onnx.load(exported[0] / "model.onnx"), None))
     with pytest.raises(UserError, match=r"export: float32: onnxruntime cannot run the graphs \(.*tokens"):
         export_onnx(model, tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -86,6 +87,35 @@ def test_what_fails_the_gate_leaves_nothing(model: Path, tmp_path: Path, monkeyp
 
 
 @pytest.mark.usefixtures("made")
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_graphs_that_are_wrong_do_not_pass_as_rounding(
+    model: Path, exported: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: str
+):
+    graph = onnx.load(exported[0] / "model.onnx")
+    gain = next(tensor for tensor in graph.graph.initializer if tensor.name.endswith("norm.weight"))
+    off = onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(gain) * 1.01, gain.name)
+    gain.CopyFrom(off)
+    monkeypatch.setattr(export, "graph_of", lambda step, tokens: graph)
+    with pytest.raises(UserError, match=r"export: float32: logits differ by"):
+        export_onnx(model, tmp_path / "out", weights=weights)
+    assert not list(tmp_path.iterdir())
+
+
+def test_pieces_are_as_short_as_a_recurrence_wants_them(monkeypatch: pytest.MonkeyPatch):
+    def of(each: int) -> Any:
+        def made(step: Any, tokens: int) -> Any:
+            return SimpleNamespace(graph=SimpleNamespace(node=range(100 + each * (tokens - 1))))
+
+        return made
+
+    found = []
+    for each in (0, 10, 20, 40, 160, 1000):
+        monkeypatch.setattr(graphs, "graph_of", of(each))
+        found.append(graphs._piece(None, 100))
+    assert found == [64, 64, 64, 32, 8, 4]
+
+
+@pytest.mark.usefixtures("made")
 def test_a_lost_prompt_graph_is_told(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told):
     def refuses(step: Any, tokens: int | None) -> Any:
         raise RuntimeError("Error in translating") from NotImplementedError(f"nothing for {tokens} tokens\nat line 3")
@@ -93,7 +123,7 @@ def test_a_lost_prompt_graph_is_told(model: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(export, "prompt_graph", graphs.prompt_graph)
     monkeypatch.setattr(graphs, "graph_of", refuses)
     report = export_onnx(model, tmp_path / "out")
-    why = "PyTorch's exporter cannot follow 64 tokens at once (nothing for 64 tokens)"
+    why = "PyTorch's exporter cannot follow several tokens (nothing for 4 tokens)"
     assert (report.prompt, report.token_by_token) == (None, why)
     assert told() == [f"{model}: prompt: token by token, because {why}"]
     assert not (tmp_path / "out" / "prompt.onnx").exists()

@@ -89,8 +89,11 @@ def test_a_trainer_takes_the_steps_of_our_objective(kind, tmp_path):
     settings = {"max_steps": 2, "per_device_train_batch_size": 2, "optim": "sgd", "learning_rate": 0.5}
     quiet = {"logging_steps": 1, "report_to": "none", "disable_tqdm": True, "save_strategy": "no"}
     plain = {"lr_scheduler_type": "constant", "max_grad_norm": 0.0, "use_cpu": True, "dataloader_pin_memory": False}
-    trainer = Trainer(model, TrainingArguments(tmp_path, **settings, **quiet, **plain), train_dataset=rows)
+    arguments = TrainingArguments(tmp_path, **settings, **quiet, **plain)
+    trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows)
+    before = trainer.evaluate()["eval_loss"]
     trainer.train()
+    assert trainer.evaluate()["eval_loss"] < before
     optimiser = torch.optim.SGD(ours.parameters(), lr=0.5)
     targets_BT = torch.cat([labels_BT[:, 1:], torch.full((2, 1), -100)], dim=1)
     losses = []

@@ -202,7 +202,7 @@ def _draw_series(axes: Any, series: Series, norm: Any) -> None:
 
 
 def _label_points(axes: Any, panel: Panel) -> None:
-    """In the place that all else leaves."""
+    """In the place that all else leaves; what is no number has none."""
     points, lines = [], []
     for series in panel.series:
         names = series.labels or [""] * len(series.x)
@@ -211,7 +211,9 @@ def _label_points(axes: Any, panel: Panel) -> None:
             lines.append((series.x, series.y))
         elif series.low is not None and series.high is not None:
             lines += [((x, x), ends) for x, *ends in zip(series.x, series.low, series.high, strict=True)]
-    label_points(axes, points, lines)
+    points = [point for point in points if np.isfinite(point[:2]).all()]
+    if any(point[2] for point in points):
+        label_points(axes, points, [line for line in lines if len(line[0]) > 1 and np.isfinite(np.asarray(line)).all()])
 
 
 def _mark(axis: Any, spec: Axis) -> None:

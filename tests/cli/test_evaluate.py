@@ -1,3 +1,4 @@
+import io
 import json
 import re
 import shutil
@@ -107,6 +108,12 @@ def test_weights_of_every_precision(capsys, ted, plga, data):
     assert "'int2' is not one of 'float32', 'bfloat16', 'int8', 'int4'" in _fails(
         capsys, ted, "--data", data, "--weights", "int2"
     )
+
+
+def test_weights_on_a_text_that_can_be_read_once(capsys, monkeypatch, ted):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"abcabcabcabc")))
+    figures = _figures(capsys, ted, "--data", "-", "--weights", "int8")
+    assert figures["bits_per_byte"] > 0 and "bits_per_byte_as_stored" not in figures
 
 
 def test_a_run_folder_stands_for_its_model(capsys, ted, data, tmp_path):

@@ -69,7 +69,10 @@ def _one(model: Path, text: TextOptions, operators: OperatorOptions, compute: Co
 
     where, drawn_from = _where(text, operators, compute), operators.drawn_from
     found = measured(model, retentions=text.retentions, **where)
-    stored = None if compute.weights is None else measured(model, **{**where, "weights": None}).bits_per_byte.value
+    twice = text.data is not None and (text.data.is_dir() or text.data.is_file())  # a pipe is read once
+    stored = None
+    if compute.weights is not None and twice:
+        stored = measured(model, **{**where, "weights": None}).bits_per_byte.value
     _draw(text.plot, [str(model)], [found])
     if as_json:
         beside = {} if stored is None else {"bits_per_byte_as_stored": stored}

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,16 @@ from linnet.ops.native.trial import problem
 
 COMPILED = library(torch.device("cpu"))
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or another processor")
+
+
+@pytest.fixture(autouse=True)
+def _new_memory_is_no_number() -> Iterator[None]:
+    """Else what is never written may be found right: memory comes back with the results of the trial before."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 def test_they_give_what_pytorch_gives():

@@ -1,6 +1,7 @@
 import gc
 import logging
 import os
+import signal
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a script: what is stopped would not be
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     name = config.getoption("--device")
     if name == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the tests of verbs, which take a GPU where there is one
@@ -52,6 +55,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marker = item.get_closest_marker("cpu_only")
         if marker is not None and on_device.DEVICE.type != "cpu":
             item.add_marker(pytest.mark.skip(reason=f"of processors alone: {marker.args[0]}"))
+
+
+@pytest.fixture
+def hangups_are_heard() -> Iterator[None]:
+    """Also where the tests themselves are to survive them (`nohup`)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

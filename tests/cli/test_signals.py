@@ -56,6 +56,7 @@ sys.exit(frame.main())
 """
 
 
+@pytest.mark.usefixtures("hangups_are_heard")
 @pytest.mark.parametrize("what", ["wrong", "lost"])
 @pytest.mark.parametrize(
     ("number", "code", "line"),

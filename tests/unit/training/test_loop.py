@@ -60,6 +60,7 @@ def test_a_fixed_seed_gives_the_same_run_twice(tmp_path, tiny_run, mixer):
     assert weights_of(tmp_path / "one") != weights_of(tmp_path / "other")
 
 
+@pytest.mark.usefixtures("hangups_are_heard")
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_stopped_and_resumed_it_ends_bit_for_bit_where_an_uninterrupted_run_ends(tmp_path, tiny_run, mixer):
     run = tiny_run(mixer, accumulate=2, precision="bfloat16" if mixer == "ted" else "float32")

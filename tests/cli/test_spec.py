@@ -179,6 +179,8 @@ def test_half_the_precision_is_half_the_state_but_for_decay_rates(capsys: pytest
         half = figures(capsys, name, "--dtype", "bfloat16")["state_bytes"]["1024"]
         rates = 4 * 1024 * layers_with_rates
         assert half - rates == (full - rates) / 2
+        beside_few_bits = figures(capsys, name, "--dtype", "int4")["state_bytes"]["1024"]
+        assert beside_few_bits == (full if layers_with_rates else half)  # keys and values alone
 
 
 def test_a_changed_field_is_a_changed_model(capsys: pytest.CaptureFixture[str]):
@@ -207,7 +209,7 @@ def test_a_file_with_blocks_of_several_widths(tmp_path: Path, capsys: pytest.Cap
         (["gpt2-124m", "--set", "colour=red"], "error: gpt2-124m: colour: unknown key (value 'red')"),
         (["gpt2-124m", "--set", "colour"], "error: --set colour: expected section.key=value"),
         (["gpt2-124m", "--tokens", "1025"], "error: --tokens 1025: the model's learned positions end at 1024"),
-        (["gpt2-124m", "--dtype", "int8"], "error: Invalid value for '--dtype': "),
+        (["gpt2-124m", "--dtype", "int2"], "error: Invalid value for '--dtype': "),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]):

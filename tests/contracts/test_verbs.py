@@ -193,7 +193,7 @@ def test_generate_prints_the_bytes_that_its_state_has(weights: str, trained: Pat
     decoder(torch.zeros(1, count, dtype=torch.long), state)
     assert found["tokens"] == 20
     assert found["state_bytes"] == state.nbytes
-    assert found["state_bytes"] == model_cost(decoder.spec).state_bytes(count, decoder.dtype.itemsize)
+    assert found["state_bytes"] == model_cost(decoder.spec).state_bytes_beside(weights, count)
 
 
 def test_a_stream_that_is_kept_goes_on_as_if_it_had_not_stopped(lively: Path, tmp_path: Path, figures: Figures):

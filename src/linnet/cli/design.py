@@ -96,7 +96,7 @@ def search(
     with_head: Annotated[bool, typer.Option("--with-head", help="Count the output head's FLOPs too.")] = False,
     dtype: Annotated[
         Literal["float32", "bfloat16", "int8", "int4"],
-        typer.Option(help="Precision of weights and state (with int8 and int4 the state is float32)."),
+        typer.Option(help="Precision of weights; the state is what it is beside them."),
     ] = "float32",
     batch: Annotated[
         int, typer.Option(min=1, max=MOST_AMOUNT, help="Sequences of a training step, for its memory.")

@@ -59,7 +59,8 @@ def list_presets(as_json: AsJson = False) -> None:
 def show(
     model: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A preset, a YAML file, or a model folder.")],
     dtype: Annotated[
-        Literal["float32", "bfloat16"], typer.Option(help="Precision of the decode state's elements.")
+        Literal["float32", "bfloat16", "int8", "int4"],
+        typer.Option(help="Precision of the weights beside which the decode state is counted."),
     ] = "float32",
     tokens: Annotated[
         int | None,
@@ -94,7 +95,7 @@ def show(
     Example: linnet spec show gpt2-124m --set blocks.0.repeat=24 --set context_length=2048 --json
     """
     from linnet.core.spec import override
-    from linnet.model.cost import ELEMENT_BYTES, model_cost
+    from linnet.model.cost import model_cost
     from linnet.model.spec import ModelSpec
     from linnet.model.store import read_description
 
@@ -108,7 +109,7 @@ def show(
     if description.encoder is not None:
         inputs = inputs or length
     cost = model_cost(description)
-    figures = _figures(description, cost, ELEMENT_BYTES[dtype], length, batch, inputs)
+    figures = _figures(description, cost, dtype, length, batch, inputs)
     if description.encoder is not None:
         figures["inputs"] = inputs
         figures["parameters"]["encoder"] = cost.encoder.parameters
@@ -146,7 +147,7 @@ def _switched_on(description: "ModelSpec") -> str:
 
 
 def _figures(
-    description: "ModelSpec", cost: "ModelCost", element_bytes: int, tokens: int, batch: int, inputs: int | None
+    description: "ModelSpec", cost: "ModelCost", dtype: "WeightType", tokens: int, batch: int, inputs: int | None
 ) -> dict[str, Any]:
     """What `show` prints, as data. FLOPs are of one sequence of `tokens` tokens, behind `inputs` of an encoder."""
     heads = {"with_head": True, "without_head": False}
@@ -169,7 +170,7 @@ def _figures(
         "training_flops_per_token": {name: round(flops / tokens) for name, flops in training.items()},
         "training_flops_per_sequence": training,
         "weights_bytes": {kind: cost.weights_bytes(kind) for kind in WEIGHT_TYPES},
-        "state_bytes": {str(length): cost.state_bytes(length, element_bytes, inputs) for length in STATE_TOKENS},
+        "state_bytes": {str(length): cost.state_bytes_beside(dtype, length, inputs) for length in STATE_TOKENS},
         "training_memory_bytes": {**asdict(memory), "total": memory.total},
     }
 

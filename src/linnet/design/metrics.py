@@ -92,9 +92,9 @@ def weights(dtype: WeightType) -> Metric:
     return cost_metric("weights", "bytes", lambda cost: cost.weights_bytes(dtype))
 
 
-def state(tokens: int, element_bytes: int) -> Metric:
-    """Bytes of decode state of a stream of `tokens` tokens."""
-    return cost_metric(f"state@{tokens}", "bytes", lambda cost: cost.state_bytes(tokens, element_bytes))
+def state(tokens: int, dtype: WeightType = "float32") -> Metric:
+    """Bytes of decode state of a stream of `tokens` tokens, beside weights of this precision."""
+    return cost_metric(f"state@{tokens}", "bytes", lambda cost: cost.state_bytes_beside(dtype, tokens))
 
 
 def training_memory(sequences: int, tokens: int) -> Metric:
@@ -118,7 +118,7 @@ def read_tokens(text: str) -> int | None:
 class Counting:
     """How metrics are counted: FLOPs and training over `tokens`, `batch` sequences in a step, weights in `dtype`.
 
-    State is in `dtype` too, in float32 where weights are of 8 or 4 bits.
+    State is that beside weights in `dtype`: in float32 where they are of 8 or 4 bits, keys and values in bfloat16.
     """
 
     tokens: int
@@ -131,7 +131,7 @@ class Counting:
         base, at, length = name.partition("@")
         if base == "state" and at:
             stream = read_tokens(length)
-            return None if stream is None else state(stream, 2 if self.dtype == "bfloat16" else 4)
+            return None if stream is None else state(stream, self.dtype)
         made: dict[str, Callable[[], Metric]] = {
             "flops": partial(flops, self.tokens, self.with_head),
             "parameters": parameters,

@@ -36,6 +36,7 @@ class AttentionShape:
         return Cost(
             flops_per_pair=4 * queries,
             state_elements_per_token=2 * keys,
+            state_narrow_per_token=0 if self.no_kernel else 2 * keys,
             kept_per_token=(queries + 2 * keys) * self._keeps_joint
             + (queries + keys) * self.rotary
             + keys * (self.values != "own")

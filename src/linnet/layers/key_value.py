@@ -18,6 +18,7 @@ from linnet.layers.contract import RowStep
 from linnet.layers.rotary import RotarySpec, turn_of
 from linnet.layers.state import State, write_chunk
 from linnet.layers.view import View
+from linnet.nn.packed_linear import RoundedLinear
 from linnet.nn.row_maps import RowMap, compiled_with, row_map_of
 from linnet.ops.exporting import exporting
 from linnet.ops.native.attention import AttentionRow, attention_row, operator_row
@@ -169,6 +170,11 @@ def key_value_tensors(
     return torch.zeros(shape, device=device, dtype=dtype), torch.zeros(shape, device=device, dtype=dtype)
 
 
+def kept_dtype(joint: nn.Module, dtype: torch.dtype) -> torch.dtype:
+    """Of keys and values: 16 bits beside a map in few bits, since behind long texts they are most of what is read."""
+    return torch.bfloat16 if isinstance(joint, RoundedLinear) and dtype == torch.float32 else dtype
+
+
 def key_value_row(
     joint: nn.Module,
     out: nn.Module,
@@ -197,10 +203,9 @@ def key_value_row(
     if joint_row is None or out_row is None or len(state.keys) != 1:
         return None
     compiled = compiled_with(joint) if bias is None and near is None and sinks_N is None else None
-    if compiled is None and state.keys.dtype == torch.bfloat16 and norm is None and operator_NKK is None:
+    beside = (norm, operator_NKK, values, bias, near, gate, sinks_N)
+    if compiled is None and state.keys.dtype == torch.bfloat16 and all(part is None for part in beside):
         return _bfloat16_row(joint_row, out_row, state, heads, rotary, scale)
-    if compiled is None and state.keys.dtype != torch.float32:
-        return None
     _, kv_heads, capacity, width = state.keys.shape
     turn = None if rotary is None else turn_of(rotary, width, capacity, compiled)
     factor = width**-0.5 if scale is None else scale
@@ -241,7 +246,7 @@ def _reading(
     near: NearRow | None,
     sinks_N: Tensor | None,
 ) -> AttentionRow:
-    """As `ops.native.attention`, over a state in float32, with all that `key_value_row` takes."""
+    """As `ops.native.attention`, with all that `key_value_row` takes."""
     keys_MCK, values_MCK = state.keys[0], state.values[0]
     sinks_MP1 = None if sinks_N is None else sinks_N.detach().view(len(keys_MCK), -1, 1)
     nothing = torch.zeros((), device="cpu")
@@ -249,7 +254,7 @@ def _reading(
     def read(q_MPK: Tensor, k_MK: Tensor, v_MK: Tensor, position: int) -> Tensor:
         keys_MCK[:, position] = k_MK
         values_MCK[:, position] = v_MK
-        keys_MKS = keys_MCK[:, : position + 1].transpose(1, 2)
+        keys_MKS = keys_MCK[:, : position + 1].float().transpose(1, 2)
         if bias is None:
             scores_MPS = torch.baddbmm(nothing, q_MPK, keys_MKS, beta=0, alpha=factor)
         else:
@@ -259,7 +264,7 @@ def _reading(
         if sinks_MP1 is not None:
             scores_MPS = torch.cat([scores_MPS, sinks_MP1], dim=2)
         weights_MPS = scores_MPS.softmax(dim=2)[..., : position + 1]
-        read_MPK = torch.bmm(weights_MPS, values_MCK[:, : position + 1])
+        read_MPK = torch.bmm(weights_MPS, values_MCK[:, : position + 1].float())
         if near is not None:
             read_MPK = near.read(read_MPK, weights_MPS)
         return read_MPK.view(1, -1)

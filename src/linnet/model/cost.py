@@ -108,10 +108,17 @@ class ModelCost:
         rounded = sum(ROUNDED_NBYTES[dtype](outputs, inputs) for inputs, outputs in matrices)
         return 4 * (elements - sum(map(math.prod, matrices))) + rounded
 
-    def state_bytes(self, tokens: int, element_bytes: int = 4, inputs: int | None = None) -> int:
-        """Bytes of decode state of one stream with room for `tokens` tokens."""
+    def state_bytes(
+        self, tokens: int, element_bytes: int = 4, inputs: int | None = None, narrow_bytes: int | None = None
+    ) -> int:
+        """Bytes of decode state of one stream with room for `tokens` tokens (`Cost.state_bytes`)."""
         of_input = self.encoder.state_bytes(tokens if inputs is None else inputs, element_bytes)
-        return self.blocks.state_bytes(tokens, element_bytes) + of_input
+        return self.blocks.state_bytes(tokens, element_bytes, narrow_bytes) + of_input
+
+    def state_bytes_beside(self, weights: WeightType, tokens: int, inputs: int | None = None) -> int:
+        """The same beside weights as `inference.weights` holds them."""
+        narrow_bytes = None if weights in ELEMENT_BYTES else ELEMENT_BYTES["bfloat16"]
+        return self.state_bytes(tokens, ELEMENT_BYTES.get(weights, 4), inputs, narrow_bytes)
 
     def training_memory(self, sequences: int, tokens: int, inputs: int | None = None) -> TrainingMemory:
         """Bytes of a step over `sequences` of `tokens` tokens each, in float32, on a CPU.

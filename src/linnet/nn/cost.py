@@ -18,6 +18,7 @@ class Cost:
     untrained_flops_per_token: those among `flops_per_token` whose matrix is not trained.
     state_*: elements of the decode state, in the model's precision; `settled_elements` are those that a prompt settles
     once. `state_fixed_bytes`, `state_bytes_per_token`: what has a precision of its own, whatever the model's.
+    `state_narrow_per_token`: those of `state_elements_per_token` that may be narrower than it (`state_bytes`).
     kept_*: float32 elements that the forward pass keeps for the backward pass. `kept_by_shape`: functions of the number
     of sequences and that of tokens, for what is no multiple of both.
     """
@@ -33,6 +34,7 @@ class Cost:
     untrained_flops_per_token: int = 0
     state_elements: int = 0
     state_elements_per_token: int = 0
+    state_narrow_per_token: int = 0
     state_bytes_per_token: int = 0
     state_fixed_bytes: int = 0
     settled_elements: int = 0
@@ -81,13 +83,15 @@ class Cost:
         """
         return 3 * self.flops(tokens) - self.untrained_flops_per_token * tokens
 
-    def state_bytes(self, tokens: int, element_bytes: int = 4) -> int:
+    def state_bytes(self, tokens: int, element_bytes: int = 4, narrow_bytes: int | None = None) -> int:
         """Bytes of decode state of one sequence with room for `tokens` tokens, its elements of `element_bytes` each.
 
         The precision of `state_fixed_bytes` and `state_bytes_per_token` is fixed whatever the model's (decay rates).
+        narrow_bytes: of keys and values, where these are narrower than the model (beside weights in few bits).
         """
+        narrow = 0 if narrow_bytes is None else self.state_narrow_per_token * tokens * (element_bytes - narrow_bytes)
         elements = self.settled_elements + self.state_elements + self.state_elements_per_token * tokens
-        return elements * element_bytes + self.state_fixed_bytes + self.state_bytes_per_token * tokens
+        return elements * element_bytes - narrow + self.state_fixed_bytes + self.state_bytes_per_token * tokens
 
     def kept(self, sequences: int, tokens: int) -> int:
         """Elements kept for the backward pass of a batch of `sequences` of `tokens` tokens each."""

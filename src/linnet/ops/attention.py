@@ -2,6 +2,7 @@
 
 Legend: `B` batch, `N` query heads, `M` key-value heads (`N` a multiple of `M`), `T` queries, `S` keys, `K` head width;
 values, and what is read of them, may have a width of their own.
+Keys and values may be of fewer bits than queries, bfloat16 beside float32.
 The queries are the last `T` of the `S` positions; query `t` sees keys `0 .. S-T+t`, unless its `Reach` is another.
 Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` where it is given.
 `relative`: what scores and values owe to the distance; `sinks_N`: a score in each head of nothing (`ops.relative`).
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from linnet.ops.blocked_attention import blocked_attention, blocks_serve
 from linnet.ops.exporting import exporting
+from linnet.ops.native import library
+from linnet.ops.native.attention import attention_past
 from linnet.ops.relative import Relative, distances, gathered_attention, relative_reference, softmax_with_sinks
 from linnet.ops.windowed_attention import in_blocks, windowed_attention
 
@@ -88,6 +91,8 @@ def attention(
     By PyTorch's fused kernel, or block by block: where a window leaves most scores out, and where that is faster. In a
     graph, which cannot choose by lengths, by products alone.
     """
+    if k_BMSK.dtype != q_BNTK.dtype:
+        return _over_fewer_bits(q_BNTK, k_BMSK, v_BMSK, reach, scale, relative, sinks_N)
     padding_B, window, first, last_BT = reach
     if relative is not None or sinks_N is not None or first or exporting():
         relative = Relative() if relative is None else relative
@@ -101,6 +106,32 @@ def attention(
     plain = all_before and padding_B is None
     mask = None if plain and queries in (1, keys) else visible(queries, keys, q_BNTK.device, reach)
     return _fused(q_BNTK, k_BMSK, v_BMSK, mask, scale, is_causal=plain and queries == keys and queries > 1)
+
+
+def _over_fewer_bits(
+    q_BNTK: Tensor,
+    k_BMSK: Tensor,
+    v_BMSK: Tensor,
+    reach: Reach,
+    scale: float | None,
+    relative: Relative | None,
+    sinks_N: Tensor | None,
+) -> Tensor:
+    """One query of a stream by an own kernel, or rounded like the keys; for many, keys and values become theirs."""
+    if q_BNTK.shape[2] > 1 or exporting() or q_BNTK.requires_grad:
+        k_BMSK, v_BMSK = k_BMSK.to(q_BNTK.dtype), v_BMSK.to(q_BNTK.dtype)
+        return attention(q_BNTK, k_BMSK, v_BMSK, reach, scale, relative, sinks_N)
+    compiled = None if torch.compiler.is_compiling() else library(q_BNTK.device)
+    alone = reach._replace(last_BT=None) == CAUSAL and relative is None and sinks_N is None
+    if compiled is None or not alone or k_BMSK.dtype != torch.bfloat16:
+        rounded_BNTK = q_BNTK.to(k_BMSK.dtype)
+        return attention(rounded_BNTK, k_BMSK, v_BMSK, reach, scale, relative, sinks_N).to(q_BNTK.dtype)
+    streams, kv_heads, keys = k_BMSK.shape[:3]
+    q_BMPK = q_BNTK.reshape(streams, kv_heads, -1, q_BNTK.shape[3])
+    seen_B = (
+        torch.full((streams,), keys, device="cpu") if reach.last_BT is None else 1 + reach.last_BT[:, 0].clamp(min=0)
+    )
+    return attention_past(compiled, q_BMPK, k_BMSK, v_BMSK, _factor(q_BNTK, scale), seen_B).view(q_BNTK.shape)
 
 
 def full_attention_reference(
@@ -199,4 +230,5 @@ def _factor(q_BNTK: Tensor, scale: float | None) -> float:
 def _of_all_heads(q_BNTK: Tensor, k_BMSK: Tensor, v_BMSK: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values once for each query head, `[B, N, S, K]`."""
     groups = q_BNTK.shape[1] // k_BMSK.shape[1]
-    return k_BMSK.repeat_interleave(groups, dim=1), v_BMSK.repeat_interleave(groups, dim=1)
+    k_BNSK, v_BNSK = (x_BMSK.repeat_interleave(groups, dim=1).to(q_BNTK.dtype) for x_BMSK in (k_BMSK, v_BMSK))
+    return k_BNSK, v_BNSK

@@ -62,7 +62,7 @@ MIXERS = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "attention", "window"
 def traded(small_space):
     """A space in which what is small in one metric is large in another, all its models, and their tables."""
     space = small_space(block={"mixer": MIXERS, "width": [8, 16], "repeat": [1, 2], "share_weights": [True, False]})
-    chosen = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64, 4)]
+    chosen = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64)]
     tables = build_cost_tables(space, chosen, SCORES["entropy"], ScoreSettings())
     return tables, np.array(list(product(range(len(space.plain)), repeat=2)))
 

@@ -29,7 +29,7 @@ def all_metrics(tokens: int = 100):
         metrics.parameters(),
         metrics.weights("float32"),
         metrics.weights("int8"),
-        metrics.state(4096, 4),
+        metrics.state(4096),
         metrics.training_memory(8, tokens),
     ]
 
@@ -115,4 +115,4 @@ def test_training_memory_is_never_too_low_whatever_norms_follow_each_other(small
 
 def test_how_values_are_said():
     assert metrics.flops(10, with_head=True).said(6.0e10) == "60 G"
-    assert metrics.state(10, 4).said(2**21) == "2 MiB"
+    assert metrics.state(10).said(2**21) == "2 MiB"

@@ -13,7 +13,7 @@ from linnet.design.endings import Promise, joint_metric, limited_metrics, multip
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.space import load_space
 
-METRICS = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64, 4)]
+METRICS = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64)]
 shares = st.tuples(*[st.sampled_from([0.05, 0.2, 0.5, 0.9])] * 3)
 
 
@@ -33,7 +33,7 @@ def test_every_model_within_the_limits_keeps_the_sum(small_space, shares, score:
 
 
 def test_it_promises_less_than_each_limit_for_itself():
-    chosen = [metrics.flops(1024, False), metrics.state(4096, 4)]
+    chosen = [metrics.flops(1024, False), metrics.state(4096)]
     tables = build_cost_tables(load_space("merino"), chosen, SCORES["entropy"], ScoreSettings())
     limits_M = np.array([86.2e9, 163e6])
     singles = limited_metrics(tables, limits_M)

@@ -16,7 +16,7 @@ from linnet.design.optimum import TooLargeError
 from linnet.design.scores import SCORES, ScoreSettings, penalty, width_term
 from linnet.design.space import load_space
 
-METRICS = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64, 4)]
+METRICS = [metrics.flops(64, with_head=False), metrics.parameters(), metrics.state(64)]
 MIXERS = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "attention", "window": 4}]
 
 
@@ -93,7 +93,7 @@ def test_limits_that_one_model_just_meets(small_space, model, limited, score, de
 )
 def test_flops_and_state_together_in_merinos_space(limits_M: list[float], score: float):
     """Each limit for itself leaves 147 million beginnings and more; the scores are those found so."""
-    chosen = [metrics.flops(1024, with_head=False), metrics.parameters(), metrics.state(4096, 4)]
+    chosen = [metrics.flops(1024, with_head=False), metrics.parameters(), metrics.state(4096)]
     tables = build_cost_tables(load_space("merino"), chosen, SCORES["entropy"], ScoreSettings())
     found = optimum.optimum(tables, np.array(limits_M))
     assert found.score == pytest.approx(score, abs=0.01)

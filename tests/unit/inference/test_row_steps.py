@@ -158,7 +158,8 @@ def test_every_mixer_beside_weights_of_few_bits(mixer: MixerSpec):
     block = {"mixer": mixer.model_dump(), "feed_forward": {**GATED, "activation": "silu"}, "norm": RMS}
     decoder = decoder_of(mixer, std=0.2, blocks=[{**block, "repeat": 2}])
     convert_weights(decoder, "int8")
-    assert_same_steps(decoder, rtol=2e-3, atol=2e-3)
+    narrow = decoder.initial_state(1, 1).layers[0].tensors().get("keys", TOKENS).dtype == torch.bfloat16
+    assert_same_steps(decoder, rtol=8e-3 if narrow else 2e-3, atol=2e-3)  # where the last digit of a key moves
 
 
 @torch.inference_mode()

@@ -14,6 +14,7 @@ from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.engine import decode
 from linnet.inference.language_model import load
+from linnet.inference.row_steps import RowSteps
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import Weights, convert_weights, weights_nbytes
 from linnet.layers.contract import MixerSpec
@@ -147,6 +148,55 @@ def test_bfloat16_is_near_float32_and_halves_the_state_but_for_what_is_never_nar
 
 
 @torch.no_grad()
+@each_mixer
+@pytest.mark.parametrize("weights", get_args(Weights))
+def test_the_bytes_of_a_state_are_known_before(mixer: MixerSpec, weights: str):
+    decoder = converted(decoder_of(mixer, tied=True), weights)
+    for room in (1, 64):
+        state = decoder.initial_state(1, room)
+        decoder(tokens(1)[:1], state)
+        assert state.nbytes == model_cost(decoder.spec).state_bytes_beside(weights, room)
+
+
+KEEPS = [spec for spec in EXAMPLES if spec.kind in ("attention", "plga")]
+"""Keys and values: in 16 bits, unless by a window, positions by distance or sinks, which have no such form."""
+
+
+def keeps_narrow(mixer: MixerSpec) -> bool:
+    return mixer.kind == "plga" or (mixer.window is None and mixer.positions is None and not mixer.sinks)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("mixer", KEEPS, ids=lambda spec: spec.kind)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_beside_few_bits_keys_and_values_have_sixteen(
+    mixer: MixerSpec, weights: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """And nothing else of it has: rounded once, when they are kept, so that a stream is the same however it is read."""
+    if not compiled:
+        monkeypatch.setattr("linnet.ops.attention.library", lambda _: None)
+        monkeypatch.setattr("linnet.layers.key_value.compiled_with", lambda _: None)
+    decoder = converted(decoder_of(mixer, tied=True), weights)
+    state, other, third = (decoder.initial_state(1, 12) for _ in range(3))
+    kept = state.layers[0].tensors()
+    assert kept["keys"].dtype == kept["values"].dtype == (torch.bfloat16 if keeps_narrow(mixer) else torch.float32)
+    whole = decoder(tokens()[:1], state)
+    assert whole.dtype == torch.float32
+    parts = torch.cat([decoder(part, other) for part in tokens()[:1].split([5, 1, 3, 3], dim=1)], dim=1)
+    prompt = decoder(tokens()[:1, :5], third)
+    rows = RowSteps.of(decoder, third)  # none over a window
+    if rows is not None:
+        by_row = torch.stack([rows.logits(tokens()[:1, i : i + 1])[0] for i in range(5, 12)])
+        assert error(by_row, parts[0, 5:]) < (2e-3 if compiled else 0.02)
+    if mixer.kind == "plga":  # its operator is that of the first chunk
+        whole = torch.cat([prompt, parts[:, 5:]], dim=1)
+    assert error(parts, whole) < (2e-3 if compiled else 0.02)
+    asked = decoder.initial_state(1, 12, dtype=torch.float64)
+    assert asked.layers[0].tensors()["keys"].dtype == torch.float64
+
+
+@torch.no_grad()
 def test_bfloat16_without_packing_is_the_same_model(monkeypatch: pytest.MonkeyPatch):
     decoder = decoder_of(EXAMPLES[0], tied=True)
     expected = converted(decoder, "bfloat16")(tokens())
@@ -182,8 +232,9 @@ def test_every_linear_map_is_converted_but_those_of_an_operator(mixer: MixerSpec
 def test_whatever_was_stored(stored: torch.dtype, weights: str):
     decoder = decoder_of(EXAMPLES[0], tied=False).to(stored)
     convert_weights(decoder, weights)
-    assert decoder.dtype == decoder.initial_state(1, 4).layers[0].tensors()["keys"].dtype
     assert decoder.dtype == (torch.bfloat16 if weights == "bfloat16" else torch.float32)
+    kept = decoder.initial_state(1, 4).layers[0].tensors()["keys"].dtype
+    assert kept == (torch.float32 if weights == "float32" else torch.bfloat16)
     assert decoder(tokens()).dtype == decoder.dtype
     assert not any(parameter.requires_grad for parameter in decoder.parameters())
 

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.ops.attention import Reach, attention, attention_reference, visible
+from linnet.ops.native import library
 from linnet.ops.windowed_attention import windowed_pairs
 
 
@@ -35,6 +36,31 @@ def test_a_window_in_blocks_equals_the_definition_with_all_gradients(queries, pa
         results.append((out, *torch.autograd.grad(out.square().sum(), inputs)))
     for fast, slow in zip(*results, strict=True):
         torch.testing.assert_close(fast, slow)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("rows_differ", [True, False])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_keys_and_values_may_be_of_fewer_bits(queries: int, rows_differ: bool, compiled: bool, monkeypatch):
+    monkeypatch.setattr("linnet.ops.attention.library", lambda device: library(device) if compiled else None)
+    q, room = torch.randn(2, 4, queries, 8), torch.randn(2, 2, 2, 20, 8).bfloat16()
+    k, v = room[..., :9, :]
+    last = torch.tensor([[5], [8 - queries]]) + torch.arange(queries)
+    reach = Reach(last_BT=last) if rows_differ else Reach()
+    found = attention(q, k, v, reach, 0.4)
+    assert found.dtype == torch.float32
+    exact = library(q.device) is not None and compiled
+    error = 1e-5 if exact or queries > 1 else 2e-2  # else the query is rounded too
+    expected = attention_reference(q.double(), k, v, reach, 0.4).float()
+    torch.testing.assert_close(found, expected, rtol=error, atol=error)
+
+
+def test_over_fewer_bits_queries_have_gradients():
+    q, k, v = torch.randn(1, 2, 1, 8, requires_grad=True), *torch.randn(2, 1, 2, 5, 8).bfloat16()
+    found, expected = (
+        torch.autograd.grad(form(q, k, v).square().sum(), q)[0] for form in (attention, attention_reference)
+    )
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_window_is_so_many_tokens_with_its_own():

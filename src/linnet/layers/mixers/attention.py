@@ -19,7 +19,15 @@ from linnet.core.spec import Amount, Extent
 from linnet.layers.attention_cost import AttentionShape
 from linnet.layers.contract import Mixer, MixerSpec, Place, RowStep, Traits
 from linnet.layers.first_values import VALUE_RESIDUAL, ValueResidual, ValueResidualSpec
-from linnet.layers.key_value import KeyValueState, Seen, WindowState, key_value_row, key_value_tensors, seen_keys
+from linnet.layers.key_value import (
+    KeyValueState,
+    Seen,
+    WindowState,
+    kept_dtype,
+    key_value_row,
+    key_value_tensors,
+    seen_keys,
+)
 from linnet.layers.positions import AlibiSpec, AnyPositions, ShawSpec, T5Spec
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.rotary import RotarySpec, check_heads, queries_keys_values
@@ -225,6 +233,8 @@ class Attention(Mixer):
     ) -> KeyValueState | WindowState:
         """Room for the keys and values of `capacity` tokens, or of a window."""
         kept = capacity if self.window is None else self.window + self.first
+        if self.window is None and self.positions is None and self.sinks_N is None:
+            dtype = kept_dtype(self.query_key_value, dtype)
         tensors = key_value_tensors(batch, self.kv_heads, kept, self.head_dim, device, dtype)
         return KeyValueState(*tensors) if self.window is None else WindowState(*tensors, self.first)
 

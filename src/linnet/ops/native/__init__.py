@@ -34,6 +34,7 @@ ARGUMENTS = {
     "linnet_int8_matrix": [_POINTER, _POINTER, _SIZE, _POINTER, _INT],
     "linnet_int4_matrix": [_POINTER, *[_SIZE] * 4, _POINTER, _INT],
     "linnet_attention_row": [*[_POINTER] * 5, *[_SIZE] * 5, _FLOAT, _POINTER, _INT, _INT],
+    "linnet_attention_past": [*[_POINTER] * 3, *[_SIZE] * 6, _POINTER, _FLOAT, _POINTER, _INT, _INT],
     "linnet_through_operator": [_POINTER, _POINTER, *[_SIZE] * 3, _POINTER, _INT],
     "linnet_rms_norm": [_POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER, _INT],
     "linnet_layer_norm": [_POINTER, _POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER, _INT],

@@ -74,6 +74,7 @@ constexpr Named FUNCTIONS[] = {
     {"linnet_int8_matrix", Called<linnet_int8_matrix>::with},
     {"linnet_int4_matrix", Called<linnet_int4_matrix>::with},
     {"linnet_attention_row", Called<linnet_attention_row>::with},
+    {"linnet_attention_past", Called<linnet_attention_past>::with},
     {"linnet_through_operator", Called<linnet_through_operator>::with},
     {"linnet_rms_norm", Called<linnet_rms_norm>::with},
     {"linnet_layer_norm", Called<linnet_layer_norm>::with},

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.ops.gated import gated_silu_reference
-from linnet.ops.native.attention import attention_row, operator_row
+from linnet.ops.native.attention import attention_past, attention_row, operator_row
 from linnet.ops.native.elementwise import (
     KINDS,
     activated_row,
@@ -103,6 +103,10 @@ def _errors_of_attention(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
     read_1F = attention_row(library, keys, values, 0.3)(q_MPK, own_MK, own_MK, 20)
     expected = (q_MPK @ keys[:, :21].transpose(1, 2) * 0.3).softmax(dim=2) @ values[:, :21]
     yield "attention", _off(read_1F, expected.view(1, -1))
+    k_1MSK, v_1MSK = (x[None, :, :21].bfloat16() for x in (keys, values))
+    expected = (q_MPK @ k_1MSK[0].float().transpose(1, 2) * 0.3).softmax(dim=2) @ v_1MSK[0].float()
+    read_1MPK = attention_past(library, q_MPK[None], k_1MSK, v_1MSK, 0.3, torch.tensor([21], device="cpu"))
+    yield "attention to the past", _off(read_1MPK[0], expected)
     operator_MKK = torch.randn(2, 11, 11, generator=draw, **ALIKE)
     yield "operator", _off(operator_row(library, operator_MKK)(q_MPK), q_MPK @ operator_MKK)
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.ops.native import library
-from linnet.ops.native.attention import attention_row, operator_row
+from linnet.ops.native.attention import attention_past, attention_row, operator_row
 
 COMPILED = library(torch.device("cpu"))
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or another processor")
@@ -31,6 +31,43 @@ def test_it_is_softmax_over_the_tokens_so_far(heads: int, shared: int, width: in
     seen, read = keys[:, : position + 1].double(), values[:, : position + 1].double()
     expected = (q.double() @ seen.transpose(1, 2) * 0.3).softmax(dim=2) @ read
     torch.testing.assert_close(found, expected.float().view(1, -1), rtol=2e-5, atol=2e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seen=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    heads=st.integers(1, 3),
+    shared=st.integers(1, 3),
+    width=st.integers(1, 75),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_streams_read_as_far_as_they_have_come(
+    seen: list[int], heads: int, shared: int, width: int, dtype: torch.dtype
+):
+    draw = torch.Generator().manual_seed(sum(seen) + heads + shared + width)
+    room = [torch.randn(len(seen), heads, 45, width, generator=draw).to(dtype) for _ in range(2)]
+    keys, values = (x[:, :, :40] for x in room)
+    q = torch.randn(len(seen), heads, shared, width, generator=draw) * 3
+    found = attention_past(COMPILED, q, keys, values, 0.3, torch.tensor(seen))
+    for stream, tokens in enumerate(seen):
+        past, read = (x[stream, :, :tokens].double() for x in (keys, values))
+        expected = (q[stream].double() @ past.transpose(1, 2) * 0.3).softmax(dim=2) @ read
+        torch.testing.assert_close(found[stream], expected.float(), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("seen", [[0, 3], [3, 9], [3], [1.0, 2.0]])
+def test_streams_have_as_many_tokens_as_there_is_room_for(seen: list[int]):
+    keys = torch.zeros(2, 1, 8, 4)
+    with pytest.raises(ValueError, match="1 to 8 tokens of 2 streams"):
+        attention_past(COMPILED, torch.ones(2, 1, 1, 4), keys, keys, 1.0, torch.tensor(seen))
+
+
+def test_keys_and_values_of_streams_are_alike():
+    keys, q, one = torch.zeros(2, 1, 8, 4), torch.ones(2, 1, 1, 4), torch.ones(2, dtype=torch.int64)
+    for values in (keys.bfloat16(), keys[:, :, 1:], keys.transpose(2, 3), keys[:1], keys.half()):
+        pair = (values, values) if values.dtype == torch.half else (keys, values)
+        with pytest.raises(ValueError, match="1 heads of 4, alike"):
+            attention_past(COMPILED, q, *pair, 1.0, one)
 
 
 def test_scores_of_any_size():

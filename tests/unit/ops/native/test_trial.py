@@ -36,6 +36,7 @@ def test_a_function_that_does_nothing_is_noticed(name: str):
 
 BESIDE = {
     "attention_row": "attention",
+    "attention_past": "attention to the past",
     "rms_norm": "RMS norm",
     "turn": "rotation",
     "gated": "gate",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.layers.contract import Matrices, Mixer, RowStep, Traits, matrices_of
-from linnet.layers.key_value import KeyValueState, key_value_row, key_value_tensors, seen_keys
+from linnet.layers.key_value import KeyValueState, kept_dtype, key_value_row, key_value_tensors, seen_keys
 from linnet.layers.mixers.plga.operator import OUTPUTS, DeductiveOutputs, FixedOperator, PowerLawOperator, acyclicity
 from linnet.layers.retention import FULL, Retention
 from linnet.layers.rotary import queries_keys_values
@@ -95,7 +95,8 @@ class Plga(Mixer):
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
     ) -> PlgaState:
         """Room for the keys and values of `capacity` tokens, and no operator yet."""
-        return PlgaState(*key_value_tensors(batch, self.heads, capacity, self.head_dim, device, dtype))
+        kept_in = kept_dtype(self.query_key_value, dtype)
+        return PlgaState(*key_value_tensors(batch, self.heads, capacity, self.head_dim, device, kept_in))
 
     def takes(self, view: View, length: int, state: State | None) -> bool:
         """Anything."""

@@ -14,7 +14,7 @@ from linnet.ops import bfloat16_linear, int4_linear, int8_linear
 from linnet.ops.int4_linear import BlockedInt4Weight, Int4Weight, PackedInt4Weight
 from linnet.ops.int8_linear import Int8Weight, PackedInt8Weight
 from linnet.ops.linear import linear
-from linnet.ops.native import MOST_ROWS, library
+from linnet.ops.native import library
 from linnet.ops.native.rows import (
     Lookup,
     RowProducts,
@@ -80,17 +80,17 @@ class PackedLinear(nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., I] -> [..., O]`."""
-        if self.few is None or not self._are_few(x):
+        if self.few is None or not self._are_few(x, self.few.most_rows):
             return self._product(x)
         out_RO = self.few(x.reshape(-1, x.shape[-1]))
         return out_RO.view(*x.shape[:-1], self.out_features).to(x.dtype)
 
-    def _are_few(self, x: Tensor) -> bool:
+    def _are_few(self, x: Tensor, most: int) -> bool:
         """Rows that are there, on the CPU, and of which nobody wants gradients or a graph."""
         traced: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         followed = torch.compiler.is_compiling() or traced or type(x) is not Tensor
         learns = torch.is_grad_enabled() and x.requires_grad
-        return 0 < x.numel() <= MOST_ROWS * x.shape[-1] and x.is_cpu and not (followed or learns)
+        return 0 < x.numel() <= most * x.shape[-1] and x.is_cpu and not (followed or learns)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the compiled functions: a copy makes its own."""

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from linnet.nn import packed_linear
 from linnet.nn.packed_linear import Bfloat16Linear, Int4Linear, Int8Linear, PackedLinear, RoundedEmbedding
 from linnet.ops import bfloat16_linear, int4_linear, int8_linear
+from linnet.ops.native.rows import MOST_ROWS
 
 CPU = torch.device("cpu")
 FORMS = [
@@ -148,12 +149,16 @@ def test_it_cannot_be_saved_without_its_weights(form: type[PackedLinear]):
 
 @pytest.mark.skipif(packed_linear.library(CPU) is None, reason="no compiler, or another processor")
 @pytest.mark.parametrize("form", FORMS)
-def test_few_rows_and_many_are_products_with_one_matrix(form: type[PackedLinear], monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("most", [MOST_ROWS, None])
+def test_few_rows_and_many_are_products_with_one_matrix(
+    form: type[PackedLinear], most: int | None, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(packed_linear, "SLICE", 1000)
     weight, bias = torch.randn(70, 40), torch.randn(70)
     packed = form(weight, bias, (70,))
     assert packed.few is not None
-    x = torch.randn(2, packed_linear.MOST_ROWS, 40).to(form.dtype)
+    packed.few.most_rows = most or packed.few.most_rows  # those of 4 bits may take all
+    x = torch.randn(2, MOST_ROWS, 40).to(form.dtype)
     error = {"rtol": 0.02, "atol": 0.05} if form is Bfloat16Linear else {"rtol": 1e-3, "atol": 5e-3}
     many = packed(x)
     torch.testing.assert_close(packed(x[:1]), many[:1], **error)

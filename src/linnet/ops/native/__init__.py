@@ -16,11 +16,10 @@ from linnet.core.notes import note
 from linnet.ops.native.build import loaded
 from linnet.ops.native.program import Function
 
-SOURCES = tuple(Path(__file__).with_name(f"{name}.cpp") for name in ("rows", "attention", "elementwise", "program"))
-HEADERS = tuple(Path(__file__).with_name(f"{name}.hpp") for name in ("vectors", "functions"))
-
-MOST_ROWS = 16
-"""From more rows on products of many rows are faster."""
+SOURCES = tuple(
+    Path(__file__).with_name(f"{name}.cpp") for name in ("rows", "int4", "attention", "elementwise", "program")
+)
+HEADERS = tuple(Path(__file__).with_name(f"{name}.hpp") for name in ("vectors", "products", "functions"))
 
 _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _ROWS, _RESULT = [_POINTER, _SIZE, _SIZE], [_SIZE, _POINTER, _POINTER, _POINTER, _INT]
@@ -73,6 +72,7 @@ def _proved() -> ctypes.CDLL | None:
 def _declare(found: ctypes.CDLL) -> None:
     """Types of arguments and results; functions of `ARGUMENTS` can be written down (`ops.native.program`)."""
     found.linnet_place.argtypes, found.linnet_place.restype = [ctypes.c_char_p], _SIZE
+    found.linnet_most_int4_rows.argtypes, found.linnet_most_int4_rows.restype = [], _SIZE
     found.linnet_run.argtypes, found.linnet_run.restype = [_POINTER, _SIZE, _SIZE, _SIZE, _INT], None
     for name, arguments in ARGUMENTS.items():
         call = getattr(found, name)

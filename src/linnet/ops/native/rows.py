@@ -1,4 +1,4 @@
-"""The products of `rows.cpp`, and how the weights of 4 bits lie for them.
+"""The products of `rows.cpp` and `int4.cpp`, and how the weights of 4 bits lie for them.
 
 Legend: `R` rows, `I` inputs, `J` inputs filled up, `O` outputs, `G` groups of inputs, `N` blocks of outputs, `S` runs
 of eight inputs in a group.
@@ -22,6 +22,8 @@ SCALE_BYTES = LANES * torch.bfloat16.itemsize
 """Of a group of a block."""
 BYTES = 32
 """Inputs of 8 bits are filled up to a multiple."""
+MOST_ROWS = 16
+"""From more rows on products of many rows are faster, unless they say otherwise."""
 BYTES_OF_A_THREAD = 1 << 16
 """Weights that one thread reads before another is woken."""
 
@@ -30,9 +32,10 @@ class RowProducts:
     """`x W^T + b` of a few rows, plus what it is to be added to. In float32, without gradients.
 
     weights: what the function is told of them, between a row's inputs and the outputs; tensors by their address.
+    most_rows: from more on products of many rows are faster.
     """
 
-    __slots__ = ("_bias", "_function", "_most_threads", "_wanted", "_weights", "inputs", "outputs")
+    __slots__ = ("_bias", "_function", "_most_threads", "_wanted", "_weights", "inputs", "most_rows", "outputs")
 
     def __init__(
         self,
@@ -41,8 +44,10 @@ class RowProducts:
         outputs: int,
         weights: tuple[Tensor | int, ...],
         bias_O: Tensor | None,
+        most_rows: int = MOST_ROWS,
     ) -> None:
         self.inputs, self.outputs, self._function, self._weights = inputs, outputs, function, weights
+        self.most_rows = most_rows
         self._bias = None if bias_O is None else plain(bias_O.detach())
         self._wanted = f"rows of {inputs} inputs", f"rows of {outputs} outputs"
         nbytes = sum(part.nbytes for part in weights if isinstance(part, Tensor))
@@ -96,11 +101,14 @@ def int8_rows(
 def int4_rows(
     library: ctypes.CDLL, blocks_NGb: Tensor, inputs: int, outputs: int, group: int, bias_O: Tensor | None
 ) -> RowProducts:
-    """Blocks of `blocks_of`; a row is in fixed point as for `int8_rows`."""
+    """Blocks of `blocks_of`; a row is in fixed point as for `int8_rows`. Of any number of rows where the processor adds
+    up products of bytes.
+    """
     blocks, groups, size = blocks_NGb.shape
     fits = outputs <= blocks * LANES and inputs <= groups * group and size == LANES * group // 2 + SCALE_BYTES
     expect(fits and blocks_NGb.is_contiguous() and blocks_NGb.is_cpu, f"blocks of groups of {group}", blocks_NGb)
-    return RowProducts(library.linnet_int4_rows, inputs, outputs, (blocks_NGb, group), bias_O)
+    most_rows = library.linnet_most_int4_rows()
+    return RowProducts(library.linnet_int4_rows, inputs, outputs, (blocks_NGb, group), bias_O, most_rows)
 
 
 Lookup = Callable[[int], Tensor]

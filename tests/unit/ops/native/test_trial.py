@@ -27,7 +27,7 @@ def test_they_give_what_pytorch_gives():
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "int4"])
 def test_a_function_that_does_nothing_is_noticed(name: str):
-    functions = {each: getattr(COMPILED, each) for each in (*ARGUMENTS, "linnet_run")}
+    functions = {each: getattr(COMPILED, each) for each in (*ARGUMENTS, "linnet_run", "linnet_most_int4_rows")}
     functions[f"linnet_{name}_rows"] = lambda *arguments, **_: arguments[-2].zero_()
     said = problem(SimpleNamespace(**functions))
     assert said is not None
@@ -54,7 +54,7 @@ BESIDE = {
 
 @pytest.mark.parametrize(("function", "name"), BESIDE.items())
 def test_so_is_what_lies_beside_the_products(function: str, name: str):
-    functions = {each: getattr(COMPILED, each) for each in (*ARGUMENTS, "linnet_run")}
+    functions = {each: getattr(COMPILED, each) for each in (*ARGUMENTS, "linnet_run", "linnet_most_int4_rows")}
     functions[f"linnet_{function}"] = lambda *arguments, **_: None
     said = problem(SimpleNamespace(**functions))
     assert said is not None

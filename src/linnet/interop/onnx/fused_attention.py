@@ -27,7 +27,10 @@ BEHIND, TOTAL = "position.behind", "position.total"
 
 @dataclass(frozen=True)
 class _Attention:
-    """What the nodes of one layer read and write. q, k, v: `[1, 1, heads, K]`; out: `[1, 1, N K]`."""
+    """What the nodes of one layer read and write. q, k, v: `[1, 1, heads, K]`; out: `[1, 1, N K]`.
+
+    operator: the matrices `[N, K, K]` by which queries are multiplied, of power-law graph attention.
+    """
 
     prefix: str
     q: str
@@ -40,6 +43,7 @@ class _Attention:
     product: str
     out: str
     rotation: Rotation | None
+    operator: str | None
 
     @property
     def states(self) -> list[str]:
@@ -97,9 +101,10 @@ class _Layers(Edges):
         _, kv_heads, _, head = self.shapes[f"{prefix}.keys"]
         if head % HEAD_WIDTHS_OF:
             return None
-        heads, rotation = width[-1] // head, Rotation.of(self.makers, query[0], k, v)
+        (q, factor, operator), heads = query, width[-1] // head
         read = product.output[0], out.output[0]
-        return _Attention(prefix, query[0], k, v, query[1], heads, kv_heads, head, *read, rotation)
+        rotation = Rotation.of(self, q, k, v)
+        return _Attention(prefix, q, k, v, factor, heads, kv_heads, head, *read, rotation, operator)
 
     def _end(self, name: str, kinds: Sequence[str]) -> "NodeProto | None":
         """The node at the end of a path of these, on which nobody else reads."""
@@ -117,14 +122,17 @@ class _Layers(Edges):
             return None
         return str(node.input[0])
 
-    def _query(self, name: str) -> tuple[str, float] | None:
-        """The queries before their heads came first, and what they were multiplied by."""
+    def _query(self, name: str) -> tuple[str, float, str | None] | None:
+        """The queries before their heads came first, and by what they were multiplied: a number, and an operator."""
         reshape = self.makers.get(name)
         scaled = self.makers.get(reshape.input[0]) if reshape is not None and reshape.op_type == "Reshape" else None
         if scaled is None or scaled.op_type != "Mul":
             return None
-        factor, q = self.number(scaled.input[1]), self._turned(scaled.input[0])
-        return None if q is None or factor is None else (q, factor)
+        factor, made = self.number(scaled.input[1]), self.makers.get(scaled.input[0])
+        product = made if made is not None and made.op_type == "MatMul" else None
+        q = self._turned(scaled.input[0] if product is None else product.input[0])
+        operator = None if product is None else str(product.input[1])
+        return None if q is None or factor is None else (q, factor, operator)
 
     def _ints(self, name: str) -> list[int] | None:
         from onnx import numpy_helper
@@ -163,8 +171,24 @@ def _fused(layer: _Attention) -> list["NodeProto"]:
         kv_num_heads=layer.kv_heads,
         scale=layer.scale,
     )
+    through = [] if layer.operator is None else _through(layer, layer.operator, parts[0])
+    made = [f"{parts[0]}.plain", *parts[1:]] if through else parts
     if layer.rotation is not None:
         widths = [layer.head * heads for heads in (layer.heads, layer.kv_heads, layer.kv_heads)]
-        return [*layer.rotation.nodes(parts, widths), fused]
-    shapes = zip((layer.q, layer.k, layer.v), parts, strict=True)
-    return [*(helper.make_node("Reshape", [name, f"{OPERATION}.shape"], [part]) for name, part in shapes), fused]
+        return [*layer.rotation.nodes(made, widths), *through, fused]
+    shapes = zip((layer.q, layer.k, layer.v), made, strict=True)
+    reshaped = [helper.make_node("Reshape", [name, f"{OPERATION}.shape"], [part]) for name, part in shapes]
+    return [*reshaped, *through, fused]
+
+
+def _through(layer: _Attention, operator: str, q: str) -> list["NodeProto"]:
+    """`q G` of each head; of one token, so that heads first and heads last lie alike."""
+    from onnx import helper
+
+    shape, heads, product = f"{q}.heads.shape", f"{q}.heads", f"{q}.product"
+    return [
+        helper.make_node("Constant", [], [shape], value_ints=[1, layer.heads, 1, layer.head]),
+        helper.make_node("Reshape", [f"{q}.plain", shape], [heads]),
+        helper.make_node("MatMul", [heads, operator], [product]),
+        helper.make_node("Reshape", [product, f"{OPERATION}.shape"], [q]),
+    ]

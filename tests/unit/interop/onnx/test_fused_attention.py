@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from small_decoders import NARROW, block, decoder_of
 
+from linnet.interop.onnx import fused_rotary
 from linnet.interop.onnx.edges import DOMAIN
 from linnet.interop.onnx.flatten import Flat, Step
 from linnet.interop.onnx.fused_attention import HEAD_WIDTHS_OF, OPERATION, fuse_attention
@@ -58,6 +60,26 @@ def test_heads_of_a_width_that_the_operation_refuses_stay_as_they_are():
     graph = graph_of(Step(decoder, Flat.of(decoder, PLACES, FULL)), 1)
     assert fuse_attention(graph.graph) == 0
     assert OPERATION not in {node.op_type for node in graph.graph.node}
+
+
+def test_operators_and_every_rotation():
+    """Power-law graph attention with its published positions, by halves, with none; attention with those of PLDR."""
+    from linnet.interop.onnx.graphs import graph_of
+
+    fixed, halves = {"kind": "plga", "heads": 2, "operator": "fixed"}, {"pairing": "halves"}
+    neighbours = {"kind": "attention", "heads": 2, "rotary": {"pairing": "adjacent"}}
+    mixers = [fixed, {**fixed, "rotary": halves}, {**fixed, "rotary": None}, neighbours]
+    decoder = decoder_of([block(mixer) for mixer in mixers])
+    for mixer in decoder.mixers[:-1]:
+        assert mixer.given is not None
+        torch.nn.init.normal_(mixer.given, std=0.3)
+    step = Step(decoder, Flat.of(decoder, PLACES, FULL))
+    states = {state.input: state.begins(PLACES) for state in state_inputs(step.flat)}
+    graph = graph_of(step, 1)
+    same_when_fused(graph, states, layers=len(mixers))
+    fuse_attention(graph.graph)
+    rotations = [node for node in graph.graph.node if node.op_type == fused_rotary.OPERATION]
+    assert [one.attribute[0].i for one in rotations] == [1, 0, 1]
 
 
 @pytest.mark.slow

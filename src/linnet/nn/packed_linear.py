@@ -16,6 +16,7 @@ from linnet.ops.int8_linear import Int8Weight, PackedInt8Weight
 from linnet.ops.linear import linear
 from linnet.ops.native import library
 from linnet.ops.native.rows import (
+    MOST_ROWS,
     Lookup,
     RowProducts,
     bfloat16_rows,
@@ -27,6 +28,8 @@ from linnet.ops.native.rows import (
 )
 from linnet.ops.products import times_transposed
 
+BFLOAT16_ROWS = 4
+"""From more rows on oneDNN's product is faster, where the processor multiplies bfloat16."""
 SLICE = 1 << 20
 """Weights of 4 bits that become a float32 matrix at a time."""
 
@@ -338,8 +341,10 @@ class Bfloat16Linear(PackedLinear):
 
     def _keep(self, weight_OI: Tensor) -> None:
         compiled = library(weight_OI.device)
-        self.few = None if compiled is None else bfloat16_rows(compiled, weight_OI, self.bias)
-        packs = compiled is None and bfloat16_linear.can_pack(weight_OI.device)
+        by_onednn = bfloat16_linear.can_pack(weight_OI.device)
+        most = BFLOAT16_ROWS if by_onednn else MOST_ROWS
+        self.few = None if compiled is None else bfloat16_rows(compiled, weight_OI, self.bias, most)
+        packs = compiled is None and by_onednn
         self._weight = bfloat16_linear.pack(weight_OI) if packs else weight_OI
 
     def _move(self, device: torch.device) -> None:

@@ -19,7 +19,9 @@ from linnet.ops.native.program import Function
 SOURCES = tuple(
     Path(__file__).with_name(f"{name}.cpp") for name in ("rows", "int4", "attention", "elementwise", "program")
 )
-HEADERS = tuple(Path(__file__).with_name(f"{name}.hpp") for name in ("vectors", "products", "functions"))
+HEADERS = tuple(
+    Path(__file__).with_name(f"{name}.hpp") for name in ("vectors", "products", "wide", "tiles", "functions")
+)
 
 _POINTER, _SIZE, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _ROWS, _RESULT = [_POINTER, _SIZE, _SIZE], [_SIZE, _POINTER, _POINTER, _POINTER, _INT]

@@ -1,111 +1,49 @@
 // Products in float32 with matrices of 4 bits, of one row or of any number.
 //
-// Of one row they keep up with the memory, as those in rows.cpp. Several share what is unpacked: a tile of them meets
-// the same weights together, which stay in a cache until all tiles have read them. What a row gives is the same, bit
-// for bit, alone and in a tile of any size.
+// Of one row they keep up with the memory, as those in rows.cpp: weights are read in the order in which they lie, of
+// each group the numbers and then the scales. Apart from each other, in two streams, they would be read at a third of
+// the speed. Several rows share what is unpacked: a tile of them meets the same weights together, which stay in a cache
+// until all tiles have read them. What a row gives is the same, bit for bit, alone and in a tile of any size.
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include "functions.hpp"
-#include "products.hpp"
+#include "wide.hpp"
 
 namespace {
 
-constexpr int64_t SCALE_BYTES = 16;       // of a group of a block
+constexpr int64_t BLOCK = 16;            // outputs whose weights lie side by side
+constexpr int64_t PARTS = BLOCK / WIDE;  // vectors that they take
+constexpr int64_t RUN = 8;               // inputs whose weights do: four bytes of each output
+constexpr int64_t RUN_BYTES = 4 * BLOCK;
+constexpr int64_t SCALE_BYTES = 2 * BLOCK;  // of a group
+
+constexpr int ROWS = TILE / PARTS;        // at most that meet weights together
 constexpr int64_t ROWS_AT_ONCE = 512;     // whose tiles are held
 constexpr int64_t PANEL_BYTES = 1 << 18;  // of weights that tiles read one after the other
 
-inline int64_t bytes_of_block(int64_t groups, int64_t group) { return groups * (group / LANES * BYTES + SCALE_BYTES); }
-
-// Eight outputs of 4 bits. Of each group the numbers, `group / 8` vectors, and then the scales: apart from each other,
-// in two streams, they are read at a third of the speed.
-inline __m256 int4_outputs(const uint8_t* weights, const Fixed& row, int64_t groups, int64_t group) {
-  const __m256i nibble = _mm256_set1_epi8(15);
-  __m256 out = _mm256_setzero_ps();
-  const int8_t *x_high = row.high.data(), *x_low = row.low.data();
-  const auto four = [](const int8_t* digits) {
-    int32_t bytes;
-    __builtin_memcpy(&bytes, digits, sizeof bytes);
-    return _mm256_set1_epi32(bytes);
-  };
-  for (int64_t g = 0; g < groups; ++g) {
-    __m256i high = _mm256_setzero_si256(), low = _mm256_setzero_si256();
-    for (int64_t i = 0; i < group; i += LANES, weights += BYTES, x_high += LANES, x_low += LANES) {
-      const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights));
-      const __m256i first = _mm256_and_si256(v, nibble), second = _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble);
-      high = with_products(with_products(high, first, four(x_high)), second, four(x_high + 4));
-      low = with_products(with_products(low, first, four(x_low)), second, four(x_low + 4));
-    }
-    const __m256i middle = _mm256_set1_epi32(8 * row.group_sums[g]);
-    const __m256i total = _mm256_sub_epi32(_mm256_add_epi32(_mm256_slli_epi32(high, 7), low), middle);
-    const __m256 scales = float_of_bfloat16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(weights)));
-    out = _mm256_fmadd_ps(_mm256_cvtepi32_ps(total), scales, out);
-    weights += SCALE_BYTES;
-  }
-  return _mm256_mul_ps(out, _mm256_set1_ps(row.step));
+inline int64_t bytes_of_block(int64_t groups, int64_t group) {
+  return groups * (group / RUN * RUN_BYTES + SCALE_BYTES);
 }
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
-constexpr int SIDE = 2;  // blocks in a vector
-constexpr int TILE = 8;  // rows at most: three sums of each are in registers
-using Whole = __m512i;
-using Real = __m512;
-inline Whole nothing() { return _mm512_setzero_si512(); }
-inline Whole everywhere(int32_t number) { return _mm512_set1_epi32(number); }
-inline Whole bytes_of(const uint8_t* block, const uint8_t* beside) {
-  const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block));
-  const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(beside));
-  return _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
+inline Real scales_of(const uint8_t* place) {
+  const __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(place));
+  return as_real(shifted_left(_mm512_cvtepu16_epi32(narrow), 16));
 }
-inline Whole lower(Whole pairs) { return _mm512_and_si512(pairs, _mm512_set1_epi8(15)); }
-inline Whole upper(Whole pairs) { return lower(_mm512_srli_epi16(pairs, 4)); }
-inline Whole added(Whole sum, Whole unsigned_bytes, Whole signed_bytes) {
-  return _mm512_dpbusd_epi32(sum, unsigned_bytes, signed_bytes);
-}
-inline Whole of_digits(Whole high, Whole low) { return _mm512_add_epi32(_mm512_slli_epi32(high, 7), low); }
-inline Real scales_of(const uint8_t* block, const uint8_t* beside) {
-  const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block));
-  const __m128i second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(beside));
-  const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(both), 16));
-}
-inline Real zero() { return _mm512_setzero_ps(); }
-inline Real with(Real sum, Whole number, Real scale) { return _mm512_fmadd_ps(_mm512_cvtepi32_ps(number), scale, sum); }
-inline Real times(Real sum, float step) { return _mm512_mul_ps(sum, _mm512_set1_ps(step)); }
-inline void keep(float* place, Real sum) { _mm512_storeu_ps(place, sum); }
 #else
-constexpr int SIDE = 1;
-constexpr int TILE = 4;
-using Whole = __m256i;
-using Real = __m256;
-inline Whole nothing() { return _mm256_setzero_si256(); }
-inline Whole everywhere(int32_t number) { return _mm256_set1_epi32(number); }
-inline Whole bytes_of(const uint8_t* block, const uint8_t*) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block));
+inline Real scales_of(const uint8_t* place) {
+  return float_of_bfloat16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(place)));
 }
-inline Whole lower(Whole pairs) { return _mm256_and_si256(pairs, _mm256_set1_epi8(15)); }
-inline Whole upper(Whole pairs) { return lower(_mm256_srli_epi16(pairs, 4)); }
-inline Whole added(Whole sum, Whole unsigned_bytes, Whole signed_bytes) {
-  return with_products(sum, unsigned_bytes, signed_bytes);
-}
-inline Whole of_digits(Whole high, Whole low) { return _mm256_add_epi32(_mm256_slli_epi32(high, 7), low); }
-inline Real scales_of(const uint8_t* block, const uint8_t*) {
-  return float_of_bfloat16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block)));
-}
-inline Real zero() { return _mm256_setzero_ps(); }
-inline Real with(Real sum, Whole number, Real scale) { return _mm256_fmadd_ps(_mm256_cvtepi32_ps(number), scale, sum); }
-inline Real times(Real sum, float step) { return _mm256_mul_ps(sum, _mm256_set1_ps(step)); }
-inline void keep(float* place, Real sum) { _mm256_storeu_ps(place, sum); }
 #endif
 
 // Rows in fixed point that meet weights together.
 struct Tile {
   std::vector<int32_t> digits;       // [inputs / 4][rows][2]: four bytes of the upper digits, four of the lower ones
   std::vector<int32_t> less_middle;  // [groups][rows]: what numbers that stand for 0 add up to, with a minus
-  float steps[TILE];
+  float steps[ROWS];
   int rows;
 
   void fill(const float* x, int count, int64_t inputs, int64_t group) {
@@ -127,45 +65,46 @@ struct Tile {
   }
 };
 
-// The outputs of `SIDE` blocks for a tile of so many rows, `[rows][SIDE * LANES]`.
+// The outputs of a block for a tile of so many rows, `[rows][BLOCK]`.
 template <int rows>
-void meet(const Tile& tile, const uint8_t* block, const uint8_t* beside, int64_t groups, int64_t group, float* out) {
-  const int32_t *digits = tile.digits.data(), *less_middle = tile.less_middle.data();
-  Real sums[rows];
-  for (Real& sum : sums) sum = zero();
-  for (int64_t g = 0; g < groups; ++g, less_middle += rows) {
-    Whole high[rows], low[rows];
-    for (int r = 0; r < rows; ++r) {
-      high[r] = nothing();
-      low[r] = everywhere(less_middle[r]);
-    }
-    const auto meet_four = [&](Whole numbers) {
-      for (int r = 0; r < rows; ++r) {
-        high[r] = added(high[r], numbers, everywhere(digits[2 * r]));
-        low[r] = added(low[r], numbers, everywhere(digits[2 * r + 1]));
+struct Met {
+  static void call(const Tile& tile, const uint8_t* weights, int64_t groups, int64_t group, float* out) {
+    const int32_t *digits = tile.digits.data(), *less_middle = tile.less_middle.data();
+    const Whole nibble = every_byte(15);
+    Real sums[rows][PARTS];
+    for (auto& row : sums)
+      for (Real& each : row) each = zero();
+    for (int64_t g = 0; g < groups; ++g, less_middle += rows) {
+      Whole high[rows][PARTS], low[rows][PARTS];
+      for (int r = 0; r < rows; ++r)
+        for (int p = 0; p < PARTS; ++p) {
+          high[r][p] = nothing();
+          low[r][p] = everywhere(less_middle[r]);
+        }
+      const auto meet_four = [&](Whole numbers, int p, const int32_t* own) {
+        for (int r = 0; r < rows; ++r) {
+          high[r][p] = with_products(high[r][p], numbers, everywhere(own[2 * r]));
+          low[r][p] = with_products(low[r][p], numbers, everywhere(own[2 * r + 1]));
+        }
+      };
+      for (int64_t i = 0; i < group; i += RUN, weights += RUN_BYTES, digits += 4 * rows)
+        for (int p = 0; p < PARTS; ++p) {
+          const Whole pairs = whole_at(weights + p * sizeof(Whole));
+          meet_four(both(pairs, nibble), p, digits);
+          meet_four(both(shifted_right(pairs, 4), nibble), p, digits + 2 * rows);
+        }
+      for (int p = 0; p < PARTS; ++p) {
+        const Real scales = scales_of(weights + p * 2 * WIDE);
+        for (int r = 0; r < rows; ++r)
+          sums[r][p] = with_product(sums[r][p], real_of(sum(shifted_left(high[r][p], 7), low[r][p])), scales);
       }
-      digits += 2 * rows;
-    };
-    for (int64_t i = 0; i < group; i += LANES, block += BYTES, beside += BYTES) {
-      const Whole pairs = bytes_of(block, beside);
-      meet_four(lower(pairs));
-      meet_four(upper(pairs));
+      weights += SCALE_BYTES;
     }
-    const Real scales = scales_of(block, beside);
-    for (int r = 0; r < rows; ++r) sums[r] = with(sums[r], of_digits(high[r], low[r]), scales);
-    block += SCALE_BYTES;
-    beside += SCALE_BYTES;
+    for (int r = 0; r < rows; ++r)
+      for (int p = 0; p < PARTS; ++p)
+        keep(out + r * BLOCK + p * WIDE, product(sums[r][p], everywhere(tile.steps[r])));
   }
-  for (int r = 0; r < rows; ++r) keep(out + r * SIDE * LANES, times(sums[r], tile.steps[r]));
-}
-
-using Meet = void (*)(const Tile&, const uint8_t*, const uint8_t*, int64_t, int64_t, float*);
-
-template <int... less>
-Meet meet_of(int rows, std::integer_sequence<int, less...>) {
-  constexpr Meet each[] = {meet<less + 1>...};
-  return each[rows - 1];
-}
+};
 
 // The matrix, its blocks one behind the other.
 struct Matrix {
@@ -173,44 +112,30 @@ struct Matrix {
   int64_t groups, group, outputs;
 
   int64_t bytes() const { return bytes_of_block(groups, group); }
-  int64_t blocks() const { return (outputs + LANES - 1) / LANES; }
+  int64_t blocks() const { return (outputs + BLOCK - 1) / BLOCK; }
 };
 
-// The outputs of some pairs of blocks, for all tiles, the first of which begins with the row `first`.
+// The outputs of some blocks, for all tiles, the first of which begins with the row `first`.
 void meet_tiles(const Matrix& matrix, const std::vector<Tile>& tiles, int64_t count, int64_t first, int64_t begin,
                 int64_t end, const Result& result) {
   for (int64_t t = 0; t < count; first += tiles[t++].rows) {
     const Tile& tile = tiles[t];
-    const Meet meet_tile = meet_of(tile.rows, std::make_integer_sequence<int, TILE>{});
-    for (int64_t pair = begin; pair < end; ++pair) {
-      float out[TILE * SIDE * LANES];
-      const int64_t block = pair * SIDE, last = std::min(block + SIDE - 1, matrix.blocks() - 1);
-      meet_tile(tile, matrix.weights + block * matrix.bytes(), matrix.weights + last * matrix.bytes(), matrix.groups,
-                matrix.group, out);
-      const int64_t first_output = block * LANES, own = std::min<int64_t>(SIDE * LANES, matrix.outputs - first_output);
+    const auto meet_tile = for_rows<Met, ROWS>(tile.rows);
+    for (int64_t block = begin; block < end; ++block) {
+      float out[ROWS * BLOCK];
+      meet_tile(tile, matrix.weights + block * matrix.bytes(), matrix.groups, matrix.group, out);
+      const int64_t first_output = block * BLOCK, own = std::min(BLOCK, matrix.outputs - first_output);
       for (int r = 0; r < tile.rows; ++r)
-        for (int64_t o = 0; o < own; ++o) result.set(first + r, first_output + o, out[r * SIDE * LANES + o]);
+        for (int64_t o = 0; o < own; ++o) result.set(first + r, first_output + o, out[r * BLOCK + o]);
     }
   }
-}
-
-// One row. Pairs of blocks are two streams to the memory, which takes twice as long to read them.
-void row_alone(const float* x, int64_t inputs, const Matrix& matrix, const Result& result, int threads) {
-  const Fixed& fixed = fixed_rows(x, 1, inputs, matrix.group)[0];
-  divided(matrix.blocks(), threads, [&](int64_t block) {
-    float sums[LANES];
-    const uint8_t* const weights = matrix.weights + block * matrix.bytes();
-    _mm256_storeu_ps(sums, int4_outputs(weights, fixed, matrix.groups, matrix.group));
-    for (int64_t o = block * LANES; o < std::min((block + 1) * LANES, matrix.outputs); ++o)
-      result.set(0, o, sums[o - block * LANES]);
-  });
 }
 
 // Rows from `first` on.
 void rows_together(const float* x, int64_t first, int64_t rows, int64_t inputs, const Matrix& matrix,
                    const Result& result, int threads) {
   thread_local std::vector<Tile> kept;
-  const int64_t count = (rows + TILE - 1) / TILE;
+  const int64_t count = (rows + ROWS - 1) / ROWS;
   if (static_cast<int64_t>(kept.size()) < count) kept.resize(count);
   std::vector<Tile>& tiles = kept;  // of this thread, whoever works with them
   const auto fill = [&](int64_t t) {
@@ -222,11 +147,10 @@ void rows_together(const float* x, int64_t first, int64_t rows, int64_t inputs, 
   } else {
     divided(count, threads, fill);
   }
-  const int64_t pairs = (matrix.blocks() + SIDE - 1) / SIDE;
-  const int64_t at_once = std::max<int64_t>(PANEL_BYTES / (SIDE * matrix.bytes()), 1);
-  const int64_t panels = threads * ((pairs + threads * at_once - 1) / (threads * at_once));
+  const int64_t blocks = matrix.blocks(), at_once = std::max<int64_t>(PANEL_BYTES / matrix.bytes(), 1);
+  const int64_t panels = threads * ((blocks + threads * at_once - 1) / (threads * at_once));
   divided(panels, threads, [&](int64_t panel) {
-    meet_tiles(matrix, tiles, count, first, pairs * panel / panels, pairs * (panel + 1) / panels, result);
+    meet_tiles(matrix, tiles, count, first, blocks * panel / panels, blocks * (panel + 1) / panels, result);
   });
 }
 
@@ -238,7 +162,6 @@ void linnet_int4_rows(const float* x, int64_t rows, int64_t inputs, const uint8_
                       int64_t outputs, const float* bias, const float* added, float* out, int threads) {
   const Result result{bias, added, out, outputs};
   const Matrix matrix{weights, (inputs + group - 1) / group, group, outputs};
-  if (rows == 1) return row_alone(x, inputs, matrix, result, threads);
   for (int64_t first = 0; first < rows; first += ROWS_AT_ONCE)
     rows_together(x, first, std::min(ROWS_AT_ONCE, rows - first), inputs, matrix, result, threads);
 }
@@ -258,13 +181,13 @@ void linnet_int4_matrix(const uint8_t* weights, int64_t groups, int64_t group, i
                         int threads) {
   const int64_t bytes = bytes_of_block(groups, group);
   divided(count, threads, [&](int64_t row) {
-    const int64_t output = first + row, lane = output % LANES;
-    const uint8_t* numbers = weights + output / LANES * bytes;
+    const int64_t output = first + row, lane = output % BLOCK;
+    const uint8_t* numbers = weights + output / BLOCK * bytes;
     float* place = out + row * groups * group;
     for (int64_t g = 0; g < groups; ++g, numbers += SCALE_BYTES) {
-      const auto* scales = reinterpret_cast<const uint16_t*>(numbers + group / LANES * BYTES);
+      const auto* scales = reinterpret_cast<const uint16_t*>(numbers + group / RUN * RUN_BYTES);
       const float scale = float_of_bfloat16(scales[lane]);
-      for (int64_t i = 0; i < group; i += LANES, numbers += BYTES, place += LANES) {
+      for (int64_t i = 0; i < group; i += RUN, numbers += RUN_BYTES, place += RUN) {
         const uint8_t* four = numbers + 4 * lane;
         for (int n = 0; n < 4; ++n) {
           place[n] = static_cast<float>((four[n] & 15) - 8) * scale;

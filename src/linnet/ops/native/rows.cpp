@@ -1,13 +1,14 @@
 // Products of a few rows in float32 with matrices of 32, 16 and 8 bits; those of 4 bits are in int4.cpp.
 //
 // Decoding a stream reads every weight once for each token and does little else, so all of these read the weights once,
-// in the order in which they lie, and keep up with the memory. `ops.native.rows` says what each function computes.
+// in the order in which they lie, and keep up with the memory. `ops.native.rows` says what each function computes;
+// several rows go by tiles.hpp.
 
 #include <algorithm>
 #include <vector>
 
 #include "functions.hpp"
-#include "products.hpp"
+#include "tiles.hpp"
 
 namespace {
 
@@ -81,32 +82,24 @@ extern "C" {
 void linnet_bfloat16_rows(const float* x, int64_t rows, int64_t inputs, const uint16_t* weights, int64_t outputs,
                           const float* bias, const float* added, float* out, int threads) {
   const Result result{bias, added, out, outputs};
+  if (rows > 1) return rows_by_tiles<Bfloat16Tile>(x, rows, inputs, weights, result, threads);
   thread_local std::vector<float> kept;
-  const int64_t half = inputs / 2 + LANES;
-  kept.resize(2 * rows * half);
-  float* const parts = kept.data();
-  for (int64_t r = 0; r < rows; ++r) {
-    float *even = parts + 2 * r * half, *odd = even + half;
-    for (int64_t i = 0; i < inputs / 2; ++i) {
-      even[i] = x[r * inputs + 2 * i];
-      odd[i] = x[r * inputs + 2 * i + 1];
-    }
+  kept.resize(2 * (inputs / 2));
+  float *const even = kept.data(), *const odd = even + inputs / 2;
+  for (int64_t i = 0; i < inputs / 2; ++i) {
+    even[i] = x[2 * i];
+    odd[i] = x[2 * i + 1];
   }
   divided(outputs, threads, [&](int64_t o) {
-    for (int64_t r = 0; r < rows; ++r) {
-      const float *even = parts + 2 * r * half, *row = x + r * inputs;
-      result.set(r, o, bfloat16_output(weights + o * inputs, even, even + half, row, inputs));
-    }
+    result.set(0, o, bfloat16_output(weights + o * inputs, even, odd, x, inputs));
   });
 }
 
 void linnet_float32_rows(const float* x, int64_t rows, int64_t inputs, const float* weights, int64_t outputs,
                          const float* bias, const float* added, float* out, int threads) {
   const Result result{bias, added, out, outputs};
-  divided(outputs, threads, [&](int64_t o) {
-    for (int64_t r = 0; r < rows; ++r)
-      result.set(r, o, float32_output(weights + o * inputs, x + r * inputs, inputs));
-  });
+  if (rows > 1) return rows_by_tiles<Float32Tile>(x, rows, inputs, weights, result, threads);
+  divided(outputs, threads, [&](int64_t o) { result.set(0, o, float32_output(weights + o * inputs, x, inputs)); });
 }
 
 void linnet_int8_rows(const float* x, int64_t rows, int64_t inputs, const int8_t* weights, int64_t width,
@@ -114,10 +107,10 @@ void linnet_int8_rows(const float* x, int64_t rows, int64_t inputs, const int8_t
                       int threads) {
   const Result result{bias, added, out, outputs};
   const std::vector<Fixed>& fixed = fixed_rows(x, rows, inputs, width);
+  if (rows > 1) return int8_rows_by_tiles(fixed, rows, weights, width, scales, result, threads);
   divided(outputs, threads, [&](int64_t o) {
     const float scale = float_of_bfloat16(scales[o]);
-    for (int64_t r = 0; r < rows; ++r)
-      result.set(r, o, int8_output(weights + o * width, fixed[r], width) * (fixed[r].step * scale));
+    result.set(0, o, int8_output(weights + o * width, fixed[0], width) * (fixed[0].step * scale));
   });
 }
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from linnet.ops.native.checks import empty, expect, plain
 from linnet.ops.native.program import Along
 
-LANES = 8
+LANES = 16
 """Outputs of a block of 4 bits."""
 RUN = 8
 """Inputs whose numbers lie side by side in a block: the first four of each output in the low halves of its bytes."""
@@ -74,12 +74,14 @@ def float32_rows(library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None)
     return RowProducts(library.linnet_float32_rows, inputs, outputs, (weight,), bias_O)
 
 
-def bfloat16_rows(library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None) -> RowProducts:
+def bfloat16_rows(
+    library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None, most_rows: int = MOST_ROWS
+) -> RowProducts:
     """Weights bfloat16. The row stays float32: its products are those of float32 with the weights' numbers."""
     outputs, inputs = weight_OI.shape
     expect(weight_OI.dtype == torch.bfloat16 and weight_OI.is_cpu, "bfloat16 on the CPU", weight_OI)
     weight = weight_OI.contiguous()
-    return RowProducts(library.linnet_bfloat16_rows, inputs, outputs, (weight,), bias_O)
+    return RowProducts(library.linnet_bfloat16_rows, inputs, outputs, (weight,), bias_O, most_rows)
 
 
 def int8_rows(

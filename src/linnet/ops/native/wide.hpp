@@ -1,0 +1,83 @@
+// The widest vectors of the processor this is compiled for, by names that are the same for all: those of 512 bits where
+// they add up products of bytes too, else those of 256.
+
+#pragma once
+
+#include <cstring>
+#include <utility>
+
+#include "products.hpp"
+
+namespace {
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VNNI__)
+constexpr int64_t WIDE = 16;  // float32 numbers of a vector
+constexpr int TILE = 8;       // rows at most that meet weights together: three sums of each are in registers
+using Whole = __m512i;
+using Real = __m512;
+inline Whole nothing() { return _mm512_setzero_si512(); }
+inline Real zero() { return _mm512_setzero_ps(); }
+inline Whole everywhere(int32_t number) { return _mm512_set1_epi32(number); }
+inline Whole every_byte(int8_t number) { return _mm512_set1_epi8(number); }
+inline Whole whole_at(const void* place) { return _mm512_loadu_si512(place); }
+inline Real real_at(const float* place) { return _mm512_loadu_ps(place); }
+inline void keep(float* place, Real numbers) { _mm512_storeu_ps(place, numbers); }
+inline Whole both(Whole one, Whole other) { return _mm512_and_si512(one, other); }
+inline Whole shifted_right(Whole sixteens, int bits) { return _mm512_srli_epi16(sixteens, bits); }
+inline Whole shifted_left(Whole numbers, int bits) { return _mm512_slli_epi32(numbers, bits); }
+inline Whole sum(Whole one, Whole other) { return _mm512_add_epi32(one, other); }
+inline Real sum(Real one, Real other) { return _mm512_add_ps(one, other); }
+inline Real product(Real one, Real other) { return _mm512_mul_ps(one, other); }
+inline Real with_product(Real sum, Real one, Real other) { return _mm512_fmadd_ps(one, other, sum); }
+inline Real real_of(Whole numbers) { return _mm512_cvtepi32_ps(numbers); }
+inline Real as_real(Whole bits) { return _mm512_castsi512_ps(bits); }
+inline Real everywhere(float number) { return _mm512_set1_ps(number); }
+inline Whole with_products(Whole sum, Whole unsigned_bytes, Whole signed_bytes) {
+  return _mm512_dpbusd_epi32(sum, unsigned_bytes, signed_bytes);
+}
+inline float total_of(Real numbers) {
+  const __m256 upper = _mm512_castps512_ps256(_mm512_shuffle_f32x4(numbers, numbers, 0xee));
+  return sum_of(_mm256_add_ps(_mm512_castps512_ps256(numbers), upper));
+}
+inline int32_t total_of(Whole numbers) {
+  return sum_of(_mm256_add_epi32(_mm512_castsi512_si256(numbers), _mm512_extracti64x4_epi64(numbers, 1)));
+}
+#else
+constexpr int64_t WIDE = 8;
+constexpr int TILE = 4;
+using Whole = __m256i;
+using Real = __m256;
+inline Whole nothing() { return _mm256_setzero_si256(); }
+inline Real zero() { return _mm256_setzero_ps(); }
+inline Whole everywhere(int32_t number) { return _mm256_set1_epi32(number); }
+inline Whole every_byte(int8_t number) { return _mm256_set1_epi8(number); }
+inline Whole whole_at(const void* place) { return _mm256_loadu_si256(static_cast<const __m256i*>(place)); }
+inline Real real_at(const float* place) { return _mm256_loadu_ps(place); }
+inline void keep(float* place, Real numbers) { _mm256_storeu_ps(place, numbers); }
+inline Whole both(Whole one, Whole other) { return _mm256_and_si256(one, other); }
+inline Whole shifted_right(Whole sixteens, int bits) { return _mm256_srli_epi16(sixteens, bits); }
+inline Whole shifted_left(Whole numbers, int bits) { return _mm256_slli_epi32(numbers, bits); }
+inline Whole sum(Whole one, Whole other) { return _mm256_add_epi32(one, other); }
+inline Real sum(Real one, Real other) { return _mm256_add_ps(one, other); }
+inline Real product(Real one, Real other) { return _mm256_mul_ps(one, other); }
+inline Real with_product(Real sum, Real one, Real other) { return _mm256_fmadd_ps(one, other, sum); }
+inline Real real_of(Whole numbers) { return _mm256_cvtepi32_ps(numbers); }
+inline Real as_real(Whole bits) { return _mm256_castsi256_ps(bits); }
+inline Real everywhere(float number) { return _mm256_set1_ps(number); }
+inline float total_of(Real numbers) { return sum_of(numbers); }
+inline int32_t total_of(Whole numbers) { return sum_of(numbers); }
+#endif
+
+// A function for each number of rows of a tile: `Of<rows>::call` for 1 to `TILE`.
+template <template <int> class Of, int... less>
+auto for_rows(int rows, std::integer_sequence<int, less...>) {
+  constexpr decltype(&Of<1>::call) each[] = {Of<less + 1>::call...};
+  return each[rows - 1];
+}
+
+template <template <int> class Of, int most = TILE>
+auto for_rows(int rows) {
+  return for_rows<Of>(rows, std::make_integer_sequence<int, most>{});
+}
+
+}  // namespace

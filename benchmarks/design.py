@@ -40,7 +40,7 @@ BUDGETS = [
 
 
 def tables_of(space: Space, name: str = SCORE, with_state: bool = False) -> CostTables:
-    chosen = [metrics.flops(TOKENS, False), metrics.parameters(), metrics.state(4096, 4)]
+    chosen = [metrics.flops(TOKENS, False), metrics.parameters(), metrics.state(4096)]
     return build_cost_tables(space, chosen if with_state else chosen[:2], SCORES[name], ScoreSettings())
 
 

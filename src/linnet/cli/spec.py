@@ -183,6 +183,7 @@ def _tables(figures: dict[str, Any], dtype: str) -> list[Table]:
         parameters["used by one token"] = known["active"]
     if "inputs" in figures:
         behind = f", behind an input of {figures['inputs']:,}"
+    of_state = f"beside {dtype} weights" if dtype in ("int8", "int4") else dtype
     state = {f"{int(length):,} tokens": count for length, count in figures["state_bytes"].items()}
     flops = [
         _table(
@@ -198,7 +199,7 @@ def _tables(figures: dict[str, Any], dtype: str) -> list[Table]:
         _table("parameters", parameters, numbers.metric),
         *flops,
         _table("bytes of weights", figures["weights_bytes"], numbers.binary),
-        _table(f"bytes of decode state of one stream{behind}, {dtype}", state, numbers.binary),
+        _table(f"bytes of decode state of one stream{behind}, {of_state}", state, numbers.binary),
         _table(step, figures["training_memory_bytes"], numbers.binary),
     ]
 

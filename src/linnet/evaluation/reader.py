@@ -25,20 +25,23 @@ from linnet.ops.cross_entropy import EachLoss
 class Reader:
     """Reads batches. `frozen`: what the layers settled on another text, of one stream; None: the decoder is causal.
 
-    tokens_at_once: of a window in one pass.
+    tokens_at_once: of a window in one pass. rounds: states keep less than what is computed (keys and values beside
+    weights in few bits), which is part of what such a model loses.
     """
 
     decoder: Decoder
     frozen: DecoderState | None
     tokens_at_once: int
+    rounds: bool
 
     @classmethod
     def of(cls, decoder: Decoder, calibration_1T: Tensor | None, context_length: int, tokens_at_once: int) -> Self:
         """For windows of at most `context_length` tokens. `calibration_1T`: needed by a decoder that is not causal."""
+        rounds = decoder.encoder is None and _rounds(decoder)
         if decoder.causal:
-            return cls(decoder, None, tokens_at_once)
+            return cls(decoder, None, tokens_at_once, rounds)
         assert calibration_1T is not None, "a decoder that is not causal needs a calibration text"
-        return cls(decoder, frozen_state(decoder, calibration_1T, 1, context_length), tokens_at_once)
+        return cls(decoder, frozen_state(decoder, calibration_1T, 1, context_length), tokens_at_once, rounds)
 
     @torch.no_grad()
     def losses(self, batch: WindowBatch) -> EachLoss:
@@ -47,7 +50,7 @@ class Reader:
         state = None
         if self.frozen is not None:
             state = rows_of(self.frozen, rows)
-        elif length > self.tokens_at_once:
+        elif length > self.tokens_at_once or self.rounds:
             state = self.decoder.initial_state(rows, length)
         return self._read(batch.inputs_BT, batch.targets_BT, state)
 
@@ -98,6 +101,12 @@ class Reader:
             hidden_BTD = self.decoder.hidden(inputs_BT[:, part], state, padding=padding)
             parts.append(self.decoder.each_loss(hidden_BTD, targets_BT[:, part]))
         return EachLoss(torch.cat([part.nats for part in parts], 1), torch.cat([part.correct for part in parts], 1))
+
+
+def _rounds(decoder: Decoder) -> bool:
+    state = decoder.initial_state(1, 1, device=torch.device("meta"))
+    kept = (tensor for layer in state.layers for tensor in layer.tensors().values())
+    return any(tensor.is_floating_point() and tensor.itemsize < decoder.dtype.itemsize for tensor in kept)
 
 
 def ending_together(batch: WindowBatch) -> tuple[WindowBatch, Tensor]:

@@ -204,7 +204,8 @@ def key_value_row(
         return None
     compiled = compiled_with(joint) if bias is None and near is None and sinks_N is None else None
     beside = (norm, operator_NKK, values, bias, near, gate, sinks_N)
-    if compiled is None and state.keys.dtype == torch.bfloat16 and all(part is None for part in beside):
+    in_bfloat16 = state.keys.dtype == torch.bfloat16 and not isinstance(joint, RoundedLinear)
+    if compiled is None and in_bfloat16 and all(part is None for part in beside):
         return _bfloat16_row(joint_row, out_row, state, heads, rotary, scale)
     _, kv_heads, capacity, width = state.keys.shape
     turn = None if rotary is None else turn_of(rotary, width, capacity, compiled)

@@ -18,6 +18,8 @@ from linnet.ops.int8_linear import int8_nbytes
 
 WeightType = Literal["float32", "bfloat16", "int8", "int4"]
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
+STATE_BYTES: dict[WeightType, tuple[int, int]] = {"float32": (4, 4), "bfloat16": (2, 2), "int8": (4, 2), "int4": (4, 2)}
+"""Of a state's elements, and of those that may be narrower."""
 ROUNDED_NBYTES: dict[str, Callable[[int, int], int]] = {"int8": int8_nbytes, "int4": int4_nbytes}
 """Of a matrix of so many outputs and inputs."""
 
@@ -117,8 +119,8 @@ class ModelCost:
 
     def state_bytes_beside(self, weights: WeightType, tokens: int, inputs: int | None = None) -> int:
         """The same beside weights as `inference.weights` holds them."""
-        narrow_bytes = None if weights in ELEMENT_BYTES else ELEMENT_BYTES["bfloat16"]
-        return self.state_bytes(tokens, ELEMENT_BYTES.get(weights, 4), inputs, narrow_bytes)
+        element_bytes, narrow_bytes = STATE_BYTES[weights]
+        return self.state_bytes(tokens, element_bytes, inputs, narrow_bytes)
 
     def training_memory(self, sequences: int, tokens: int, inputs: int | None = None) -> TrainingMemory:
         """Bytes of a step over `sequences` of `tokens` tokens each, in float32, on a CPU.

@@ -105,7 +105,8 @@ class Decoder(nn.Module):
     ) -> DecoderState:
         """An empty state for `batch` streams of at most `capacity` tokens.
 
-        retentions: how layers keep the past, one for all or one for each; each must know its own.
+        retentions: how layers keep the past, one for all or one for each; each must know its own. dtype: of what is
+        computed (default: as weights are); keys and values in float32 are kept in bfloat16 beside weights in few bits.
         """
         each = list(retentions) if isinstance(retentions, Sequence) else [retentions] * self.spec.layers
         form = (batch, capacity, device or self.device, dtype or self.dtype)

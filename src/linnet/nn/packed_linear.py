@@ -15,6 +15,7 @@ from linnet.ops.int4_linear import BlockedInt4Weight, Int4Weight, PackedInt4Weig
 from linnet.ops.int8_linear import Int8Weight, PackedInt8Weight
 from linnet.ops.linear import linear
 from linnet.ops.native import library
+from linnet.ops.native.pages import in_large_pages
 from linnet.ops.native.rows import (
     MOST_ROWS,
     Lookup,
@@ -46,7 +47,7 @@ class PackedLinear(nn.Module, ABC):
     bias: Tensor | None
 
     few: RowProducts | None = None
-    """The product of a few rows, with the bias, in float32 (`ops.native`); None where there is none."""
+    """The product of rows up to `most_rows`, with the bias, in float32 (`ops.native`); None where there is none."""
 
     def __init__(self, bias_O: Tensor | None, parts: Sequence[int]) -> None:
         super().__init__()
@@ -193,6 +194,8 @@ class Int8Linear(RoundedLinear):
 
     def _keep(self, plain: Int8Weight) -> None:
         self._fast, compiled = int8_linear.has_fast_form(plain.scale_O.device), library(plain.scale_O.device)
+        if compiled is not None:
+            plain = plain._replace(numbers_OJ=in_large_pages(plain.numbers_OJ.contiguous()))
         self.few = None if compiled is None else int8_rows(compiled, *plain, self.bias)
         self.look_up = None if compiled is None else int8_lookup(compiled, *plain)
         packs = self._fast and self.few is None and not self._is_table and plain.numbers_OJ.numel() >= int8_linear.LARGE
@@ -282,7 +285,8 @@ class Int4Linear(RoundedLinear):
         self.few = self.look_up = None
         compiled = library(plain.pairs_OH.device)
         if compiled is not None:
-            self._weight = blocks = int4_linear.blocked(plain)
+            blocks = int4_linear.blocked(plain)
+            self._weight = blocks = blocks._replace(blocks_NGb=in_large_pages(blocks.blocks_NGb))
             self.few, self.look_up = int4_rows(compiled, *blocks, self.bias), int4_lookup(compiled, *blocks)
         elif int4_linear.can_pack(plain.pairs_OH.device) and len(plain.pairs_OH) >= int4_linear.LEAST_PACKED:
             self._weight = int4_linear.pack(plain)
@@ -341,6 +345,8 @@ class Bfloat16Linear(PackedLinear):
 
     def _keep(self, weight_OI: Tensor) -> None:
         compiled = library(weight_OI.device)
+        if compiled is not None:
+            weight_OI = in_large_pages(weight_OI.contiguous())
         by_onednn = bfloat16_linear.can_pack(weight_OI.device)
         most = BFLOAT16_ROWS if by_onednn else MOST_ROWS
         self.few = None if compiled is None else bfloat16_rows(compiled, weight_OI, self.bias, most)

@@ -117,21 +117,25 @@ def _over_fewer_bits(
     relative: Relative | None,
     sinks_N: Tensor | None,
 ) -> Tensor:
-    """One query of a stream by an own kernel, or rounded like the keys; for many, keys and values become theirs."""
-    if q_BNTK.shape[2] > 1 or exporting() or q_BNTK.requires_grad:
-        k_BMSK, v_BMSK = k_BMSK.to(q_BNTK.dtype), v_BMSK.to(q_BNTK.dtype)
-        return attention(q_BNTK, k_BMSK, v_BMSK, reach, scale, relative, sinks_N)
-    compiled = None if torch.compiler.is_compiling() else library(q_BNTK.device)
+    """One query of each stream by an own kernel; else keys and values become what the queries are."""
+    compiled = library(q_BNTK.device) if q_BNTK.shape[2] == 1 and _is_eager(q_BNTK) else None
     alone = reach._replace(last_BT=None) == CAUSAL and relative is None and sinks_N is None
     if compiled is None or not alone or k_BMSK.dtype != torch.bfloat16:
-        rounded_BNTK = q_BNTK.to(k_BMSK.dtype)
-        return attention(rounded_BNTK, k_BMSK, v_BMSK, reach, scale, relative, sinks_N).to(q_BNTK.dtype)
+        k_BMSK, v_BMSK = k_BMSK.to(q_BNTK.dtype), v_BMSK.to(q_BNTK.dtype)
+        return attention(q_BNTK, k_BMSK, v_BMSK, reach, scale, relative, sinks_N)
     streams, kv_heads, keys = k_BMSK.shape[:3]
     q_BMPK = q_BNTK.reshape(streams, kv_heads, -1, q_BNTK.shape[3])
     seen_B = (
         torch.full((streams,), keys, device="cpu") if reach.last_BT is None else 1 + reach.last_BT[:, 0].clamp(min=0)
     )
     return attention_past(compiled, q_BMPK, k_BMSK, v_BMSK, _factor(q_BNTK, scale), seen_B).view(q_BNTK.shape)
+
+
+def _is_eager(q_BNTK: Tensor) -> bool:
+    """Nobody wants gradients or a graph."""
+    traced: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    followed = traced or exporting() or torch.compiler.is_compiling() or type(q_BNTK) is not Tensor
+    return not (followed or (torch.is_grad_enabled() and q_BNTK.requires_grad))
 
 
 def full_attention_reference(

@@ -2,9 +2,9 @@
 
 A weight is `(n - 8) * scale`, `n` a whole number from 0 to 15, the scale bfloat16, of either sign, one for each output
 and each `group` of inputs: 4.5 bits for a weight in groups of 32, as in llama.cpp's Q4_0, whose scale is not searched
-for. Where there is a compiler `ops.native` multiplies rows, few or all; else PyTorch where it can
-(`_weight_int4pack_mm_for_cpu`), in bfloat16. Of many rows the time is that of the arithmetic, so the matrix is made in
-float32.
+for. Where there is a compiler `ops.native` multiplies rows, any number of them where the processor adds up products of
+bytes; else PyTorch a few where it can (`_weight_int4pack_mm_for_cpu`), in bfloat16. Of many others the time is that of
+the arithmetic, so the matrix is made in float32.
 
 Legend: `I` inputs, `J` inputs with those that fill the last group up, `O` outputs, `G` groups, `R` rows, `N` blocks of
 outputs.

@@ -184,14 +184,15 @@ def test_beside_few_bits_keys_and_values_have_sixteen(
     whole = decoder(tokens()[:1], state)
     assert whole.dtype == torch.float32
     parts = torch.cat([decoder(part, other) for part in tokens()[:1].split([5, 1, 3, 3], dim=1)], dim=1)
-    prompt = decoder(tokens()[:1, :5], third)
+    decoder(tokens()[:1, :5], third)
     rows = RowSteps.of(decoder, third)  # none over a window
     if rows is not None:
         by_row = torch.stack([rows.logits(tokens()[:1, i : i + 1])[0] for i in range(5, 12)])
-        assert error(by_row, parts[0, 5:]) < (2e-3 if compiled else 0.02)
+        assert error(by_row, parts[0, 5:]) < 2e-3
     if mixer.kind == "plga":  # its operator is that of the first chunk
-        whole = torch.cat([prompt, parts[:, 5:]], dim=1)
-    assert error(parts, whole) < (2e-3 if compiled else 0.02)
+        state = decoder.initial_state(1, 12)
+        whole = torch.cat([decoder(part, state) for part in tokens()[:1].split([5, 7], dim=1)], dim=1)
+    assert error(parts, whole) < 2e-3
     asked = decoder.initial_state(1, 12, dtype=torch.float64)
     assert asked.layers[0].tensors()["keys"].dtype == torch.float64
 

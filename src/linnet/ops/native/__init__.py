@@ -1,4 +1,4 @@
-"""Products of a few rows with weights of 32, 16, 8 and 4 bits, and attention beside them, compiled where they run.
+"""Products of rows with weights of 32, 16, 8 and 4 bits, and attention beside them, compiled where they run.
 
 Decoding a stream is reading weights, and PyTorch's products of few bits do not read them as fast as the memory gives.
 These do (`benchmarks/quantised_decode.py`). They are C++ and need Linux on an x86 processor with AVX2, and a compiler;
@@ -35,7 +35,7 @@ ARGUMENTS = {
     "linnet_int8_matrix": [_POINTER, _POINTER, _SIZE, _POINTER, _INT],
     "linnet_int4_matrix": [_POINTER, *[_SIZE] * 4, _POINTER, _INT],
     "linnet_attention_row": [*[_POINTER] * 5, *[_SIZE] * 5, _FLOAT, _POINTER, _INT, _INT],
-    "linnet_attention_past": [*[_POINTER] * 3, *[_SIZE] * 6, _POINTER, _FLOAT, _POINTER, _INT, _INT],
+    "linnet_attention_past": [*[_POINTER] * 3, *[_SIZE] * 6, _POINTER, _FLOAT, _POINTER, _INT],
     "linnet_through_operator": [_POINTER, _POINTER, *[_SIZE] * 3, _POINTER, _INT],
     "linnet_rms_norm": [_POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER, _INT],
     "linnet_layer_norm": [_POINTER, _POINTER, _POINTER, _SIZE, _SIZE, _FLOAT, _POINTER, _INT],

@@ -126,18 +126,6 @@ void attention_row(const float* queries, const float* key, const float* value, N
   });
 }
 
-// Of several streams, whose own keys and values lie there already; `seen` of each.
-template <typename Number>
-void attention_past(const float* queries, const Number* keys, const Number* values, int64_t streams, int64_t heads,
-                    int64_t shared, int64_t of_stream, int64_t of_head, int64_t width, const int64_t* seen,
-                    float factor, float* out, int threads) {
-  divided(streams * heads, threads, [&](int64_t i) {
-    const int64_t stream = i / heads, place = stream * of_stream + i % heads * of_head, own = i * shared * width;
-    const Head<Number> head{queries + own, keys + place, values + place, shared, width, seen[stream], factor};
-    head.attend(out + own);
-  });
-}
-
 }  // namespace
 
 extern "C" {
@@ -154,16 +142,16 @@ void linnet_attention_row(const float* queries, const float* key, const float* v
   }
 }
 
-void linnet_attention_past(const float* queries, const void* keys, const void* values, int64_t streams, int64_t heads,
-                           int64_t shared, int64_t of_stream, int64_t of_head, int64_t width, const int64_t* seen,
-                           float factor, float* out, int bfloat16, int threads) {
-  if (bfloat16) {
-    attention_past(queries, static_cast<const uint16_t*>(keys), static_cast<const uint16_t*>(values), streams, heads,
-                   shared, of_stream, of_head, width, seen, factor, out, threads);
-  } else {
-    attention_past(queries, static_cast<const float*>(keys), static_cast<const float*>(values), streams, heads, shared,
-                   of_stream, of_head, width, seen, factor, out, threads);
-  }
+// Of several streams, whose own keys and values lie there already, in bfloat16; `seen` of each.
+void linnet_attention_past(const float* queries, const uint16_t* keys, const uint16_t* values, int64_t streams,
+                           int64_t heads, int64_t shared, int64_t of_stream, int64_t of_head, int64_t width,
+                           const int64_t* seen, float factor, float* out, int threads) {
+  divided(streams * heads, threads, [&](int64_t i) {
+    const int64_t stream = i / heads, place = stream * of_stream + i % heads * of_head, own = i * shared * width;
+    const Head<const uint16_t> head{queries + own, keys + place,  values + place, shared,
+                                    width,         seen[stream], factor};
+    head.attend(out + own);
+  });
 }
 
 // q G of each head: `operators` are a matrix `[width, width]` for each of them.
@@ -175,7 +163,7 @@ void linnet_through_operator(const float* queries, const float* operators, int64
       float* const row = out + p * width;
       std::fill(row, row + width, 0.0f);
       for (int64_t k = 0; k < width; ++k)
-        for (int64_t i = 0; i < width; ++i) row[i] += queries[p * width + k] * matrix[k * width + i];
+        for (int64_t i = 0; i < width; ++i) row[i] = std::fma(queries[p * width + k], matrix[k * width + i], row[i]);
     }
   });
 }

@@ -53,25 +53,23 @@ def attention_past(
 ) -> Tensor:
     """`softmax(factor q K^T) V` over the first `seen_B` (int64, at least 1) tokens of each stream, `[B, M, P, K]`.
 
-    Keys and values are alike, float32 or bfloat16, rows of heads contiguous; all else is float32, sums too.
+    Keys and values are alike, bfloat16, rows of heads contiguous; all else is float32, sums too.
     """
     streams, heads, shared, width = q_BMPK.shape
     alike = keys_BMSK.shape == values_BMSK.shape and keys_BMSK.stride() == values_BMSK.stride()
     of_stream, of_head, *rows = keys_BMSK.stride()
-    known = keys_BMSK.dtype == values_BMSK.dtype and keys_BMSK.dtype in (torch.float32, torch.bfloat16)
+    known = keys_BMSK.dtype == values_BMSK.dtype == torch.bfloat16
     fits = keys_BMSK.shape[:2] == (streams, heads) and keys_BMSK.shape[3] == width and rows == [width, 1]
     expect(alike and known and fits and keys_BMSK.is_cpu, f"{heads} heads of {width}, alike", keys_BMSK, values_BMSK)
     counted = seen_B.shape == (streams,) and seen_B.dtype == torch.int64 and seen_B.is_contiguous()
     tokens = keys_BMSK.shape[2]
     within = counted and int(seen_B.min()) >= 1 and int(seen_B.max()) <= tokens
     expect(within, f"1 to {tokens} tokens of {streams} streams", seen_B)
-    out_BMPK, narrow = empty(*q_BMPK.shape), keys_BMSK.dtype == torch.bfloat16
-    bytes_in_all = 2 * int(seen_B.sum()) * heads * width * keys_BMSK.element_size()
-    threads = min(torch.get_num_threads(), streams * heads, 1 + bytes_in_all // BYTES_OF_A_THREAD)
+    out_BMPK = empty(*q_BMPK.shape)
+    bytes_at_most = 2 * streams * tokens * heads * width * keys_BMSK.element_size()
+    threads = min(torch.get_num_threads(), streams * heads, 1 + bytes_at_most // BYTES_OF_A_THREAD)
     sizes = streams, heads, shared, of_stream, of_head, width
-    library.linnet_attention_past(
-        plain(q_BMPK), keys_BMSK, values_BMSK, *sizes, seen_B, factor, out_BMPK, narrow, threads
-    )
+    library.linnet_attention_past(plain(q_BMPK), keys_BMSK, values_BMSK, *sizes, seen_B, factor, out_BMPK, threads)
     return out_BMPK
 
 

@@ -16,7 +16,17 @@ from linnet.core.files import cache_folder
 from linnet.core.notes import note
 
 COMPILERS = ("c++", "g++")
-FLAGS = ("-O3", "-std=c++17", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC")
+FLAGS = (
+    "-O3",
+    "-std=c++17",
+    "-march=native",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fopenmp",
+    "-shared",
+    "-fPIC",
+)
 """OpenMP of GCC is the library that PyTorch has loaded, and so its threads are PyTorch's."""
 TIMEOUT_S = 120.0
 

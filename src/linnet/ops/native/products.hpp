@@ -87,12 +87,4 @@ void fix(Fixed& fixed, const float* x, int64_t inputs, int64_t group) {
   }
 }
 
-// Rows in fixed point, kept from call to call: what is allocated anew is cleared by the system first.
-std::vector<Fixed>& fixed_rows(const float* x, int64_t rows, int64_t inputs, int64_t group) {
-  thread_local std::vector<Fixed> kept;
-  if (static_cast<int64_t>(kept.size()) < rows) kept.resize(rows);
-  for (int64_t r = 0; r < rows; ++r) fix(kept[r], x + r * inputs, inputs, group);
-  return kept;
-}
-
 }  // namespace

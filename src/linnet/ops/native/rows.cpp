@@ -2,7 +2,7 @@
 //
 // Decoding a stream reads every weight once for each token and does little else, so all of these read the weights once,
 // in the order in which they lie, and keep up with the memory. `ops.native.rows` says what each function computes;
-// several rows go by tiles.hpp.
+// several of 16 and 8 bits go by tiles.hpp.
 
 #include <algorithm>
 #include <vector>
@@ -52,6 +52,14 @@ inline float float32_output(const float* weights, const float* x, int64_t inputs
   return sum;
 }
 
+// Rows in fixed point, kept from call to call: what is allocated anew is cleared by the system first.
+std::vector<Fixed>& fixed_rows(const float* x, int64_t rows, int64_t inputs, int64_t group) {
+  thread_local std::vector<Fixed> kept;
+  if (static_cast<int64_t>(kept.size()) < rows) kept.resize(rows);
+  for (int64_t r = 0; r < rows; ++r) fix(kept[r], x + r * inputs, inputs, group);
+  return kept;
+}
+
 // An output of 8 bits, its scale and the row's step left out. `width` is a multiple of `BYTES`.
 inline float int8_output(const int8_t* weights, const Fixed& row, int64_t width) {
   __m256i high[SIDE_BY_SIDE], low[SIDE_BY_SIDE];
@@ -82,7 +90,7 @@ extern "C" {
 void linnet_bfloat16_rows(const float* x, int64_t rows, int64_t inputs, const uint16_t* weights, int64_t outputs,
                           const float* bias, const float* added, float* out, int threads) {
   const Result result{bias, added, out, outputs};
-  if (rows > 1) return rows_by_tiles<Bfloat16Tile>(x, rows, inputs, weights, result, threads);
+  if (rows > 1) return bfloat16_rows_by_tiles(x, rows, inputs, weights, result, threads);
   thread_local std::vector<float> kept;
   kept.resize(2 * (inputs / 2));
   float *const even = kept.data(), *const odd = even + inputs / 2;
@@ -98,8 +106,10 @@ void linnet_bfloat16_rows(const float* x, int64_t rows, int64_t inputs, const ui
 void linnet_float32_rows(const float* x, int64_t rows, int64_t inputs, const float* weights, int64_t outputs,
                          const float* bias, const float* added, float* out, int threads) {
   const Result result{bias, added, out, outputs};
-  if (rows > 1) return rows_by_tiles<Float32Tile>(x, rows, inputs, weights, result, threads);
-  divided(outputs, threads, [&](int64_t o) { result.set(0, o, float32_output(weights + o * inputs, x, inputs)); });
+  divided(outputs, threads, [&](int64_t o) {
+    for (int64_t r = 0; r < rows; ++r)
+      result.set(r, o, float32_output(weights + o * inputs, x + r * inputs, inputs));
+  });
 }
 
 void linnet_int8_rows(const float* x, int64_t rows, int64_t inputs, const int8_t* weights, int64_t width,

@@ -14,11 +14,11 @@ from torch import Tensor
 from linnet.ops.native.checks import empty, expect, plain
 from linnet.ops.native.program import Along
 
-LANES = 16
+BLOCK = 16
 """Outputs of a block of 4 bits."""
 RUN = 8
 """Inputs whose numbers lie side by side in a block: the first four of each output in the low halves of its bytes."""
-SCALE_BYTES = LANES * torch.bfloat16.itemsize
+SCALE_BYTES = BLOCK * torch.bfloat16.itemsize
 """Of a group of a block."""
 BYTES = 32
 """Inputs of 8 bits are filled up to a multiple."""
@@ -63,7 +63,8 @@ class RowProducts:
             expect(added_RO.shape == (count, self.outputs), self._wanted[1], added_RO)
         out_RO, threads = empty(count, self.outputs), min(torch.get_num_threads(), self._most_threads)
         result = self.outputs, self._bias, added_RO, out_RO, threads
-        self._function(x_RI, count, self.inputs, *self._weights, *result)
+        if count:
+            self._function(x_RI, count, self.inputs, *self._weights, *result)
         return out_RO
 
 
@@ -107,7 +108,7 @@ def int4_rows(
     up products of bytes.
     """
     blocks, groups, size = blocks_NGb.shape
-    fits = outputs <= blocks * LANES and inputs <= groups * group and size == LANES * group // 2 + SCALE_BYTES
+    fits = outputs <= blocks * BLOCK and inputs <= groups * group and size == BLOCK * group // 2 + SCALE_BYTES
     expect(fits and blocks_NGb.is_contiguous() and blocks_NGb.is_cpu, f"blocks of groups of {group}", blocks_NGb)
     most_rows = library.linnet_most_int4_rows()
     return RowProducts(library.linnet_int4_rows, inputs, outputs, (blocks_NGb, group), bias_O, most_rows)
@@ -165,8 +166,8 @@ def int4_lookup(library: ctypes.CDLL, blocks_NGb: Tensor, inputs: int, outputs: 
 def int4_matrix(library: ctypes.CDLL, blocks_NGb: Tensor, inputs: int, group: int, first: int, count: int) -> Tensor:
     """Some outputs that lie side by side of the matrix that blocks stand for, float32 `[count, I]`."""
     blocks, groups, _ = blocks_NGb.shape
-    if first < 0 or first + count > blocks * LANES:
-        raise IndexError(f"outputs {first} to {first + count - 1} of {blocks * LANES}")
+    if first < 0 or first + count > blocks * BLOCK:
+        raise IndexError(f"outputs {first} to {first + count - 1} of {blocks * BLOCK}")
     out_RJ = empty(count, groups * group)
     threads = min(torch.get_num_threads(), 1 + out_RJ.numel() // BYTES_OF_A_THREAD)
     library.linnet_int4_matrix(blocks_NGb, groups, group, first, count, out_RJ, threads)
@@ -179,20 +180,20 @@ def blocks_of(pairs_OH: Tensor, scale_GO: Tensor) -> Tensor:
     Of each group the numbers, and then the scales. Outputs that fill the last block up are zeros.
     """
     groups, outputs = scale_GO.shape
-    more = -outputs % LANES
+    more = -outputs % BLOCK
     numbers_OJ = torch.stack([pairs_OH & 15, pairs_OH >> 4], dim=-1).flatten(1)
-    numbers = F.pad(numbers_OJ, (0, 0, 0, more)).view(-1, LANES, groups, numbers_OJ.shape[1] // groups // RUN, 2, 4)
+    numbers = F.pad(numbers_OJ, (0, 0, 0, more)).view(-1, BLOCK, groups, numbers_OJ.shape[1] // groups // RUN, 2, 4)
     bytes_NGSL4 = (numbers[..., 0, :] | numbers[..., 1, :] << 4).permute(0, 2, 3, 1, 4)
-    scale_NGL = F.pad(scale_GO, (0, more)).view(groups, -1, LANES).transpose(0, 1).contiguous()
+    scale_NGL = F.pad(scale_GO, (0, more)).view(groups, -1, BLOCK).transpose(0, 1).contiguous()
     return torch.cat([bytes_NGSL4.flatten(2), scale_NGL.view(torch.uint8)], dim=2)
 
 
 def outputs_of(blocks_NGb: Tensor, places_R: Tensor) -> tuple[Tensor, Tensor]:
     """Of some outputs: their numbers uint8 `[R, J]`, and their scales bfloat16 `[G, R]`."""
     (_, groups, size), rows = blocks_NGb.shape, len(places_R)
-    lanes_R, own_RGb, row_R = places_R % LANES, blocks_NGb[places_R // LANES], torch.arange(rows)
+    lanes_R, own_RGb, row_R = places_R % BLOCK, blocks_NGb[places_R // BLOCK], torch.arange(rows)
     numbers, scales = torch.split(own_RGb, [size - SCALE_BYTES, SCALE_BYTES], dim=2)
-    bytes_RGS4 = numbers.reshape(rows, groups, -1, LANES, 4)[row_R, :, :, lanes_R]
+    bytes_RGS4 = numbers.reshape(rows, groups, -1, BLOCK, 4)[row_R, :, :, lanes_R]
     numbers_RJ = torch.stack([bytes_RGS4 & 15, bytes_RGS4 >> 4], dim=3).flatten(1)
     scale_RGL = scales.contiguous().view(torch.bfloat16)
     return numbers_RJ, scale_RGL[row_R, :, lanes_R].t()

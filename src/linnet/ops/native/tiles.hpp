@@ -1,4 +1,4 @@
-// Products of several rows with matrices of 32, 16 and 8 bits: tiles of rows that meet the same weights together, which
+// Products of several rows with matrices of 16 and 8 bits: tiles of rows that meet the same weights together, which
 // are read and unpacked once for all of them.
 //
 // What a tile has of its rows lies as it is read: of each run of inputs a vector of every row, or two.
@@ -19,37 +19,8 @@ inline Whole rest_of(const Number* weights, int64_t count) {
   return whole_at(rest);
 }
 
-struct Float32Tile {
-  using Weight = float;
-  static constexpr int64_t RUN = WIDE;  // inputs of a vector of weights
-
-  static int64_t numbers(int rows, int64_t inputs) { return (inputs + RUN - 1) / RUN * RUN * rows; }
-
-  static void fill(const float* x, int rows, int64_t inputs, float* tile) {
-    for (int r = 0; r < rows; ++r)
-      for (int64_t i = 0; i < inputs; ++i) tile[(i / RUN * rows + r) * RUN + i % RUN] = x[r * inputs + i];
-  }
-
-  template <int rows>
-  struct Of {
-    static void call(const float* weights, const float* x, int64_t inputs, float* out) {
-      Real sums[rows];
-      for (Real& each : sums) each = zero();
-      const auto meet = [&](Real weight) {
-        for (int r = 0; r < rows; ++r) sums[r] = with_product(sums[r], weight, real_at(x + r * RUN));
-        x += rows * RUN;
-      };
-      int64_t i = 0;
-      for (; i + RUN <= inputs; i += RUN) meet(real_at(weights + i));
-      if (i < inputs) meet(as_real(rest_of(weights + i, inputs - i)));
-      for (int r = 0; r < rows; ++r) out[r] = total_of(sums[r]);
-    }
-  };
-};
-
 // Weights of even places are the lower halves of 32 bits, those of odd places the upper ones.
 struct Bfloat16Tile {
-  using Weight = uint16_t;
   static constexpr int64_t RUN = 2 * WIDE;
 
   static int64_t numbers(int rows, int64_t inputs) { return (inputs + RUN - 1) / RUN * RUN * rows; }
@@ -132,21 +103,19 @@ void each_tile(int64_t rows, const Work& work) {
     work(first, static_cast<int>(std::min<int64_t>(TILE, rows - first)));
 }
 
-// Of numbers that need no fixed point.
-template <typename Kind>
-void rows_by_tiles(const float* x, int64_t rows, int64_t inputs, const typename Kind::Weight* weights,
-                   const Result& result, int threads) {
+inline void bfloat16_rows_by_tiles(const float* x, int64_t rows, int64_t inputs, const uint16_t* weights,
+                                   const Result& result, int threads) {
   thread_local std::vector<float> kept;
-  const int64_t of_tile = Kind::numbers(TILE, inputs);
+  const int64_t of_tile = Bfloat16Tile::numbers(TILE, inputs);
   kept.assign((rows + TILE - 1) / TILE * of_tile, 0.0f);
   float* const tiles = kept.data();
   each_tile(rows, [&](int64_t first, int count) {
-    Kind::fill(x + first * inputs, count, inputs, tiles + first / TILE * of_tile);
+    Bfloat16Tile::fill(x + first * inputs, count, inputs, tiles + first / TILE * of_tile);
   });
   divided(result.outputs, threads, [&](int64_t o) {
     each_tile(rows, [&](int64_t first, int count) {
       float out[TILE];
-      for_rows<Kind::template Of>(count)(weights + o * inputs, tiles + first / TILE * of_tile, inputs, out);
+      for_rows<Bfloat16Tile::Of>(count)(weights + o * inputs, tiles + first / TILE * of_tile, inputs, out);
       for (int r = 0; r < count; ++r) result.set(first + r, o, out[r]);
     });
   });

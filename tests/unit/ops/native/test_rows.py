@@ -96,18 +96,19 @@ def test_blocks_hold_the_same_numbers(inputs: int, outputs: int, group: int):
 
 @pytest.mark.parametrize("shape", [(4, 1000, 300), (21, 1000, 300), (13, 70, 33), (515, 33, 17)])
 def test_sums_of_whole_numbers_are_the_same_for_any_threads_and_rows(shape: tuple[int, int, int]):
-    x, weight, _, _ = drawn(*shape)
+    x, weight, bias, added = drawn(*shape)
     blocked = int4_linear.blocked(int4_linear.quantise(weight))
-    rows = int8_rows(COMPILED, *quantise(weight), None), int4_rows(COMPILED, *blocked, None)
+    rows = int8_rows(COMPILED, *quantise(weight), bias), int4_rows(COMPILED, *blocked, bias)
     threads = torch.get_num_threads()
     for few in rows:
-        together = few(x)
+        together = few(x, added)
         try:
             torch.set_num_threads(2 if threads == 1 else 1)
-            assert torch.equal(few(x), together)
+            assert torch.equal(few(x, added), together)
         finally:
             torch.set_num_threads(threads)
-        assert torch.equal(torch.cat([few(row[None]) for row in x]), together)
+        each = [few(row[None], sum_[None]) for row, sum_ in zip(x, added, strict=True)]
+        assert torch.equal(torch.cat(each), together)
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
@@ -128,8 +129,18 @@ def test_a_row_of_zeros_gives_the_bias():
 def test_the_largest_numbers_do_not_run_over():
     numbers, scale = torch.full((3, 4096), 127, dtype=torch.int8), torch.ones(3).bfloat16()
     numbers[1] = -127
-    found = int8_rows(COMPILED, *Int8Weight(numbers, scale, 4096), None)(torch.ones(1, 4096))
-    torch.testing.assert_close(found, torch.tensor([[127.0, -127.0, 127.0]]) * 4096)
+    rows = int8_rows(COMPILED, *Int8Weight(numbers, scale, 4096), None)
+    for count in (1, 9):
+        found = rows(torch.ones(count, 4096))
+        torch.testing.assert_close(found, torch.tensor([[127.0, -127.0, 127.0]] * count) * 4096)
+
+
+def test_no_rows_are_none():
+    x, weight = torch.empty(0, 40), torch.randn(24, 40)
+    blocked = int4_linear.blocked(int4_linear.quantise(weight))
+    few = float32_rows(COMPILED, weight, None), bfloat16_rows(COMPILED, weight.bfloat16(), None)
+    for rows in (*few, int8_rows(COMPILED, *quantise(weight), None), int4_rows(COMPILED, *blocked, None)):
+        assert rows(x).shape == (0, 24)
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(1, 7), torch.zeros(8), torch.zeros(1, 8, device="meta")])

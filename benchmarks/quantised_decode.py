@@ -20,7 +20,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from harness import gate, report
+from harness import RESULTS, gate, machine, report
 from linnet.core.atomic import atomic_path
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.engine import decode, steps
@@ -216,11 +216,32 @@ def measured_size(size: str, asked: argparse.Namespace) -> dict[str, Any]:
         contestants = contestants_of(size, name, decoder, float32, asked)
         for prompt in asked.prompts:
             given = {who: partial(run, prompt=prompt, tokens=asked.tokens) for who, run in contestants.items()}
-            found[str(prompt)][name] = row = in_turn(given, asked.runs)
+            row: dict[str, Any] = {**in_turn(given, asked.runs), "rounds": asked.runs}
+            found[str(prompt)][name] = row
             if "llama_cpp" in row:
-                fastest = min(row[who]["ms_per_token"] for who in row if who != "llama_cpp")
+                fastest = min(row[who]["ms_per_token"] for who in contestants if who != "llama_cpp")
                 row["times_as_fast"] = round(row["llama_cpp"]["ms_per_token"] / fastest, 3)
     return found
+
+
+def beside(results: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Results, and of those before what is of other sizes, prompts and weights."""
+    both = {**before, **results}
+    for name in before.keys() & results.keys():
+        if isinstance(before[name], dict):
+            both[name] = beside(results[name], before[name])
+    return both
+
+
+def recorded(name: str = "quantised_decode") -> dict[str, Any]:
+    """The results of the record of this machine; `SystemExit` where it is of another, or of other code."""
+    record = json.loads((RESULTS / f"{name}.json").read_text())
+    told = {key: value for key, value in record["machine"].items() if key != "date"}
+    here = {key: value for key, value in machine().items() if key != "date"}
+    if told != here:
+        raise SystemExit(f"--beside: the record is of {told}, this is {here}")
+    results: dict[str, Any] = record["results"]
+    return results
 
 
 def main() -> None:
@@ -238,10 +259,14 @@ def main() -> None:
     told = "tokens that llama.cpp reads at once; its AMX products crash in some virtual machines, not those of 1 token"
     parser.add_argument("--llama-ubatch", type=int, default=512, help=told)
     parser.add_argument("--gguf", type=Path, help="folder of SIZE-WEIGHTS.gguf")
+    told = "keep what the record has of other sizes, prompts and weights, if it is of this machine and this code"
+    parser.add_argument("--beside", action="store_true", help=told)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    results = {size: measured_size(size, asked) for size in asked.sizes}
-    report("quantised_decode", {"shape": f"{asked.tokens} tokens, batch 1, int4 in groups of {asked.group}", **results})
+    before = recorded() if asked.beside else {}
+    shape = f"{asked.tokens} tokens, batch 1, int4 in groups of {asked.group}"
+    results = {"shape": shape, **{size: measured_size(size, asked) for size in asked.sizes}}
+    report("quantised_decode", beside(results, before))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ BYTES = 32
 MOST_ROWS = 16
 """From more rows on products of many rows are faster, unless they say otherwise."""
 BYTES_OF_A_THREAD = 1 << 16
-"""Weights that one thread reads before another is woken."""
+"""Weights that one thread reads, for each row, before another is woken."""
 
 
 class RowProducts:
@@ -35,7 +35,7 @@ class RowProducts:
     most_rows: from more on products of many rows are faster.
     """
 
-    __slots__ = ("_bias", "_function", "_most_threads", "_wanted", "_weights", "inputs", "most_rows", "outputs")
+    __slots__ = ("_bias", "_function", "_nbytes", "_wanted", "_weights", "inputs", "most_rows", "outputs")
 
     def __init__(
         self,
@@ -50,8 +50,7 @@ class RowProducts:
         self.most_rows = most_rows
         self._bias = None if bias_O is None else plain(bias_O.detach())
         self._wanted = f"rows of {inputs} inputs", f"rows of {outputs} outputs"
-        nbytes = sum(part.nbytes for part in weights if isinstance(part, Tensor))
-        self._most_threads = 1 + nbytes // BYTES_OF_A_THREAD
+        self._nbytes = sum(part.nbytes for part in weights if isinstance(part, Tensor))
 
     def __call__(self, x_RI: Tensor, added_RO: Tensor | None = None) -> Tensor:
         """`[R, I] -> [R, O]`; `ValueError` for other shapes, and for what is not on the CPU."""
@@ -61,7 +60,8 @@ class RowProducts:
         if added_RO is not None:
             added_RO = plain(added_RO)
             expect(added_RO.shape == (count, self.outputs), self._wanted[1], added_RO)
-        out_RO, threads = empty(count, self.outputs), min(torch.get_num_threads(), self._most_threads)
+        out_RO = empty(count, self.outputs)
+        threads = min(torch.get_num_threads(), 1 + count * self._nbytes // BYTES_OF_A_THREAD)
         result = self.outputs, self._bias, added_RO, out_RO, threads
         if count:
             self._function(x_RI, count, self.inputs, *self._weights, *result)

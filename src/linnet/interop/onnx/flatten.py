@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.inference.retention import Retentions, retaining_state
+from linnet.layers.key_value import WindowState
 from linnet.layers.retention import FULL
 from linnet.layers.state import RetainingState, State
 from linnet.layers.view import Made, Record, View
@@ -123,8 +124,8 @@ class Step(nn.Module):
     @property
     def takes_any_number(self) -> bool:
         """Whether one graph can read any number of tokens: a recurrence goes over as many as it was traced with."""
-        traits = [mixer.traits for mixer in self.decoder.mixers]
-        recurs = any(one.constant_state and one.window is None for one in traits)
+        kept = zip(self.decoder.mixers, self.flat.begins.layers, strict=True)
+        recurs = any(mixer.traits.constant_state and not isinstance(state, WindowState) for mixer, state in kept)
         return not recurs and not self.flat.needs_whole_pieces
 
     def forward(self, tokens_BT: Tensor, position_B: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:

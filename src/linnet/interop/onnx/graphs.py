@@ -94,7 +94,11 @@ def prompt_graph(step: Step, one: "onnx.ModelProto") -> tuple["onnx.ModelProto",
 
 def _piece(step: Step, nodes: int) -> int:
     """Tokens of a piece, a power of 2; nodes: of the graph for one token."""
-    each = (len(graph_of(step, FEW).graph.node) - nodes) / (FEW - 1)
+    try:
+        few = graph_of(step, FEW)
+    except Exception:  # of many kinds: so few are no chunk of a bank, or as many as a window has
+        return PIECE
+    each = (len(few.graph.node) - nodes) / (FEW - 1)
     most = NODES / max(each, 1)
     return PIECE if most >= PIECE else max(FEW, 1 << (int(most).bit_length() - 1))
 

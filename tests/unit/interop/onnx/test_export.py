@@ -115,6 +115,16 @@ def test_pieces_are_as_short_as_a_recurrence_wants_them(monkeypatch: pytest.Monk
     assert found == [64, 64, 64, 32, 8, 4]
 
 
+def test_pieces_are_of_full_length_where_so_few_tokens_are_none(monkeypatch: pytest.MonkeyPatch):
+    """No chunk of a bank."""
+
+    def refuses(step: Any, tokens: int) -> Any:
+        raise ValueError("chunks of the bank are read as a whole")
+
+    monkeypatch.setattr(graphs, "graph_of", refuses)
+    assert graphs._piece(None, 100) == graphs.PIECE
+
+
 @pytest.mark.usefixtures("made")
 def test_a_lost_prompt_graph_is_told(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told):
     def refuses(step: Any, tokens: int | None) -> Any:
@@ -123,7 +133,7 @@ def test_a_lost_prompt_graph_is_told(model: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(export, "prompt_graph", graphs.prompt_graph)
     monkeypatch.setattr(graphs, "graph_of", refuses)
     report = export_onnx(model, tmp_path / "out")
-    why = "PyTorch's exporter cannot follow several tokens (nothing for 4 tokens)"
+    why = "PyTorch's exporter cannot follow several tokens (nothing for 64 tokens)"
     assert (report.prompt, report.token_by_token) == (None, why)
     assert told() == [f"{model}: prompt: token by token, because {why}"]
     assert not (tmp_path / "out" / "prompt.onnx").exists()

@@ -3,11 +3,12 @@
 import pytest
 import torch
 from graph_cases import CASES, decoder_of_case
+from small_decoders import block, decoder_of
 
 from linnet.inference.retention import layer_retentions, retaining_state
 from linnet.interop.onnx.flatten import Flat, Step
 from linnet.interop.onnx.graphs import PIECE
-from linnet.layers.retention import BankRetention
+from linnet.layers.retention import FULL, BankRetention
 
 LENGTH = PIECE + 8
 FEW = 12
@@ -31,6 +32,20 @@ def test_a_step_with_explicit_states_says_what_the_model_says(name: str, monkeyp
             logits_1TV, states = step(piece_1T, torch.tensor([sum(map(len, found))]), states)
             found.append(logits_1TV[0])
         torch.testing.assert_close(torch.cat(found), expected_TV[: sum(pieces)], atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "expected"),
+    [
+        ({"kind": "attention", "heads": 2, "window": 4, "first": 2}, True),
+        ({"kind": "attention", "heads": 2, "window": 4}, True),
+        ({"kind": "mamba"}, False),
+        ({"kind": "retention", "heads": 2}, False),
+    ],
+)
+def test_a_window_is_no_recurrence(mixer: dict[str, object], expected: bool):
+    decoder = decoder_of([block(mixer)])
+    assert Step(decoder, Flat.of(decoder, FEW, FULL)).takes_any_number == expected
 
 
 def _ways(flat: Flat) -> list[list[int]]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.ops import bfloat16_linear, int4_linear, int8_linear
+from linnet.ops.exporting import followed
 from linnet.ops.int4_linear import BlockedInt4Weight, Int4Weight, PackedInt4Weight
 from linnet.ops.int8_linear import Int8Weight, PackedInt8Weight
 from linnet.ops.linear import linear
@@ -91,10 +92,7 @@ class PackedLinear(nn.Module, ABC):
 
     def _are_few(self, x: Tensor, most: int) -> bool:
         """Rows that are there, on the CPU, and of which nobody wants gradients or a graph."""
-        traced: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-        followed = torch.compiler.is_compiling() or traced or type(x) is not Tensor
-        learns = torch.is_grad_enabled() and x.requires_grad
-        return 0 < x.numel() <= most * x.shape[-1] and x.is_cpu and not (followed or learns)
+        return 0 < x.numel() <= most * x.shape[-1] and x.is_cpu and not followed(x)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the compiled functions: a copy makes its own."""

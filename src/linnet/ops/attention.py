@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnet.ops.blocked_attention import blocked_attention, blocks_serve
-from linnet.ops.exporting import exporting
+from linnet.ops.exporting import exporting, followed
 from linnet.ops.native import library
 from linnet.ops.native.attention import attention_past
 from linnet.ops.relative import Relative, distances, gathered_attention, relative_reference, softmax_with_sinks
@@ -118,7 +118,7 @@ def _over_fewer_bits(
     sinks_N: Tensor | None,
 ) -> Tensor:
     """One query of each stream by an own kernel; else keys and values become what the queries are."""
-    compiled = library(q_BNTK.device) if q_BNTK.shape[2] == 1 and _is_eager(q_BNTK) else None
+    compiled = library(q_BNTK.device) if q_BNTK.shape[2] == 1 and not followed(q_BNTK) else None
     alone = reach._replace(last_BT=None) == CAUSAL and relative is None and sinks_N is None
     if compiled is None or not alone or k_BMSK.dtype != torch.bfloat16:
         k_BMSK, v_BMSK = k_BMSK.to(q_BNTK.dtype), v_BMSK.to(q_BNTK.dtype)
@@ -129,13 +129,6 @@ def _over_fewer_bits(
         torch.full((streams,), keys, device="cpu") if reach.last_BT is None else 1 + reach.last_BT[:, 0].clamp(min=0)
     )
     return attention_past(compiled, q_BMPK, k_BMSK, v_BMSK, _factor(q_BNTK, scale), seen_B).view(q_BNTK.shape)
-
-
-def _is_eager(q_BNTK: Tensor) -> bool:
-    """Nobody wants gradients or a graph."""
-    traced: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-    followed = traced or exporting() or torch.compiler.is_compiling() or type(q_BNTK) is not Tensor
-    return not (followed or (torch.is_grad_enabled() and q_BNTK.requires_grad))
 
 
 def full_attention_reference(

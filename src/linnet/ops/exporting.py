@@ -1,6 +1,7 @@
 """Whether what runs is being made a graph of, to be exported: some forms are for graphs alone."""
 
 import torch
+from torch import Tensor
 
 
 def exporting() -> bool:
@@ -9,3 +10,10 @@ def exporting() -> bool:
     Exports trace without the compiler (`strict=False`).
     """
     return torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+
+
+def followed(x: Tensor) -> bool:
+    """Whether somebody wants gradients or a graph of what becomes of it: then compiled functions do not serve."""
+    traced: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    graphed = traced or exporting() or torch.compiler.is_compiling() or type(x) is not Tensor
+    return graphed or (torch.is_grad_enabled() and x.requires_grad)

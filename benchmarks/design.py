@@ -62,7 +62,7 @@ def by_tables(tables: CostTables, candidates: np.ndarray) -> np.ndarray:
 def optimum_times(space: Space) -> dict[str, float]:
     """The dynamic programme for several scores and budgets, its tables made anew each time."""
     times = {}
-    for name in ("entropy", "entropy_beta_2", "penalised_parameters"):
+    for name in ("entropy", "entropy_beta_2", "penalized_parameters"):
         for budgets in BUDGETS:
             times[" ".join([name, *(f"{limit:g}" for limit in budgets)])] = elapsed_s(
                 lambda n=name, most=budgets: optimum(tables_of(space, n, with_state=True), np.array(most))

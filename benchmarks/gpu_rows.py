@@ -25,9 +25,9 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.machine import peak_flops_per_s, peak_memory_bytes
 from linnet.training.objective import Objective, next_token_loss
-from linnet.training.optimisers.optimiser import build_optimiser
+from linnet.training.optimizers.optimizer import build_optimizer
 from linnet.training.parallel import Parallel
-from linnet.training.sections import ClipSpec, OptimiserSpec
+from linnet.training.sections import ClipSpec, OptimizerSpec
 from linnet.training.step import Batch, Stepper
 
 GATE_TOKENS = 320
@@ -100,7 +100,7 @@ def _tidy(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def synchronise(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Wait for all that the device was given, before a clock is read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -108,10 +108,10 @@ def synchronise(device: torch.device) -> None:
 
 def elapsed_s(device: torch.device, run: Callable[[], object]) -> float:
     """How long it takes, the device's part included."""
-    synchronise(device)
+    synchronize(device)
     start_s = time.perf_counter()
     run()
-    synchronise(device)
+    synchronize(device)
     return time.perf_counter() - start_s
 
 
@@ -182,7 +182,7 @@ def on_the_processor(kind: str, size: str, dtype: torch.dtype) -> tuple[float, l
 def check_training(row: Row, found: tuple[float, list[Tensor]]) -> str:
     """Against the processor's in float32. Gradients that suffer in bfloat16 may be off as far as they are there.
 
-    Those of GLA and retention at their start do, in 12 layers: the norm behind them makes small sums large.
+    Those of GLA and cache_policy at their start do, in 12 layers: the norm behind them makes small sums large.
     """
     right = reference(row.kind, row.size)
     try:
@@ -242,9 +242,9 @@ def _steps(row: Row, spec: ModelSpec, device: torch.device, sequences: int) -> d
         told["compile_s"] = round(time.perf_counter() - start_s, 1)
         gate = check_same(row.precision, found, expected)
         del found, expected
-    optimiser = build_optimiser(OptimiserSpec(lr=1e-6), decoder)
+    optimizer = build_optimizer(OptimizerSpec(lr=1e-6), decoder)
     token_bytes_V = torch.ones(spec.vocab_size, dtype=torch.int64, device=device)
-    step = Stepper(Parallel(decoder), objective, optimiser, ClipSpec(), row.dtype, token_bytes_V)
+    step = Stepper(Parallel(decoder), objective, optimizer, ClipSpec(), row.dtype, token_bytes_V)
     flops_per_s = peak(device, row.dtype)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

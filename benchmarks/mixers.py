@@ -26,10 +26,10 @@ from torch import Tensor
 from gpu_models import kinds
 from harness import RESULTS, contest, elapsed_s, gate, machine, report
 from linnet.core.allocator import keep_freed_memory
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, BankCache
 from linnet.layers.contract import Mixer, MixerSpec, Place
 from linnet.layers.registry import MIXERS
-from linnet.layers.retention import FULL, BankRetention
-from linnet.layers.view import View
 from linnet.model.spec import ModelSpec
 from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.style import PALETTE
@@ -51,7 +51,7 @@ STEPS = 200
 CPU = torch.device("cpu")
 PARTS = ("time", "decode", "transformers")
 STYLES = ("o-", "s--", "^:")
-"""One for each round through the colours."""
+"""One for each round through the colors."""
 
 
 def spec_of(kind: str) -> MixerSpec:
@@ -107,7 +107,7 @@ class Limits:
 
     def left_out(self, kind: str, length: int, known: dict[str, Any]) -> str | None:
         """Why a length is; None where it is not. known: shorter ones, by length."""
-        kept = spec_of(kind).cost(Place(WIDTH, length)).kept(1, length) * 4
+        kept = spec_of(kind).cost(Place(WIDTH, length)).activation_elements(1, length) * 4
         if kept * WITH_WHAT_IS_MADE > self.nbytes:
             return f"it keeps {kept / 2**30:.1f} GiB, with what it makes over the limit of {self.nbytes / 2**30:.1f}"
         runs_s = expected_s(length, known) * (1 + FEWEST)
@@ -157,18 +157,18 @@ def of_length(kind: str, length: int, dtype: torch.dtype, runs: int) -> dict[str
 def decoded(kind: str) -> dict[str, Any] | None:
     """A token's time and the bytes of the state, young and old; None where the state grows."""
     mixer = mixer_of(kind, AGES[-1]).eval()
-    bank = BankRetention in mixer.retentions
+    bank = BankCache in mixer.retentions
     if not (mixer.traits.constant_state or bank):
         return None
-    retention = BankRetention(2 * AGES[-1]) if bank else FULL
-    states = [mixer.initial_state(1, age + STEPS, CPU, torch.float32, retention) for age in AGES]
+    cache_policy = BankCache(2 * AGES[-1]) if bank else FULL
+    states = [mixer.initial_state(1, age + STEPS, CPU, torch.float32, cache_policy) for age in AGES]
     for state, age in zip(states, AGES, strict=True):
         for begin in range(0, age, PREFILL):
-            mixer(inputs(min(PREFILL, age - begin)), state, View(begin))
+            mixer(inputs(min(PREFILL, age - begin)), state, BatchLayout(begin))
 
     def steps(state: Any, age: int) -> Callable[[], object]:
         fork, x_BTD = state.fork(), inputs(STEPS)
-        return lambda: [mixer(x_BTD[:, i : i + 1], fork, View(age + i)) for i in range(STEPS)]
+        return lambda: [mixer(x_BTD[:, i : i + 1], fork, BatchLayout(age + i)) for i in range(STEPS)]
 
     old, young = (steps(state, age) for state, age in zip(reversed(states), reversed(AGES), strict=True))
     times = contest(old, young, runs=15)

@@ -22,9 +22,9 @@ from linnet.model.decoder import Decoder
 from linnet.model.fixed import operators_for, with_fixed_operators
 from linnet.model.spec import ModelSpec
 from linnet.training.objective import next_token_loss
-from linnet.training.optimisers.optimiser import build_optimiser
+from linnet.training.optimizers.optimizer import build_optimizer
 from linnet.training.parallel import Parallel
-from linnet.training.sections import ClipSpec, DagSpec, OptimiserSpec
+from linnet.training.sections import ClipSpec, DagSpec, OptimizerSpec
 from linnet.training.step import Stepper
 
 BATCH, LENGTH = 2, 512
@@ -48,9 +48,9 @@ def stepper(kind: str) -> Callable[[], object]:
     decoder = Decoder(spec_of(kind))
     penalties = {"dag": DagSpec().model_dump()} if kind == "pldr with DAG terms" else {}
     objective = partial(next_token_loss, penalties=penalties)
-    optimiser = build_optimiser(OptimiserSpec(lr=1e-6), decoder)
+    optimizer = build_optimizer(OptimizerSpec(lr=1e-6), decoder)
     token_bytes_V = torch.ones(decoder.spec.vocab_size, dtype=torch.int64)
-    step = Stepper(Parallel(decoder), objective, optimiser, ClipSpec(by="value"), torch.float32, token_bytes_V)
+    step = Stepper(Parallel(decoder), objective, optimizer, ClipSpec(by="value"), torch.float32, token_bytes_V)
     batch = batch_of(decoder)
     return lambda: step([batch], 1e-6)
 
@@ -100,7 +100,7 @@ def main() -> None:
     check()
     steps = {kind: stepper(kind) for kind in KINDS}
     times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for number in range(runs + 2):  # two to warm up: the first also makes the optimiser's moments
+    for number in range(runs + 2):  # two to warm up: the first also makes the optimizer's moments
         for kind, step in steps.items():
             start_s = time.perf_counter()
             step()

@@ -26,7 +26,7 @@ from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
-from linnet.training.optimisers.schedule import learning_rate
+from linnet.training.optimizers.schedule import learning_rate
 from linnet.training.sections import ScheduleSpec
 from linnet.training.spec import RunSpec, read_run
 from llamas import llama_spec, transformers_llama, with_weights_of
@@ -104,18 +104,18 @@ class LlamaStep:
         matrices = [p for p in baseline.parameters() if p.dim() > 1]
         vectors = [p for p in baseline.parameters() if p.dim() <= 1]
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-        self.optimiser = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), fused=True)
+        self.optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), fused=True)
 
     def __call__(self, batch: tuple[torch.Tensor, torch.Tensor], lr: float) -> None:
         inputs, targets = (part.to(self.device) for part in batch)
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         with torch.autocast(self.device, torch.bfloat16, enabled=self.narrow):
             loss = self.model(input_ids=inputs, labels=inputs, shift_labels=targets, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimiser.step()
+        self.optimizer.step()
 
 
 def described(task: Task, work: Path) -> RunSpec:
@@ -125,7 +125,7 @@ def described(task: Task, work: Path) -> RunSpec:
     if task.side == "new":
         return read_run(model=model(task.family, True), data=work / "data", recipe="auto", training=training)
     schedule = {**OLD_SCHEDULE, "warmup_share": OLD_WARMUP_SHARE}
-    old = {"batch_size": OLD_BATCH, "optimiser": {"lr": task.lr, "betas": [0.9, 0.95]}, "schedule": schedule}
+    old = {"batch_size": OLD_BATCH, "optimizer": {"lr": task.lr, "betas": [0.9, 0.95]}, "schedule": schedule}
     return read_run(model=model(task.family, False), data=work / "data", training=training | old)
 
 

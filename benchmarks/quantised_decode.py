@@ -3,7 +3,7 @@
 Llama's shape with random weights, by PyTorch; with `--onnx FOLDER` by onnxruntime as well, which reads the graphs in
 `SIZE-WEIGHTS` there; with `--llama-bench PATH --gguf FOLDER` beside llama.cpp, which reads `SIZE-WEIGHTS.gguf` there
 (`110m-int8.gguf` holds Q8_0, `-int4` Q4_0). What is missing there is made. All in turn, in each round. Ours choose each
-token, llama.cpp's own benchmark does not. `python benchmarks/quantised_decode.py --sizes 110m`
+token, llama.cpp's own benchmark does not. `python benchmarks/quantized_decode.py --sizes 110m`
 """
 
 import argparse
@@ -233,7 +233,7 @@ def beside(results: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     return both
 
 
-def recorded(name: str = "quantised_decode") -> dict[str, Any]:
+def recorded(name: str = "quantized_decode") -> dict[str, Any]:
     """The results of the record of this machine; `SystemExit` where it is of another, or of other code."""
     record = json.loads((RESULTS / f"{name}.json").read_text())
     told = {key: value for key, value in record["machine"].items() if key != "date"}
@@ -266,7 +266,7 @@ def main() -> None:
     before = recorded() if asked.beside else {}
     shape = f"{asked.tokens} tokens, batch 1, int4 in groups of {asked.group}"
     results = {"shape": shape, **{size: measured_size(size, asked) for size in asked.sizes}}
-    report("quantised_decode", beside(results, before))
+    report("quantized_decode", beside(results, before))
 
 
 if __name__ == "__main__":

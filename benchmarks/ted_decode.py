@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from harness import contest, gate, report, threads_from_command_line
+from linnet.inference.cache_policy import Contexts, cache_policy_state
 from linnet.inference.caches import CachedReader
-from linnet.inference.retention import Contexts, retaining_state
+from linnet.layers.cache_policy import FULL, BankCache
 from linnet.layers.mixers.ted.state import TedState
-from linnet.layers.retention import FULL, BankRetention
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
@@ -26,7 +26,7 @@ CAPACITY, TOKENS, PROMPT, HELD, WARM = 2**18, 200, 10_000, 30, 200
 
 
 def state_of(decoder: Decoder, context: Contexts) -> DecoderState:
-    return retaining_state(decoder, 1, CAPACITY if context != FULL else 2 * PROMPT, context)
+    return cache_policy_state(decoder, 1, CAPACITY if context != FULL else 2 * PROMPT, context)
 
 
 def stepper(decoder: Decoder, state: DecoderState, tokens: Tensor) -> Callable[[], object]:
@@ -68,7 +68,7 @@ def check(decoder: Decoder, tokens: Tensor, threshold: float) -> None:
     error = float((actual - expected).abs().max())  # type: ignore[operator]
     gate("eviction policy", error < 1e-4, f"logits differ by {error:.1e} from the published way's")
     with torch.inference_mode():
-        full, bank = (decoder(tokens[None, :2000], state_of(decoder, context)) for context in (FULL, BankRetention()))
+        full, bank = (decoder(tokens[None, :2000], state_of(decoder, context)) for context in (FULL, BankCache()))
     error = float((full - bank).abs().max())
     gate("bank", error < 1e-3, f"logits differ by {error:.1e} from the full context's")
 
@@ -108,16 +108,16 @@ def main() -> None:
     few, results = tokens[:TOKENS], {"shape": f"ted-tinystories, {TOKENS} tokens, threshold {threshold:.2g}"}
     plain = PlainTed(decoder, threshold)
     plain_stepper(plain, tokens[:WARM])()
-    for name, context in {"bank": BankRetention(), "policy": policy}.items():
+    for name, context in {"bank": BankCache(), "policy": policy}.items():
         ours = stepper(decoder, aged(decoder, tokens, context, WARM), few)
         times = contest(ours, plain_stepper(plain, few), runs=runs)
         rate = {"tokens_per_s": round(TOKENS / times.summary()["ours_median_s"])}
         results[f"{name} against the published way"] = {**times.summary(), **rate}
     results["tokens in the published way's contexts"] = plain.sizes()
-    young, old = (stepper(decoder, aged(decoder, tokens, BankRetention(), age), few) for age in (100, 100_000))
+    young, old = (stepper(decoder, aged(decoder, tokens, BankCache(), age), few) for age in (100, 100_000))
     # Two equal things: more runs, because the machine is less even than they are.
     results["bank at age 100,000 against age 100"] = contest(old, young, runs=4 * runs).summary()
-    for name, context in {"bank": BankRetention(), "policy": policy, "top 30": EvictionPolicy(30, -1.0)}.items():
+    for name, context in {"bank": BankCache(), "policy": policy, "top 30": EvictionPolicy(30, -1.0)}.items():
         results[f"prompt of {PROMPT}, {name}"] = prompt_contest(decoder, tokens, context, runs)
     report("ted_decode", results)
 

@@ -21,9 +21,9 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.chunked import decay_chunked
 from linnet.training.objective import next_token_loss
-from linnet.training.optimisers.optimiser import build_optimiser
+from linnet.training.optimizers.optimizer import build_optimizer
 from linnet.training.parallel import Parallel
-from linnet.training.sections import ClipSpec, OptimiserSpec
+from linnet.training.sections import ClipSpec, OptimizerSpec
 from linnet.training.step import Stepper
 
 SHAPES = ((4, 2048), (1, 8192))
@@ -47,9 +47,9 @@ def batch_of(batch: int, length: int) -> tuple[Tensor, Tensor]:
 def stepper(form: str, batch: int, length: int) -> Callable[[], object]:
     """One training step of a fresh model: forward, backward, clipping, AdamW."""
     decoder = decoder_of(form)
-    optimiser = build_optimiser(OptimiserSpec(lr=1e-6), decoder)
+    optimizer = build_optimizer(OptimizerSpec(lr=1e-6), decoder)
     token_bytes_V = torch.ones(decoder.spec.vocab_size, dtype=torch.int64)
-    step = Stepper(Parallel(decoder), next_token_loss, optimiser, ClipSpec(), torch.float32, token_bytes_V)
+    step = Stepper(Parallel(decoder), next_token_loss, optimizer, ClipSpec(), torch.float32, token_bytes_V)
     data = batch_of(batch, length)
     return lambda: step([data], 1e-6)
 

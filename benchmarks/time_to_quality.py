@@ -26,7 +26,7 @@ from linnet.data.loader import Batches
 from linnet.data.shards import TokenData
 from linnet.model.decoder import Decoder
 from linnet.training.objective import next_token_loss
-from linnet.training.optimisers.optimiser import build_optimiser
+from linnet.training.optimizers.optimizer import build_optimizer
 from linnet.training.parallel import Parallel
 from linnet.training.spec import RunSpec
 from linnet.training.step import Stepper
@@ -77,8 +77,8 @@ def _our_step(run: RunSpec, data: TokenData) -> tuple[Callable[[], object], int]
     spec = run.resolved().training
     decoder = Decoder(run.model)
     dtype = torch.bfloat16 if spec.precision == "bfloat16" else torch.float32
-    optimiser = build_optimiser(spec.optimiser, decoder, dtype)
-    step = Stepper(Parallel(decoder), next_token_loss, optimiser, spec.clip, dtype, torch.ones(VOCABULARY))
+    optimizer = build_optimizer(spec.optimizer, decoder, dtype)
+    step = Stepper(Parallel(decoder), next_token_loss, optimizer, spec.clip, dtype, torch.ones(VOCABULARY))
     batch = Batches(data.split("train"), spec.batch_size, CONTEXT, 0).batch(0)
     return lambda: step([batch], 1e-4), batch[1].numel()
 

@@ -63,12 +63,12 @@ def check(ours: Decoder, theirs: LlamaForCausalLM, our_loss: Loss, their_loss: L
 
 def step(model: torch.nn.Module, loss: Loss) -> Callable[[], None]:
     """A training step."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def run() -> None:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss().backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
 
     return run
 

@@ -101,7 +101,7 @@ class Shown:
 
     @property
     def blank_share(self) -> float:
-        """Of the rows of pixels, so many are of one colour alone."""
+        """Of the rows of pixels, so many are of one color alone."""
         grey_HW = self.picture_HWC.mean(axis=2)
         return float((np.ptp(grey_HW, axis=1) < 8).mean())
 

@@ -161,13 +161,13 @@ def scattered(mixers: Sequence[Mixer], title: str, measure: Callable[[Mixer], fl
     panels = []
     for text, name in TITLES.items():
         series, there = [], [mixer for mixer in mixers if seeds_of(mixer, text)]
-        for colour, attends in enumerate((True, False)):
+        for color, attends in enumerate((True, False)):
             own = [mixer for mixer in there if grows(mixer) == attends]
             bits, spread = [mean(one, text) for one in own], [deviation(one, text) for one in own]
             low, high = ([b + sign * s for b, s in zip(bits, spread, strict=True)] for sign in (-1, 1))
             x, labels = [measure(one) for one in own], [one["name"] for one in own]
             kind = "state grows with the text" if attends else "state of constant size"
-            series.append(Series(x, bits, kind, "o", colour, low, high, labels=labels))
+            series.append(Series(x, bits, kind, "o", color, low, high, labels=labels))
         panels.append(Panel(Axis(title, "log"), with_room([mean(one, text) for one in there]), series, title=name))
     return Plot(panels, columns=2, size=(6.5, 5.0))
 

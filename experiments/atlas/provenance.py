@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from harness import machine
-from linnet.core.seal import digest
+from linnet.core.checksum import digest
 from linnet.model.spec import ModelSpec
 from linnet.training.sensitive import has_sensitive
 from linnet.training.spec import RunSpec
@@ -22,7 +22,7 @@ NO_MATTER = {"seed", "threads", "device", "parallel", "evaluate", "checkpoint", 
 """Fields of a training that do not decide what comes out; the seed is kept in plain."""
 
 OF_A_STEP = ("batch_size", "accumulate", "context_length", "windows", "precision", "clip")
-"""Fields that decide how long a step takes, beside the kind of optimiser."""
+"""Fields that decide how long a step takes, beside the kind of optimizer."""
 
 _DIGITS = 12
 
@@ -53,8 +53,8 @@ def of_run(run: RunSpec, text: str | None) -> Made:
     """What a trained model depends on, but for its seed. text: that one's hash; None where it is not at hand."""
     run = run.resolved()
     training = run.training.model_dump(mode="json", exclude=NO_MATTER)
-    if training["optimiser"]["sensitive_lr"] is not None and not _has_sensitive(run.model.model_dump_json()):
-        del training["optimiser"]["sensitive_lr"]  # moves nothing
+    if training["optimizer"]["low_lr"] is not None and not _has_sensitive(run.model.model_dump_json()):
+        del training["optimizer"]["low_lr"]  # moves nothing
     of_text = {} if text is None else {"text": text}
     return {**of_model(run.model), "training": hashed(training), **of_text}
 
@@ -67,7 +67,7 @@ def _has_sensitive(model: str) -> bool:
 def of_speed(run: RunSpec) -> Made:
     """What the time of a step, and of a decoded token, depends on beside the machine."""
     training = run.resolved().training.model_dump(mode="json")
-    step = {name: training[name] for name in OF_A_STEP} | {"optimiser": training["optimiser"]["kind"]}
+    step = {name: training[name] for name in OF_A_STEP} | {"optimizer": training["optimizer"]["kind"]}
     return {**of_model(run.model), "step": hashed(step)}
 
 

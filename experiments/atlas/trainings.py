@@ -16,8 +16,8 @@ from provenance import hashed, of_run
 from record import AtlasRecord, Figure
 from wanted import Wanted, to_train, train
 
+from linnet.core.checksum import digest
 from linnet.core.files import sha256_of, write_text
-from linnet.core.seal import digest
 from linnet.core.spec import read_yaml
 from linnet.evaluation.folder import evaluate_folder
 from linnet.experiments.comparison.parts import prepare_parts

@@ -8,7 +8,7 @@ from typing import Any
 from provenance import Made, hashed, is_unknown, plan_said, why
 from record import Figure
 
-from linnet.core.seal import read_sealed, write_sealed
+from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.experiments.runner import Diverged, Planned, Runner
 from linnet.training.spec import RunSpec
 
@@ -75,6 +75,6 @@ def train(one: Wanted, runner: Runner, origin: Mapping[str, Any]) -> Mapping[str
     if isinstance(runner.attempt(Planned(one.name, one.folder, one.run)), Diverged):
         return None
     if not (kept := one.folder / ORIGIN).is_file():
-        write_sealed(kept, origin)
-    found: Mapping[str, Any] = read_sealed(kept)
+        write_checked_json(kept, origin)
+    found: Mapping[str, Any] = read_checked_json(kept)
     return found

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from linnet.experiments.comparison.interface import compare
     from linnet.inference.language_model import load
     from linnet.inference.session import Session
-    from linnet.interop.ways_out import export
+    from linnet.interop.exporters import export
     from linnet.model.spec import ModelSpec
     from linnet.scaling.interface import plan
     from linnet.training.interface import train
@@ -28,7 +28,7 @@ PLACES = {
     "compare": "linnet.experiments.comparison.interface",
     "design": "linnet.design.interface",
     "evaluate": "linnet.evaluation.interface",
-    "export": "linnet.interop.ways_out",
+    "export": "linnet.interop.exporters",
     "load": "linnet.inference.language_model",
     "plan": "linnet.scaling.interface",
     "prepare": "linnet.data.prepare",

@@ -60,7 +60,7 @@ def warm_up() -> None:
     for module in pkgutil.walk_packages(linnet.__path__, "linnet."):
         if not module.name.rpartition(".")[2].startswith("_"):  # `__main__`, and kernels, which want Triton
             importlib.import_module(module.name)
-    import torch._dynamo  # noqa: F401 - optimisers import it when they are made
+    import torch._dynamo  # noqa: F401 - optimizers import it when they are made
 
     from linnet.cli.main import VERBS, load_verb
 

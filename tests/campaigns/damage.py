@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-UNSEALED = "unsealed:"
+UNSEALED = "without_checksum:"
 """How kinds begin that may give other results."""
 
 Damage = Callable[[Path, random.Random, "Means"], bool]
@@ -129,8 +129,8 @@ def value(change: Callable[[dict, str], None]) -> Damage:
     return edit
 
 
-def unsealed(change: Callable[[dict, str], None]) -> Damage:
-    """One place of a document that was made by hand or by an earlier linnet: no seal covers it."""
+def without_checksum(change: Callable[[dict, str], None]) -> Damage:
+    """One place of a document that was made by hand or by an earlier linnet: no checksum covers it."""
 
     def edit(path: Path, chance: random.Random, means: Means) -> bool:
         if path.suffix not in (".json", ".jsonl"):
@@ -142,7 +142,7 @@ def unsealed(change: Callable[[dict, str], None]) -> Damage:
         plain = [json.loads(text) for text in texts]
         for document in plain:
             if isinstance(document, dict):
-                document.pop("seal", None)
+                document.pop("checksum", None)
         path.write_text("\n".join(map(json.dumps, plain)))
         return value(change)(path, chance, means)
 
@@ -242,12 +242,12 @@ DAMAGES: dict[str, tuple[Damage, int]] = {
     "null": (value(lambda holder, key: holder.__setitem__(key, None)), 3),
     "other value": (value(_other), 4),
     "nested": (value(lambda holder, key: holder.__setitem__(key, {"a": [holder[key]]})), 2),
-    f"{UNSEALED} null": (unsealed(lambda holder, key: holder.__setitem__(key, None)), 3),
-    f"{UNSEALED} text": (unsealed(lambda holder, key: holder.__setitem__(key, "x")), 3),
-    f"{UNSEALED} list": (unsealed(lambda holder, key: holder.__setitem__(key, [-1])), 2),
-    f"{UNSEALED} zero": (unsealed(lambda holder, key: holder.__setitem__(key, 0)), 3),
-    f"{UNSEALED} huge": (unsealed(lambda holder, key: holder.__setitem__(key, 10**15)), 2),
-    f"{UNSEALED} key gone": (unsealed(lambda holder, key: holder.pop(key)), 3),
+    f"{UNSEALED} null": (without_checksum(lambda holder, key: holder.__setitem__(key, None)), 3),
+    f"{UNSEALED} text": (without_checksum(lambda holder, key: holder.__setitem__(key, "x")), 3),
+    f"{UNSEALED} list": (without_checksum(lambda holder, key: holder.__setitem__(key, [-1])), 2),
+    f"{UNSEALED} zero": (without_checksum(lambda holder, key: holder.__setitem__(key, 0)), 3),
+    f"{UNSEALED} huge": (without_checksum(lambda holder, key: holder.__setitem__(key, 10**15)), 2),
+    f"{UNSEALED} key gone": (without_checksum(lambda holder, key: holder.pop(key)), 3),
     "swap": (swap, 2),
     "delete": (delete, 1),
     "folder": (folder, 1),

@@ -65,7 +65,7 @@ def cases_of(ground: Ground, subject: Subject, seed: int) -> Iterator[Case]:
         for _ in range(TIMES):
             share = source.random()
             told = f"{subject.label} | {number.name} after {share:.3f}"
-            yield Case(told, partial(_signalled, ground, subject, share, number))
+            yield Case(told, partial(_signaled, ground, subject, share, number))
     yield from real.cases(ground, subject)
     if subject.writes:
         yield Case(f"{subject.label} | three at once", partial(_together, ground, subject))
@@ -79,7 +79,7 @@ def _suffered(ground: Ground, subject: Subject, arrange: Arrange, mute: bool = F
     return attacked(ground, subject.template, attack)
 
 
-def _signalled(ground: Ground, subject: Subject, share: float, number: signal.Signals) -> list[Finding]:
+def _signaled(ground: Ground, subject: Subject, share: float, number: signal.Signals) -> list[Finding]:
     def attack(folder: Path, beside: Path) -> list[Finding]:
         after_s = share * subject.clean.seconds
         outcome = run(subject.command.words, folder, limit_s=subject.limit_s, signal_after_s=after_s, number=number)

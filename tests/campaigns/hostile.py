@@ -12,7 +12,7 @@ from campaigns.oracle import Fault, Finding, said
 from campaigns.privileges import without_privileges
 from campaigns.workspaces import remove
 
-WAYS = ("link to a file", "link to a folder", "dangling link", "pipe", "folder", "file", "full device")
+EXPORTERS = ("link to a file", "link to a folder", "dangling link", "pipe", "folder", "file", "full device")
 """What may stand where something is to be written."""
 
 
@@ -26,7 +26,7 @@ def _of(ground: Ground, subject: Subject) -> Iterator[Case]:
         for kind in makers(name):
             yield Case(f"{subject.label} | {name} | {kind}", partial(_replaced, ground, subject, name, kind))
     for name in _written(subject):
-        for way in WAYS:
+        for way in EXPORTERS:
             yield Case(f"{subject.label} | {name} as {way}", partial(_in_the_way, ground, subject, name, way))
     if subject.label.endswith("[fresh]"):
         for word in dict.fromkeys(subject.command.words):

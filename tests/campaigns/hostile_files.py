@@ -117,7 +117,7 @@ def _added(content: str, number: int) -> dict:
 
 
 def _replacing(document: dict) -> None:
-    """Normalisers that double the text each time."""
+    """Normalizers that double the text each time."""
     one = {"type": "Replace", "pattern": {"Regex": "."}, "content": "aa" * 8}
     document["normalizer"] = {"type": "Sequence", "normalizers": [one] * 12}
 
@@ -203,9 +203,9 @@ TOKENIZER: dict[str, Maker] = {
     "negative id": vocabulary(lambda d: d["model"]["vocab"].update({"x": -1})),
     "long added token": vocabulary(lambda d: d["added_tokens"].append(_added("x" * 5_000_000, 4))),
     "many added tokens": vocabulary(lambda d: d["added_tokens"].extend(_added(f"<{n}>", n + 4) for n in range(20_000))),
-    "nested normalisers": vocabulary(_nested("normalizer")),
+    "nested normalizers": vocabulary(_nested("normalizer")),
     "nested pre-tokenizers": vocabulary(_nested("pretokenizer")),
-    "doubling normalisers": vocabulary(_replacing),
+    "doubling normalizers": vocabulary(_replacing),
     "escapes in tokens": vocabulary(lambda d: d["model"]["vocab"].update({"\x1b[31m": 4, "\x9b": 5})),
     "plain": vocabulary(lambda d: None),
     "no model": vocabulary(lambda d: d.pop("model")),
@@ -213,7 +213,7 @@ TOKENIZER: dict[str, Maker] = {
     "expression": vocabulary(
         lambda d: d.update(normalizer={"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""})
     ),
-    "normalisers 3,000 deep": text(
+    "normalizers 3,000 deep": text(
         '{"normalizer": ' + '{"type": "Sequence", "normalizers": [' * DEEP + "]}" * DEEP + "}"
     ),
 }  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 from linnet.cli.compare import compare
 from linnet.cli.main import main
-from linnet.core.seal import read_sealed
+from linnet.core.checksum import read_checked_json
 from linnet.data.prepare import prepare_texts
 from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.training.run import train
@@ -64,7 +64,7 @@ def test_runs_that_exist_are_set_side_by_side(runs: Path, tmp_path: Path, capsys
     assert (cells[1], cells[3]) == ("2", "±")
     assert main(["compare", *folders, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed == read_sealed(tmp_path / "out" / "comparison.json")
+    assert printed == read_checked_json(tmp_path / "out" / "comparison.json")
     assert main(["compare", *folders, f"{folders[0]}/../{Path(folders[0]).name}", "--json"]) == 0
     again, said = capsys.readouterr()
     assert json.loads(again) == printed and said.startswith("note: ") and said.endswith("; it counts once\n")

@@ -48,7 +48,7 @@ def test_it_writes_a_description_that_trains(space: str, tmp_path: Path, capsys)
         assert main(["design", "--space", space, *limits, "--out", str(best), *QUICK]) == 0
         shown, said = capsys.readouterr()
         assert said == f"{told_first}description: {best}\n"
-    assert shown.splitlines()[0] == "Design by penalised_parameters: space tiny"
+    assert shown.splitlines()[0] == "Design by penalized_parameters: space tiny"
     for part in ("flops ", "parameters ", "evolution ", "true optimum "):
         assert any(line.startswith(part) for line in shown.splitlines())
     cost = model_cost(ModelSpec.load(best))
@@ -98,7 +98,7 @@ def test_what_is_not_written_is_said(space: str, tmp_path: Path, capsys):
 
 def test_json_has_every_figure(space: str, capsys):
     arguments = ["--space", space, "--max-flops", "150k", "--max-state", "3kB@16", "--max-weights", "40kB"]
-    figures = json.loads(output(capsys, *arguments, "--score", "penalised_parameters", "--json", *QUICK))
+    figures = json.loads(output(capsys, *arguments, "--score", "penalized_parameters", "--json", *QUICK))
     model = ModelSpec.parse(figures["model"], "json")
     cost = model_cost(model)
     assert {budget["metric"]: (budget["limit"], budget["value"]) for budget in figures["budgets"]} == {
@@ -107,7 +107,7 @@ def test_json_has_every_figure(space: str, capsys):
         "weights": (40_000, cost.weights_bytes("float32")),
     }
     assert all(budget["value"] <= budget["limit"] for budget in figures["budgets"])
-    assert figures["score"]["name"] == "penalised_parameters"
+    assert figures["score"]["name"] == "penalized_parameters"
     assert figures["score"]["value"] == figures["optimum"]["score"]
     assert figures["evolution"]["population"] == 24
     assert 0 <= figures["evolution"]["gap"] < 1
@@ -357,6 +357,6 @@ def test_a_study_sets_fields_of_training_alone(capsys):
 
 
 def test_a_field_of_a_study_that_cannot_be_read(capsys):
-    assert main(["design", "study", "--out", "nowhere", "--set", "training.optimiser.lr=[1,"]) == 2
-    expected = "error: --set training.optimiser.lr=[1,: '[1,' is not a valid YAML value\n"
+    assert main(["design", "study", "--out", "nowhere", "--set", "training.optimizer.lr=[1,"]) == 2
+    expected = "error: --set training.optimizer.lr=[1,: '[1,' is not a valid YAML value\n"
     assert capsys.readouterr().err == expected

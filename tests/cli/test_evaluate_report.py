@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from examples import randomised
+from examples import randomized
 
 from linnet.cli.main import main
 from linnet.data.prepare import prepare_texts
@@ -38,7 +38,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         plain = {"vocab_size": 257, "d_model": 8, "context_length": 64, "blocks": [{"mixer": mixer}]}
         torch.manual_seed(0)
         decoder = Decoder(ModelSpec.parse(plain, "test"))
-        save_decoder(randomised(decoder) if kind == "plga" else decoder, folder / kind)
+        save_decoder(randomized(decoder) if kind == "plga" else decoder, folder / kind)
         shutil.copy(folder / "data" / "tokenizer.json", folder / kind)
     rows = [{"context": "The bird", "choices": ["sang", "glad"], "gold": number % 2} for number in range(4)]
     (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))

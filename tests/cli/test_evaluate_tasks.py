@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from examples import randomised
+from examples import randomized
 from set_rows import ROWS
 
 from linnet.cli.main import main
@@ -26,7 +26,7 @@ def models(tmp_path_factory) -> dict[str, Path]:
     for name, mixer in MIXERS.items():
         torch.manual_seed(0)
         plain = {"vocab_size": 257, "d_model": 16, "context_length": 512, "blocks": [{"mixer": mixer}]}
-        save_decoder(randomised(Decoder(ModelSpec.parse(plain, "test"))), folder / name)
+        save_decoder(randomized(Decoder(ModelSpec.parse(plain, "test"))), folder / name)
         Tokenizer.train("bytes", []).save(folder / name / "tokenizer.json")
     return {name: folder / name for name in MIXERS}
 

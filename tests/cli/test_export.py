@@ -102,7 +102,7 @@ def test_a_gguf_file(tmp_path: Path, capsys):
         (["--to", "transformers", "--weights", "int8"], "--weights int8: expected --to gguf or onnx or web beside it"),
         (
             ["--to", "onnx", "--retention", "bank"],
-            "--retention: the model's layers (attention) keep the past in one way",
+            "--cache_policy: the model's layers (attention) keep the past in one way",
         ),
         (["--to", "onnx", "--retention", "some"], "--retention some: expected full, bank, or a policy: top_k"),
         (["--to", "onnx", "--beside", "a", "--beside", "b"], "--beside a, b: expected --to web beside it"),

@@ -7,9 +7,9 @@ import torch
 
 from linnet.cli.main import main
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference import FULL, BankRetention, EvictionPolicy
+from linnet.inference import FULL, BankCache, EvictionPolicy
+from linnet.inference.cache_policy import CachePolicies, layer_sizes
 from linnet.inference.language_model import load
-from linnet.inference.retention import Retentions, layer_sizes
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -103,12 +103,12 @@ def test_the_options_reach_every_layer(ted: str, options: list[str], expected: l
         ([], FULL),
         (["--context-top-k", "4,8,200"], [EvictionPolicy(4), EvictionPolicy(8), EvictionPolicy(200)]),
         (["--context-threshold", "0.5", "--context-min-tokens", "3"], EvictionPolicy(0, 0.5, 3)),
-        (["--context", "bank"], BankRetention()),
+        (["--context", "bank"], BankCache()),
     ],
 )
-def test_text_sizes_and_bytes_are_those_of_the_python_api(ted: str, options: list[str], context: Retentions, capfd):
+def test_text_sizes_and_bytes_are_those_of_the_python_api(ted: str, options: list[str], context: CachePolicies, capfd):
     figures = report(capfd, ted, *options)
-    stream = load(ted, "cpu").stream("Once upon a time", 40, Sampling(0.0), retention=context)
+    stream = load(ted, "cpu").stream("Once upon a time", 40, Sampling(0.0), cache_policy=context)
     assert figures["text"] == "".join(stream)
     assert stream.state is not None
     sizes = layer_sizes(stream.state)
@@ -211,7 +211,7 @@ def test_json_with_the_table_is_still_json(ted: str, capfd):
 
 def test_a_bank_begins_a_text_of_a_million_tokens_at_once(ted: str):
     """Nothing is reserved for tokens that are yet to come."""
-    stream = load(ted, "cpu").stream("Once", 1_000_000, Sampling(0.0), retention=BankRetention())
+    stream = load(ted, "cpu").stream("Once", 1_000_000, Sampling(0.0), cache_policy=BankCache())
     assert stream.state is not None
     before = stream.state.nbytes
     for _ in zip(range(50), stream, strict=False):

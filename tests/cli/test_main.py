@@ -93,7 +93,7 @@ def test_python_m_linnet_is_the_same_command():
     [
         (["spec"], "error: Missing command (see linnet spec --help)\n"),
         (["spec", "show"], "error: Missing argument 'NAME|FILE' (see linnet spec show --help)\n"),
-        (["--colour"], "error: No such option: --colour (see linnet --help)\n"),
+        (["--color"], "error: No such option: --color (see linnet --help)\n"),
         (["spec", "foo"], "error: No such command 'foo'; expected list, show (see linnet spec --help)\n"),
         (["spec", "list", "x"], "error: Got unexpected extra argument(s) (x) (see linnet spec list --help)\n"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from known_laws import TRUTH, small_model, write_run_folder
 
 from linnet.cli.main import main
-from linnet.core.seal import read_sealed
+from linnet.core.checksum import read_checked_json
 from linnet.data.prepare import prepare_texts
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
@@ -189,7 +189,7 @@ def test_a_law_is_fitted_kept_and_planned_with(
     for name in ("E", "A", "B", "alpha", "beta"):
         assert found[name] == pytest.approx(getattr(TRUTH, name), rel=0.01)
         assert found["intervals"][name][0] <= found[name] <= found["intervals"][name][1]
-    assert found == read_sealed(law)
+    assert found == read_checked_json(law)
     assert {"law.png", "frontier.png", "report.html"} <= {path.name for path in (tmp_path / "report").iterdir()}
     planned = figures(capsys, "--flops", "1e16", "--law", law, *GIVEN)
     assert list(planned["laws"]) == [str(law), "chinchilla", "kaplan", "replication"]

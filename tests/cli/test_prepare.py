@@ -12,7 +12,7 @@ import pytest
 
 from linnet.cli.main import main
 from linnet.core.atomic import PARTIAL, is_left
-from linnet.core.seal import read_sealed
+from linnet.core.checksum import read_checked_json
 from linnet.data.shards import TokenData
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -60,7 +60,7 @@ def test_standard_input_and_json(tmp_path: Path, prepare: Prepare, monkeypatch: 
     code, out, errors = prepare(*arguments, "--json")
     assert (code, errors) == (0, "")
     manifest = json.loads(out)
-    assert manifest == read_sealed(tmp_path / "data" / "manifest.json")
+    assert manifest == read_checked_json(tmp_path / "data" / "manifest.json")
     assert manifest["sources"] == [{"file": "<stdin>", "documents": 3, "bytes": 14}]
 
 

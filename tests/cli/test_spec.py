@@ -49,7 +49,7 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]):
 def test_show_names_the_fields_that_are_on_and_counts_what_they_cost(capsys: pytest.CaptureFixture[str]):
     """Two numbers in each of two layers for each of the first two, two gains of a head's width for the third."""
     changes = ["embedding.skip=true", "blocks.0.mixer.value_residual={}", "blocks.0.mixer.query_key_norm={}"]
-    changes += ["head.soft_cap=15", "initialisation.zero_outputs=true"]
+    changes += ["head.soft_cap=15", "initialization.zero_outputs=true"]
     plain = [
         word for field in ("value_residual", "query_key_norm") for word in ("--set", f"blocks.0.mixer.{field}=null")
     ]
@@ -59,7 +59,7 @@ def test_show_names_the_fields_that_are_on_and_counts_what_they_cost(capsys: pyt
     assert after["parameters"]["blocks"] - before["parameters"]["blocks"] == 2 * (2 + 2 + 2 * 32)
     assert after["flops_per_token"] == before["flops_per_token"]
     lines = output(capsys, "show", "tiny-attention", *options).splitlines()
-    on = ["embedding.skip", "head.norm", "head.soft_cap", "initialisation.zero_outputs"]
+    on = ["embedding.skip", "head.norm", "head.soft_cap", "initialization.zero_outputs"]
     assert lines[1] == f"with {', '.join([*on, 'mixer.query_key_norm', 'mixer.value_residual'])}"
     bare = output(capsys, "show", "tiny-attention", *plain, "--set", "head.norm=null").splitlines()
     assert bare[1] == ""
@@ -71,7 +71,7 @@ def test_show_prints_exact_and_readable_figures(capsys: pytest.CaptureFixture[st
     lines = [" ".join(line.split()) for line in output(capsys, "show", "gpt2-124m").splitlines()]
     assert lines == [
         "gpt2-124m: 12 layers of width 768 (attention), vocabulary 50,257, context 1,024",
-        "with head.norm, initialisation.scale_residual, mixer.bias, feed_forward.bias",
+        "with head.norm, initialization.scale_residual, mixer.bias, feed_forward.bias",
         "",
         "parameters",
         "embedding 39,383,808 39.4 M",
@@ -206,8 +206,8 @@ def test_a_file_with_blocks_of_several_widths(tmp_path: Path, capsys: pytest.Cap
             ["gpt2-124m", "--set", "d_model=770"],
             "error: gpt2-124m: blocks[0].mixer.heads: 12: must divide the width 770",
         ),
-        (["gpt2-124m", "--set", "colour=red"], "error: gpt2-124m: colour: unknown key (value 'red')"),
-        (["gpt2-124m", "--set", "colour"], "error: --set colour: expected section.key=value"),
+        (["gpt2-124m", "--set", "color=red"], "error: gpt2-124m: color: unknown key (value 'red')"),
+        (["gpt2-124m", "--set", "color"], "error: --set color: expected section.key=value"),
         (["gpt2-124m", "--tokens", "1025"], "error: --tokens 1025: the model's learned positions end at 1024"),
         (["gpt2-124m", "--dtype", "int2"], "error: Invalid value for '--dtype': "),
     ],

@@ -20,7 +20,7 @@ MIXERS = {
     "ted": {"kind": "ted"},
     "plga": {"kind": "plga", "heads": 2, "metric_hidden": 8, "residual_units": 1},
 }
-MEASURED = {"tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "eta_s", "seal"}
+MEASURED = {"tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "eta_s", "checksum"}
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def test_an_interrupted_run_exits_as_a_shell_says_it_and_goes_on(tmp_path, comma
 
 
 def test_a_loss_that_is_not_finite_is_one_line(tmp_path, command, capsys):
-    broken = ("training.optimiser.lr=1e38", "training.schedule.warmup_steps=0")
+    broken = ("training.optimizer.lr=1e38", "training.schedule.warmup_steps=0")
     assert main(command(tmp_path / "run", "attention", *broken)) == 1
     out, err = capsys.readouterr()
     last = err.splitlines()[-1]
@@ -231,11 +231,11 @@ def test_mistakes_are_one_line(tmp_path, command, capsys):
         (["--heads", "4"], "--set model.blocks.0.mixer.heads=4 or"),
         (["--device", "cpu"], "--set training.device=cpu ("),
         (["--device=cpu"], "--set training.device=cpu ("),
-        (["--lr", "--json"], "--set training.optimiser.lr=VALUE ("),
+        (["--lr", "--json"], "--set training.optimizer.lr=VALUE ("),
         (["--batch-size"], "--set training.batch_size=VALUE ("),
         (["--context-length", "9"], "--set model.context_length=9 or --set training.context_length=9 ("),
         (["--every", "2"], "--set training.evaluate.every=2 or"),
-        (["--iterations", "2"], "--set training.optimiser.muon.iterations=2 ("),
+        (["--iterations", "2"], "--set training.optimizer.muon.iterations=2 ("),
         (["--nonsense"], "No such option: --nonsense"),
     ],
 )
@@ -254,8 +254,8 @@ def test_the_help_names_each_field_of_training():
 def test_another_configuration_in_the_same_folder(tmp_path, command, capsys):
     assert main(command(tmp_path / "run")) == 0
     capsys.readouterr()
-    message = _fails(capsys, command(tmp_path / "run", "attention", "training.optimiser.lr=0.5"))
-    assert "training.optimiser.lr: 0.001, not 0.5" in message and "choose another --out" in message
+    message = _fails(capsys, command(tmp_path / "run", "attention", "training.optimizer.lr=0.5"))
+    assert "training.optimizer.lr: 0.001, not 0.5" in message and "choose another --out" in message
     for field, said in (("training.steps=7", "steps: 8, not 7"), ("model.d_model=32", "model.d_model: 16, not 32")):
         assert said in _fails(capsys, ["train", "--out", str(tmp_path / "run"), "--set", field])
 

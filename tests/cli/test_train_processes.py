@@ -31,7 +31,7 @@ def place(tmp_path_factory) -> Path:
     blocks = [{"mixer": {"kind": "ted"}, "feed_forward": {"kind": "glu", "hidden": 24}}]
     blocks.append({**blocks[0], "mixer": {"kind": "attention", "heads": 2}, "repeat": 2, "share_weights": True})
     model = {"vocab_size": 257, "d_model": 16, "context_length": 16, "blocks": blocks}
-    training = {"batch_size": 4, "accumulate": 2, "steps": STEPS, "threads": 1, "seed": 3}
+    training = {"batch_size": 4, "gradient_accumulation": 2, "steps": STEPS, "threads": 1, "seed": 3}
     training |= {"evaluate": {"every": 20, "tokens": 400}, "checkpoint": {"every": 10}, "log": {"every": 5}}
     (folder / "run.yaml").write_text(yaml.safe_dump({"model": model, "data": "data", "training": training}))
     alone = start([*TRAIN, "one"], 1, cwd=folder)
@@ -149,8 +149,8 @@ def test_the_first_process_reads_word_vectors_for_all(place: Path):
 
 OTHERWISE = [
     "training.steps=24",
-    "training.accumulate=1",
-    "training.optimiser.kind=muon",
+    "training.gradient_accumulation=1",
+    "training.optimizer.kind=muon",
     "training.averaging.kind=ema",
     "training.clip.by=value",
     "training.clip.at=0.01",
@@ -170,7 +170,7 @@ def test_four_processes_hold_two_copies_of_two_shards_each(place: Path):
     newest = Path("checkpoints", "step-00000024")
     names = [sorted(file.name for file in (place / run / newest).iterdir()) for run in ("four", "other")]
     assert names[0] == names[1]
-    for name in ("model.safetensors", "optimiser.safetensors"):
+    for name in ("model.safetensors", "optimizer.safetensors"):
         found, expected = (read_tensors(place / run / newest / name) for run in ("four", "other"))
         assert found.keys() == expected.keys()
         for key, tensor in expected.items():

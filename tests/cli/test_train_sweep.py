@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from linnet.cli.main import main
-from linnet.core.seal import read_sealed
+from linnet.core.checksum import read_checked_json
 from linnet.data.prepare import prepare_texts
 
 Capture = pytest.CaptureFixture[str]
@@ -47,7 +47,7 @@ def test_the_table_the_files_and_flags_that_train_the_same_again(data: Path, tmp
     words = command(data, tmp_path, "--sweep", "lr")
     assert main(words) == 0
     out, err = capsys.readouterr()
-    assert "lr-0.004" in err and out.startswith("Sweep: training.optimiser.lr, 5 values, all steps\n")
+    assert "lr-0.004" in err and out.startswith("Sweep: training.optimizer.lr, 5 values, all steps\n")
     rows = [line.split() for line in out.splitlines() if line.startswith("0.00")]
     assert [row[0] for row in rows] == ["0.00025", "0.0005", "0.001", "0.002", "0.004"]
     assert [row[2] for row in rows].count("best") == 1 and rows[4][2] == "best"
@@ -55,7 +55,7 @@ def test_the_table_the_files_and_flags_that_train_the_same_again(data: Path, tmp
     assert main([*words, "--json"]) == 0
     printed, said = capsys.readouterr()
     found = json.loads(printed)
-    assert {"folder": str(tmp_path / "out"), **read_sealed(tmp_path / "out" / "sweep.json")} == found
+    assert {"folder": str(tmp_path / "out"), **read_checked_json(tmp_path / "out" / "sweep.json")} == found
     assert said.count("finished at step 8, nothing to do") == 5
     assert (tmp_path / "out" / "sweep.png").is_file()
     assert f"to train with the best lr, 0.004: {' '.join(found['flags'])}" in out
@@ -132,7 +132,7 @@ def test_a_share_of_the_steps(data: Path, tmp_path: Path, capsys: Capture):
     ("words", "message"),
     [
         (["--sweep", "lrr"], "--sweep lrr: did you mean lr?"),
-        (["--sweep", "lr=0,1"], "--sweep training.optimiser.lr: 0: must be greater than 0"),
+        (["--sweep", "lr=0,1"], "--sweep training.optimizer.lr: 0: must be greater than 0"),
         (["--sweep", "lr", "--sweep-steps", "9"], "--sweep-steps 9: expected at most the 8 steps of the run"),
         (["--sweep-steps", "9"], "--sweep-steps: belongs to --sweep"),
         (["--sweep", "lr", "--verify-resume"], "--sweep: does not go with --verify-resume; give one of the two"),

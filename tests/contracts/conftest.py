@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from examples import ALL, PLACE, name_of, randomised
+from examples import ALL, PLACE, name_of, randomized
 
 from linnet.layers.contract import Sublayer, SublayerSpec
 
@@ -20,4 +20,4 @@ def _seed() -> None:
 
 @pytest.fixture
 def sublayer(spec: SublayerSpec) -> Sublayer:
-    return randomised(spec.build(PLACE)).double()
+    return randomized(spec.build(PLACE)).double()

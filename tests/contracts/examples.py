@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import on_device  # which is chosen after a conftest has read this file
+from linnet.layers.batch_layout import BatchLayout, at
 from linnet.layers.contract import Place, Sublayer, SublayerSpec, sublayers_of
 from linnet.layers.registry import FEED_FORWARDS, MIXERS
-from linnet.layers.view import View, at
 
 WIDTH, CONTEXT = 16, 128
 PLACE = Place(WIDTH, CONTEXT)
@@ -33,7 +33,7 @@ def first_of_its_kind(spec: SublayerSpec) -> bool:
     return spec == examples_of(type(spec))[0]
 
 
-def randomised(module: Module) -> Module:
+def randomized(module: Module) -> Module:
     """Every weight away from its starting value, so that no zero bias, unit norm or identity hides a mistake; on the
     device of the tests.
 
@@ -52,7 +52,7 @@ def inputs(batch: int, length: int, dtype: torch.dtype = torch.float64) -> Tenso
     return torch.randn(batch, length, WIDTH, dtype=dtype).to(on_device.DEVICE)
 
 
-def padded_view(begin: int, end: int, padding: Sequence[int]) -> View:
+def padded_view(begin: int, end: int, padding: Sequence[int]) -> BatchLayout:
     """Of the places from `begin` to before `end` of rows that begin with so much padding."""
     of_chunk = [min(max(pad - begin, 0), end - begin) for pad in padding]
     return at([max(begin - pad, 0) for pad in padding], of_chunk)

@@ -26,26 +26,26 @@ from linnet.evaluation.reader import Reader
 from linnet.evaluation.windows import WindowBatch
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
+from linnet.layers.batch_layout import BatchLayout, at
+from linnet.layers.cache_policy import CACHE_POLICIES
 from linnet.layers.contract import Mixer, MixerSpec, SublayerSpec
 from linnet.layers.mixers.ted.module import TedSpec
-from linnet.layers.retention import RETENTIONS
-from linnet.layers.view import View, at
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops.decay.auto import fastest_chunk
 from linnet.ops.decay.rates import rate_bank
 from linnet.training.objective import next_token_loss
-from linnet.training.optimisers.optimiser import build_optimiser
+from linnet.training.optimizers.optimizer import build_optimizer
 from linnet.training.parallel import Parallel
 from linnet.training.processes import shards
-from linnet.training.sections import ClipSpec, OptimiserSpec
+from linnet.training.sections import ClipSpec, OptimizerSpec
 from linnet.training.step import Stepper
 
 NAME = "pretended"
 MISTAKE = "a mistake"
 LENGTH, VOCABULARY = 70, 50
-OPTIMISERS = {"adamw": (LENGTH, 1), "muon": (5, 2)}
-"""With rows how long, and steps: mixers work in chunks with the first; what optimisers keep is used with the second."""
+OPTIMIZERS = {"adamw": (LENGTH, 1), "muon": (5, 2)}
+"""With rows how long, and steps: mixers work in chunks with the first; what optimizers keep is used with the second."""
 
 NUMBERLESS = FakeTensorMode(allow_non_fake_inputs=True)
 """One for all checks: sources keep tables from one call to the next."""
@@ -108,14 +108,19 @@ def check_sublayer(spec: SublayerSpec, device: torch.device) -> None:
         assert all(p.grad is None or p.grad.device == p.device for p in sublayer.parameters())
     if not isinstance(sublayer, Mixer):
         return
-    kept = [kind() for kind in RETENTIONS.values() if kind in sublayer.retentions]
-    for retention in kept:
-        state = sublayer.initial_state(2, 2 * LENGTH, device, torch.float32, retention)
-        views = (View(0), LENGTH), (View(LENGTH), 1), (at([LENGTH + 1, LENGTH - 3]), 1), (at([LENGTH + 2] * 2), 3)
+    kept = [kind() for kind in CACHE_POLICIES.values() if kind in sublayer.cache_policies]
+    for cache_policy in kept:
+        state = sublayer.initial_state(2, 2 * LENGTH, device, torch.float32, cache_policy)
+        views = (
+            (BatchLayout(0), LENGTH),
+            (BatchLayout(LENGTH), 1),
+            (at([LENGTH + 1, LENGTH - 3]), 1),
+            (at([LENGTH + 2] * 2), 3),
+        )
         with torch.no_grad():
-            for view, length in views:
-                if sublayer.takes(view, length, state):
-                    sublayer(x_BTD[:, :length], state, view)
+            for layout, length in views:
+                if sublayer.supports(layout, length, state):
+                    sublayer(x_BTD[:, :length], state, layout)
             state.fork().join([state.forget()]).select(torch.tensor([1]))
 
 
@@ -131,9 +136,9 @@ def decoder_on(device: torch.device, *mixers: MixerSpec) -> Decoder:
 def check_training(kind: str, length: int, steps: int, mixers: list[MixerSpec], device: torch.device) -> None:
     """Whole steps, from a batch that lies on the processor."""
     decoder = decoder_on(device, *mixers)
-    optimiser = build_optimiser(OptimiserSpec(kind=kind, cautious_decay=True), decoder)
+    optimizer = build_optimizer(OptimizerSpec(kind=kind, cautious_decay=True), decoder)
     token_bytes_V = torch.ones(VOCABULARY, dtype=torch.int64, device=device)
-    step = Stepper(Parallel(decoder), next_token_loss, optimiser, ClipSpec(), torch.bfloat16, token_bytes_V)
+    step = Stepper(Parallel(decoder), next_token_loss, optimizer, ClipSpec(), torch.bfloat16, token_bytes_V)
     tokens_BT = torch.ones(2, length, dtype=torch.int64)
     for _ in range(steps):
         step([(tokens_BT, tokens_BT)], 1e-3)
@@ -171,7 +176,7 @@ def checks(which: str) -> dict[str, Callable[[torch.device], None]]:
     mixers = [spec for spec in first if isinstance(spec, MixerSpec)]
     return {
         **{name_of(spec): partial(check_sublayer, spec) for spec in (first if which == "first" else ALL)},
-        **{f"training-{kind}": partial(check_training, kind, *size, mixers) for kind, size in OPTIMISERS.items()},
+        **{f"training-{kind}": partial(check_training, kind, *size, mixers) for kind, size in OPTIMIZERS.items()},
         "evaluation": partial(check_evaluation, mixers),
         "decoding": partial(check_decoding, mixers),
         MISTAKE: check_mistake,

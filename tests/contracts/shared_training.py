@@ -1,6 +1,6 @@
 """A few steps with every layer, in one process or in several; run as a program, it prints their losses as JSON.
 
-`python shared_training.py first|every SHARD:PRECISION:OPTIMISER...`: the first example of each kind or every one; so
+`python shared_training.py first|every SHARD:PRECISION:OPTIMIZER...`: the first example of each kind or every one; so
 many processes share one copy of the weights.
 """
 
@@ -8,7 +8,7 @@ import json
 import sys
 
 import torch
-from examples import ALL, WIDTH, first_of_its_kind, name_of, randomised
+from examples import ALL, WIDTH, first_of_its_kind, name_of, randomized
 from torch import Tensor
 
 from linnet.layers.contract import MixerSpec, SublayerSpec
@@ -16,11 +16,11 @@ from linnet.layers.cross_attention import CrossAttentionSpec
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.objective import next_token_loss
-from linnet.training.optimisers.optimiser import build_optimiser
-from linnet.training.parallel import parallelise
+from linnet.training.optimizers.optimizer import build_optimizer
+from linnet.training.parallel import parallelize
 from linnet.training.processes import sums
 from linnet.training.processes.group import ALONE, Processes, processes
-from linnet.training.sections import ClipSpec, OptimiserSpec
+from linnet.training.sections import ClipSpec, OptimizerSpec
 from linnet.training.spec import TrainingSpec
 from linnet.training.step import Stepper
 
@@ -28,7 +28,7 @@ READING = CrossAttentionSpec.examples()[1]
 SHARED = {"first": [*filter(first_of_its_kind, ALL), READING], "every": [*ALL, READING]}
 STEPS, ROWS, LENGTH, VOCABULARY = 3, 4, 12, 11
 PENALTY = {"dag": {"a_lm": 0.05, "a_p": 0.05, "g": 0.05}}
-OPTIMISERS = {"adamw": {}, "muon": {"kind": "muon", "cautious_decay": True, "muon": {"every": 2}}}
+OPTIMIZERS = {"adamw": {}, "muon": {"kind": "muon", "cautious_decay": True, "muon": {"every": 2}}}
 
 
 def model_of(spec: SublayerSpec) -> ModelSpec:
@@ -58,17 +58,17 @@ def losses(
     torch.manual_seed(several.rank)  # the first one's weights are everybody's
     decoder = Decoder(model_of(spec))
     offered = any(sublayer.penalties for sublayer in decoder.sublayers)
-    decoder = decoder if offered else randomised(decoder)  # penalties are beyond all bounds with weights so large
+    decoder = decoder if offered else randomized(decoder)  # penalties are beyond all bounds with weights so large
     training = TrainingSpec.parse({"parallel": parallel}, "test")
     decoder = decoder.double() if precision == "float64" else decoder
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32  # of the products, where it is less
-    parts = parallelise(decoder, training, dtype, several)
-    optimiser = build_optimiser(OptimiserSpec.parse(OPTIMISERS[kind], "test"), decoder)
+    parts = parallelize(decoder, training, dtype, several)
+    optimizer = build_optimizer(OptimizerSpec.parse(OPTIMIZERS[kind], "test"), decoder)
 
     def objective(decoder, inputs, targets):
         return next_token_loss(decoder, inputs, targets, PENALTY if offered else {})
 
-    step = Stepper(parts, objective, optimiser, ClipSpec(at=0.5), dtype, torch.ones(VOCABULARY, dtype=torch.int64))
+    step = Stepper(parts, objective, optimizer, ClipSpec(at=0.5), dtype, torch.ones(VOCABULARY, dtype=torch.int64))
     results = [step(batches(number), 1e-2) for number in range(STEPS)]
     return [[r.nats / r.tokens, r.gradient_norm, *(value / r.tokens for value in r.terms.values())] for r in results]
 

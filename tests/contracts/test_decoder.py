@@ -10,13 +10,13 @@ from weakref import WeakSet
 
 import pytest
 import torch
-from examples import ALL, EXAMPLES, FEED_FORWARD_EXAMPLES, PLACE, WIDTH, first_of_its_kind, inputs, name_of, randomised
+from examples import ALL, EXAMPLES, FEED_FORWARD_EXAMPLES, PLACE, WIDTH, first_of_its_kind, inputs, name_of, randomized
 from torch import Tensor
 
 from linnet.inference.weights import Weights, convert_weights, weights_nbytes
+from linnet.layers.batch_layout import EXPERTS_USED, AuxiliaryOutputs
+from linnet.layers.cache_policy import BankCache, EvictionPolicy
 from linnet.layers.contract import MixerSpec, Place, Sublayer, SublayerSpec, linear_maps
-from linnet.layers.retention import BankRetention, EvictionPolicy
-from linnet.layers.view import EXPERTS_USED, Record
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -25,7 +25,7 @@ from linnet.nn.linear import Linear
 from linnet.ops import bfloat16_linear
 from linnet.ops.cross_entropy import IGNORED
 from linnet.training.objective import next_token_loss
-from linnet.training.optimisers.optimiser import split_by_decay
+from linnet.training.optimizers.optimizer import split_by_decay
 from on_device import DEVICE
 
 VOCABULARY = 11
@@ -55,7 +55,7 @@ def spec_of(mixers: list[MixerSpec], **changes: object) -> ModelSpec:
 
 
 def decoder_of(mixers: list[MixerSpec], **changes: object) -> Decoder:
-    return randomised(Decoder(spec_of(mixers, **changes))).double()
+    return randomized(Decoder(spec_of(mixers, **changes))).double()
 
 
 RECIPE = {"d_model": WIDTH, "embedding": {"skip": True}, "head": {"norm": {"kind": "rms"}, "soft_cap": 2.0}}
@@ -67,7 +67,9 @@ def recipe_blocks() -> list[dict[str, object]]:
     that keep the width.
     """
     blocks = []
-    for index, mixer in enumerate([*(spec for spec in EXAMPLES if first_of_its_kind(spec) or spec.leaves(WIDTH))]):
+    for index, mixer in enumerate(
+        [*(spec for spec in EXAMPLES if first_of_its_kind(spec) or spec.cross_layer_values(WIDTH))]
+    ):
         norm = {"kind": ("rms", "layer")[index % 2], "placement": ("pre", "post")[index % 2]}
         feed_forward = FEED_FORWARD_EXAMPLES[index % len(FEED_FORWARD_EXAMPLES)]
         shape = {"repeat": 2, "share_weights": True} if index % 3 == 1 else {}
@@ -198,7 +200,7 @@ def test_causality_of_a_model_is_that_of_its_mixers(decoder: Decoder):
     hook.remove()
     (gradient,) = torch.autograd.grad(out, table)
     settled = all(
-        mixer.traits.causal or (mixer.traits.settled_after is not None and mixer.traits.settled_after <= 7)
+        mixer.traits.causal or (mixer.traits.calibrated_after is not None and mixer.traits.calibrated_after <= 7)
         for mixer in decoder.mixers
     )
     assert bool((gradient[0, 7:] == 0).all()) == settled
@@ -297,7 +299,7 @@ def test_scaled_residuals_make_what_a_branch_adds_so_much_smaller(spec: Sublayer
     outs = []
     for scaled in (False, True):
         torch.manual_seed(3)
-        decoder = Decoder(model_of(spec, initialisation={"scale_residual": scaled})).double().to(DEVICE)
+        decoder = Decoder(model_of(spec, initialization={"scale_residual": scaled})).double().to(DEVICE)
         sublayer = sublayers_like(decoder, spec)[0]
         torch.manual_seed(4)
         outs.append(sublayer(inputs(1, 6)))
@@ -306,10 +308,10 @@ def test_scaled_residuals_make_what_a_branch_adds_so_much_smaller(spec: Sublayer
 
 def test_outputs_that_start_at_zero_make_branches_that_add_nothing(spec: SublayerSpec):
     """Until they have learned something: gradients reach the last map."""
-    decoder = Decoder(model_of(spec, initialisation={"zero_outputs": True})).double().to(DEVICE)
+    decoder = Decoder(model_of(spec, initialization={"zero_outputs": True})).double().to(DEVICE)
     for sublayer in sublayers_like(decoder, spec):
         assert not sublayer(inputs(1, 6)).any()
-    last = [linear.weight for sublayer in sublayers_like(decoder, spec) for linear in sublayer.last_maps()]
+    last = [linear.weight for sublayer in sublayers_like(decoder, spec) for linear in sublayer.output_projections()]
     loss = decoder(tokens(2), targets=tokens(2)).nats
     assert all(gradient.any() for gradient in torch.autograd.grad(loss, last))
 
@@ -324,7 +326,7 @@ def test_no_logit_passes_the_cap(weights: str, tied: bool):
         Decoder(model_of(EXAMPLES[0], head={"tied": tied, "soft_cap": cap, "norm": {"kind": "rms"}})).to(DEVICE)
         for cap in (None, 0.5)
     )
-    capped.load_state_dict(randomised(plain).state_dict())
+    capped.load_state_dict(randomized(plain).state_dict())
     found = []
     for decoder in (plain, capped):
         convert_weights(decoder, weights)
@@ -346,7 +348,7 @@ def test_a_sublayer_knows_which_layer_it_is(spec: SublayerSpec, monkeypatch: pyt
 @torch.no_grad()
 def test_a_saved_model_is_the_same_model(spec: SublayerSpec, tmp_path: Path):
     """Buffers that are not stored included."""
-    decoder = randomised(Decoder(model_of(spec)))
+    decoder = randomized(Decoder(model_of(spec)))
     save_decoder(decoder, tmp_path)
     loaded = load_decoder(tmp_path, DEVICE)
     assert not any(tensor.is_meta for tensor in [*loaded.parameters(), *loaded.buffers()])
@@ -359,12 +361,12 @@ def test_a_saved_model_is_the_same_model(spec: SublayerSpec, tmp_path: Path):
 @torch.no_grad()
 @pytest.mark.parametrize("weights", ["int8", "int4", "bfloat16"])
 def test_no_linear_map_is_left_out_when_weights_are_converted(spec: SublayerSpec, weights: str):
-    decoder = randomised(Decoder(model_of(spec)))
+    decoder = randomized(Decoder(model_of(spec)))
     exact = decoder(tokens(2, 9))
     convert_weights(decoder, weights)
     if weights != "bfloat16" or bfloat16_linear.can_pack(DEVICE):
         for sublayer in decoder.sublayers:
-            precise = {id(linear) for part in sublayer.precise() for linear in linear_maps(part)}
+            precise = {id(linear) for part in sublayer.skip_quantization() for linear in linear_maps(part)}
             assert {id(linear) for linear in linear_maps(sublayer)} <= precise
     state = decoder.initial_state(2, 9)
     out = decoder(tokens(2, 9), state)
@@ -436,17 +438,17 @@ def test_only_what_a_sublayer_says_beside_linear_maps_decays(spec: SublayerSpec)
     decayed, free = split_by_decay(decoder)
     assert decayed.keys() | free.keys() == dict(decoder.named_parameters()).keys()
     for sublayer in decoder.sublayers:
-        own = {id(parameter) for parameter in sublayer.undecayed()}
+        own = {id(parameter) for parameter in sublayer.no_weight_decay()}
         assert not own & {id(parameter) for parameter in decayed.values()}
     assert "embedding.tokens.weight" in free
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("spec", [s for s in ALL if first_of_its_kind(s) or s.leaves(WIDTH)], ids=name_of)
+@pytest.mark.parametrize("spec", [s for s in ALL if first_of_its_kind(s) or s.cross_layer_values(WIDTH)], ids=name_of)
 def test_compiled_training_gives_the_same_loss_and_gradients(spec: SublayerSpec, backend: str):
     """What a layer is captured as, and (slow) the code that PyTorch makes of it."""
-    fields = {"embedding": {"skip": True}, "head": {"soft_cap": 2.0}} if spec.leaves(WIDTH) else {}
-    decoder = randomised(Decoder(model_of(spec, **fields))).double()
+    fields = {"embedding": {"skip": True}, "head": {"soft_cap": 2.0}} if spec.cross_layer_values(WIDTH) else {}
+    decoder = randomized(Decoder(model_of(spec, **fields))).double()
     tokens_BT, targets_BT, results = tokens(2), tokens(2), []
     for objective in (next_token_loss, torch.compile(next_token_loss, backend=backend)):
         loss = objective(decoder, tokens_BT, targets_BT).total
@@ -488,7 +490,7 @@ def test_states_that_keep_the_past_in_other_ways_do_not_join():
     states = [ted.initial_state(1, LENGTH, EvictionPolicy(top_k=k)) for k in (2, 9)]
     with pytest.raises(ValueError, match="different ways cannot join"):
         states[0].join(states[1])
-    banks = [ted.initial_state(1, capacity, BankRetention()) for capacity in (20, 4000)]
+    banks = [ted.initial_state(1, capacity, BankCache()) for capacity in (20, 4000)]
     with pytest.raises(ValueError, match="different ways cannot join"):
         banks[0].join(banks[1])
 
@@ -499,7 +501,7 @@ def test_a_row_settles_with_its_first_token(decoder: Decoder):
     try:
         decoder(tokens_BT[:, :3], state, padding=(3, 0))
     except ValueError as error:
-        assert any(mixer.traits.settles for mixer in decoder.mixers), error
+        assert any(mixer.traits.calibrates for mixer in decoder.mixers), error
         return
     assert state.positions == (0, 3)
     out = decoder(tokens_BT[:, 3:], state)
@@ -509,7 +511,7 @@ def test_a_row_settles_with_its_first_token(decoder: Decoder):
 @torch.no_grad()
 def test_what_is_shown_is_of_the_documents_that_show_it(decoder: Decoder):
     """A row that goes on has settled; one that begins anew shows what it settles on."""
-    tokens_BT, state, record = tokens(2), decoder.initial_state(2, LENGTH), Record(outputs=[])
+    tokens_BT, state, record = tokens(2), decoder.initial_state(2, LENGTH), AuxiliaryOutputs(outputs=[])
     decoder(tokens_BT[:, :4], state)
     decoder(tokens_BT[:, 4:], state, documents=[[], [2]], record=record)
     assert record.outputs is not None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from examples import EXAMPLES as MIXER_EXAMPLES
-from examples import FEED_FORWARD_EXAMPLES, WIDTH, first_of_its_kind, randomised
+from examples import FEED_FORWARD_EXAMPLES, WIDTH, first_of_its_kind, randomized
 
 from linnet.evaluation.reader import Reader
 from linnet.evaluation.tally import Tally
@@ -27,7 +27,7 @@ KINDS = [
 def _decoder(mixer, feed_forward):
     block = {"mixer": mixer, "feed_forward": feed_forward, "repeat": 2}
     plain = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": CONTEXT, "blocks": [block]}
-    return randomised(Decoder(ModelSpec.parse({**plain, "head": {"norm": {"kind": "rms"}}}, "test"))).eval()
+    return randomized(Decoder(ModelSpec.parse({**plain, "head": {"norm": {"kind": "rms"}}}, "test"))).eval()
 
 
 def _documents():

@@ -13,19 +13,19 @@ from torch import Tensor, nn
 
 from linnet.core.errors import UserError
 from linnet.evaluation.frozen import frozen_state
-from linnet.inference.row_steps import RowSteps
+from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.weights import convert_weights
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.cache_policy import FULL
 from linnet.layers.contract import FeedForward, Mixer, Place, Traits
 from linnet.layers.feed_forwards.mlp import PlainSpec
 from linnet.layers.mixers.attention import AttentionSpec
-from linnet.layers.retention import FULL
 from linnet.layers.state import NoState, State
-from linnet.layers.view import Record, View
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.objective import next_token_loss
-from linnet.training.optimisers.optimiser import split_by_decay
+from linnet.training.optimizers.optimizer import split_by_decay
 from on_device import DEVICE
 
 VOCABULARY, LENGTH = 11, 9
@@ -50,16 +50,16 @@ class ShiftedFeedForward(FeedForward):
         nn.init.constant_(self.up.bias, -4.6)
         self.decay = nn.Parameter(torch.ones(place.width, 2))
 
-    def initial_state(self, batch, capacity, device, dtype, retention=FULL) -> LastToken:
+    def initial_state(self, batch, capacity, device, dtype, cache_policy=FULL) -> LastToken:
         return LastToken(torch.zeros(batch, self.place.width, device=device, dtype=dtype))
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         before_BD = torch.zeros_like(x_BTD[:, 0]) if state is None else state.last
         shifted_BTD = torch.cat([before_BD[:, None], x_BTD[:, :-1]], dim=1)
         if state is not None:
             state.last = x_BTD[:, -1]
         out_BTD = self.up(torch.cat([x_BTD, shifted_BTD], dim=-1)) * self.decay.sum(1)
-        view.add_loss("quiet", out_BTD.square().mean(), 0.5)
+        layout.add_loss("quiet", out_BTD.square().mean(), 0.5)
         return out_BTD
 
 
@@ -72,14 +72,14 @@ class FirstValues(Mixer):
         super().__init__()
         self.place, self.value = place, nn.Linear(place.width, place.width)
 
-    def initial_state(self, batch, capacity, device, dtype, retention=FULL) -> NoState:
+    def initial_state(self, batch, capacity, device, dtype, cache_policy=FULL) -> NoState:
         return NoState()
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         v_BTD = self.value(x_BTD)
-        first_BTD = view.left("first values")
+        first_BTD = layout.cross_layer_value("first values")
         if first_BTD is None:
-            view.leave("first values", v_BTD)
+            layout.save_cross_layer_value("first values", v_BTD)
             return v_BTD
         return v_BTD + first_BTD
 
@@ -89,15 +89,15 @@ class FirstValuesOfTwo(FirstValues):
 
     traits = Traits(constant_state=True, window=2)
 
-    def initial_state(self, batch, capacity, device, dtype, retention=FULL) -> LastToken:
+    def initial_state(self, batch, capacity, device, dtype, cache_policy=FULL) -> LastToken:
         return LastToken(torch.zeros(batch, self.place.width, device=device, dtype=dtype))
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         before_BD = torch.zeros_like(x_BTD[:, 0]) if state is None else state.last
         shifted_BTD = torch.cat([before_BD[:, None], x_BTD[:, :-1]], dim=1)
         if state is not None:
             state.last = x_BTD[:, -1]
-        return super().forward(x_BTD + 2 * shifted_BTD, None, view)
+        return super().forward(x_BTD + 2 * shifted_BTD, None, layout)
 
 
 class SeesBackwards(FeedForward):
@@ -109,7 +109,7 @@ class SeesBackwards(FeedForward):
         super().__init__()
         self.map = nn.Linear(place.width, place.width)
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         return self.map(x_BTD[:, -1:].expand_as(x_BTD))
 
 
@@ -118,7 +118,7 @@ class EverythingSeen(FirstValues):
 
     traits = Traits(causal=False, exact_when_split=False)
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         return self.value(x_BTD.mean(dim=1, keepdim=True).expand_as(x_BTD))
 
 
@@ -234,7 +234,7 @@ def test_values_for_later_layers_are_left_in_steps_on_rows_too(monkeypatch: pyte
     state, other = decoder.initial_state(1, LENGTH), decoder.initial_state(1, LENGTH)
     with torch.no_grad():
         decoder(tokens_BT[:, :5], state), decoder(tokens_BT[:, :5], other)
-        steps = RowSteps.of(decoder, state)
+        steps = DecodeSteps.of(decoder, state)
         assert steps is not None
         expected = decoder.hidden(tokens_BT[:, 5:6], other)
         torch.testing.assert_close(steps.read(tokens_BT[:, 5:6]), expected, rtol=1e-4, atol=1e-5)
@@ -242,12 +242,12 @@ def test_values_for_later_layers_are_left_in_steps_on_rows_too(monkeypatch: pyte
 
 def test_a_loss_is_a_mean_over_all_documents(monkeypatch: pytest.MonkeyPatch):
     decoder = decoder_with(monkeypatch, None, ShiftedFeedForward).double()
-    tokens_BT, record = tokens(), Record()
+    tokens_BT, record = tokens(), AuxiliaryOutputs()
     decoder.hidden(tokens_BT, documents=[[3], []], record=record)
     parts = [tokens_BT[:1, :3], tokens_BT[:1, 3:], tokens_BT[1:]]
     each = []
     for part in parts:
-        each.append(Record())
+        each.append(AuxiliaryOutputs())
         decoder.hidden(part, record=each[-1])
     for layer in range(3):
         expected = sum(alone.losses[layer].value for alone in each) / 3

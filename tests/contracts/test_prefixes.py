@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Mixer, Sublayer, SublayerSpec
 from linnet.layers.passes import run
-from linnet.layers.view import View
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from on_device import DEVICE
@@ -33,11 +33,11 @@ def test_traits_and_description_say_the_same(spec: SublayerSpec, sublayer: Subla
 @pytest.mark.parametrize("prefix", [0, 1, 4, LENGTH])
 @pytest.mark.parametrize("padding", [0, 2])
 def test_a_prefix_sees_all_of_itself_and_what_is_behind_it_the_past(seeing: Sublayer, prefix: int, padding: int):
-    view = View(0, (padding,) if padding else None, prefixes=(min(prefix, LENGTH - padding),))
-    ends = [max(place + 1, view.prefixes[0] + padding) for place in range(LENGTH)]
+    layout = BatchLayout(0, (padding,) if padding else None, prefixes=(min(prefix, LENGTH - padding),))
+    ends = [max(place + 1, layout.prefixes[0] + padding) for place in range(LENGTH)]
     for place in range(padding, LENGTH):
         x_BTD = inputs(1, LENGTH).requires_grad_()
-        (gradient,) = torch.autograd.grad(run(seeing, x_BTD, None, view)[0, place].square().sum(), x_BTD)
+        (gradient,) = torch.autograd.grad(run(seeing, x_BTD, None, layout)[0, place].square().sum(), x_BTD)
         seen = (gradient[0].abs().sum(1) > 0).tolist()
         assert seen == [padding <= other < ends[place] for other in range(LENGTH)]
 
@@ -47,7 +47,7 @@ def test_a_prefix_sees_all_of_itself_and_what_is_behind_it_the_past(seeing: Subl
 def test_rows_with_prefixes_are_what_each_is_alone_and_a_stream_goes_on_behind_them(seeing: Sublayer, prefixes):
     """Whatever the padding; the prefix is in the first chunk."""
     x_BTD, padding = inputs(3, LENGTH), (0, 1, 3)
-    together = run(seeing, x_BTD, None, View(0, padding, prefixes=prefixes))
+    together = run(seeing, x_BTD, None, BatchLayout(0, padding, prefixes=prefixes))
     state = seeing.initial_state(3, LENGTH, DEVICE, torch.float64)
     cut = max(prefix + pad for prefix, pad in zip(prefixes, padding, strict=True))
     first = replace(padded_view(0, cut, padding), prefixes=prefixes)
@@ -55,7 +55,7 @@ def test_rows_with_prefixes_are_what_each_is_alone_and_a_stream_goes_on_behind_t
     for place in range(cut, LENGTH):
         parts.append(run(seeing, x_BTD[:, place : place + 1], state, padded_view(place, place + 1, padding)))
     for row, (prefix, pad) in enumerate(zip(prefixes, padding, strict=True)):
-        alone = run(seeing, x_BTD[row : row + 1, pad:], None, View(prefixes=(prefix,)))
+        alone = run(seeing, x_BTD[row : row + 1, pad:], None, BatchLayout(prefixes=(prefix,)))
         torch.testing.assert_close(together[row : row + 1, pad:], alone)
         torch.testing.assert_close(torch.cat(parts, dim=1)[row : row + 1, pad:], alone)
 
@@ -72,14 +72,14 @@ def test_the_fast_form_with_a_prefix_equals_the_reference_with_all_gradients(
     found: list[list[Tensor]] = []
     for each in (seeing, slow):
         own = x_BTD.clone().requires_grad_()
-        out = each(own, None, View(prefixes=(prefix, prefix)))
+        out = each(own, None, BatchLayout(prefixes=(prefix, prefix)))
         found.append([out, *torch.autograd.grad(out, [own, *each.parameters()], upstream)])
     torch.testing.assert_close(*found)
 
 
 def test_flops_of_whole_rows_are_predicted(spec: SublayerSpec, seeing: Sublayer):
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
-        seeing(inputs(1, 70), None, View(prefixes=(70,)))
+        seeing(inputs(1, 70), None, BatchLayout(prefixes=(70,)))
     assert spec.cost(replace(PLACE, whole=True)).flops(70) == counter.get_total_flops()
 
 

@@ -26,7 +26,7 @@ RUNS = {
         (2, "bfloat16", "adamw", 2e-2),
     ],
 }
-"""How many share a copy of the weights, in which precision, with which optimiser, and what is allowed.
+"""How many share a copy of the weights, in which precision, with which optimizer, and what is allowed.
 
 Of the first example of each kind, and (slow) of every one. In float64 nothing blows up a rounding error, and the
 gradient norms (clipped at float32's precision) and the terms of the objective are compared as well. In bfloat16 the
@@ -49,7 +49,7 @@ def of_one(name: str, precision: str, kind: str) -> Tensor:
 
 @cache
 def of_two(which: str) -> dict[str, list]:
-    """The losses in two processes, by layer, shard, precision and optimiser."""
+    """The losses in two processes, by layer, shard, precision and optimizer."""
     runs = [f"{shard}:{precision}:{kind}" for shard, precision, kind, _ in RUNS[which]]
     ended = finish(start([Path(__file__).parent / "shared_training.py", which, *runs], 2), timeout_s=600)
     assert [code for code, _, _ in ended] == [0, 0], ended

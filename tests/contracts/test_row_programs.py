@@ -8,12 +8,12 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from examples import CONTEXT, WIDTH, randomised
+from examples import CONTEXT, WIDTH, randomized
 from torch import Tensor
 
-from linnet.inference.row_steps import RowSteps
+from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.weights import Weights, convert_weights
-from linnet.layers.contract import MixerSpec, RowStep, SublayerSpec
+from linnet.layers.contract import DecodeStep, MixerSpec, SublayerSpec
 from linnet.layers.feed_forwards.mlp import PlainFeedForward
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.model.decoder import Decoder
@@ -38,15 +38,15 @@ def decoder_of(spec: SublayerSpec, weights: str) -> Decoder:
     own = {"mixer": spec} if isinstance(spec, MixerSpec) else {"feed_forward": spec}
     shape = {"vocab_size": VOCABULARY, "d_model": WIDTH, "context_length": CONTEXT}
     blocks = [known, {**known, **own, "repeat": 2}]
-    decoder = randomised(Decoder(ModelSpec.parse({**shape, "blocks": blocks, "embedding": {}, "head": {}}, "test")))
+    decoder = randomized(Decoder(ModelSpec.parse({**shape, "blocks": blocks, "embedding": {}, "head": {}}, "test")))
     convert_weights(decoder, weights)
     return decoder.eval()
 
 
-def behind_a_prompt(decoder: Decoder) -> tuple[DecoderState, RowSteps | None]:
+def behind_a_prompt(decoder: Decoder) -> tuple[DecoderState, DecodeSteps | None]:
     state = decoder.initial_state(1, PROMPT + len(TOKENS))
     decoder.hidden(torch.arange(PROMPT)[None], state)
-    return state, RowSteps.of(decoder, state)
+    return state, DecodeSteps.of(decoder, state)
 
 
 def results_of(decoder: Decoder, programs: bool) -> dict[str, Tensor]:
@@ -76,16 +76,16 @@ def test_steps_that_were_written_down_are_the_steps(spec: SublayerSpec, weights:
 
 @torch.inference_mode()
 def test_numbers_that_are_taken_out_of_pytorch_are_noticed(monkeypatch: pytest.MonkeyPatch):
-    plain, compiled = PlainFeedForward.row_step, library(torch.device("cpu"))
+    plain, compiled = PlainFeedForward.decode_step, library(torch.device("cpu"))
     assert compiled is not None
 
-    def careless(layer: PlainFeedForward, *given: Any) -> RowStep:
+    def careless(layer: PlainFeedForward, *given: Any) -> DecodeStep:
         step = plain(layer, *given)
         assert step is not None
         return lambda sum_1D, x_1D, place: scaled_row(compiled, x_1D.tolist()[0][0])(step(sum_1D, x_1D, place), place)
 
     decoder = decoder_of(AttentionSpec(heads=2), "float32")
     assert_the_same_written_down(decoder)
-    monkeypatch.setattr(PlainFeedForward, "row_step", careless)
+    monkeypatch.setattr(PlainFeedForward, "decode_step", careless)
     with pytest.raises(AssertionError, match="logits"):
         assert_the_same_written_down(decoder)

@@ -4,16 +4,16 @@ from itertools import pairwise
 
 import pytest
 import torch
-from examples import ALL, PLACE, first_of_its_kind, inputs, name_of, padded_view, randomised
+from examples import ALL, PLACE, first_of_its_kind, inputs, name_of, padded_view, randomized
 from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, at
 from linnet.layers.contract import Place, Sublayer, SublayerSpec, linear_maps
 from linnet.layers.passes import run
 from linnet.layers.state import State
-from linnet.layers.view import Record, View, at
 from linnet.nn.linear import FusedLinear
 from on_device import DEVICE
 
@@ -47,8 +47,8 @@ def in_two(sublayer: Sublayer, x_BTD: Tensor) -> Tensor:
 
 
 def is_settled(sublayer: Sublayer, tokens: int) -> bool:
-    settled_after = sublayer.traits.settled_after
-    return settled_after is not None and tokens >= settled_after
+    calibrated_after = sublayer.traits.calibrated_after
+    return calibrated_after is not None and tokens >= calibrated_after
 
 
 def test_predicted_parameters_are_the_built_ones(spec: SublayerSpec, sublayer: Sublayer):
@@ -95,7 +95,7 @@ def test_predicted_flops_are_those_that_are_counted(spec: SublayerSpec, sublayer
 
 def test_predicted_matrices_are_the_linear_maps(spec: SublayerSpec, sublayer: Sublayer):
     """Those that every token passes: what is kept precise need not be."""
-    precise = {id(linear) for part in sublayer.precise() for linear in linear_maps(part)}
+    precise = {id(linear) for part in sublayer.skip_quantization() for linear in linear_maps(part)}
     built = sum(linear.weight.numel() for linear in linear_maps(sublayer) if id(linear) not in precise)
     assert sum(inputs * outputs for inputs, outputs in spec.cost(PLACE).matrices) == built
 
@@ -122,7 +122,7 @@ def test_a_stream_in_chunks_equals_one_pass_exactly_where_the_traits_say_so(subl
 
 
 def test_a_sublayer_that_is_not_exact_when_split_settles(sublayer: Sublayer):
-    assert sublayer.traits.exact_when_split or sublayer.traits.settles
+    assert sublayer.traits.exact_when_split or sublayer.traits.calibrates
 
 
 def test_left_padding_changes_nothing_for_the_real_tokens(sublayer: Sublayer):
@@ -139,7 +139,7 @@ def test_left_padding_changes_nothing_for_the_real_tokens(sublayer: Sublayer):
 
 def test_left_padding_changes_nothing_without_a_state(sublayer: Sublayer):
     padding, x_BTD = (3, 0, LENGTH - 1), inputs(3, LENGTH)
-    padded = run(sublayer, x_BTD, None, View(0, padding))
+    padded = run(sublayer, x_BTD, None, BatchLayout(0, padding))
     for row, pad in enumerate(padding):
         torch.testing.assert_close(padded[row : row + 1, pad:], sublayer(x_BTD[row : row + 1, pad:]))
 
@@ -163,7 +163,7 @@ def test_rows_at_different_positions_go_on_as_if_alone(sublayer: Sublayer):
             outs[row].append(out[row : row + 1, pad:])
             places[row] += sizes[row]
     left = joined.select(torch.tensor([1]))
-    outs[1].append(sublayer(x_BTD[1:2, places[1] :], left, View(places[1])))
+    outs[1].append(sublayer(x_BTD[1:2, places[1] :], left, BatchLayout(places[1])))
     for row, length in enumerate(lengths):
         alone = empty_state(sublayer, 1)
         found = torch.cat(outs[row], dim=1)
@@ -186,7 +186,7 @@ def apart(sublayer: Sublayer, x_BTD: Tensor) -> Tensor:
 
 def test_documents_in_one_row_do_not_see_each_other(sublayer: Sublayer):
     x_BTD = inputs(3, LENGTH).requires_grad_()
-    out = run(sublayer, x_BTD, None, View(documents=DOCUMENTS))
+    out = run(sublayer, x_BTD, None, BatchLayout(documents=DOCUMENTS))
     torch.testing.assert_close(out, apart(sublayer, x_BTD))
     (gradient,) = torch.autograd.grad(out[0, 4:].square().sum(), x_BTD)
     assert (gradient[0, :4] == 0).all()
@@ -197,28 +197,28 @@ def test_a_state_begins_anew_with_a_document(sublayer: Sublayer):
     """Its second chunk begins in the middle of the last document."""
     x_BTD, later = inputs(3, LENGTH), inputs(3, 4)
     state = empty_state(sublayer, 3, 2 * LENGTH)
-    run(sublayer, x_BTD, state, View(documents=DOCUMENTS))
+    run(sublayer, x_BTD, state, BatchLayout(documents=DOCUMENTS))
     places = [LENGTH - (begins[-1] if begins else 0) for begins in DOCUMENTS]
     out = run(sublayer, later, state, at(places))
     for row, place in enumerate(places):
         alone = empty_state(sublayer, 1, 2 * LENGTH)
         sublayer(x_BTD[row : row + 1, LENGTH - place :], alone)
-        expected = sublayer(later[row : row + 1], alone, View(place))
+        expected = sublayer(later[row : row + 1], alone, BatchLayout(place))
         torch.testing.assert_close(out[row : row + 1], expected)
 
 
 def test_what_it_leaves_for_later_layers_is_what_it_says(spec: SublayerSpec, sublayer: Sublayer):
     """And it reads what an earlier layer left: in a batch, for one token, with rows that are padded."""
-    for view in (View(record=Record()), View(0, (3, 0), record=Record())):
+    for layout in (BatchLayout(record=AuxiliaryOutputs()), BatchLayout(0, (3, 0), record=AuxiliaryOutputs())):
         x_BTD = inputs(2, LENGTH)
-        first = run(sublayer, x_BTD, None, view)
-        left = dict(view.record.values)
+        first = run(sublayer, x_BTD, None, layout)
+        left = dict(layout.record.values)
         assert {name: tuple(value.shape) for name, value in left.items()} == {
-            name: (2, LENGTH, *shape) for name, shape in spec.leaves(PLACE.width).items()
+            name: (2, LENGTH, *shape) for name, shape in spec.cross_layer_values(PLACE.width).items()
         }
-        torch.testing.assert_close(run(sublayer, x_BTD, None, view), first)
-        view.record.values = {name: value + 1 for name, value in left.items()}
-        assert torch.equal(run(sublayer, x_BTD, None, view)[:, 3:], first[:, 3:]) == (not left)
+        torch.testing.assert_close(run(sublayer, x_BTD, None, layout), first)
+        layout.record.values = {name: value + 1 for name, value in left.items()}
+        assert torch.equal(run(sublayer, x_BTD, None, layout)[:, 3:], first[:, 3:]) == (not left)
 
 
 def test_a_fork_goes_its_own_way(sublayer: Sublayer):
@@ -226,8 +226,8 @@ def test_a_fork_goes_its_own_way(sublayer: Sublayer):
     state = empty_state(sublayer, 2)
     sublayer(x_BTD[:, :PROMPT], state)
     fork = state.fork()
-    sublayer(other[:, PROMPT:], fork, View(PROMPT))
-    actual = sublayer(x_BTD[:, PROMPT:], state, View(PROMPT))
+    sublayer(other[:, PROMPT:], fork, BatchLayout(PROMPT))
+    actual = sublayer(x_BTD[:, PROMPT:], state, BatchLayout(PROMPT))
     torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
 
 
@@ -236,7 +236,7 @@ def test_selected_rows_go_on_as_their_own(sublayer: Sublayer):
     state = empty_state(sublayer, 3)
     sublayer(x_BTD[:, :PROMPT], state)
     rows = torch.tensor([2, 0, 2])
-    actual = sublayer(x_BTD[rows, PROMPT:], state.select(rows), View(PROMPT))
+    actual = sublayer(x_BTD[rows, PROMPT:], state.select(rows), BatchLayout(PROMPT))
     torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[rows, PROMPT:])
 
 
@@ -244,7 +244,7 @@ def test_a_state_with_more_room_goes_on(sublayer: Sublayer):
     x_BTD = inputs(2, LENGTH)
     state = empty_state(sublayer, 2, PROMPT)
     sublayer(x_BTD[:, :PROMPT], state)
-    actual = sublayer(x_BTD[:, PROMPT:], state.grown(LENGTH), View(PROMPT))
+    actual = sublayer(x_BTD[:, PROMPT:], state.grown(LENGTH), BatchLayout(PROMPT))
     torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
 
 
@@ -257,7 +257,7 @@ def test_a_state_survives_saving_and_loading(sublayer: Sublayer):
     state = empty_state(sublayer, 2)
     sublayer(x_BTD[:, :PROMPT], state)
     loaded = empty_state(sublayer, 2).with_tensors(saved_and_loaded(state))
-    actual = sublayer(x_BTD[:, PROMPT:], loaded, View(PROMPT))
+    actual = sublayer(x_BTD[:, PROMPT:], loaded, BatchLayout(PROMPT))
     torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
 
 
@@ -265,12 +265,12 @@ def test_a_cropped_state_goes_on_from_there(sublayer: Sublayer):
     x_BTD, wrong = inputs(2, LENGTH), inputs(2, 4)
     state = empty_state(sublayer, 2)
     sublayer(x_BTD[:, :PROMPT], state)
-    sublayer(wrong, state, View(PROMPT))
+    sublayer(wrong, state, BatchLayout(PROMPT))
     try:
         state.crop(PROMPT)
     except NotImplementedError:
         pytest.skip("this architecture cannot go back")
-    actual = sublayer(x_BTD[:, PROMPT:], state, View(PROMPT))
+    actual = sublayer(x_BTD[:, PROMPT:], state, BatchLayout(PROMPT))
     torch.testing.assert_close(actual, in_two(sublayer, x_BTD)[:, PROMPT:])
 
 
@@ -304,7 +304,7 @@ def _gradient_of_step(sublayer: Sublayer, step: int, with_prompt: bool) -> Tenso
         state, start = empty_state(sublayer, 1), PROMPT
         with torch.no_grad():
             sublayer(x_BTD[:, :PROMPT], state)
-    out = sublayer(x_BTD[:, start:], state, View(start))
+    out = sublayer(x_BTD[:, start:], state, BatchLayout(start))
     (gradient,) = torch.autograd.grad(out[:, step - start].square().sum(), x_BTD)
     return gradient
 
@@ -371,7 +371,7 @@ def test_bfloat16_stays_within_the_stated_error(spec: SublayerSpec, way: str):
     """Of the pass, not of the weights; the median over random ones: PLGA's powers make much of a few roundings."""
     errors = []
     for _ in range(15):
-        sublayer, x_BTD = randomised(spec.build(PLACE).double()).bfloat16(), inputs(2, 64, torch.bfloat16)
+        sublayer, x_BTD = randomized(spec.build(PLACE).double()).bfloat16(), inputs(2, 64, torch.bfloat16)
         if way == "weights":
             rough = sublayer(x_BTD)
         else:
@@ -398,9 +398,9 @@ def test_compiled_form_is_the_same(sublayer: Sublayer):
     for form in (sublayer, compiled):
         out = form(x_BTD)
         results.append((out, *torch.autograd.grad(out, (x_BTD, *sublayer.parameters()), upstream)))
-    for eager, optimised in zip(*results, strict=True):
+    for eager, optimized in zip(*results, strict=True):
         # The rotary table is float32 by definition, and PLGA's powers multiply the last bit of its angles.
-        torch.testing.assert_close(optimised, eager, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(optimized, eager, rtol=1e-3, atol=1e-4)
 
 
 @torch.no_grad()
@@ -410,48 +410,48 @@ def test_row_steps_are_the_steps(sublayer: Sublayer):
     x_BTD, state = inputs(1, LENGTH, torch.float32), empty_state(sublayer, 1, dtype=torch.float32)
     sublayer(x_BTD[:, :PROMPT], state)
     own = state.fork()
-    step = sublayer.row_step(own)
+    step = sublayer.decode_step(own)
     if step is None:
         pytest.skip("it has no steps on rows")
     added = torch.randn(LENGTH, PLACE.width)
     for place in range(PROMPT, LENGTH):
-        expected = sublayer(x_BTD[:, place : place + 1], state, View(place))[0]
+        expected = sublayer(x_BTD[:, place : place + 1], state, BatchLayout(place))[0]
         actual = step(added[place : place + 1], x_BTD[0, place : place + 1], place)
         torch.testing.assert_close(actual - added[place : place + 1], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_training_gives_the_outputs_of_any_pass_exactly_where_the_traits_say_so(sublayer: Sublayer):
     x_BTD = inputs(2, LENGTH)
-    trained = run(sublayer, x_BTD, None, View(record=Record(training=True)))
+    trained = run(sublayer, x_BTD, None, BatchLayout(record=AuxiliaryOutputs(training=True)))
     assert torch.equal(trained, sublayer(x_BTD)) == sublayer.traits.same_in_training
 
 
 def test_undecayed_parameters_are_its_own(sublayer: Sublayer):
     own = {id(parameter) for parameter in sublayer.parameters()}
-    undecayed = [id(parameter) for parameter in sublayer.undecayed()]
-    assert set(undecayed) <= own
-    assert len(set(undecayed)) == len(undecayed)
+    no_weight_decay = [id(parameter) for parameter in sublayer.no_weight_decay()]
+    assert set(no_weight_decay) <= own
+    assert len(set(no_weight_decay)) == len(no_weight_decay)
     vectors = {id(parameter) for parameter in sublayer.parameters() if parameter.dim() < 2}
-    assert vectors <= set(undecayed)
+    assert vectors <= set(no_weight_decay)
     maps = {id(linear.weight) for linear in linear_maps(sublayer)}
-    assert not maps & set(undecayed)
+    assert not maps & set(no_weight_decay)
 
 
 def test_sensitive_parameters_are_its_own_and_no_matrices(sublayer: Sublayer):
     """What Muon has charge of moves by its own rate."""
-    sensitive = [id(parameter) for parameter in sublayer.sensitive()]
+    sensitive = [id(parameter) for parameter in sublayer.low_lr_parameters()]
     assert set(sensitive) <= {id(parameter) for parameter in sublayer.parameters()}
     assert len(set(sensitive)) == len(sensitive)
-    assert not {id(matrices.parameter) for matrices in sublayer.matrices()} & set(sensitive)
+    assert not {id(matrices.parameter) for matrices in sublayer.muon_parameters()} & set(sensitive)
 
 
-def test_each_parameter_is_updated_by_one_optimiser(sublayer: Sublayer):
-    """Matrices between hidden vectors by Muon, the rest by AdamW; joined maps come apart without a rest."""
+def test_each_parameter_is_updated_by_one_optimizer(sublayer: Sublayer):
+    """MuonParameter between hidden vectors by Muon, the rest by AdamW; joined maps come apart without a rest."""
     own = {id(parameter) for parameter in sublayer.parameters()}
-    matrices = list(sublayer.matrices())
+    matrices = list(sublayer.muon_parameters())
     found = [id(matrix.parameter) for matrix in matrices]
     assert found and set(found) <= own and len(set(found)) == len(found)
-    assert not set(found) & {id(parameter) for parameter in sublayer.undecayed()}
+    assert not set(found) & {id(parameter) for parameter in sublayer.no_weight_decay()}
     for matrix in matrices:
         rows, columns = matrix.parameter.shape
         assert sum(matrix.rows) == rows and min(*matrix.rows, columns) > 1

@@ -13,7 +13,7 @@ from typing import get_args
 import pytest
 import torch
 import yaml
-from examples import randomised
+from examples import randomized
 
 import linnet
 from linnet.cli.main import main
@@ -28,7 +28,7 @@ from linnet.training.progress.watch import LogWatch
 pytestmark = pytest.mark.cpu_only("runs are compared bit for bit")
 
 LENGTH = 16
-MEASURED = ("tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "eta_s", "seal")
+MEASURED = ("tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "eta_s", "checksum")
 Figures = Callable[..., dict]
 
 PRECISIONS = get_args(Weights)
@@ -63,7 +63,7 @@ def described(mixer: MixerSpec) -> dict:
         "context_length": LENGTH,
         "blocks": [block],
         "head": {"tied": False, "norm": {"kind": "rms"}},
-        "initialisation": {"std": 0.4, "embedding_std": 0.4},
+        "initialization": {"std": 0.4, "embedding_std": 0.4},
     }
 
 
@@ -120,7 +120,7 @@ def lively(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     decoder = load_decoder(trained / "model")
     for mixer in decoder.mixers:
-        randomised(randomised(mixer))
+        randomized(randomized(mixer))
     save_decoder(decoder, folder)
     shutil.copy(trained / "model" / "tokenizer.json", folder)
     return folder
@@ -240,7 +240,7 @@ def test_design_finds_a_model_with_it(kind: str, tmp_path: Path, figures: Figure
     example = described(MIXERS[kind].examples()[0])
     (block,) = example.pop("blocks")
     mixer = {field: value for field, value in block["mixer"].items() if field != "heads"}
-    widths = [16] if MIXERS[kind].examples()[0].leaves(16) else [8, 16]  # what layers leave has one shape
+    widths = [16] if MIXERS[kind].examples()[0].cross_layer_values(16) else [8, 16]  # what layers leave has one shape
     choices = {"width": widths, "ratio": [1, 2], "head_width": 4, "mixer": mixer, "feed_forward": {"kind": "mlp"}}
     space = tmp_path / "space.yaml"
     space.write_text(yaml.safe_dump({"name": "space", "model": example, "blocks": 2, "block": choices}))

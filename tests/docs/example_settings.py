@@ -3,7 +3,8 @@
 from linnet.cli.main import load_verb
 
 TRAINING = """
-    --set training.steps=2 --set training.batch_size=2 --set training.accumulate=1 --set training.context_length=16
+    --set training.steps=2 --set training.batch_size=2 --set training.gradient_accumulation=1 --set
+    training.context_length=16
     --set training.schedule.warmup_steps=1 --set training.schedule.warmup_share=null
     --set training.evaluate.every=1 --set training.evaluate.tokens=64 --set training.checkpoint.every=2
     --set training.threads=1

@@ -19,8 +19,8 @@ from set_rows import ROWS
 from small_originals import write as write_original
 
 from linnet.cli.main import main
+from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
-from linnet.core.seal import seal_files
 from linnet.interop.names import PLDR, TED, published_shapes
 from linnet.interop.ted import END
 from linnet.model.spec import ModelSpec
@@ -157,7 +157,7 @@ def runs_of(layers: tuple[int, ...], steps: tuple[int, ...]) -> "Maker":
             loss = 1.5 + 50 / told["parameters"] ** 0.5 + 5 / told["tokens"] ** 0.4
             told["validation"] |= {"nats_per_token": loss, "bits_per_byte": loss}
             record.write_text(json.dumps(told))
-            seal_files(record.parent, (CONFIG, WEIGHTS, TOKENIZER, RUN))
+            write_file_checksums(record.parent, (CONFIG, WEIGHTS, TOKENIZER, RUN))
             (folder / "metrics.jsonl").write_text("")
 
     return make

@@ -198,8 +198,8 @@ def test_a_rate_that_moves_nothing_is_no_part_of_a_description():
     runs = trainings.runs_of(trainings.titles()[0])
     for name, matters in (("TED", False), ("PLGA", True)):
         run = runs[name]
-        optimiser = run.training.optimiser.model_copy(update={"sensitive_lr": 1e-3})
-        training = run.training.model_copy(update={"optimiser": optimiser, "seed": 7, "threads": 1})
+        optimizer = run.training.optimizer.model_copy(update={"low_lr": 1e-3})
+        training = run.training.model_copy(update={"optimizer": optimizer, "seed": 7, "threads": 1})
         assert (of_run(run, "t") != of_run(run.model_copy(update={"training": training}), "t")) is matters
 
 

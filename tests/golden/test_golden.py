@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
+from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.caches import CachedReader, Caches, RecomputingReader
-from linnet.inference.retention import retaining_state
 from linnet.interop.names import PLDR, TED, renamed
 from linnet.layers.mixers.plga.operator import DeductiveOutputs
 from linnet.model.decoder import Decoder
@@ -166,7 +166,7 @@ def test_ted_decode_with_each_context(ted, setting: int, cut: int):
     policy = EvictionPolicy(chosen["top_k"], chosen["relevance_score"], chosen["min_tokens_to_keep"])
     logits, sizes = golden[f"decode.{setting}.logits"], golden[f"decode.{setting}.context_size"]
     tokens = golden["tokens"][:1]
-    state = retaining_state(decoder, 1, tokens.shape[1], policy)
+    state = cache_policy_state(decoder, 1, tokens.shape[1], policy)
     for piece in tokens.split(cut, dim=1):
         start = state.position
         actual = decoder(piece, state)[0]

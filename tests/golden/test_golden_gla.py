@@ -42,7 +42,7 @@ def golden() -> tuple[dict[str, Tensor], Gla]:
     spec = GlaSpec(
         heads=config["num_heads"],
         gate_rank=config["gate_low_rank_dim"],
-        temperature=config["gate_logit_normalizer"],
+        gate_logit_normalizer=config["gate_logit_normalizer"],
         eps=config["norm_eps"],
     )
     mixer = spec.build(Place(config["hidden_size"], 128)).double()

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from golden_file import Named, assert_same, below, gradients, leaves, read
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.minlstm import MinLstm, MinLstmSpec, MinLstmState
-from linnet.layers.view import View
 
 WIDTH = 12
 Golden = tuple[Named, MinLstm]
@@ -61,6 +61,6 @@ def test_a_stream_from_a_state(golden: Golden, cut: int):
     tensors, mixer = golden
     expected = below(tensors, "started")
     state, x_BTD = state_of(mixer, expected), tensors["x"]
-    parts: list[Tensor] = [mixer(x_BTD[:, :cut], state), mixer(x_BTD[:, cut:], state, View(cut))]
+    parts: list[Tensor] = [mixer(x_BTD[:, :cut], state), mixer(x_BTD[:, cut:], state, BatchLayout(cut))]
     torch.testing.assert_close(torch.cat(parts, dim=1), expected["y"])
     torch.testing.assert_close(state.hidden, expected["hidden"])

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.func import functional_call
 
 from golden_file import Named, below, gradients, leaves, read
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.retention import MultiScaleRetention, RetentionSpec
 from linnet.layers.rotary import RotarySpec
-from linnet.layers.view import View
 
 WIDTH = 12
 JOINT = ("q_proj", "k_proj", "v_proj", "g_proj")
@@ -71,7 +71,7 @@ def test_a_stream_and_the_sums_behind_it(golden: Golden, variant: str, chunks: l
     outs: list[Tensor] = []
     position = 0
     for chunk in tensors["x"].split(chunks, dim=1):
-        outs.append(mixer(chunk, state, View(position)))
+        outs.append(mixer(chunk, state, BatchLayout(position)))
         position += chunk.shape[1]
     assert_near(torch.cat(outs, dim=1), tensors["stream.y"], ERRORS[variant])
     assert_near(state.sums, tensors["stream.sums"].mT, ERRORS[variant])

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.func import functional_call
 
 from golden_file import Named, assert_same, below, gradients, leaves, read
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.feed_forwards.rwkv7_channel import Rwkv7ChannelSpec
 from linnet.layers.mixers.rwkv7 import Rwkv7, Rwkv7Spec, Rwkv7State
-from linnet.layers.view import Record, View
 
 WIDTH, LAYERS = 12, 2
 MIXES = ("x_r", "x_w", "x_k", "x_v", "x_a", "x_g")
@@ -68,9 +68,9 @@ def states_of(mixers: list[Rwkv7], start: Named) -> list[Rwkv7State]:
 
 def through(mixers: list[Rwkv7], theirs: Named, x_BTD: Tensor, states: list[Rwkv7State], start: int = 0) -> Tensor:
     """Both layers, with their weights of `theirs`."""
-    view = View(start, record=Record())
+    layout = BatchLayout(start, record=AuxiliaryOutputs())
     for index, (mixer, state) in enumerate(zip(mixers, states, strict=True)):
-        x_BTD = x_BTD + functional_call(mixer, ours_of(below(theirs, str(index))), (x_BTD, state, view))
+        x_BTD = x_BTD + functional_call(mixer, ours_of(below(theirs, str(index))), (x_BTD, state, layout))
     return x_BTD
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from golden_file import Named, assert_same, below, gradients, leaves, read
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.slstm import Slstm, SlstmSpec, SlstmState
-from linnet.layers.view import View
 
 WIDTH, GATES = 12, 4
 Golden = tuple[Named, dict[str, Any]]
@@ -56,7 +56,7 @@ def state_of(mixer: Slstm, start: Named) -> SlstmState:
     state = mixer.initial_state(2, 128, torch.device("cpu"), torch.float64)
     if start:
         parts = start["slstm_state"].unflatten(2, (mixer.heads, -1))
-        state.hidden, state.cell, state.normaliser, state.peak = parts.clone()
+        state.hidden, state.cell, state.normalizer, state.peak = parts.clone()
     if "conv_state" in start:
         state.inputs = start["conv_state"].mT.clone()
     return state
@@ -83,6 +83,6 @@ def test_a_stream_from_a_state(golden: Golden, variant: str, cut: int):
     tensors, _ = golden
     mixer, expected = built(golden, variant), below(tensors, f"{variant}.started")
     state, x_BTD = state_of(mixer, below(expected, "start")), tensors["x"]
-    parts: list[Tensor] = [mixer(x_BTD[:, :cut], state), mixer(x_BTD[:, cut:], state, View(cut))]
+    parts: list[Tensor] = [mixer(x_BTD[:, :cut], state), mixer(x_BTD[:, cut:], state, BatchLayout(cut))]
     torch.testing.assert_close(torch.cat(parts, dim=1), expected["y"])
     torch.testing.assert_close(torch.stack(state.memory).flatten(2), expected["slstm_state"])

@@ -80,7 +80,7 @@ def test_s4d_outputs_and_all_gradients(s4d: Golden, length: str):
 
 def h3_mixer(config: dict[str, Any], rule: str) -> H3:
     size, state = config["head_dims"][rule], config["state"]
-    return H3Spec(state=state, shift=state, head_dim=size, discretisation=rule).build(Place(WIDTH, 128)).double()
+    return H3Spec(state=state, shift=state, head_dim=size, discretization=rule).build(Place(WIDTH, 128)).double()
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -82,7 +82,7 @@ def small(name: str, width: int, hidden: int, heads: int, repeat: int, blocks: i
     return ModelSpec.parse(plain, name)
 
 
-def randomised(config: object) -> torch.nn.Module:
+def randomized(config: object) -> torch.nn.Module:
     """Transformers' model with every weight and bias away from its starting value."""
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config).double().eval()
@@ -111,26 +111,26 @@ SMALL = {
 
 
 def test_opt_125m():
-    theirs = randomised(opt(**SMALL, word_embed_proj_dim=32))
+    theirs = randomized(opt(**SMALL, word_embed_proj_dim=32))
     spec = small("opt-125m", 32, 44, 4, repeat=2, blocks=1)
     assert_same_logits(theirs, spec, from_opt(theirs.state_dict(), spec))
 
 
 def test_opt_350m_with_narrow_token_vectors_and_norms_behind():
-    theirs = randomised(opt(**SMALL, word_embed_proj_dim=24, do_layer_norm_before=False))
+    theirs = randomized(opt(**SMALL, word_embed_proj_dim=24, do_layer_norm_before=False))
     spec = small("opt-350m", 32, 44, 4, repeat=2, blocks=1, embedding={"width": 24, "positions": "learned"})
     assert_same_logits(theirs, spec, from_opt(theirs.state_dict(), spec))
 
 
 def test_pythia_with_parallel_branches_and_a_quarter_of_each_head_turned():
-    theirs = randomised(gpt_neox(32, 2, 4, vocab_size=37, max_position_embeddings=48))
+    theirs = randomized(gpt_neox(32, 2, 4, vocab_size=37, max_position_embeddings=48))
     spec = small("pythia-70m", 32, 128, 4, repeat=2, blocks=1)
     assert_same_logits(theirs, spec, from_gpt_neox(theirs.state_dict(), spec))
 
 
 def test_gpt_neo_with_windows_in_every_second_layer():
     sizes = {"vocab_size": 37, "max_position_embeddings": 48, "hidden_size": 32, "num_layers": 4, "num_heads": 4}
-    theirs = randomised(gpt_neo(**sizes, attention_types=[[["global", "local"], 2]], window_size=5))
+    theirs = randomized(gpt_neo(**sizes, attention_types=[[["global", "local"], 2]], window_size=5))
     spec = small("gpt-neo-125m", 32, 128, 4, repeat=1, blocks=4)
     tensors = from_gpt_neo(theirs.state_dict(), spec)
     # Transformers computes these scores in float32 whatever the model's precision.
@@ -139,6 +139,6 @@ def test_gpt_neo_with_windows_in_every_second_layer():
 
 def test_cerebras_gpt():
     sizes = {"vocab_size": 37, "n_positions": 48, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 128}
-    theirs = randomised(gpt2(**sizes, activation_function="gelu"))
+    theirs = randomized(gpt2(**sizes, activation_function="gelu"))
     spec = small("cerebras-gpt-111m", 32, 128, 4, repeat=2, blocks=1)
     assert_same_logits(theirs, spec, from_gpt2(theirs.state_dict(), spec))

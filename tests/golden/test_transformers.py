@@ -40,7 +40,7 @@ def test_llama(heads: int, kv_heads: int):
 @torch.no_grad()
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_qwen3(kv_heads: int):
-    """Queries and keys normalised over the head's width, before they are turned."""
+    """Queries and keys normalized over the head's width, before they are turned."""
     torch.manual_seed(0)
     config = transformers.Qwen3Config(
         vocab_size=37, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4, head_dim=12,

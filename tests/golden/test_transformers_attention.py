@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.attention import Attention, AttentionSpec
-from linnet.layers.view import View
 
 transformers = pytest.importorskip("transformers")
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention, GptOssRotaryEmbedding  # noqa: E402
@@ -97,7 +97,7 @@ def assert_decodes_alike(theirs: Theirs, ours: Attention) -> None:
     expected, found = [], []
     for begin, end in pairwise([0, 67, *range(68, 77)]):
         expected.append(theirs(x_BTD[:, begin:end], cache, begin))
-        found.append(ours(x_BTD[:, begin:end], state, View(begin)))
+        found.append(ours(x_BTD[:, begin:end], state, BatchLayout(begin)))
     torch.testing.assert_close(torch.cat(found, 1), torch.cat(expected, 1), **TOLERANCES)
     torch.testing.assert_close(torch.cat(found, 1), theirs(x_BTD), **TOLERANCES)
 

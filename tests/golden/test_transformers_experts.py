@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.feed_forwards.experts import Experts, ExpertsSpec
-from linnet.layers.view import Record, View
 
 transformers = pytest.importorskip("transformers")
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func  # noqa: E402
@@ -20,7 +20,7 @@ WIDTH, HIDDEN, SHARED, EXPERTS, TOP_K = 16, 12, 20, 6, 3
 
 SPECS = {
     mixtral: ExpertsSpec(hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K),
-    qwen2: ExpertsSpec(hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, normalise=False, shared=SHARED),
+    qwen2: ExpertsSpec(hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K, normalize=False, shared=SHARED),
     qwen3: ExpertsSpec(hidden=HIDDEN, experts=EXPERTS, top_k=TOP_K),
 }
 
@@ -40,8 +40,8 @@ def test_outputs_and_all_gradients(which, length: int):
 def test_the_load_balancing_loss_and_its_gradient(which):
     """Of one layer; of several theirs is the loss of all their tokens together, ours the mean of each one's."""
     theirs, ours = pair(which)
-    x_BTD, record = torch.randn(2, 33, WIDTH), Record(training=True)
-    ours(x_BTD, view=View(record=record))
+    x_BTD, record = torch.randn(2, 33, WIDTH), AuxiliaryOutputs(training=True)
+    ours(x_BTD, layout=BatchLayout(record=record))
     (value,) = (loss.value for loss in record.losses if loss.name == "balance")
     logits_RE = x_BTD.flatten(0, 1) @ theirs.gate.weight.t()
     expected = load_balancing_loss_func((logits_RE,), EXPERTS, TOP_K)

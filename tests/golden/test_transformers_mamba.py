@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.mamba import Mamba, MambaSpec
-from linnet.layers.view import View
 
 transformers = pytest.importorskip("transformers")
 from transformers.models.mamba.modeling_mamba import MambaMixer  # noqa: E402
@@ -40,7 +40,7 @@ def test_decoding_with_a_cache():
     expected, found = ([], [])
     for begin, end in pairwise(bounds):
         expected.append(theirs(x_BTD[:, begin:end], cache_params=cache))
-        found.append(ours(x_BTD[:, begin:end], state, View(begin)))
+        found.append(ours(x_BTD[:, begin:end], state, BatchLayout(begin)))
     torch.testing.assert_close(torch.cat(found, 1), torch.cat(expected, 1), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(torch.cat(found, 1), theirs(x_BTD), rtol=1e-4, atol=1e-5)
 

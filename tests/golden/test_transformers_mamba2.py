@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.mixers.mamba2 import Mamba2, Mamba2Spec
-from linnet.layers.view import View
 
 transformers = pytest.importorskip("transformers")
 from same_weights.mamba2 import config_of, twins  # noqa: E402
@@ -45,6 +45,6 @@ def test_decoding_with_a_cache(spec: Mamba2Spec):
     expected, found = ([], [])
     for begin, end in pairwise([0, 11, *range(12, 21)]):
         expected.append(theirs(x_BTD[:, begin:end], cache_params=cache))
-        found.append(ours(x_BTD[:, begin:end], state, View(begin)))
+        found.append(ours(x_BTD[:, begin:end], state, BatchLayout(begin)))
     torch.testing.assert_close(torch.cat(found, 1), torch.cat(expected, 1), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(torch.cat(found, 1), theirs(x_BTD), rtol=1e-4, atol=1e-5)

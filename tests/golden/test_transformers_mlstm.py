@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.mixers.mlstm import Mlstm, MlstmSpec
-from linnet.layers.view import View
 
 transformers = pytest.importorskip("transformers")
 from transformers.models.xlstm import modeling_xlstm  # noqa: E402
@@ -28,7 +28,7 @@ def test_outputs_states_and_all_gradients(length: int):
     theirs, ours = pair()
     x_BTD, upstream = torch.randn(2, length, WIDTH), torch.randn(2, length, WIDTH)
     x, own = (x_BTD.clone().requires_grad_() for _ in range(2))
-    expected, (memory, normaliser, peak) = theirs(x)
+    expected, (memory, normalizer, peak) = theirs(x)
     expected.backward(upstream)
     out = ours(own)
     out.backward(upstream)
@@ -39,7 +39,7 @@ def test_outputs_states_and_all_gradients(length: int):
     torch.testing.assert_close({n: p.grad for n, p in ours.named_parameters()}, names(of_theirs), **tolerances)
     state = ours.initial_state(2, length, torch.device("cpu"), torch.float32)
     ours(x_BTD, state)
-    torch.testing.assert_close(state.memory, torch.cat([memory, normaliser[..., None]], dim=-1), **tolerances)
+    torch.testing.assert_close(state.memory, torch.cat([memory, normalizer[..., None]], dim=-1), **tolerances)
     torch.testing.assert_close(state.peak, peak[..., 0], **tolerances)
 
 
@@ -52,5 +52,5 @@ def test_decoding_with_a_state():
     for begin, end in pairwise([0, 67, *range(68, 77)]):
         out, cache = theirs(x_BTD[:, begin:end], cache)
         expected.append(out)
-        found.append(ours(x_BTD[:, begin:end], state, View(begin)))
+        found.append(ours(x_BTD[:, begin:end], state, BatchLayout(begin)))
     torch.testing.assert_close(torch.cat(found, 1), torch.cat(expected, 1), rtol=1e-4, atol=1e-4)

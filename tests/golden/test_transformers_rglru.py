@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.rglru import Rglru, RglruSpec
-from linnet.layers.view import View
 from linnet.ops.rglru import rglru
 
 transformers = pytest.importorskip("transformers")
@@ -67,7 +67,7 @@ def test_decoding_with_a_cache():
     expected, found = ([], [])
     for begin, end in pairwise(bounds):
         expected.append(run_theirs(theirs, x_BTD[:, begin:end], begin, use_cache=True))
-        found.append(ours(x_BTD[:, begin:end], state, View(begin)))
+        found.append(ours(x_BTD[:, begin:end], state, BatchLayout(begin)))
     torch.testing.assert_close(torch.cat(found, 1), torch.cat(expected, 1), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(torch.cat(found, 1), run_theirs(theirs, x_BTD), rtol=1e-4, atol=1e-5)
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place, Sublayer
 from linnet.layers.feed_forwards.rwkv4_channel import Rwkv4ChannelSpec
 from linnet.layers.mixers.rwkv4 import Rwkv4Spec
-from linnet.layers.view import View
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -63,7 +63,7 @@ def test_decoding_with_a_state(block: type[nn.Module], spec: Spec, scale: float)
     their_state[4] -= 1e30
     found, expected = [], []
     for begin, end in pairwise([0, 11, *range(12, 21)]):
-        found.append(ours(x_BTD[:, begin:end], state, View(begin)))
+        found.append(ours(x_BTD[:, begin:end], state, BatchLayout(begin)))
         options = {"use_cache": True} if block is RwkvSelfAttention else {}
         expected.append(theirs(x_BTD[:, begin:end], state=their_state, **options)[0])
     expected_BTD = torch.cat(expected, 1)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from linnet.inference.begun import begun
 from linnet.inference.engine import decode
+from linnet.inference.prefill import begun
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder
 

@@ -26,7 +26,7 @@ def qwen2(spec: ExpertsSpec, width: int, std: float = 0.3) -> Twins[Experts]:
     """With a shared expert behind a gate."""
     config = transformers.Qwen2MoeConfig(
         hidden_size=width, moe_intermediate_size=spec.hidden, shared_expert_intermediate_size=spec.shared,
-        num_experts=spec.experts, num_experts_per_tok=spec.top_k, norm_topk_prob=spec.normalise,
+        num_experts=spec.experts, num_experts_per_tok=spec.top_k, norm_topk_prob=spec.normalize,
     )  # fmt: skip
     return _twins(Qwen2MoeSparseMoeBlock, config, spec, width, std)
 
@@ -35,7 +35,7 @@ def qwen3(spec: ExpertsSpec, width: int, std: float = 0.3) -> Twins[Experts]:
     """As Mixtral's."""
     config = transformers.Qwen3MoeConfig(
         hidden_size=width, moe_intermediate_size=spec.hidden, num_experts=spec.experts, num_experts_per_tok=spec.top_k,
-        norm_topk_prob=spec.normalise,
+        norm_topk_prob=spec.normalize,
     )  # fmt: skip
     return _twins(Qwen3MoeSparseMoeBlock, config, spec, width, std)
 

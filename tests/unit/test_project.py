@@ -17,7 +17,7 @@ from linnet.design.space import SpaceSpec, build_space
 from linnet.layers.feed_forwards.glu import GatedSpec
 from linnet.layers.mixers.attention import RotarySpec
 from linnet.layers.registry import FEED_FORWARDS, MIXERS
-from linnet.model.spec import BlockSpec, EmbeddingSpec, HeadSpec, InitialisationSpec, ModelSpec
+from linnet.model.spec import BlockSpec, EmbeddingSpec, HeadSpec, InitializationSpec, ModelSpec
 from linnet.nn.norms import BlockNormSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,14 +76,14 @@ def test_every_mixer_stands_in_the_lists_of_all(page: str):
 
 
 @pytest.mark.parametrize(
-    "spec", [ModelSpec, EmbeddingSpec, BlockSpec, HeadSpec, InitialisationSpec, BlockNormSpec, GatedSpec]
+    "spec", [ModelSpec, EmbeddingSpec, BlockSpec, HeadSpec, InitializationSpec, BlockNormSpec, GatedSpec]
 )
 def test_the_page_of_the_description_has_every_field(spec: type[Spec]):
     assert spec.model_fields.keys() <= fields_told(DESCRIPTION_PAGE)
 
 
 def test_no_page_tells_of_a_field_that_is_not_there():
-    described = [ModelSpec, EmbeddingSpec, BlockSpec, HeadSpec, InitialisationSpec, BlockNormSpec, GatedSpec]
+    described = [ModelSpec, EmbeddingSpec, BlockSpec, HeadSpec, InitializationSpec, BlockNormSpec, GatedSpec]
     assert fields_told(DESCRIPTION_PAGE) <= {name for spec in described for name in spec.model_fields}
     for kind, spec in LAYERS.items():
         known = spec.model_fields.keys() | RotarySpec.model_fields.keys()

@@ -161,7 +161,7 @@ def _print(findings: "Findings", published: "PublishedTable | None", folder: Pat
     written = [] if folder is None else [f"report: {folder / PAGE}", f"curves: {folder / CURVES}"]
     tables = [findings_table(findings), *further(findings, published)]
     conclusion = "\n".join([*lost, *written])
-    show("Comparison", {"of": findings.name}, figures | findings.plain(), tables, list, None, as_json, conclusion)
+    show("Comparison", {"of": findings.name}, figures | findings.to_dict(), tables, list, None, as_json, conclusion)
 
 
 def _said_lost(findings: "Findings", trained: int) -> str:

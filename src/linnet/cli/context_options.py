@@ -8,7 +8,7 @@ import typer
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
-    from linnet.inference.retention import Retentions
+    from linnet.inference.cache_policy import CachePolicies
     from linnet.model.decoder import Decoder
     from linnet.ops.decay.eviction import EvictionPolicy
 
@@ -85,16 +85,16 @@ class ContextOptions:
         if self.typed and not kv_cache:
             raise UserError(f"--no-kv-cache: nothing is kept of the text; expected no {self.typed}")
 
-    def contexts(self, decoder: "Decoder") -> "Retentions":
+    def contexts(self, decoder: "Decoder") -> "CachePolicies":
         """What they mean for this model; `UserError` where they do not fit it, or for a value that cannot be."""
-        from linnet.inference.retention import chooses
-        from linnet.layers.retention import FULL, BankRetention
+        from linnet.inference.cache_policy import chooses
+        from linnet.layers.cache_policy import FULL, BankCache
 
         are_ted = [chooses(mixer) for mixer in decoder.mixers]
         if self.typed and not any(are_ted):
             raise UserError(f"{self.typed}: the model has no ted layer; leave it out")
         if self.kind != "policy" and not self._of_a_policy():
-            return BankRetention() if self.kind == "bank" else FULL
+            return BankCache() if self.kind == "bank" else FULL
         policies = iter(self._policies(sum(are_ted)))
         return [next(policies) if is_ted else FULL for is_ted in are_ted]
 

@@ -103,7 +103,7 @@ def context_table(state: "DecoderState", height: int | None = None) -> "Table":
     """One row per TED layer; no more lines than `height`, heading included, but at least two."""
     from rich.table import Table
 
-    from linnet.inference.retention import describe, layer_sizes
+    from linnet.inference.cache_policy import describe, layer_sizes
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("layer", "context", "size", "average size"):
@@ -111,7 +111,7 @@ def context_table(state: "DecoderState", height: int | None = None) -> "Table":
     sizes = layer_sizes(state)
     room = len(sizes) if height is None else max(height - 1, 1)
     for layer in sizes[: room if len(sizes) <= room else room - 1]:
-        kind = describe(layer.retention)["kind"]
+        kind = describe(layer.cache_policy)["kind"]
         table.add_row(str(layer.layer), kind, f"{layer.size:,}", f"{layer.mean_size:,.2f}")
     if len(sizes) > room:
         table.add_row("...")
@@ -120,10 +120,10 @@ def context_table(state: "DecoderState", height: int | None = None) -> "Table":
 
 def context_figures(state: "DecoderState") -> list[dict[str, Any]]:
     """The same for JSON, with all settings."""
-    from linnet.inference.retention import describe, layer_sizes
+    from linnet.inference.cache_policy import describe, layer_sizes
 
     return [
-        {"layer": layer.layer, **describe(layer.retention), "size": layer.size, "average_size": layer.mean_size}
+        {"layer": layer.layer, **describe(layer.cache_policy), "size": layer.size, "average_size": layer.mean_size}
         for layer in layer_sizes(state)
     ]
 

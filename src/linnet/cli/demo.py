@@ -55,7 +55,7 @@ def demo(
     with stopped_in_a_line():
         figures = run_demo(options, note)
     if as_json:
-        echo_json({**figures.plain(), "report": str(out / PAGE)})
+        echo_json({**figures.to_dict(), "report": str(out / PAGE)})
     else:
         echo_parts(*short_parts(figures))
         echo(f"\nreport: {out / PAGE}\n")

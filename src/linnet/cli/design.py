@@ -75,8 +75,8 @@ def search(
         int | None, typer.Option(min=1, help="Processor threads for it; PyTorch's if not given.")
     ] = None,
     score: Annotated[
-        str, option("NAME", "What is maximised: linnet design scores. MeRino's is entropy.")
-    ] = "penalised_parameters",
+        str, option("NAME", "What is maximized: linnet design scores. MeRino's is entropy.")
+    ] = "penalized_parameters",
     method: Annotated[
         Literal["auto", "evolution", "exact"],
         typer.Option(help="Evolution, the true optimum, or both where that can be."),
@@ -231,7 +231,7 @@ def _settings(changes: list[str], seed: int) -> Any:
 
 @design.command()
 def scores(as_json: AsJson = False) -> None:
-    """List the scores that a search can maximise, each with what it says about trained models.
+    """List the scores that a search can maximize, each with what it says about trained models.
 
     Example: linnet design scores
     """

@@ -28,7 +28,7 @@ def study(
     seed: Annotated[int, typer.Option(min=0, help="Decides which shapes are drawn.")] = 0,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A field of all runs, as training.optimiser.lr=1e-3."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A field of all runs, as training.optimizer.lr=1e-3."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

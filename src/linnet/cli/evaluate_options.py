@@ -52,7 +52,7 @@ class TextOptions:
             "context less the stride before it.",
         ),
     ] = None
-    retentions: Annotated[
+    cache_policies: Annotated[
         list[str] | None,
         typer.Option(
             "--retention",

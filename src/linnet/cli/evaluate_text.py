@@ -38,8 +38,8 @@ def measure_text(
         raise UserError("nothing to measure on; expected one of `data`, `suite`, `task_file` and `tasks`")
     text.check_plot()
     if len(models) > 1:
-        if text.retentions is not None:
-            raise UserError(f"--retention {' '.join(text.retentions)}: goes with one model")
+        if text.cache_policies is not None:
+            raise UserError(f"--retention {' '.join(text.cache_policies)}: goes with one model")
         _several(models, text, operators, compute, resamples or RESAMPLES, page, as_json)
     elif resamples is not None:
         raise UserError(f"--bootstrap {resamples}: goes with several models")
@@ -68,7 +68,7 @@ def _one(model: Path, text: TextOptions, operators: OperatorOptions, compute: Co
     from linnet.evaluation.interface import evaluate as measured
 
     where, drawn_from = _where(text, operators, compute), operators.drawn_from
-    found = measured(model, retentions=text.retentions, **where)
+    found = measured(model, cache_policies=text.cache_policies, **where)
     twice = text.data is not None and (text.data.is_dir() or text.data.is_file())  # a pipe is read once
     stored = None
     if compute.weights is not None and twice:

@@ -28,7 +28,7 @@ def export(
             "web: float32 (onnx if not given), int8 (web if not given) or int4.",
         ),
     ] = None,
-    retention: Annotated[
+    cache_policy: Annotated[
         str | None,
         option("WAY", "With --to onnx: how TED keeps the past: full, bank, or a policy as top_k=16,threshold=1e-4."),
     ] = None,
@@ -86,7 +86,7 @@ def export(
 
     Example: linnet export runs/pldr --freeze-operator --out models/pldr-frozen
     """
-    from linnet.interop.ways_out import export as export_model
+    from linnet.interop.exporters import export as export_model
 
     made = export_model(
         model,
@@ -94,7 +94,7 @@ def export(
         to=to,
         dtype=dtype,
         weights=weights,
-        retention=retention,
+        cache_policy=cache_policy,
         beside=beside or None,
         runtime=runtime,
         freeze_operator=freeze_operator,

@@ -148,7 +148,7 @@ def fit(
 
     Example: linnet plan fit runs/* --hold-out 0.5 --out half.json --report predicted
     """
-    from linnet.core.seal import write_sealed
+    from linnet.core.checksum import write_checked_json
     from linnet.scaling.fit import FitSettings, fit_runs
     from linnet.scaling.fit_pictures import fit_pictures
     from linnet.scaling.fit_tables import fit_tables, fitted_law
@@ -167,7 +167,7 @@ def fit(
     law = fitted_law(found, study.bytes_per_token, invocation())
     plain = law.model_dump(mode="json")
     note_replaced(out)
-    write_sealed(out, plain)
+    write_checked_json(out, plain)
     note(f"law: {out}")
     for line in law.warnings:
         note(f"warning: {line}")

@@ -59,7 +59,7 @@ def list_runs(
     found = [listed(path) for path in run_paths(folder)]
     _tell_problems(found)
     if as_json:
-        echo_json([run.plain() for run in found])
+        echo_json([run.to_dict() for run in found])
         return
     if not found:
         echo(f"{folder}: no runs\n")
@@ -106,7 +106,7 @@ def diff(one: Run, other: Run, as_json: AsJson = False) -> None:
 
     fields, found = differences(one, other), [listed(path) for path in (one, other)]
     _tell_problems(found)
-    figures = [run.plain() for run in found]
+    figures = [run.to_dict() for run in found]
     if as_json:
         plain = {field: list(values) for field, values in fields.items()}
         echo_json({"runs": [str(one), str(other)], "fields": plain, "figures": figures})
@@ -151,7 +151,7 @@ def show(run: Run, as_json: AsJson = False) -> None:
     check_run(run)
     as_listed = listed(run)
     _tell_problems([as_listed])
-    folder, found, summary = RunFolder(run), as_listed.plain(), summary_of(run)
+    folder, found, summary = RunFolder(run), as_listed.to_dict(), summary_of(run)
     lines = folder.metrics.read(folder.due(as_listed.step or 0))
     if as_json:
         wanted = ("best", "prolonged", "spikes", "embedding_from", "machine")

@@ -11,7 +11,7 @@ DECIDED = {
 }
 """By verb, the fields that something else decides: the data's tokenizer, the comparison's text and seeds."""
 
-FINER = ("training.growth.", "training.optimiser.muon.")
+FINER = ("training.growth.", "training.optimizer.muon.")
 """Sections with fields that refine another of the same name, which is what somebody means who types that name."""
 
 

@@ -133,7 +133,7 @@ def _shape(row: dict[str, Any]) -> str:
 def _switched_on(description: "ModelSpec") -> str:
     """A line with the fields that are off unless said and are on here; those of several blocks once. Maybe none."""
     parts: list[tuple[str, Spec | None]] = [("embedding", description.embedding), ("head", description.head)]
-    parts += [("initialisation", description.initialisation)]
+    parts += [("initialization", description.initialization)]
     for block in description.blocks:
         parts += [("mixer", block.mixer), ("feed_forward", block.feed_forward)]
     names = ["prefix"] * description.prefix + [

@@ -51,7 +51,7 @@ def train(
         str | None,
         option(
             "auto|NAME|FILE",
-            "auto fits optimiser, batch, learning rate and schedule to model and tokens; a name: how a published model "
+            "auto fits optimizer, batch, learning rate and schedule to model and tokens; a name: how a published model "
             "was trained. --config and --set change single fields.",
         ),
     ] = None,
@@ -96,15 +96,15 @@ def train(
     Fields for --set, and what they may be where that is no number; docs/training.md says what they mean. Every field of
     the model is one too; --set model.operator=FILE|identity|random trains a PLDR-LLM with operators that are given.
 
-    training.recipe (as --recipe), .steps or .tokens, .batch_size, .accumulate, .context_length,
-      .windows (stream, documents), .documents (joined, apart), .seed, .z_loss,
+    training.recipe (as --recipe), .steps or .tokens, .batch_size, .gradient_accumulation, .context_length,
+      .windows (stream, documents), .document_mask, .seed, .z_loss,
       .embedding_from (a file of word2vec's or GloVe's vectors),
       .precision (auto, float32, bfloat16), .device, .threads, .compile,
       .trackers (tensorboard, wandb)
     training.growth.context_length, .batch_size ([[UNTIL, SIZE], ...])
-    training.optimiser.kind (adamw, muon), .lr, .sensitive_lr, .betas, .eps,
+    training.optimizer.kind (adamw, muon), .lr, .low_lr, .betas, .eps,
       .weight_decay, .weight_decay_on (matrices, all), .cautious_decay
-    training.optimiser.muon.lr, .scale (adamw, spectral), .momentum,
+    training.optimizer.muon.lr, .scale (adamw, spectral), .momentum,
       .iterations, .every, .precision (auto, float32, bfloat16)
     training.schedule.kind (cosine, cosine_squared, linear, constant, stable),
       .decay_share, .decay (one_minus_sqrt, linear), .warmup_steps or
@@ -129,7 +129,7 @@ def train(
 
     Example: linnet train --model tiny-ted --recipe auto --data data/stories --out runs/auto --set training.tokens=2e6
 
-    Example: linnet train --from runs/ted --data data/letters --out runs/ted-letters --set training.optimiser.lr=1e-4
+    Example: linnet train --from runs/ted --data data/letters --out runs/ted-letters --set training.optimizer.lr=1e-4
 
     Example: linnet train --model tiny-encoder-decoder --pairs pairs.jsonl --out runs/pairs
 
@@ -145,7 +145,7 @@ def train(
     """
     from linnet.core.allocator import keep_freed_memory
     from linnet.training.guard_rails.breakdown import BrokenDownError
-    from linnet.training.processes.group import LostProcessError, SaidElsewhereError, processes
+    from linnet.training.processes.group import LostProcessError, PeerError, processes
 
     keep_freed_memory()
     _check_together(verify_resume, verify_steps, sweep, sweep_steps)
@@ -166,7 +166,7 @@ def train(
     except (BrokenDownError, LostProcessError) as error:
         note(f"error: {error}")
         raise typer.Exit(1) from None
-    except SaidElsewhereError as elsewhere:
+    except PeerError as elsewhere:
         raise typer.Exit(elsewhere.code) from None
     if several.first:
         _report(result, as_json)
@@ -191,7 +191,7 @@ def _asked(out: Path, described: tuple[Any, ...], several: "Processes | None" = 
     several = several or ALONE
     run, model, pairs = asked_run(out, *described), described[1], described[-1]
     if pairs is not None:
-        several.of_first(lambda: prepare_asked(run, pairs))
+        several.broadcast_from_rank0(lambda: prepare_asked(run, pairs))
     if several.first and model is not None and Path(model).is_dir() and run.start_from is None:
         note(f"note: --model {model}: its description alone, with fresh weights; --from {model} begins with its own")
     return run
@@ -222,7 +222,7 @@ def _verify(run: "RunSpec", out: Path, steps: int | None, as_json: bool) -> None
 
     found = verify_resume(run, out, steps or STEPS)
     if as_json:
-        echo_json(found.plain())
+        echo_json(found.to_dict())
     else:
         columns = ("resumed after", "compared", "values", "that differ")
         rows = [(each.case, each.what, f"{each.count:,}", f"{each.differs:,}") for each in found.compared]
@@ -253,7 +253,7 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         *_row("parameters", "{parameters:,}", told),
         *_row("time in steps", "{seconds}", told, seconds=numbers.duration),
         *_row("speed", "{tokens_per_s:,.0f} tokens/s, {share_of_peak:.1%} of peak", told),
-        *_row("orthogonalising", "{orthogonalising_share:.1%} of the time in steps", told),
+        *_row("orthogonalizing", "{orthogonalizing_share:.1%} of the time in steps", told),
         *_row("memory", "{memory_bytes}", told, memory_bytes=numbers.decimal),
         *(row for process in told.get("processes", ()) for row in _process_row(process)),
         *_row("validation", "{bits_per_byte:.4f} bits/byte, causal", found),

@@ -23,7 +23,7 @@ def show_sweep(text: str, run: "RunSpec", out: Path, steps: int | None, as_json:
         findings = sweep(text, run, out, Runner(note, invocation()), steps)
     length = "all steps" if steps is None else f"{steps:,} steps each"
     facts = {"of": f"training.{findings.sweep.path}, {len(findings.runs)} values, {length}"}
-    figures = {"folder": str(out), **findings.plain()}
+    figures = {"folder": str(out), **findings.to_dict()}
     show("Sweep", facts, figures, [sweep_table(findings)], list, None, as_json, conclusion(findings, out))
     if findings.best is None:
         note("error: every value diverged; lower values, or a longer warm-up, may not")

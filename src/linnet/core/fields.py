@@ -7,7 +7,7 @@ from linnet.core.spec import Spec
 
 
 def field_kinds(spec: type[Spec], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Path and type of fields that are no sections themselves: `training.optimiser.lr`; of a list's, the first's."""
+    """Path and type of fields that are no sections themselves: `training.optimizer.lr`; of a list's, the first's."""
     for name, field in spec.model_fields.items():
         kinds = (field.annotation, *get_args(field.annotation))
         section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Spec)), None)

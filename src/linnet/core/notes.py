@@ -12,7 +12,7 @@ LOG = logging.getLogger("linnet")
 
 @cache
 def note(line: str) -> None:
-    """Log a line, once: a folder that was healed, a file without a seal."""
+    """Log a line, once: a folder that was healed, a file without a checksum."""
     LOG.warning("note: %s", one_line(line))
 
 

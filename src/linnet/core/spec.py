@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from linnet.core.errors import UserError
 from linnet.core.files import MOST_BITS, MOST_DEPTH, MOST_VALUES, check_extent, read_text
-from linnet.core.guess import meant
+from linnet.core.guess import did_you_mean
 
 MOST_YAML_BYTES = 1 << 20
 """Of a description: a thousand times what one has."""
@@ -110,7 +110,7 @@ def unknown_key(key: Any, value: Any, fields: Collection[str], within: Collectio
 
     within: where fields of that very name stand.
     """
-    instead = meant(str(key), fields, f"accepted: {', '.join(fields)}")
+    instead = did_you_mean(str(key), fields, f"accepted: {', '.join(fields)}")
     if within:
         instead = f"did you mean {' or '.join(within)}?"
     return f"{key}: unknown key (value {_short(value)}); {instead}"
@@ -149,7 +149,7 @@ def describe(error: ValidationError, data: Any) -> str:
         return f"{field}.kind: missing, a value is required"
     if kind == "union_tag_invalid":
         tag, tags = first["ctx"]["tag"], first["ctx"]["expected_tags"]
-        guess = meant(str(tag), tags.replace("'", "").split(", "), "")
+        guess = did_you_mean(str(tag), tags.replace("'", "").split(", "), "")
         return f"{field}.kind: {tag!r}: must be one of {tags}{guess and f'; {guess}'}"
     message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if kind == "value_error" and isinstance(value, dict):

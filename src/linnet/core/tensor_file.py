@@ -14,21 +14,21 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from linnet.core.atomic import atomic_path, check_room
+from linnet.core.checksum import CHECKSUM, CHECKSUM_MISMATCH, in_hexadecimal
 from linnet.core.errors import UserError
 from linnet.core.files import open_file
-from linnet.core.seal import ALTERED, SEAL, in_hexadecimal
 
 
 def write_tensors(
-    path: str | Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None, seal: bool = False
+    path: str | Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str] | None = None, checksum: bool = False
 ) -> None:
     """Write tensors, and `notes` as the file's metadata, atomically; `OSError` where there is no room for them.
 
-    seal: a hash of all that goes with them, for a file that stands in no folder with a manifest.
+    checksum: a hash of all that goes with them, for a file that stands in no folder with a manifest.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     check_room(Path(path), sum(tensor.numel() * tensor.element_size() for tensor in plain.values()))
-    metadata = dict(notes or {}) | ({SEAL: _seal(plain, notes or {})} if seal else {})
+    metadata = dict(notes or {}) | ({CHECKSUM: _checksum(plain, notes or {})} if checksum else {})
     with atomic_path(path) as temporary:
         try:
             save_file(plain, temporary, metadata or None)
@@ -43,8 +43,8 @@ def read_tensors(
 ) -> dict[str, Tensor]:
     """The tensors of a safetensors file, on `device`; on the CPU they lie as the file does, which may be unaligned.
 
-    `UserError` names a file that is missing, unreadable, changed since it was sealed, or, in the words of `otherwise`,
-    no such file. `OSError` for what the machine cannot do now.
+    `UserError` names a file that is missing, unreadable, changed since it was with_checksum, or, in the words of
+    `otherwise`, no such file. `OSError` for what the machine cannot do now.
     """
     open_file(path).close()
     try:
@@ -55,9 +55,9 @@ def read_tensors(
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
     except OSError as error:  # of the machine: the file could be opened
         raise OSError(error.errno or errno.EIO, f"cannot be read ({error.strerror or error})", str(path)) from error
-    found = notes.pop(SEAL, None)
-    if found is not None and found != _seal(tensors, notes):
-        raise UserError(f"{path}: {ALTERED}; expected it unchanged")
+    found = notes.pop(CHECKSUM, None)
+    if found is not None and found != _checksum(tensors, notes):
+        raise UserError(f"{path}: {CHECKSUM_MISMATCH}; expected it unchanged")
     return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
@@ -74,7 +74,7 @@ def _load(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
 
 
-def _seal(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
+def _checksum(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
     """BLAKE3 of names, kinds, shapes and bytes of the tensors, and of the notes."""
     hashed = blake3()
     for name in sorted(tensors):

@@ -27,7 +27,7 @@ BLANK = "\0"
 """The text whose token stands where nothing is wanted; none that is wanted is this."""
 
 
-class LabelledRow(NamedTuple):
+class LabeledRow(NamedTuple):
     """Tokens, the end token first, and what is wanted behind each: `IGNORED` where nothing is."""
 
     tokens: list[int]
@@ -43,7 +43,7 @@ def blank_id(tokenizer: Tokenizer) -> int:
 
 
 def prepare_labels(
-    train: Iterable[LabelledRow], validation: Iterable[LabelledRow], out: Path, tokenizer: Tokenizer, name: str
+    train: Iterable[LabeledRow], validation: Iterable[LabeledRow], out: Path, tokenizer: Tokenizer, name: str
 ) -> Manifest:
     """Make a data folder of rows, or replace it; `name` stands for their source in the manifest. `UserError`."""
     blank = blank_id(tokenizer)
@@ -65,7 +65,7 @@ def prepare_labels(
     return manifest
 
 
-def _write(folder: Path, split: Split, rows: Iterable[LabelledRow], tokenizer: Tokenizer, blank: int) -> SplitInfo:
+def _write(folder: Path, split: Split, rows: Iterable[LabeledRow], tokenizer: Tokenizer, blank: int) -> SplitInfo:
     end, token_bytes, documents, text_bytes = tokenizer.end_id, tokenizer.token_bytes(), 0, 0
     with ShardWriter(folder, split, tokenizer.vocab_size) as writer:
         for tokens, targets in rows:
@@ -78,7 +78,7 @@ def _write(folder: Path, split: Split, rows: Iterable[LabelledRow], tokenizer: T
         return writer.info(documents, text_bytes)
 
 
-class LabelledRows:
+class LabeledRows:
     """The rows of one split, by number."""
 
     def __init__(self, sequence: TokenSequence, end_id: int, blank: int) -> None:
@@ -125,11 +125,11 @@ class LabelledRows:
 
 
 def rows_of(data: TokenData, split: Split) -> Rows:
-    """The rows of a folder that holds rows (`TokenData.holds_rows`): pairs, or labelled ones."""
+    """The rows of a folder that holds rows (`TokenData.holds_rows`): pairs, or labeled ones."""
     sequence, end_id = data.split(split), data.tokenizer.end_id
     if data.holds_pairs:
         return Pairs(sequence, end_id)
     blank = data.manifest.settings[LABELS]
     if not isinstance(blank, int):
         raise UserError(f"{data.folder}: settings: {LABELS}: {blank!r}: expected a token's number")
-    return LabelledRows(sequence, end_id, blank)
+    return LabeledRows(sequence, end_id, blank)

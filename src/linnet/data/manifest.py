@@ -8,8 +8,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from linnet.core.atomic import heal
+from linnet.core.checksum import MANIFEST, read_checked_json, write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import MANIFEST, read_sealed, write_sealed
 from linnet.core.spec import Spec
 from linnet.data.split import Split
 
@@ -18,7 +18,9 @@ _OWN_FILE = re.compile(r"manifest\.json|tokenizer\.json|(train|validation)-\d{5,
 
 
 class ShardInfo(Spec):
-    """One file of token ids. `blocks`: the hash (`seal.digest`) of each `BLOCK_BYTES`; earlier folders have none."""
+    """One file of token ids. `blocks`: the hash (`checksum.digest`) of each `BLOCK_BYTES`; earlier folders have
+    none.
+    """
 
     file: str = Field(pattern=r"^(train|validation)-\d{5,}\.bin$")
     tokens: int = Field(gt=0)
@@ -96,7 +98,7 @@ def read_manifest(folder: Path) -> Manifest:
         parts = sorted(str(manifest.parent) for manifest in folder.glob(f"*/{MANIFEST}"))
         instead = f"expected one of {', '.join(parts)}" if parts else "make one with `linnet prepare`"
         raise UserError(f"{folder}: not a data folder (no {MANIFEST}); {instead}")
-    data = read_sealed(path)
+    data = read_checked_json(path)
     version = data.get("version") if isinstance(data, dict) else None
     if version != VERSION:
         raise UserError(f"{path}: version: {version!r}: expected {VERSION}; prepare the text again")
@@ -105,7 +107,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest.json`."""
-    write_sealed(folder / MANIFEST, manifest.model_dump())
+    write_checked_json(folder / MANIFEST, manifest.model_dump())
 
 
 def holds_only_data(folder: Path) -> bool:

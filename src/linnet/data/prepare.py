@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from linnet.core.atomic import atomic_directory, tidy
+from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, check_files, read_checked_json
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
-from linnet.core.seal import ALTERED, MANIFEST, check_files, read_sealed
 from linnet.data.manifest import (
     Manifest,
     SourceInfo,
@@ -259,11 +259,11 @@ def _check_unchanged(path: Path, tokenizer: Tokenizer) -> None:
     folder = path if path.is_dir() else path.parent
     if not (folder / MANIFEST).is_file() or path.name not in (folder.name, TOKENIZER):
         return
-    plain = read_sealed(folder / MANIFEST)
+    plain = read_checked_json(folder / MANIFEST)
     if isinstance(plain, dict) and "files" in plain:
         check_files(folder, (TOKENIZER,))
     elif isinstance(plain, dict) and "splits" in plain and read_manifest(folder).tokenizer.hash != tokenizer.hash:
-        raise UserError(f"{folder / TOKENIZER}: {ALTERED} from that in {MANIFEST}")
+        raise UserError(f"{folder / TOKENIZER}: {CHECKSUM_MISMATCH} from that in {MANIFEST}")
 
 
 def _train(corpus: _Corpus, kind: str, vocab_size: int | None) -> Tokenizer:

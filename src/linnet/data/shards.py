@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, digest
 from linnet.core.errors import UserError
 from linnet.core.notes import note
-from linnet.core.seal import ALTERED, MANIFEST, digest
 from linnet.data.manifest import Manifest, ShardInfo, SplitInfo, read_manifest, token_dtype
 from linnet.data.source_runs import unpacked
 from linnet.data.split import Split
@@ -131,7 +131,7 @@ class Shard:
         part = self._tokens[block * width : (block + 1) * width]
         if self._blocks is not None and digest(part.tobytes()) != self._blocks[block]:
             place = f"tokens {block * width:,} to {block * width + len(part):,}"
-            raise UserError(f"{self._name}, {place}: {ALTERED}; prepare the text again")
+            raise UserError(f"{self._name}, {place}: {CHECKSUM_MISMATCH}; prepare the text again")
         if self._vocab_size is not None and int(part.max()) >= self._vocab_size:
             accepted = f"below {self._vocab_size:,}, the size of the vocabulary"
             raise UserError(f"{self._name}: token {part.max()}: expected one {accepted}")

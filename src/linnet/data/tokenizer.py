@@ -29,7 +29,7 @@ class Tokenizer:
     """A `tokenizers.Tokenizer` with one end token, whose text functions never produce or print special tokens.
 
     `kind` is bytes, char, bpe, unigram, or imported: a tokenizer.json from elsewhere, which may change the text
-    (normalise it, put a space before it). One that was made from a SentencePiece model encodes by the `sentencepiece`
+    (normalize it, put a space before it). One that was made from a SentencePiece model encodes by the `sentencepiece`
     package, which is an extra.
     """
 
@@ -212,7 +212,7 @@ def _panics_told(origin: str) -> Iterator[None]:
 
 
 def _plain(definition: dict[str, Any]) -> dict[str, Any]:
-    """Without what would cut, fill up or randomise a text's tokens."""
+    """Without what would cut, fill up or randomize a text's tokens."""
     model = {**definition["model"], "dropout": None} if "dropout" in definition["model"] else definition["model"]
     return {**definition, "truncation": None, "padding": None, "model": model}
 
@@ -250,8 +250,8 @@ def _kind(definition: dict[str, Any], pieces: Pieces) -> str:
     """Which of the four kinds a tokenizer.json is; one that might not keep every text exactly is imported."""
     model, before = definition["model"], definition.get("pre_tokenizer")
     single_bytes = [bytes([byte]) for byte in range(256)]
-    normalises = definition.get("normalizer") is not None
-    if normalises or _has_ordinary_added(definition) or not set(single_bytes) <= set(pieces.table):
+    normalizes = definition.get("normalizer") is not None
+    if normalizes or _has_ordinary_added(definition) or not set(single_bytes) <= set(pieces.table):
         return "imported"
     if model["type"] == "BPE" and pieces.table[:256] == single_bytes and not model["merges"]:
         return "char" if before is None else "bytes"

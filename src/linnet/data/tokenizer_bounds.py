@@ -8,7 +8,7 @@ from linnet.core.errors import UserError
 from linnet.core.spec import MOST_VOCABULARY
 
 DEEPEST = 8
-"""Normalisers within normalisers: the library takes time and stack out of proportion for each level."""
+"""Normalizers within normalizers: the library takes time and stack out of proportion for each level."""
 
 MOST_GROWTH = 256
 """Of a text, by all replacements one after the other: a space that becomes three bytes is one of three."""

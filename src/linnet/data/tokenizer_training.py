@@ -182,7 +182,7 @@ def _with_end(library: tokenizers.Tokenizer) -> dict[str, Any]:
 def _settled(vocabulary: list[tuple[str, float | None]]) -> list[tuple[str, float]]:
     """The same unigram vocabulary for the same text, every time.
 
-    The library adds up its expectations in the order of a randomised hash table. Rounding takes the last digits'
+    The library adds up its expectations in the order of a randomized hash table. Rounding takes the last digits'
     noise away, and every byte within reach of the lowest score gets exactly that score. So does the mark. Without any
     text there are no scores.
     """

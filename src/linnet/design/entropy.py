@@ -35,9 +35,9 @@ def entropy(inputs: int, outputs: int, sigma: float = 1.0, eps: float = 1.0) -> 
 def sampled_entropy(
     inputs: int, outputs: int, sigma: float = 1.0, eps: float = 1.0, samples: int = 4, seed: int = 0
 ) -> float:
-    """The mean over matrices drawn; where the larger side is no multiple of `STEP`, between those of its neighbours.
+    """The mean over matrices drawn; where the larger side is no multiple of `STEP`, between those of its neighbors.
 
-    As in the paper, which reads a table. The neighbours' matrices are as narrow as this one.
+    As in the paper, which reads a table. The neighbors' matrices are as narrow as this one.
     """
     k, n = sorted((inputs, outputs))
     below = n // STEP * STEP

@@ -26,7 +26,7 @@ def design(
     max_training_memory: float | None = None,
     data: str | Path | None = None,
     vocab_size: int | None = None,
-    score: str = "penalised_parameters",
+    score: str = "penalized_parameters",
     method: Method = "auto",
     tokens: int | None = None,
     with_head: bool = False,

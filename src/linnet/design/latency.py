@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from linnet.design.metrics import Metric
 from linnet.design.shape import joined_widths
 from linnet.design.space import Space
-from linnet.inference.row_programs import EMBEDDED, recorded, whole_step
-from linnet.inference.row_steps import RowSteps, block_steps
+from linnet.inference.decode_programs import EMBEDDED, recorded, whole_step
+from linnet.inference.decode_steps import DecodeSteps, block_steps
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import Place
-from linnet.layers.view import Record, View
 from linnet.model.cost import block_cost, model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import BlockSpec, ModelSpec
@@ -135,7 +135,7 @@ def measured(model: ModelSpec, timing: Timing) -> float:
         return clock.seconds(lambda: decoder.logits(decoder.hidden(tokens_BT)[:, -1:]), CHECK_RUNS)
     state = decoder.initial_state(1, position + 1)
     decoder(tokens_BT.expand(1, min(PROMPT, max(1, position))), state)
-    steps = RowSteps.of(decoder, state)
+    steps = DecodeSteps.of(decoder, state)
 
     def step() -> None:
         state.positions = (position,)
@@ -192,14 +192,14 @@ def _block(described: BlockSpec, model: ModelSpec, timing: Timing) -> Callable[[
     block = Block(described, width, Place(width, model.context_length), skip).to(timing.device).eval()
     x_BTW = torch.randn(1, timing.length, width, device=timing.device)
     if timing.kind == "sequence":
-        return lambda: block(x_BTW, [LayerStates()] * described.repeat, View(), x_BTW)
+        return lambda: block(x_BTW, [LayerStates()] * described.repeat, BatchLayout(), x_BTW)
     form = (1, position + 1, timing.device, torch.float32)
     states = [block.layer(index).initial_states(*form) for index in range(described.repeat)]
     read_BTW = torch.randn(1, min(PROMPT, max(1, position)), width, device=timing.device)
-    block(read_BTW, states, View(), read_BTW)
+    block(read_BTW, states, BatchLayout(), read_BTW)
     if timing.device.type != "cpu":
-        return lambda: block(x_BTW, states, View(position), x_BTW)
-    record = Record(values={EMBEDDED: x_BTW})
+        return lambda: block(x_BTW, states, BatchLayout(position), x_BTW)
+    record = AuxiliaryOutputs(values={EMBEDDED: x_BTW})
     steps = block_steps(block, states, record)
     run = recorded(lambda _, at: reduce(lambda x_1W, step: step(x_1W, at), steps, x_BTW[0]), record)
     return lambda: run(0, position)[None]
@@ -208,14 +208,14 @@ def _block(described: BlockSpec, model: ModelSpec, timing: Timing) -> Callable[[
 def _outside(model: ModelSpec, timing: Timing) -> Callable[[], object]:
     """Embedding, norm and head, with the product of one token with the vocabulary."""
     bare = model.replace(blocks=[{"mixer": {"kind": "ted"}}])
-    decoder, view = Decoder(bare).to(timing.device).eval(), View(timing.position(model))
-    whole = None if timing.kind == "sequence" else whole_step(decoder, [], Record())
+    decoder, layout = Decoder(bare).to(timing.device).eval(), BatchLayout(timing.position(model))
+    whole = None if timing.kind == "sequence" else whole_step(decoder, [], AuxiliaryOutputs())
     if whole is not None:
-        return lambda: decoder.capped(whole(0, view.start))[None]
+        return lambda: decoder.capped(whole(0, layout.start))[None]
     tokens_BT = torch.zeros(1, timing.length, dtype=torch.long, device=timing.device)
     behind = nn.Sequential(*(part for part in (decoder.norm, decoder.head_project) if part is not None))
 
     def run() -> Tensor:
-        return decoder.logits(behind(decoder.embedding(tokens_BT, view))[:, -1:])
+        return decoder.logits(behind(decoder.embedding(tokens_BT, layout))[:, -1:])
 
     return run

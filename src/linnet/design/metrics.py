@@ -105,7 +105,7 @@ def training_memory(sequences: int, tokens: int) -> Metric:
     def of_cost(cost: ModelCost) -> float:
         return cost.training_memory(sequences, tokens).total
 
-    return cost_metric("training_memory", "bytes", of_cost, lambda width: Cost(kept_per_token=width))
+    return cost_metric("training_memory", "bytes", of_cost, lambda width: Cost(activations_per_token=width))
 
 
 def read_tokens(text: str) -> int | None:

@@ -183,7 +183,7 @@ def score_table() -> Table:
     ]
     columns = ["score", "Spearman", "within bands", "what it is"]
     meaning = (
-        "What linnet design can maximise. Spearman: its rank correlation with quality on 200 trained decoders"
+        "What linnet design can maximize. Spearman: its rank correlation with quality on 200 trained decoders"
         " (LiteTransformerSearch); within bands: among those of equal size. Measured by linnet design validate."
     )
     return Table("Scores", columns, rows, meaning, text=True)

@@ -155,7 +155,7 @@ def shape_said(model: ModelSpec) -> str:
 
 
 def front_pictures(points: Sequence[Point], goals: Sequence[Metric], score: str) -> list[Picture]:
-    """The score over the first goal; a second one as colour."""
+    """The score over the first goal; a second one as color."""
     values = list(zip(*(point.values for point in points), strict=True))
     second = values[1] if len(goals) > 1 else None
     drawn = Series(values[0], [point.score for point in points], style="o" if second else "o-", values=second)

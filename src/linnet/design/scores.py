@@ -1,4 +1,4 @@
-"""Scores of a model's shape, known before any training: what a search maximises.
+"""Scores of a model's shape, known before any training: what a search maximizes.
 
 A score is a plain function of a part; those of all parts are added, and multiplied by a penalty for depth,
 `1 - beta * depth / width`. To add one: write the function and add a line to `SCORES`.
@@ -14,7 +14,7 @@ from pydantic import AfterValidator, NonNegativeFloat, NonNegativeInt, PositiveI
 
 from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
-from linnet.core.guess import meant
+from linnet.core.guess import did_you_mean
 from linnet.core.spec import Spec
 from linnet.design.entropy import entropy, sampled_entropy
 from linnet.design.shape import Matrix, Part
@@ -96,7 +96,7 @@ def _weighted(part: Part, settings: ScoreSettings, of_matrix: Callable[[Matrix],
 SCORES: dict[str, Score] = {
     "parameters": Score(lambda part, settings: part.parameters, 0.0, "all parameters", (0.94, 0.63)),
     "decoder_parameters": Score(decoder_parameters, 0.0, "parameters but for embedding and head", (0.99, 0.64)),
-    "penalised_parameters": Score(
+    "penalized_parameters": Score(
         decoder_parameters, 2.0, "parameters but for embedding and head, times 1 - 2 depth / width", (0.99, 0.74)
     ),
     "entropy": Score(entropy_of_layers, 1 / 16, "entropy of the layers, times 1 - depth / (16 width)", (0.98, 0.46)),
@@ -112,7 +112,7 @@ SCORES: dict[str, Score] = {
 def find_score(name: str) -> Score:
     """The score of that name; `UserError` where there is none."""
     if name not in SCORES:
-        instead = meant(name, SCORES, f"must be one of {', '.join(SCORES)}")
+        instead = did_you_mean(name, SCORES, f"must be one of {', '.join(SCORES)}")
         raise UserError(instead, field="score", value=repr(name))
     return SCORES[name]
 

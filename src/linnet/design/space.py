@@ -1,7 +1,7 @@
 """A search space: what is common to all models, and the choices for each block.
 
 In YAML, `block` is the description of a block in which any value may be a list: its choices, in the order in which
-they are neighbours. A choice may be a mapping with choices of its own (a mixer). Beside a block's fields it may have
+they are neighbors. A choice may be a mapping with choices of its own (a mixer). Beside a block's fields it may have
 `ratio`, the feed-forward's hidden width over the block's, and `head_width`, which gives every mixer that has a field
 `heads` so many as fill the width, where the mixer does not say itself, and `pattern`, which puts several parts in its
 place (`design.pattern`).
@@ -212,8 +212,8 @@ def _check_together(described: Sequence[BlockSpec], common: ModelSpec, origin: s
         raise UserError(f"{origin}: block.{problem}; blocks of a space must fit each other") from None
     needed: dict[str, set[bool]] = {}
     for block in described:
-        for field in block.mixer.leaves(block.width or common.d_model):
-            needed.setdefault(field, set()).add(block.mixer.needs_left)
+        for field in block.mixer.cross_layer_values(block.width or common.d_model):
+            needed.setdefault(field, set()).add(block.mixer.needs_cross_layer_gradients)
     for field, ways in needed.items():
         if len(ways) > 1:
             raise UserError(f"{origin}: block.mixer.{field}: learned in some choices and fixed in others; choose one")

@@ -37,7 +37,7 @@ def frozen_state(decoder: Decoder, calibration_1T: Tensor, batch: int, capacity:
     """
     for number, layer in enumerate(decoder.layers):
         for sublayer in (layer.mixer, layer.feed_forward):
-            if sublayer is not None and not (sublayer.traits.causal or sublayer.traits.settles):
+            if sublayer is not None and not (sublayer.traits.causal or sublayer.traits.calibrates):
                 where = f"layer {number}: {decoder.spec.layer_kinds[number]}"
                 raise UserError(f"{where}: sees later tokens always; expected layers that can be causal")
     state = decoder.initial_state(1, max(capacity, calibration_1T.shape[1]))

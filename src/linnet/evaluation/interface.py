@@ -11,17 +11,17 @@ from linnet.data.shards import TokenData
 from linnet.data.sources import STDIN
 from linnet.data.split import Split
 from linnet.data.tokenizer import Tokenizer
+from linnet.evaluation.cache_policies import check_chooses, parsed
 from linnet.evaluation.comparison import PairedComparison
 from linnet.evaluation.documents import Documents, excerpts, of_split, of_texts, texts_of_file, texts_of_split
 from linnet.evaluation.folder import TOKENS_AT_ONCE
 from linnet.evaluation.frozen import OperatorFrom
 from linnet.evaluation.measure import Reading, apart, measure, of_pairs, side_by_side
 from linnet.evaluation.measured import Measured
-from linnet.evaluation.retentions import check_chooses, parsed
 from linnet.evaluation.statistics import RESAMPLES
 from linnet.evaluation.subject import ModelOptions, Subject, check_operator_from
 from linnet.evaluation.windows import Tokens
-from linnet.layers.retention import Retention
+from linnet.layers.cache_policy import CachePolicy
 from linnet.model.store import TOKENIZER, model_folder
 
 
@@ -37,7 +37,7 @@ def evaluate(
     weights: str | None = None,
     seed: int = 0,
     stride: int | None = None,
-    retentions: Sequence[str] | None = None,
+    cache_policies: Sequence[str] | None = None,
     tokens_at_once: int = TOKENS_AT_ONCE,
 ) -> Measured:
     """Evaluate a model folder, or a run's, on a side of a data folder (`split`, None: validation), or a file of text.
@@ -71,7 +71,7 @@ def evaluate(
         check_reads(subject.decoder.spec, folder)
         reading = _of_folder(folder, split or "validation", subject, stride, tokens_at_once, limit_tokens)
     calibration = _calibration(subject, operator_from, folder, split)
-    return measure(subject, reading, calibration, tokens_at_once, _retentions(subject, reading, retentions))
+    return measure(subject, reading, calibration, tokens_at_once, _cache_policies(subject, reading, cache_policies))
 
 
 def evaluate_several(
@@ -172,13 +172,13 @@ def _calibration(
     return None if subject.decoder.causal else subject.calibration(source, data)
 
 
-def _retentions(subject: Subject, reading: Reading, retentions: Sequence[str] | None) -> list[Retention]:
-    if retentions is None:
+def _cache_policies(subject: Subject, reading: Reading, cache_policies: Sequence[str] | None) -> list[CachePolicy]:
+    if cache_policies is None:
         return []
     check_chooses(subject.decoder)
     if reading.pairs:
         raise UserError("goes with text; this model reads pairs", field="retentions")
-    return parsed(retentions, subject.context_length)
+    return parsed(cache_policies, subject.context_length)
 
 
 def _tokenizers(models: Sequence[str | Path]) -> list[Tokenizer]:

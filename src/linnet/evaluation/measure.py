@@ -14,15 +14,15 @@ from linnet.data.labels import rows_of
 from linnet.data.pairs import Rows, validation_pairs
 from linnet.data.shards import TokenData
 from linnet.data.split import Split
+from linnet.evaluation.cache_policies import measure_retentions
 from linnet.evaluation.documents import Documents, chosen_of, of_split
 from linnet.evaluation.likelihood import Evaluation, Likelihood
 from linnet.evaluation.measured import Measured
 from linnet.evaluation.reader import Reader
-from linnet.evaluation.retentions import measure_retentions
 from linnet.evaluation.subject import Subject
 from linnet.evaluation.tally import DocumentLosses, Tally, by_source
 from linnet.evaluation.windows import Tokens, WindowBatch, batches, packed, sliding
-from linnet.layers.retention import Retention
+from linnet.layers.cache_policy import CachePolicy
 from linnet.model.decoder import Decoder
 from linnet.model.pairs import losses_of_rows
 from linnet.present.progress import Advance, progress
@@ -109,9 +109,9 @@ def measure(
     reading: Reading,
     calibration_1T: torch.Tensor | None,
     tokens_at_once: int,
-    retentions: Sequence[Retention] = (),
+    cache_policies: Sequence[CachePolicy] = (),
 ) -> Measured:
-    """Read everything once, and once more with each of the retentions."""
+    """Read everything once, and once more with each of the cache_policies."""
     decoder, token_bytes_V = subject.decoder, subject.tokenizer.token_bytes()
     reader = Reader.of(decoder, calibration_1T, subject.context_length, tokens_at_once)
 
@@ -122,9 +122,13 @@ def measure(
         return sums.documents(reading.sources_N, reading.bytes_N)
 
     causal, whole = tally(), tally()
-    with progress("evaluating", (1 + len(retentions)) * reading.targets, "tokens") as advance:
+    with progress("evaluating", (1 + len(cache_policies)) * reading.targets, "tokens") as advance:
         _read(reader, reading.batches(), reading.pairs, causal, whole, advance)
-        kept = measure_retentions(reader, reading.batches, retentions, tally, losses_of, advance) if retentions else []
+        kept = (
+            measure_retentions(reader, reading.batches, cache_policies, tally, losses_of, advance)
+            if cache_policies
+            else []
+        )
     losses = losses_of(causal)
     leaking: Likelihood | None = None if decoder.causal else losses_of(whole).likelihood
     sources = by_source(losses, reading.source_names)
@@ -160,11 +164,11 @@ def evaluate_windows(
     causal, whole = (Tally(1, token_bytes_V.cpu().numpy(), context_length) for _ in range(2))
     batches = (WindowBatch(inputs, targets, torch.zeros_like(targets, device="cpu")) for inputs, targets in windows)
     _read(reader, batches, decoder.spec.reads_pairs, causal, whole)
-    found = _totalled(causal, total, decoder.device)
-    return Evaluation(found, None if decoder.causal else _totalled(whole, total, decoder.device))
+    found = _totaled(causal, total, decoder.device)
+    return Evaluation(found, None if decoder.causal else _totaled(whole, total, decoder.device))
 
 
-def _totalled(tally: Tally, total: Total, device: torch.device) -> Likelihood:
+def _totaled(tally: Tally, total: Total, device: torch.device) -> Likelihood:
     sums = tally.documents()
     nats = total(torch.tensor(float(sums.nats_N.sum()), dtype=torch.float64, device=device))
     counts = [int(counts_N.sum()) for counts_N in (sums.tokens_N, sums.bytes_N, sums.correct_N)]

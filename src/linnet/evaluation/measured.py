@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from linnet.core.figures import json_ready
+from linnet.evaluation.cache_policies import CachePolicyLoss
 from linnet.evaluation.likelihood import Evaluation, Likelihood
-from linnet.evaluation.retentions import RetentionLoss
 from linnet.evaluation.statistics import Estimate
 from linnet.evaluation.tally import DocumentLosses, PositionLoss, SourceLoss
 
@@ -17,8 +17,8 @@ class Measured:
 
     whole_sequence: the pass that sees the future, of a decoder that is not causal by itself. context_length: tokens of
     a window. stride: how many of a document's tokens each further window predicts; None where windows hold several
-    documents. retentions: the same text with other ways of keeping the past, where they were asked for. by_itself: a
-    window is one pair.
+    documents. cache_policies: the same text with other ways of keeping the past, where they were asked for. by_itself:
+    a window is one pair.
     """
 
     losses: DocumentLosses
@@ -27,7 +27,7 @@ class Measured:
     whole_sequence: Likelihood | None
     context_length: int
     stride: int | None
-    retentions: Sequence[RetentionLoss] = ()
+    cache_policies: Sequence[CachePolicyLoss] = ()
     by_itself: bool = False
 
     @property
@@ -63,7 +63,7 @@ class Measured:
         }
         if len(self.sources) > 1:
             told["sources"] = [one.figures() for one in self.sources]
-        if self.retentions:
-            told["retentions"] = [one.figures() for one in self.retentions]
+        if self.cache_policies:
+            told["retentions"] = [one.figures() for one in self.cache_policies]
         ready: dict[str, Any] = json_ready(told)
         return ready

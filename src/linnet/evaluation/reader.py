@@ -14,8 +14,8 @@ from torch import Tensor
 
 from linnet.evaluation.frozen import frozen_state
 from linnet.evaluation.windows import WindowBatch
-from linnet.inference.retention import Retentions, retaining_state
-from linnet.layers.state import RetainingState
+from linnet.inference.cache_policy import CachePolicies, cache_policy_state
+from linnet.layers.state import CachePolicyState
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState, rows_of
 from linnet.ops.cross_entropy import EachLoss
@@ -68,20 +68,20 @@ class Reader:
         return EachLoss(nats_BT, correct_BT)
 
     @torch.no_grad()
-    def retained_losses(self, batch: WindowBatch, retention: Retentions) -> tuple[EachLoss, Tensor]:
+    def retained_losses(self, batch: WindowBatch, cache_policy: CachePolicies) -> tuple[EachLoss, Tensor]:
         """Those with a state that keeps the past in this way, and its bytes, summed over the tokens that were read.
 
         The bytes are those after each token, of all layers that choose what they keep; a scalar, float64.
         """
         together, padding_B = ending_together(batch)
         rows, length = batch.inputs_BT.shape
-        state = retaining_state(self.decoder, rows, length, retention)
+        state = cache_policy_state(self.decoder, rows, length, cache_policy)
         if self.frozen is not None:
             for own, settled in zip(state.layers, rows_of(self.frozen, rows).layers, strict=True):
                 own.settle_as(settled)
         each = self._read(together.inputs_BT, together.targets_BT, state, padding_B)
         lengths_B = batch.lengths_B.cpu()
-        held = [layer for layer in state.layers if isinstance(layer, RetainingState)]
+        held = [layer for layer in state.layers if isinstance(layer, CachePolicyState)]
         bytes_BL = torch.stack([layer.mean_nbytes(lengths_B).double().cpu() for layer in held], dim=1)
         shift_BT = _shift(length, -padding_B)
         each = EachLoss(each.nats.gather(1, shift_BT), each.correct.gather(1, shift_BT))

@@ -40,7 +40,7 @@ def quantile(share: float, degrees: int) -> float:
 
 
 def beta_below(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function of `x`, from 0 to 1."""
+    """The regularized incomplete beta function of `x`, from 0 to 1."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):

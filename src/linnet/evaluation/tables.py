@@ -10,13 +10,15 @@ from linnet.present.table import Table
 
 
 def measured_tables(found: Measured, given: Sequence[tuple[str, str, str]] = ()) -> list[Table]:
-    """One model's figures, then its loss by source, by position, and with each retention. `given`: more first rows."""
+    """One model's figures, then its loss by source, by position, and with each cache_policy. `given`: more first
+    rows.
+    """
     tables = [_figures(found, given)]
     if len(found.sources) > 1:
         tables.append(_sources(found))
     tables.append(_positions(found))
-    if found.retentions:
-        tables.append(_retentions(found))
+    if found.cache_policies:
+        tables.append(_cache_policies(found))
     return tables
 
 
@@ -104,7 +106,7 @@ def _positions(found: Measured) -> Table:
     return Table("Loss by position", columns, rows, "Tokens before: of the window, behind its first.")
 
 
-def _retentions(found: Measured) -> Table:
+def _cache_policies(found: Measured) -> Table:
     rows = [
         (
             one.name,
@@ -112,7 +114,7 @@ def _retentions(found: Measured) -> Table:
             "" if number == 0 else _signed(one.difference),
             numbers.grouped(one.state_bytes),
         )
-        for number, one in enumerate(found.retentions)
+        for number, one in enumerate(found.cache_policies)
     ]
     columns = ("kept", "bits per byte", "difference", "state bytes")
     meaning = (

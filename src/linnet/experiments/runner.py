@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import PositiveInt
 
-from linnet.core.seal import read_sealed
+from linnet.core.checksum import read_checked_json
 from linnet.core.spec import Spec
 from linnet.data.shards import TokenData
 from linnet.training.guard_rails.breakdown import BrokenDownError
@@ -49,7 +49,7 @@ class Diverged(Spec):
         path = folder / DIVERGED
         if not path.is_file() or RunFolder(folder).finished() is not None:
             return None
-        return cls.parse(read_sealed(path), str(path))
+        return cls.parse(read_checked_json(path), str(path))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from linnet.present.table import Table
 TRAINING = {
     "batch_size": 8,
     "windows": "documents",
-    "optimiser": {"lr": 2.0e-3, "betas": [0.9, 0.99]},
+    "optimizer": {"lr": 2.0e-3, "betas": [0.9, 0.99]},
     "evaluate": {"every": 250, "tokens": 16384},
     "log": {"every": 50},
     "checkpoint": {"keep": 1},

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.inference.begun import NOTHING, Given
-from linnet.inference.row_steps import RowSteps
+from linnet.inference.decode_steps import DecodeSteps
+from linnet.inference.prefill import EMPTY, PrefillContext
+from linnet.layers.batch_layout import AuxiliaryOutputs, Counts
 from linnet.layers.registry import kinds_with_operators
-from linnet.layers.view import Counts, Record
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
@@ -40,15 +40,15 @@ class Caches:
 
     def check(self, decoder: Decoder) -> None:
         """`UserError` where there is no operator to infer anew."""
-        if not self.g and not any(mixer.traits.settles for mixer in decoder.mixers):
+        if not self.g and not any(mixer.traits.calibrates for mixer in decoder.mixers):
             kinds = kinds_with_operators()
             raise UserError(
                 f"the model has no {kinds} layer that infers an operator; leave it out", field="g_cache", value=False
             )
 
-    def settled_bytes(self, decoder: Decoder) -> int:
+    def calibrated_bytes(self, decoder: Decoder) -> int:
         """Bytes that are kept of one stream where kv is off, its token ids left out."""
-        return decoder.dtype.itemsize * model_cost(decoder.spec).blocks.settled_elements if self.g else 0
+        return decoder.dtype.itemsize * model_cost(decoder.spec).blocks.calibrated_elements if self.g else 0
 
 
 class CachedReader:
@@ -60,8 +60,8 @@ class CachedReader:
         state: DecoderState,
         caches: Caches = Caches(),
         padding: Counts | None = None,
-        record: Record | None = None,
-        given: Given = NOTHING,
+        record: AuxiliaryOutputs | None = None,
+        given: PrefillContext = EMPTY,
     ) -> None:
         """`state` is advanced; without the G-cache its layers keep `A` in place of the operator.
 
@@ -70,7 +70,7 @@ class CachedReader:
         """
         self._decoder, self._state, self._padding, self._record = decoder, state, padding, record
         self._given = given
-        self._steps: RowSteps | None = None
+        self._steps: DecodeSteps | None = None
         self._prompt_was_read = False
         for layer in state.layers:
             layer.keep_settled(caches.g)
@@ -82,9 +82,9 @@ class CachedReader:
         hidden_B1D = self._decoder.hidden(
             tokens_BT, self._state, padding=self._padding, record=self._record, **vars(self._given)
         )[:, -1:]
-        self._padding, self._given = None, NOTHING
+        self._padding, self._given = None, EMPTY
         if not self._prompt_was_read and self._record is None:
-            self._steps, self._prompt_was_read = RowSteps.of(self._decoder, self._state), True
+            self._steps, self._prompt_was_read = DecodeSteps.of(self._decoder, self._state), True
         return self._decoder.logits(hidden_B1D)[:, 0]
 
 
@@ -96,8 +96,8 @@ class RecomputingReader:
         decoder: Decoder,
         padding: Counts | None,
         caches: Caches,
-        record: Record | None = None,
-        given: Given = NOTHING,
+        record: AuxiliaryOutputs | None = None,
+        given: PrefillContext = EMPTY,
     ) -> None:
         self._decoder, self._padding, self._keep_operators, self._record = decoder, padding, caches.g, record
         self._given = given

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.core.memory import available_bytes
-from linnet.inference.begun import NOTHING, Given, check_given, left_pad
+from linnet.inference.cache_policy import CachePolicies, cache_policy_state
 from linnet.inference.caches import CachedReader, Caches, RecomputingReader
 from linnet.inference.forks import one_thread_in_forks
-from linnet.inference.retention import Retentions, retaining_state
+from linnet.inference.prefill import EMPTY, PrefillContext, check_given, left_pad
 from linnet.inference.sampling import Sampling, choose, fresh_seed, row_uniforms
-from linnet.layers.retention import FULL
-from linnet.layers.view import Record
+from linnet.layers.batch_layout import AuxiliaryOutputs
+from linnet.layers.cache_policy import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -26,20 +26,20 @@ Step = list[int | None]
 
 
 def new_state(
-    decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int, retention: Retentions = FULL
+    decoder: Decoder, prompts: Sequence[Sequence[int]], max_tokens: int, cache_policy: CachePolicies = FULL
 ) -> DecoderState:
     """An empty state with room for the longest prompt and `max_tokens` more; `UserError` as from `decode`.
 
-    `retention`: how layers keep the past (`retaining_state`).
+    `retention`: how layers keep the past (`cache_policy_state`).
     """
     _check_prompts(decoder, prompts, max_tokens)
     _check_positions(decoder, 0, _longest(prompts), max_tokens)
     capacity = _longest(prompts) + max_tokens
     try:
-        planned = retaining_state(decoder, len(prompts), capacity, retention, device=torch.device("meta"))
+        planned = cache_policy_state(decoder, len(prompts), capacity, cache_policy, device=torch.device("meta"))
         if planned.nbytes > available_bytes(decoder.device):
             raise MemoryError
-        return retaining_state(decoder, len(prompts), capacity, retention)
+        return cache_policy_state(decoder, len(prompts), capacity, cache_policy)
     except (RuntimeError, MemoryError, TypeError, OverflowError):  # the last two: more than a tensor can have
         rows = f"{len(prompts)} times " if len(prompts) > 1 else ""
         problem = f"no memory for the state of {rows}{capacity} tokens"
@@ -56,8 +56,8 @@ def decode(
     state: DecoderState | None = None,
     vocab_size: int | None = None,
     caches: Caches = Caches(),
-    record: Record | None = None,
-    given: Given = NOTHING,
+    record: AuxiliaryOutputs | None = None,
+    given: PrefillContext = EMPTY,
 ) -> Iterator[Step]:
     """Continue every prompt by up to `max_tokens` tokens; yields one `Step` after another until all rows have ended.
 

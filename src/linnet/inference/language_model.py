@@ -7,15 +7,15 @@ from typing import Literal, TypedDict, Unpack, overload
 from linnet.core.atomic import unreplaced
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.begun import Begun, begun
+from linnet.inference.cache_policy import CachePolicies, layer_cache_policies
 from linnet.inference.caches import Caches
 from linnet.inference.continuation import Continuation
 from linnet.inference.device import resolve_device
 from linnet.inference.engine import Step, decode, new_state
-from linnet.inference.retention import Retentions, layer_retentions
+from linnet.inference.prefill import PrefillInputs, begun
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.inference.weights import convert_weights
-from linnet.layers.retention import FULL
+from linnet.layers.cache_policy import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import with_chosen_operators
 from linnet.model.spec import ModelSpec
@@ -30,7 +30,7 @@ class GenerateSettings(TypedDict, total=False):
     top_k: int
     top_p: float
     seed: int | None
-    retention: Retentions
+    cache_policy: CachePolicies
     ignore_eos: bool
     input: str | list[str] | None
 
@@ -85,7 +85,7 @@ class LanguageModel:
         top_p: float = 1.0,
         seed: int | None = None,
         stream: bool = False,
-        retention: Retentions = FULL,
+        cache_policy: CachePolicies = FULL,
         ignore_eos: bool = False,
         input: str | list[str] | None = None,
     ) -> str | list[str] | Continuation:
@@ -94,7 +94,7 @@ class LanguageModel:
         Temperature 0 takes the most likely token each time; otherwise temperature, top_k (0: all) and top_p (1: all)
         shape the choice as in Transformers, and the same seed gives the same text. `stream`: an iterator over pieces
         of the text as they come, for one prompt. An empty prompt begins a new document. `retention`: how TED layers
-        keep the past, for all alike or for each layer: `FULL`, an `EvictionPolicy`, a `BankRetention`. `ignore_eos`: go
+        keep the past, for all alike or for each layer: `FULL`, an `EvictionPolicy`, a `BankCache`. `ignore_eos`: go
         on after an end token until there are `max_tokens`, the end tokens among them; they print nothing. `input`: of
         a model for pairs, what the text follows from, one for each prompt; the prompt is how the text begins.
 
@@ -105,14 +105,14 @@ class LanguageModel:
             prompts = [prompt] if isinstance(prompt, str) else prompt
             inputs = [input] if isinstance(input, str) else input
             texts = self.complete(
-                prompts, max_tokens, sampling, retention=retention, ignore_eos=ignore_eos, inputs=inputs
+                prompts, max_tokens, sampling, cache_policy=cache_policy, ignore_eos=ignore_eos, inputs=inputs
             )
             return texts[0] if isinstance(prompt, str) else texts
         if not isinstance(prompt, str):
             raise UserError(f"stream: True: expected one prompt, got a list of {len(prompt)}")
         if isinstance(input, list):
             raise UserError(f"input: a list of {len(input)}: expected one text for one prompt")
-        return self.stream(prompt, max_tokens, sampling, retention=retention, ignore_eos=ignore_eos, input=input)
+        return self.stream(prompt, max_tokens, sampling, cache_policy=cache_policy, ignore_eos=ignore_eos, input=input)
 
     def with_operators(self, source: str, seed: int | None = None) -> "LanguageModel":
         """The same model with other operators in its plga layers: `identity`, `random` (from `seed`), or a file's.
@@ -128,15 +128,15 @@ class LanguageModel:
         max_tokens: int,
         sampling: Sampling,
         caches: Caches = Caches(),
-        retention: Retentions = FULL,
+        cache_policy: CachePolicies = FULL,
         ignore_eos: bool = False,
         input: str | None = None,
     ) -> Continuation:
         """The continuation of one prompt, piece by piece, with its figures and its state."""
         first = self.begun([prompt], None if input is None else [input])
         (tokens,) = first.prompts
-        steps, state = self._steps(first, max_tokens, sampling, caches, retention, ignore_eos)
-        settled = caches.settled_bytes(self.decoder)
+        steps, state = self._steps(first, max_tokens, sampling, caches, cache_policy, ignore_eos)
+        settled = caches.calibrated_bytes(self.decoder)
         held = state.held_nbytes if state is not None else lambda _: settled
         return Continuation(steps, self.tokenizer.stream(tokens), len(tokens), held, state)
 
@@ -146,7 +146,7 @@ class LanguageModel:
         max_tokens: int,
         sampling: Sampling,
         caches: Caches = Caches(),
-        retention: Retentions = FULL,
+        cache_policy: CachePolicies = FULL,
         ignore_eos: bool = False,
         inputs: Sequence[str] | None = None,
     ) -> list[str]:
@@ -157,7 +157,7 @@ class LanguageModel:
             raise UserError(f"input: {len(inputs)} of them: expected one for each of {len(prompts)} prompts")
         first = self.begun(prompts, inputs)
         texts: list[list[int]] = [[] for _ in prompts]
-        steps, _ = self._steps(first, max_tokens, sampling, caches, retention, ignore_eos)
+        steps, _ = self._steps(first, max_tokens, sampling, caches, cache_policy, ignore_eos)
         for step in steps:
             for text, token in zip(texts, step, strict=True):
                 if token is not None:
@@ -166,15 +166,15 @@ class LanguageModel:
 
     def _steps(
         self,
-        first: Begun,
+        first: PrefillInputs,
         max_tokens: int,
         sampling: Sampling,
         caches: Caches,
-        retention: Retentions,
+        cache_policy: CachePolicies,
         ignore_eos: bool,
     ) -> tuple[Iterator[Step], DecoderState | None]:
         """The steps, and the state that they advance."""
-        state = self._state(first.prompts, max_tokens, caches, retention)
+        state = self._state(first.prompts, max_tokens, caches, cache_policy)
         steps = decode(
             self.decoder,
             first.prompts,
@@ -189,20 +189,20 @@ class LanguageModel:
         return steps, state
 
     def _state(
-        self, rows: Sequence[Sequence[int]], max_tokens: int, caches: Caches, retention: Retentions
+        self, rows: Sequence[Sequence[int]], max_tokens: int, caches: Caches, cache_policy: CachePolicies
     ) -> DecoderState | None:
         """An empty state for the prompts; None without the KV-cache, which then keeps nothing that could be chosen."""
         if caches.kv:
-            return new_state(self.decoder, rows, max_tokens, retention)
-        if any(choice != FULL for choice in layer_retentions(self.decoder, retention)):
+            return new_state(self.decoder, rows, max_tokens, cache_policy)
+        if any(choice != FULL for choice in layer_cache_policies(self.decoder, cache_policy)):
             raise UserError(
-                f"nothing is kept of the text, so there is no context {retention}; use one",
+                f"nothing is kept of the text, so there is no context {cache_policy}; use one",
                 field="kv_cache",
                 value=False,
             )
         return None
 
-    def begun(self, prompts: Sequence[str], inputs: Sequence[str] | None = None) -> Begun:
+    def begun(self, prompts: Sequence[str], inputs: Sequence[str] | None = None) -> PrefillInputs:
         """Prompts as the model reads them, with an input for each where they have one."""
         end = self.tokenizer.end_id
         given = None if inputs is None else [[*self.prompt_tokens(text), end] for text in inputs]

@@ -13,14 +13,14 @@ from pydantic import Field, NonNegativeInt
 from linnet.core.errors import UserError
 from linnet.core.files import parse_json
 from linnet.core.spec import Spec
-from linnet.inference.begun import NOTHING, Begun
+from linnet.inference.cache_policy import CachePolicies
 from linnet.inference.continuation import Continuation
 from linnet.inference.engine import Step, decode, new_state
 from linnet.inference.language_model import LanguageModel
-from linnet.inference.retention import Retentions
+from linnet.inference.prefill import EMPTY, PrefillInputs
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.inference.state import grown, load_state, read_notes, save_state
-from linnet.layers.retention import FULL
+from linnet.layers.cache_policy import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -42,10 +42,10 @@ class Session:
     of a seed go on. A character whose bytes have not all come is held back until they have.
     """
 
-    def __init__(self, model: LanguageModel, retention: Retentions = FULL, input: str | None = None) -> None:
+    def __init__(self, model: LanguageModel, cache_policy: CachePolicies = FULL, input: str | None = None) -> None:
         """`retention`: how TED layers keep the past; `input`: what the text follows from (`LanguageModel.generate`)."""
         self.model = model
-        self._retention = retention
+        self._cache_policy = cache_policy
         self._state: DecoderState | None = None
         self._first = model.begun([""], None if input is None else [input])
         (self._pending,) = self._first.prompts
@@ -103,7 +103,7 @@ class Session:
             set() if ignore_eos else {tokenizer.end_id},
             state=state,
             vocab_size=tokenizer.vocab_size,
-            given=NOTHING if state.position else self._first.given(self.model.decoder),
+            given=EMPTY if state.position else self._first.given(self.model.decoder),
         )
         followed = self._follow(steps, draws=not sampling.greedy)
         return Continuation(
@@ -149,7 +149,7 @@ class Session:
             raise UserError(f"{path}: a decode state alone, without its stream; expected what a session has saved")
         session = cls(model)
         session._state, session._pending = state, list(standing.pending)
-        session._first = Begun([session._pending], standing.inputs, standing.prefixes)
+        session._first = PrefillInputs([session._pending], standing.inputs, standing.prefixes)
         session._text.go_on(standing.text.model_dump())
         session._seed, session._drawn = standing.seed, standing.drawn
         return session
@@ -158,7 +158,7 @@ class Session:
         """The state, with room for what is pending and `max_tokens` more."""
         decoder = self.model.decoder
         if self._state is None:
-            self._state = new_state(decoder, [self._pending], max_tokens, self._retention)
+            self._state = new_state(decoder, [self._pending], max_tokens, self._cache_policy)
         needed, room = self.tokens + max_tokens, self._state.capacity
         if needed > room:
             self._state = grown(self._state, max(needed, round(ROOM_FACTOR * room)))

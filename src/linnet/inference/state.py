@@ -11,8 +11,8 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.core.files import open_file
 from linnet.core.tensor_file import read_tensors, write_tensors
-from linnet.inference.retention import Retentions, from_json, retaining_state, retentions_of, to_json
-from linnet.layers.retention import FULL, BankRetention, FullRetention, Retention
+from linnet.inference.cache_policy import CachePolicies, cache_policies_of, cache_policy_state, from_json, to_json
+from linnet.layers.cache_policy import FULL, BankCache, CachePolicy, FullCache
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -27,7 +27,7 @@ CONTEXTS = "contexts"
 
 def save_state(state: DecoderState, path: str | Path, notes: Mapping[str, str] = MappingProxyType({})) -> None:
     """Write a state, and with it `notes` by name; the file appears whole or not at all."""
-    write_tensors(path, state.tensors(), {**notes, CONTEXTS: to_json(retentions_of(state))}, seal=True)
+    write_tensors(path, state.tensors(), {**notes, CONTEXTS: to_json(cache_policies_of(state))}, checksum=True)
 
 
 def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
@@ -46,7 +46,7 @@ def load_state(decoder: Decoder, path: str | Path) -> DecoderState:
     for position in positions.tolist():
         if not 0 <= position <= capacity or capacity == 0:
             raise UserError(f"{path}: position {position}: expected 0 to the capacity, which is {capacity}")
-    template = _template(decoder, batch, capacity, _retentions(path), path)
+    template = _template(decoder, batch, capacity, _cache_policies(path), path)
     at_start, filled = _forms(template, batch), _forms(_after_a_token(decoder, template), batch)
     later = {**filled, **at_start, **_lengths_as_they_are(template, layers)}
     layers |= {name: tensor for name, tensor in tensors.items() if name not in (*_COUNTS, *layers)}
@@ -82,16 +82,16 @@ def read_notes(path: str | Path) -> dict[str, str]:
 
 def grown(state: DecoderState, capacity: int) -> DecoderState:
     """A copy with room for `capacity` tokens, at least as many as there was room for."""
-    for choice in retentions_of(state):
-        if isinstance(choice, BankRetention) and choice.length is not None and capacity > choice.length:
+    for choice in cache_policies_of(state):
+        if isinstance(choice, BankCache) and choice.length is not None and capacity > choice.length:
             raise UserError(
-                f"retention: a bank for {choice.length} tokens: the stream has to hold {capacity}; begin it with a bank"
-                " for as many, BankRetention(length)"
+                f"cache_policy: a bank for {choice.length} tokens: the stream has to hold {capacity}; begin it with a"
+                " bank for as many, BankCache(length)"
             )
     return state.grown(capacity)
 
 
-def _retentions(path: Path) -> list[Retention] | FullRetention:
+def _cache_policies(path: Path) -> list[CachePolicy] | FullCache:
     """How the layers of the saved state keep the past; files of old do not say it, there all is kept."""
     text = read_notes(path).get(CONTEXTS)
     try:
@@ -100,10 +100,10 @@ def _retentions(path: Path) -> list[Retention] | FullRetention:
         raise UserError(f"{path}: metadata {CONTEXTS}: {error}") from None
 
 
-def _template(decoder: Decoder, batch: int, capacity: int, retentions: Retentions, path: Path) -> DecoderState:
+def _template(decoder: Decoder, batch: int, capacity: int, cache_policies: CachePolicies, path: Path) -> DecoderState:
     """An empty state that takes no memory."""
     try:
-        return retaining_state(decoder, batch, capacity, retentions, device=torch.device("meta"))
+        return cache_policy_state(decoder, batch, capacity, cache_policies, device=torch.device("meta"))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
@@ -111,7 +111,7 @@ def _template(decoder: Decoder, batch: int, capacity: int, retentions: Retention
 @torch.inference_mode()
 def _after_a_token(decoder: Decoder, template: DecoderState) -> DecoderState:
     """A state of the same kind, of one row, in which the first chunk has filled all fields."""
-    probe = retaining_state(decoder, 1, 1, retentions_of(template))
+    probe = cache_policy_state(decoder, 1, 1, cache_policies_of(template))
     token_11 = torch.zeros(1, 1, dtype=torch.int64, device=decoder.device)
     decoder.hidden(token_11, probe, memory=None if decoder.encoder is None else decoder.encode(token_11))
     return probe

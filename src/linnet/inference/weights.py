@@ -89,7 +89,7 @@ def _table(decoder: Decoder, form: Form) -> PackedLinear:
 
 def _linear_maps(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
     """Each linear map below `module` with its parent and its name there, but those that must stay precise."""
-    precise = {id(part) for part in module.precise()} if isinstance(module, Sublayer) else set()
+    precise = {id(part) for part in module.skip_quantization()} if isinstance(module, Sublayer) else set()
     for name, child in module.named_children():
         if isinstance(child, nn.Linear):
             yield module, name, child

@@ -22,7 +22,7 @@ from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.inspection.operator_figures import OutputFigures, operator_figures
 from linnet.inspection.subject import load_reader
-from linnet.layers.view import Record
+from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.watched import Operators, deduces_operators, operators_from
 from linnet.present.progress import Advance, progress
 
@@ -123,7 +123,7 @@ def _continued(
         {tokenizer.end_id},
         vocab_size=tokenizer.vocab_size,
         caches=caches,
-        record=Record(outputs=shown),
+        record=AuxiliaryOutputs(outputs=shown),
     )
     layers: Operators = []
     for (token,) in steps:

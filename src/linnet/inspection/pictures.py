@@ -70,9 +70,9 @@ def moved_logits(whole: Mapping[int, Sequence[float]], frozen: Mapping[int, Sequ
     """Moves over the position, by the cut from which the text was changed."""
     drawn, cuts = [], []
     for number, (cut, moves) in enumerate(whole.items()):
-        drawn.append(Series(range(len(moves)), moves, f"changed from token {cut} on", colour=number))
-        drawn.append(Series(range(cut), frozen[cut], style=":", colour=number))
-        cuts.append(Rule(cut, style=":", colour=number, upright=True))
+        drawn.append(Series(range(len(moves)), moves, f"changed from token {cut} on", color=number))
+        drawn.append(Series(range(cut), frozen[cut], style=":", color=number))
+        cuts.append(Rule(cut, style=":", color=number, upright=True))
     drawn.append(Series([], [], "the same with a frozen operator", ":", INK))
     x = Axis("position in the window, tokens", low=0)
     return Plot([Panel(x, Axis("RMS move of the logits, standard deviations", low=0), drawn, rules=cuts)])
@@ -100,9 +100,9 @@ def variation_points(variation: Mapping[str, Mapping[int, float]]) -> Plot:
     return Plot([Panel(x, y, drawn)], (max(6.0, 0.4 * len(layers) + 3), 4.4))
 
 
-def _positive(x: Sequence[int], y: Sequence[float], colour: int, name: str = "", style: str = "-") -> Series:
+def _positive(x: Sequence[int], y: Sequence[float], color: int, name: str = "", style: str = "-") -> Series:
     """Without what has no place on a logarithmic axis."""
-    return Series(x, [value if value > 0 else math.nan for value in y], name, style, colour)
+    return Series(x, [value if value > 0 else math.nan for value in y], name, style, color)
 
 
 def _by_cut(moves: Moves) -> dict[int, list[float]]:

@@ -12,6 +12,6 @@ def frozen(model: LanguageModel, prompt: str = "") -> Decoder:
 
     What it says is what the model says whose G-cache holds that operator. `UserError` where nothing is inferred.
     """
-    if not any(mixer.traits.settles for mixer in model.decoder.mixers):
+    if not any(mixer.traits.calibrates for mixer in model.decoder.mixers):
         raise UserError("the model has no plga layer that infers an operator", field="freeze_operator")
     return with_fixed_operators(model.decoder, [layer["G"] for layer in deduced(model, prompt).layers])

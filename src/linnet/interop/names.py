@@ -15,9 +15,9 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.layers.mixers.attention import AttentionSpec
+from linnet.model.skip_init import shapes_only
 from linnet.model.spec import ModelSpec
 from linnet.model.store import shapes_of
-from linnet.model.undrawn import shapes_only
 from linnet.nn.linear import FusedLinear
 
 NameTable = dict[str, str]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.inference.retention import retaining_state
+from linnet.inference.cache_policy import cache_policy_state
 from linnet.model.decoder import Decoder
 from linnet.stories import story
 
@@ -105,7 +105,7 @@ def expected_of(decoder: Decoder) -> Expected:
     prompt = max(1, min(PROMPT, most - STEPS + 1), min(8, most - 1))
     steps = min(STEPS, most - prompt + 1)
     tokens = random_tokens(decoder)[0, :prompt].tolist()
-    state, rows, chunk = retaining_state(decoder, 1, prompt + steps - 1), list[Tensor](), list(tokens)
+    state, rows, chunk = cache_policy_state(decoder, 1, prompt + steps - 1), list[Tensor](), list(tokens)
     for _ in range(steps):
         rows.append(decoder(torch.tensor([chunk]), state)[0])
         chunk = [int(rows[-1][-1].argmax())]

@@ -28,9 +28,9 @@ from linnet.layers.feed_forwards.glu import GatedSpec
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.files import choose_operators
 from linnet.model.decoder import Decoder
+from linnet.model.skip_init import decoder_of, without_operator_file
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.model.store import check_new_folder, check_tensors, write_model
-from linnet.model.undrawn import decoder_of, without_operator_file
 
 STATE = "model_state_dict"
 
@@ -112,7 +112,7 @@ def _same_but_sizes(model: ModelSpec, block: BlockSpec, mixer: PlgaSpec) -> bool
     plain = model.model_dump()
     if len(plain["blocks"]) != 1 or not isinstance(block.feed_forward, GatedSpec):
         return False
-    for name in ("name", "vocab_size", "d_model", "context_length", "initialisation"):
+    for name in ("name", "vocab_size", "d_model", "context_length", "initialization"):
         preset[name] = plain[name]
     ours, theirs = plain["blocks"][0], preset["blocks"][0]
     theirs["repeat"], theirs["feed_forward"]["hidden"] = ours["repeat"], ours["feed_forward"]["hidden"]
@@ -127,7 +127,7 @@ def _given_operators(model: ModelSpec, mixer: PlgaSpec, spec: str | Path, operat
         if operator is not None:
             raise UserError(f"goes with fixed operators; those of {spec} are learned", field="operator", value=operator)
         return None
-    source = operator or model.initialisation.operator
+    source = operator or model.initialization.operator
     if operator == "random" or (operator is None and source != "identity"):
         raise UserError(
             "missing" if operator is None else "draws others",

@@ -11,7 +11,7 @@ import torch
 from linnet.core.errors import UserError
 from linnet.interop.parity import in_float32, largest_error, random_tokens
 from linnet.model.decoder import Decoder
-from linnet.model.undrawn import decoder_of
+from linnet.model.skip_init import decoder_of
 
 StoredType = Literal["float32", "bfloat16", "float16"]
 

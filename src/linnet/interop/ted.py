@@ -21,9 +21,9 @@ from linnet.interop.characters import tokenizer_from_characters
 from linnet.interop.names import TED, published_shapes, renamed
 from linnet.interop.pth import check_one_precision, read_pth
 from linnet.model.decoder import Decoder
+from linnet.model.skip_init import decoder_of
 from linnet.model.spec import ModelSpec
 from linnet.model.store import check_new_folder, check_tensors, read_description, write_model
-from linnet.model.undrawn import decoder_of
 
 SIZES, VOCABULARY, JSON_WEIGHTS, PICKLED_WEIGHTS = "model.json", "vocab.json", "weights.json", "weights.pth"
 MOST_WEIGHTS_BYTES = 8 << 30

@@ -9,8 +9,8 @@ from linnet.interop.families.folder import end_tokens, read_family, read_publish
 from linnet.interop.in_transformers import NAME, check_in_transformers, encoder, original
 from linnet.interop.parity import SAMPLES, Agreement, check_same_ids
 from linnet.model.decoder import Decoder
+from linnet.model.skip_init import decoder_of
 from linnet.model.store import check_new_folder, write_model
-from linnet.model.undrawn import decoder_of
 
 
 def import_transformers(

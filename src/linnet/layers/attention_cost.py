@@ -37,12 +37,12 @@ class AttentionShape:
             flops_per_pair=4 * queries,
             state_elements_per_token=2 * keys,
             state_narrow_per_token=0 if self.no_kernel else 2 * keys,
-            kept_per_token=(queries + 2 * keys) * self._keeps_joint
+            activations_per_token=(queries + 2 * keys) * self._keeps_joint
             + (queries + keys) * self.rotary
             + keys * (self.values != "own")
             + self._kept_by_norm()
             + queries,
-            kept_by_shape=(partial(self._kept_by_softmax, whole),),
+            activation_memory=(partial(self._kept_by_softmax, whole),),
         )
 
     def _kept_by_softmax(self, whole: bool, sequences: int, tokens: int) -> int:
@@ -68,24 +68,24 @@ class AttentionShape:
             return heads * (self.head_dim + 1)
         return heads * (2 + (0 if self.rotary else self.head_dim))
 
-    def windowed_cost(self, window: int, first: int = 0) -> Cost:
-        """Over a window and the `first` tokens, in blocks where the sequence is long."""
-        flops, kept = partial(self._flops, window, first), partial(self._kept, window)
-        state = 2 * self.kv_heads * self.head_dim * (window + first)
-        return Cost(flops_by_length=(flops,), kept_by_shape=(kept,), state_elements=state)
+    def windowed_cost(self, window: int, sink_tokens: int = 0) -> Cost:
+        """Over a window and the `sink_tokens` first tokens, in blocks where the sequence is long."""
+        flops, kept = partial(self._flops, window, sink_tokens), partial(self._kept, window)
+        state = 2 * self.kv_heads * self.head_dim * (window + sink_tokens)
+        return Cost(flops_by_length=(flops,), activation_memory=(kept,), state_elements=state)
 
-    def _flops(self, window: int, first: int, tokens: int) -> int:
-        pairs = blocked_pairs(tokens, window, first) if self.no_kernel else windowed_pairs(tokens, window)
+    def _flops(self, window: int, sink_tokens: int, tokens: int) -> int:
+        pairs = blocked_pairs(tokens, window, sink_tokens) if self.no_kernel else windowed_pairs(tokens, window)
         return 4 * self.heads * self.head_dim * pairs
 
     def _kept(self, window: int, sequences: int, tokens: int) -> int:
-        """In blocks: queries, results, keys and values with their neighbours, masks; else as above with one mask."""
+        """In blocks: queries, results, keys and values with their neighbors, masks; else as above with one mask."""
         if self.no_kernel:
-            return sequences * tokens * self.cost().kept_per_token
+            return sequences * tokens * self.cost().activations_per_token
         if not in_blocks(tokens, window):
             mask = tokens * tokens if tokens > window else 0
             softmax = sequences * tokens * self.heads if mask else self._kept_by_softmax(False, sequences, tokens)
-            return sequences * tokens * self.cost().kept_per_token + softmax + mask
+            return sequences * tokens * self.cost().activations_per_token + softmax + mask
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         whole = -(-tokens // window) * window
         cut = tokens * queries if whole > tokens else 0

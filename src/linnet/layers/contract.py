@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent, Spec
-from linnet.layers.retention import FULL, Retention
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.state import NoState, State
-from linnet.layers.view import Record, View
 from linnet.nn.cost import Cost
 from linnet.nn.linear import FusedLinear
 
-RowStep = Callable[[Tensor, Tensor, int], Tensor]
+DecodeStep = Callable[[Tensor, Tensor, int], Tensor]
 """One more token of one stream: the row `[1, D]` that is added to, the row that is read, its position; their sum.
 
 One that computes by functions of `ops.native` alone may be written down when it is first done, and done again from that
@@ -36,7 +36,7 @@ class Place:
 
     width: of what it reads and gives. context_length: tokens of a training sequence. index: number of the first layer
     that it serves, of `layers` in the stack. whole: it reads whole sequences as prefixes: in an encoder. memory_width:
-    of what an encoder hands over (`View.memory`).
+    of what an encoder hands over (`BatchLayout.memory`).
     """
 
     width: int
@@ -53,12 +53,12 @@ class Traits:
 
     causal: without a state, no output depends on a later token.
     exact_when_split: a stream fed in chunks gives what one pass gives, however it is cut.
-    settles: it fixes something at its first chunk, the prompt; from then on it is causal and exact when split, and a
+    calibrates: it fixes something at its first chunk, the prompt; from then on it is causal and exact when split, and a
         causal evaluation lets it settle on another text. Every sublayer that lacks one of the two traits before says
         so or is refused by an evaluation.
-    settled_after: of one that settles: so many tokens decide what it fixes. Both traits before hold for all outputs
+    calibrated_after: of one that settles: so many tokens decide what it fixes. Both traits before hold for all outputs
         from the last of them on, if the first chunk has as many; None where the whole first chunk decides.
-    prefix: the tokens of a prefix (`View.prefixes`) see all of one another, those behind it all of it.
+    prefix: the tokens of a prefix (`BatchLayout.prefixes`) see all of one another, those behind it all of it.
     constant_state: the bytes of its state do not grow with the number of tokens.
     window: an output depends on so many tokens, its own included; None: on every token before it.
     same_in_training: a pass of training gives what other passes give. Where it does not, what is said here holds for
@@ -67,8 +67,8 @@ class Traits:
 
     causal: bool = True
     exact_when_split: bool = True
-    settles: bool = False
-    settled_after: int | None = None
+    calibrates: bool = False
+    calibrated_after: int | None = None
     prefix: bool = False
     constant_state: bool = False
     window: int | None = None
@@ -76,7 +76,7 @@ class Traits:
 
 
 @dataclass(frozen=True)
-class Matrices:
+class MuonParameter:
     """A parameter `[rows, columns]` between hidden vectors: one matrix, or several below each other.
 
     rows: of each.
@@ -99,7 +99,7 @@ class Sublayer(nn.Module, ABC):
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {}
     """The slow, obvious form of each fast operation, by the attribute that holds the fast one (tests compare)."""
 
-    retentions: ClassVar[frozenset[type]] = frozenset({type(FULL)})
+    cache_policies: ClassVar[frozenset[type]] = frozenset({type(FULL)})
     """The ways of keeping the past that it knows."""
 
     total: Callable[[Tensor], Tensor] = staticmethod(lambda counts: counts)
@@ -107,64 +107,65 @@ class Sublayer(nn.Module, ABC):
     outside where there are several."""
 
     penalties: frozenset[str] = frozenset()
-    """The penalties that training may ask for (`View.wanted`)."""
+    """The penalties that training may ask for (`BatchLayout.wanted`)."""
 
     @abstractmethod
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> State:
         """An empty state with room for `capacity` tokens, which keeps the past by one of `retentions`."""
 
     @abstractmethod
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`. With a state: reads it and advances it in place.
 
-        It is called with views that it `takes` alone; `layers.passes.run` takes all others apart.
+        It is called with views that it `supports` alone; `layers.passes.run` takes all others apart.
         """
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Whether a pass over a chunk of `length` tokens can be done at once; by default where all rows agree."""
-        return view.uniform
+        return layout.uniform
 
-    def undecayed(self) -> Iterator[nn.Parameter]:
+    def no_weight_decay(self) -> Iterator[nn.Parameter]:
         """The parameters on which weight decay never acts: by default all but the weights of linear maps."""
         decayed = {id(linear.weight) for linear in linear_maps(self)}
         return (parameter for parameter in self.parameters() if id(parameter) not in decayed)
 
-    def matrices(self) -> Iterator[Matrices]:
-        """The parameters of which an optimiser for matrices (Muon) has charge, each map of a joined one by itself.
+    def muon_parameters(self) -> Iterator[MuonParameter]:
+        """The parameters of which an optimizer for matrices (Muon) has charge, each map of a joined one by itself.
 
         By default the weights of linear maps, unless they never decay or have one row or column. A layer leaves out
         what is of low rank, or no map between hidden vectors.
         """
-        undecayed = {id(parameter) for parameter in self.undecayed()}
-        maps = (linear for linear in linear_maps(self) if id(linear.weight) not in undecayed)
-        return (matrices_of(linear) for linear in maps if min(linear.weight.shape) > 1)
+        no_weight_decay = {id(parameter) for parameter in self.no_weight_decay()}
+        maps = (linear for linear in linear_maps(self) if id(linear.weight) not in no_weight_decay)
+        return (muon_parameter_of(linear) for linear in maps if min(linear.weight.shape) > 1)
 
-    def sensitive(self) -> Iterator[nn.Parameter]:
+    def low_lr_parameters(self) -> Iterator[nn.Parameter]:
         """The parameters whose small changes become large ones behind them: none by default.
 
-        A run may give them a learning rate of their own (`optimiser.sensitive_lr`).
+        A run may give them a learning rate of their own (`optimizer.low_lr`).
         """
         return iter(())
 
-    def precise(self) -> Iterator[nn.Module]:
+    def skip_quantization(self) -> Iterator[nn.Module]:
         """The parts whose linear maps must not be stored in few bits: none by default."""
         return iter(())
 
-    def last_maps(self) -> Iterator[nn.Linear]:
+    def output_projections(self) -> Iterator[nn.Linear]:
         """The linear maps behind which nothing but the residual stream comes: by default the one built last."""
         return iter(list(linear_maps(self))[-1:])
 
     @property
-    def bfloat16_rows(self) -> bool:
+    def bfloat16_decode(self) -> bool:
         """Whether its row step takes weights and a state of bfloat16."""
         return False
 
-    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """One more token of the one stream of `state`, in as few operations as can be; None: there is no such form.
 
-        Rows are float32; weights and state are too, but for a sublayer that says `bfloat16_rows`. It holds the tensors
+        Rows are float32; weights and state are too, but for a sublayer that says `bfloat16_decode`. It holds the
+        tensors
         of the state, which nothing else may advance or crop from then on. record: what layers leave for later ones of
         the same step, `[1, 1, ...]` each; its owner empties it before every step.
         """
@@ -204,14 +205,14 @@ class FeedForward(Sublayer):
     traits: Traits = Traits(constant_state=True)
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> State:
         """Nothing."""
         return NoState()
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
-        """Whatever the view, where each output depends on its own token alone."""
-        return view.uniform or self.traits.window == 1
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
+        """Whatever the layout, where each output depends on its own token alone."""
+        return layout.uniform or self.traits.window == 1
 
 
 @dataclass(frozen=True)
@@ -242,8 +243,8 @@ class SublayerSpec(Spec, ABC):
     operator_files: ClassVar[OperatorFiles | None] = None
     """Of a kind whose operators can be given."""
 
-    chooses_retention: ClassVar[bool] = False
-    """Whether a stream may choose how its past is kept (`Sublayer.retentions`)."""
+    chooses_cache_policy: ClassVar[bool] = False
+    """Whether a stream may choose how its past is kept (`Sublayer.cache_policies`)."""
 
     @abstractmethod
     def build(self, place: Place) -> Sublayer:
@@ -258,18 +259,18 @@ class SublayerSpec(Spec, ABC):
     def examples(cls) -> list[Self]:
         """Small variants that together show what it can be, at width 16; the contract tests build them all."""
 
-    def leaves(self, width: int) -> Mapping[str, tuple[int, ...]]:
-        """Values that it leaves for later layers, or reads (`View.leave`): the shape for each token, by the field that
-        says so, under whose name they are left. All layers of a model that have one must agree in its shape.
+    def cross_layer_values(self, width: int) -> Mapping[str, tuple[int, ...]]:
+        """Values that it leaves for later layers, or reads (`BatchLayout.leave`): the shape for each token, by the
+        field that says so, under whose name they are left. All layers of a model that have one must agree in its shape.
         """
         return {}
 
     @property
-    def needs_left(self) -> bool:
+    def needs_cross_layer_gradients(self) -> bool:
         """Whether its gradients need what an earlier layer left."""
         return False
 
-    def cost_of_left(self, place: Place) -> Cost:
+    def cross_layer_cost(self, place: Place) -> Cost:
         """What training keeps more of it, where it is the first to leave values and later gradients need them."""
         return Cost()
 
@@ -307,9 +308,9 @@ class FeedForwardSpec(SublayerSpec):
     hidden: Extent
 
 
-def matrices_of(linear: nn.Linear) -> Matrices:
+def muon_parameter_of(linear: nn.Linear) -> MuonParameter:
     """The weight of a linear map, the single maps of a joined one apart."""
-    return Matrices(linear.weight, linear.parts if isinstance(linear, FusedLinear) else (linear.out_features,))
+    return MuonParameter(linear.weight, linear.parts if isinstance(linear, FusedLinear) else (linear.out_features,))
 
 
 def linear_maps(module: nn.Module) -> Iterator[nn.Linear]:

@@ -1,7 +1,7 @@
 """Cross-attention: every token of the decoder sees all that the encoder made of the input (Vaswani et al., 2017).
 
-Queries come from the decoder, keys and values from the encoder's memory (`View.memory`). A stream keeps these: they are
-made once, at its first chunk, and no token adds to them.
+Queries come from the decoder, keys and values from the encoder's memory (`BatchLayout.memory`). A stream keeps these:
+they are made once, at its first chunk, and no token adds to them.
 
 Legend: `B` batch, `T` tokens of the chunk, `S` tokens of the longest input, `N` query heads, `M` key-value heads, `P`
 query heads of each of these, `K` head width, `D` width of the decoder's layer, `E` width of the memory, `F` keys and
@@ -18,14 +18,14 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from linnet.core.spec import Extent
-from linnet.layers.contract import Place, RowStep, Sublayer, SublayerSpec, Traits
-from linnet.layers.retention import FULL, Retention
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.contract import DecodeStep, Place, Sublayer, SublayerSpec, Traits
 from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
-from linnet.layers.view import Record, View
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.gemv import row_map_of
 from linnet.nn.linear import FusedLinear, Linear
-from linnet.nn.row_maps import row_map_of
 from linnet.ops.attention import full_attention, full_attention_reference
 
 
@@ -69,7 +69,7 @@ class CrossAttentionSpec(SublayerSpec):
         inner = heads * head_dim
         maps = linear_cost(place.width, inner, self.bias) + linear_cost(inner, place.width, self.bias)
         of_memory = replace(self._memory_maps(place), flops_per_token=0)
-        return maps + of_memory + Cost(kept_per_token=place.width + 2 * inner + heads)
+        return maps + of_memory + Cost(activations_per_token=place.width + 2 * inner + heads)
 
     def memory_cost(self, place: Place) -> Cost:
         """Of the tokens of the input: their keys and values, which are the state, and a byte that says they are real.
@@ -79,7 +79,7 @@ class CrossAttentionSpec(SublayerSpec):
         _, kv_heads, head_dim = self.widths(place.width)
         inner = kv_heads * head_dim
         maps = replace(self._memory_maps(place), parameters=0, matrices=())
-        return maps + Cost(state_elements_per_token=2 * inner, state_bytes_per_token=1, kept_per_token=2 * inner)
+        return maps + Cost(state_elements_per_token=2 * inner, state_bytes_per_token=1, activations_per_token=2 * inner)
 
     def _memory_maps(self, place: Place) -> Cost:
         _, kv_heads, head_dim = self.widths(place.width)
@@ -143,32 +143,32 @@ class CrossAttention(Sublayer):
         self.out = Linear(self.heads * self.head_dim, place.width, bias=spec.bias)
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> MemoryState:
         """Nothing yet: the first chunk brings the memory, whatever its length."""
         empty_B0MK = torch.zeros(batch, 0, self.kv_heads, self.head_dim, device=device, dtype=dtype)
         return MemoryState(empty_B0MK, empty_B0MK.clone(), torch.zeros(batch, 0, device=device, dtype=torch.bool))
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Anything: where a token stands says nothing about what it sees."""
         return True
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
-        """`[B, T, D] -> [B, T, D]`. A memory in the view is read, and kept by the state; else the state's is."""
-        k_BSMK, v_BSMK, real_BS = self._memory(state, view)
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
+        """`[B, T, D] -> [B, T, D]`. A memory in the layout is read, and kept by the state; else the state's is."""
+        k_BSMK, v_BSMK, real_BS = self._memory(state, layout)
         q_BTNK = self.query(x_BTD).view(*x_BTD.shape[:2], self.heads, self.head_dim)
         mask = None if real_BS is None else real_BS[:, None, None]
         out_BNTK = self.attend(q_BTNK.transpose(1, 2), k_BSMK.transpose(1, 2), v_BSMK.transpose(1, 2), mask, self.scale)
         out_BTD: Tensor = self.out(out_BNTK.transpose(1, 2).flatten(2))
         return out_BTD
 
-    def _memory(self, state: State | None, view: View) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _memory(self, state: State | None, layout: BatchLayout) -> tuple[Tensor, Tensor, Tensor | None]:
         """Keys and values, `[B, S, M, K]` each, and which are real, `[B, S]` or None for all."""
         assert state is None or isinstance(state, MemoryState)
-        if view.memory is None:
+        if layout.memory is None:
             assert state is not None and state.real.shape[1], "no memory, and none was read before"
             return state.keys, state.values, state.real
-        hidden_BSE, real_BS = view.memory.hidden_BSE, view.memory.real_BS
+        hidden_BSE, real_BS = layout.memory.hidden_BSE, layout.memory.real_BS
         joint_BSF = self.key_value(hidden_BSE)
         k_BSMK, v_BSMK = joint_BSF.view(*hidden_BSE.shape[:2], 2, self.kv_heads, self.head_dim).unbind(2)
         if state is not None:
@@ -176,7 +176,7 @@ class CrossAttention(Sublayer):
             state.real = torch.ones_like(joint_BSF[..., 0], dtype=torch.bool) if real_BS is None else real_BS
         return k_BSMK, v_BSMK, real_BS
 
-    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`; behind the first chunk, which brings the memory."""
         assert isinstance(state, MemoryState)
         query, out = row_map_of(self.query), row_map_of(self.out)

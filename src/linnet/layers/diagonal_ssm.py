@@ -32,14 +32,14 @@ START_RATE = 0.5
 class DiagonalSpec(MixerSpec, ABC):
     """`state` real numbers for each channel, an even number.
 
-    frequencies: those of the state at the start, S4D-Lin's or S4D-Inv's. discretisation: how a step follows from the
+    frequencies: those of the state at the start, S4D-Lin's or S4D-Inv's. discretization: how a step follows from the
     equation in continuous time, by zero-order hold or the bilinear rule. shortest_step, longest_step: between these the
     channels' steps are spread at the start.
     """
 
     state: Extent = 64
     frequencies: Literal["lin", "inv"] = "lin"
-    discretisation: Literal["zoh", "bilinear"] = "zoh"
+    discretization: Literal["zoh", "bilinear"] = "zoh"
     shortest_step: PositiveFloat = 0.001
     longest_step: PositiveFloat = 0.1
 
@@ -59,7 +59,7 @@ class DiagonalSpec(MixerSpec, ABC):
     @property
     def kernel_kept(self) -> int:
         """float32 numbers that forward keeps of one channel on the way from its parameters to a and c."""
-        return 1 + 7 * self.state if self.discretisation == "zoh" else 2 + 9 * self.state
+        return 1 + 7 * self.state if self.discretization == "zoh" else 2 + 9 * self.state
 
 
 @dataclass
@@ -98,7 +98,7 @@ class DiagonalKernel(nn.Module):
         step_E1 = self.log_dt.to(dtype).exp()[:, None]
         rate_EN = torch.complex(-self.log_A_real.to(dtype).exp(), self.A_imag.to(dtype))
         c_EN = 2 * torch.view_as_complex(self.C.to(dtype))
-        if self.spec.discretisation == "zoh":
+        if self.spec.discretization == "zoh":
             faded_EN = rate_EN * step_E1
             return faded_EN.exp(), c_EN * (faded_EN.expm1() / rate_EN)  # expm1 keeps the digits of short steps
         half_EN = 0.5 * step_E1 * rate_EN
@@ -120,7 +120,7 @@ class DiagonalKernel(nn.Module):
         step_E11 = self.log_dt.to(dtype).exp()[:, None, None]
         rate_EN2 = torch.stack([-self.log_A_real.to(dtype).exp(), self.A_imag.to(dtype)], dim=-1)
         c_EN2, one = 2 * self.C.to(dtype), step_E11.new_tensor([1.0, 0.0])
-        if self.spec.discretisation == "zoh":
+        if self.spec.discretization == "zoh":
             faded_EN2 = rate_EN2 * step_E11
             return exponential(faded_EN2), times(c_EN2, over(exponential_less_one(faded_EN2), rate_EN2))
         half_EN2 = 0.5 * step_E11 * rate_EN2

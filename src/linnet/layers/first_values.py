@@ -1,6 +1,6 @@
 """Values of the first layer, mixed into those of later ones (Zhou et al., "Value residual learning", arXiv 2410.17897).
 
-The first layer of a pass that has them leaves its values (`View.leave`); every layer reads with
+The first layer of a pass that has them leaves its values (`BatchLayout.leave`); every layer reads with
 `V' = own V + first V_1`. The paper's first layer reads with `V_1` itself: here with `(own + first) V_1`, so that all
 layers are alike, whatever stands before them, and shared weights need no exception. With the shares that the paper's
 learnable form starts with, a half each, that is the same.
@@ -14,7 +14,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from linnet.core.spec import Spec
-from linnet.layers.view import Record, View
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.nn.cost import Cost
 from linnet.nn.scalar_mix import ScalarMix
 
@@ -50,24 +50,24 @@ class ValueResidual(nn.Module):
         super().__init__()
         self.mix = ScalarMix(spec.own, spec.first, spec.learned)
 
-    def forward(self, v_BTMK: Tensor, view: View) -> Tensor:
+    def forward(self, v_BTMK: Tensor, layout: BatchLayout) -> Tensor:
         """The same shape; leaves them where nobody has."""
-        first_BTMK = view.left(VALUE_RESIDUAL)
+        first_BTMK = layout.cross_layer_value(VALUE_RESIDUAL)
         if first_BTMK is None:
-            view.leave(VALUE_RESIDUAL, v_BTMK)
+            layout.save_cross_layer_value(VALUE_RESIDUAL, v_BTMK)
             first_BTMK = v_BTMK
         mixed_BTMK: Tensor = self.mix(v_BTMK, first_BTMK)
         return mixed_BTMK
 
-    def row(self, record: Record | None) -> Callable[[Tensor], Tensor]:
+    def row(self, record: AuxiliaryOutputs | None) -> Callable[[Tensor], Tensor]:
         """Of one token of one stream, `[M, K]`; `record`: of its step, None where nobody leaves anything."""
-        mix, view = self.mix.row(), View(record=record)
+        mix, layout = self.mix.row(), BatchLayout(record=record)
 
         def mixed(v_MK: Tensor) -> Tensor:
-            first_11MK = view.left(VALUE_RESIDUAL)
+            first_11MK = layout.cross_layer_value(VALUE_RESIDUAL)
             if first_11MK is None:
                 first_11MK = v_MK[None, None]
-                view.leave(VALUE_RESIDUAL, first_11MK)
+                layout.save_cross_layer_value(VALUE_RESIDUAL, first_11MK)
             return mix(v_MK, first_11MK[0, 0])
 
         return mixed

@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linnet.layers.contract import RowStep
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.contract import DecodeStep
 from linnet.layers.rotary import RotarySpec, turn_of
 from linnet.layers.state import State, write_chunk
-from linnet.layers.view import View
+from linnet.nn.gemv import RowMap, compiled_with, row_map_of
 from linnet.nn.packed_linear import RoundedLinear
-from linnet.nn.row_maps import RowMap, compiled_with, row_map_of
 from linnet.ops.exporting import exporting
 from linnet.ops.native.attention import AttentionRow, attention_row, operator_row
 from linnet.ops.relative import NearRow
@@ -43,18 +43,18 @@ class KeyValueState(State):
     keys: Tensor
     values: Tensor
 
-    def append(self, k_BMTK: Tensor, v_BMTK: Tensor, view: View) -> Seen:
+    def append(self, k_BMTK: Tensor, v_BMTK: Tensor, layout: BatchLayout) -> Seen:
         """Write a chunk and give keys and values of the whole stream, as views."""
         length = k_BMTK.shape[2]
-        end = view.end(length)
+        end = layout.end(length)
         self.keys, self.values = (
-            write_chunk(kept, new, view, 2) for kept, new in ((self.keys, k_BMTK), (self.values, v_BMTK))
+            write_chunk(kept, new, layout, 2) for kept, new in ((self.keys, k_BMTK), (self.values, v_BMTK))
         )
-        last_BT = view.last_in_prefix(length, k_BMTK.device)
+        last_BT = layout.last_in_prefix(length, k_BMTK.device)
         if last_BT is not None:
-            last_BT = (last_BT + view.offsets_B(k_BMTK.device)[:, None]).clamp(min=0)
-        elif not view.uniform:
-            last_BT = view.positions(length, k_BMTK.device)
+            last_BT = (last_BT + layout.offsets_B(k_BMTK.device)[:, None]).clamp(min=0)
+        elif not layout.uniform:
+            last_BT = layout.positions(length, k_BMTK.device)
         return Seen(self.keys[:, :, :end], self.values[:, :, :end], None, last_BT)
 
     def forget(self) -> Self:
@@ -69,38 +69,38 @@ class KeyValueState(State):
 class WindowState(State):
     """Keys and values of the last W tokens, `[B, M, W, K]` each; the token at position p lies at `p mod W`.
 
-    first: so many tokens of the stream stay, in places of their own before those of the window.
+    sink_tokens: so many tokens of the stream stay, in places of their own before those of the window.
     """
 
     keys: Tensor
     values: Tensor
-    first: int = 0
+    sink_tokens: int = 0
 
     @property
     def window(self) -> int:
         """W."""
-        return self.keys.shape[2] - self.first
+        return self.keys.shape[2] - self.sink_tokens
 
     def _places(self, positions: Tensor) -> Tensor:
-        within = (positions - self.first) % self.window + self.first
-        return torch.where(positions < self.first, positions, within) if self.first else within
+        within = (positions - self.sink_tokens) % self.window + self.sink_tokens
+        return torch.where(positions < self.sink_tokens, positions, within) if self.sink_tokens else within
 
     def _kept(self, end: int, last: int, since: int = 0) -> Tensor:
         """The positions from `since` to before `end` that are among the first, or the `last`."""
-        first, device = min(self.first, end), self.keys.device
+        first, device = min(self.sink_tokens, end), self.keys.device
         ranges = (min(since, first), first), (max(first, end - last, since), end)
         return torch.cat([torch.arange(*bounds, device=device) for bounds in ranges])
 
-    def append(self, k_BMTK: Tensor, v_BMTK: Tensor, view: View, ordered: bool = False) -> Seen:
+    def append(self, k_BMTK: Tensor, v_BMTK: Tensor, layout: BatchLayout, ordered: bool = False) -> Seen:
         """Take in a chunk, of which the first token needs W - 1 tokens of the past.
 
         A single token gets what lies here as it lies, which saves a copy, unless it is to be `ordered`.
         """
         if k_BMTK.shape[2] == 1 and not ordered:
-            return self._append_token(k_BMTK, v_BMTK, view)
+            return self._append_token(k_BMTK, v_BMTK, layout)
         if exporting():
-            return self._append_in_graph(k_BMTK, v_BMTK, view)
-        length, start = k_BMTK.shape[2], view.start
+            return self._append_in_graph(k_BMTK, v_BMTK, layout)
+        length, start = k_BMTK.shape[2], layout.start
         places = self._places(self._kept(start, self.window - 1))
         pairs = (self.keys, k_BMTK), (self.values, v_BMTK)
         keys, values = (torch.cat([past[:, :, places], new], dim=2) for past, new in pairs)
@@ -109,10 +109,10 @@ class WindowState(State):
             kept[:, :, self._places(positions)] = new[:, :, positions - start].to(kept.dtype)
         return Seen(keys, values)
 
-    def _append_token(self, k_BM1K: Tensor, v_BM1K: Tensor, view: View) -> Seen:
+    def _append_token(self, k_BM1K: Tensor, v_BM1K: Tensor, layout: BatchLayout) -> Seen:
         room, device = self.keys.shape[2], self.keys.device
-        positions_B = view.offsets_B(device).expand(len(self.keys))
-        last_B1 = None if view.uniform else positions_B.clamp(max=room - 1)[:, None]
+        positions_B = layout.offsets_B(device).expand(len(self.keys))
+        last_B1 = None if layout.uniform else positions_B.clamp(max=room - 1)[:, None]
         if exporting():  # one stream; places that are yet to be filled are masked
             index_1M1K = self._places(positions_B).view(-1, 1, 1, 1).expand_as(k_BM1K)
             pairs = (self.keys, k_BM1K), (self.values, v_BM1K)
@@ -121,23 +121,23 @@ class WindowState(State):
         rows = torch.arange(len(self.keys), device=device)
         for kept, new in ((self.keys, k_BM1K), (self.values, v_BM1K)):
             kept[rows, :, self._places(positions_B)] = new[:, :, 0].to(kept.dtype)
-        known = min(view.end(1), room)
+        known = min(layout.end(1), room)
         return Seen(self.keys[:, :, :known], self.values[:, :, :known], None, last_B1)
 
-    def _append_in_graph(self, k_BMTK: Tensor, v_BMTK: Tensor, view: View) -> Seen:
+    def _append_in_graph(self, k_BMTK: Tensor, v_BMTK: Tensor, layout: BatchLayout) -> Seen:
         """`append` of one stream in a graph, where all lengths are fixed: what is yet to come is masked.
 
         In order there is what is kept of the past, the chunk behind it, and what is left of as many places.
         """
         length, most, device = k_BMTK.shape[2], self.keys.shape[2] - 1, self.keys.device
-        start = view.offsets_B(device)
+        start = layout.offsets_B(device)
         dropped = (start - most).clamp(min=0)  # positions between the first ones and the rest of what is kept
         order = torch.arange(most, device=device)
-        past = self._places(torch.where(order < self.first, order, order + dropped))
+        past = self._places(torch.where(order < self.sink_tokens, order, order + dropped))
         chunk_T = start - dropped + torch.arange(length, device=device)
         ends, room = start + length, torch.arange(most + 1, device=device)
-        standing = torch.where(room < self.first, room, ends - 1 - (ends - 1 - room) % self.window)
-        stays = torch.where(standing < self.first, standing, standing - dropped).clamp(min=0)
+        standing = torch.where(room < self.sink_tokens, room, ends - 1 - (ends - 1 - room) % self.window)
+        stays = torch.where(standing < self.sink_tokens, standing, standing - dropped).clamp(min=0)
         keys, values = (
             torch.cat([kept.index_select(2, past), torch.zeros_like(new)], dim=2).scatter(
                 2, chunk_T.view(1, 1, -1, 1).expand_as(new), new.to(kept.dtype)
@@ -148,18 +148,18 @@ class WindowState(State):
         return Seen(keys, values, None, chunk_T[None])
 
 
-def seen_keys(k_BMTK: Tensor, v_BMTK: Tensor, state: State | None, view: View, ordered: bool = False) -> Seen:
+def seen_keys(k_BMTK: Tensor, v_BMTK: Tensor, state: State | None, layout: BatchLayout, ordered: bool = False) -> Seen:
     """What the tokens of a chunk may see: the chunk's own keys and values, and with a state, advanced, the past's.
 
     ordered: the earliest first, also where that takes a copy.
     """
     if state is None:
-        last_BT = view.last_in_prefix(k_BMTK.shape[2], k_BMTK.device)
-        return Seen(k_BMTK, v_BMTK, view.padding_B(k_BMTK.device), last_BT)
+        last_BT = layout.last_in_prefix(k_BMTK.shape[2], k_BMTK.device)
+        return Seen(k_BMTK, v_BMTK, layout.padding_B(k_BMTK.device), last_BT)
     if isinstance(state, WindowState):
-        return state.append(k_BMTK, v_BMTK, view, ordered)
+        return state.append(k_BMTK, v_BMTK, layout, ordered)
     assert isinstance(state, KeyValueState)
-    return state.append(k_BMTK, v_BMTK, view)
+    return state.append(k_BMTK, v_BMTK, layout)
 
 
 def key_value_tensors(
@@ -175,7 +175,7 @@ def kept_dtype(joint: nn.Module, dtype: torch.dtype) -> torch.dtype:
     return torch.bfloat16 if isinstance(joint, RoundedLinear) and dtype == torch.float32 else dtype
 
 
-def key_value_row(
+def key_value_decode_step(
     joint: nn.Module,
     out: nn.Module,
     state: KeyValueState,
@@ -189,7 +189,7 @@ def key_value_row(
     near: NearRow | None = None,
     gate: Callable[[Tensor, Tensor], Tensor] | None = None,
     sinks_N: Tensor | None = None,
-) -> RowStep | None:
+) -> DecodeStep | None:
     """Attention for one more token of one stream.
 
     operator_NKK: stands between queries and keys where it is given. norm: of a token's queries and keys, `[N + M, K]`.
@@ -247,7 +247,7 @@ def _reading(
     near: NearRow | None,
     sinks_N: Tensor | None,
 ) -> AttentionRow:
-    """As `ops.native.attention`, with all that `key_value_row` takes."""
+    """As `ops.native.attention`, with all that `key_value_decode_step` takes."""
     keys_MCK, values_MCK = state.keys[0], state.values[0]
     sinks_MP1 = None if sinks_N is None else sinks_N.detach().view(len(keys_MCK), -1, 1)
     nothing = torch.zeros((), device="cpu")
@@ -275,7 +275,7 @@ def _reading(
 
 def _bfloat16_row(
     joint: RowMap, out: RowMap, state: KeyValueState, heads: int, rotary: RotarySpec | None, scale: float | None
-) -> RowStep:
+) -> DecodeStep:
     """The same over keys and values of bfloat16, in PyTorch's own attention, which adds up in float32."""
     _, kv_heads, capacity, width = state.keys.shape
     keys_1MCK, values_1MCK = state.keys, state.values

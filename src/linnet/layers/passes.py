@@ -9,27 +9,27 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from linnet.layers.batch_layout import AddedLoss, AuxiliaryOutputs, BatchLayout, Counts, DocumentPart
 from linnet.layers.contract import Sublayer
 from linnet.layers.state import State
-from linnet.layers.view import AddedLoss, Counts, DocumentPart, Record, View
 
 
-def run(sublayer: Sublayer, x_BTD: Tensor, state: State | None, view: View) -> Tensor:
-    """`[B, T, D] -> [B, T, D]`, whatever the view: rows at different positions, padding, several documents in a row.
+def run(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: BatchLayout) -> Tensor:
+    """`[B, T, D] -> [B, T, D]`, whatever the layout: rows at different positions, padding, several documents in a row.
 
     With a state: reads it and advances it. A row begins anew at a document; so does its position.
     """
-    if view.documents is not None:
+    if layout.documents is not None:
         if sublayer.traits.window == 1:
-            view = replace(view, documents=None)
+            layout = replace(layout, documents=None)
         elif state is None:
-            return _documents_alone(sublayer, x_BTD, view)
+            return _documents_alone(sublayer, x_BTD, layout)
         else:
-            return _rows_by_documents(sublayer, x_BTD, state, view)
-    if sublayer.takes(view, x_BTD.shape[1], state):
-        out_BTD: Tensor = sublayer(x_BTD, state, view)
+            return _rows_by_documents(sublayer, x_BTD, state, layout)
+    if sublayer.supports(layout, x_BTD.shape[1], state):
+        out_BTD: Tensor = sublayer(x_BTD, state, layout)
         return out_BTD
-    return _by_groups(sublayer, x_BTD, state, view)
+    return _by_groups(sublayer, x_BTD, state, layout)
 
 
 @dataclass
@@ -39,11 +39,11 @@ class Piece:
     rows_NL: Tensor
     places_NL: Tensor
     real_NL: Tensor
-    record: Record | None
+    record: AuxiliaryOutputs | None
     out_NLD: Tensor
 
     @classmethod
-    def of(cls, parts: Sequence[DocumentPart], x_BTD: Tensor, record: Record | None) -> "Piece":
+    def of(cls, parts: Sequence[DocumentPart], x_BTD: Tensor, record: AuxiliaryOutputs | None) -> "Piece":
         """Each part a row, padding before the shorter ones."""
         device = x_BTD.device
         longest = max(part.end - part.begin for part in parts)
@@ -72,7 +72,7 @@ class Piece:
         return found if any(found) else None
 
 
-def _together(pieces: Sequence[Piece], x_BTD: Tensor, record: Record | None) -> Tensor:
+def _together(pieces: Sequence[Piece], x_BTD: Tensor, record: AuxiliaryOutputs | None) -> Tensor:
     """What pieces gave, each at its places, `[B, T, D]`; what they left in their records goes into `record`."""
     if record is not None:
         _gather(pieces, x_BTD, record)
@@ -89,7 +89,7 @@ def _placed(pieces: Sequence[Piece], values_NL: Sequence[Tensor], x_BTD: Tensor)
     return out_BT
 
 
-def _gather(pieces: Sequence[Piece], x_BTD: Tensor, record: Record) -> None:
+def _gather(pieces: Sequence[Piece], x_BTD: Tensor, record: AuxiliaryOutputs) -> None:
     """Values at their places; of the rows that have them, losses as means, outputs one after another."""
     records = [piece.record for piece in pieces if piece.record is not None]
     for name in records[0].values:
@@ -108,51 +108,56 @@ def _gather(pieces: Sequence[Piece], x_BTD: Tensor, record: Record) -> None:
 
 
 def _read(
-    sublayer: Sublayer, parts: Sequence[DocumentPart], x_BTD: Tensor, state: State | None, view: View, position: int
+    sublayer: Sublayer,
+    parts: Sequence[DocumentPart],
+    x_BTD: Tensor,
+    state: State | None,
+    layout: BatchLayout,
+    position: int,
 ) -> Piece:
     """A pass over parts that stand at one position; `state`: of their rows."""
-    piece = Piece.of(parts, x_BTD, view.record)
-    piece.out_NLD = run(sublayer, piece.out_NLD, state, View(position, piece.padding, record=piece.record))
+    piece = Piece.of(parts, x_BTD, layout.record)
+    piece.out_NLD = run(sublayer, piece.out_NLD, state, BatchLayout(position, piece.padding, record=piece.record))
     return piece
 
 
-def _documents_alone(sublayer: Sublayer, x_BTD: Tensor, view: View) -> Tensor:
+def _documents_alone(sublayer: Sublayer, x_BTD: Tensor, layout: BatchLayout) -> Tensor:
     """Every document as a row of its own, those of like lengths together: at most half of such a batch is padding."""
     by_size: dict[int, list[DocumentPart]] = {}
-    for part in view.parts(*x_BTD.shape[:2]):
+    for part in layout.parts(*x_BTD.shape[:2]):
         by_size.setdefault((part.end - part.begin).bit_length(), []).append(part)
-    pieces = [_read(sublayer, parts, x_BTD, None, view, 0) for parts in by_size.values()]
-    return _together(pieces, x_BTD, view.record)
+    pieces = [_read(sublayer, parts, x_BTD, None, layout, 0) for parts in by_size.values()]
+    return _together(pieces, x_BTD, layout.record)
 
 
-def _rows_by_documents(sublayer: Sublayer, x_BTD: Tensor, state: State, view: View) -> Tensor:
+def _rows_by_documents(sublayer: Sublayer, x_BTD: Tensor, state: State, layout: BatchLayout) -> Tensor:
     """Row after row, document after document; a document begins with nothing in its row's state."""
     batch, length = x_BTD.shape[:2]
     states = [state.select(torch.tensor([row], device=x_BTD.device)) for row in range(batch)]
     pieces = []
-    for part in view.parts(batch, length):
+    for part in layout.parts(batch, length):
         if part.fresh:
             states[part.row] = states[part.row].fork()  # what was read of the last document may be needed for gradients
             states[part.row].crop(0)
-        pieces.append(_read(sublayer, [part], x_BTD, states[part.row], view, part.position))
+        pieces.append(_read(sublayer, [part], x_BTD, states[part.row], layout, part.position))
     state.take(states[0].join(states[1:]))
-    return _together(pieces, x_BTD, view.record)
+    return _together(pieces, x_BTD, layout.record)
 
 
-def _by_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, view: View) -> Tensor:
+def _by_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: BatchLayout) -> Tensor:
     """Rows that stand alike together, one group after the other, padding left out; a row without a token stays."""
     batch, length = x_BTD.shape[:2]
     groups: dict[tuple[int, int], list[DocumentPart]] = {}
-    for part in view.parts(batch, length):
+    for part in layout.parts(batch, length):
         groups.setdefault((part.position, part.begin), []).append(part)
     pieces, states, order = [], [], []
     for (position, _), parts in groups.items():
         rows = [part.row for part in parts]
         own = None if state is None else state.select(torch.tensor(rows, device=x_BTD.device))
-        if len(rows) > 1 and not sublayer.takes(View(position), parts[0].end - parts[0].begin, own):
+        if len(rows) > 1 and not sublayer.supports(BatchLayout(position), parts[0].end - parts[0].begin, own):
             assert state is not None, "without a state rows at one position are taken together"
-            return _rows_by_documents(sublayer, x_BTD, state, view)
-        pieces.append(_read(sublayer, parts, x_BTD, own, view, position))
+            return _rows_by_documents(sublayer, x_BTD, state, layout)
+        pieces.append(_read(sublayer, parts, x_BTD, own, layout, position))
         order += rows
         if own is not None:
             states.append(own)
@@ -162,7 +167,7 @@ def _by_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, view: Vie
             states.append(state.select(torch.tensor(resting, device=x_BTD.device)))
         back = torch.tensor(order + resting, device=x_BTD.device).argsort()
         state.take(states[0].join(states[1:]).select(back))
-    return _together(pieces, x_BTD, view.record)
+    return _together(pieces, x_BTD, layout.record)
 
 
 def check_view(

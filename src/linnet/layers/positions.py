@@ -83,7 +83,7 @@ class AlibiSpec(PositionsSpec):
 
     def cost(self, heads: int, head_dim: int, window: int | None) -> Cost:
         """See `PositionsSpec`."""
-        return Cost(kept_by_shape=(lambda sequences, tokens: heads * tokens,))
+        return Cost(activation_memory=(lambda sequences, tokens: heads * tokens,))
 
 
 class Alibi(Positions):
@@ -141,7 +141,7 @@ class T5Spec(PositionsSpec):
     def cost(self, heads: int, head_dim: int, window: int | None) -> Cost:
         """See `PositionsSpec`."""
         kept = heads * self.furthest
-        return Cost(parameters=heads * self.buckets, kept_by_shape=(lambda *_: kept,))
+        return Cost(parameters=heads * self.buckets, activation_memory=(lambda *_: kept,))
 
 
 class T5Bias(Positions):
@@ -184,7 +184,7 @@ class ShawSpec(PositionsSpec):
         return Cost(
             parameters=2 * (clip + 1) * head_dim,
             flops_by_length=(lambda tokens: 4 * heads * head_dim * tokens * min(clip, window or tokens, tokens),),
-            kept_by_shape=(lambda *_: 2 * table,),
+            activation_memory=(lambda *_: 2 * table,),
         )
 
 

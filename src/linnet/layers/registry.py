@@ -59,6 +59,6 @@ def kinds_with_prefixes() -> str:
     return " or ".join(name for name, kind in MIXERS.items() if any(spec.sees_prefix for spec in kind.examples()))
 
 
-def kinds_with_retentions() -> str:
+def kinds_with_cache_policies() -> str:
     """The mixers that let a stream choose how its past is kept."""
-    return ", ".join(kind for kind, spec in MIXERS.items() if spec.chooses_retention)
+    return ", ".join(kind for kind, spec in MIXERS.items() if spec.chooses_cache_policy)

@@ -13,8 +13,8 @@ from pydantic import Field, PositiveFloat, model_validator
 from torch import Tensor
 
 from linnet.core.spec import Spec
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.rotary_scaling import AnyRotaryScaling
-from linnet.layers.view import View
 from linnet.nn.head_norm import HeadNorm
 from linnet.ops.native.elementwise import turn_row
 from linnet.ops.rotary import Pairing, rotary_range, rotary_table, rotate, rotate_heads
@@ -51,42 +51,48 @@ class RotarySpec(Spec):
         """How angles are scaled."""
         return None if self.scaling is None else self.scaling.law
 
-    def turned(self, joint_BTNK: Tensor, heads: tuple[int, int, int], view: View) -> tuple[Tensor, ...]:
+    def turned(self, joint_BTNK: Tensor, heads: tuple[int, int, int], layout: BatchLayout) -> tuple[Tensor, ...]:
         """Queries and keys, rotated by the positions of their tokens, and values, from one joint projection."""
-        return rotate_heads(joint_BTNK, heads, self._table(joint_BTNK, view), self.pairing)
+        return rotate_heads(joint_BTNK, heads, self._table(joint_BTNK, layout), self.pairing)
 
-    def turned_alone(self, x_BTNK: Tensor, view: View, width: int | None = None) -> Tensor:
+    def turned_alone(self, x_BTNK: Tensor, layout: BatchLayout, width: int | None = None) -> Tensor:
         """Heads `[B, T, N, K]`, all of them queries or keys, rotated by the positions of their tokens.
 
         width: of what is turned of each head, from the first element on; None: as `fraction` says.
         """
-        return rotate(x_BTNK, self._table(x_BTNK, view, width), self.pairing)
+        return rotate(x_BTNK, self._table(x_BTNK, layout, width), self.pairing)
 
-    def _table(self, x_BTNK: Tensor, view: View, width: int | None = None) -> tuple[Tensor, Tensor]:
+    def _table(self, x_BTNK: Tensor, layout: BatchLayout, width: int | None = None) -> tuple[Tensor, Tensor]:
         length, width, device = x_BTNK.shape[1], width or self.width(x_BTNK.shape[-1]), x_BTNK.device
-        end, scaling = view.end(length), self.law
-        if view.uniform:
-            return rotary_range(view.start, end, width, self.base, device, scaling)
+        end, scaling = layout.end(length), self.law
+        if layout.uniform:
+            return rotary_range(layout.start, end, width, self.base, device, scaling)
         key = ("rotary", width, self.base, length, device, scaling)
-        return view.remember(key, lambda: rotary_table(view.positions(length, device), width, self.base, end, scaling))
+        return layout.remember(
+            key, lambda: rotary_table(layout.positions(length, device), width, self.base, end, scaling)
+        )
 
 
 def queries_keys_values(
-    joint_BTD: Tensor, heads: tuple[int, int, int], rotary: RotarySpec | None, view: View, norm: HeadNorm | None = None
+    joint_BTD: Tensor,
+    heads: tuple[int, int, int],
+    rotary: RotarySpec | None,
+    layout: BatchLayout,
+    norm: HeadNorm | None = None,
 ) -> tuple[Tensor, ...]:
     """`[B, T, (N + 2M) K]` -> queries `[B, N, T, K]`, keys and values `[B, M, T, K]`.
 
-    Queries and keys are normalised and then rotated, where asked for.
+    Queries and keys are normalized and then rotated, where asked for.
     """
     joint_BTNK = joint_BTD.view(*joint_BTD.shape[:2], sum(heads), -1)
     if norm is None and rotary is not None:
-        parts = rotary.turned(joint_BTNK, heads, view)
+        parts = rotary.turned(joint_BTNK, heads, layout)
     else:
         parts = torch.split(joint_BTNK, list(heads), dim=2)
     if norm is not None:
         q_BTNK, k_BTMK, v_BTMK = parts
         pair = norm(q_BTNK, k_BTMK)
-        turned = pair if rotary is None else tuple(rotary.turned_alone(x_BTNK, view) for x_BTNK in pair)
+        turned = pair if rotary is None else tuple(rotary.turned_alone(x_BTNK, layout) for x_BTNK in pair)
         parts = (*turned, v_BTMK)
     return tuple(part.transpose(1, 2) for part in parts)
 

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linnet.layers.retention import Retention
-from linnet.layers.view import View
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import CachePolicy
 from linnet.ops.exporting import exporting
 
 
@@ -122,12 +122,12 @@ class NoState(State):
 
 
 @dataclass
-class RetainingState(State, ABC):
-    """A state that keeps the past as a `Retention` says, and tells how much of it it holds."""
+class CachePolicyState(State, ABC):
+    """A state that keeps the past as a `CachePolicy` says, and tells how much of it it holds."""
 
     @property
     @abstractmethod
-    def retention(self) -> Retention:
+    def cache_policy(self) -> CachePolicy:
         """What it was made with."""
 
     @abstractmethod
@@ -169,36 +169,36 @@ def _padded(tensor: Tensor, room: int | None, places: int) -> Tensor:
     return F.pad(tensor, (0, 0) * behind + (0, places - tensor.shape[room]))
 
 
-def write_chunk(kept: Tensor, new: Tensor, view: View, places: int = 1) -> Tensor:
+def write_chunk(kept: Tensor, new: Tensor, layout: BatchLayout, places: int = 1) -> Tensor:
     """Write a chunk's real tokens at their positions along the dimension `places`; gives `kept`, or in a graph another.
 
     A graph's runtime does it in place where input and output share a buffer.
     """
     if exporting():
-        return _scattered(kept, new, view, places)
+        return _scattered(kept, new, layout, places)
     kept_BC, new_BT = kept.transpose(1, places), new.transpose(1, places)
-    if view.uniform:
-        kept_BC[:, view.start : view.start + new_BT.shape[1]] = new_BT
+    if layout.uniform:
+        kept_BC[:, layout.start : layout.start + new_BT.shape[1]] = new_BT
     else:
-        write_rows(kept_BC, new_BT, view)
+        write_rows(kept_BC, new_BT, layout)
     return kept
 
 
-def _scattered(kept: Tensor, new: Tensor, view: View, places: int) -> Tensor:
+def _scattered(kept: Tensor, new: Tensor, layout: BatchLayout, places: int) -> Tensor:
     """The same as one operation."""
-    positions_BT = view.positions(new.shape[places], kept.device)
+    positions_BT = layout.positions(new.shape[places], kept.device)
     behind = new.dim() - places - 1
     index = positions_BT.view(len(new), *(1,) * (places - 1), -1, *(1,) * behind).expand_as(new)
     return kept.scatter(places, index, new.to(kept.dtype))
 
 
-def write_rows(kept_BC: Tensor, new_BT: Tensor, view: View) -> None:
+def write_rows(kept_BC: Tensor, new_BT: Tensor, layout: BatchLayout) -> None:
     """Write each row's real tokens at its own position, `[B, C, ...]` from `[B, T, ...]`."""
     batch, length = new_BT.shape[:2]
-    if view.padding is None:
+    if layout.padding is None:
         rows_B1 = torch.arange(batch, device=kept_BC.device)[:, None]
-        kept_BC[rows_B1, view.positions(length, kept_BC.device)] = new_BT.to(kept_BC.dtype)
+        kept_BC[rows_B1, layout.positions(length, kept_BC.device)] = new_BT.to(kept_BC.dtype)
         return
-    starts, paddings = view.starts_of(batch), view.padding_of(batch)
+    starts, paddings = layout.starts_of(batch), layout.padding_of(batch)
     for row, (start, padding) in enumerate(zip(starts, paddings, strict=True)):
         kept_BC[row, start : start + length - padding] = new_BT[row, padding:]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import FeedForward, Place, Traits
-from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import State
-from linnet.layers.view import View
 
 
 @dataclass
@@ -32,14 +32,14 @@ class ShiftedFeedForward(FeedForward):
         self.d_model = d_model
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> LastTokenState:
         """Of nothing."""
         return LastTokenState(torch.zeros(batch, self.d_model, device=device, dtype=dtype))
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Rows at any positions, which it does not know; no padding."""
-        return view.padding is None
+        return layout.padding is None
 
 
 def row_mixes(state: LastTokenState, shares: Sequence[Tensor]) -> Callable[[Tensor], tuple[Tensor, ...]]:

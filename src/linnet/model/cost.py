@@ -129,8 +129,8 @@ class ModelCost:
         """
         weights = 4 * self.parameters
         buffers = 4 * sum(part.buffers for part in self._parts())
-        kept = sum(part.kept(sequences, tokens) for part in self._of_decoder())
-        kept += self.encoder.kept(sequences, tokens if inputs is None else inputs)
+        kept = sum(part.activation_elements(sequences, tokens) for part in self._of_decoder())
+        kept += self.encoder.activation_elements(sequences, tokens if inputs is None else inputs)
         return TrainingMemory(weights + buffers, weights, 2 * weights, 4 * kept)
 
 
@@ -169,7 +169,7 @@ def _encoder_cost(spec: ModelSpec) -> Cost:
         return Cost()
     place = replace(_place(spec), layers=spec.encoder.layers, whole=True, memory_width=0)
     cost = _stack_cost(spec.encoder.blocks, spec, place, spec.encoder.norm)
-    cost += _cost_of_left(spec.encoder.blocks, spec) + Cost(kept_per_token=spec.d_model)
+    cost += _cost_of_left(spec.encoder.blocks, spec) + Cost(activations_per_token=spec.d_model)
     if spec.encoder.norm is not None:
         cost += spec.encoder.norm.cost(spec.d_model)
     embedding = replace(_embedding_cost(spec, spec.encoder.blocks), parameters=0, matrices=())
@@ -191,11 +191,11 @@ def _cost_of_left(blocks: Sequence[BlockSpec], spec: ModelSpec) -> Cost:
     for block in blocks:
         width = block.width or spec.d_model
         for part in block.parts.values():
-            for name in part.leaves(width):
+            for name in part.cross_layer_values(width):
                 leaving.setdefault(name, []).append((part, width))
-    needed = (parts for parts in leaving.values() if any(part.needs_left for part, _ in parts))
+    needed = (parts for parts in leaving.values() if any(part.needs_cross_layer_gradients for part, _ in parts))
     firsts = (parts[0] for parts in needed)
-    return sum((first.cost_of_left(Place(width, spec.context_length)) for first, width in firsts), Cost())
+    return sum((first.cross_layer_cost(Place(width, spec.context_length)) for first, width in firsts), Cost())
 
 
 def block_cost(block: BlockSpec, spec: ModelSpec, first: int = 0) -> Cost:
@@ -217,13 +217,13 @@ def _layer_cost(block: BlockSpec, place: Place, skip: bool) -> Cost:
     """
     layer = block.mixer.cost(place) + block.norm.cost(place.width)
     if skip:
-        layer += Cost(parameters=2, kept_per_token=place.width)
+        layer += Cost(parameters=2, activations_per_token=place.width)
     if block.cross_attention is not None:
         layer += block.cross_attention.cost(place) + block.norm.cost(place.width)
     if block.feed_forward is not None:
         layer += block.feed_forward.cost(place) + block.norm.cost(place.width)
         if block.residual == "parallel" and block.norm.kind == "layer":
-            layer += Cost(kept_per_token=-place.width)  # both norms keep the same input
+            layer += Cost(activations_per_token=-place.width)  # both norms keep the same input
     return layer
 
 
@@ -239,14 +239,14 @@ def _kept_alone(behind: Sequence[BlockSpec], spec: ModelSpec, width: int, last: 
         or norm.kind == "layer"
         or (following is not None and following.norm.placement == "post")
     )
-    return Cost() if keeps else Cost(kept_per_token=width)
+    return Cost() if keeps else Cost(activations_per_token=width)
 
 
 def projection_cost(inputs: int, outputs: int) -> Cost:
     """What stands where the width changes; nothing where it does not."""
     if inputs == outputs:
         return Cost()
-    return linear_cost(inputs, outputs, bias=False) + Cost(kept_per_token=inputs)
+    return linear_cost(inputs, outputs, bias=False) + Cost(activations_per_token=inputs)
 
 
 def _embedding_cost(spec: ModelSpec, blocks: Sequence[BlockSpec] | None = None) -> Cost:
@@ -263,10 +263,12 @@ def _embedding_cost(spec: ModelSpec, blocks: Sequence[BlockSpec] | None = None) 
 def _head_cost(spec: ModelSpec, inputs: int, outputs: int) -> Cost:
     """Norm and matrix; the gradients of its input, and of a tied matrix, are made with the loss and kept."""
     norm = spec.head.norm.cost(spec.d_model) if spec.head.norm else Cost()
-    matrix = linear_cost(inputs, outputs, spec.head.bias) + Cost(kept_per_token=inputs)
+    matrix = linear_cost(inputs, outputs, spec.head.bias) + Cost(activations_per_token=inputs)
     if spec.head.tied:
         again = inputs * outputs
-        matrix = Cost(flops_per_token=matrix.flops_per_token, kept_per_token=inputs, kept_by_shape=(lambda *_: again,))
+        matrix = Cost(
+            flops_per_token=matrix.flops_per_token, activations_per_token=inputs, activation_memory=(lambda *_: again,)
+        )
     if spec.head.scale and spec.head.norm is not None and spec.head.norm.kind == "rms":
-        norm += Cost(kept_per_token=spec.d_model)  # its output, of which what is read is a copy
+        norm += Cost(activations_per_token=spec.d_model)  # its output, of which what is read is a copy
     return norm + matrix

@@ -11,13 +11,13 @@ from typing import Self, overload
 import torch
 from torch import Tensor, nn
 
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, Counts, Memory, at
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, Place, Sublayer, sublayers_of
 from linnet.layers.passes import check_view
-from linnet.layers.retention import FULL, Retention
-from linnet.layers.view import Counts, Memory, Record, View, at
 from linnet.model.embedding import Embedding
 from linnet.model.encoder_decoder import Encoder, Inputs
-from linnet.model.initialise import initialise
+from linnet.model.initialize import initialize
 from linnet.model.spec import ModelSpec
 from linnet.model.stack import Block, Layer, blocks_of, through
 from linnet.model.state import DecoderState, counts
@@ -50,7 +50,7 @@ class Decoder(nn.Module):
         self.head: Linear | PackedLinear | None = None
         if not spec.head.tied:
             self.head = Linear(spec.d_model, spec.vocab_size, bias=spec.head.bias)
-        initialise(self, spec)
+        initialize(self, spec)
 
     @property
     def device(self) -> torch.device:
@@ -99,16 +99,16 @@ class Decoder(nn.Module):
         self,
         batch: int,
         capacity: int,
-        retentions: Retention | Sequence[Retention] = FULL,
+        cache_policies: CachePolicy | Sequence[CachePolicy] = FULL,
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> DecoderState:
         """An empty state for `batch` streams of at most `capacity` tokens.
 
-        retentions: how layers keep the past, one for all or one for each; each must know its own. dtype: of what is
+        cache_policies: how layers keep the past, one for all or one for each; each must know its own. dtype: of what is
         computed (default: as weights are); keys and values in float32 are kept in bfloat16 beside weights in few bits.
         """
-        each = list(retentions) if isinstance(retentions, Sequence) else [retentions] * self.spec.layers
+        each = list(cache_policies) if isinstance(cache_policies, Sequence) else [cache_policies] * self.spec.layers
         form = (batch, capacity, device or self.device, dtype or self.dtype)
         states = [layer.initial_states(*form, kept) for layer, kept in zip(self.layers, each, strict=True)]
         return DecoderState.of(states, capacity, (0,) * batch)
@@ -130,7 +130,7 @@ class Decoder(nn.Module):
         prefixes: Sequence[int] | None = None,
         memory: Memory | None = None,
         inputs: Inputs | None = None,
-        record: Record | None = None,
+        record: AuxiliaryOutputs | None = None,
         z_loss: float = 0.0,
     ) -> Tensor | TokenLoss:
         """`[B, T] -> logits [B, T, V]`; with targets `[B, T]` the summed loss, and no logits are held.
@@ -158,7 +158,7 @@ class Decoder(nn.Module):
         documents: Sequence[Sequence[int]] | None = None,
         prefixes: Sequence[int] | None = None,
         memory: Memory | None = None,
-        record: Record | None = None,
+        record: AuxiliaryOutputs | None = None,
     ) -> Tensor:
         """`[B, T] -> [B, T, D]`, all but the head's matrix, which is `[V, E]` where tied: then `[B, T, E]`.
 
@@ -168,21 +168,21 @@ class Decoder(nn.Module):
         padded = counts(padding)
         check_view(batch, length, padded, documents, prefixes)
         self._check_inputs(state, prefixes, memory)
-        view = self._view(state, padded, documents, record)
+        layout = self._layout(state, padded, documents, record)
         if prefixes is not None and any(prefixes):
-            view = replace(view, prefixes=tuple(prefixes))
+            layout = replace(layout, prefixes=tuple(prefixes))
         if memory is not None:
-            view = replace(view, memory=memory)
-        if state is not None and view.end(length) > state.capacity:
+            layout = replace(layout, memory=memory)
+        if state is not None and layout.end(length) > state.capacity:
             room = state.capacity - state.position
             raise ValueError(f"{length} more tokens: the state has room for {room}")
-        x = through(self.blocks, self.embedding(tokens_BT, view), None if state is None else state.by_layer(), view)
+        x = through(self.blocks, self.embedding(tokens_BT, layout), None if state is None else state.by_layer(), layout)
         if state is not None:
-            state.positions = view.positions_after(batch, length)
+            state.positions = layout.positions_after(batch, length)
         return self.after_blocks(x)
 
     def encode(
-        self, inputs_BS: Tensor, padding: Sequence[int] | Tensor | None = None, record: Record | None = None
+        self, inputs_BS: Tensor, padding: Sequence[int] | Tensor | None = None, record: AuxiliaryOutputs | None = None
     ) -> Memory:
         """Read inputs `[B, S]`, each token seeing all of its row, for `forward` and `hidden`; padding as there.
 
@@ -195,9 +195,9 @@ class Decoder(nn.Module):
         wholes = tuple(length - pad for pad in padded or (0,) * batch)
         if not all(wholes):
             raise ValueError("inputs: a row without a token: expected at least one in each")
-        own = Record() if record is None else replace(record, values={})
-        view = View(0, padded, prefixes=wholes, record=own)
-        memory: Memory = self.encoder(self.embedding(inputs_BS, view), view)
+        own = AuxiliaryOutputs() if record is None else replace(record, values={})
+        layout = BatchLayout(0, padded, prefixes=wholes, record=own)
+        memory: Memory = self.encoder(self.embedding(inputs_BS, layout), layout)
         return memory
 
     def _check_inputs(self, state: DecoderState | None, prefixes: Sequence[int] | None, memory: Memory | None) -> None:
@@ -215,19 +215,19 @@ class Decoder(nn.Module):
         """Whether all layers see all of a prefix (`Traits.prefix`)."""
         return all(mixer.traits.prefix for mixer in self.mixers)
 
-    def _view(
+    def _layout(
         self,
         state: DecoderState | None,
         padding: Counts | None,
         documents: Sequence[Sequence[int]] | None,
-        record: Record | None,
-    ) -> View:
-        record = Record() if record is None else record
+        record: AuxiliaryOutputs | None,
+    ) -> BatchLayout:
+        record = AuxiliaryOutputs() if record is None else record
         record.values.clear()
-        view = View(0, padding, record=record) if state is None else at(state.positions, padding, record)
+        layout = BatchLayout(0, padding, record=record) if state is None else at(state.positions, padding, record)
         if documents is None or not any(documents):
-            return view
-        return replace(view, documents=tuple(tuple(sorted(begins)) for begins in documents))
+            return layout
+        return replace(layout, documents=tuple(tuple(sorted(begins)) for begins in documents))
 
     def after_blocks(self, x: Tensor) -> Tensor:
         """What lies between the last block and the head's matrix: `[B, T, W] -> [B, T, D]`, or E."""

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from linnet.layers.view import View
+from linnet.layers.batch_layout import BatchLayout
 from linnet.model.spec import EmbeddingSpec
+from linnet.nn.gemv import lookup_of, row_map_of
 from linnet.nn.linear import Linear
 from linnet.nn.norms import norm_row
 from linnet.nn.packed_linear import RoundedEmbedding
-from linnet.nn.row_maps import lookup_of, row_map_of
 from linnet.ops.exporting import exporting
 from linnet.ops.native.elementwise import scaled_row
 from linnet.ops.sinusoidal import sinusoidal, sinusoidal_range
@@ -44,7 +44,7 @@ class Embedding(nn.Module):
         """The precision of a token's vector."""
         return self.tokens.table.dtype if isinstance(self.tokens, RoundedEmbedding) else self.tokens.weight.dtype
 
-    def forward(self, tokens_BT: Tensor, view: View) -> Tensor:
+    def forward(self, tokens_BT: Tensor, layout: BatchLayout) -> Tensor:
         """`[B, T] -> [B, T, D]`; `ValueError` past the last learned position."""
         x_BTD: Tensor = self.tokens(tokens_BT)
         if self.project is not None:
@@ -53,11 +53,11 @@ class Embedding(nn.Module):
             x_BTD = x_BTD * self.scale
         if self.positions is not None:
             length, known = tokens_BT.shape[1], self.positions.num_embeddings
-            if not exporting() and view.end(length) > known:  # whoever runs a graph knows how many
-                raise ValueError(f"{view.end(length)} tokens: the model's learned positions end at {known}")
-            x_BTD = x_BTD + self.positions(view.positions(length, tokens_BT.device))
+            if not exporting() and layout.end(length) > known:  # whoever runs a graph knows how many
+                raise ValueError(f"{layout.end(length)} tokens: the model's learned positions end at {known}")
+            x_BTD = x_BTD + self.positions(layout.positions(length, tokens_BT.device))
         if self.sinusoidal:
-            x_BTD = x_BTD + _sinusoidal(x_BTD, view).to(x_BTD.dtype)
+            x_BTD = x_BTD + _sinusoidal(x_BTD, layout).to(x_BTD.dtype)
         if self.norm is not None:
             x_BTD = self.norm(x_BTD)
         return x_BTD
@@ -80,9 +80,9 @@ class Embedding(nn.Module):
         return read
 
 
-def _sinusoidal(x_BTD: Tensor, view: View) -> Tensor:
+def _sinusoidal(x_BTD: Tensor, layout: BatchLayout) -> Tensor:
     length, width, device = x_BTD.shape[1], x_BTD.shape[2], x_BTD.device
-    end = view.end(length)
-    if view.uniform and view.documents is None:
-        return sinusoidal_range(view.start, end, width, device)
-    return sinusoidal(view.positions(length, device), width, end)
+    end = layout.end(length)
+    if layout.uniform and layout.documents is None:
+        return sinusoidal_range(layout.start, end, width, device)
+    return sinusoidal(layout.positions(length, device), width, end)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from linnet.layers.batch_layout import BatchLayout, Counts, Memory
 from linnet.layers.contract import Place
-from linnet.layers.view import Counts, Memory, View
 from linnet.model.spec import EncoderSpec, ModelSpec
 from linnet.model.stack import Block, Layer, blocks_of, through
 from linnet.nn.linear import Linear
@@ -22,7 +22,7 @@ class Inputs(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """Blocks of layers, a projection where the last has another width, a normalisation."""
+    """Blocks of layers, a projection where the last has another width, a normalization."""
 
     def __init__(self, encoder: EncoderSpec, spec: ModelSpec) -> None:
         """`spec`: of the model that it belongs to."""
@@ -33,15 +33,15 @@ class Encoder(nn.Module):
         self.project = Linear(width, spec.d_model, bias=False) if width != spec.d_model else None
         self.norm = encoder.norm.build(spec.d_model) if encoder.norm else None
 
-    def forward(self, x_BSD: Tensor, view: View) -> Memory:
-        """What the embedding gave, under a view in which each row is a prefix, to what a decoder reads."""
+    def forward(self, x_BSD: Tensor, layout: BatchLayout) -> Memory:
+        """What the embedding gave, under a layout in which each row is a prefix, to what a decoder reads."""
         length = x_BSD.shape[1]
-        assert view.whole(length), "an input of which a part is no prefix"
-        out = through(self.blocks, x_BSD, None, view)
+        assert layout.whole(length), "an input of which a part is no prefix"
+        out = through(self.blocks, x_BSD, None, layout)
         for module in (self.project, self.norm):
             if module is not None:
                 out = module(out)
-        return Memory(out, view.real(length, out.device))
+        return Memory(out, layout.real(length, out.device))
 
     @property
     def layers(self) -> list[Layer]:

@@ -15,8 +15,8 @@ from linnet.core.errors import UserError
 from linnet.layers.contract import Mixer
 from linnet.layers.registry import MIXERS, kinds_with_operators, operator_files
 from linnet.model.decoder import Decoder
+from linnet.model.skip_init import decoder_of, shapes_only
 from linnet.model.spec import ModelSpec
-from linnet.model.undrawn import decoder_of, shapes_only
 
 Shape = tuple[int, ...]
 
@@ -40,7 +40,7 @@ def check_fixed_operators(spec: ModelSpec, origin: str) -> None:
     A file of operators is read and held against the model; nothing else is done.
     """
     with torch.random.fork_rng(devices=[]):
-        operator_files().choose(spec.initialisation.operator, _given_shapes(spec), origin)
+        operator_files().choose(spec.initialization.operator, _given_shapes(spec), origin)
 
 
 def check_taught_operators(teacher: ModelSpec, spec: ModelSpec, where: str) -> None:

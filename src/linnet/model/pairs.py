@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from linnet.layers.view import Counts, Record
+from linnet.layers.batch_layout import AuxiliaryOutputs, Counts
 from linnet.model.decoder import Decoder
 from linnet.model.encoder_decoder import Inputs
 from linnet.model.state import DecoderState
@@ -28,7 +28,7 @@ def loss_of_rows(
     state: DecoderState | None = None,
     *,
     documents: Sequence[Sequence[int]] | None = None,
-    record: Record | None = None,
+    record: AuxiliaryOutputs | None = None,
     z_loss: float = 0.0,
 ) -> TokenLoss:
     """The summed loss of the targets that count; arguments as those of `Decoder.forward`.

@@ -40,7 +40,7 @@ class EmbeddingSpec(Spec):
 
 
 class BlockSpec(Spec):
-    """`repeat` equal layers: a mixer and a feed-forward, each on a residual branch with a normalisation.
+    """`repeat` equal layers: a mixer and a feed-forward, each on a residual branch with a normalization.
 
     `residual`: the feed-forward reads what the mixer has left (`sequential`), or both read the same and are added at
     once (`parallel`: GPT-NeoX; with `placement: pre`). `width` differs from the model's where given (a projection
@@ -58,7 +58,7 @@ class BlockSpec(Spec):
     share_weights: bool = False
 
     @model_validator(mode="after")
-    def _parallel_branches_are_normalised_first(self) -> Self:
+    def _parallel_branches_are_normalized_first(self) -> Self:
         if self.residual == "parallel" and self.norm.placement != "pre":
             raise ValueError(f"residual: parallel: goes with norm.placement: pre, not {self.norm.placement}")
         if self.residual == "parallel" and self.cross_attention is not None:
@@ -75,7 +75,7 @@ class BlockSpec(Spec):
 class EncoderSpec(Spec):
     """What reads the input of an encoder-decoder: blocks of its own, in which each token sees the whole input.
 
-    It has the decoder's embedding. What comes from `blocks`, of the model's `d_model`, is normalised where `norm` says
+    It has the decoder's embedding. What comes from `blocks`, of the model's `d_model`, is normalized where `norm` says
     so, and read by the decoder's `cross_attention`.
     """
 
@@ -89,7 +89,7 @@ class EncoderSpec(Spec):
 
 
 class HeadSpec(Spec):
-    """From the last layer to logits: an optional normalisation, then the embedding's own matrix (`tied`) or another.
+    """From the last layer to logits: an optional normalization, then the embedding's own matrix (`tied`) or another.
 
     scale: what is read is divided by the root of `d_model` (T5, whose token vectors are not small).
     soft_cap: what logits come near to and never pass, `soft_cap tanh(logits / soft_cap)` (Gemma 2: 30); null for none.
@@ -108,8 +108,8 @@ class HeadSpec(Spec):
         return self
 
 
-class InitialisationSpec(Spec):
-    """Starting values. Biases are 0, norms 1; what a mixer holds beside linear layers it initialises itself.
+class InitializationSpec(Spec):
+    """Starting values. Biases are 0, norms 1; what a mixer holds beside linear layers it initializes itself.
 
     linear: `normal` with `std`, or `xavier_uniform` (each map of a fused layer by its own shape). Projections where the
         width changes are always the latter: they stand in the residual stream, whose size they keep.
@@ -150,7 +150,7 @@ class ModelSpec(Spec):
     encoder: EncoderSpec | None = None
     prefix: bool = False
     head: HeadSpec = HeadSpec()
-    initialisation: InitialisationSpec = InitialisationSpec()
+    initialization: InitializationSpec = InitializationSpec()
 
     @model_validator(mode="before")
     @classmethod
@@ -207,11 +207,11 @@ class ModelSpec(Spec):
 
     @model_validator(mode="after")
     def _operators_for_layers_that_take_them(self) -> Self:
-        source = self.initialisation.operator
+        source = self.initialization.operator
         if source != "identity" and not any(block.mixer.takes_operator for block in self.blocks):
             kinds = kinds_with_operators()
             raise ValueError(
-                f"initialisation.operator: {source}: goes with operator: fixed, which no {kinds} block has"
+                f"initialization.operator: {source}: goes with operator: fixed, which no {kinds} block has"
             )
         return self
 
@@ -259,7 +259,7 @@ def check_together(blocks: Sequence[BlockSpec], d_model: int, skip: bool, where:
                 f"{where}[{index}].width: {width}: must be {d_model}, that of the embedding, with embedding.skip"
             )
         for name, part in block.parts.items():
-            for field, shape in part.leaves(width).items():
+            for field, shape in part.cross_layer_values(width).items():
                 before, known = left.setdefault(field, (index, shape))
                 if shape != known:
                     said = " x ".join(map(str, shape)), " x ".join(map(str, known))
@@ -285,7 +285,7 @@ def _with_operator(data: dict[str, Any]) -> dict[str, Any]:
     if not found:
         raise ValueError(f"operator: {operator}: goes with {kinds_with_operators()} layers; the model has none")
     start = "identity" if operator == "learned" else operator
-    data["initialisation"] = {**(data.get("initialisation") or {}), "operator": start}
+    data["initialization"] = {**(data.get("initialization") or {}), "operator": start}
     return data
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import FeedForward, Mixer, Place
 from linnet.layers.passes import run
-from linnet.layers.retention import FULL, Retention
-from linnet.layers.view import View
 from linnet.model.spec import BlockSpec
 from linnet.model.state import LayerStates
 from linnet.nn.linear import Linear
@@ -41,40 +41,40 @@ class Layer(nn.Module):
         self,
         x_BTW: Tensor,
         states: LayerStates,
-        view: View,
+        layout: BatchLayout,
         embedded_BTW: Tensor | None = None,
     ) -> Tensor:
         """`[B, T, W] -> [B, T, W]`; what the embedding gave, where it is read."""
-        if view.record is not None:
-            view.record.begin_layer()
+        if layout.record is not None:
+            layout.record.begin_layer()
         x_BTW = self.entered(x_BTW, embedded_BTW)
         if not self.pre:
-            x_BTW = self.mixer_norm(x_BTW + run(self.mixer, x_BTW, states.mixer, view))
+            x_BTW = self.mixer_norm(x_BTW + run(self.mixer, x_BTW, states.mixer, layout))
             if self.cross_attention is not None and self.cross_attention_norm is not None:
                 x_BTW = self.cross_attention_norm(
-                    x_BTW + run(self.cross_attention, x_BTW, states.cross_attention, view)
+                    x_BTW + run(self.cross_attention, x_BTW, states.cross_attention, layout)
                 )
             if self.feed_forward is not None and self.feed_forward_norm is not None:
-                x_BTW = self.feed_forward_norm(x_BTW + run(self.feed_forward, x_BTW, states.feed_forward, view))
+                x_BTW = self.feed_forward_norm(x_BTW + run(self.feed_forward, x_BTW, states.feed_forward, layout))
             return x_BTW
         before_BTW = x_BTW
-        x_BTW = x_BTW + run(self.mixer, self.mixer_norm(x_BTW), states.mixer, view)
+        x_BTW = x_BTW + run(self.mixer, self.mixer_norm(x_BTW), states.mixer, layout)
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             read_BTW = self.cross_attention_norm(x_BTW)
-            x_BTW = x_BTW + run(self.cross_attention, read_BTW, states.cross_attention, view)
+            x_BTW = x_BTW + run(self.cross_attention, read_BTW, states.cross_attention, layout)
         if self.feed_forward is not None and self.feed_forward_norm is not None:
             read_BTW = self.feed_forward_norm(before_BTW if self.parallel else x_BTW)
-            x_BTW = x_BTW + run(self.feed_forward, read_BTW, states.feed_forward, view)
+            x_BTW = x_BTW + run(self.feed_forward, read_BTW, states.feed_forward, layout)
         return x_BTW
 
     def initial_states(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> LayerStates:
         """Empty states; `retention`: the mixer's."""
         form = (batch, capacity, device, dtype)
         feed_forward = None if self.feed_forward is None else self.feed_forward.initial_state(*form)
         cross_attention = None if self.cross_attention is None else self.cross_attention.initial_state(*form)
-        return LayerStates(self.mixer.initial_state(*form, retention), feed_forward, cross_attention)
+        return LayerStates(self.mixer.initial_state(*form, cache_policy), feed_forward, cross_attention)
 
     def entered(self, x_BTW: Tensor, embedded_BTW: Tensor | None) -> Tensor:
         """What stands in the stream before its mixer: mixed with what the embedding gave, where that is read."""
@@ -103,14 +103,14 @@ class Block(nn.Module):
         self,
         x: Tensor,
         states: Sequence[LayerStates],
-        view: View,
+        layout: BatchLayout,
         embedded_BTW: Tensor | None = None,
     ) -> Tensor:
         """`[B, T, width before] -> [B, T, W]`; what the embedding gave, where layers read it."""
         if self.project is not None:
             x = self.project(x)
         for index, of_layer in enumerate(states):
-            x = self.layer(index)(x, of_layer, view, embedded_BTW)
+            x = self.layer(index)(x, of_layer, layout, embedded_BTW)
         return x
 
     def typed_layers(self) -> list[Layer]:
@@ -134,12 +134,14 @@ def blocks_of(specs: Sequence[BlockSpec], d_model: int, first: Place, skip: bool
     return blocks
 
 
-def through(blocks: Iterable[nn.Module], x_BTD: Tensor, states: Sequence[LayerStates] | None, view: View) -> Tensor:
+def through(
+    blocks: Iterable[nn.Module], x_BTD: Tensor, states: Sequence[LayerStates] | None, layout: BatchLayout
+) -> Tensor:
     """What the blocks of a stack make of what the embedding gave: `[B, T, D] -> [B, T, W]`, W that of the last."""
     embedded_BTD, first = x_BTD, 0
     for block in blocks:
         assert isinstance(block, Block)
         own = [LayerStates()] * block.repeat if states is None else states[first : first + block.repeat]
-        x_BTD = block(x_BTD, own, view, embedded_BTD)
+        x_BTD = block(x_BTD, own, layout, embedded_BTD)
         first += block.repeat
     return x_BTD

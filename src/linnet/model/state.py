@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from linnet.layers.batch_layout import Counts
 from linnet.layers.cross_attention import MemoryState
 from linnet.layers.state import NoState, State
-from linnet.layers.view import Counts
 
 FEED_FORWARD = "feed_forward."
 CROSS_ATTENTION = "cross_attention."

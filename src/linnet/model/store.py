@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from linnet.core.atomic import atomic_directory, tidy, unreplaced
+from linnet.core.checksum import check_files, write_file_checksums
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
-from linnet.core.guess import meant
-from linnet.core.seal import check_files, seal_files
+from linnet.core.guess import did_you_mean
 from linnet.core.spec import read_yaml
 from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.model.decoder import Decoder
+from linnet.model.skip_init import decoder_of, shapes_only
 from linnet.model.spec import PRESETS, ModelSpec, preset_names
-from linnet.model.undrawn import decoder_of, shapes_only
 
 CONFIG, WEIGHTS, TOKENIZER, RUN = "config.json", "model.safetensors", "tokenizer.json", "run.json"
 
@@ -74,7 +74,7 @@ def read_description(source: str | Path) -> dict[str, Any]:
     if path.is_dir():
         path = model_folder(source) / CONFIG
     if not path.exists():
-        instead = meant(str(source), preset_names(), f"presets: {', '.join(preset_names())}")
+        instead = did_you_mean(str(source), preset_names(), f"presets: {', '.join(preset_names())}")
         raise UserError(f"{source}: no such file, and no preset of that name; {instead}")
     data = read_json(path) if path.suffix == ".json" else read_yaml(path)
     if not isinstance(data, dict):
@@ -89,7 +89,7 @@ def write_model(folder: str | Path, decoder: Decoder, tokenizer: Tokenizing, mad
         save_decoder(decoder, temporary)
         tokenizer.save(temporary / TOKENIZER)
         write_json(temporary / RUN, made)
-        seal_files(temporary, (CONFIG, WEIGHTS, TOKENIZER, RUN))
+        write_file_checksums(temporary, (CONFIG, WEIGHTS, TOKENIZER, RUN))
 
 
 def check_new_folder(out: str | Path, accepted: str = "a new folder") -> None:

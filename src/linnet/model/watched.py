@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.layers.registry import kinds_with_operators, operator_files
-from linnet.layers.view import Record
 from linnet.model.decoder import Decoder
 from linnet.model.fixed import operator_layers
 
@@ -23,7 +23,7 @@ def shown(decoder: Decoder, tokens_BT: Tensor) -> list[dict[str, Tensor]]:
 
     Tensors carry gradients unless the caller disables them, and begin with the batch.
     """
-    record = Record(outputs=[])
+    record = AuxiliaryOutputs(outputs=[])
     decoder.hidden(tokens_BT, record=record)
     assert record.outputs is not None
     return record.outputs
@@ -49,4 +49,4 @@ def deduces_operators(decoder: Decoder, model: str) -> bool:
         kinds = ", ".join(dict.fromkeys(block.mixer.kind for block in decoder.spec.blocks))
         expected = kinds_with_operators()
         raise UserError(f"{model}: has no operator: its token mixer is {kinds}; expected a model with {expected}")
-    return any(mixer.traits.settles for mixer in layers)
+    return any(mixer.traits.calibrates for mixer in layers)

@@ -11,22 +11,23 @@ class Cost:
 
     buffers: elements that are stored with the weights but not trained.
     matrices: inputs and outputs of each linear map that tokens pass, fused ones apart.
-    idle_matrices: those among `matrices` that a token does not pass, as it passes others of the same shape (experts).
+    inactive_experts: those among `matrices` that a token does not pass, as it passes others of the same shape
+    (experts).
     flops_*: of a forward pass, 2 per multiply-add of matrix products (projections, scores, sums over tokens);
     element-wise work (norms, activations, softmax) is not counted. Query-key pairs are counted in full, not halved for
     causality. `flops_by_length`: functions of the number of tokens, for FLOPs that are no polynomial of it.
     untrained_flops_per_token: those among `flops_per_token` whose matrix is not trained.
-    state_*: elements of the decode state, in the model's precision; `settled_elements` are those that a prompt settles
-    once. `state_fixed_bytes`, `state_bytes_per_token`: what has a precision of its own, whatever the model's.
+    state_*: elements of the decode state, in the model's precision; `calibrated_elements` are those that a prompt
+    settles once. `state_fixed_bytes`, `state_bytes_per_token`: what has a precision of its own, whatever the model's.
     `state_narrow_per_token`: those of `state_elements_per_token` that may be narrower than it (`state_bytes`).
-    kept_*: float32 elements that the forward pass keeps for the backward pass. `kept_by_shape`: functions of the number
-    of sequences and that of tokens, for what is no multiple of both.
+    kept_*: float32 elements that the forward pass keeps for the backward pass. `activation_memory`: functions of the
+    number of sequences and that of tokens, for what is no multiple of both.
     """
 
     parameters: int = 0
     buffers: int = 0
     matrices: tuple[tuple[int, int], ...] = ()
-    idle_matrices: tuple[tuple[int, int], ...] = ()
+    inactive_experts: tuple[tuple[int, int], ...] = ()
     flops_per_sequence: int = 0
     flops_per_token: int = 0
     flops_per_pair: int = 0
@@ -37,10 +38,10 @@ class Cost:
     state_narrow_per_token: int = 0
     state_bytes_per_token: int = 0
     state_fixed_bytes: int = 0
-    settled_elements: int = 0
-    kept_per_sequence: int = 0
-    kept_per_token: int = 0
-    kept_by_shape: tuple[Callable[[int, int], int], ...] = ()
+    calibrated_elements: int = 0
+    activations_per_sequence: int = 0
+    activations_per_token: int = 0
+    activation_memory: tuple[Callable[[int, int], int], ...] = ()
 
     def __add__(self, other: Self) -> "Cost":
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -49,25 +50,25 @@ class Cost:
         """The cost of `times` such parts in a row; with `shared` weights there is one set of them."""
         values = {f.name: getattr(self, f.name) * times for f in fields(self)}
         if shared:
-            values |= {name: getattr(self, name) for name in ("parameters", "buffers", "matrices", "idle_matrices")}
+            values |= {name: getattr(self, name) for name in ("parameters", "buffers", "matrices", "inactive_experts")}
         return Cost(**values)
 
     @property
     def active_parameters(self) -> int:
         """Those that one token uses."""
-        return self.parameters - sum(inputs * outputs for inputs, outputs in self.idle_matrices)
+        return self.parameters - sum(inputs * outputs for inputs, outputs in self.inactive_experts)
 
     @property
     def passed_matrices(self) -> tuple[tuple[int, int], ...]:
         """Those that one token passes, in order."""
         passed = list(self.matrices)
-        for shape in self.idle_matrices:
+        for shape in self.inactive_experts:
             passed.remove(shape)
         return tuple(passed)
 
     def without_state(self) -> "Cost":
         """Of a part that reads whole sequences at once, and never goes on."""
-        state = {f.name: 0 for f in fields(self) if f.name.startswith("state_") or f.name == "settled_elements"}
+        state = {f.name: 0 for f in fields(self) if f.name.startswith("state_") or f.name == "calibrated_elements"}
         return Cost(**{**{f.name: getattr(self, f.name) for f in fields(self)}, **state})
 
     def flops(self, tokens: int) -> int:
@@ -90,13 +91,13 @@ class Cost:
         narrow_bytes: of keys and values, where these are narrower than the model (beside weights in few bits).
         """
         narrow = 0 if narrow_bytes is None else self.state_narrow_per_token * tokens * (element_bytes - narrow_bytes)
-        elements = self.settled_elements + self.state_elements + self.state_elements_per_token * tokens
+        elements = self.calibrated_elements + self.state_elements + self.state_elements_per_token * tokens
         return elements * element_bytes - narrow + self.state_fixed_bytes + self.state_bytes_per_token * tokens
 
-    def kept(self, sequences: int, tokens: int) -> int:
+    def activation_elements(self, sequences: int, tokens: int) -> int:
         """Elements kept for the backward pass of a batch of `sequences` of `tokens` tokens each."""
-        each = self.kept_per_sequence + self.kept_per_token * tokens
-        return sequences * each + sum(kept(sequences, tokens) for kept in self.kept_by_shape)
+        each = self.activations_per_sequence + self.activations_per_token * tokens
+        return sequences * each + sum(kept(sequences, tokens) for kept in self.activation_memory)
 
 
 def linear_cost(inputs: int, outputs: int, bias: bool) -> Cost:

@@ -1,4 +1,4 @@
-"""Queries and keys normalised head by head, before their scores (Henry et al., arXiv 2010.04245).
+"""Queries and keys normalized head by head, before their scores (Henry et al., arXiv 2010.04245).
 
 As in Qwen3 (arXiv 2505.09388): one gain of a head's width for all query heads, one for all key heads.
 
@@ -17,7 +17,7 @@ from linnet.ops.native.elementwise import layer_norm_row, rms_norm_row
 
 
 class HeadNorm(nn.Module):
-    """A normalisation for queries and one for keys."""
+    """A normalization for queries and one for keys."""
 
     query: RmsNorm | nn.LayerNorm
     key: RmsNorm | nn.LayerNorm

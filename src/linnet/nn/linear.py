@@ -29,7 +29,7 @@ class Linear(nn.Linear):
 class FusedLinear(Linear):
     """Several linear maps of the same input, stored and computed as one: one read of the input, one large product.
 
-    `parts` are the widths of the single maps; `split` takes the joint output `[..., sum(parts)]` apart. Initialisation
+    `parts` are the widths of the single maps; `split` takes the joint output `[..., sum(parts)]` apart. Initialization
     treats every part as a matrix of its own (Xavier depends on the shape).
     """
 
@@ -38,7 +38,7 @@ class FusedLinear(Linear):
         self.parts = tuple(parts)
 
     def split(self, joint: Tensor) -> tuple[Tensor, ...]:
-        """`[..., sum(parts)]` -> one view `[..., part]` for each part."""
+        """`[..., sum(parts)]` -> one layout `[..., part]` for each part."""
         return torch.split(joint, list(self.parts), dim=-1)
 
     def part_weights(self) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Normalisations over the last dimension."""
+"""Normalizations over the last dimension."""
 
 import ctypes
 from collections.abc import Callable
@@ -21,13 +21,13 @@ RowFunction = Callable[[Tensor], Tensor]
 
 
 class NormSpec(Spec):
-    """`rms` (scale by the root mean square, one gain) or `layer` (centre and scale, gain and bias)."""
+    """`rms` (scale by the root mean square, one gain) or `layer` (center and scale, gain and bias)."""
 
     kind: NormKind = "rms"
     eps: PositiveFloat = 1e-6
 
     def build(self, width: int) -> "RmsNorm | nn.LayerNorm":
-        """The normalisation of vectors of `width` elements."""
+        """The normalization of vectors of `width` elements."""
         if self.kind == "rms":
             return RmsNorm(width, self.eps)
         return nn.LayerNorm(width, eps=self.eps)
@@ -38,12 +38,12 @@ class NormSpec(Spec):
         `rms` keeps one number, and its output, which is counted where it is read if the reader keeps it too.
         """
         if self.kind == "rms":
-            return Cost(parameters=width, kept_per_token=1)
-        return Cost(parameters=2 * width, kept_per_token=width + 2)
+            return Cost(parameters=width, activations_per_token=1)
+        return Cost(parameters=2 * width, activations_per_token=width + 2)
 
 
 class RmsNorm(nn.Module):
-    """Root-mean-square normalisation with a gain."""
+    """Root-mean-square normalization with a gain."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def normed(norm: RmsNorm | nn.LayerNorm, x: Tensor) -> Tensor:
 
 
 class GroupedRmsNorm(nn.Module):
-    """Root-mean-square normalisation of each of `groups` equal parts by itself, in the precision of what it reads."""
+    """Root-mean-square normalization of each of `groups` equal parts by itself, in the precision of what it reads."""
 
     def __init__(self, width: int, groups: int, eps: float) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class GroupedRmsNorm(nn.Module):
 
 
 class HeadLayerNorm(nn.Module):
-    """Layer normalisation of each head by itself, a gain for each channel of all, in the precision of what it reads."""
+    """Layer normalization of each head by itself, a gain for each channel of all, in the precision of what it reads."""
 
     def __init__(self, heads: int, width: int, eps: float) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class HeadLayerNorm(nn.Module):
 
 
 class BlockNormSpec(NormSpec):
-    """The normalisation of a block and where it stands.
+    """The normalization of a block and where it stands.
 
     `pre`: `x + f(norm(x))`; `post`: `norm(x + f(x))`.
     """

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.gemv import row_map_of
 from linnet.nn.linear import Linear
-from linnet.nn.row_maps import row_map_of
 
 GateKind = Literal["head", "channel"]
 
@@ -43,7 +43,7 @@ class OutputGate(nn.Module):
 def output_gate_cost(kind: GateKind, d_model: int, heads: int, head_dim: int, bias: bool) -> Cost:
     """The map; kept are the gates and what is gated."""
     gates = _gates(kind, heads, head_dim)
-    return linear_cost(d_model, gates, bias) + Cost(kept_per_token=gates + heads * head_dim)
+    return linear_cost(d_model, gates, bias) + Cost(activations_per_token=gates + heads * head_dim)
 
 
 def _gates(kind: GateKind, heads: int, head_dim: int) -> int:

@@ -19,8 +19,8 @@ from linnet.ops.native import library
 from linnet.ops.native.pages import in_large_pages
 from linnet.ops.native.rows import (
     MOST_ROWS,
+    Gemv,
     Lookup,
-    RowProducts,
     bfloat16_rows,
     int4_lookup,
     int4_matrix,
@@ -47,7 +47,7 @@ class PackedLinear(nn.Module, ABC):
 
     bias: Tensor | None
 
-    few: RowProducts | None = None
+    few: Gemv | None = None
     """The product of rows up to `most_rows`, with the bias, in float32 (`ops.native`); None where there is none."""
 
     def __init__(self, bias_O: Tensor | None, parts: Sequence[int]) -> None:
@@ -104,7 +104,7 @@ class PackedLinear(nn.Module, ABC):
             self._move(self.device)
 
     def split(self, joint: Tensor) -> tuple[Tensor, ...]:
-        """`[..., sum(parts)]` -> one view `[..., part]` for each part."""
+        """`[..., sum(parts)]` -> one layout `[..., part]` for each part."""
         return torch.split(joint, list(self.parts), dim=-1)
 
     def target(self, fn: Callable[[Tensor], Tensor]) -> torch.device:
@@ -154,12 +154,12 @@ class Int8Linear(RoundedLinear):
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, parts: Sequence[int], is_table: bool = False) -> None:
         super().__init__(bias_O, parts)
         self._is_table = is_table
-        self._keep(int8_linear.quantise(weight_OI.detach()))
+        self._keep(int8_linear.quantize(weight_OI.detach()))
 
     @property
     def weight(self) -> Tensor:
         """See `PackedLinear`."""
-        return int8_linear.dequantise(self._plain())
+        return int8_linear.dequantize(self._plain())
 
     @property
     def device(self) -> torch.device:
@@ -217,12 +217,12 @@ class Int4Linear(RoundedLinear):
         if group not in int4_linear.GROUPS:
             raise ValueError(f"group: {group}: expected one of {', '.join(map(str, int4_linear.GROUPS))}")
         self._group = group
-        self._keep(int4_linear.quantise(weight_OI.detach(), group))
+        self._keep(int4_linear.quantize(weight_OI.detach(), group))
 
     @property
     def weight(self) -> Tensor:
         """See `PackedLinear`."""
-        return int4_linear.dequantise(self._plain())
+        return int4_linear.dequantize(self._plain())
 
     @property
     def device(self) -> torch.device:

@@ -30,7 +30,7 @@ def token_mixes(x_BTD: Tensor, shares: Sequence[Tensor], state: KeepsLast | None
     """
     before_BD = torch.zeros_like(x_BTD[:, 0]) if state is None else state.last.to(x_BTD.dtype)
     if state is not None:
-        state.last = x_BTD[:, -1].detach().to(state.last.dtype).clone()  # a view would hold all of them
+        state.last = x_BTD[:, -1].detach().to(state.last.dtype).clone()  # a layout would hold all of them
     shares = [share_D.to(x_BTD.dtype) for share_D in shares]
     mixes: tuple[Tensor, ...] = _Mixes.apply(x_BTD, before_BD, *shares)  # type: ignore[no-untyped-call]
     return mixes
@@ -38,7 +38,7 @@ def token_mixes(x_BTD: Tensor, shares: Sequence[Tensor], state: KeepsLast | None
 
 def token_shift_cost(channels: int, shares: int) -> Cost:
     """Shares; the last token as state; for backward what is before the first, the tokens, and each mix."""
-    kept = Cost(kept_per_sequence=channels, kept_per_token=channels * (1 + shares))
+    kept = Cost(activations_per_sequence=channels, activations_per_token=channels * (1 + shares))
     return kept + Cost(parameters=channels * shares, state_elements=channels)
 
 

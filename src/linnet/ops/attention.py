@@ -28,14 +28,14 @@ class Reach(NamedTuple):
     padding_B: the first so many keys of each row are padding: no real query sees them. (A padding query sees itself,
         so that its output is finite.)
     window: the last so many positions alone, its own included (Beltagy et al., arXiv 2004.05150).
-    first: beside a window, so many at the beginning of the keys (Xiao et al., arXiv 2309.17453).
+    sink_tokens: beside a window, so many at the beginning of the keys (Xiao et al., arXiv 2309.17453).
     last_BT: the last key that each query sees, in the place of `S-T+t`: rows at different positions, or with a prefix
         that sees all of itself.
     """
 
     padding_B: Tensor | None = None
     window: int | None = None
-    first: int = 0
+    sink_tokens: int = 0
     last_BT: Tensor | None = None
 
 
@@ -51,7 +51,7 @@ def visible(queries: int, keys: int, device: torch.device, reach: Reach = CAUSAL
     key_S = torch.arange(keys, device=device)
     causal_TS: Tensor = key_S <= query_T1
     if reach.window is not None:
-        causal_TS = causal_TS & ((key_S > query_T1 - reach.window) | (key_S < reach.first))
+        causal_TS = causal_TS & ((key_S > query_T1 - reach.window) | (key_S < reach.sink_tokens))
     if reach.padding_B is None:
         return causal_TS
     real_B11S = (key_S >= reach.padding_B[:, None])[:, None, None, :]
@@ -93,8 +93,8 @@ def attention(
     """
     if k_BMSK.dtype != q_BNTK.dtype:
         return _over_fewer_bits(q_BNTK, k_BMSK, v_BMSK, reach, scale, relative, sinks_N)
-    padding_B, window, first, last_BT = reach
-    if relative is not None or sinks_N is not None or first or exporting():
+    padding_B, window, sink_tokens, last_BT = reach
+    if relative is not None or sinks_N is not None or sink_tokens or exporting():
         relative = Relative() if relative is None else relative
         return _without_kernel(q_BNTK, k_BMSK, v_BMSK, reach, _factor(q_BNTK, scale), relative, sinks_N)
     queries, keys = q_BNTK.shape[2], k_BMSK.shape[2]
@@ -204,9 +204,9 @@ def _without_kernel(
 ) -> Tensor:
     """A whole text in blocks, so that no table has an entry for each pair; few queries behind a past by gathering."""
     queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
-    padding_B, window, first, last_BT = reach
+    padding_B, window, sink_tokens, last_BT = reach
     if not torch.compiler.is_compiling() and queries == keys and queries > 1 and last_BT is None:
-        return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative, sinks_N, first)
+        return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative, sinks_N, sink_tokens)
     mask, at = visible(queries, keys, device, reach), distances(queries, keys, device, last_BT)
     return gathered_attention(q_BNTK, k_BMSK, v_BMSK, mask, at, scale, relative, sinks_N)
 

@@ -74,7 +74,7 @@ def _joined(found_SLL: Tensor, across_SLL: Tensor) -> Tensor:
 
 
 def _halves(x_SLK: Tensor) -> tuple[Tensor, Tensor]:
-    """Of all pairs of neighbouring blocks the first ones and the second ones, `[..., S / 2, L, K]`."""
+    """Of all pairs of neighboring blocks the first ones and the second ones, `[..., S / 2, L, K]`."""
     return x_SLK[..., ::2, :, :], x_SLK[..., 1::2, :, :]
 
 

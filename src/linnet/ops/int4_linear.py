@@ -69,7 +69,7 @@ class PackedInt4Weight(NamedTuple):
 
 
 @torch.no_grad()
-def quantise(weight_OI: Tensor, group: int = GROUP) -> Int4Weight:
+def quantize(weight_OI: Tensor, group: int = GROUP) -> Int4Weight:
     """Round a matrix to 4 bits, with the scale of each group that leaves the smallest squared error of those tried.
 
     Each is tried as it is, and as the least squares make it for the numbers that it gives.
@@ -115,7 +115,7 @@ def _values(numbers_RJ: Tensor, scale_GR: Tensor, inputs: int) -> Tensor:
     return numbers_RGg.mul_(scale_GR.t().float()[:, :, None]).flatten(1)[:, :inputs]
 
 
-def dequantise(weight: Int4Weight) -> Tensor:
+def dequantize(weight: Int4Weight) -> Tensor:
     """The matrix that the numbers stand for, float32 `[O, I]`."""
     return _values(_unpaired(weight.pairs_OH), weight.scale_GO, weight.inputs)
 
@@ -143,7 +143,7 @@ def int4_nbytes(outputs: int, inputs: int, group: int = GROUP) -> int:
 
 def int4_linear_reference(x: Tensor, weight: Int4Weight, bias_O: Tensor | None = None) -> Tensor:
     """The definition: `[..., I] -> [..., O]` with the matrix that the numbers stand for."""
-    return F.linear(x, dequantise(weight).to(x.dtype), bias_O)
+    return F.linear(x, dequantize(weight).to(x.dtype), bias_O)
 
 
 def can_pack(device: torch.device) -> bool:
@@ -206,7 +206,7 @@ def int4_linear(x: Tensor, packed: PackedInt4Weight, bias_O: Tensor | None = Non
     if 0 < len(x_RI) <= FEW_ROWS:
         out_RO = int4_rows(x_RI, packed).float()
     else:
-        out_RO = F.linear(x_RI, dequantise(unpack(packed)))
+        out_RO = F.linear(x_RI, dequantize(unpack(packed)))
     return (out_RO if bias_O is None else out_RO + bias_O).view(*x.shape[:-1], packed.outputs)
 
 

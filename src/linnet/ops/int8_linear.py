@@ -64,7 +64,7 @@ class PackedInt8Weight(NamedTuple):
 
 
 @torch.no_grad()
-def quantise(weight_OI: Tensor) -> Int8Weight:
+def quantize(weight_OI: Tensor) -> Int8Weight:
     """Round a matrix to 8 bits, the largest element of each output to 127 or -127."""
     wide_OI = weight_OI.float()
     scale_O = (wide_OI.abs().amax(dim=1) / LARGEST).bfloat16()
@@ -73,7 +73,7 @@ def quantise(weight_OI: Tensor) -> Int8Weight:
     return Int8Weight(F.pad(numbers_OI, (0, -inputs % ALIGNED)), scale_O, inputs)
 
 
-def dequantise(weight: Int8Weight) -> Tensor:
+def dequantize(weight: Int8Weight) -> Tensor:
     """The matrix that the whole numbers stand for, float32 `[O, I]` (float64 where scales are)."""
     scale_O = weight.scale_O.to(torch.promote_types(weight.scale_O.dtype, torch.float32))
     return weight.numbers_OJ[:, : weight.inputs].to(scale_O.dtype) * scale_O[:, None]
@@ -91,7 +91,7 @@ def int8_nbytes(outputs: int, inputs: int) -> int:
 
 def int8_linear_reference(x: Tensor, weight: Int8Weight, bias_O: Tensor | None = None) -> Tensor:
     """The definition: `[..., I] -> [..., O]` with the matrix that the numbers stand for."""
-    return F.linear(x, dequantise(weight).to(x.dtype), bias_O)
+    return F.linear(x, dequantize(weight).to(x.dtype), bias_O)
 
 
 def has_fast_form(device: torch.device) -> bool:

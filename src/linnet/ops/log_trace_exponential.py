@@ -1,6 +1,6 @@
 """`log(trace(exp(M)) / K)` of a matrix M >= 0: 0 where it has no cycles (Zheng et al., arXiv 1803.01422).
 
-With `M = X * X`, element by element, its absolute value is the directed-acyclic-graph regulariser of PLDR-LLM (Gokden,
+With `M = X * X`, element by element, its absolute value is the directed-acyclic-graph regularizer of PLDR-LLM (Gokden,
 arXiv 2410.16703). As written, `exp(M)` overflows for elements of a few hundred.
 
 Legend: `K` rows and columns, `...` any leading dimensions.

@@ -1,6 +1,6 @@
 """The matrix memory of xLSTM: linear attention with gates, of which that of the input is an exponential.
 
-Beck et al., 2024 (arXiv 2405.04517), section 2.3 with the stabiliser m of its appendix, read as in xLSTM 7B (Beck et
+Beck et al., 2024 (arXiv 2405.04517), section 2.3 with the stabilizer m of its appendix, read as in xLSTM 7B (Beck et
 al., 2025, arXiv 2503.13427). With logits i and f of the gates, queries divided by sqrt(K), and u_t = [v_t, 1]:
 
     m_t = max(log sigmoid(f_t) + m_(t-1), i_t)
@@ -12,11 +12,11 @@ chunk to chunk the memories. With F_t the sum of log sigmoid(f) up to t, a_j = i
 to t, the weight of token j at token t is exp(a_j - b_t), at most 1, and m_t = b_t + F_t. Sums and largest are float64,
 so that their differences keep the digits of float32 however long the stream. As a_j stands in the weights of key j
 alone, and b_t in those of query t, their gradients are k_j . dk_j and -(h_t . dh_t) eps / denominator: no gradient of a
-pair's weight is ever made. Forward keeps its inputs, what it gives, the normaliser of each token and the memory before
+pair's weight is ever made. Forward keeps its inputs, what it gives, the normalizer of each token and the memory before
 each segment.
 
 Legend: `B` batch, `N` heads, `T` tokens, `K` width of queries and keys, `V` width of values, `U` = V + 1: values and
-the normaliser; `H` chunks, `C` tokens of one.
+the normalizer; `H` chunks, `C` tokens of one.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from linnet.ops.segments import places_of, segment_length
 CHUNK = 64
 """Tokens of a chunk."""
 EPS = 1e-6
-"""Added to the normaliser, as published."""
+"""Added to the normalizer, as published."""
 
 
 def mlstm_reference(
@@ -89,8 +89,8 @@ def _begun(memory_BNKU: Tensor | None, peak_BN: Tensor | None, k_BNTK: Tensor, v
     return memory_BNKU, v_BNTV.new_zeros(heads) if peak_BN is None else peak_BN
 
 
-def _denominator(normaliser: Tensor, peak: Tensor) -> Tensor:
-    return torch.maximum(normaliser.abs(), (-peak).exp()) + EPS
+def _denominator(normalizer: Tensor, peak: Tensor) -> Tensor:
+    return torch.maximum(normalizer.abs(), (-peak).exp()) + EPS
 
 
 @_disable_dynamo  # `torch.compiler.disable` imports the whole compiler, a second, wherever this file is read
@@ -107,7 +107,7 @@ class _Mlstm(torch.autograd.Function):
         q_BNTK, k_BNTK, v_BNTV, input_BNT, forget_BNT, memory_BNKU, peak_BN = inputs
         above, largest, sums = _logs(input_BNT, forget_BNT, peak_BN)
         batch, heads, length, width = v_BNTV.shape
-        h_BTNV, normaliser_BNT = v_BNTV.new_empty(batch, length, heads, width), v_BNTV.new_empty(batch, heads, length)
+        h_BTNV, normalizer_BNT = v_BNTV.new_empty(batch, length, heads, width), v_BNTV.new_empty(batch, heads, length)
         starts = []
         for place in _places(v_BNTV):
             starts.append(memory_BNKU)
@@ -115,21 +115,21 @@ class _Mlstm(torch.autograd.Function):
             before, memory_BNKU = segment.carried(memory_BNKU)
             read = segment.scores() @ segment.u + (segment.q * segment.from_start) @ before
             r, n = torch.split(read.flatten(2, 3)[:, :, : place.stop - place.start], [width, 1], dim=-1)
-            normaliser_BNT[:, :, place] = n[..., 0]
+            normalizer_BNT[:, :, place] = n[..., 0]
             peaks = (largest + sums)[:, :, place, None].to(n.dtype)
             torch.div(r, _denominator(n, peaks), out=h_BTNV[:, place].transpose(1, 2))
-        ctx.save_for_backward(*inputs[:5], peak_BN, h_BTNV, normaliser_BNT, torch.stack([*starts, memory_BNKU]))
+        ctx.save_for_backward(*inputs[:5], peak_BN, h_BTNV, normalizer_BNT, torch.stack([*starts, memory_BNKU]))
         return h_BTNV, memory_BNKU, (largest[..., -1] + sums[..., -1]).to(peak_BN.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_h_BTNV: Tensor, of_memory: Tensor, of_peak: Tensor) -> tuple[Tensor, ...]:
-        q, k, v, *gates, peak_BN, h_BTNV, normaliser_BNT, starts = ctx.saved_tensors
+        q, k, v, *gates, peak_BN, h_BTNV, normalizer_BNT, starts = ctx.saved_tensors
         with torch.enable_grad(), torch.autocast(v.device.type, enabled=False):
             leaves = [x.detach().requires_grad_() for x in (*gates, peak_BN)]
             logs = _logs(*leaves)
         above, largest, sums = (x.detach() for x in logs)
-        of_read, of_largest, of_sums = _of_reads(of_h_BTNV, h_BTNV, normaliser_BNT, largest + sums)
+        of_read, of_largest, of_sums = _of_reads(of_h_BTNV, h_BTNV, normalizer_BNT, largest + sums)
         of_largest[..., -1] += of_peak - (of_memory * starts[-1]).sum((-1, -2))
         of_sums[..., -1] += of_peak
         of_q, of_k, of_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
@@ -163,16 +163,16 @@ def _logs(input_BNT: Tensor, forget_BNT: Tensor, peak_BN: Tensor) -> tuple[Tenso
 
 
 def _of_reads(
-    of_h_BTNV: Tensor, h_BTNV: Tensor, normaliser_BNT: Tensor, peaks_BNT: Tensor
+    of_h_BTNV: Tensor, h_BTNV: Tensor, normalizer_BNT: Tensor, peaks_BNT: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of what is read, `[B, N, T, U]`; of b, which cancels but for eps; of F, by exp(-m) alone."""
     peaks_BNT = peaks_BNT.to(h_BTNV.dtype)
-    denominator_BNT = _denominator(normaliser_BNT, peaks_BNT)
+    denominator_BNT = _denominator(normalizer_BNT, peaks_BNT)
     along_BNT = torch.linalg.vecdot(of_h_BTNV, h_BTNV).transpose(1, 2)
-    share_BNT, normalised_BNT = EPS / denominator_BNT, normaliser_BNT.abs() >= (-peaks_BNT).exp()
-    of_n_BNT = -(normaliser_BNT.sign() * normalised_BNT) * along_BNT / denominator_BNT
+    share_BNT, normalized_BNT = EPS / denominator_BNT, normalizer_BNT.abs() >= (-peaks_BNT).exp()
+    of_n_BNT = -(normalizer_BNT.sign() * normalized_BNT) * along_BNT / denominator_BNT
     of_r_BNTV = of_h_BTNV.transpose(1, 2) / denominator_BNT[..., None]
-    of_sums_BNT = along_BNT * ((1 - share_BNT) * ~normalised_BNT)
+    of_sums_BNT = along_BNT * ((1 - share_BNT) * ~normalized_BNT)
     of_read_BNTU = torch.cat([of_r_BNTV, of_n_BNT[..., None]], dim=-1)
     return of_read_BNTU, -(along_BNT * share_BNT).double(), of_sums_BNT.double()
 

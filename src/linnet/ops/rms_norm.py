@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation (Zhang and Sennrich, arXiv 1910.07467): `x / sqrt(mean(x^2) + eps) * gain`.
+"""Root-mean-square normalization (Zhang and Sennrich, arXiv 1910.07467): `x / sqrt(mean(x^2) + eps) * gain`.
 
 Legend: `D` width; everything before it is a batch. PyTorch has a fused kernel on the GPU; on the CPU its form reads and
 writes the activations a dozen times, the one here half as often.
@@ -32,7 +32,7 @@ def _inverse(x: Tensor, eps: float) -> Tensor:
 
 
 def unit_length(x: Tensor, length: float = 1.0) -> Tensor:
-    """Vectors `[..., D]` of a given length, `length x / sqrt(|x|^2 + 1e-6)`: a normalisation with a fixed gain."""
+    """Vectors `[..., D]` of a given length, `length x / sqrt(|x|^2 + 1e-6)`: a normalization with a fixed gain."""
     width = x.shape[-1]
     return rms_norm(x, x.new_full((width,), length * width**-0.5), LENGTH_EPS / width)
 

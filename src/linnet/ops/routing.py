@@ -29,15 +29,15 @@ class Routes(NamedTuple):
     score: Tensor
 
 
-def routes(logits: Tensor, top_k: int, scoring: Scoring, normalise: bool) -> Routes:
+def routes(logits: Tensor, top_k: int, scoring: Scoring, normalize: bool) -> Routes:
     """Routes of tokens with these logits `[..., E]`.
 
     scoring: the softmax over all experts, or each one's sigmoid (DeepSeek-V3, arXiv 2412.19437, equations 13 to 16).
-    normalise: the weights of a token add up to 1; with softmax they are then the softmax over its `top_k` alone.
+    normalize: the weights of a token add up to 1; with softmax they are then the softmax over its `top_k` alone.
     """
     score = logits.softmax(dim=-1) if scoring == "softmax" else logits.sigmoid()
     weight, chosen = score.topk(top_k, dim=-1)
-    if normalise:
+    if normalize:
         weight = weight / weight.sum(dim=-1, keepdim=True).clamp_min(LEAST_SUM)
     return Routes(chosen, weight, score)
 

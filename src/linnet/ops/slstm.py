@@ -1,6 +1,6 @@
 """The scalar memory of xLSTM: a recurrent network with exponential gates, whose heads mix their own channels.
 
-Beck et al., 2024 (arXiv 2405.04517), section 2.2 with the stabiliser m of eqs. 15 to 17, the forget gate a sigmoid as
+Beck et al., 2024 (arXiv 2405.04517), section 2.2 with the stabilizer m of eqs. 15 to 17, the forget gate a sigmoid as
 in the published code. With x_t what the token adds to the logits, for each channel of a head:
 
     [i_t, f_t, z_t, o_t] = x_t + R h_(t-1)

@@ -37,7 +37,7 @@ def windowed_attention(
     blocks = (queries + behind) // window
     q_BNUK = F.pad(q_BNTK, (0, 0, 0, behind))
     q_XNWK = q_BNUK.reshape(batch, heads, blocks, window, -1).transpose(1, 2).flatten(0, 1)
-    k_XMVK, v_XMVK = (_neighbourhoods(F.pad(x, (0, 0, missing, behind)), window) for x in (k_BMSK, v_BMSK))
+    k_XMVK, v_XMVK = (_neighborhoods(F.pad(x, (0, 0, missing, behind)), window) for x in (k_BMSK, v_BMSK))
     mask = _mask(blocks, window, missing, padding_B, q_BNTK)
     grouped = q_BNTK.shape[1] != k_BMSK.shape[1]
     out_XNWK = F.scaled_dot_product_attention(q_XNWK, k_XMVK, v_XMVK, attn_mask=mask, scale=scale, enable_gqa=grouped)
@@ -45,14 +45,14 @@ def windowed_attention(
     return out_BCNWK.transpose(1, 2).flatten(2, 3)[:, :, :queries]
 
 
-def _neighbourhoods(x_BMSK: Tensor, window: int) -> Tensor:
+def _neighborhoods(x_BMSK: Tensor, window: int) -> Tensor:
     """`[B, M, (C + 1) W, K] -> [B C, M, 2 W, K]`: each block with the one before it."""
     x_BMCKV = x_BMSK.unfold(2, 2 * window, window)
     return x_BMCKV.permute(0, 2, 1, 4, 3).flatten(0, 1)
 
 
 def _mask(blocks: int, window: int, missing: int, padding_B: Tensor | None, like: Tensor) -> Tensor:
-    """Which query of a block sees which key of its neighbourhood, bool `[B C, 1, W, 2 W]`.
+    """Which query of a block sees which key of its neighborhood, bool `[B C, 1, W, 2 W]`.
 
     The first `missing` keys stand for tokens before the first; a query that is itself padding sees itself.
     """

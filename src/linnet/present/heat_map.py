@@ -16,7 +16,7 @@ LEAST_INCHES, MOST_INCHES, GRID_INCHES = 0.6, 2.1, 15.0
 """Width of a head's matrix in a grid, and of the grid where these leave a choice."""
 
 SHOWN_PERCENTILE = 99.5
-"""The end of a colour scale: a few large elements would leave the rest a single colour."""
+"""The end of a color scale: a few large elements would leave the rest a single color."""
 
 GAP = 0.06
 """Between two heads, of a head's width."""
@@ -24,7 +24,7 @@ GAP = 0.06
 
 @dataclass(frozen=True)
 class HeatMaps:
-    """Matrices `[H, K, K]` of each layer by its number; each layer has a colour scale of its own."""
+    """MuonParameter `[H, K, K]` of each layer by its number; each layer has a color scale of its own."""
 
     layers: Mapping[int, NDArray[np.float64]]
 
@@ -49,8 +49,8 @@ def _heat_row(axes: Any, x_HKK: NDArray[np.float64]) -> None:
     for head, x_KK in enumerate(x_HKK):
         start = head * (width + gap)
         mosaic[:, start : start + width] = np.where(np.isfinite(x_KK), x_KK, np.nan)
-    low, high, colours = colour_scale(x_HKK)
-    image = axes.imshow(mosaic, vmin=low, vmax=high, cmap=colours, interpolation_stage="data")
+    low, high, colors = color_scale(x_HKK)
+    image = axes.imshow(mosaic, vmin=low, vmax=high, cmap=colors, interpolation_stage="data")
     beyond = x_HKK[np.isfinite(x_HKK)]
     above, below = bool((beyond > high).any()), bool((beyond < low).any())
     extend = {(True, True): "both", (True, False): "max", (False, True): "min"}.get((above, below), "neither")
@@ -63,8 +63,8 @@ def _heat_row(axes: Any, x_HKK: NDArray[np.float64]) -> None:
     axes.spines[:].set_visible(False)
 
 
-def colour_scale(x: NDArray[np.float64]) -> tuple[float, float, str]:
-    """Both ends of a colour scale and its colours: even about 0 where there are both signs, else one colour upwards."""
+def color_scale(x: NDArray[np.float64]) -> tuple[float, float, str]:
+    """Both ends of a color scale and its colors: even about 0 where there are both signs, else one color upwards."""
     finite = x[np.isfinite(x)]
     if not finite.size:
         return 0.0, 1.0, "viridis"

@@ -19,10 +19,10 @@ FARTHEST = 0.3
 """Of a panel, the name of a point lies no farther from it."""
 
 Point = tuple[float, float, str, Any]
-"""Its place, value, name and colour."""
+"""Its place, value, name and color."""
 
 End = tuple[str, Any, Any, Any]
-"""A line's name, places, values and colour."""
+"""A line's name, places, values and color."""
 
 
 def ends_have_room(names: Sequence[str], width_inches: float, height_inches: float) -> bool:
@@ -38,7 +38,7 @@ def label_ends(axes: Any, lines: Sequence[End]) -> None:
     lines = sorted((line for line in lines if len(line[2])), key=lambda line: line[2][-1])
     heights = [share(line[2][-1]) for line in lines]
     gap = END_LINE * END_POINTS / PER_INCH * axes.figure.dpi / axes.get_window_extent().height
-    for (name, x, _, colour), height in zip(lines, apart(heights, gap, gap / 2, 1 - gap / 2), strict=True):
+    for (name, x, _, color), height in zip(lines, apart(heights, gap, gap / 2, 1 - gap / 2), strict=True):
         axes.annotate(
             name.replace("$", r"\$"),
             (x[-1], height),
@@ -47,7 +47,7 @@ def label_ends(axes: Any, lines: Sequence[End]) -> None:
             textcoords="offset points",
             verticalalignment="center",
             fontsize=END_POINTS,
-            color=colour,
+            color=color,
         )
 
 
@@ -62,7 +62,7 @@ def label_points(axes: Any, points: Sequence[Point], lines: Sequence[tuple[Any, 
     drawn: dict[str, Any] = {}
     if lines:
         drawn = {"x_lines": [list(x) for x, _ in lines], "y_lines": [list(y) for _, y in lines]}
-    x, y, names, colours = map(list, zip(*(point for point in points if point[2]), strict=True))
+    x, y, names, colors = map(list, zip(*(point for point in points if point[2]), strict=True))
     textalloc.allocate(
         axes,
         x,
@@ -71,8 +71,8 @@ def label_points(axes: Any, points: Sequence[Point], lines: Sequence[tuple[Any, 
         x_scatter=[point[0] for point in points],
         y_scatter=[point[1] for point in points],
         textsize=POINT_POINTS,
-        textcolor=colours,
-        linecolor=colours,
+        textcolor=colors,
+        linecolor=colors,
         linewidth=0.6,
         max_distance=FARTHEST,
         avoid_label_lines_overlap=True,

@@ -86,7 +86,7 @@ table { border-collapse: collapse; }
   .note td { font-size: .8rem; }
   .card { padding: 12px 8px; }
 }
-""" + "".join(f".colour{number} {{ color: {colour}; }}\n" for number, colour in enumerate(PALETTE))
+""" + "".join(f".color{number} {{ color: {color}; }}\n" for number, color in enumerate(PALETTE))
 """What every page looks like."""
 
 _WORDS = ' class="words"'
@@ -185,7 +185,7 @@ def _picture(picture: Picture, svg: str) -> Iterator[str]:
 
 def _passage(passage: Passage) -> Iterator[str]:
     """The lines as paragraphs, what was given in bold."""
-    yield f'<article class="card passage colour{passage.colour}"><h3>{_escaped(passage.title)}</h3>\n<div class="text">'
+    yield f'<article class="card passage color{passage.color}"><h3>{_escaped(passage.title)}</h3>\n<div class="text">'
     given = len(passage.begun)
     for line in (passage.begun + passage.text).split("\n"):
         begun, rest = _escaped(line[:given]), _escaped(line[given:])

@@ -18,7 +18,7 @@ Numbers = Sequence[float] | np.ndarray[Any, Any]
 Scale = Literal["linear", "log", "log2", "symlog"]
 
 MARKS, DASHES = "os^Dv*Xp", ("-", "--", "-.")
-"""What tells lines apart where there is no colour: as many of both as there are pairs of one of each."""
+"""What tells lines apart where there is no color: as many of both as there are pairs of one of each."""
 
 NARROW, WIDE = 10, 1000
 """Ratios of a logarithmic axis' ends: below, plain round numbers mark it; above, powers of ten are enough."""
@@ -40,8 +40,8 @@ class Axis:
 class Series:
     """One line, or points. `style`: as Matplotlib has it (`o-`), or `bars`, whose edges x are one more than their y.
 
-    colour: a number in the palette, a share between dark and light (float), or a colour. low, high: a band about a
-    line, error bars of points. values: a third quantity, told by colour. labels: text near each point. dots: which
+    color: a number in the palette, a share between dark and light (float), or a color. low, high: a band about a
+    line, error bars of points. values: a third quantity, told by color. labels: text near each point. dots: which
     points of a line are marked. name: in the legend, or at the line's end.
     """
 
@@ -49,7 +49,7 @@ class Series:
     y: Numbers
     name: str = ""
     style: str = "-"
-    colour: int | float | str = 0
+    color: int | float | str = 0
     low: Numbers | None = None
     high: Numbers | None = None
     values: Numbers | None = None
@@ -60,7 +60,7 @@ class Series:
 
 
 def line_style(number: int) -> str:
-    """Marks and dashes of the line of that number: told from its neighbours without colour; 24 differ."""
+    """Marks and dashes of the line of that number: told from its neighbors without color; 24 differ."""
     return f"{MARKS[number % len(MARKS)]}{DASHES[number % len(DASHES)]}"
 
 
@@ -71,7 +71,7 @@ class Rule:
     at: float
     name: str = ""
     style: str = "--"
-    colour: int | str = INK
+    color: int | str = INK
     upright: bool = False
 
 
@@ -92,7 +92,7 @@ class Plot:
     """Panels of `size` inches each, so many in a row.
 
     names: of series, in a legend, which has room of its own below, or at the ends of their lines: where they would
-    take too much of the panels, in a legend all the same. values: what the colours of points mean. shared: the
+    take too much of the panels, in a legend all the same. values: what the colors of points mean. shared: the
     axis that all panels have in common. heights: of the rows, in relation.
     """
 
@@ -133,7 +133,7 @@ def _figure(plot: Plot) -> Any:
         axes.set_visible(False)
     _tell_outermost(all_axes, plot)
     if norm is not None:
-        _colour_bar(figure, all_axes, norm, plot.values)
+        _color_bar(figure, all_axes, norm, plot.values)
     _tell_names(figure, all_axes, plot)
     _fit(figure, all_axes)
     for axes, panel in zip(all_axes, plot.panels, strict=False):
@@ -144,9 +144,7 @@ def _figure(plot: Plot) -> Any:
 
 def _tell_names(figure: Any, all_axes: Sequence[Any], plot: Plot) -> None:
     """At the ends of lines where all panels have the room, else in a legend."""
-    lines = [
-        [(one.name, one.x, one.y, _colour(one.colour)) for one in panel.series if one.name] for panel in plot.panels
-    ]
+    lines = [[(one.name, one.x, one.y, _color(one.color)) for one in panel.series if one.name] for panel in plot.panels]
     if plot.names == "legend" or not all(ends_have_room([name for name, *_ in ends], *plot.size) for ends in lines):
         legend_below(figure)
         return
@@ -173,7 +171,7 @@ def _draw_panel(axes: Any, panel: Panel, norm: Any) -> None:
         _draw_series(axes, series, norm)
     for rule in panel.rules:
         line = axes.axvline if rule.upright else axes.axhline
-        line(rule.at, color=_colour(rule.colour), linestyle=rule.style, linewidth=1, label=_verbatim(rule.name))
+        line(rule.at, color=_color(rule.color), linestyle=rule.style, linewidth=1, label=_verbatim(rule.name))
     axes.set_title(panel.title.replace("$", r"\$"))
 
 
@@ -183,9 +181,9 @@ def _ends(found: tuple[float, float], spec: Axis) -> tuple[float, float]:
 
 
 def _draw_series(axes: Any, series: Series, norm: Any) -> None:
-    colour, alpha, name = _colour(series.colour), 0.5 if series.faint else 1.0, _verbatim(series.name)
+    color, alpha, name = _color(series.color), 0.5 if series.faint else 1.0, _verbatim(series.name)
     if series.style == "bars":
-        axes.stairs(series.y, series.x, fill=True, color=colour, alpha=alpha, label=name)
+        axes.stairs(series.y, series.x, fill=True, color=color, alpha=alpha, label=name)
         return
     if series.values is not None:
         axes.scatter(series.x, series.y, c=series.values, cmap=shades(), norm=norm, s=18, label=name)
@@ -193,12 +191,12 @@ def _draw_series(axes: Any, series: Series, norm: Any) -> None:
     style: dict[str, Any] = {"alpha": alpha, "linewidth": 1.0 if series.faint else None, "markevery": series.dots}
     if series.large:
         style |= {"markersize": 9, "markerfacecolor": "none", "markeredgewidth": 1.5}
-    axes.plot(series.x, series.y, series.style, color=colour, label=name, **style)
+    axes.plot(series.x, series.y, series.style, color=color, label=name, **style)
     if series.low is not None and series.high is not None:
         if "-" in series.style and len(series.x) > 1:
-            axes.fill_between(series.x, series.low, series.high, color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.15, linewidth=0)
         else:
-            axes.vlines(series.x, series.low, series.high, color=colour, alpha=0.6, linewidth=1)
+            axes.vlines(series.x, series.low, series.high, color=color, alpha=0.6, linewidth=1)
 
 
 def _label_points(axes: Any, panel: Panel) -> None:
@@ -206,7 +204,7 @@ def _label_points(axes: Any, panel: Panel) -> None:
     points, lines = [], []
     for series in panel.series:
         names = series.labels or [""] * len(series.x)
-        points += [(x, y, name, _colour(series.colour)) for x, y, name in zip(series.x, series.y, names, strict=True)]
+        points += [(x, y, name, _color(series.color)) for x, y, name in zip(series.x, series.y, names, strict=True)]
         if "-" in series.style:
             lines.append((series.x, series.y))
         elif series.low is not None and series.high is not None:
@@ -247,14 +245,14 @@ def _tell_outermost(all_axes: Sequence[Any], plot: Plot) -> None:
 
 
 def _norm(plot: Plot) -> Any:
-    """From the least to the largest of all values that are told by colour."""
+    """From the least to the largest of all values that are told by color."""
     from matplotlib.colors import LogNorm
 
     found = [series.values for panel in plot.panels for series in panel.series if series.values is not None]
     return LogNorm(float(min(map(min, found))), float(max(map(max, found)))) if found else None
 
 
-def _colour_bar(figure: Any, all_axes: Any, norm: Any, title: str) -> None:
+def _color_bar(figure: Any, all_axes: Any, norm: Any, title: str) -> None:
     from matplotlib.cm import ScalarMappable
 
     rows = all_axes[0].get_gridspec().nrows
@@ -263,10 +261,10 @@ def _colour_bar(figure: Any, all_axes: Any, norm: Any, title: str) -> None:
     _mark(bar.ax.yaxis, Axis(scale="log", said=numbers.metric))
 
 
-def _colour(colour: int | float | str) -> Any:
-    if isinstance(colour, str):
-        return colour
-    return PALETTE[colour % len(PALETTE)] if isinstance(colour, int) else shade(colour)
+def _color(color: int | float | str) -> Any:
+    if isinstance(color, str):
+        return color
+    return PALETTE[color % len(PALETTE)] if isinstance(color, int) else shade(color)
 
 
 def _verbatim(name: str) -> str:

@@ -27,12 +27,12 @@ class Picture:
 
 @dataclass(frozen=True)
 class Passage:
-    """A text as it was written, what was given at its beginning told apart. `colour`: a number in the palette."""
+    """A text as it was written, what was given at its beginning told apart. `color`: a number in the palette."""
 
     title: str
     begun: str
     text: str
-    colour: int
+    color: int
     note: str = ""
 
 

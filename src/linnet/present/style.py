@@ -1,4 +1,4 @@
-"""One look: colours, and how a Matplotlib figure becomes a picture for a file and for a page."""
+"""One look: colors, and how a Matplotlib figure becomes a picture for a file and for a page."""
 
 import io
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ SOFT = "#8a919b"
 
 PALETTE = ("#2f7bc8", "#d2691e", "#158f68", "#a35bc4", "#c9457d", "#8c8420", "#369db0", "#8f6c58")
 DARKEST, LIGHTEST = 0.2, 0.86
-"""Of the colours from dark to light: what is beyond is hard to see on black, or on white."""
+"""Of the colors from dark to light: what is beyond is hard to see on black, or on white."""
 
 DOTS_PER_INCH = 110
 STYLE: dict[Any, Any] = {
@@ -87,12 +87,12 @@ def svg_of(figure: Any) -> str:
 
 
 def shade(share: float) -> Any:
-    """A colour between the darkest, 0, and the lightest, 1."""
+    """A color between the darkest, 0, and the lightest, 1."""
     return shades()(share)
 
 
 def shades() -> Any:
-    """All of them, as Matplotlib's colour map."""
+    """All of them, as Matplotlib's color map."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
     from numpy import linspace

@@ -15,7 +15,7 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of a Braille character by row and column (Unicode chapter 21.1)."""
 
 EMPTY = 0x2800
-COLOURS, PLAIN = ("\x1b[34m", "\x1b[33m", "\x1b[32m"), "\x1b[0m"
+COLORS, PLAIN = ("\x1b[34m", "\x1b[33m", "\x1b[32m"), "\x1b[0m"
 LEAST_WIDTH, LEAST_HEIGHT = 16, 3
 
 
@@ -38,7 +38,7 @@ def curve_lines(
 ) -> list[str]:
     """The curves over one another in `height` lines of at most `width` columns, between title and x axis.
 
-    logarithmic: of y, where all are positive. styled: colours, each curve its own; without them all look alike.
+    logarithmic: of y, where all are positive. styled: colors, each curve its own; without them all look alike.
     """
     drawn = [curve for curve in curves if curve.points]
     if not drawn:
@@ -58,7 +58,7 @@ def curve_lines(
 
 
 def _head(title: str, curves: Sequence[DottedCurve], styled: bool) -> str:
-    names = [f"{_colour(number, styled)}{curve.name}{PLAIN if styled else ''}" for number, curve in enumerate(curves)]
+    names = [f"{_color(number, styled)}{curve.name}{PLAIN if styled else ''}" for number, curve in enumerate(curves)]
     return f"{title}: {', '.join(names)}" if any(curve.name for curve in curves) else title
 
 
@@ -89,7 +89,7 @@ def _place(value: float, ends: tuple[float, float], count: int) -> int:
 
 
 def _joined(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The dots on straight lines between neighbours."""
+    """The dots on straight lines between neighbors."""
     found = list(places[:1])
     for (x, y), (to_x, to_y) in pairwise(places):
         steps = max(abs(to_x - x), abs(to_y - y))
@@ -101,11 +101,11 @@ def _painted(cells: Sequence[tuple[int, int]], styled: bool) -> str:
     parts, current = [], -1
     for bits, number in cells:
         if styled and bits and number != current:
-            parts.append(_colour(number, styled))
+            parts.append(_color(number, styled))
             current = number
         parts.append(chr(EMPTY + bits) if bits else " ")
     return "".join(parts) + (PLAIN if current >= 0 else "")
 
 
-def _colour(number: int, styled: bool) -> str:
-    return COLOURS[number % len(COLOURS)] if styled else ""
+def _color(number: int, styled: bool) -> str:
+    return COLORS[number % len(COLORS)] if styled else ""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from linnet.model.cost import model_cost
+from linnet.model.skip_init import shapes_only
 from linnet.model.spec import ModelSpec
-from linnet.model.undrawn import shapes_only
-from linnet.training.optimisers.optimiser import split_by_decay
+from linnet.training.optimizers.optimizer import split_by_decay
 
 Counting = Literal["total", "without_embedding", "matrices_and_head"]
 COUNTINGS: tuple[Counting, ...] = get_args(Counting)

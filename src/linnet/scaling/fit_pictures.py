@@ -44,7 +44,7 @@ def _law_picture(fit: Fit) -> Picture:
     points, law = fit.chosen.points, fit.chosen.law
     budgets = _range(points.flops)
     runs = Series(points.flops, points.loss, style="o", values=points.parameters)
-    best = Series(budgets, [law.loss_of_flops(flops) for flops in budgets], "law: the best for the FLOPs", colour=INK)
+    best = Series(budgets, [law.loss_of_flops(flops) for flops in budgets], "law: the best for the FLOPs", color=INK)
     told = Series(points.loss, law.loss(points.parameters, points.tokens), style="o", values=points.parameters)
     panels = [
         Panel(FLOPS, LOSS, [runs, best]),
@@ -65,11 +65,11 @@ def _frontier_picture(fit: Fit, published: Sequence[Law]) -> Picture:
         if isinstance(found, Exponents) and found.frontier is not None:
             marks = _thinned(found.frontier.flops_M)
             line = found.frontier.parameters(budgets)
-            drawn.append(Series(budgets, line, f"{title}: a = {found.a:.3f}", colour=number))
+            drawn.append(Series(budgets, line, f"{title}: a = {found.a:.3f}", color=number))
             points = found.frontier.flops_M[marks], found.frontier.parameters_M[marks]
-            drawn.append(Series(*points, style="o", colour=number))
+            drawn.append(Series(*points, style="o", color=number))
     best = [chosen.law.of_flops(flops).parameters for flops in budgets]
-    drawn.append(Series(budgets, best, f"approach 3: a = {chosen.parametric.a:.3f}", colour=INK))
+    drawn.append(Series(budgets, best, f"approach 3: a = {chosen.parametric.a:.3f}", color=INK))
     for law, style in zip(published, (":", "--", "-."), strict=False):
         name = law.name if law.counted == chosen.law.counted else f"{law.name}, {law.counted.replace('_', ' ')}"
         drawn.append(Series(budgets, [law.of_flops(flops).parameters for flops in budgets], name, style, SOFT))
@@ -79,7 +79,7 @@ def _frontier_picture(fit: Fit, published: Sequence[Law]) -> Picture:
 
 def _envelope_picture(fit: Fit, found: Frontier) -> Picture:
     shares = _shares([run.parameters[fit.settings.counted] for run in fit.runs])
-    drawn = [Series(run.flops_T, run.loss_T, colour=one, faint=True) for run, one in zip(fit.runs, shares, strict=True)]
+    drawn = [Series(run.flops_T, run.loss_T, color=one, faint=True) for run, one in zip(fit.runs, shares, strict=True)]
     drawn.append(Series(found.flops_M, found.loss_M, "envelope, used", ".", INK))
     caption = (
         "The loss along each run; the darker, the smaller the model. The envelope counts where both a smaller and a"
@@ -94,14 +94,14 @@ def _isoflop_picture(fit: Fit) -> Picture:
     flops = [float(group.flops.mean()) for group in groups]
     for group, share, spent in zip(groups, _shares(flops), flops, strict=True):
         name = f"{numbers.scientific(spent, 2)} FLOPs"
-        drawn.append(Series(group.parameters, group.loss, name, style="o", colour=share))
+        drawn.append(Series(group.parameters, group.loss, name, style="o", color=share))
         found = parabola(group)
         if found is not None:
             sizes = np.geomspace(group.parameters.min(), group.parameters.max(), 60)
-            drawn.append(Series(sizes, found(sizes), colour=share))
-            drawn.append(Series([found.parameters], [found.least], style="x", colour=1, large=True))
+            drawn.append(Series(sizes, found(sizes), color=share))
+            drawn.append(Series([found.parameters], [found.least], style="x", color=1, large=True))
     caption = (
-        "A colour for each group of equal FLOPs; the cross: its parabola is lowest there. No line: not between its"
+        "A color for each group of equal FLOPs; the cross: its parabola is lowest there. No line: not between its"
         " sizes."
     )
     panel = Panel(Axis("parameters", "log", numbers.metric), LOSS, drawn)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from linnet.core.checksum import read_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import read_sealed
 from linnet.scaling.law import KaplanLaw, Law, ParametricLaw
 
 LAWS = Path(__file__).parent / "laws"
@@ -26,7 +26,7 @@ def read_law(source: str | Path) -> Law:
         raise UserError(
             f"no such file, and no law of that name; laws: {', '.join(law_names())}", field="law", value=source
         )
-    plain = read_sealed(path)
+    plain = read_checked_json(path)
     if not isinstance(plain, dict):
         raise UserError(f"{path}: expected a mapping with E, A, B, alpha, beta, found {type(plain).__name__}")
     form = plain.get("form", "parametric")

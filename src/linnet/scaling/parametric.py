@@ -1,8 +1,8 @@
 """Approach 3: `L = E + A / N^alpha + B / D^beta` fitted to the ends of all runs (Hoffmann et al., section 3.3).
 
-What is minimised are Huber losses of the log loss, summed over the points:
+What is minimized are Huber losses of the log loss, summed over the points:
 `sum_i w_i Huber_delta( LSE(a - alpha log N_i, b - beta log D_i, e) - log L_i )`, `A = exp a`, `B = exp b`, `E = exp e`.
-It is a sum, not a mean: with a mean every tolerance of an optimiser is as many times looser as there are points, and it
+It is a sum, not a mean: with a mean every tolerance of an optimizer is as many times looser as there are points, and it
 stops too early (Besiroglu et al., arXiv 2404.10102). From every point of the paper's grid, all at once, to a low
 tolerance; then on from the lowest to a tight one.
 
@@ -22,7 +22,7 @@ from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
 from linnet.scaling.counts import Counting
 from linnet.scaling.law import ParametricLaw
-from linnet.scaling.minimise import Minima, minimise
+from linnet.scaling.minimize import Minima, minimize
 from linnet.scaling.points import Points
 
 DELTA = 1e-3
@@ -45,9 +45,9 @@ def huber_sum_reference(x_5: Numbers, points: Points, delta: float = DELTA) -> f
 
 @dataclass(frozen=True)
 class HuberSum:
-    """The objective of many starts at once, with its gradient, over centred logarithms.
+    """The objective of many starts at once, with its gradient, over centerd logarithms.
 
-    With `u = log N - mean` the unknown a becomes `a - alpha mean`, so the two hardly pull on each other. `centred` and
+    With `u = log N - mean` the unknown a becomes `a - alpha mean`, so the two hardly pull on each other. `centerd` and
     `uncentred` lead there and back. `weights_SP`: how often each start counts each point; None for once.
     """
 
@@ -65,7 +65,7 @@ class HuberSum:
         means = float(log_parameters_P.mean()), float(log_tokens_P.mean())
         return cls(log_parameters_P - means[0], log_tokens_P - means[1], np.log(points.loss), means, delta, weights_SP)
 
-    def centred(self, x_S5: Numbers) -> Numbers:
+    def centerd(self, x_S5: Numbers) -> Numbers:
         """The unknowns of this objective for a, b, e, alpha, beta."""
         return self._shifted(x_S5, -1)
 
@@ -168,9 +168,9 @@ def fit(
     check_points(points)
     objective = HuberSum.of(points, delta)
     starts_S5 = grid() if starts_S5 is None else starts_S5
-    coarse = minimise(objective, objective.centred(starts_S5), tolerance=COARSE, rested=rested)
+    coarse = minimize(objective, objective.centerd(starts_S5), tolerance=COARSE, rested=rested)
     lowest = np.argsort(coarse.value_S, kind="stable")[:FINISHED_STARTS]
-    fine = minimise(objective, coarse.x_SK[lowest], tolerance=TIGHT)
+    fine = minimize(objective, coarse.x_SK[lowest], tolerance=TIGHT)
     order = np.argsort(fine.value_S, kind="stable")
     best = fine.value_S[order[0]]
     return Fitted(
@@ -194,7 +194,7 @@ def bootstrap(
     starts_S5 = np.concatenate((fitted.x_5[None], fitted.others_S5[: BOOTSTRAP_STARTS - 1]))
     each = len(starts_S5)
     objective = HuberSum.of(points, delta, np.repeat(weights_RP, each, axis=0))
-    minima = minimise(objective, objective.centred(np.tile(starts_S5, (resamples, 1))), tolerance=COARSE, rested=rested)
+    minima = minimize(objective, objective.centerd(np.tile(starts_S5, (resamples, 1))), tolerance=COARSE, rested=rested)
     best_R = minima.value_S.reshape(resamples, each).argmin(axis=1) + np.arange(resamples) * each
     return constants(objective.uncentred(minima.x_SK[best_R]))
 

@@ -198,9 +198,9 @@ def plan_pictures(plan: Plan) -> list[Picture]:
         best = one.law.loss(one.best.parameters, one.best.tokens)
         name = f"{one.law.name}, {one.law.counted.replace('_', ' ')}"
         drawn += [
-            Series(sizes, losses, name, colour=number),
-            Series([here], [one.loss], style="o", colour=number),
-            Series([one.best.parameters], [best], style="x", colour=number, large=True),
+            Series(sizes, losses, name, color=number),
+            Series([here], [one.loss], style="o", color=number),
+            Series([one.best.parameters], [best], style="x", color=number, large=True),
         ]
     drawn += [Series([], [], "the plan", "o", INK), Series([], [], "the law's own best size", "x", INK, large=True)]
     x = Axis("parameters, as the law counts them", "log", numbers.metric)

@@ -1,7 +1,7 @@
 """Accuracy as a sigmoid of the loss, from a floor to all (Bhagia et al., arXiv 2412.04403, section 3.2).
 
 `p = c + (1 - c) sigmoid(a - b (L - L_0) / s)`, `c` chance, or 0 where that is likelier, `L_0` and `s` the mean and
-spread of the losses fitted to, `b > 0`: accuracy does not fall as the loss does. What is maximised is the likelihood of
+spread of the losses fitted to, `b > 0`: accuracy does not fall as the loss does. What is maximized is the likelihood of
 so many right of so many items (binomial); where runs scatter more than items alone would, items count for less
 (McCullagh and Nelder, section 4.5).
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
-from linnet.scaling.minimise import minimise
+from linnet.scaling.minimize import minimize
 from linnet.scaling.task_points import TaskPoints
 
 LEAST_POINTS, LEAST_LOSSES = 4, 3
@@ -45,7 +45,7 @@ class TaskCurve:
     """
 
     floor: float
-    centre: float
+    center: float
     spread: float
     x_2: Numbers
     samples_R2: Numbers
@@ -55,7 +55,7 @@ class TaskCurve:
     @property
     def half_way(self) -> float:
         """The loss at which accuracy is half-way from the floor to all."""
-        return float(self.centre + self.spread * self.x_2[0] / np.exp(self.x_2[1]))
+        return float(self.center + self.spread * self.x_2[0] / np.exp(self.x_2[1]))
 
     @property
     def steepness(self) -> float:
@@ -69,7 +69,7 @@ class TaskCurve:
 
     def of_samples(self, x_R2: Numbers, loss_RP: Numbers) -> Numbers:
         """By each of several curves, each at losses of its own `[R, P]`."""
-        return _shares(x_R2, (loss_RP - self.centre) / self.spread, self.floor)
+        return _shares(x_R2, (loss_RP - self.center) / self.spread, self.floor)
 
 
 def _shares(x_S2: Numbers, u_SP: Numbers, floor: float) -> Numbers:
@@ -124,8 +124,8 @@ def fit_curve(points: TaskPoints, resamples: int, seed: int) -> TaskCurve:
             f"{len(points)} runs of {losses} different losses are too few for a curve;"
             f" expected at least {LEAST_POINTS} of {LEAST_LOSSES}"
         )
-    centre, spread = float(points.ends.loss.mean()), float(points.ends.loss.std())
-    u_P = (points.ends.loss - centre) / spread
+    center, spread = float(points.ends.loss.mean()), float(points.ends.loss.std())
+    u_P = (points.ends.loss - center) / spread
     floor, x_2 = _likeliest(points, u_P)
     share_P = _bounded(x_2, u_P, floor)
     random = np.random.default_rng(seed)
@@ -133,8 +133,8 @@ def fit_curve(points: TaskPoints, resamples: int, seed: int) -> TaskCurve:
     counts_RP = effective_items(points.items_P, dispersions_R)
     drawn_RP = random.binomial(counts_RP, share_P) / counts_RP
     again = Misfit(u_P, points.items_P, drawn_RP, floor)
-    samples = minimise(again, np.tile(x_2, (resamples, 1)), tolerance=OF_RESAMPLES)
-    return TaskCurve(floor, centre, spread, x_2, samples.x_SK, dispersion, dispersions_R)
+    samples = minimize(again, np.tile(x_2, (resamples, 1)), tolerance=OF_RESAMPLES)
+    return TaskCurve(floor, center, spread, x_2, samples.x_SK, dispersion, dispersions_R)
 
 
 def _likeliest(points: TaskPoints, u_P: Numbers) -> tuple[float, Numbers]:
@@ -154,7 +154,7 @@ def _likeliest(points: TaskPoints, u_P: Numbers) -> tuple[float, Numbers]:
 
 def _lowest(misfit: Misfit) -> tuple[float, Numbers]:
     """The lowest misfit from all starts, and where it lies."""
-    minima = minimise(misfit, STARTS_S2, tolerance=TOLERANCE)
+    minima = minimize(misfit, STARTS_S2, tolerance=TOLERANCE)
     best = int(minima.value_S.argmin())
     return float(minima.value_S[best]), minima.x_SK[best]
 

@@ -93,7 +93,7 @@ def _over_loss(found: TaskPrediction) -> Panel:
     losses = np.concatenate([fitted.ends.loss, held.ends.loss])
     along_L = np.linspace(losses.min(), losses.max(), CURVE_POINTS)
     drawn = [
-        Series(along_L, curve.accuracy(along_L), "sigmoid", colour=INK),
+        Series(along_L, curve.accuracy(along_L), "sigmoid", color=INK),
         Series(fitted.ends.loss, fitted.right_P, "fitted", "o", SOFT),
         Series(held.ends.loss, held.right_P, "held out, measured", "o", 0),
     ]
@@ -107,7 +107,7 @@ def _against_measured(found: TaskPrediction) -> Panel:
     return Panel(Axis("measured share right"), Axis("predicted share right"), drawn, diagonal=True)
 
 
-def _told(found: TaskPrediction, forecast: TaskForecast, name: str, colour: int) -> Series:
+def _told(found: TaskPrediction, forecast: TaskForecast, name: str, color: int) -> Series:
     low_P = np.minimum(forecast.low_P, forecast.right_P)
     high_P = np.maximum(forecast.high_P, forecast.right_P)
-    return Series(found.held.right_P, forecast.right_P, name, "o", colour, low_P, high_P)
+    return Series(found.held.right_P, forecast.right_P, name, "o", color, low_P, high_P)

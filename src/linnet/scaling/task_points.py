@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from linnet.core.arrays import Numbers
+from linnet.core.checksum import read_checked_json
 from linnet.core.csv_table import Row, read_rows
 from linnet.core.errors import UserError
-from linnet.core.seal import read_sealed
 from linnet.scaling.law import FLOPS_FACTOR
 from linnet.scaling.points import Points
 
@@ -98,7 +98,7 @@ def _of_comparison(folder: Path, accuracy: Accuracy) -> Iterator[Figures]:
     path = folder / FINDINGS
     if not path.is_file():
         raise UserError(f"{folder}: no {FINDINGS}; expected the folder of a finished `linnet compare` on an ability")
-    plain: dict[str, Any] = read_sealed(path)
+    plain: dict[str, Any] = read_checked_json(path)
     for run in plain["runs"]:
         for seed in run["seeds"]:
             measured, (right, chance) = seed.get("ability", {}), SHARES[accuracy]

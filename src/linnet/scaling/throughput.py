@@ -16,7 +16,7 @@ from linnet.model.spec import ModelSpec
 from linnet.present.progress import progress
 from linnet.training.machine import peak_flops_per_s
 from linnet.training.objective import next_token_loss
-from linnet.training.optimisers.optimiser import build_optimiser
+from linnet.training.optimizers.optimizer import build_optimizer
 from linnet.training.parallel import Parallel
 from linnet.training.precision import measured_precision, stated_precision
 from linnet.training.record.finished import training_flops_per_token
@@ -84,10 +84,10 @@ def _stepper(model: ModelSpec, rows: int, device: torch.device) -> tuple[Stepper
         decoder = Decoder(model).to(device)
         tokens = torch.randint(model.vocab_size, (rows, model.context_length + 1))
     bytes_V = torch.ones(model.vocab_size, dtype=torch.int64, device=device)
-    optimiser = build_optimiser(spec.optimiser, decoder)
+    optimizer = build_optimizer(spec.optimizer, decoder)
     batch = tokens[:, :-1], tokens[:, 1:].contiguous()
     precision = stated_precision(spec, device) or measured_precision(decoder, next_token_loss, batch)
-    return Stepper(Parallel(decoder), next_token_loss, optimiser, spec.clip, precision.dtype, bytes_V), batch
+    return Stepper(Parallel(decoder), next_token_loss, optimizer, spec.clip, precision.dtype, bytes_V), batch
 
 
 def _timed_s(take_step: Stepper, batch: tuple[torch.Tensor, torch.Tensor], device: torch.device) -> float:

@@ -16,7 +16,7 @@ def indefinite(item: Item) -> str:
     return with_article(phrase) if item.thing.number == "one" else f"some {phrase}"
 
 
-def capitalised(text: str) -> str:
+def capitalized(text: str) -> str:
     """The text with its first letter in upper case."""
     return text[0].upper() + text[1:]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from random import Random
 
 from linnet.stories.entities import Character
-from linnet.stories.language import capitalised
+from linnet.stories.language import capitalized
 from linnet.stories.reference import Referrer
 from linnet.stories.template import Slot, compiled
 
@@ -44,7 +44,7 @@ class Narrator:
                 words.append(self._filled(part, value))
             else:
                 self._referrer.mentions.next_sentence()
-        self._paragraphs[-1].append(capitalised("".join(words)))
+        self._paragraphs[-1].append(capitalized("".join(words)))
 
     def _filled(self, slot: Slot, value: object) -> str:
         mentions = self._referrer.mentions
@@ -52,4 +52,4 @@ class Narrator:
         text = self._referrer.refer(value, slot.form)
         if slot.spoken and isinstance(value, Character) and not was_mentioned:
             mentions.note_spoken(value)
-        return capitalised(text) if slot.starts else text
+        return capitalized(text) if slot.starts else text

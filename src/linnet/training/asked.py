@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from linnet.core.checksum import MANIFEST
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
-from linnet.core.seal import MANIFEST
 from linnet.core.spec import read_assignment
 from linnet.data.manifest import read_manifest
 from linnet.data.prepare import prepare_pairs
@@ -42,7 +42,7 @@ def asked_run(
     described = any(given is not None for given in (config, model, recipe, start_from))
     if described or not (Path(out) / CONFIG).is_file():
         return read_run(config, model, data, list(assignments), recipe, start_from, training)
-    plain = RunFolder(out).configuration().plain()
+    plain = RunFolder(out).configuration().to_dict()
     fields = dict(training or {})
     if "recipe" in fields or "training.recipe" in {read_assignment(given)[0] for given in assignments}:
         raise UserError("a run that has begun keeps its fields", field="training.recipe", accepted="another `out`")

@@ -1,4 +1,4 @@
-"""The recipe `auto`: optimiser, batch, learning rate and schedule for a model and a number of tokens.
+"""The recipe `auto`: optimizer, batch, learning rate and schedule for a model and a number of tokens.
 
 Measured on one attention model of 1.05 M parameters (4 layers of 128) with 1.66 M tokens, three batches and several
 learning rates each (`experiments/LOG.md`). How it goes on from there, to other widths and lengths, is what is usual,
@@ -46,7 +46,7 @@ def automatic(model: ModelSpec, context_length: int, tokens: int | None, step_to
         fields["batch_size"] = batch_size(tokens, context_length)
         step_tokens = fields["batch_size"] * context_length
     lr = peak_rate(model.d_model, step_tokens)
-    fields["optimiser"] = {"kind": "muon", "lr": lr, "sensitive_lr": two_digits(SENSITIVE_SHARE * lr)}
+    fields["optimizer"] = {"kind": "muon", "lr": lr, "low_lr": two_digits(SENSITIVE_SHARE * lr)}
     fields["schedule"] = {"kind": "linear", "warmup_share": WARMUP_SHARE, "final_fraction": 0.0}
     return fields
 

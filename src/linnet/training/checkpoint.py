@@ -1,7 +1,7 @@
 """Checkpoints: a folder for each, written whole, verified by hash when read. Tensors as safetensors, the rest as JSON.
 
 `checkpoints/step-00001000/` is a model folder (`config.json`, `model.safetensors`, `tokenizer.json`) with
-`optimiser.safetensors` (moments), `checkpoint.json` (where the run stands) and the manifest that covers all of these.
+`optimizer.safetensors` (moments), `checkpoint.json` (where the run stands) and the manifest that covers all of these.
 """
 
 import re
@@ -13,17 +13,24 @@ from typing import Any
 from torch import Tensor
 
 from linnet.core.atomic import atomic_directory, check_room, remove_folder
+from linnet.core.checksum import (
+    CHECKSUM_MISMATCH,
+    MANIFEST,
+    LaterVersionError,
+    check_files,
+    refuse_later,
+    write_file_checksums,
+)
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, sha256_of, write_json
-from linnet.core.seal import ALTERED, MANIFEST, LaterVersionError, check_files, refuse_later, seal_files
 from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, save_decoder
-from linnet.training.standing import Standing
+from linnet.training.train_state import TrainState
 
 VERSION = 3
-MOMENTS = "optimiser.safetensors"
+MOMENTS = "optimizer.safetensors"
 SUMMARY = "checkpoint.json"
 _PREFIX = "step-"
 
@@ -35,7 +42,7 @@ class Checkpoint:
     path: Path
     weights: dict[str, Tensor]
     moments: dict[str, Tensor]
-    standing: Standing
+    standing: TrainState
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -55,7 +62,7 @@ def save_checkpoint(
     decoder: Decoder,
     tokenizer: Tokenizer,
     moments: dict[str, Tensor],
-    standing: Standing,
+    standing: TrainState,
 ) -> Path:
     """Write the checkpoint of a step; it appears whole or not at all, and replaces an older one of the same step."""
     target = checkpoint_path(folder, step)
@@ -63,15 +70,15 @@ def save_checkpoint(
         check_room(target, sum(t.nbytes for t in (*decoder.state_dict().values(), *moments.values())))
         save_decoder(decoder, temporary)
         write_tensors(temporary / MOMENTS, moments)
-        finish_checkpoint(temporary, tokenizer, standing.plain())
+        finish_checkpoint(temporary, tokenizer, standing.to_dict())
     return target
 
 
 def finish_checkpoint(temporary: Path, tokenizer: Tokenizer, standing: dict[str, Any]) -> None:
-    """Put beside description, weights and moments what else belongs to them, and seal them all."""
+    """Put beside description, weights and moments what else belongs to them, and checksum them all."""
     tokenizer.save(temporary / TOKENIZER)
     write_json(temporary / SUMMARY, {"version": VERSION, "standing": standing})
-    seal_files(temporary, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
+    write_file_checksums(temporary, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
 
 
 def load_newest(folder: Path, note: Callable[[str], None]) -> Checkpoint | None:
@@ -113,7 +120,7 @@ def _load(path: Path) -> Checkpoint:
     if not isinstance(summary, dict) or summary.get("version") not in (1, 2, VERSION):
         raise UserError(f"{path / SUMMARY}: not a summary of version {VERSION}")
     _check_old_hashes(path, summary)
-    standing = Standing.from_plain(summary.get("standing"), str(path / SUMMARY))
+    standing = TrainState.from_dict(summary.get("standing"), str(path / SUMMARY))
     if checkpoint_path(path.parent, standing.step) != path:
         raise UserError(f"{path / SUMMARY}: standing.step: {standing.step}: expected that of the folder's name")
     return Checkpoint(path, read_tensors(path / WEIGHTS), read_tensors(path / MOMENTS), standing)
@@ -128,4 +135,4 @@ def _check_old_hashes(path: Path, summary: dict[str, Any]) -> None:
         return
     for name in (WEIGHTS, MOMENTS):
         if sha256_of(path / name) != hashes.get(name):
-            raise UserError(f"{path / name}: {ALTERED}")
+            raise UserError(f"{path / name}: {CHECKSUM_MISMATCH}")

@@ -14,36 +14,40 @@ Ends = Sequence[tuple[float, int]]
 
 
 class GrowthStage(NamedTuple):
-    """The steps after `begins`, to `ends`: each of `accumulate` batches of so many windows of so many tokens."""
+    """The steps after `begins`, to `ends`: each of `gradient_accumulation` batches of so many windows of so many
+    tokens.
+    """
 
     begins: int
     ends: int
     batch_size: int
     context_length: int
-    accumulate: int
+    gradient_accumulation: int
 
     @property
     def sizes(self) -> str:
         """What a step has, in words."""
-        return f"{self.accumulate * self.batch_size:,} sequences of {self.context_length:,} tokens"
+        return f"{self.gradient_accumulation * self.batch_size:,} sequences of {self.context_length:,} tokens"
 
     @property
     def step_tokens(self) -> int:
         """Tokens predicted in a step."""
-        return self.accumulate * self.batch_size * self.context_length
+        return self.gradient_accumulation * self.batch_size * self.context_length
 
 
 class Growth:
     """The stages of a run of `steps`, at least one; the last one has the sizes of the run itself, if it is reached."""
 
-    def __init__(self, spec: GrowthSpec, steps: int, batch_size: int, context_length: int, accumulate: int) -> None:
+    def __init__(
+        self, spec: GrowthSpec, steps: int, batch_size: int, context_length: int, gradient_accumulation: int
+    ) -> None:
         """`spec` may have shares of the steps, or numbers of steps."""
         lengths, batches = (_in_steps(ends, steps) for ends in (spec.context_length, spec.batch_size))
         bounds = sorted({0, steps, *(min(int(end), steps) for end, _ in (*lengths, *batches))})
         self.steps, self.stages = steps, list[GrowthStage]()
         for begins, ends in pairwise(bounds):
             sizes = _at(batches, begins, batch_size), _at(lengths, begins, context_length)
-            self.stages.append(GrowthStage(begins, ends, *sizes, accumulate))
+            self.stages.append(GrowthStage(begins, ends, *sizes, gradient_accumulation))
 
     def stage(self, step: int) -> GrowthStage:
         """That of the update number `step`, from 1; behind the last step that of the last."""
@@ -66,11 +70,11 @@ class Growth:
         return [(stage, steps) for stage, steps in found if steps > 0]
 
 
-def steps_for(tokens: int, spec: GrowthSpec, batch_size: int, context_length: int, accumulate: int) -> int:
+def steps_for(tokens: int, spec: GrowthSpec, batch_size: int, context_length: int, gradient_accumulation: int) -> int:
     """The fewest steps that have so many tokens. Sizes only grow, so each step more is more tokens."""
 
     def enough(steps: int) -> bool:
-        return Growth(spec, steps, batch_size, context_length, accumulate).tokens(0, steps) >= tokens
+        return Growth(spec, steps, batch_size, context_length, gradient_accumulation).tokens(0, steps) >= tokens
 
     low, high = 0, 1
     while not enough(high):

@@ -30,7 +30,7 @@ def train(
     `train(out)` alone goes on with the run that is there; `train(out, training={"steps": n})` prolongs it.
 
     model: a preset's name, a YAML file, a model folder (its description alone), or a description. data: a folder made
-    by `prepare`. training: fields, `{"steps": 200, "optimiser": {"lr": 1e-3}}` (docs/training.md). start_from: a model
+    by `prepare`. training: fields, `{"steps": 200, "optimizer": {"lr": 1e-3}}` (docs/training.md). start_from: a model
     folder, or a run's, to begin with the weights of. config: a YAML file with the sections model, data, training, which
     the other arguments change. recipe: how a published model was trained. watch: hears of the progress. pairs: in the
     place of data, a file of inputs and targets (docs/encoder-decoder.md).
@@ -43,5 +43,5 @@ def train(
     run = asked_run(out, config, model, data, (), recipe, start_from, training, pairs)
     with processes() as several:
         if pairs is not None:
-            several.of_first(lambda: prepare_asked(run, pairs))
+            several.broadcast_from_rank0(lambda: prepare_asked(run, pairs))
         return carry_out(run, out, watch)

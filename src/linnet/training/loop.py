@@ -24,33 +24,33 @@ from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.training.checkpoint import checkpoint_steps, discard_after, prune
 from linnet.training.guard_rails.breakdown import BrokenDownError, broken_down
-from linnet.training.guard_rails.guard import GuardStanding, SpikeError, back, goes_back, judge, skip
+from linnet.training.guard_rails.guard import GuardState, SpikeError, back, goes_back, judge, skip
 from linnet.training.guard_rails.out_of_memory import too_large
 from linnet.training.guard_rails.steadiness import Steadiness
 from linnet.training.held_out import HeldOut
 from linnet.training.machine import check_memory, peak_flops_per_s
 from linnet.training.objective import Objective, objective_of
 from linnet.training.on_data import check_data, manifest_hash, training_batches
-from linnet.training.optimisers.averaging import Averaging
-from linnet.training.optimisers.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
-from linnet.training.optimisers.schedule import learning_rate
-from linnet.training.parallel import parallelise, shared_by_these
+from linnet.training.optimizers.averaging import Averaging
+from linnet.training.optimizers.optimizer import build_optimizer, load_optimizer_tensors, optimizer_tensors
+from linnet.training.optimizers.schedule import learning_rate
+from linnet.training.parallel import parallelize, shared_by_these
 from linnet.training.precision import measured_precision, stated_precision, too_short_to_measure
 from linnet.training.processes.group import Batch, Processes
 from linnet.training.processes.shares import Shares
 from linnet.training.progress.line import line_of, progress_of
 from linnet.training.progress.pace import Pace
 from linnet.training.progress.watch import Watch
-from linnet.training.prolonged import Lengths
+from linnet.training.prolonged import StepBudget
 from linnet.training.prolonged import told as prolonged
 from linnet.training.record.folder import RunFolder
-from linnet.training.record.summary import summarise
+from linnet.training.record.summary import summarize
 from linnet.training.record.trackers import Trackers
 from linnet.training.spec import RunSpec
-from linnet.training.standing import Meter, Standing
 from linnet.training.start import embed_words, embedded_words, first_decoder, unfilled_decoder
 from linnet.training.step import NonFiniteError, Stepper, StepResult
 from linnet.training.stop import Stopped, StopRequest
+from linnet.training.train_state import Meter, TrainState
 
 CURVES_PAUSE_S = 30.0
 """While a run goes on, its picture is drawn with a checkpoint, but not more often than this: it takes a while."""
@@ -89,16 +89,16 @@ class Trainer:
         self.embedded: int | None = None
         self.decoder = (unfilled_decoder(run) if begun else self._first_decoder()).to(self.device)
         objective = objective_of(objective, spec, self.decoder, data.tokenizer.end_id)
-        last = spec.accumulate * self.steps - 1  # a batch as large as any
-        self.precision = stated or processes.of_first(
+        last = spec.gradient_accumulation * self.steps - 1  # a batch as large as any
+        self.precision = stated or processes.broadcast_from_rank0(
             lambda: measured_precision(self.decoder, objective, self.batches.batch(last))
         )
         dtype = self.precision.dtype
-        self.parallel = parallelise(self.decoder, spec, dtype, processes)
-        minimised = self.parallel.compiled(objective) if spec.compile else objective
-        self.optimiser = build_optimiser(spec.optimiser, self.decoder, dtype)
+        self.parallel = parallelize(self.decoder, spec, dtype, processes)
+        minimized = self.parallel.compiled(objective) if spec.compile else objective
+        self.optimizer = build_optimizer(spec.optimizer, self.decoder, dtype)
         self.averaging = Averaging(spec.averaging, self.decoder)
-        self.take_step = Stepper(self.parallel, minimised, self.optimiser, spec.clip, dtype, token_bytes_V, self._judge)
+        self.take_step = Stepper(self.parallel, minimized, self.optimizer, spec.clip, dtype, token_bytes_V, self._judge)
         self.cost = model_cost(run.model)
         flops_per_token = 3 * self._flops_per_token(self.context_length)
         own_peak = peak_flops_per_s(self.device, dtype) / flops_per_token
@@ -107,7 +107,7 @@ class Trainer:
         self.standing = self._first_standing()
         self.trackers = Trackers(spec.trackers if processes.first else (), folder, run)
         self.steadiness = Steadiness(torch.get_num_threads(), self.device.type == "cpu" and processes.count == 1)
-        self.lengths = Lengths(self.steps)
+        self.lengths = StepBudget(self.steps)
         self.saved: tuple[int, bool] | None = None
         self.pace = Pace(0.0)
         self.curves_due_s = time.monotonic() + CURVES_PAUSE_S
@@ -121,9 +121,9 @@ class Trainer:
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one; what lies after it is removed."""
         self._load_newest()
-        self.lengths = self.processes.of_first(self._lengths)
+        self.lengths = self.processes.broadcast_from_rank0(self._lengths)
 
-    def _lengths(self) -> Lengths:
+    def _lengths(self) -> StepBudget:
         """How many steps the run has and had."""
         before = self.folder.configuration().training.steps
         lengths = self.folder.lengths(self.run, self.standing.step)
@@ -139,9 +139,9 @@ class Trainer:
             self.watch.note(embedded_words(self.run, self.embedded))
         return decoder
 
-    def _first_standing(self) -> Standing:
-        guard = None if self.spec.guard is None else GuardStanding()
-        return Standing(manifest_hash(self.data), guard=guard, embedded=self.embedded)
+    def _first_standing(self) -> TrainState:
+        guard = None if self.spec.guard is None else GuardState()
+        return TrainState(manifest_hash(self.data), guard=guard, embedded=self.embedded)
 
     def _load_newest(self) -> None:
         checkpoint = self.parallel.newest(self.folder.checkpoints, self.watch.note)
@@ -149,15 +149,15 @@ class Trainer:
             standing = checkpoint.standing
             check_data(standing.data_hash, self.data, self.folder.path)
             moments = self.averaging.resume(self.parallel.load(checkpoint))
-            load_optimiser_tensors(self.optimiser, self.decoder, moments)
+            load_optimizer_tensors(self.optimizer, self.decoder, moments)
             self.standing, self.saved = standing, (standing.step, standing.closed)
             self.watch.note(f"going on from step {standing.step} ({checkpoint.path})")
         elif checkpoint_steps(self.folder.checkpoints):  # none of them is whole
             self.parallel.take(self._first_decoder().state_dict())
-            self.optimiser.state.clear()
+            self.optimizer.state.clear()
             self.averaging.resume({})
             self.standing = self._first_standing()
-        self.processes.of_first(self._discard_later)
+        self.processes.broadcast_from_rank0(self._discard_later)
 
     def _discard_later(self) -> None:
         step = self.standing.step
@@ -184,20 +184,20 @@ class Trainer:
 
     def _step(self) -> None:
         """Take one step and count it."""
-        start_s, orthogonalising_s = time.perf_counter(), self.optimiser.orthogonalising_s
-        number, place, accumulate = self.standing.step, self.standing.place, self.spec.accumulate
-        lr = learning_rate(self.spec.schedule, self.spec.optimiser.lr, number + 1, self.lengths.of(number + 1))
+        start_s, orthogonalizing_s = time.perf_counter(), self.optimizer.orthogonalizing_s
+        number, place, gradient_accumulation = self.standing.step, self.standing.place, self.spec.gradient_accumulation
+        lr = learning_rate(self.spec.schedule, self.spec.optimizer.lr, number + 1, self.lengths.of(number + 1))
         if self.growth.stage(number + 1).begins == number > 0:
             self.watch.note(f"step {number + 1}: {self.growth.stage(number + 1).sizes} from here on")
             self.steadiness.begin_anew()
-        batches = [self.batches.batch(place * accumulate + part) for part in range(accumulate)]
+        batches = [self.batches.batch(place * gradient_accumulation + part) for part in range(gradient_accumulation)]
         waited_s = time.perf_counter() - start_s
         result = self._taken(batches, lr)
         if result is None:
             return
         seconds = time.perf_counter() - start_s
         self.shares.add(result, seconds)
-        self.standing.add(result, seconds, self.optimiser.orthogonalising_s - orthogonalising_s, waited_s)
+        self.standing.add(result, seconds, self.optimizer.orthogonalizing_s - orthogonalizing_s, waited_s)
         self.averaging.update(self.standing.step, self.lengths.of(self.standing.step))
         self.pace.add(seconds, result.tokens)
         for said in self.steadiness.add(seconds, waited_s):
@@ -238,7 +238,7 @@ class Trainer:
             return
         assert seen.checkpoint is not None, "nothing to go back to"
         self.parallel.settle()
-        self.processes.of_first(partial(discard_after, self.folder.checkpoints, seen.checkpoint))
+        self.processes.broadcast_from_rank0(partial(discard_after, self.folder.checkpoints, seen.checkpoint))
         self._load_newest()
         loaded = self.standing.guard
         assert loaded is not None, "a checkpoint of this run"
@@ -294,9 +294,9 @@ class Trainer:
         standing = self.standing
         if not math.isfinite(self.parallel.norm(list(self.decoder.parameters())).item()):
             raise self._broken_down_after("the norm of the weights is not finite")
-        self.processes.of_first(self.folder.metrics.push_to_disk)
+        self.processes.broadcast_from_rank0(self.folder.metrics.push_to_disk)
         with self.averaging.applied() as trained:
-            moments = optimiser_tensors(self.optimiser, self.decoder) | trained
+            moments = optimizer_tensors(self.optimizer, self.decoder) | trained
             self.parallel.save(self.folder.checkpoints, moments, self.data.tokenizer, standing, self._pruning())
         self.saved = (standing.step, standing.closed)
         if self.processes.first and time.monotonic() > self.curves_due_s:
@@ -316,7 +316,7 @@ class Trainer:
     def tokens_ahead(self) -> int:
         """Tokens that the steps to come predict; of pairs about so many."""
         if isinstance(self.batches, PairBatches):
-            of_step = self.spec.accumulate * self.spec.batch_size * self.batches.mean_lengths[1]
+            of_step = self.spec.gradient_accumulation * self.spec.batch_size * self.batches.mean_lengths[1]
             return round((self.steps - self.standing.step) * of_step)
         return self.growth.tokens(self.standing.step, self.steps)
 
@@ -338,10 +338,10 @@ class Trainer:
     def finish(self, command: str | None) -> dict[str, Any]:
         """Write the model folder and the picture, wherever the run stands; what `run.json` says."""
         self.parallel.settle()
-        summary = summarise(self, command) | self.shares.in_all()
+        summary = summarize(self, command) | self.shares.in_all()
         with self.averaging.applied():
             decoder = self.parallel.whole()
-            self.processes.of_first(partial(self._write, decoder, summary))
+            self.processes.broadcast_from_rank0(partial(self._write, decoder, summary))
         return summary
 
     def _write(self, decoder: Decoder, summary: dict[str, Any]) -> None:

@@ -49,7 +49,7 @@ def check_memory(run: RunSpec, device: torch.device, precision: torch.dtype, pro
 
     def needed(sequences: int) -> int:
         found = cost.training_memory(-(-sequences // processes.count), context)
-        batches = spec.accumulate * sequences * context * TOKEN_BYTES
+        batches = spec.gradient_accumulation * sequences * context * TOKEN_BYTES
         sharded = (found.weights + found.gradients + _kept_bytes(run)) // spec.parallel.shard
         return sharded + int(kept * found.activations) + batches
 
@@ -65,7 +65,7 @@ def check_memory(run: RunSpec, device: torch.device, precision: torch.dtype, pro
         f"{decimal(needed(spec.batch_size))} of memory for a step, {decimal(free)} are free",
         field="training.batch_size",
         value=spec.batch_size,
-        accepted=f"about {most} at the most (accumulate takes more of them for a step)",
+        accepted=f"about {most} at the most (gradient_accumulation takes more of them for a step)",
     )
 
 
@@ -73,7 +73,7 @@ def _kept_bytes(run: RunSpec) -> int:
     """What stays between two steps beside the weights: two moments of each parameter, one of Muon's; an average."""
     spec, cost = run.training, model_cost(run.model)
     kept = 2 * cost.parameters
-    if spec.optimiser.kind == "muon" and spec.optimiser.muon.every == 1:
+    if spec.optimizer.kind == "muon" and spec.optimizer.muon.every == 1:
         kept -= sum(inputs * outputs for inputs, outputs in cost.blocks.matrices)
     return 4 * (kept + (cost.parameters if spec.averaging else 0))
 
@@ -118,15 +118,15 @@ def fastest_product_s(width: int, device: torch.device, dtype: torch.dtype) -> f
     a @ b
     times_s: list[float] = []
     while sum(times_s) < PEAK_BUDGET_S:
-        _synchronise(device)
+        _synchronize(device)
         start_s = time.perf_counter()
         a @ b
-        _synchronise(device)
+        _synchronize(device)
         times_s.append(time.perf_counter() - start_s)
     return min(times_s)
 
 
-def _synchronise(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     """Wait until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""What training minimises: the cross-entropy, what sublayers add to it, and the penalties that training asks of them.
+"""What training minimizes: the cross-entropy, what sublayers add to it, and the penalties that training asks of them.
 
 Legend: `B` batch, `T` tokens.
 """
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.layers.batch_layout import AddedLoss, AuxiliaryOutputs
 from linnet.layers.registry import kinds_with_operators
-from linnet.layers.view import AddedLoss, Record
 from linnet.model.decoder import Decoder
 from linnet.model.pairs import loss_of_rows
 from linnet.ops.cross_entropy import IGNORED
@@ -24,7 +24,7 @@ Penalties = Mapping[str, Mapping[str, float]]
 
 
 class Loss(NamedTuple):
-    """Summed over the targets: `total` is minimised and carries the graph; `nats` is the likelihood in it, detached.
+    """Summed over the targets: `total` is minimized and carries the graph; `nats` is the likelihood in it, detached.
 
     terms: whatever else is to be logged, by name, detached, and summed over the targets too (a term that is a mean over
     the batch counts once for each).
@@ -53,7 +53,7 @@ def next_token_loss(
     token that begins a document, which then does not see what is before it; None: all is one text. z_loss: the
     coefficient of `log^2 Z` (`ops.cross_entropy`), which is a term of its own.
     """
-    record = Record(wanted=penalties, training=True)
+    record = AuxiliaryOutputs(requested_penalties=penalties, training=True)
     documents = None if end_id is None else documents_of(inputs_BT, end_id)
     loss = loss_of_rows(decoder, inputs_BT, targets_BT, documents=documents, record=record, z_loss=z_loss)
     nats, of_head = loss.nats.detach(), {} if loss.squared_log_z is None else {"z_loss": loss.squared_log_z}
@@ -71,7 +71,7 @@ def objective_of(objective: Objective, spec: TrainingSpec, decoder: Decoder, end
     settings: dict[str, Any] = {"penalties": checked_penalties(decoder, spec.penalties)}
     if spec.z_loss:
         settings["z_loss"] = spec.z_loss
-    if spec.documents == "apart":
+    if spec.document_mask:
         settings["end_id"] = end_id
     return partial(objective, **{name: value for name, value in settings.items() if value not in ({}, None)})
 

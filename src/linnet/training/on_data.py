@@ -60,7 +60,7 @@ def _batches_of_text(data: TokenData, run: RunSpec) -> Batches | StagedBatches:
     full = Batches(sequence, spec.batch_size, spec.context_length, spec.seed, starts(spec.context_length))
     smaller = [
         BatchStage(
-            (stage.ends - stage.begins) * spec.accumulate,
+            (stage.ends - stage.begins) * spec.gradient_accumulation,
             stage.batch_size,
             stage.context_length,
             starts(stage.context_length),

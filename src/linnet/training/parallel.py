@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.layers.view import Record, View
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.model.decoder import Decoder
 from linnet.model.stack import Layer
 from linnet.model.state import LayerStates
@@ -24,7 +24,7 @@ from linnet.training.objective import Objective
 from linnet.training.processes.group import ALONE, Processes
 from linnet.training.sections import ClipSpec, ParallelSpec
 from linnet.training.spec import TrainingSpec
-from linnet.training.standing import Standing
+from linnet.training.train_state import TrainState
 
 
 class Parallel:
@@ -39,7 +39,7 @@ class Parallel:
         self.decoder = decoder
 
     def compiled(self, objective: Objective) -> Objective:
-        """What is minimised, compiled."""
+        """What is minimized, compiled."""
         return torch.compile(objective)
 
     def last_pass(self) -> None:
@@ -75,7 +75,7 @@ class Parallel:
         folder: Path,
         moments: dict[str, Tensor],
         tokenizer: Tokenizer,
-        standing: Standing,
+        standing: TrainState,
         then: Callable[[], None],
     ) -> None:
         """Write a checkpoint with these tensors beside the weights; `then` comes when it stands."""
@@ -98,8 +98,8 @@ class Parallel:
         return found.moments
 
 
-def parallelise(decoder: Decoder, spec: TrainingSpec, precision: torch.dtype, processes: Processes) -> Parallel:
-    """Do to a decoder what `training.parallel` asks for; before its optimiser is made."""
+def parallelize(decoder: Decoder, spec: TrainingSpec, precision: torch.dtype, processes: Processes) -> Parallel:
+    """Do to a decoder what `training.parallel` asks for; before its optimizer is made."""
     if spec.parallel.checkpointing:
         for layer in {layer for block in decoder.all_blocks for layer in block.typed_layers()}:
             recompute(layer)
@@ -148,25 +148,25 @@ def recompute(layer: Layer) -> None:
     """
     forward = layer.forward
 
-    def run(x_BTW: Tensor, states: LayerStates, view: View, embedded_BTW: Tensor | None = None) -> Tensor:
+    def run(x_BTW: Tensor, states: LayerStates, layout: BatchLayout, embedded_BTW: Tensor | None = None) -> Tensor:
         if not torch.is_grad_enabled() or any(state is not None for state in states):
-            return forward(x_BTW, states, view, embedded_BTW)
-        before = None if view.record is None else dict(view.record.values)
+            return forward(x_BTW, states, layout, embedded_BTW)
+        before = None if layout.record is None else dict(layout.record.values)
 
-        def from_the_same(x_BTW: Tensor, embedded_BTW: Tensor | None) -> tuple[Tensor, Record | None]:
-            own = None if before is None or view.record is None else view.record.own(before)
-            return forward(x_BTW, states, replace(view, record=own), embedded_BTW), own
+        def from_the_same(x_BTW: Tensor, embedded_BTW: Tensor | None) -> tuple[Tensor, AuxiliaryOutputs | None]:
+            own = None if before is None or layout.record is None else layout.record.own(before)
+            return forward(x_BTW, states, replace(layout, record=own), embedded_BTW), own
 
         out_BTW, own = checkpoint(from_the_same, x_BTW, embedded_BTW, use_reentrant=False)
-        if own is not None and view.record is not None:
-            _add(view.record, own)
+        if own is not None and layout.record is not None:
+            _add(layout.record, own)
         made: Tensor = out_BTW
         return made
 
     layer.forward = run  # type: ignore[method-assign]
 
 
-def _add(record: Record, own: Record) -> None:
+def _add(record: AuxiliaryOutputs, own: AuxiliaryOutputs) -> None:
     record.losses.extend(own.losses)
     record.values.update(own.values)
     if record.outputs is not None and own.outputs is not None:

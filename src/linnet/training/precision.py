@@ -66,7 +66,7 @@ def too_short_to_measure(run: RunSpec) -> Precision | None:
     """Float32 for a resolved run that ends before a measurement pays; None for a longer one."""
     spec = run.training
     assert spec.steps is not None and spec.context_length is not None, "an unresolved run"
-    tokens = spec.steps * spec.accumulate * spec.batch_size * spec.context_length
+    tokens = spec.steps * spec.gradient_accumulation * spec.batch_size * spec.context_length
     flops = 3 * model_cost(run.model).flops_per_token(spec.context_length, with_head=True) * tokens
     return Precision(name="float32", reason="too short a run to measure") if flops < WORTH_MEASURING_FLOPS else None
 

@@ -12,16 +12,16 @@ from typing import Any
 
 from pydantic import NonNegativeInt
 
+from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import read_sealed, write_sealed
 from linnet.core.spec import Amount, Spec
-from linnet.training.optimisers.schedule import learning_rate
+from linnet.training.optimizers.schedule import learning_rate
 from linnet.training.spec import RunSpec, TrainingSpec
 
 PROLONGED = "prolonged.json"
 
 
-class Prolonging(Spec):
+class Extension(Spec):
     """After `step` of `before` steps a run was given `steps`, which are more."""
 
     step: NonNegativeInt
@@ -30,11 +30,11 @@ class Prolonging(Spec):
 
 
 @dataclass(frozen=True)
-class Lengths:
+class StepBudget:
     """How many steps a run has, and had: the latest of `history` led to `steps`."""
 
     steps: int
-    history: tuple[Prolonging, ...] = ()
+    history: tuple[Extension, ...] = ()
 
     def of(self, step: int) -> int:
         """The steps that the run had when the update number `step` (from 1) was first taken, or has for one to come."""
@@ -44,35 +44,35 @@ class Lengths:
         """Whether the run ends, or once ended, with this step."""
         return step == self.of(step)
 
-    def plain(self) -> list[dict[str, int]]:
+    def to_dict(self) -> list[dict[str, int]]:
         """The history, ready for JSON."""
         return [each.model_dump() for each in self.history]
 
 
-def read_lengths(path: Path, steps: int) -> Lengths:
+def read_lengths(path: Path, steps: int) -> StepBudget:
     """Those of the run whose `config.yaml` says `steps`, from its `prolonged.json` (none: it was never prolonged).
 
     A last entry that `config.yaml` does not know of was written by a process that was killed then: it does not count.
     """
     if not path.is_file():
-        return Lengths(steps)
-    plain = read_sealed(path)
+        return StepBudget(steps)
+    plain = read_checked_json(path)
     listed = plain.get("prolonged") if isinstance(plain, dict) else None
     if not isinstance(listed, list):
         raise UserError(f"{path}: expected a list under prolonged")
-    history = tuple(Prolonging.parse(each, f"{path}: prolonged[{number}]") for number, each in enumerate(listed))
+    history = tuple(Extension.parse(each, f"{path}: prolonged[{number}]") for number, each in enumerate(listed))
     if history and history[-1].steps != steps and history[-1].before == steps:
         history = history[:-1]
     ends = [each.steps for each in history]
     begins = [each.before for each in history]
     if history and [*begins, steps] != [begins[0], *ends]:
         raise UserError(f"{path}: prolonged to {ends} steps, and config.yaml says {steps}; expected the last of them")
-    return Lengths(steps, history)
+    return StepBudget(steps, history)
 
 
-def write_lengths(path: Path, lengths: Lengths) -> None:
+def write_lengths(path: Path, lengths: StepBudget) -> None:
     """Keep the history."""
-    write_sealed(path, {"version": 1, "prolonged": lengths.plain()})
+    write_checked_json(path, {"version": 1, "prolonged": lengths.to_dict()})
 
 
 def is_longer(run: RunSpec, known: RunSpec) -> bool:
@@ -92,9 +92,9 @@ def with_its_warm_up(asked: RunSpec, run: RunSpec, known: RunSpec) -> RunSpec:
     return run.model_copy(update={"training": run.training.model_copy(update=changed)})
 
 
-def told(spec: TrainingSpec, history: Sequence[Prolonging]) -> str:
+def told(spec: TrainingSpec, history: Sequence[Extension]) -> str:
     """What becomes of the schedule, in a line."""
-    latest, peak = history[-1], spec.optimiser.lr
+    latest, peak = history[-1], spec.optimizer.lr
     said = f"prolonged at step {latest.step}: {latest.steps} steps instead of {latest.before}"
     if latest.step == 0:
         return said

@@ -64,22 +64,22 @@ def _train(
 ) -> RunResult:
     data = TokenData.open(run.data)
     asked, run = run, folder.as_long_as(run, fitted(run, data))
-    processes.of_first(lambda: folder.check(run))
-    summary = processes.of_first(folder.finished)
+    processes.broadcast_from_rank0(lambda: folder.check(run))
+    summary = processes.broadcast_from_rank0(folder.finished)
     if summary is not None and not folder.prolongs(run):
-        processes.of_first(folder.tidy)
+        processes.broadcast_from_rank0(folder.tidy)
         check_data(summary.get("data", {}).get("manifest_sha256"), data, folder.path)
         watch.note(f"{folder.path}: finished at step {summary['step']}, nothing to do")
         return RunResult(folder.path, summary)
     held = folder.locked() if processes.first else nullcontext()
     with StopRequest() as stop, held, threads(run.training.threads):
-        processes.of_first(lambda: folder.check(run))
+        processes.broadcast_from_rank0(lambda: folder.check(run))
         # It refuses what cannot be trained.
         trainer = Trainer(run, data, folder, objective, watch, stop, processes)
         if run.model.vocab_size != asked.model.vocab_size:
             watch.note(changed_vocabulary(asked, run))
-        processes.of_first(lambda: folder.start(run))
-        processes.of_first(trainer.keep_precision)
+        processes.broadcast_from_rank0(lambda: folder.start(run))
+        processes.broadcast_from_rank0(trainer.keep_precision)
         with closing(trainer.trackers), _recorded(folder, processes):
             trainer.resume()
             trainer.run_steps()

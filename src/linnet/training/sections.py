@@ -15,9 +15,9 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class MuonSpec(Spec):
     """Muon (Jordan et al., kellerjordan.github.io/posts/muon) on the matrices between hidden vectors.
 
-    lr: the peak (null: `optimiser.lr`). scale: of `lr`, by the shape of a matrix: `adamw` makes elements move as far as
+    lr: the peak (null: `optimizer.lr`). scale: of `lr`, by the shape of a matrix: `adamw` makes elements move as far as
     AdamW's, so that one `lr` serves both; `spectral` makes outputs move alike at any width, with an `lr` of about 0.02.
-    iterations: steps of the orthogonalising iteration (`ops.orthogonal`), made at every `every`-th step of training;
+    iterations: steps of the orthogonalizing iteration (`ops.orthogonal`), made at every `every`-th step of training;
     between them the latest direction serves again. precision: of the iteration (`auto`: that of the run's products).
     """
 
@@ -29,10 +29,10 @@ class MuonSpec(Spec):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
 
 
-class OptimiserSpec(Spec):
+class OptimizerSpec(Spec):
     """AdamW (Loshchilov and Hutter, arXiv 1711.05101) on all parameters, or `muon` on matrices and AdamW on the rest.
 
-    lr: the peak that the schedule scales. sensitive_lr: that of the parameters that sublayers call sensitive, the net
+    lr: the peak that the schedule scales. low_lr: that of the parameters that sublayers call sensitive, the net
     behind the operator of power-law graph attention (null: `lr`). weight_decay_on: `matrices` are the parameters of two
     or more dimensions that are neither embeddings nor biases; `all` are all parameters. cautious_decay: only where
     update and weight are of one sign (Chen et al., arXiv 2510.12402).
@@ -40,7 +40,7 @@ class OptimiserSpec(Spec):
 
     kind: Literal["adamw", "muon"] = "adamw"
     lr: PositiveFloat = 1e-3
-    sensitive_lr: PositiveFloat | None = None
+    low_lr: PositiveFloat | None = None
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     eps: PositiveFloat = 1e-8
     weight_decay: NonNegativeFloat = 0.1
@@ -84,7 +84,7 @@ class ScheduleSpec(Spec):
     """The learning rate over the steps: a linear warm-up, then `kind` down to the end. Fractions are of the peak.
 
     The warm-up is so many `warmup_steps`, or a `warmup_share` of all steps, whatever their number (neither: a tenth).
-    See `optimisers.schedule.learning_rate` for the curves. decay_share, decay: of `stable`, the last share of the
+    See `optimizers.schedule.learning_rate` for the curves. decay_share, decay: of `stable`, the last share of the
     steps, in which the rate falls (null: a fifth), and along which curve (null: `one_minus_sqrt`).
     """
 
@@ -114,7 +114,7 @@ class ScheduleSpec(Spec):
 
 
 class AveragingSpec(Spec):
-    """The model is an average of the trained weights (`optimisers.averaging.weight_of`).
+    """The model is an average of the trained weights (`optimizers.averaging.weight_of`).
 
     `ema`: all steps count, each `decay` times as much as the next one. `mean`: those of the last `share` count alike.
     """
@@ -139,7 +139,7 @@ class ClipSpec(Spec):
 
 
 class DagSpec(Spec):
-    """Coefficients of PLDR-LLM's regulariser for each of its tensors (`acyclicity`); the paper's DAG model has 0.05."""
+    """Coefficients of PLDR-LLM's regularizer for each of its tensors (`acyclicity`); the paper's DAG model has 0.05."""
 
     a_lm: NonNegativeFloat = 0.05
     a_p: NonNegativeFloat = 0.05

@@ -1,13 +1,13 @@
-"""Whether a model has what a learning rate of its own, `optimiser.sensitive_lr`, is for."""
+"""Whether a model has what a learning rate of its own, `optimizer.low_lr`, is for."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from linnet.core.notes import note
+from linnet.model.skip_init import shapes_only, without_operator_file
 from linnet.model.spec import ModelSpec
-from linnet.model.undrawn import shapes_only, without_operator_file
 
-SENSITIVE = "optimiser.sensitive_lr"
+SENSITIVE = "optimizer.low_lr"
 """The field, by its path below `training`."""
 
 IN_VAIN = "no layer of the model has sensitive parameters, as the net behind the operator of plga is"
@@ -16,7 +16,7 @@ IN_VAIN = "no layer of the model has sensitive parameters, as the net behind the
 def has_sensitive(model: ModelSpec) -> bool:
     """Whether a layer calls some of its parameters sensitive; found without drawing their numbers."""
     decoder = shapes_only(without_operator_file(model))
-    return any(True for sublayer in decoder.sublayers for _ in sublayer.sensitive())
+    return any(True for sublayer in decoder.sublayers for _ in sublayer.low_lr_parameters())
 
 
 def note_what_is_in_vain(training: Mapping[str, Any], model: ModelSpec) -> None:
@@ -24,6 +24,6 @@ def note_what_is_in_vain(training: Mapping[str, Any], model: ModelSpec) -> None:
 
     training: the fields that the run names, without those of its recipe, which fits many models.
     """
-    value = (training.get("optimiser") or {}).get("sensitive_lr")
+    value = (training.get("optimizer") or {}).get("low_lr")
     if value is not None and not has_sensitive(model):
         note(f"training.{SENSITIVE}: {value}: {IN_VAIN}; it changes nothing")

@@ -22,7 +22,7 @@ from linnet.training.sections import (
     GrowthSpec,
     GuardSpec,
     LogSpec,
-    OptimiserSpec,
+    OptimizerSpec,
     ParallelSpec,
     ScheduleSpec,
 )
@@ -35,19 +35,20 @@ WARMUP_SHARE = 0.1
 class TrainingSpec(Spec):
     """How a model is trained.
 
-    A step takes `accumulate` batches of `batch_size` sequences of `context_length` tokens (null: the model's), and
+    A step takes `gradient_accumulation` batches of `batch_size` sequences of `context_length` tokens (null: the
+    model's), and
     its gradient is that of the mean over all of their tokens. The length is `steps` or `tokens`, not both (neither:
     1000 steps).
     windows: `stream` cuts the split into windows wherever they fall, anew in each epoch; with `documents` a window
     begins with a document, or goes on where one that is longer was cut (`data.windows`), and is filled with what
     follows. For many short documents: text from the middle of one teaches a model little about what to remember.
-    documents: those that share a window may see what is before them (`joined`), or not (`apart`).
+    document_mask: true: documents that share a window do not see each other.
     embedding_from: a file of static word vectors (`data.vectors`), with which the tokens that it has a word for begin,
-    scaled so that their root mean square is that of what the seed draws (`initialisation.embedding_std`); null: none.
+    scaled so that their root mean square is that of what the seed draws (`initialization.embedding_std`); null: none.
     growth: `context_length` and `batch_size` are what the run ends with.
     averaging: of the weights that are evaluated and kept as the model; null: those of the last step.
-    z_loss: coefficient of `log^2 Z` in what is minimised, which keeps the logits from drifting (PaLM has 1e-4).
-    dag: the regulariser of a model with plga layers; null for none. guard: what becomes of loss spikes; null: nothing,
+    z_loss: coefficient of `log^2 Z` in what is minimized, which keeps the logits from drifting (PaLM has 1e-4).
+    dag: the regularizer of a model with plga layers; null for none. guard: what becomes of loss spikes; null: nothing,
     but one that is not finite ends the run.
     precision: of the products; weights, moments and sums are float32. `auto` is bfloat16 on a CUDA device that has
     it; on a processor the faster of the two, which is measured when the run begins and kept with it
@@ -55,15 +56,15 @@ class TrainingSpec(Spec):
     """
 
     batch_size: Extent = 8
-    accumulate: Count = 1
+    gradient_accumulation: Count = 1
     context_length: Amount | None = None
     windows: Literal["stream", "documents"] = "stream"
-    documents: Literal["joined", "apart"] = "joined"
+    document_mask: bool = False
     steps: Amount | None = None
     tokens: Amount | None = None
     embedding_from: Path | None = None
     growth: GrowthSpec = GrowthSpec()
-    optimiser: OptimiserSpec = OptimiserSpec()
+    optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     averaging: AveragingSpec | None = None
     clip: ClipSpec = ClipSpec()
@@ -104,9 +105,9 @@ class TrainingSpec(Spec):
 
     @model_validator(mode="after")
     def _compiled_documents_have_one_shape(self) -> Self:
-        if self.compile and self.documents == "apart":
+        if self.compile and self.document_mask:
             raise ValueError(
-                "compile: True: goes with documents: joined; documents apart are of other shapes in each batch"
+                "compile: True: needs document_mask: false; with the mask, shapes differ from batch to batch"
             )
         return self
 
@@ -150,7 +151,9 @@ class RunSpec(Spec):
             )
         steps = training.steps or DEFAULT_STEPS
         if training.tokens is not None:
-            steps = steps_for(training.tokens, training.growth, training.batch_size, context, training.accumulate)
+            steps = steps_for(
+                training.tokens, training.growth, training.batch_size, context, training.gradient_accumulation
+            )
         growth = resolved_growth(training.growth, steps, training.batch_size, context)
         warmup = training.schedule.warmup_steps
         if warmup is None:
@@ -177,9 +180,9 @@ class RunSpec(Spec):
         """Which step of a resolved run has which sizes."""
         spec = self.training
         assert spec.steps is not None and spec.context_length is not None, "an unresolved run"
-        return Growth(spec.growth, spec.steps, spec.batch_size, spec.context_length, spec.accumulate)
+        return Growth(spec.growth, spec.steps, spec.batch_size, spec.context_length, spec.gradient_accumulation)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain data that `RunSpec.parse` reads back, ready for YAML."""
         return self.model_dump(mode="json")
 
@@ -261,7 +264,7 @@ def _automatic(run: RunSpec) -> dict[str, Any]:
     """The recipe for a run's model, and its tokens if it says how many: steps have as many as their batch has."""
     training, resolved = run.training, run.resolved()
     stage = resolved.growth.stage(resolved.steps)
-    has_batch = training.steps is not None or {"batch_size", "accumulate"} & training.model_fields_set
+    has_batch = training.steps is not None or {"batch_size", "gradient_accumulation"} & training.model_fields_set
     has_length = training.steps is not None or training.tokens is not None
     tokens = resolved.growth.tokens(0, resolved.steps) if has_length else None
     return automatic(run.model, stage.context_length, tokens, stage.step_tokens if has_batch else None)

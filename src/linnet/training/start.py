@@ -12,13 +12,13 @@ from linnet.core.errors import UserError
 from linnet.data.shards import TokenData
 from linnet.data.token_vectors import TokenVectors, token_vectors
 from linnet.model.decoder import Decoder
+from linnet.model.skip_init import without_operator_file
 from linnet.model.spec import ModelSpec, operator_file
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, find_model_folder, model_folder, read_weights, shapes_of
-from linnet.model.undrawn import without_operator_file
 from linnet.training.processes.group import Processes
 from linnet.training.spec import RunSpec
 
-OPERATOR, START_FROM, EMBEDDING_FROM = "model.initialisation.operator", "start_from", "training.embedding_from"
+OPERATOR, START_FROM, EMBEDDING_FROM = "model.initialization.operator", "start_from", "training.embedding_from"
 """The fields that may name a file, or a folder with one, which is compared by its content."""
 
 DIFFERENCES = 3
@@ -42,7 +42,7 @@ def first_decoder(run: RunSpec, data: TokenData) -> Decoder:
 
 def _differences(found: ModelSpec, wanted: ModelSpec, folder: Path) -> str:
     """In which fields one description differs from the other, the first few; empty where they are the same."""
-    there, here = (leaves(spec.model_dump(mode="json", exclude={"name", "initialisation"})) for spec in (found, wanted))
+    there, here = (leaves(spec.model_dump(mode="json", exclude={"name", "initialization"})) for spec in (found, wanted))
     fields = [field for field in dict.fromkeys([*there, *here]) if there.get(field) != here.get(field)]
     said = [f"model.{field}: {here.get(field)}, not the {there.get(field)} of {folder}" for field in fields]
     return "".join(f"{difference}; " for difference in said[:DIFFERENCES])
@@ -83,7 +83,7 @@ def embed_words(decoder: Decoder, run: RunSpec, data: TokenData, processes: Proc
         return None
     table = decoder.embedding.tokens
     assert isinstance(table, nn.Embedding), "weights that are trained"
-    found = processes.of_first(lambda: token_vectors(path, data.tokenizer, table.embedding_dim))
+    found = processes.broadcast_from_rank0(lambda: token_vectors(path, data.tokenizer, table.embedding_dim))
     _fill(table.weight, found)
     return len(found.tokens_F)
 

@@ -1,4 +1,4 @@
-"""One optimisation step: gradients of the mean over all tokens of the accumulated batches, clipped, applied.
+"""One optimization step: gradients of the mean over all tokens of the accumulated batches, clipped, applied.
 
 Legend: `B` batch, `T` tokens, `V` vocabulary.
 """
@@ -14,8 +14,8 @@ from torch import Tensor
 from linnet.evaluation.likelihood import text_bytes
 from linnet.ops.cross_entropy import IGNORED
 from linnet.training.objective import Objective
-from linnet.training.optimisers.groups import Optimiser
-from linnet.training.optimisers.optimiser import set_learning_rate
+from linnet.training.optimizers.groups import Optimizer
+from linnet.training.optimizers.optimizer import set_learning_rate
 from linnet.training.processes.group import Batch
 from linnet.training.sections import ClipSpec
 from linnet.training.stop import Stopped
@@ -61,7 +61,7 @@ class Stepper:
 
     parallel: "Parallel"
     objective: Objective
-    optimiser: Optimiser
+    optimizer: Optimizer
     clip: ClipSpec
     precision: torch.dtype
     token_bytes_V: Tensor
@@ -76,11 +76,11 @@ class Stepper:
         """
         tokens = sum(int((targets != IGNORED).sum()) for _, targets in batches)
         assert tokens, "a step without targets"
-        own = [self.parallel.processes.rows(batch) for batch in batches]
+        own = [self.parallel.processes.shard_batch(batch) for batch in batches]
         try:
             sums, names = self._accumulate(one_by_one(own), len(own), tokens)
         except Stopped:
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             raise
         self.parallel.reduce_gradients()
         sums = self.parallel.processes.total(sums)
@@ -91,15 +91,15 @@ class Stepper:
         loss = total / tokens
         problem = None if self.judge is None else self.judge(loss, gradient_norm)
         if problem is not None:
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             raise problem
         if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             raise NonFiniteError(loss, lr, gradient_norm)
         self.parallel.clip(parameters, self.clip, norm)
-        set_learning_rate(self.optimiser, lr)
-        self.optimiser.step()
-        self.optimiser.zero_grad()
+        set_learning_rate(self.optimizer, lr)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         named = dict(zip(names, terms, strict=True))
         return StepResult(nats, tokens, int(bytes_of_text), lr, gradient_norm, named)
 

@@ -43,8 +43,8 @@ STEPS, LEAST_STEPS = 20, 4
 LONGEST_S, LOOK_S = 60.0, 0.05
 
 MEASURED = {
-    "seconds", "waited_s", "orthogonalising_s", "tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes",
-    "eta_s", "orthogonalising_share",
+    "seconds", "waited_s", "orthogonalizing_s", "tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes",
+    "eta_s", "orthogonalizing_share",
 }  # fmt: skip
 """Figures of the machine in lines and standings: no two processes have the same."""
 
@@ -79,7 +79,7 @@ class Verification:
         """Whether not a bit differs."""
         return all(each.count > 0 and each.differs == 0 for each in self.compared)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {"same": self.same, **asdict(self)}
 
@@ -97,11 +97,11 @@ def verify_resume(run: RunSpec, beside: Path, steps: int = STEPS, seed: int | No
         raise UserError(f"training.steps: {run.steps}: expected at least {LEAST_STEPS} for a kill between two of them")
     with _folder_beside(beside) as folder:
         asked = _in_its_precision(_prefix(run, steps), beside)
-        write_text(folder / "run.yaml", yaml.safe_dump(asked.plain()))
+        write_text(folder / "run.yaml", yaml.safe_dump(asked.to_dict()))
         straight, killed, damaged = (folder / name for name in ("straight", "killed", "truncated"))
         with progress("verify", 3 * steps) as advance:
             _carry_out(straight, steps, advance)
-            write_text(folder / "run.yaml", yaml.safe_dump(_in_its_precision(asked, straight).plain()))
+            write_text(folder / "run.yaml", yaml.safe_dump(_in_its_precision(asked, straight).to_dict()))
             _carry_out(killed, steps, advance, _moment(steps, seed))
             killed_at = RunFolder(killed).metrics.tail()[-1]["step"]
             shutil.copytree(killed, damaged)
@@ -245,7 +245,7 @@ def _compared(straight: Path, other: Path, case: str) -> Iterator[Compared]:
         tensors = [getattr(end, what) for end in ends]
         count = sum(tensor.numel() for tensor in tensors[0].values())
         yield Compared(case, what, count, _differing(*tensors))
-    standings = [_unmeasured(end.standing.plain()) for end in ends]
+    standings = [_unmeasured(end.standing.to_dict()) for end in ends]
     fields = [list(standing.items()) for standing in standings]
     yield Compared(case, "where it stands", len(fields[0]), _unequal(*fields))
     lines = [[_unmeasured(line) for line in RunFolder(path).metrics.read()] for path in (straight, other)]

@@ -1,6 +1,6 @@
-from linnet.core.guess import meant
+from linnet.core.guess import did_you_mean
 
 
 def test_what_is_close_is_meant():
-    assert meant("tiny-tde", ["tiny-ted", "tiny-pldr"], "presets: two") == "did you mean tiny-ted?"
-    assert meant("something else", ["tiny-ted", "tiny-pldr"], "presets: two") == "presets: two"
+    assert did_you_mean("tiny-tde", ["tiny-ted", "tiny-pldr"], "presets: two") == "did you mean tiny-ted?"
+    assert did_you_mean("something else", ["tiny-ted", "tiny-pldr"], "presets: two") == "presets: two"

@@ -48,7 +48,7 @@ TALL = {"height": 1}
     ("data", "expected"),
     [
         ({}, "height: missing, a value is required"),
-        ({**TALL, "colour": "red"}, "colour: unknown key (value 'red')"),
+        ({**TALL, "color": "red"}, "color: unknown key (value 'red')"),
         ({"height": "tall"}, "height: 'tall': must be a valid number"),
         ({"height": float("nan")}, "height: nan: must be a finite number"),
         ({"height": True}, "height: True: must be a number"),

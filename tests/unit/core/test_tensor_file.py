@@ -80,20 +80,20 @@ def contiguous(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
-@pytest.mark.parametrize("seal", [False, True])
-def test_what_is_written_is_read_back(seal: bool, tmp_path: Path):
+@pytest.mark.parametrize("checksum", [False, True])
+def test_what_is_written_is_read_back(checksum: bool, tmp_path: Path):
     path = tmp_path / "new" / "x.safetensors"
-    write_tensors(path, TENSORS, {"made": "here"}, seal=seal)
+    write_tensors(path, TENSORS, {"made": "here"}, checksum=checksum)
     read = read_tensors(path)
     assert read.keys() == TENSORS.keys() and all(torch.equal(read[name], TENSORS[name]) for name in TENSORS)
     with safe_open(path, "pt") as file:
-        assert file.metadata().items() >= {"made": "here"}.items() and len(file.metadata()) == 1 + seal
+        assert file.metadata().items() >= {"made": "here"}.items() and len(file.metadata()) == 1 + checksum
 
 
 @pytest.fixture(scope="module")
 def sealed_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    path = tmp_path_factory.mktemp("sealed") / "x.safetensors"
-    write_tensors(path, TENSORS, {"made": "here"}, seal=True)
+    path = tmp_path_factory.mktemp("with_checksum") / "x.safetensors"
+    write_tensors(path, TENSORS, {"made": "here"}, checksum=True)
     return path.read_bytes()
 
 
@@ -109,13 +109,13 @@ def test_no_flipped_bit_of_a_sealed_file_is_believed(
         read = read_tensors(path)
     except UserError:
         return
-    assert b'"seal"' not in content  # its name was changed, and nothing else
+    assert b'"checksum"' not in content  # its name was changed, and nothing else
     assert all(torch.equal(read[name], TENSORS[name]) for name in TENSORS)
 
 
 def test_other_tensors_under_the_same_seal_are_refused(tmp_path: Path):
     path = tmp_path / "x.safetensors"
-    write_tensors(path, TENSORS, seal=True)
+    write_tensors(path, TENSORS, checksum=True)
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
     for changed in ({"b": torch.tensor(4)}, {"b": torch.tensor([3])}, {"c": torch.zeros(0)}):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from linnet.core.checksum import MANIFEST, read_checked_json, write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import MANIFEST, read_sealed, write_sealed
-from linnet.data.labels import LabelledRow, LabelledRows, prepare_labels, rows_of
+from linnet.data.labels import LabeledRow, LabeledRows, prepare_labels, rows_of
 from linnet.data.pairs import PairBatches
 from linnet.data.shards import Shard, TokenData, TokenSequence
 from linnet.data.tokenizer import Tokenizer
@@ -16,9 +16,9 @@ from linnet.ops.cross_entropy import IGNORED
 
 END, NO = 256, IGNORED
 TRAIN = [
-    LabelledRow([END, 1, 2, 3], [NO, NO, 7, 2]),
-    LabelledRow([END, 4], [NO, 5]),
-    LabelledRow([END, 9, 9, 9, 9, 9], [6, NO, NO, NO, NO, 8]),
+    LabeledRow([END, 1, 2, 3], [NO, NO, 7, 2]),
+    LabeledRow([END, 4], [NO, 5]),
+    LabeledRow([END, 9, 9, 9, 9, 9], [6, NO, NO, NO, NO, 8]),
 ]
 
 
@@ -61,14 +61,14 @@ def test_a_row_that_is_too_long_is_named(data: TokenData):
 @pytest.mark.parametrize("tokens", [[END], [END, 1, END, 2, END], [END, 1, END, 0, 2, END, 3, END]])
 def test_documents_that_are_no_rows_are_refused(tokens: list[int]):
     with pytest.raises(UserError, match="here: its documents are not rows, each with as many answers or blanks"):
-        LabelledRows(TokenSequence("here", [Shard(np.array(tokens))]), END, 0)
+        LabeledRows(TokenSequence("here", [Shard(np.array(tokens))]), END, 0)
 
 
 def test_a_blank_that_is_no_number_is_refused(data: TokenData):
     path = data.folder / MANIFEST
-    plain = read_sealed(path)
+    plain = read_checked_json(path)
     plain["settings"]["labels"] = "none"
-    write_sealed(path, plain)
+    write_checked_json(path, plain)
     with pytest.raises(UserError, match="settings: labels: 'none': expected a token's number"):
         rows_of(TokenData.open(data.folder), "train")
 

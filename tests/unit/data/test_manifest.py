@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linnet.core.checksum import CHECKSUM
 from linnet.core.errors import UserError
-from linnet.core.seal import SEAL
 from linnet.data.manifest import holds_only_data, read_manifest, token_dtype, write_manifest
 from linnet.data.prepare import prepare_texts
 
@@ -20,9 +20,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def edit(folder: Path, **changes: Any) -> None:
-    """The manifest as somebody writes it by hand: without a seal."""
+    """The manifest as somebody writes it by hand: without a checksum."""
     plain = json.loads((folder / "manifest.json").read_text()) | changes
-    plain.pop(SEAL, None)
+    plain.pop(CHECKSUM, None)
     (folder / "manifest.json").write_text(json.dumps(plain))
 
 
@@ -52,8 +52,8 @@ def test_unknown_key_and_missing_side(folder: Path) -> None:
     train = json.loads((folder / "manifest.json").read_text())["splits"]["train"]
     edit(folder, splits={"train": train})
     assert refusal(folder).endswith("expected both train and validation")
-    edit(folder, colour="red")
-    assert refusal(folder).startswith("/manifest.json: colour: unknown key (value 'red'); accepted: ")
+    edit(folder, color="red")
+    assert refusal(folder).startswith("/manifest.json: color: unknown key (value 'red'); accepted: ")
 
 
 def test_shard_cannot_point_out_of_the_folder(folder: Path) -> None:

@@ -13,8 +13,8 @@ import pyarrow.parquet
 import pytest
 
 from linnet.core.atomic import PARTIAL
+from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
-from linnet.core.seal import seal_files
 from linnet.data import prepare as prepare_module
 from linnet.data.manifest import Manifest
 from linnet.data.prepare import prepare, prepare_texts, read_split
@@ -352,7 +352,7 @@ def test_a_tokenizer_that_was_changed_in_its_folder_is_refused(named: str, of: s
     if of == "model":
         for shard in folder.glob("*.bin"):
             shard.unlink()
-        seal_files(folder, (TOKENIZER,))
+        write_file_checksums(folder, (TOKENIZER,))
     name = str(folder if named == "folder" else folder / TOKENIZER)
     prepare([source], tmp_path / "again", tokenizer=name)
     swapped(folder / TOKENIZER)

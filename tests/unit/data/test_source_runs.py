@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import read_sealed, write_sealed
 from linnet.data.prepare import PreparedPart, prepare
 from linnet.data.shards import TokenData
 from linnet.data.source_runs import SourceRuns, unpacked
@@ -58,10 +58,10 @@ def test_a_data_folder_of_two_files_knows_the_source_of_each_document(mixture):
 
 
 def test_one_source_needs_no_record_and_an_earlier_folder_does_not_know(mixture, tmp_path):
-    plain = read_sealed(mixture / "manifest.json")
+    plain = read_checked_json(mixture / "manifest.json")
     for side in SIDES:
         del plain["splits"][side]["sources"]
-    write_sealed(mixture / "manifest.json", plain)
+    write_checked_json(mixture / "manifest.json", plain)
     assert TokenData.open(mixture).sources("train") is None
     manifest = prepare([str(tmp_path / "cats.jsonl")], tmp_path / "one", "bytes")
     assert manifest.splits["train"].sources is None
@@ -71,8 +71,8 @@ def test_one_source_needs_no_record_and_an_earlier_folder_does_not_know(mixture,
 
 
 def test_a_manifest_whose_sources_do_not_fit_is_named(mixture):
-    plain = read_sealed(mixture / "manifest.json")
+    plain = read_checked_json(mixture / "manifest.json")
     plain["splits"]["train"]["sources"] = "0x5 1x7"
-    write_sealed(mixture / "manifest.json", plain)
+    write_checked_json(mixture / "manifest.json", plain)
     with pytest.raises(UserError, match=r"manifest.json: splits.train.sources: expected the numbers of \d+ documents'"):
         TokenData.open(mixture).sources("train")

@@ -293,7 +293,7 @@ def test_byte_level_tokenizer_without_some_byte_is_imported(tmp_path: Path) -> N
     assert Tokenizer.load(_write(tmp_path, definition)).kind == "imported"
 
 
-def test_normalising_tokenizer_is_imported(tmp_path: Path) -> None:
+def test_normalizing_tokenizer_is_imported(tmp_path: Path) -> None:
     library = tokenizers.Tokenizer.from_str(json.dumps(TRAINED["bpe"]._definition))
     library.normalizer = normalizers.NFC()
     assert Tokenizer.load(_write(tmp_path, json.loads(library.to_str()))).kind == "imported"

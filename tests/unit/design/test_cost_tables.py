@@ -52,7 +52,7 @@ def test_candidates_cost_and_score_what_their_models_do(space, width: str):
     draws = np.random.default_rng(0)
     candidates = draws.integers(0, len(space.plain), (4, space.spec.blocks))
     chosen = ScoreSettings(width=width, alpha=(0.7, 0.2), sigma=0.5)
-    for name in ("entropy_beta_2", "penalised_parameters", "parameters"):
+    for name in ("entropy_beta_2", "penalized_parameters", "parameters"):
         tables = build_cost_tables(space, all_metrics(), SCORES[name], chosen)
         judged = tables.judge(candidates)
         for row, candidate in enumerate(candidates):
@@ -85,7 +85,7 @@ def test_fields_of_training_recipes(small_space):
     mixers = [{"kind": "attention", "heads": 2, "kv_heads": 1, "query_key_norm": {}, "value_residual": {}}]
     mixers += [{**mixers[0], "query_key_norm": {"kind": kind}, "window": 4} for kind in ("rms", "layer")]
     feed_forward = {"kind": "mlp", "activation": "relu_squared"}
-    model = {"embedding": {"skip": True}, "head": {"soft_cap": 30.0}, "initialisation": {"zero_outputs": True}}
+    model = {"embedding": {"skip": True}, "head": {"soft_cap": 30.0}, "initialization": {"zero_outputs": True}}
     space = small_space(model=model, block={"width": 16, "mixer": mixers, "feed_forward": feed_forward})
     tables = build_cost_tables(space, all_metrics(), SCORES["parameters"], ScoreSettings())
     candidates = np.array(list(product(range(len(space.plain)), repeat=2)))

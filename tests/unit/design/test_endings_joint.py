@@ -18,7 +18,7 @@ shares = st.tuples(*[st.sampled_from([0.05, 0.2, 0.5, 0.9])] * 3)
 
 
 @settings(max_examples=25)
-@given(shares, st.sampled_from(["entropy", "penalised_parameters"]))
+@given(shares, st.sampled_from(["entropy", "penalized_parameters"]))
 def test_every_model_within_the_limits_keeps_the_sum(small_space, shares, score: str):
     tables = build_cost_tables(small_space(), METRICS, SCORES[score], ScoreSettings())
     everything = np.array(list(product(range(len(tables.width_B)), repeat=2)))

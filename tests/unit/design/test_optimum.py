@@ -35,7 +35,7 @@ def best_of_all(tables: CostTables, limits_M: np.ndarray) -> float | None:
     repeats=st.lists(st.integers(1, 5), min_size=1, max_size=2, unique=True),
     mixers=st.lists(st.sampled_from(MIXERS), min_size=1, max_size=2),
     shared=st.booleans(),
-    score=st.sampled_from(["entropy", "entropy_beta_2", "penalised_parameters", "parameters"]),
+    score=st.sampled_from(["entropy", "entropy_beta_2", "penalized_parameters", "parameters"]),
     definition=st.sampled_from(["mean", "geometric", "minimum"]),
     beta=st.sampled_from([None, 0.0, 0.5, 3.0]),
     shares=st.tuples(*(st.sampled_from([0.02, 0.2, 0.6, None]) for _ in METRICS)),
@@ -72,7 +72,7 @@ def seconds() -> Metric:
 @given(
     model=st.lists(st.integers(0, 17), min_size=3, max_size=3),
     limited=st.lists(st.booleans(), min_size=4, max_size=4),
-    score=st.sampled_from(["entropy", "entropy_beta_2", "penalised_parameters"]),
+    score=st.sampled_from(["entropy", "entropy_beta_2", "penalized_parameters"]),
     definition=st.sampled_from(["mean", "geometric", "minimum"]),
     most=st.sampled_from([10, 30_000_000]),
 )

@@ -67,7 +67,7 @@ def test_a_part_may_have_choices_of_how_often_it_comes():
 def test_its_figures_are_those_of_the_model():
     space, counting = described(), Counting(64, False, "float32", 2)
     metrics = [counting.metric(name) for name in ("flops", "parameters", "state@1000", "training_memory")]
-    score = SCORES["penalised_parameters"]
+    score = SCORES["penalized_parameters"]
     tables = build_cost_tables(space, [metric for metric in metrics if metric], score, ScoreSettings())
     for candidate in ((0, 7), (5, 2), (6, 6)):
         model, judged = space.model(candidate), tables.judge(np.array([candidate]))

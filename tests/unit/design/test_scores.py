@@ -57,7 +57,7 @@ def test_parameters_with_and_without_what_lies_outside():
     assert score(parts, "parameters") == cost.parameters
     assert score(parts, "decoder_parameters") == cost.blocks.parameters
     width = (2 * 640 + 2 * 768 + 2 * 896 + 2 * 1024) / 8
-    assert score(parts, "penalised_parameters") == pytest.approx(cost.blocks.parameters * (1 - 2 * 8 / width))
+    assert score(parts, "penalized_parameters") == pytest.approx(cost.blocks.parameters * (1 - 2 * 8 / width))
 
 
 @pytest.mark.parametrize(

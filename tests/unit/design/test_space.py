@@ -107,8 +107,8 @@ def test_a_described_model_is_the_one_that_was_chosen(small_space, data):
     [
         ({"block": {"width": []}}, "small: block.width: []: expected at least one choice"),
         (
-            {"block": {"colour": "red"}},
-            "small: block: colour: unknown key (value 'red'); accepted: repeat, mixer, cross_attention, feed_forward,"
+            {"block": {"color": "red"}},
+            "small: block: color: unknown key (value 'red'); accepted: repeat, mixer, cross_attention, feed_forward,"
             " norm, residual, width, share_weights, ratio, head_width",
         ),
         ({"block": {"ratios": [1, 2]}}, "small: block: ratios: unknown key (value [1, 2]); did you mean ratio?"),

@@ -1,7 +1,7 @@
 """Texts, and folders of tiny models with random weights that read them."""
 
 import torch
-from examples import randomised
+from examples import randomized
 
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -26,6 +26,6 @@ def make_model(folder, kind, tokenizer, seed=0, **changes):
         "blocks": [{"mixer": MIXERS[kind], "feed_forward": {"kind": "glu", "hidden": 12}}],
         **changes,
     }
-    save_decoder(randomised(Decoder(ModelSpec.parse(plain, "test"))), folder)
+    save_decoder(randomized(Decoder(ModelSpec.parse(plain, "test"))), folder)
     tokenizer.save(folder / "tokenizer.json")
     return folder

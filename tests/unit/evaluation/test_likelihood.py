@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from examples import randomised
+from examples import randomized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +32,7 @@ def _decoder(*mixers):
     torch.manual_seed(0)
     blocks = [{"mixer": MIXERS[mixer], "feed_forward": {"kind": "glu", "hidden": 12}} for mixer in mixers]
     plain = {"vocab_size": VOCABULARY, "d_model": 8, "context_length": 32, "blocks": blocks}
-    return randomised(Decoder(ModelSpec.parse(plain, "test"))).double()
+    return randomized(Decoder(ModelSpec.parse(plain, "test"))).double()
 
 
 def _tokens(*shape, seed=1):
@@ -211,7 +211,7 @@ def test_where_the_calibration_text_comes_from(tmp_path):
 
 @pytest.mark.parametrize("mixer", ["attention", "plga"])
 def test_the_figures_do_not_depend_on_the_batch(mixer):
-    """A short window is padded to its neighbours' length; nothing of that may be seen."""
+    """A short window is padded to its neighbors' length; nothing of that may be seen."""
     decoder = _decoder(mixer)
     inputs, targets = _tokens(4, 16, seed=1), _tokens(4, 16, seed=2)
     for row, length in enumerate((16, 9, 3, 9)):

@@ -130,10 +130,10 @@ def test_a_folder_of_one_source_tells_of_none(place):
 
 def test_retentions_beside_all_tokens_and_the_bank(place):
     found = evaluate(
-        place / "ted", place / "text.txt", stride=8, retentions=["top_k=1", "full", "threshold=-1"], device="cpu"
+        place / "ted", place / "text.txt", stride=8, cache_policies=["top_k=1", "full", "threshold=-1"], device="cpu"
     )
-    full, bank, one, everything = found.retentions
-    assert [kept.name for kept in found.retentions] == ["full", "bank", "top_k 1", "no eviction"]
+    full, bank, one, everything = found.cache_policies
+    assert [kept.name for kept in found.cache_policies] == ["full", "bank", "top_k 1", "no eviction"]
     assert full.losses.bits_per_byte.value == pytest.approx(found.bits_per_byte.value, rel=1e-6)
     assert full.difference.value == 0 and everything.difference.value == pytest.approx(0, abs=1e-6)
     assert abs(bank.difference.value) < 1e-3 < abs(one.difference.value)
@@ -145,7 +145,7 @@ def test_retentions_beside_all_tokens_and_the_bank(place):
 def test_retentions_do_not_depend_on_how_much_is_read_at_once(place):
     wide, narrow = (
         evaluate(
-            place / "ted", place / "text.txt", retentions=["top_k=2"], tokens_at_once=tokens, device="cpu"
+            place / "ted", place / "text.txt", cache_policies=["top_k=2"], tokens_at_once=tokens, device="cpu"
         ).figures()["retentions"]
         for tokens in (4096, 9)
     )
@@ -184,9 +184,9 @@ def test_pairs_are_documents_whose_targets_count(tmp_path):
         ({"tokens_at_once": 0}, "tokens_at_once: 0: expected at least 1"),
         ({"split": "train"}, "split: train: .*text.txt is a file of text"),
         ({"operator_from": "train"}, "operator_from: train: .*expected empty"),
-        ({"retentions": ["top=3"]}, "retentions: top=3: expected full, bank, or a policy"),
+        ({"retentions": ["top=3"]}, "cache_policies: top=3: expected full, bank, or a policy"),
         ({"retentions": ["top_k=many"]}, "top_k: 'many': expected a whole number"),
-        ({"retentions": ["top_k=-3"]}, "retentions: top_k=-3: top_k: -3: expected at least 0"),
+        ({"retentions": ["top_k=-3"]}, "cache_policies: top_k=-3: top_k: -3: expected at least 0"),
     ],
 )
 def test_what_does_not_go_is_refused(place, changes, message):
@@ -195,8 +195,8 @@ def test_what_does_not_go_is_refused(place, changes, message):
 
 
 def test_other_refusals(place, tmp_path):
-    with pytest.raises(UserError, match=r"retentions: .*\(attention\).*expected a model with ted"):
-        evaluate(place / "attention", place / "text.txt", retentions=[])
+    with pytest.raises(UserError, match=r"cache_policies: .*\(attention\).*expected a model with ted"):
+        evaluate(place / "attention", place / "text.txt", cache_policies=[])
     with pytest.raises(UserError, match="not a data folder"):
         evaluate(place / "ted", tmp_path / "nowhere")
     (tmp_path / "text.pdf").write_text("x")

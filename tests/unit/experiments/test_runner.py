@@ -24,7 +24,7 @@ MODEL = {
     "blocks": [{"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 8}}],
 }
 TRAINING = {"steps": 3, "batch_size": 2, "threads": 1, "evaluate": {"tokens": 64}}
-TOO_FAST = {"optimiser": {"lr": 1e38}, "schedule": {"warmup_steps": 0}}
+TOO_FAST = {"optimizer": {"lr": 1e38}, "schedule": {"warmup_steps": 0}}
 
 
 @pytest.fixture(scope="module")

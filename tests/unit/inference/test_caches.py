@@ -101,7 +101,7 @@ def test_the_bytes_kept_without_a_kv_cache_are_those_of_the_operators(mixer: Mix
     decoder(torch.tensor([[1, 2]]), state)
     kept = [layer.operator for layer in state.layers if isinstance(layer, PlgaState) and layer.operator is not None]
     expected = sum(operator.nbytes for operator in kept) if g else 0
-    assert Caches(kv=False, g=g).settled_bytes(decoder) == expected
+    assert Caches(kv=False, g=g).calibrated_bytes(decoder) == expected
 
 
 def test_other_operators_change_the_text_and_the_models_own_do_not(tmp_path):

@@ -11,19 +11,19 @@ import torch
 from small_models import VOCABULARY
 from torch import Tensor, nn
 
-from linnet.inference import BankRetention, EvictionPolicy
+from linnet.inference import BankCache, EvictionPolicy
+from linnet.inference.cache_policy import layer_sizes
 from linnet.inference.engine import decode, new_state
-from linnet.inference.retention import layer_sizes
 from linnet.inference.sampling import Sampling
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.mixers.ted import Ted
 from linnet.layers.mixers.ted.state import TedState
-from linnet.layers.view import View
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 
 KEPT = 8
-CONTEXTS = [BankRetention(), EvictionPolicy(top_k=KEPT)]
+CONTEXTS = [BankCache(), EvictionPolicy(top_k=KEPT)]
 LAST = 2_000
 """So many tokens decide what the upper layer holds: all before them are evicted."""
 
@@ -82,7 +82,7 @@ def check_the_bank_reads_all_tokens(decoder: Decoder, text: Text) -> None:
     x_1VD = decoder.layers[0].mixer_norm(decoder.embedding.tokens.weight)[None]
     v_1VD, _ = mixer.quantity_gate.split(mixer.quantity_gate(x_1VD))
     rates_1VN = mixer.rates(x_1VD)
-    found_D = state.read(rates_1VN[:, last], v_1VD[:, last], View(text.state.position), mixer.decay)[0, 0]
+    found_D = state.read(rates_1VN[:, last], v_1VD[:, last], BatchLayout(text.state.position), mixer.decay)[0, 0]
     exact_D = read_by_definition(mixer, x_1VD, text.tokens)
     assert float((found_D - exact_D).abs().max() / exact_D.abs().max()) < 1e-5
     assert float(rates_1VN.min()) < 1e-5, "no token lives long"

@@ -194,7 +194,7 @@ def test_import_linnet_does_not_import_torch():
 
 
 def test_the_contexts_are_where_one_looks_for_them_and_do_not_import_torch_before():
-    names = "FULL, BankRetention, EvictionPolicy"
+    names = "FULL, BankCache, EvictionPolicy"
     code = (
         f"import sys, linnet.inference as i; assert 'torch' not in sys.modules; from linnet.inference import {names};"
     )

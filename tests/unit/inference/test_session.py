@@ -6,7 +6,7 @@ import pytest
 from small_models import CASES, EXAMPLES, speaker
 
 from linnet.core.errors import UserError
-from linnet.inference import BankRetention, EvictionPolicy
+from linnet.inference import BankCache, EvictionPolicy
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.session import Session
 from linnet.inference.state import save_state
@@ -96,11 +96,11 @@ def test_behind_the_end_of_a_document_the_next_one_begins():
     assert parts[0] and "".join(parts) == "".join(whole)
 
 
-@pytest.mark.parametrize("context", [EvictionPolicy(top_k=3), BankRetention(64)], ids=["policy", "bank"])
-def test_it_keeps_the_past_as_it_was_told(context: EvictionPolicy | BankRetention, tmp_path: Path):
+@pytest.mark.parametrize("context", [EvictionPolicy(top_k=3), BankCache(64)], ids=["policy", "bank"])
+def test_it_keeps_the_past_as_it_was_told(context: EvictionPolicy | BankCache, tmp_path: Path):
     model, path = speaker(TED), tmp_path / "stream.safetensors"
-    whole = model.generate("Once", 30, temperature=0, retention=context, ignore_eos=True)
-    session = _session(model, retention=context)
+    whole = model.generate("Once", 30, temperature=0, cache_policy=context, ignore_eos=True)
+    session = _session(model, cache_policy=context)
     said = session.generate(11, temperature=0, ignore_eos=True)
     session.save(path)
     session = Session.load(model, path)
@@ -109,7 +109,7 @@ def test_it_keeps_the_past_as_it_was_told(context: EvictionPolicy | BankRetentio
 
 
 def test_a_bank_is_not_read_beyond_its_bound():
-    session = _session(speaker(TED), retention=BankRetention(16))
+    session = _session(speaker(TED), cache_policy=BankCache(16))
     with pytest.raises(UserError, match="a bank for 16 tokens: the stream has to hold"):
         for _ in range(9):
             session.generate(20, temperature=0, ignore_eos=True)

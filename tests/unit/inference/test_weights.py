@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
+from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.engine import decode
 from linnet.inference.language_model import load
-from linnet.inference.row_steps import RowSteps
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import Weights, convert_weights, weights_nbytes
 from linnet.layers.contract import MixerSpec
@@ -70,7 +70,9 @@ def error(actual: Tensor, expected: Tensor) -> float:
 
 
 def typical(errors: Iterable[float]) -> float:
-    """The median over several models: the scale of a retention that is nearly 0 is normed away, with much rounding."""
+    """The median over several models: the scale of a cache_policy that is nearly 0 is normed away, with much
+    rounding.
+    """
     return statistics.median(errors)
 
 
@@ -185,7 +187,7 @@ def test_beside_few_bits_keys_and_values_have_sixteen(
     assert whole.dtype == torch.float32
     parts = torch.cat([decoder(part, other) for part in tokens()[:1].split([5, 1, 3, 3], dim=1)], dim=1)
     decoder(tokens()[:1, :5], third)
-    rows = RowSteps.of(decoder, third)  # none over a window
+    rows = DecodeSteps.of(decoder, third)  # none over a window
     if rows is not None:
         by_row = torch.stack([rows.logits(tokens()[:1, i : i + 1])[0] for i in range(5, 12)])
         assert error(by_row, parts[0, 5:]) < 2e-3

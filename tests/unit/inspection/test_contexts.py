@@ -7,27 +7,27 @@ import torch
 from small_models import small_decoder, small_spec
 
 from linnet.evaluation.measure import evaluate_windows
-from linnet.inference.retention import name_of, retaining_state
+from linnet.inference.cache_policy import cache_policy_state, name_of
 from linnet.inspection.contexts.grid import THRESHOLDS, TOP_K, contexts, series, varied
 from linnet.inspection.contexts.measure import (
+    CachePolicyComparison,
+    CachePolicyOutcome,
     LayerContext,
-    RetentionComparison,
-    RetentionOutcome,
     compare,
 )
 from linnet.inspection.contexts.reading import Batch, WindowReader
 from linnet.inspection.contexts.tables import conclusion, contexts_tables
+from linnet.layers.cache_policy import FULL, BankCache
 from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.ted import Ted, TedSpec
-from linnet.layers.retention import FULL, BankRetention
 from linnet.model.decoder import Decoder
 from linnet.ops.cross_entropy import IGNORED
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present import numbers
 
 TED = TedSpec(heads=2, chunk=3, tolerance=1e-9)
-COMPARED = [FULL, BankRetention(16), EvictionPolicy(4, -1.0), EvictionPolicy(0, 0.3), EvictionPolicy(5, 0.1, 2)]
+COMPARED = [FULL, BankCache(16), EvictionPolicy(4, -1.0), EvictionPolicy(0, 0.3), EvictionPolicy(5, 0.1, 2)]
 LENGTHS = [[12, 7], [9, 9], [3]]
 
 
@@ -87,7 +87,7 @@ def test_a_window_is_read_as_if_alone_and_token_by_token(decoder: Decoder, conte
     found = WindowReader.of(decoder, CALIBRATION, 12).read(Batch.ending_together(*windows()[0]), context)
     for row, (inputs_T, targets_T) in enumerate(zip(*windows()[0], strict=True)):
         length = int((targets_T != IGNORED).sum())
-        state, nats, sizes, nbytes = retaining_state(decoder, 1, length, context), 0.0, [], []
+        state, nats, sizes, nbytes = cache_policy_state(decoder, 1, length, context), 0.0, [], []
         held = ted_layers(decoder)
         for step in range(length):
             logits = decoder(inputs_T[None, step : step + 1], state)[0, 0]
@@ -124,7 +124,7 @@ def test_every_token_counts_the_same():
         WindowReader.of(DECODERS["ted"], CALIBRATION, 12),
         batches(),
         torch.ones(5),
-        [FULL, BankRetention(16)],
+        [FULL, BankCache(16)],
         [0, 1],
         12,
         0.1,
@@ -135,7 +135,7 @@ def test_every_token_counts_the_same():
     assert found.full.average_context == pytest.approx(expected) and found.full.largest_context == 12
     assert [layer.layer for layer in found.full.layers] == [0, 1]
     assert found.full.state_bytes == pytest.approx(expected * 2 * (16 + 2) * 8)
-    assert found.outcomes[1].state_bytes == retaining_state(DECODERS["ted"], 1, 12, BankRetention(16)).nbytes
+    assert found.outcomes[1].state_bytes == cache_policy_state(DECODERS["ted"], 1, 12, BankCache(16)).nbytes
 
 
 def test_the_grid():
@@ -147,7 +147,7 @@ def test_the_grid():
     ]
     assert contexts(top_k=[8, 4, 8], bank_length=64) == [
         FULL,
-        BankRetention(64),
+        BankCache(64),
         EvictionPolicy(4, -1.0),
         EvictionPolicy(8, -1.0),
     ]
@@ -161,18 +161,18 @@ def test_the_grid():
     assert (name_of(EvictionPolicy(0, -1.0)), varied(EvictionPolicy(0, -1.0))) == ("no eviction", "off")
 
 
-def outcome(context, bits: float, state_bytes: float, error: float | None = 0.0) -> RetentionOutcome:
+def outcome(context, bits: float, state_bytes: float, error: float | None = 0.0) -> CachePolicyOutcome:
     layers = [LayerContext(1, 12.25, 30), LayerContext(3, 1234.0, 2000)]
-    return RetentionOutcome(context, bits, bits - 2.0, error, state_bytes, layers)
+    return CachePolicyOutcome(context, bits, bits - 2.0, error, state_bytes, layers)
 
 
-def comparison(*others: RetentionOutcome, within: float = 0.1) -> RetentionComparison:
-    return RetentionComparison(8, 1000, 900, 128, within, [outcome(FULL, 2.0, 102_400), *others])
+def comparison(*others: CachePolicyOutcome, within: float = 0.1) -> CachePolicyComparison:
+    return CachePolicyComparison(8, 1000, 900, 128, within, [outcome(FULL, 2.0, 102_400), *others])
 
 
 def test_the_smallest_state_that_loses_nothing():
     tried = [
-        outcome(BankRetention(), 2.0, 20_480),
+        outcome(BankCache(), 2.0, 20_480),
         outcome(EvictionPolicy(8, -1.0), 2.1, 5_120),
         outcome(EvictionPolicy(16, -1.0), 2.0019, 10_240, 0.0012),
         outcome(EvictionPolicy(32, -1.0), 1.999, 30_720),
@@ -194,11 +194,11 @@ def test_the_smallest_state_that_loses_nothing():
 
 def test_what_is_not_certain_is_said_so():
     for error in (0.0021, None):
-        found = comparison(outcome(EvictionPolicy(8, -1.0), 2.001, 5_120, error), outcome(BankRetention(), 2.0, 9_000))
+        found = comparison(outcome(EvictionPolicy(8, -1.0), 2.001, 5_120, error), outcome(BankCache(), 2.0, 9_000))
         assert "Its error is larger than that limit: read more windows." in conclusion(found)
-    sure = comparison(outcome(EvictionPolicy(8, -1.0), 2.001, 5_120, 0.0019), outcome(BankRetention(), 2.0, 9_000))
+    sure = comparison(outcome(EvictionPolicy(8, -1.0), 2.001, 5_120, 0.0019), outcome(BankCache(), 2.0, 9_000))
     assert "read more" not in conclusion(sure)
-    none = comparison(outcome(BankRetention(), 2.1, 9_000), outcome(EvictionPolicy(8, -1.0), math.nan, 5_120, math.nan))
+    none = comparison(outcome(BankCache(), 2.1, 9_000), outcome(EvictionPolicy(8, -1.0), math.nan, 5_120, math.nan))
     assert conclusion(none) == "No smaller state stays within 0.1 % of all tokens (full): 100 KiB."
     assert none.figures()["contexts"][2]["bits_per_byte"] is None
 
@@ -209,5 +209,5 @@ def test_tables():
     assert quality.rows[1][:5] == ("top_k 16, threshold 0.01", "2.0020", "+0.00200", "0.00050", "+0.10 %")
     assert "1,000 tokens in 8 windows of at most 128" in quality.meaning
     assert layers.columns == ("", "layer 1", "layer 3") and layers.rows[1][1:] == ("12.2", "1,234.0")
-    alone, _ = contexts_tables(comparison(outcome(BankRetention(), 2.0, 1, None)))
+    alone, _ = contexts_tables(comparison(outcome(BankCache(), 2.0, 1, None)))
     assert alone.rows[1][3] == "one window"

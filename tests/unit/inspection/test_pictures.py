@@ -25,14 +25,14 @@ def test_singular_values_have_a_panel_for_a_layer_and_a_line_for_a_head():
     assert [panel.title for panel in plot.panels] == ["layer 0", "layer 2"]
     first, second = (panel.series for panel in plot.panels)
     assert list(first[0].x) == [1, 2, 3] and list(first[0].y)[:2] == [3.0, 1.0] and math.isnan(first[0].y[2])
-    assert len(second) == 2 and second[0].colour != second[1].colour
+    assert len(second) == 2 and second[0].color != second[1].color
     png_of(singular_values({layer: [[2.0, 1.0]] * 3 for layer in range(4)}).figure())
 
 
 def test_moves_are_solid_in_the_whole_pass_and_dotted_with_a_frozen_operator():
     plot = moved_logits({2: [0.0, 0.1], 3: [0.1] * 3}, {2: [0.0] * 2, 3: [0.0] * 3})
     (panel,) = plot.panels
-    assert [(one.style, one.colour, list(one.y)) for one in panel.series[:4]] == [
+    assert [(one.style, one.color, list(one.y)) for one in panel.series[:4]] == [
         ("-", 0, [0.0, 0.1]),
         (":", 0, [0.0, 0.0]),
         ("-", 1, [0.1] * 3),

@@ -4,9 +4,9 @@ from typing import Any
 
 from small_decoders import NARROW, block, decoder_of
 
+from linnet.layers.cache_policy import FULL, BankCache, CachePolicy
 from linnet.layers.contract import SublayerSpec
 from linnet.layers.registry import FEED_FORWARDS, MIXERS
-from linnet.layers.retention import FULL, BankRetention, Retention
 from linnet.model.decoder import Decoder
 from linnet.ops.decay.eviction import EvictionPolicy
 
@@ -61,15 +61,15 @@ def of_kind(kind: type[SublayerSpec]) -> dict[str, dict[str, Any]]:
 
 
 KINDS = (*MIXERS.values(), *FEED_FORWARDS.values())
-CASES: dict[str, tuple[dict[str, Any], Retention]] = {
+CASES: dict[str, tuple[dict[str, Any], CachePolicy]] = {
     **{name: (fields, FULL) for kind in KINDS for name, fields in of_kind(kind).items()},
     **{name: (fields, FULL) for name, fields in AROUND.items()},
     **{
-        f"{kind.examples()[0].kind}, {name}": (of_examples(with_graphs(kind)), retention)
+        f"{kind.examples()[0].kind}, {name}": (of_examples(with_graphs(kind)), cache_policy)
         for kind in KINDS
-        if kind.chooses_retention
-        for name, retention in {
-            "a bank": BankRetention(),
+        if kind.chooses_cache_policy
+        for name, cache_policy in {
+            "a bank": BankCache(),
             "the most relevant": EvictionPolicy(top_k=5),
             "a threshold": EvictionPolicy(threshold=0.01),
         }.items()
@@ -77,6 +77,6 @@ CASES: dict[str, tuple[dict[str, Any], Retention]] = {
 }
 
 
-def decoder_of_case(name: str) -> tuple[Decoder, Retention]:
-    fields, retention = CASES[name]
-    return decoder_of(**{"d_model": WIDTH, **fields}), retention
+def decoder_of_case(name: str) -> tuple[Decoder, CachePolicy]:
+    fields, cache_policy = CASES[name]
+    return decoder_of(**{"d_model": WIDTH, **fields}), cache_policy

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from examples import randomised
+from examples import randomized
 from torch import Tensor
 
 from linnet.inference.engine import decode
@@ -44,7 +44,7 @@ def spec_of(kind: str, **changes: object) -> ModelSpec:
 def decoder_of(kind: str, seed: int = 0, **changes: object) -> Decoder:
     """In float64, every weight away from its start."""
     torch.manual_seed(seed)
-    return randomised(Decoder(spec_of(kind, **changes))).double().eval()
+    return randomized(Decoder(spec_of(kind, **changes))).double().eval()
 
 
 def model_of(kind: str, seed: int = 0, **changes: object) -> LinnetForCausalLM:
@@ -52,7 +52,7 @@ def model_of(kind: str, seed: int = 0, **changes: object) -> LinnetForCausalLM:
 
 
 def settles(decoder: Decoder) -> bool:
-    return any(isinstance(layer, Mixer) and layer.traits.settles for layer in decoder.sublayers)
+    return any(isinstance(layer, Mixer) and layer.traits.calibrates for layer in decoder.sublayers)
 
 
 def tokens(*shape: int, seed: int = 0) -> Tensor:

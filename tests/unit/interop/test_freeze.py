@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import load
-from linnet.interop.ways_out import export
+from linnet.interop.exporters import export
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model

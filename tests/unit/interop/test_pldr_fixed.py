@@ -45,7 +45,7 @@ def operators(config: dict[str, Any]) -> list[Tensor]:
 def fixed_spec(spec: Path) -> Path:
     plain = yaml.safe_load(spec.read_text())
     plain["blocks"][0]["mixer"] = PlgaSpec.with_operator(plain["blocks"][0]["mixer"], "identity")
-    plain["initialisation"]["operator"] = "operator.safetensors"
+    plain["initialization"]["operator"] = "operator.safetensors"
     spec.write_text(yaml.safe_dump(plain))
     return spec
 
@@ -117,7 +117,7 @@ def test_a_pth_with_operators_from_a_file(
     expected = published_logits(kept, tokens, operators, "adjacent")
     decoder = load_decoder(tmp_path / "model")
     torch.testing.assert_close(decoder(tokens), expected, rtol=1e-9, atol=1e-9)
-    assert decoder.spec.initialisation.operator == "identity"
+    assert decoder.spec.initialization.operator == "identity"
     assert json.loads((tmp_path / "model" / "run.json").read_text())["operator"] == str(tmp_path / "g.safetensors")
     assert isinstance(load(tmp_path / "model").generate("a bird", max_tokens=3, seed=0), str)
 

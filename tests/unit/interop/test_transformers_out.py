@@ -20,9 +20,9 @@ from small_originals import CONFIGS, TEXT, write
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel, load
+from linnet.interop.exporters import export
 from linnet.interop.transformers_in import import_transformers
 from linnet.interop.transformers_out import export_transformers
-from linnet.interop.ways_out import export
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import write_model
@@ -259,9 +259,9 @@ def test_a_model_of_no_family_is_linnets_own(tmp_path: Path):
 
 def test_a_process_that_is_killed_leaves_no_folder(tmp_path: Path):
     source = folder(tmp_path / "model")
-    die = "import os, signal; from linnet.interop import transformers_out, ways_out\n"
+    die = "import os, signal; from linnet.interop import transformers_out, exporters\n"
     die += "transformers_out._checked = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-    code = f"{die}ways_out.export({str(source)!r}, {str(tmp_path / 'out')!r}, to='transformers')"
+    code = f"{die}exporters.export({str(source)!r}, {str(tmp_path / 'out')!r}, to='transformers')"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
     (left,) = tmp_path.glob(".out.*.linnet-partial")
     assert (left / "model.safetensors").is_file() and not (tmp_path / "out").exists()

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from linnet.layers.batch_layout import BatchLayout, Memory
 from linnet.layers.contract import Place
 from linnet.layers.cross_attention import CrossAttention, CrossAttentionSpec
-from linnet.layers.view import Memory, View
 
 PLACE = Place(16, 128, memory_width=12)
 EXAMPLES = CrossAttentionSpec.examples()
@@ -33,21 +33,21 @@ def test_fast_form_equals_reference_form_with_all_gradients(layer: CrossAttentio
     found = []
     for form in (layer.attend, layer.references["attend"]):
         layer.attend = form
-        out = layer(x_BTD, None, View(memory=given))
+        out = layer(x_BTD, None, BatchLayout(memory=given))
         found.append([out, *torch.autograd.grad(out.square().sum(), tensors)])
     torch.testing.assert_close(*found)
 
 
 def test_padding_of_the_memory_is_not_seen(layer: CrossAttention):
     given, x_BTD = memory(2, 6), torch.randn(2, 4, 16, dtype=torch.float64)
-    (gradient,) = torch.autograd.grad(layer(x_BTD, None, View(memory=given)).square().sum(), given.hidden_BSE)
+    (gradient,) = torch.autograd.grad(layer(x_BTD, None, BatchLayout(memory=given)).square().sum(), given.hidden_BSE)
     assert torch.equal(gradient.abs().sum(-1) > 0, given.real_BS)
 
 
 def test_gradients_by_finite_differences(layer: CrossAttention):
     given, x_BTD = memory(2, 3), torch.randn(2, 2, 16, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(
-        lambda x, hidden: layer(x, None, View(memory=Memory(hidden, given.real_BS))), (x_BTD, given.hidden_BSE)
+        lambda x, hidden: layer(x, None, BatchLayout(memory=Memory(hidden, given.real_BS))), (x_BTD, given.hidden_BSE)
     )
 
 
@@ -55,10 +55,10 @@ def test_gradients_by_finite_differences(layer: CrossAttention):
 def test_a_new_memory_takes_the_place_of_the_one_before(layer: CrossAttention):
     x_BTD, first, second = torch.randn(2, 4, 16, dtype=torch.float64), memory(2, 5), memory(2, 7)
     state = layer.initial_state(2, 4, torch.device("cpu"), torch.float64)
-    layer(x_BTD, state, View(memory=first))
-    expected = layer(x_BTD, None, View(memory=second))
-    torch.testing.assert_close(layer(x_BTD, state, View(memory=second)), expected)
-    torch.testing.assert_close(layer(x_BTD, state, View()), expected)
+    layer(x_BTD, state, BatchLayout(memory=first))
+    expected = layer(x_BTD, None, BatchLayout(memory=second))
+    torch.testing.assert_close(layer(x_BTD, state, BatchLayout(memory=second)), expected)
+    torch.testing.assert_close(layer(x_BTD, state, BatchLayout()), expected)
 
 
 def test_heads_must_fit(layer: CrossAttention):
@@ -71,16 +71,16 @@ def test_steps_on_rows_are_the_steps(layer: CrossAttention):
     layer, given = layer.float(), memory(2, 7)
     x_BTD, state = torch.randn(1, 5, 16), layer.initial_state(1, 5, torch.device("cpu"), torch.float32)
     padded = Memory(given.hidden_BSE[1:].float(), given.real_BS[1:])
-    layer(x_BTD[:, :2], state, View(memory=padded))
-    step, added_1D = layer.row_step(state), torch.randn(1, 16)
+    layer(x_BTD[:, :2], state, BatchLayout(memory=padded))
+    step, added_1D = layer.decode_step(state), torch.randn(1, 16)
     assert step is not None
     for place in (2, 3, 4):
-        expected = layer(x_BTD[:, place : place + 1], state, View(place))[0]
+        expected = layer(x_BTD[:, place : place + 1], state, BatchLayout(place))[0]
         torch.testing.assert_close(step(added_1D, x_BTD[0, place : place + 1], place) - added_1D, expected)
 
 
 @torch.no_grad()
 def test_several_streams_have_no_steps_on_rows(layer: CrossAttention):
     state = layer.initial_state(2, 5, torch.device("cpu"), torch.float64)
-    layer(torch.randn(2, 1, 16, dtype=torch.float64), state, View(memory=memory(2, 3)))
-    assert layer.row_step(state) is None
+    layer(torch.randn(2, 1, 16, dtype=torch.float64), state, BatchLayout(memory=memory(2, 3)))
+    assert layer.decode_step(state) is None

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.engine import decode, new_state
-from linnet.inference.row_steps import RowSteps
 from linnet.inference.sampling import Sampling
-from linnet.layers.view import Record
+from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -60,7 +60,7 @@ def test_the_first_layer_that_has_them_is_the_first():
     model = decoder(True, blocks)
     assert [len(list(layer.mixer.parameters())) for layer in model.layers] == [3, 3, 3]
     tokens_BT = torch.randint(11, (2, 7))
-    record = Record()
+    record = AuxiliaryOutputs()
     model.hidden(tokens_BT, record=record)
     assert record.values["value_residual"].shape == (2, 7, 2, 4)
 
@@ -71,7 +71,7 @@ def test_shares_are_two_numbers_that_learn_and_do_not_decay():
     for layer in model.layers:
         shares = layer.mixer.value_residual.mix.shares
         assert shares.shape == (2,) and shares.grad.all()
-        assert id(shares) in {id(parameter) for parameter in layer.mixer.undecayed()}
+        assert id(shares) in {id(parameter) for parameter in layer.mixer.no_weight_decay()}
     assert not any("shares" in name for name, _ in decoder(False).named_parameters())
 
 
@@ -85,9 +85,9 @@ def test_steps_on_rows_read_the_first_values_of_their_own_token(windowed: bool):
     states = [model.initial_state(1, 12) for _ in range(2)]
     for state in states:
         model.hidden(tokens_1T[:, :3], state)
-    steps = RowSteps.of(model, states[0])
+    steps = DecodeSteps.of(model, states[0])
     assert steps is not None
-    assert model.layers[2].mixer.row_step(states[0].layers[2]) is not None
+    assert model.layers[2].mixer.decode_step(states[0].layers[2]) is not None
     for token in tokens_1T[0, 3:, None, None]:
         torch.testing.assert_close(steps.read(token), model.hidden(token, states[1]), rtol=1e-4, atol=1e-5)
 
@@ -97,6 +97,6 @@ def test_values_of_an_earlier_pass_are_forgotten():
     model = decoder(True).double()
     plain, watched = (
         list(decode(model, [[1, 2, 3]], 6, Sampling(0), state=new_state(model, [[1, 2, 3]], 6), record=record))
-        for record in (None, Record())
+        for record in (None, AuxiliaryOutputs())
     )
     assert plain == watched

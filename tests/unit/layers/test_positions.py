@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.attention import Attention, AttentionSpec
 from linnet.layers.positions import ShawSpec
-from linnet.layers.view import View
 
 WIDTH, HEADS = 8, 2
 
@@ -71,7 +71,7 @@ def test_only_distances_count(kind: str):
         torch.nn.init.normal_(parameter)
     x_BTD = torch.randn(1, 12, WIDTH, dtype=torch.float64)
     state = attention.initial_state(1, 12, x_BTD.device, x_BTD.dtype)
-    chunks = [attention(x_BTD[:, a:b], state, View(a)) for a, b in ((0, 6), (6, 7), (7, 12))]
+    chunks = [attention(x_BTD[:, a:b], state, BatchLayout(a)) for a, b in ((0, 6), (6, 7), (7, 12))]
     whole = attention(x_BTD)
     torch.testing.assert_close(torch.cat(chunks, dim=1), whole)
     torch.testing.assert_close(whole[:, 11], attention(x_BTD[:, 8:])[:, 3])

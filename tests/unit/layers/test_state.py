@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.state import NoState, State, write_chunk
-from linnet.layers.view import View
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -15,12 +15,12 @@ def test_one_operation_writes_what_is_written_in_place(
     starts: int | tuple[int, int], places: int, monkeypatch: pytest.MonkeyPatch
 ):
     kept, new = torch.randn(2, 9, 9, 3), torch.randn(2, 9, 9, 3).narrow(places, 0, 3)
-    view = View((starts, starts) if isinstance(starts, int) else starts)
+    layout = BatchLayout((starts, starts) if isinstance(starts, int) else starts)
     before = kept.clone()
-    assert write_chunk(kept, new, view, places) is kept
+    assert write_chunk(kept, new, layout, places) is kept
     assert not torch.equal(before, kept)
     monkeypatch.setattr("torch.compiler.is_exporting", lambda: True)
-    assert torch.equal(write_chunk(before, new, view, places), kept)
+    assert torch.equal(write_chunk(before, new, layout, places), kept)
 
 
 def test_nothing_goes_back_to_any_token_and_sums_to_none():

@@ -7,9 +7,9 @@ import torch
 import yaml
 
 from linnet.core.errors import UserError
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.registry import MIXERS
-from linnet.layers.view import View
 from linnet.model.spec import ModelSpec
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "layers" / "attention.md"
@@ -42,12 +42,14 @@ def test_every_kind_is_there():
 def test_the_first_tokens_stay_beside_a_window():
     """In a stream of any age: what is read is what a stream without what lies between would read, but for positions."""
     torch.manual_seed(0)
-    plain = {"kind": "attention", "heads": 2, "window": 5, "first": 3, "rotary": None}
+    plain = {"kind": "attention", "heads": 2, "window": 5, "sink_tokens": 3, "rotary": None}
     mixer = MIXERS["attention"].parse(plain, "test").build(Place(16, 64)).double()
     x_BTD = torch.randn(1, 60, 16, dtype=torch.float64)
     state = mixer.initial_state(1, 60, x_BTD.device, x_BTD.dtype)
     before = state.nbytes
-    chunks = [mixer(x_BTD[:, a:b], state, View(a)) for a, b in ((0, 2), (2, 4), (4, 21), (21, 22), (22, 59), (59, 60))]
+    chunks = [
+        mixer(x_BTD[:, a:b], state, BatchLayout(a)) for a, b in ((0, 2), (2, 4), (4, 21), (21, 22), (22, 59), (59, 60))
+    ]
     kept_BTD = torch.cat([x_BTD[:, :3], x_BTD[:, 55:]], dim=1)
     torch.testing.assert_close(chunks[-1], mixer(kept_BTD)[:, -1:])
     torch.testing.assert_close(torch.cat(chunks, dim=1), mixer(x_BTD))
@@ -57,5 +59,5 @@ def test_the_first_tokens_stay_beside_a_window():
 @pytest.mark.parametrize("mixer", [{"first": 2}, {"first": 2, "window": 4, "positions": {"kind": "alibi"}}])
 def test_first_tokens_need_a_window_and_true_positions(mixer: dict):
     block = {"mixer": {"kind": "attention", "heads": 2, **mixer}}
-    with pytest.raises(UserError, match=r"mixer.first: 2: must be null without a window, and with positions"):
+    with pytest.raises(UserError, match=r"mixer.sink_tokens: 2: must be null without a window, and with positions"):
         ModelSpec.parse({"vocab_size": 9, "d_model": 16, "context_length": 8, "blocks": [block]}, "test")

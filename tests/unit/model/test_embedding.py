@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from linnet.layers.view import View
+from linnet.layers.batch_layout import BatchLayout
 from linnet.model.decoder import Decoder
 from linnet.model.embedding import Embedding
 from linnet.model.spec import EmbeddingSpec, ModelSpec
@@ -14,7 +14,7 @@ from linnet.model.spec import EmbeddingSpec, ModelSpec
 def test_sinusoidal_positions_follow_the_formula(width: int, start: int):
     embedding = Embedding(EmbeddingSpec(positions="sinusoidal"), 5, width, 8)
     tokens = torch.tensor([[1, 2, 3]])
-    added = embedding(tokens, View(start)) - embedding.tokens(tokens)
+    added = embedding(tokens, BatchLayout(start)) - embedding.tokens(tokens)
     expected = [
         [
             math.sin(p * 10000 ** (-d / width)) if d % 2 == 0 else math.cos(p * 10000 ** (-(d - 1) / width))

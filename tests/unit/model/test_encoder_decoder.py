@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from linnet.core.errors import UserError
-from linnet.layers.view import Record
+from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.encoder_decoder import Inputs
@@ -26,7 +26,7 @@ def described(**changes: object) -> ModelSpec:
     return ModelSpec.parse({**plain, "blocks": [{**READING, "repeat": 2}], **changes}, "test")
 
 
-def randomised(spec: ModelSpec) -> Decoder:
+def randomized(spec: ModelSpec) -> Decoder:
     torch.manual_seed(0)
     decoder = Decoder(spec).double()
     with torch.no_grad():
@@ -37,7 +37,7 @@ def randomised(spec: ModelSpec) -> Decoder:
 
 @pytest.fixture
 def decoder() -> Decoder:
-    return randomised(described())
+    return randomized(described())
 
 
 def tokens(rows: int, length: int) -> Tensor:
@@ -239,6 +239,6 @@ def test_losses_of_the_encoders_layers_are_those_of_the_model_and_its_values_sta
     experts = {"kind": "experts", "experts": 4, "top_k": 2, "hidden": 12}
     values = {**LAYER["mixer"], "value_residual": {}}
     encoder = {"blocks": [{"mixer": values, "feed_forward": experts}]}
-    decoder, record = Decoder(described(encoder=encoder)), Record(training=True)
+    decoder, record = Decoder(described(encoder=encoder)), AuxiliaryOutputs(training=True)
     decoder(tokens(2, 4), inputs=Inputs(tokens(2, 5)), record=record)
     assert record.losses and not record.values

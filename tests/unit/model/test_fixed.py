@@ -115,9 +115,9 @@ def test_random_operators_are_standard_normal_and_follow_the_seed():
     [
         (
             "zero",
-            "initialisation.operator: zero: expected identity, random, or a file of operators (.safetensors, .npz)",
+            "initialization.operator: zero: expected identity, random, or a file of operators (.safetensors, .npz)",
         ),
-        ("none.npz", "initialisation.operator: none.npz: no such file; expected operators as .safetensors or .npz"),
+        ("none.npz", "initialization.operator: none.npz: no such file; expected operators as .safetensors or .npz"),
     ],
 )
 def test_a_source_that_is_none_is_refused(source: str, message: str):
@@ -153,8 +153,8 @@ def test_a_model_without_plga_has_no_operator():
         (["operator=5"], "operator: 5: must be learned, identity, random, or a file of operators"),
         (["blocks.0.mixer.operator=fixed"], "blocks[0].mixer.metric_hidden: 43: goes with operator: learned"),
         (
-            ["initialisation.operator=random"],
-            "initialisation.operator: random: goes with operator: fixed, which",
+            ["initialization.operator=random"],
+            "initialization.operator: random: goes with operator: fixed, which",
         ),
         (
             ["blocks.0.mixer={kind: ted}", "operator=identity"],

@@ -25,7 +25,7 @@ WRONG = {
     "an unknown key beside all others": (
         "name: small",
         "name: small\ncolour: red",
-        "colour: unknown key (value 'red')",
+        "color: unknown key (value 'red')",
     ),
     "an unknown key deep inside": ("heads: 4", "heads: 4, headz: 3", "blocks[0].mixer.headz: unknown key (value 3)"),
     "a key that is a number": (
@@ -58,7 +58,7 @@ WRONG = {
     "a width in words": ("d_model: 64", "d_model: wide", "d_model: 'wide': must be a whole number"),
     "half a token": ("vocab_size: 90", "vocab_size: 90.5", "vocab_size: 90.5: must be a whole number"),
     "yes for a number": ("heads: 4", "heads: yes", "blocks[0].mixer.heads: True: must be a number"),
-    "an infinite number": ("head:", "initialisation: {std: .inf}\nhead:", "initialisation.std: inf: must be a finite"),
+    "an infinite number": ("head:", "initialization: {std: .inf}\nhead:", "initialization.std: inf: must be a finite"),
     "a text for a mapping": (
         "{kind: attention, heads: 4}",
         "attention",

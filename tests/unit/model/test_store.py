@@ -8,9 +8,9 @@ from safetensors.torch import load_file, save_file
 from linnet.core.errors import UserError
 from linnet.model import store
 from linnet.model.decoder import Decoder
+from linnet.model.skip_init import shapes_only
 from linnet.model.spec import ModelSpec
 from linnet.model.store import CONFIG, WEIGHTS, load_decoder, save_decoder
-from linnet.model.undrawn import shapes_only
 
 DESCRIPTION = {
     "vocab_size": 9,

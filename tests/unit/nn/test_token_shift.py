@@ -68,4 +68,4 @@ def test_its_cost_is_what_is_kept():
             nn.functional.linear(mix_BTD, torch.ones(2, 5, requires_grad=True))
     cost = token_shift_cost(5, 3)
     assert (cost.parameters, cost.state_elements) == (15, state.last.numel())
-    assert sum(kept.values()) == 8 * cost.kept_per_token + 5 + 3 * (5 + 2 * 5)
+    assert sum(kept.values()) == 8 * cost.activations_per_token + 5 + 3 * (5 + 2 * 5)

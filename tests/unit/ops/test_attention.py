@@ -67,12 +67,12 @@ def test_a_window_is_so_many_tokens_with_its_own():
 
 
 @pytest.mark.parametrize(("tokens", "pairs"), [(8, 64), (9, 12 * 8), (12, 12 * 8), (13, 16 * 8)])
-def test_blocks_count_whole_blocks_and_their_neighbours(tokens: int, pairs: int):
+def test_blocks_count_whole_blocks_and_their_neighbors(tokens: int, pairs: int):
     assert windowed_pairs(tokens, 4) == pairs
 
 
 def test_the_first_tokens_are_seen_beside_a_window():
-    seen = visible(3, 5, torch.device("cpu"), Reach(window=2, first=1))
+    seen = visible(3, 5, torch.device("cpu"), Reach(window=2, sink_tokens=1))
     assert seen.int().tolist() == [[1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
 
 

@@ -22,7 +22,7 @@ def test_fast_form_is_the_reference_with_all_gradients(kind, rows, width, hidden
     """Some experts have no token; some choices are dropped."""
     inner, slow_inner, factor = INNER[kind]
     x_RD, logits_RE, (ups, downs) = double(rows, width), torch.randn(rows, count), maps(count, width, hidden, factor)
-    chosen_RK = routes(logits_RE, min(top_k, count), "softmax", normalise=False).chosen
+    chosen_RK = routes(logits_RE, min(top_k, count), "softmax", normalize=False).chosen
     weight_RK = double(*chosen_RK.shape)
     if drops:
         dropped_RK = torch.rand(chosen_RK.shape) < 0.5
@@ -39,7 +39,7 @@ def test_gradients_are_those_of_finite_differences():
     x_RD, logits_RE, (ups, downs) = double(5, 3), double(5, 4), maps(4, 3, 2, 2)
 
     def form(x, logits, *weights):
-        chosen, weight, _ = routes(logits, 2, "softmax", normalise=True)
+        chosen, weight, _ = routes(logits, 2, "softmax", normalize=True)
         return experts(x, weight, chosen, weights[:4], weights[4:], gated_silu)
 
     assert torch.autograd.gradcheck(form, (x_RD, logits_RE, *ups, *downs))
@@ -66,7 +66,7 @@ def test_backwards_inside_autocast_and_products_in_its_precision():
 
 def test_what_is_kept_is_the_tokens_and_the_outputs_of_the_first_maps():
     x_RD, (ups, downs) = double(32, 3), maps(4, 3, 8, 2)
-    chosen_RK, weight_RK, _ = routes(double(32, 4), 2, "softmax", normalise=True)
+    chosen_RK, weight_RK, _ = routes(double(32, 4), 2, "softmax", normalize=True)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
         experts(x_RD, weight_RK, chosen_RK, ups, downs, gated_silu)

@@ -9,12 +9,12 @@ from linnet.ops.int4_linear import (
     BLOCK,
     Int4Weight,
     can_pack,
-    dequantise,
+    dequantize,
     int4_linear,
     int4_linear_reference,
     int4_nbytes,
     pack,
-    quantise,
+    quantize,
     rows_of,
     unpack,
 )
@@ -37,7 +37,7 @@ def _matrix(outputs: int, inputs: int, power: int, seed: int) -> Tensor:
 @example(outputs=4, inputs=3, power=0, group=32, seed=16)
 def test_no_group_is_worse_than_with_the_scale_of_its_largest_element(outputs, inputs, power, group, seed):
     weight_OI = _matrix(outputs, inputs, power, seed)
-    rounded_OI = dequantise(quantise(weight_OI, group))
+    rounded_OI = dequantize(quantize(weight_OI, group))
     assert rounded_OI.shape == weight_OI.shape
     for begin in range(0, inputs, group):
         part_OI, found_OI = (matrix_OI[:, begin : begin + group] for matrix_OI in (weight_OI, rounded_OI))
@@ -52,27 +52,27 @@ def test_no_group_is_worse_than_with_the_scale_of_its_largest_element(outputs, i
 def test_the_scale_that_is_found_leaves_a_smaller_error(monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(0)
     weight_OI = torch.randn(64, 256)
-    found = (dequantise(quantise(weight_OI)) - weight_OI).norm()
+    found = (dequantize(quantize(weight_OI)) - weight_OI).norm()
     monkeypatch.setattr(module, "SHARES", (1.0,))
-    assert found < 0.98 * (dequantise(quantise(weight_OI)) - weight_OI).norm()
+    assert found < 0.98 * (dequantize(quantize(weight_OI)) - weight_OI).norm()
 
 
 @pytest.mark.parametrize(("group", "bits"), [(32, 4.5), (128, 4.125)])
 def test_the_bytes_are_those_of_the_bits(group: int, bits: float):
-    weight = quantise(torch.randn(96, 256), group)
+    weight = quantize(torch.randn(96, 256), group)
     assert int4_nbytes(96, 256, group) == 96 * 256 * bits / 8 == weight.pairs_OH.nbytes + weight.scale_GO.nbytes
 
 
 @needs_packing
 @given(st.integers(1, 150), st.integers(1, 200), groups, st.integers(0, 9))
 def test_packing_loses_nothing_and_rows_are_found_in_it(outputs, inputs, group, seed):
-    weight = quantise(_matrix(outputs, inputs, 0, seed), group)
+    weight = quantize(_matrix(outputs, inputs, 0, seed), group)
     packed = pack(weight)
     for found, kept in zip(unpack(packed)[:2], weight[:2], strict=True):
         assert torch.equal(found, kept)
     places = torch.randint(outputs, (2, 3))
     for form in (packed, weight):
-        assert torch.equal(rows_of(form, places), dequantise(weight)[places])
+        assert torch.equal(rows_of(form, places), dequantize(weight)[places])
 
 
 @needs_packing
@@ -86,11 +86,11 @@ def test_packing_loses_nothing_and_rows_are_found_in_it(outputs, inputs, group, 
     st.integers(0, 9),
 )
 def test_fast_form_is_the_definition_within_its_bound(outputs, inputs, batch, group, x_power, with_bias, seed):
-    weight = quantise(_matrix(outputs, inputs, 0, seed), group)
+    weight = quantize(_matrix(outputs, inputs, 0, seed), group)
     x = torch.randn(*batch, inputs) * 10.0**x_power
     bias_O = torch.randn(outputs) * 10.0**x_power if with_bias else None
     found, exact = int4_linear(x, pack(weight), bias_O), int4_linear_reference(x, weight, bias_O)
-    summed = x.abs() @ dequantise(weight).abs().T
+    summed = x.abs() @ dequantize(weight).abs().T
     allowed = summed / 256 + exact.abs() / 128 + (0 if bias_O is None else bias_O.abs() / 128) + 1e-30
     assert found.shape == exact.shape
     assert ((found - exact).abs() <= allowed).all()
@@ -102,14 +102,14 @@ def test_fast_form_is_the_definition_within_its_bound(outputs, inputs, batch, gr
 def test_numbers_that_are_none_are_not_hidden(rows: int, wrong: float):
     x, weight_OI = torch.randn(rows, 40), torch.randn(BLOCK + 6, 40)
     x[0, 35] = wrong
-    out = int4_linear(x, pack(quantise(weight_OI)))
+    out = int4_linear(x, pack(quantize(weight_OI)))
     assert not out[0].isfinite().any() and out[1:].isfinite().all()
     weight_OI[3, 2] = wrong
-    out = int4_linear(torch.randn(rows, 40), pack(quantise(weight_OI)))
+    out = int4_linear(torch.randn(rows, 40), pack(quantize(weight_OI)))
     assert out.isfinite().all(dim=0).tolist() == [output != 3 for output in range(BLOCK + 6)]
 
 
 def test_plain_numbers_lie_two_to_a_byte():
     pairs_OH = torch.tensor([[0x10, 0x32] + [0x88] * 14], dtype=torch.uint8)
     scale_GO = torch.tensor([[0.5]], dtype=torch.bfloat16)
-    assert dequantise(Int4Weight(pairs_OH, scale_GO, 5)).tolist() == [[-4.0, -3.5, -3.0, -2.5, 0.0]]
+    assert dequantize(Int4Weight(pairs_OH, scale_GO, 5)).tolist() == [[-4.0, -3.5, -3.0, -2.5, 0.0]]

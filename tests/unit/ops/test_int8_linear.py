@@ -11,13 +11,13 @@ from torch import Tensor
 from linnet.ops.int8_linear import (
     LARGEST_INPUT,
     Int8Weight,
-    dequantise,
+    dequantize,
     has_fast_form,
     int8_linear,
     int8_linear_reference,
     int8_nbytes,
     pack,
-    quantise,
+    quantize,
     rows_of,
     unpack,
 )
@@ -46,7 +46,7 @@ def _exact(x: Tensor, weight: Int8Weight, bias: Tensor | None) -> Tensor:
 def _assert_within_bound(x: Tensor, weight: Int8Weight, bias: Tensor | None, packed: bool = False) -> None:
     """The error that bfloat16 allows for one row and fixed point for several, and float32's rounding of such sums."""
     actual, exact = int8_linear(x, pack(weight) if packed else weight, bias), _exact(x, weight, bias)
-    matrix_OI = dequantise(weight).double().abs()
+    matrix_OI = dequantize(weight).double().abs()
     if x.numel() == weight.inputs and not packed:
         allowed = (x.abs().double() @ matrix_OI.T) / 256 + exact.abs() / 128 + 1e-30
         allowed = allowed if bias is None else allowed + bias.abs() / 128
@@ -60,10 +60,10 @@ def _assert_within_bound(x: Tensor, weight: Int8Weight, bias: Tensor | None, pac
 @given(st.integers(1, 33), st.integers(1, 70), POWERS, st.integers(0, 99))
 def test_no_weight_is_off_by_more_than_half_a_step(outputs, inputs, power, seed):
     weight_OI = _matrix(outputs, inputs, power, seed)
-    rounded = quantise(weight_OI)
+    rounded = quantize(weight_OI)
     assert rounded.numbers_OJ.dtype == torch.int8
     assert rounded.numbers_OJ.abs().amax(dim=1).tolist() == [127 * bool(row.any()) for row in weight_OI]
-    error_OI = (dequantise(rounded) - weight_OI).abs()
+    error_OI = (dequantize(rounded) - weight_OI).abs()
     assert (error_OI <= rounded.scale_O[:, None].float() * 0.50001).all()
 
 
@@ -78,7 +78,7 @@ def test_no_weight_is_off_by_more_than_half_a_step(outputs, inputs, power, seed)
     st.integers(0, 99),
 )
 def test_fast_form_is_the_definition_within_its_bound(inputs, outputs, batch, power, x_power, with_bias, seed):
-    weight = quantise(_matrix(outputs, inputs, power, seed))
+    weight = quantize(_matrix(outputs, inputs, power, seed))
     x = torch.randn(*batch, inputs) * 10.0**x_power
     bias = torch.randn(outputs) * 10.0 ** (power + x_power) if with_bias else None
     _assert_within_bound(x, weight, bias)
@@ -88,7 +88,7 @@ def test_fast_form_is_the_definition_within_its_bound(inputs, outputs, batch, po
 @needs_packing
 @given(st.integers(1, 9), st.integers(1, 40))
 def test_input_that_is_not_contiguous(rows, inputs):
-    weight = quantise(_matrix(5, inputs, 0, 0))
+    weight = quantize(_matrix(5, inputs, 0, 0))
     for x in (
         torch.randn(inputs, rows).T,
         torch.randn(rows, 2 * inputs)[:, ::2],
@@ -101,13 +101,13 @@ def test_input_that_is_not_contiguous(rows, inputs):
 @pytest.mark.parametrize(("inputs", "outputs"), [(896, 333), (2389, 64)])
 @pytest.mark.parametrize("rows", [1, 2, 100])
 def test_the_widths_of_a_real_model(inputs, outputs, rows):
-    _assert_within_bound(torch.randn(rows, inputs), quantise(torch.randn(outputs, inputs)), torch.randn(outputs))
+    _assert_within_bound(torch.randn(rows, inputs), quantize(torch.randn(outputs, inputs)), torch.randn(outputs))
 
 
 @needs_packing
 def test_a_row_gives_the_same_whatever_stands_beside_it():
     torch.manual_seed(0)
-    weight, bias = quantise(torch.randn(48, 64)), torch.randn(48)
+    weight, bias = quantize(torch.randn(48, 64)), torch.randn(48)
     x = torch.randn(5, 64)
     beside = torch.cat([x[:2], 1000 * torch.randn(6, 64)])
     assert torch.equal(int8_linear(beside, weight, bias)[:2], int8_linear(x, weight, bias)[:2])
@@ -117,7 +117,7 @@ def test_a_row_gives_the_same_whatever_stands_beside_it():
 @pytest.mark.parametrize("rows", [1, 3])
 def test_zeros_give_the_bias(rows):
     bias = torch.randn(7)
-    out = int8_linear(torch.zeros(rows, 12), quantise(torch.randn(7, 12)), bias)
+    out = int8_linear(torch.zeros(rows, 12), quantize(torch.randn(7, 12)), bias)
     torch.testing.assert_close(out, bias.expand(rows, 7), rtol=0, atol=1e-6)
 
 
@@ -127,24 +127,24 @@ def test_zeros_give_the_bias(rows):
 def test_numbers_that_are_none_are_not_hidden(rows, wrong):
     x, weight_OI = torch.randn(rows, 12), torch.randn(7, 12)
     x[0, 5] = wrong
-    out = int8_linear(x, quantise(weight_OI))
+    out = int8_linear(x, quantize(weight_OI))
     assert not out[0].isfinite().any() and out[1:].isfinite().all()
     weight_OI[3, 2] = wrong
-    out = int8_linear(torch.randn(rows, 12), quantise(weight_OI))
+    out = int8_linear(torch.randn(rows, 12), quantize(weight_OI))
     assert out.isfinite().all(dim=0).tolist() == [output != 3 for output in range(7)]
 
 
 @needs_packing
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_packing_loses_nothing(outputs, inputs):
-    weight = quantise(_matrix(outputs, inputs, 0, 0))
+    weight = quantize(_matrix(outputs, inputs, 0, 0))
     assert torch.equal(unpack(pack(weight)).numbers_OJ, weight.numbers_OJ)
 
 
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_rows_of_a_table_and_its_bytes(outputs, inputs):
-    weight, places = quantise(_matrix(outputs, inputs, 0, 0)), torch.randint(outputs, (2, 3))
-    assert torch.equal(rows_of(weight, places), dequantise(weight)[places])
+    weight, places = quantize(_matrix(outputs, inputs, 0, 0)), torch.randint(outputs, (2, 3))
+    assert torch.equal(rows_of(weight, places), dequantize(weight)[places])
     assert int8_nbytes(outputs, inputs) == weight.numbers_OJ.nbytes + weight.scale_O.nbytes
 
 

@@ -34,7 +34,7 @@ def test_both_forms_are_the_same_with_all_gradients(length: int, segment: int, m
 
 
 @pytest.mark.parametrize("form", [mlstm, mlstm_reference])
-def test_it_is_the_recurrence_of_the_paper_without_a_stabiliser(form):
+def test_it_is_the_recurrence_of_the_paper_without_a_stabilizer(form):
     """Which m only divides by: but for eps, what is read does not depend on it."""
     q, k, v, input_, forget, *_ = (part[1, 2] for part in inputs(6, 1.0))
     (h_BNTV, memory_BNKU, peak_BN), (C, n) = form(*inputs(6, 1.0)[:5]), (torch.zeros(VALUES, KEYS).double(), 0 * k[0])

@@ -9,28 +9,28 @@ from linnet.ops.routing import balance_loss, counts, router_z_loss, routes, with
 
 
 @given(*[st.integers(1, 9)] * 3, st.floats(0, 10))
-def test_normalised_softmax_is_the_softmax_over_the_chosen_alone(tokens: int, experts: int, top_k: int, size: float):
+def test_normalized_softmax_is_the_softmax_over_the_chosen_alone(tokens: int, experts: int, top_k: int, size: float):
     logits_RE, k = size * torch.randn(tokens, experts, dtype=torch.float64), min(top_k, experts)
-    chosen_RK, weight_RK, _ = routes(logits_RE, k, "softmax", normalise=True)
+    chosen_RK, weight_RK, _ = routes(logits_RE, k, "softmax", normalize=True)
     highest_RK = logits_RE.sort(dim=-1, descending=True).values[:, :k]
     torch.testing.assert_close(logits_RE.gather(1, chosen_RK), highest_RK)
     torch.testing.assert_close(weight_RK, highest_RK.softmax(dim=-1))
 
 
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
-def test_weights_are_the_scores_unless_normalised(scoring):
+def test_weights_are_the_scores_unless_normalized(scoring):
     logits_RE = torch.randn(5, 7, dtype=torch.float64)
     score_RE = logits_RE.softmax(-1) if scoring == "softmax" else 1 / (1 + (-logits_RE).exp())
-    found = routes(logits_RE, 3, scoring, normalise=False)
+    found = routes(logits_RE, 3, scoring, normalize=False)
     torch.testing.assert_close(found.weight, score_RE.gather(1, found.chosen))
-    sums_R = routes(logits_RE, 3, scoring, normalise=True).weight.sum(-1)
+    sums_R = routes(logits_RE, 3, scoring, normalize=True).weight.sum(-1)
     torch.testing.assert_close(sums_R, torch.ones_like(sums_R))
 
 
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid"])
 def test_nothing_overflows(scoring):
     logits_RE = torch.tensor([[1e38, -1e38, 0.0], [-1e38, -1e38, -1e38]], requires_grad=True)
-    found = routes(logits_RE, 2, scoring, normalise=True)
+    found = routes(logits_RE, 2, scoring, normalize=True)
     (gradient,) = torch.autograd.grad(found.weight.sum(), logits_RE)
     assert found.weight.isfinite().all() and gradient.isfinite().all()
 
@@ -39,7 +39,7 @@ def test_the_balance_loss_is_k_where_all_are_used_alike_and_more_where_scores_fo
     alike = torch.full((8, 4), 0.25)
     assert balance_loss(alike, torch.full((4,), 0.5)) == 2
     logits_RE = torch.randn(64, 4, dtype=torch.float64) + torch.tensor([3.0, 1.0, 0.0, -1.0])
-    found = routes(logits_RE, 2, "softmax", normalise=True)
+    found = routes(logits_RE, 2, "softmax", normalize=True)
     share_E = counts(found.chosen, 4).double() / 64
     probability_E = logits_RE.softmax(-1).mean(0)
     expected = 4 * sum(float(share) * p for share, p in zip(share_E, probability_E, strict=True))

@@ -38,7 +38,7 @@ def test_both_forms_are_the_same_with_all_gradients(
 
 
 @pytest.mark.parametrize("form", [slstm, slstm_reference])
-def test_it_is_the_recurrence_of_the_paper_without_a_stabiliser(form):
+def test_it_is_the_recurrence_of_the_paper_without_a_stabilizer(form):
     """Eqs. 8 to 14, with R as one full matrix that has the heads as blocks; then h = o c / n does not know m."""
     with torch.no_grad():
         x_BT4NP, weight_NPG = inputs(7)

@@ -1,4 +1,4 @@
-"""Heat maps: real PNGs of a sane size, with colours that tell signs apart."""
+"""Heat maps: real PNGs of a sane size, with colors that tell signs apart."""
 
 import math
 import struct
@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from linnet.present.heat_map import HeatMaps, colour_scale
+from linnet.present.heat_map import HeatMaps, color_scale
 from linnet.present.style import png_of
 
 
@@ -25,20 +25,20 @@ def _random(*shape: int) -> np.ndarray:
 
 
 def test_both_signs_are_shown_evenly_about_nothing():
-    low, high, colours = colour_scale(_random(3, 8, 8) + 0.5)
-    assert low == -high and colours == "RdBu_r"
+    low, high, colors = color_scale(_random(3, 8, 8) + 0.5)
+    assert low == -high and colors == "RdBu_r"
 
 
 def test_a_few_large_elements_do_not_hide_the_rest():
     x = _random(2, 32, 32)
     x[0, 0, 0] = 1e9
-    assert 2 < colour_scale(x)[1] < 4
-    assert colour_scale(np.abs(x))[0] == np.abs(x).min()
+    assert 2 < color_scale(x)[1] < 4
+    assert color_scale(np.abs(x))[0] == np.abs(x).min()
 
 
 @pytest.mark.parametrize("value", [0.0, 3.0, -2.0, math.nan, math.inf])
 def test_a_scale_is_never_empty(value: float):
-    low, high, _ = colour_scale(np.full((1, 2, 2), value))
+    low, high, _ = color_scale(np.full((1, 2, 2), value))
     assert math.isfinite(low) and math.isfinite(high) and low < high
 
 
@@ -47,7 +47,7 @@ def test_what_is_not_finite_does_not_decide_the_scale():
     with_some = x.copy()
     with_some[0, 0] = [math.nan, math.inf, -math.inf, 0.0]
     x[0, 0] = 0.0
-    assert colour_scale(with_some)[1] == pytest.approx(colour_scale(x)[1], rel=0.5)
+    assert color_scale(with_some)[1] == pytest.approx(color_scale(x)[1], rel=0.5)
     png({0: with_some})
 
 
@@ -60,7 +60,7 @@ def test_heat_maps_of_one_head_and_of_a_large_model():
 
 
 def test_every_element_of_a_head_is_in_its_picture():
-    """A matrix of one element that differs has a dot of another colour; without it there is none."""
+    """A matrix of one element that differs has a dot of another color; without it there is none."""
     x = np.zeros((2, 8, 8))
     x[1, 3, 5] = 1.0
     assert png({0: x}) != png({0: np.zeros((2, 8, 8))})

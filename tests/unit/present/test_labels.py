@@ -34,7 +34,7 @@ def test_labels_keep_between_ends_that_leave_them_the_room(values: list[float], 
 Point = tuple[float, float]
 
 
-def labelled(points: Sequence[Point], lines: Sequence[tuple[Point, Point]] = (), scale: str = "log") -> Axes:
+def labeled(points: Sequence[Point], lines: Sequence[tuple[Point, Point]] = (), scale: str = "log") -> Axes:
     """Each with the name of its number, and room for all of them."""
     axes = new_figure(6, 5).subplots()
     axes.set(xscale=scale, xlim=(1, 100), ylim=(0, 1))
@@ -50,7 +50,7 @@ def labelled(points: Sequence[Point], lines: Sequence[tuple[Point, Point]] = (),
 def test_names_of_points_lie_on_nothing(seed: int, scale: str):
     drawn = Random(seed)
     points = [(drawn.uniform(10, 50), drawn.uniform(0.1, 0.9)) for _ in range(14)]
-    axes = labelled(points, scale=scale)
+    axes = labeled(points, scale=scale)
     boxes = [text.get_window_extent() for text in axes.texts]
     assert [text.get_text() for text in axes.texts] == [f"number {i}" for i in range(len(points))]
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
@@ -63,15 +63,15 @@ def test_names_of_points_lie_on_no_line():
     point = (10.0, 0.5)
     upright = ((10.0, 10.0), (0.0, 1.0))
     flat = ((1.0, 100.0), (0.5, 0.5))
-    (text,) = labelled([point], [upright, flat]).texts
+    (text,) = labeled([point], [upright, flat]).texts
     (x, y), box = text.axes.transData.transform(point), text.get_window_extent()
     assert not box.x0 <= x <= box.x1 and not box.y0 <= y <= box.y1
 
 
 def test_names_leave_the_panel_as_it_is():
-    axes = labelled([(10.0, 0.5), (10.0, 0.5)])
+    axes = labeled([(10.0, 0.5), (10.0, 0.5)])
     assert axes.get_xlim() == (1, 100) and axes.get_ylim() == (0, 1)
-    assert axes.get_window_extent().bounds == pytest.approx(labelled([]).get_window_extent().bounds)
+    assert axes.get_window_extent().bounds == pytest.approx(labeled([]).get_window_extent().bounds)
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])

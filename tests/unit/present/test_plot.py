@@ -37,7 +37,7 @@ def ticks(axis) -> list[str]:
     ]
 
 
-def test_a_line_has_its_places_colour_style_and_name():
+def test_a_line_has_its_places_color_style_and_name():
     figure = one(Series([1, 2], [3.0, 5.0], "a", "o--", 1), Series([1], [4.0], "b", "x", 0)).figure()
     (axes,) = figure.axes
     first, second = axes.lines
@@ -153,7 +153,7 @@ def test_a_band_about_a_line_bars_about_points_and_a_single_point():
     assert len(bars.collections[0].get_segments()) == 2 and len(point.collections[0].get_segments()) == 1
 
 
-def test_a_third_quantity_is_told_by_colour_with_a_bar():
+def test_a_third_quantity_is_told_by_color_with_a_bar():
     plot = Plot([Panel(Axis("x"), Axis("y"), [Series([1, 2], [1, 2], values=[1e3, 1e6], style="o")])], values="size")
     axes, bar = plot.figure().axes
     low, high = axes.collections[0].to_rgba([1e3, 1e6])

@@ -13,9 +13,9 @@ def figure():
     return drawn
 
 
-def luminance(colour: str) -> float:
+def luminance(color: str) -> float:
     """Of `#rrggbb`, from 0 to 255."""
-    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    red, green, blue = (int(color[place : place + 2], 16) for place in (1, 3, 5))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -38,8 +38,8 @@ def test_the_same_figure_is_the_same_file():
     assert svg_of(figure()) == svg_of(figure()) and png_of(figure()) == png_of(figure())
 
 
-def test_colours_can_be_read_on_white_and_on_black():
-    assert all(60 < luminance(colour) < 180 for colour in PALETTE)
+def test_colors_can_be_read_on_white_and_on_black():
+    assert all(60 < luminance(color) < 180 for color in PALETTE)
     assert len(set(PALETTE)) == len(PALETTE)
     assert luminance(INK) < 80 and luminance(DARK_INK) > 180
     dark, light = (sum(shade(share)[:3]) / 3 for share in (0.0, 1.0))

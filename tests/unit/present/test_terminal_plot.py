@@ -29,7 +29,7 @@ def test_a_logarithmic_axis_has_equal_ratios_equally_far_apart():
     )
 
 
-def test_colours_only_where_they_are_understood():
+def test_colors_only_where_they_are_understood():
     curves = [DottedCurve("a", [0, 1], [0.0, 1.0]), DottedCurve("b", [0, 1], [1.0, 0.0])]
     assert "\x1b" not in "".join(curve_lines("t", curves, 40, 5))
     styled = "".join(curve_lines("t", curves, 40, 5, styled=True))

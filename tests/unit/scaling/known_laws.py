@@ -62,7 +62,7 @@ def write_run_folder(
         **changes,
     }
     (folder / "model").mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(run.plain()))
+    (folder / "config.yaml").write_text(yaml.safe_dump(run.to_dict()))
     (folder / "metrics.jsonl").write_text(
         "".join(json.dumps(line) + "\n" for line in [{"step": 0, "tokens": 1}, *lines])
     )

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from linnet.core.checksum import write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import write_sealed
 from linnet.scaling.task_points import read_task_points
 
 HEAD = "parameters,tokens,loss,right,items,chance"
@@ -46,7 +46,7 @@ def comparison(folder: Path, **ability: Any) -> Path:
     seeds = [{"seed": n, "nats_per_token": 1.5 + n, "ability": {**ability, "items": 200}} for n in (0, 1)]
     run = {"name": "small", "parameters": 1000, "tokens": 500, "training_flops": 4e6, "seeds": seeds}
     folder.mkdir()
-    write_sealed(folder / "comparison.json", {"name": "x", "runs": [run], "broken_down": []})
+    write_checked_json(folder / "comparison.json", {"name": "x", "runs": [run], "broken_down": []})
     return folder
 
 

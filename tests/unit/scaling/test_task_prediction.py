@@ -124,7 +124,7 @@ def test_larger_models_are_predicted_from_their_size_alone():
     assert ("runs held out", "12") in summary.rows and len(runs.rows) == 12 and len(runs.columns) == 8
     (picture,) = task_pictures(found)
     over_loss, against = picture.drawn.panels
-    assert [list(line.y) for line in over_loss.series if line.colour == SOFT] == [found.fitted.right_P.tolist()]
+    assert [list(line.y) for line in over_loss.series if line.color == SOFT] == [found.fitted.right_P.tolist()]
     assert [line.name for line in against.series] == ["by loss", "by size and tokens"]
 
 

@@ -81,7 +81,7 @@ def check_articles(text: str) -> None:
 
 
 def check_names(one: Story) -> None:
-    """Every capitalised word inside a sentence is a name of the cast."""
+    """Every capitalized word inside a sentence is a name of the cast."""
     known = {name for who in one.cast if who.name for name in (who.name, f"{who.name}'s")} | {"I", "Sunday"}
     inside = re.findall(r"(?<=[a-z,] )[A-Z][a-z]*(?:'s)?", one.text)
     assert set(inside) <= known, set(inside) - known

@@ -5,7 +5,7 @@ import json
 import torch
 
 MEASURED = {
-    "tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "eta_s", "orthogonalising_share", "seal",
+    "tokens_per_s", "share_of_peak", "waiting_share", "memory_bytes", "eta_s", "orthogonalizing_share", "checksum",
 }  # fmt: skip
 """Figures that differ from run to run."""
 

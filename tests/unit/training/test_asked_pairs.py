@@ -32,12 +32,12 @@ TRAINING = {
     "evaluate": {"every": 3},
     "log": {"every": 1},
     "checkpoint": {"every": 3},
-    "optimiser": {"lr": 1e-2},
+    "optimizer": {"lr": 1e-2},
 }
 
 
 def model(kind: str) -> linnet.ModelSpec:
-    plain = {"name": kind, "vocab_size": 300, "d_model": 16, "context_length": 64, "initialisation": {"std": 0.2}}
+    plain = {"name": kind, "vocab_size": 300, "d_model": 16, "context_length": 64, "initialization": {"std": 0.2}}
     return linnet.ModelSpec.parse({**plain, "head": {"norm": {}}, **KINDS[kind]}, kind)
 
 
@@ -132,7 +132,7 @@ def test_a_run_of_pairs_goes_on_bit_for_bit(kind: str, pairs: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "field", [{"tokens": 1000}, {"windows": "documents"}, {"documents": "apart"}, {"compile": True}]
+    "field", [{"tokens": 1000}, {"windows": "documents"}, {"document_mask": True}, {"compile": True}]
 )
 def test_what_training_says_of_text_is_refused_for_pairs(field: dict, pairs: Path, tmp_path: Path):
     training = {**TRAINING, "steps": None, **field}

@@ -33,13 +33,13 @@ def test_the_law_passes_through_what_was_measured():
 
 def test_auto_fills_what_is_not_given():
     found = run(recipe="auto", training={"tokens": 1_660_000}).training
-    assert (found.optimiser.kind, found.optimiser.lr, found.batch_size) == ("muon", 5.5e-3, 4)
-    assert found.optimiser.sensitive_lr == 1.1e-4
+    assert (found.optimizer.kind, found.optimizer.lr, found.batch_size) == ("muon", 5.5e-3, 4)
+    assert found.optimizer.low_lr == 1.1e-4
     assert (found.schedule.kind, found.schedule.warmup_share, found.schedule.final_fraction) == ("linear", 0.05, 0.0)
     own = run("training.batch_size=16", recipe="auto", training={"tokens": 1_660_000}).training
-    assert (own.batch_size, own.optimiser.lr) == (16, peak_rate(128, 16 * 256))
-    assert own.optimiser.sensitive_lr == pytest.approx(0.02 * own.optimiser.lr, rel=0.05)
-    assert run("training.optimiser.lr=1e-3", recipe="auto").training.optimiser.lr == 1e-3
+    assert (own.batch_size, own.optimizer.lr) == (16, peak_rate(128, 16 * 256))
+    assert own.optimizer.low_lr == pytest.approx(0.02 * own.optimizer.lr, rel=0.05)
+    assert run("training.optimizer.lr=1e-3", recipe="auto").training.optimizer.lr == 1e-3
 
 
 def test_a_run_without_a_length_has_twenty_tokens_for_each_parameter():
@@ -58,7 +58,7 @@ def test_of_experts_those_count_that_one_token_uses(caplog):
 def test_steps_have_the_batch_that_they_are_given():
     found = run("training.steps=100", recipe="auto").training
     assert (found.steps, found.tokens, found.batch_size) == (100, None, 8)
-    assert found.optimiser.lr == peak_rate(128, 8 * 256)
+    assert found.optimizer.lr == peak_rate(128, 8 * 256)
 
 
 @pytest.mark.parametrize("assignments", [["training.recipe=auto", "training.tokens=1660000"]])
@@ -79,6 +79,6 @@ def test_what_is_wrong_beside_it_is_told_as_ever():
 def test_a_run_that_is_there_has_its_fields(tmp_path, tiny_model, tiny_data):
     settings = {"recipe": "auto", "tokens": 64, "threads": 1, "evaluate": {"tokens": 64}}
     train(tmp_path / "run", model=tiny_model(), data=tiny_data, training=settings)
-    assert asked_run(tmp_path / "run").training.optimiser.kind == "muon"
+    assert asked_run(tmp_path / "run").training.optimizer.kind == "muon"
     with pytest.raises(UserError, match="keeps its fields"):
         asked_run(tmp_path / "run", assignments=["training.recipe=auto"])

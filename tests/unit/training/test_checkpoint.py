@@ -9,8 +9,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from linnet.core.checksum import MANIFEST, LaterVersionError, write_file_checksums
 from linnet.core.files import sha256_of
-from linnet.core.seal import MANIFEST, LaterVersionError, seal_files
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS, load_decoder
@@ -24,7 +24,7 @@ from linnet.training.checkpoint import (
     prune,
     save_checkpoint,
 )
-from linnet.training.standing import Standing
+from linnet.training.train_state import TrainState
 
 
 @pytest.fixture
@@ -38,7 +38,9 @@ def save(tmp_path, tiny_model):
             for parameter in decoder.parameters():
                 parameter.fill_(step)
         moments = {"a.b/exp_avg": torch.full((3,), float(step)), "a.b/step": torch.tensor(float(step))}
-        return save_checkpoint(tmp_path, step, decoder, tokenizer, moments, Standing("data", step, seconds=0.1 + step))
+        return save_checkpoint(
+            tmp_path, step, decoder, tokenizer, moments, TrainState("data", step, seconds=0.1 + step)
+        )
 
     return write
 
@@ -53,7 +55,7 @@ def test_what_was_saved_is_read_back(tmp_path, save):
     notes, note = _notes()
     found = load_newest(tmp_path, note)
     assert found.path == path == tmp_path / "step-00000007" and notes == []
-    assert found.standing == Standing("data", step=7, seconds=7.1)
+    assert found.standing == TrainState("data", step=7, seconds=7.1)
     assert found.moments["a.b/exp_avg"].tolist() == [7.0] * 3 and found.moments["a.b/step"].item() == 7.0
     assert all((tensor == 7).all() for tensor in found.weights.values())
 
@@ -113,7 +115,7 @@ def _change(path, **changes):
 def _retell(path):
     """Somebody else's standing, under a manifest that fits."""
     _change(path, standing={"step": 2, "meter": {}})
-    seal_files(path, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
+    write_file_checksums(path, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
 
 
 DAMAGES = [_cut, _flip, _lose, _garble, _renumber, _step_back, _unseal, _rename, _retell]
@@ -142,8 +144,8 @@ def test_no_changed_byte_of_any_file_is_believed(tmp_path_factory, tmp_path, sav
     found = load_newest(folder, note)
     if found is None:
         assert len(notes) == 1
-    else:  # the name of the manifest's seal was changed, and nothing else
-        assert file.name == MANIFEST and found.standing == Standing("data", step=7, seconds=7.1)
+    else:  # the name of the manifest's checksum was changed, and nothing else
+        assert file.name == MANIFEST and found.standing == TrainState("data", step=7, seconds=7.1)
         assert all((tensor == 7).all() for tensor in found.weights.values())
 
 
@@ -157,7 +159,7 @@ def test_one_of_version_1_is_read_with_a_note(tmp_path, save, told):
     path = save(7)
     _of_version_1(path)
     found = load_newest(tmp_path, pytest.fail)
-    assert found.standing == Standing("data", step=7, seconds=7.1)
+    assert found.standing == TrainState("data", step=7, seconds=7.1)
     assert all((tensor == 7).all() for tensor in found.weights.values())
     assert told() == [f"{path}: has no manifest.json: its files are taken as they are"]
 
@@ -231,10 +233,10 @@ def test_without_room_for_all_of_it_nothing_is_begun(tmp_path, save, monkeypatch
 
 
 def _restate(path, **changes):
-    """Change `checkpoint.json`, and seal it again."""
+    """Change `checkpoint.json`, and checksum it again."""
     summary = json.loads((path / SUMMARY).read_text())
     (path / SUMMARY).write_text(json.dumps(summary | changes))
-    seal_files(path, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
+    write_file_checksums(path, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
 
 
 def test_what_a_later_linnet_wrote_is_not_passed_over(tmp_path, save):

@@ -61,7 +61,7 @@ def test_shares_become_numbers_of_steps_once(tiny_run):
     run = tiny_run(steps=200, growth={"context_length": [[0.25, 4]], "batch_size": [[0.5, 1]]}).resolved()
     assert run.training.growth == GrowthSpec(context_length=((50, 4),), batch_size=((100, 1),))
     assert run.resolved() == run
-    assert type(run).parse(json.loads(json.dumps(run.plain())), "again") == run
+    assert type(run).parse(json.loads(json.dumps(run.to_dict())), "again") == run
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import torch
 from runs_alike import metrics_of, same, weights_of
 from safetensors.torch import load_file
 
+from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import read_sealed, write_sealed
 from linnet.data.loader import validation_windows
 from linnet.data.shards import TokenData
 from linnet.data.windows import document_windows
@@ -63,7 +63,7 @@ def test_a_fixed_seed_gives_the_same_run_twice(tmp_path, tiny_run, mixer):
 @pytest.mark.usefixtures("hangups_are_heard")
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_stopped_and_resumed_it_ends_bit_for_bit_where_an_uninterrupted_run_ends(tmp_path, tiny_run, mixer):
-    run = tiny_run(mixer, accumulate=2, precision="bfloat16" if mixer == "ted" else "float32")
+    run = tiny_run(mixer, gradient_accumulation=2, precision="bfloat16" if mixer == "ted" else "float32")
     train(run, tmp_path / "straight")
     for stop_at, number in ((1, signal.SIGINT), (4, signal.SIGTERM), (7, signal.SIGHUP)):
         result = train(run, tmp_path / "stopped", Recorder(stop_at, number))
@@ -76,15 +76,15 @@ def test_stopped_and_resumed_it_ends_bit_for_bit_where_an_uninterrupted_run_ends
 
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_run_with_muon_goes_on_bit_for_bit_and_tells_its_share(tmp_path, tiny_run, mixer):
-    run = tiny_run(mixer, optimiser={"kind": "muon", "cautious_decay": True, "muon": {"every": 3}})
+    run = tiny_run(mixer, optimizer={"kind": "muon", "cautious_decay": True, "muon": {"every": 3}})
     summary = train(run, tmp_path / "straight").summary
     for stop_at in (1, 5):
         train(run, tmp_path / "stopped", Recorder(stop_at))
     assert train(run, tmp_path / "stopped").finished
     assert same(tmp_path / "straight", tmp_path / "stopped")
-    shares = [json.loads(text)["orthogonalising_share"] for text in (tmp_path / "straight" / "metrics.jsonl").open()]
+    shares = [json.loads(text)["orthogonalizing_share"] for text in (tmp_path / "straight" / "metrics.jsonl").open()]
     assert len(shares) == 6 and all(0 < share < 1 for share in shares)
-    assert min(shares) <= summary["orthogonalising_share"] <= max(shares)
+    assert min(shares) <= summary["orthogonalizing_share"] <= max(shares)
 
 
 @pytest.mark.parametrize("averaging", [{"kind": "ema", "decay": 0.9}, {"kind": "mean", "share": 0.5}])
@@ -98,7 +98,7 @@ def test_a_run_with_averaged_weights_goes_on_bit_for_bit(tmp_path, tiny_run, tin
     train(tiny_run(), tmp_path / "plain")
     losses = [[line["loss"] for line in metrics_of(tmp_path / name)] for name in ("straight", "plain")]
     assert losses[0] == losses[1] and weights_of(tmp_path / "straight") != weights_of(tmp_path / "plain")
-    last = load_file(tmp_path / "straight" / "checkpoints" / "step-00000012" / "optimiser.safetensors")
+    last = load_file(tmp_path / "straight" / "checkpoints" / "step-00000012" / "optimizer.safetensors")
     trained = load_decoder(tmp_path / "plain" / "model").state_dict()
     assert all(torch.equal(last[f"{name}/trained_weight"], tensor) for name, tensor in trained.items())
     assert summary["averaging"]["kind"] == averaging["kind"]
@@ -124,7 +124,7 @@ GROWTH = {"context_length": [[0.25, 4], [0.5, 8]], "batch_size": [[0.4, 1]]}
 @pytest.mark.parametrize("windows", ["stream", "documents"])
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_run_that_grows_goes_on_bit_for_bit_with_tokens_counted(tmp_path, tiny_run, mixer, windows):
-    run = tiny_run(mixer, growth=GROWTH, windows=windows, accumulate=2)
+    run = tiny_run(mixer, growth=GROWTH, windows=windows, gradient_accumulation=2)
     watch = Recorder()
     summary = train(run, tmp_path / "straight", watch).summary
     for stop_at in (2, 3, 7):
@@ -274,9 +274,9 @@ def test_a_finished_run_is_refused_with_other_data(tmp_path, tiny_run, tiny_data
 
 
 def _name_source(data, name):
-    manifest = read_sealed(data / "manifest.json")
+    manifest = read_checked_json(data / "manifest.json")
     manifest["sources"][0]["file"] = name
-    write_sealed(data / "manifest.json", manifest)
+    write_checked_json(data / "manifest.json", manifest)
 
 
 def test_the_run_folder_holds_what_it_promises(tmp_path, tiny_run, tiny_data):
@@ -322,7 +322,7 @@ def test_losses_are_means_over_the_steps_of_a_line(tmp_path, tiny_run):
 
 def test_accumulated_batches_are_those_of_one_large_batch(tmp_path, tiny_run):
     train(tiny_run(batch_size=4), tmp_path / "large")
-    train(tiny_run(batch_size=2, accumulate=2), tmp_path / "parts")
+    train(tiny_run(batch_size=2, gradient_accumulation=2), tmp_path / "parts")
     large, parts = ([line["loss"] for line in metrics_of(tmp_path / name)] for name in ("large", "parts"))
     assert parts == pytest.approx(large, rel=1e-5)
 
@@ -330,7 +330,7 @@ def test_accumulated_batches_are_those_of_one_large_batch(tmp_path, tiny_run):
 def test_the_best_checkpoint_stays(tmp_path, tiny_run):
     """A learning rate that ruins the model late: the best checkpoint is an early one, and it is kept."""
     schedule = {"kind": "constant", "warmup_steps": 20, "start_fraction": 0.0}
-    run = tiny_run(steps=20, optimiser={"lr": 1.0}, schedule=schedule, checkpoint={"every": 2, "keep": 1})
+    run = tiny_run(steps=20, optimizer={"lr": 1.0}, schedule=schedule, checkpoint={"every": 2, "keep": 1})
     result = train(run, tmp_path)
     best = result.summary["best"]
     assert best["step"] < 20
@@ -352,7 +352,7 @@ def _breaks_down(step):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(tmp_path, tiny_run):
-    run = tiny_run(accumulate=2)
+    run = tiny_run(gradient_accumulation=2)
     with pytest.raises(BrokenDownError) as error:
         train(run, tmp_path, objective=_breaks_down(step=6))
     message = str(error.value)
@@ -372,7 +372,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 
 
 def test_a_checkpoint_whose_weights_give_a_broken_loss_is_not_called_good(tmp_path, tiny_run):
-    run = tiny_run(accumulate=2)
+    run = tiny_run(gradient_accumulation=2)
     with pytest.raises(BrokenDownError, match=r"step 4: loss nan.* last good checkpoint: none yet"):
         train(run, tmp_path, objective=_breaks_down(step=4))
     assert checkpoint_steps(tmp_path / "checkpoints") == [3]
@@ -380,7 +380,7 @@ def test_a_checkpoint_whose_weights_give_a_broken_loss_is_not_called_good(tmp_pa
 
 @pytest.mark.parametrize("every", [1, 100])
 def test_an_update_that_ruins_the_weights_is_caught_before_they_are_saved(tmp_path, tiny_run, every):
-    run = tiny_run(optimiser={"lr": 1e38}, schedule={"warmup_steps": 0}, checkpoint={"every": every})
+    run = tiny_run(optimizer={"lr": 1e38}, schedule={"warmup_steps": 0}, checkpoint={"every": every})
     with pytest.raises(BrokenDownError, match=r"stopped at step \d+: .*learning rate .*gradient norm .*none yet"):
         train(run, tmp_path)
     assert checkpoint_steps(tmp_path / "checkpoints") == []

@@ -26,7 +26,7 @@ def small(name: str) -> ModelSpec:
 
 def test_it_trains_and_writes(tiny_data, tmp_path):
     spec = small("merino-52m")
-    settings = {"steps": 40, "threads": 1, "optimiser": {"lr": 3e-3}, "evaluate": {"every": 20, "tokens": 128}}
+    settings = {"steps": 40, "threads": 1, "optimizer": {"lr": 3e-3}, "evaluate": {"every": 20, "tokens": 128}}
     run = RunSpec.parse({"model": spec.model_dump(), "data": tiny_data, "training": settings}, "test")
     result = train(run, tmp_path / "run")
     assert result.summary["validation"]["bits_per_byte"] < 5.5  # 8 for one that knows nothing

@@ -7,8 +7,8 @@ from linnet.model.decoder import Decoder
 from linnet.training import machine
 from linnet.training.machine import check_memory, peak_flops_per_s, peak_memory_bytes, threads
 from linnet.training.objective import next_token_loss
-from linnet.training.optimisers.optimiser import build_optimiser, optimiser_tensors
-from linnet.training.sections import OptimiserSpec
+from linnet.training.optimizers.optimizer import build_optimizer, optimizer_tensors
+from linnet.training.sections import OptimizerSpec
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -78,19 +78,19 @@ def _least_bytes(run, monkeypatch, precision=torch.float32):
     return high
 
 
-def test_what_optimiser_and_average_keep_is_counted(tiny_run, monkeypatch):
+def test_what_optimizer_and_average_keep_is_counted(tiny_run, monkeypatch):
     """To the byte: the tensors of their states, but for the counts of steps."""
     plain = _least_bytes(tiny_run(), monkeypatch)
     adamw = 2 * 4 * sum(parameter.numel() for parameter in Decoder(tiny_run().model).parameters())
     for every in (1, 2):
-        optimiser = {"kind": "muon", "muon": {"every": every}}
+        optimizer = {"kind": "muon", "muon": {"every": every}}
         decoder = Decoder(tiny_run().model)
-        made = build_optimiser(OptimiserSpec(**optimiser), decoder)
+        made = build_optimizer(OptimizerSpec(**optimizer), decoder)
         for parameter in decoder.parameters():
             parameter.grad = torch.ones_like(parameter)
         made.step()
-        held = sum(t.nbytes for t in optimiser_tensors(made, decoder).values() if t.dim())
-        assert _least_bytes(tiny_run(optimiser=optimiser), monkeypatch) - plain == held - adamw
+        held = sum(t.nbytes for t in optimizer_tensors(made, decoder).values() if t.dim())
+        assert _least_bytes(tiny_run(optimizer=optimizer), monkeypatch) - plain == held - adamw
     assert _least_bytes(tiny_run(averaging={}), monkeypatch) - plain == adamw // 2
 
 

@@ -48,7 +48,7 @@ def test_documents_apart_are_read_as_if_each_stood_alone(mixer, setup):
     assert abs(apart.nats - next_token_loss(decoder, inputs, targets).nats) > 1e-3
 
 
-def test_a_z_loss_is_minimised_and_told_but_no_likelihood(setup, tmp_path, tiny_run):
+def test_a_z_loss_is_minimized_and_told_but_no_likelihood(setup, tmp_path, tiny_run):
     decoder, inputs, targets = setup()
     plain, found = next_token_loss(decoder, inputs, targets), next_token_loss(decoder, inputs, targets, z_loss=0.1)
     squares = decoder(inputs).logsumexp(-1).square().sum()
@@ -62,7 +62,7 @@ def test_a_z_loss_is_minimised_and_told_but_no_likelihood(setup, tmp_path, tiny_
 
 def test_a_run_keeps_documents_apart_where_it_is_told_to(tmp_path, tiny_run):
     nats = {}
-    for documents in ("joined", "apart"):
-        run = tiny_run("ted", documents=documents, context_length=16, windows="stream")
-        nats[documents] = train(run, tmp_path / documents).summary["validation"]["nats_per_token"]
-    assert nats["joined"] != nats["apart"]
+    for document_mask in (False, True):
+        run = tiny_run("ted", document_mask=document_mask, context_length=16, windows="stream")
+        nats[document_mask] = train(run, tmp_path / str(document_mask)).summary["validation"]["nats_per_token"]
+    assert nats[False] != nats[True]

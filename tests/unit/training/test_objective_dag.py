@@ -70,7 +70,7 @@ def test_a_run_with_it_logs_its_three_terms(tmp_path, tiny_run):
 
 
 def test_a_tensor_that_is_not_finite_breaks_the_run_down_in_one_line(tmp_path, tiny_run):
-    run = tiny_run("plga", dag={}, optimiser={"lr": 1e30}, clip={"by": "none"})
+    run = tiny_run("plga", dag={}, optimizer={"lr": 1e30}, clip={"by": "none"})
     with pytest.raises(BrokenDownError, match="not finite, stopped at step"):
         train(run, tmp_path)
 

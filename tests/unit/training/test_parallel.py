@@ -4,7 +4,7 @@ import torch
 from linnet.core.errors import UserError
 from linnet.model.decoder import Decoder
 from linnet.training.objective import next_token_loss
-from linnet.training.parallel import check_shard, parallelise, recompute, shared_by_these
+from linnet.training.parallel import check_shard, parallelize, recompute, shared_by_these
 from linnet.training.processes.group import ALONE, Processes
 from linnet.training.sections import ParallelSpec
 from linnet.training.spec import TrainingSpec
@@ -55,7 +55,7 @@ def test_the_field_asks_for_it(tiny_model):
     decoder = Decoder(tiny_model())
     spec = TrainingSpec.parse({"parallel": {"checkpointing": True}}, "test")
     _, _, kept = _trained(decoder, {})
-    parallelise(decoder, spec, torch.float32, ALONE)
+    parallelize(decoder, spec, torch.float32, ALONE)
     assert _trained(decoder, {})[2] < kept
 
 

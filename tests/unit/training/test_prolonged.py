@@ -7,14 +7,14 @@ import signal
 import pytest
 from runs_alike import metrics_of, same, weights_of
 
+from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import read_sealed, write_sealed
 from linnet.training import prolonged
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.interface import train as train_in
-from linnet.training.optimisers.schedule import learning_rate
+from linnet.training.optimizers.schedule import learning_rate
 from linnet.training.progress.watch import Watch
-from linnet.training.prolonged import Lengths, Prolonging
+from linnet.training.prolonged import Extension, StepBudget
 from linnet.training.record import folder
 from linnet.training.record.finished import NoRunError, read_run_folder
 from linnet.training.record.folder import RunFolder
@@ -37,9 +37,9 @@ class Stops(Watch):
 
 
 def test_each_step_has_the_length_under_which_it_was_first_taken():
-    lengths = Lengths(
-        40, (Prolonging(step=10, before=10, steps=20), Prolonging(step=15, before=20, steps=30),
-             Prolonging(step=12, before=30, steps=40))
+    lengths = StepBudget(
+        40, (Extension(step=10, before=10, steps=20), Extension(step=15, before=20, steps=30),
+             Extension(step=12, before=30, steps=40))
     )  # fmt: skip
     assert [lengths.of(step) for step in (1, 10, 11, 15, 16, 40)] == [10, 10, 20, 20, 40, 40]
     assert [step for step in range(1, 41) if lengths.ends(step)] == [10, 40]
@@ -101,7 +101,9 @@ def test_a_process_killed_between_record_and_configuration_changes_nothing(tmp_p
     assert train(tiny_run(), tmp_path / "run").summary["steps"] == 12, "it was never prolonged"
     train(tiny_run(steps=20), tmp_path / "run")
     assert same(tmp_path / "run", tmp_path / "straight")
-    assert read_sealed(tmp_path / "run" / "prolonged.json")["prolonged"] == [{"step": 12, "before": 12, "steps": 20}]
+    assert read_checked_json(tmp_path / "run" / "prolonged.json")["prolonged"] == [
+        {"step": 12, "before": 12, "steps": 20}
+    ]
 
 
 def test_what_is_prolonged_is_not_finished_until_it_is(tmp_path, tiny_run):
@@ -133,7 +135,7 @@ def test_an_altered_record_is_named(tmp_path, tiny_run):
         ({"prolonged": [{"step": 12, "before": 12}]}, r"prolonged\[0\]: steps: missing"),
         ({}, "expected a list"),
     ):
-        write_sealed(tmp_path / prolonged.PROLONGED, plain)
+        write_checked_json(tmp_path / prolonged.PROLONGED, plain)
         (tmp_path / "model" / "run.json").unlink(missing_ok=True)
         with pytest.raises(UserError, match=message):
             train_in(tmp_path)

@@ -4,7 +4,7 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.model.spec import preset_names
-from linnet.training.optimisers.schedule import learning_rate
+from linnet.training.optimizers.schedule import learning_rate
 from linnet.training.recipe import merged, recipe_names
 from linnet.training.spec import TrainingSpec, read_run
 
@@ -36,15 +36,19 @@ def test_every_recipe_is_one_of_a_preset():
 @pytest.mark.parametrize("name", PEAKS)
 def test_a_recipe_of_pldr_is_the_published_one(name: str):
     training = recipe(name)
-    assert (training.optimiser.lr, training.schedule.warmup_steps) == PEAKS[name]
-    assert (training.optimiser.betas, training.optimiser.eps, training.optimiser.weight_decay) == (
+    assert (training.optimizer.lr, training.schedule.warmup_steps) == PEAKS[name]
+    assert (training.optimizer.betas, training.optimizer.eps, training.optimizer.weight_decay) == (
         (0.9, 0.95),
         1e-5,
         0.1,
     )
     assert (training.clip.by, training.clip.at) == ("value", 1.0)
     assert (training.schedule.kind, training.schedule.final_fraction) == ("cosine", 0.1)
-    assert (training.batch_size * training.accumulate, training.steps, training.precision) == (32, 250_000, "bfloat16")
+    assert (training.batch_size * training.gradient_accumulation, training.steps, training.precision) == (
+        32,
+        250_000,
+        "bfloat16",
+    )
     assert (training.dag.model_dump() if training.dag else None) == (
         {"a_lm": 0.05, "a_p": 0.05, "g": 0.05} if "dag" in name else None
     )
@@ -52,10 +56,15 @@ def test_a_recipe_of_pldr_is_the_published_one(name: str):
 
 def test_the_recipe_of_ted_is_the_published_one():
     training = read_run(model=TED, data="x", recipe=TED).resolved().training
-    assert (training.steps, training.batch_size, training.accumulate, training.context_length) == (20_000, 4, 1, 2048)
+    assert (training.steps, training.batch_size, training.gradient_accumulation, training.context_length) == (
+        20_000,
+        4,
+        1,
+        2048,
+    )
     assert (training.windows, training.precision, training.dag) == ("stream", "float32", None)
     adamw = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "weight_decay_on": "all"}
-    assert training.optimiser.model_dump().items() >= adamw.items() and training.optimiser.kind == "adamw"
+    assert training.optimizer.model_dump().items() >= adamw.items() and training.optimizer.kind == "adamw"
     assert training.clip.model_dump() == {"by": "norm", "at": 1.0}
     assert (training.schedule.kind, training.schedule.warmup_steps) == ("cosine_squared", 2000)
     rates = {step: learning_rate(training.schedule, 1e-3, step, 20_000) for step in (0, 1000, 2000, 11_000, 20_000)}
@@ -70,10 +79,10 @@ def test_the_warm_up_of_ted_is_a_tenth_of_any_number_of_steps():
 
 def test_file_and_assignments_change_fields_of_a_recipe(tmp_path: Path):
     config = tmp_path / "run.yaml"
-    config.write_text("training: {steps: 9000, optimiser: {lr: 0.5}}\n")
-    training = recipe("pldr-v51-110m-1", "training.optimiser.eps=0.25", config=config)
-    assert (training.steps, training.optimiser.lr, training.optimiser.eps) == (9000, 0.5, 0.25)
-    assert (training.clip.by, training.optimiser.weight_decay) == ("value", 0.1)
+    config.write_text("training: {steps: 9000, optimizer: {lr: 0.5}}\n")
+    training = recipe("pldr-v51-110m-1", "training.optimizer.eps=0.25", config=config)
+    assert (training.steps, training.optimizer.lr, training.optimizer.eps) == (9000, 0.5, 0.25)
+    assert (training.clip.by, training.optimizer.weight_decay) == ("value", 0.1)
 
 
 def test_a_recipe_may_be_a_file(tmp_path: Path):

@@ -3,7 +3,7 @@ import pytest
 from linnet.training.sensitive import has_sensitive
 from linnet.training.spec import read_run
 
-NAMED = "training.optimiser.sensitive_lr=1e-4"
+NAMED = "training.optimizer.low_lr=1e-4"
 
 
 def test_the_net_behind_an_operator_is_sensitive(tiny_model):
@@ -15,13 +15,13 @@ def test_the_net_behind_an_operator_is_sensitive(tiny_model):
     ("model", "given", "told"),
     [
         ("tiny-ted", {"assignments": [NAMED]}, True),
-        ("tiny-attention", {"training": {"optimiser": {"sensitive_lr": 1e-5}}}, True),
+        ("tiny-attention", {"training": {"optimizer": {"low_lr": 1e-5}}}, True),
         ("tiny-attention", {"recipe": "auto", "assignments": ["training.steps=20"]}, False),
-        ("tiny-attention", {"assignments": ["training.optimiser.sensitive_lr=null"]}, False),
+        ("tiny-attention", {"assignments": ["training.optimizer.low_lr=null"]}, False),
         ("tiny-pldr", {"assignments": [NAMED]}, False),
     ],
 )
 def test_a_run_that_names_a_rate_for_nothing_is_told(model, given, told, caplog):
     run = read_run(model=model, data="x", **given)
     assert ("it changes nothing" in caplog.text) is told
-    assert "recipe" not in given or run.training.optimiser.sensitive_lr is not None
+    assert "recipe" not in given or run.training.optimizer.low_lr is not None

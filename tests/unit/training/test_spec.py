@@ -18,7 +18,7 @@ def test_defaults_are_filled_in():
 
 @pytest.mark.parametrize(("tokens", "steps"), [("8192", 2), ("8193", 3), ("1", 1), ("1e6", 245)])
 def test_a_length_in_tokens_is_rounded_up_to_steps(tokens, steps):
-    sizes = ("training.batch_size=8", "training.accumulate=2", "training.context_length=256")
+    sizes = ("training.batch_size=8", "training.gradient_accumulation=2", "training.context_length=256")
     assert _read(f"training.tokens={tokens}", *sizes).steps == steps
 
 
@@ -39,7 +39,7 @@ def test_the_model_may_be_written_out_in_the_file(tmp_path):
 
 def test_the_resolved_configuration_reads_back_as_itself():
     run = _read("training.tokens=100000", "training.clip.by=value").resolved()
-    assert RunSpec.parse(yaml.safe_load(yaml.safe_dump(run.plain())), "again").resolved() == run
+    assert RunSpec.parse(yaml.safe_load(yaml.safe_dump(run.to_dict())), "again").resolved() == run
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_the_resolved_configuration_reads_back_as_itself():
         ("training.trackers=[mlflow]", ["training.trackers[0]", "'mlflow'", "'tensorboard' or 'wandb'"]),
         ("training.guard=true", ["training.guard: True: must be a mapping, {} at the least"]),
         ("training.stepz=5", ["training.stepz", "unknown key"]),
-        ("training.optimiser.lr=fast", ["training.optimiser.lr", "'fast'", "number"]),
-        ("training.optimiser.betas=[0.9, 1.5]", ["training.optimiser.betas[1]", "1.5", "less than 1"]),
+        ("training.optimizer.lr=fast", ["training.optimizer.lr", "'fast'", "number"]),
+        ("training.optimizer.betas=[0.9, 1.5]", ["training.optimizer.betas[1]", "1.5", "less than 1"]),
         ("training.schedule.kind=step", ["training.schedule.kind", "'step'", "'cosine'", "'cosine_squared'"]),
         ("training.schedule.final_fraction=2", ["training.schedule.final_fraction", "2", "less than or equal to 1"]),
-        ("training.optimiser.weight_decay_on=none", ["weight_decay_on", "'none'", "'matrices' or 'all'"]),
-        ("training.optimiser.kind=sgd", ["training.optimiser.kind", "'sgd'", "'adamw' or 'muon'"]),
-        ("training.optimiser.muon.every=2", ["training.optimiser", "muon: goes with kind: muon"]),
+        ("training.optimizer.weight_decay_on=none", ["weight_decay_on", "'none'", "'matrices' or 'all'"]),
+        ("training.optimizer.kind=sgd", ["training.optimizer.kind", "'sgd'", "'adamw' or 'muon'"]),
+        ("training.optimizer.muon.every=2", ["training.optimizer", "muon: goes with kind: muon"]),
         ("training.schedule.decay_share=0.5", ["training.schedule", "decay_share: 0.5: goes with kind: stable"]),
         ("training.z_loss=-1", ["training.z_loss", "-1", "greater than or equal to 0"]),
         ("training.averaging.share=0.5", ["training.averaging", "share: 0.5: goes with kind: mean"]),

@@ -25,7 +25,7 @@ def first(tmp_path, tiny_run):
 
 
 def _from(run, source, **model):
-    return run.parse({**run.plain(), "model": {**run.plain()["model"], **model}, "start_from": str(source)}, "test")
+    return run.parse({**run.to_dict(), "model": {**run.to_dict()["model"], **model}, "start_from": str(source)}, "test")
 
 
 class _StopAt(Watch):
@@ -42,7 +42,7 @@ def _weights(folder):
 
 
 def test_it_begins_with_the_weights_of_the_model(tmp_path, tiny_run, first):
-    still = {"optimiser": {"lr": 1e-30, "weight_decay": 0}, "schedule": {"warmup_steps": 0}}
+    still = {"optimizer": {"lr": 1e-30, "weight_decay": 0}, "schedule": {"warmup_steps": 0}}
     for source in (first, first / "model"):
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
         result = train(_from(tiny_run(**still), source), tmp_path / "run")

@@ -94,14 +94,14 @@ def test_of_several_processes_the_others_take_what_the_first_read(tmp_path, tiny
     read = []
 
     class First(Processes):
-        def of_first(self, make):
+        def broadcast_from_rank0(self, make):
             read.append(make())
             return read[-1]
 
     class Second(Processes):
         rank = 1
 
-        def of_first(self, make):
+        def broadcast_from_rank0(self, make):
             return read[-1]
 
     run = tiny_run(embedding_from=str(file))
@@ -175,13 +175,13 @@ def test_what_cannot_be_begun_with_is_refused_before_there_is_a_run(tmp_path, ti
 
 
 def test_another_models_weights_have_token_vectors_of_their_own(tmp_path, tiny_run, file):
-    plain = tiny_run(embedding_from=str(file)).plain() | {"start_from": str(tmp_path)}
+    plain = tiny_run(embedding_from=str(file)).to_dict() | {"start_from": str(tmp_path)}
     with pytest.raises(UserError, match=r"training\.embedding_from: .*letters.txt: goes without `start_from`"):
         tiny_run().parse(plain, "run")
 
 
 def test_the_model_is_that_of_any_run(tmp_path, tiny_run, file):
-    still = {"optimiser": {"lr": 1e-30, "weight_decay": 0}, "schedule": {"warmup_steps": 0}}
+    still = {"optimizer": {"lr": 1e-30, "weight_decay": 0}, "schedule": {"warmup_steps": 0}}
     run = tiny_run(embedding_from=str(file), **still)
     found_VE = load_decoder(train(run, tmp_path / "run").model).embedding.tokens.weight
     assert torch.equal(found_VE, _begun(run)[2])

@@ -20,8 +20,8 @@ def stepper_of(tiny_model):
     def make(clip="none", at=1.0, objective=next_token_loss, precision=torch.float32):
         torch.manual_seed(0)
         decoder = Decoder(tiny_model())
-        optimiser = torch.optim.SGD([{"params": decoder.parameters(), "scale": 1.0}], lr=9.0)
-        return Stepper(Parallel(decoder), objective, optimiser, ClipSpec(by=clip, at=at), precision, BYTES)
+        optimizer = torch.optim.SGD([{"params": decoder.parameters(), "scale": 1.0}], lr=9.0)
+        return Stepper(Parallel(decoder), objective, optimizer, ClipSpec(by=clip, at=at), precision, BYTES)
 
     return make
 
@@ -117,15 +117,15 @@ def test_what_is_not_finite_is_never_applied(objective, word, stepper_of):
     assert all(p.grad is None for p in stepper.parallel.decoder.parameters())
 
 
-def test_a_term_of_the_objective_is_minimised_but_not_reported_as_likelihood(stepper_of):
+def test_a_term_of_the_objective_is_minimized_but_not_reported_as_likelihood(stepper_of):
     def with_a_term(decoder, inputs, targets):
         loss = next_token_loss(decoder, inputs, targets)
         return Loss(loss.total + 1000 * sum((p**2).sum() for p in decoder.parameters()), loss.nats)
 
-    plain, regularised = stepper_of(), stepper_of(objective=with_a_term)
+    plain, regularized = stepper_of(), stepper_of(objective=with_a_term)
     batches = _batches(1, 2)
-    assert plain(batches, 0.01).nats == regularised(batches, 0.01).nats
-    sizes = [sum(float((w**2).sum()) for w in _weights(stepper).values()) for stepper in (plain, regularised)]
+    assert plain(batches, 0.01).nats == regularized(batches, 0.01).nats
+    sizes = [sum(float((w**2).sum()) for w in _weights(stepper).values()) for stepper in (plain, regularized)]
     assert sizes[1] < sizes[0]
 
 

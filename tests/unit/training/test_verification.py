@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linnet.cli.main import main
+from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
-from linnet.core.seal import seal_files
 from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS
 from linnet.training import verification
@@ -20,7 +20,7 @@ from linnet.training.verification import Compared, Verification, _differing, ver
 
 
 def test_a_killed_run_ends_the_same_and_nothing_is_left(tmp_path, tiny_run):
-    run = tiny_run("ted", steps=200, accumulate=2, guard={"window": 16})
+    run = tiny_run("ted", steps=200, gradient_accumulation=2, guard={"window": 16})
     found = verify_resume(run, tmp_path / "run", steps=12, seed=0)
     assert found.same and found.steps == 12 and 6 < found.killed_at < 12
     assert found.resumed_from["truncated"] < found.resumed_from["killed"] <= found.killed_at
@@ -28,7 +28,7 @@ def test_a_killed_run_ends_the_same_and_nothing_is_left(tmp_path, tiny_run):
     assert {each.what for each in found.compared} >= {"weights", "moments", "lines of figures", "where it stands"}
     assert min(each.count for each in found.compared) > 0
     assert list(tmp_path.iterdir()) == []
-    assert json.loads(json.dumps(found.plain()))["same"]
+    assert json.loads(json.dumps(found.to_dict()))["same"]
 
 
 def test_copies_that_several_processes_share_are_whole_here(tmp_path, tiny_run, caplog):
@@ -53,7 +53,7 @@ def test_a_run_that_does_not_go_on_as_it_was_is_told(tmp_path, tiny_run, monkeyp
         newest = checkpoint_path(folder, checkpoint_steps(folder)[-1])
         weights = {name: tensor + 1e-7 for name, tensor in read_tensors(newest / WEIGHTS).items()}
         write_tensors(newest / WEIGHTS, weights)
-        seal_files(newest, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
+        write_file_checksums(newest, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
 
     monkeypatch.setattr(verification, "_truncate_newest", alter)
     found = verify_resume(tiny_run(steps=200), tmp_path / "run", steps=8, seed=1)

@@ -48,7 +48,7 @@ def _cosine(x: Numbers, y: Numbers) -> float:
 
 
 def windows(order_by_N: Numbers, size: int) -> list[Indices]:
-    """Neighbours in `order_by`: `size` at a time, each window sharing half of its models with the next."""
+    """Neighbors in `order_by`: `size` at a time, each window sharing half of its models with the next."""
     order, count = np.argsort(order_by_N, kind="stable"), len(order_by_N)
     if count <= size:
         return [order]
@@ -86,7 +86,7 @@ class Worth(NamedTuple):
     """What a score says about trained models; quality is a low loss.
 
     spearman, kendall: rank correlation with quality over all models. within_band: the mean of Spearman's over windows
-    of neighbours in decoder parameters. regret: the loss of the model that the score likes best, less the lowest;
+    of neighbors in decoder parameters. regret: the loss of the model that the score likes best, less the lowest;
     regret_within_band: the same in each window, the mean.
     """
 
@@ -127,7 +127,7 @@ def validate(
 
 
 class _Bands:
-    """The models, or a draw of them (`rows`), and the windows among them, of `size` neighbours in `order_by`."""
+    """The models, or a draw of them (`rows`), and the windows among them, of `size` neighbors in `order_by`."""
 
     def __init__(self, loss_N: Numbers, order_by_N: Numbers, size: int, rows: Indices | None = None) -> None:
         self.loss_N, self._order_by_N, self._size = loss_N, order_by_N, size
@@ -199,6 +199,6 @@ def worth_pictures(trained: TrainedSet, worth: Mapping[str, Worth], settings: Sc
         title = f"{name}: {one.spearman.value:.3f}, within bands {one.within_band.value:.3f}"
         dots = Series(values, loss, style="o", values=parameters)
         panels.append(Panel(x, Axis(f"measured loss, {trained.unit}"), [dots], title))
-    caption = "Each dot a trained model, its colour the parameters of its decoder. A good score makes one falling line."
+    caption = "Each dot a trained model, its color the parameters of its decoder. A good score makes one falling line."
     plot = Plot(panels, (4.4, 3.2), min(COLUMNS, len(panels)), values="decoder parameters", shared="y")
     return [Picture("scores", "Measured loss over each score", plot, caption)]

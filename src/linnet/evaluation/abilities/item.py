@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from linnet.data.labels import LabelledRow
+from linnet.data.labels import LabeledRow
 from linnet.data.tokenizer import Tokenizer
 from linnet.ops.cross_entropy import IGNORED
 
@@ -47,7 +47,7 @@ class Asked(ABC):
         """What is read before the last answer is given, as one text: two items that share it are the same question."""
 
     @abstractmethod
-    def row(self, speech: Speech) -> LabelledRow:
+    def row(self, speech: Speech) -> LabeledRow:
         """Tokens as a model reads them, an end token first, and what is wanted behind each."""
 
 
@@ -71,13 +71,13 @@ class Symbols(Asked):
         """All that is read."""
         return "".join(self.read)
 
-    def row(self, speech: Speech) -> LabelledRow:
+    def row(self, speech: Speech) -> LabeledRow:
         """`speech` has to know the symbols."""
         tokens, targets = [speech.end_id], [IGNORED]
         for symbol, wanted in zip(self.read, self.wanted, strict=True):
             tokens.append(_known(speech, symbol))
             targets.append(IGNORED if wanted is None else _known(speech, wanted))
-        return LabelledRow(tokens, targets)
+        return LabeledRow(tokens, targets)
 
 
 def _known(speech: Speech, symbol: str) -> int:
@@ -102,7 +102,7 @@ class Question(Asked):
         """The prompt."""
         return self.prompt
 
-    def row(self, speech: Speech) -> LabelledRow:
+    def row(self, speech: Speech) -> LabeledRow:
         """Both are encoded by themselves: where the answer begins, a token begins."""
         prompt, answer = speech.text_ids(self.prompt), speech.text_ids(self.answer)
-        return LabelledRow([speech.end_id, *prompt, *answer[:-1]], [*[IGNORED] * len(prompt), *answer])
+        return LabeledRow([speech.end_id, *prompt, *answer[:-1]], [*[IGNORED] * len(prompt), *answer])

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from linnet.core.checksum import MANIFEST
 from linnet.core.errors import UserError
-from linnet.core.seal import MANIFEST
 from linnet.data.shards import TokenData
 from linnet.data.sources import Source
 from linnet.evaluation.tasks.suite import SuiteTask

@@ -13,7 +13,7 @@ from linnet.core.errors import UserError
 from linnet.data.pieces import TextStream
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.tasks.streams import Streams
-from linnet.inference.begun import left_pad
+from linnet.inference.prefill import left_pad
 from linnet.model.state import DecoderState
 
 TOKENS_AT_ONCE = 8192

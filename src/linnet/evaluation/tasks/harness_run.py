@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from linnet.core.errors import UserError
-from linnet.core.guess import meant
+from linnet.core.guess import did_you_mean
 from linnet.evaluation.subject import ModelOptions
 from linnet.evaluation.tasks.harness_items import results_of_harness
 from linnet.evaluation.tasks.interface import TaskFindings
@@ -98,7 +98,9 @@ def _manager(tasks: Sequence[str], folder: str | Path | None) -> Any:
         manager = TaskManager(include_path=include)
     for task in tasks:
         if task not in manager.all_tasks:
-            raise UserError(meant(task, manager.all_tasks, "the harness has no such task"), field="tasks", value=task)
+            raise UserError(
+                did_you_mean(task, manager.all_tasks, "the harness has no such task"), field="tasks", value=task
+            )
     return manager
 
 

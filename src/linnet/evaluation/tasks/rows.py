@@ -30,13 +30,13 @@ def _arc(row: Row) -> Row:
 def _hellaswag(row: Row) -> Row:
     """The set's own row, or a plain one; in both what has begun to be said of the ending begins with a capital."""
     if "ctx_a" not in row:
-        return {**row, "context": _capitalised_ending(row["context"])}
+        return {**row, "context": _capitalized_ending(row["context"])}
     begun = f"{row['ctx_a']} {row['ctx_b'].capitalize()}"
     context = _without_marks(f"{row['activity_label']}: {begun}")
     return {"context": context, "choices": list(map(_without_marks, row["endings"])), "gold": int(row["label"])}
 
 
-def _capitalised_ending(context: str) -> str:
+def _capitalized_ending(context: str) -> str:
     """The words behind the last sentence, where they begin in lower case: they are the set's `ctx_b`."""
     found = re.search(r"(?<=[.!?:] )[a-z][^.!?]*$", context)
     return context if found is None else context[: found.start()] + found[0].capitalize()
@@ -120,7 +120,7 @@ def _wsc(row: Row) -> Row:
 
 
 def _without_gaps(text: str) -> str:
-    """Spaces go that a tokenised text has before its marks."""
+    """Spaces go that a tokenized text has before its marks."""
     for mark, close in ((" n't", "n't"), (" )", ")"), ("( ", "("), ('" ', '"'), (' "', '"')):
         text = text.replace(mark, close)
     return re.sub(r" (['.,])", r"\1", text)

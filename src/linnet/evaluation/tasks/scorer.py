@@ -15,7 +15,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.evaluation.tasks.streams import Streams, right_pad
-from linnet.inference.begun import left_pad
+from linnet.inference.prefill import left_pad
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 

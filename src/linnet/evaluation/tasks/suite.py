@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from linnet.core.errors import UserError
-from linnet.core.guess import meant
+from linnet.core.guess import did_you_mean
 from linnet.core.spec import Spec, read_yaml
 from linnet.evaluation.tasks.items import ScoreName, TaskItem
 from linnet.evaluation.tasks.row_files import item_of, pair_of, rows_of_file
@@ -105,7 +105,7 @@ def suite_spec(name: str) -> SuiteSpec:
         if name == ABILITIES:
             raise UserError("its questions are generated, by `evaluation.abilities`", field="suite", value=name)
         known = [*suite_names(), MINIMAL_PAIRS, ABILITIES]
-        raise UserError(meant(name, known, f"expected one of {', '.join(known)}"), field="suite", value=name)
+        raise UserError(did_you_mean(name, known, f"expected one of {', '.join(known)}"), field="suite", value=name)
     path = SUITES / f"{name}.yaml"
     return SuiteSpec.parse(read_yaml(path), str(path))
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from linnet.data.labels import LabelledRow, prepare_labels, rows_of
+from linnet.data.labels import LabeledRow, prepare_labels, rows_of
 from linnet.data.pairs import validation_pairs
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS
@@ -36,9 +36,9 @@ def _write(ability: Ability, count: int, tokenizer: Tokenizer, folder: Path, nam
     speech, held_out = Speech(tokenizer), validation_stories(count)
     with progress("writing items", count + held_out, "items") as advance:
 
-        def row(item: Any) -> LabelledRow:
+        def row(item: Any) -> LabeledRow:
             advance(1)
-            written: LabelledRow = item.row(speech)
+            written: LabeledRow = item.row(speech)
             return written
 
         train = map(row, ability.items(count, SEED, "train"))

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from linnet.core.atomic import refuse_link
+from linnet.core.checksum import write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import write_sealed
 from linnet.experiments.comparison.given import by_content, operator_hashes
 from linnet.experiments.comparison.kept import read_description
 from linnet.experiments.comparison.parts import file_hashes
@@ -28,7 +28,7 @@ def claim(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> Non
         known = before.get("operators", {})
         hashes = {**known, **hashes}  # a file that is gone is taken for what it was
         _check_same(by_content(before, known), by_content(described, hashes), folder)
-    write_sealed(path, {**described, "operators": hashes})
+    write_checked_json(path, {**described, "operators": hashes})
 
 
 def _check_same(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:

@@ -29,8 +29,12 @@ def difference_table(findings: Findings) -> list[Table]:
 
 
 def _difference(first: ComparedFigures, second: ComparedFigures) -> Estimate | None:
-    of_first = {outcome.seed: outcome.bits_per_byte for outcome in first.outcomes}
-    pairs = [(of_first[one.seed], one.bits_per_byte) for one in second.outcomes if one.seed in of_first]
+    broadcast_from_rank0 = {outcome.seed: outcome.bits_per_byte for outcome in first.outcomes}
+    pairs = [
+        (broadcast_from_rank0[one.seed], one.bits_per_byte)
+        for one in second.outcomes
+        if one.seed in broadcast_from_rank0
+    ]
     return paired_difference(*zip(*pairs, strict=True)) if pairs else None
 
 

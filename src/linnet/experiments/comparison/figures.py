@@ -79,7 +79,7 @@ class Breakdown:
         place = "" if self.step is None else f" at step {self.step}"
         return f"{self.run}, seed {self.seed}: {self.fate}{place}: {self.reason}"
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {"run": self.run, "seed": self.seed, "fate": self.fate, "step": self.step, "reason": self.reason}
 
@@ -99,7 +99,7 @@ class Spread:
         deviation = statistics.stdev(values) if len(values) > 1 else None
         return cls(statistics.fmean(values), deviation, min(values), max(values))
 
-    def plain(self) -> dict[str, float | None]:
+    def to_dict(self) -> dict[str, float | None]:
         """Ready for JSON: null for what is not finite."""
         return {name: value if value is None or math.isfinite(value) else None for name, value in vars(self).items()}
 
@@ -183,7 +183,7 @@ class ComparedFigures:
         common = [step for step in by_step[0] if all(step in points for points in by_step)]
         return [(step, Spread.of([points[step].bits_per_byte for points in by_step])) for step in common]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         spreads = {name: self._spread(name) for name in ("bits_per_byte", "accuracy", "leak", "tokens_per_s")}
         return {
@@ -191,8 +191,8 @@ class ComparedFigures:
             "parameters": self.parameters,
             "tokens": self.tokens,
             "training_flops": self.training_flops,
-            **{name: None if spread is None else spread.plain() for name, spread in spreads.items()},
-            **({} if self.memory is None else {"memory": self.memory.plain()}),
+            **{name: None if spread is None else spread.to_dict() for name, spread in spreads.items()},
+            **({} if self.memory is None else {"memory": self.memory.to_dict()}),
             **({} if self.beside is None else {"beside": self.beside.model_dump(mode="json", exclude_defaults=True)}),
             "seeds": [{"seed": o.seed, **o.evaluation} for o in self.outcomes],
         }
@@ -206,10 +206,10 @@ class Findings:
     runs: list[ComparedFigures]
     broken_down: list[Breakdown]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {
             "name": self.name,
-            "runs": [run.plain() for run in self.runs],
-            "broken_down": [each.plain() for each in self.broken_down],
+            "runs": [run.to_dict() for run in self.runs],
+            "broken_down": [each.to_dict() for each in self.broken_down],
         }

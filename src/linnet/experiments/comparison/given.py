@@ -36,7 +36,7 @@ def check_operators(spec: ComparisonSpec, out: Path, origin: str) -> None:
     for run in spec.runs:
         where = f"{origin}: runs: {run.name}"
         model = spec.run_of(run, seed, ANY_DATA).model
-        source = model.initialisation.operator
+        source = model.initialization.operator
         file = operator_file(source)
         if file is None or file.exists() or not (file.resolve() in made or _begun(spec, run, out)):
             check_fixed_operators(model, f"{where}: {_field(run, source)}")
@@ -58,7 +58,7 @@ def _check_taught(spec: ComparisonSpec, run: ComparedSpec, teacher: ComparedSpec
 def _field(run: ComparedSpec, source: str) -> str:
     """Where the run's operators are named: in its own `set`, or in the model of all."""
     named = [field for field, value in run.set.items() if value == source]
-    return f"set: {named[0]}" if named else "model.initialisation.operator"
+    return f"set: {named[0]}" if named else "model.initialization.operator"
 
 
 def _begun(spec: ComparisonSpec, run: ComparedSpec, out: Path) -> bool:

@@ -18,7 +18,7 @@ def compare(
     say: Say | None = None,
     against: str | Path | None = None,
 ) -> Findings:
-    """Train every run with every seed, and evaluate all alike, causally; `.plain()` of the result are the figures.
+    """Train every run with every seed, and evaluate all alike, causally; `.to_dict()` of the result are the figures.
 
     comparison: a YAML file, or its plain data: text, tokenizer, model, training, seeds, runs (docs/comparison.md).
     out: the folder to make or to go on with; it gets the page (report.html), the Markdown table (report.md),

@@ -1,6 +1,6 @@
 """What a comparison's folder keeps, as far as linnet reads it again.
 
-Where no seal tells that linnet wrote it, it is held to its kinds.
+Where no checksum tells that linnet wrote it, it is held to its kinds.
 """
 
 from pathlib import Path
@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from linnet.core.checksum import read_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import read_sealed
 from linnet.core.spec import misfit
 from linnet.experiments.comparison.spec import DESCRIPTION, FIGURES
 from linnet.experiments.side_by_side.record import Beside
@@ -61,7 +61,7 @@ def read_figures(folder: Path) -> dict[str, Any]:
 
 
 def _read(path: Path, kind: type[BaseModel]) -> dict[str, Any]:
-    found: dict[str, Any] = read_sealed(path)
+    found: dict[str, Any] = read_checked_json(path)
     if wrong := misfit(found, kind):
         raise UserError(f"{path}: {wrong}")
     return found

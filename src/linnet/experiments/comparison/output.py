@@ -6,7 +6,7 @@ A seed with which a run diverged is no part of its curve: its own is dotted, and
 from collections.abc import Sequence
 from pathlib import Path
 
-from linnet.core.seal import write_sealed
+from linnet.core.checksum import write_checked_json
 from linnet.experiments.comparison.ability_output import ability_table, measures_ability, state_panel
 from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
 from linnet.experiments.comparison.spec import CURVES, FIGURES
@@ -21,7 +21,7 @@ COLUMNS = (
 
 def write_findings(findings: Findings, folder: Path) -> None:
     """Write `comparison.json` and `curves.png`."""
-    write_sealed(folder / FIGURES, findings.plain())
+    write_checked_json(folder / FIGURES, findings.to_dict())
     draw(findings.runs, folder / CURVES, findings.name)
 
 
@@ -116,7 +116,7 @@ def _lost_curves(one: ComparedFigures, number: int) -> list[Series]:
 
 def _ends(one: ComparedFigures, number: int) -> list[Rule]:
     ends = [each.step for each in one.broken_down if each.step is not None]
-    return [Rule(step, style=":", colour=number, upright=True) for step in ends]
+    return [Rule(step, style=":", color=number, upright=True) for step in ends]
 
 
 def _lost_said(one: ComparedFigures) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from linnet.core.checksum import read_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import read_sealed
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, validation_curve
 from linnet.experiments.comparison.kept import read_description, read_figures
 from linnet.experiments.comparison.spec import DESCRIPTION, ComparedSpec, ComparisonSpec, run_folder
@@ -153,9 +153,9 @@ def _run_folder(path: Path) -> Path:
 
 def _but_the_seed(run: FinishedRun) -> str:
     """The configuration and the files that the model began with, as one text; the data is checked by itself."""
-    plain = run.spec.plain()
+    plain = run.spec.to_dict()
     del plain["data"], plain["training"]["seed"]
-    files = read_sealed(run.path / FILES) if (run.path / FILES).is_file() else {}
+    files = read_checked_json(run.path / FILES) if (run.path / FILES).is_file() else {}
     return json.dumps([plain, files], sort_keys=True)
 
 

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from linnet.core.atomic import is_left
+from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import read_sealed, write_sealed
 from linnet.data.prepare import prepare_texts
 from linnet.data.shards import TokenData
 from linnet.data.tokenizer import Tokenizer
@@ -82,11 +82,11 @@ def claim(out: Path, settings: Settings) -> None:
         raise UserError(
             f"holds other files (no {SETTINGS})", field="out", value=out, accepted="a new folder or that of a demo"
         )
-    write_sealed(out / SETTINGS, asdict(settings))
+    write_checked_json(out / SETTINGS, asdict(settings))
 
 
 def _check_same(out: Path, settings: Settings) -> None:
-    found = read_sealed(out / SETTINGS)
+    found = read_checked_json(out / SETTINGS)
     for field, wanted in asdict(settings).items():
         value = found.get(field) if isinstance(found, dict) else None
         if value != wanted:

@@ -53,7 +53,7 @@ class ModelFigures:
     validation_curve: list[Point]
     sample: Sample
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The model's row of the table, ready for JSON."""
         return {
             "model": self.key,
@@ -118,10 +118,10 @@ class DemoFigures:
         """Seconds in steps, all models together."""
         return sum(model.training_s for model in self.models)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The table and where it comes from, ready for JSON."""
         return {
-            "models": [model.plain() for model in self.models],
+            "models": [model.to_dict() for model in self.models],
             "corpus": vars(self.corpus),
             "seed": self.seed,
             "seconds": {"training": self.training_s, **self.parts_s},

@@ -1,7 +1,7 @@
 """What the demo trains and how: the one place to tune it.
 
 The three models differ in their preset alone. All else is shared: the stories, the batches and their order, the number
-of tokens, the optimiser and its learning rate.
+of tokens, the optimizer and its learning rate.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from linnet.training.sections import (
     ClipSpec,
     EvaluateSpec,
     LogSpec,
-    OptimiserSpec,
+    OptimizerSpec,
     ScheduleSpec,
 )
 from linnet.training.spec import TrainingSpec
@@ -38,7 +38,7 @@ _TRAINING = TrainingSpec(
     batch_size=BATCH_SIZE,
     steps=STEPS,
     windows="documents",
-    optimiser=OptimiserSpec(kind="muon", lr=LEARNING_RATE, sensitive_lr=SENSITIVE_RATE, betas=(0.9, 0.99)),
+    optimizer=OptimizerSpec(kind="muon", lr=LEARNING_RATE, low_lr=SENSITIVE_RATE, betas=(0.9, 0.99)),
     schedule=ScheduleSpec(kind="linear", warmup_share=WARMUP_SHARE, final_fraction=0.0),
     clip=ClipSpec(by="norm", at=1.0),
 )
@@ -64,7 +64,7 @@ class Recipe:
         """Tokens predicted in a step."""
         training = self.training
         context_length = training.context_length or self.model.context_length
-        return training.batch_size * training.accumulate * context_length
+        return training.batch_size * training.gradient_accumulation * context_length
 
 
 RECIPES = (

@@ -84,7 +84,7 @@ def _learning(figures: DemoFigures) -> Picture:
     drawn = []
     for number, model in enumerate(figures.models):
         width = max(1, round(SMOOTHED_SHARE * len(model.training_curve)))
-        drawn.append(Series(*_columns(smooth(model.training_curve, width)), colour=number, faint=True))
+        drawn.append(Series(*_columns(smooth(model.training_curve, width)), color=number, faint=True))
         drawn.append(Series(*_columns(model.validation_curve), model.title, "o-", number))
     x, y = Axis("tokens trained on", said=numbers.metric, low=0), Axis("bits per byte", "log")
     caption = (
@@ -114,7 +114,7 @@ def _columns(points: list[Point] | list[tuple[int, int]]) -> tuple[list[float], 
 
 
 def smooth(points: list[Point], width: int) -> list[Point]:
-    """The mean of each point's `width` neighbours, itself in the middle; fewer towards the ends, evenly."""
+    """The mean of each point's `width` neighbors, itself in the middle; fewer towards the ends, evenly."""
     smoothed = []
     for index, (x, _) in enumerate(points):
         reach = min(width // 2, index, len(points) - 1 - index)

@@ -118,5 +118,5 @@ def _timed(models: Mapping[str, LanguageModel], spec: TimesSpec, others: Sequenc
 
 def _deduced(models: Mapping[str, LanguageModel], spec: DeducedSpec) -> dict[str, CacheComparison]:
     """Of the models that deduce operators; the others have none to show."""
-    deducing = {name: model for name, model in models.items() if any(m.traits.settles for m in model.decoder.mixers)}
+    deducing = {name: model for name, model in models.items() if any(m.traits.calibrates for m in model.decoder.mixers)}
     return {name: compare_caches(model, spec.prompt, spec.tokens) for name, model in deducing.items()}

@@ -6,7 +6,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from linnet.core.errors import UserError
-from linnet.core.guess import meant
+from linnet.core.guess import did_you_mean
 from linnet.core.spec import Count, Seed, Spec, read_yaml
 from linnet.evaluation.tasks.suite import suite_spec
 
@@ -32,7 +32,7 @@ class ScoresSpec(Spec):
         for heading, task in self.columns.items():
             if task not in known:
                 accepted = f"expected one of {', '.join(known)}"
-                said = "; ".join(part for part in (meant(task, known, ""), accepted) if part)
+                said = "; ".join(part for part in (did_you_mean(task, known, ""), accepted) if part)
                 raise UserError(said, field=f"columns.{heading}", value=task)
 
 

@@ -73,7 +73,7 @@ def draw_prompt(vocab_size: int, spec: TimesSpec) -> list[int]:
 def contestants(model: LanguageModel, name: str, spec: TimesSpec) -> list[Contestant]:
     """A model with each setting of the caches that it has; one that deduces no operator has no G-cache."""
     decoder = model.decoder
-    deduces = any(mixer.traits.settles for mixer in decoder.mixers)
+    deduces = any(mixer.traits.calibrates for mixer in decoder.mixers)
     settings = SETTINGS if deduces else (Caches(kv=False), Caches())
     prompt = draw_prompt(decoder.spec.vocab_size, spec)
     return [_contestant(decoder, name, prompt, spec.tokens, caches, deduces) for caches in settings]

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
-from linnet.core.guess import meant
+from linnet.core.guess import did_you_mean
 from linnet.core.spec import Spec
 from linnet.evaluation.tasks.suite import suite_names, suite_spec
 from linnet.present.table import NOTHING, Table
@@ -70,7 +70,7 @@ class PublishedTable(Spec):
         known = [*METRICS, *dict.fromkeys([*_of_suites(), *tasks])]
         for index, column in enumerate(found.columns):
             if column.metric is not None and column.metric not in known:
-                close = meant(column.metric, known, "")
+                close = did_you_mean(column.metric, known, "")
                 accepted = f"expected one of {', '.join(known)}"
                 said = "; ".join(part for part in (close, accepted) if part)
                 raise UserError(f"{path}: columns[{index}].metric: {column.metric}: {said}")

@@ -32,7 +32,7 @@ class MemoryFigures:
         """Weights and state together."""
         return self.weights_bytes + self.state_bytes[tokens]
 
-    def plain(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Ready for JSON."""
         return {
             "weights_bytes": self.weights_bytes,

@@ -22,7 +22,7 @@ MANY = 8
 
 
 def chart(panel: Panel) -> Plot:
-    """A picture that tells lines apart without colour: by marks, dashes, and names at their ends."""
+    """A picture that tells lines apart without color: by marks, dashes, and names at their ends."""
     named = sum(1 for series in panel.series if series.name)
     return Plot([panel], CHART_INCHES, names="ends" if named <= MANY else "legend")
 

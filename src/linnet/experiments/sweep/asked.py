@@ -6,7 +6,7 @@ from typing import Any
 
 from linnet.core.errors import UserError
 from linnet.core.fields import field_kinds, takes_a_number
-from linnet.core.guess import meant
+from linnet.core.guess import did_you_mean
 from linnet.core.spec import read_assignment
 from linnet.training.sensitive import IN_VAIN, SENSITIVE, has_sensitive
 from linnet.training.spec import RunSpec, TrainingSpec, run_of
@@ -18,7 +18,7 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 NOT_SWEPT = ("steps", "tokens", "seed", "threads", "evaluate.", "checkpoint.", "log.", "parallel.")
 """Lengths, which are no matter of better or worse; a seed, which nobody chooses by its loss; and how a run is kept."""
 
-SIZES = ("batch_size", "accumulate", "context_length")
+SIZES = ("batch_size", "gradient_accumulation", "context_length")
 """Fields that decide how many tokens a step has."""
 
 OTHER = {"schedule.warmup_steps": "schedule.warmup_share", "schedule.warmup_share": "schedule.warmup_steps"}
@@ -34,7 +34,7 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """The last part of the path, where that means no other field: `lr`, but `optimiser.muon.lr`."""
+        """The last part of the path, where that means no other field: `lr`, but `optimizer.muon.lr`."""
         last = self.path.rpartition(".")[2]
         return last if _known().get(last) == self.path else self.path
 
@@ -60,7 +60,7 @@ class Sweep:
 
     def run(self, run: RunSpec, value: float) -> RunSpec:
         """The run with the value; `UserError` where it is none of the field's, or does not fit the rest."""
-        changed = run_of(run.plain(), self.assignments(run, value), "run", "`sweep` ")
+        changed = run_of(run.to_dict(), self.assignments(run, value), "run", "`sweep` ")
         try:
             changed.resolved()
         except UserError as error:
@@ -80,8 +80,8 @@ def read_sweep(text: str, run: RunSpec) -> Sweep:
     if equals:
         values = tuple(_number(part, text) for part in given.split(","))
     elif path.rpartition(".")[2] == "lr":
-        peak = leaves(run.plain()["training"])[path]
-        values = tuple(factor * (peak or run.training.optimiser.lr) for factor in FACTORS)
+        peak = leaves(run.to_dict()["training"])[path]
+        values = tuple(factor * (peak or run.training.optimizer.lr) for factor in FACTORS)
     else:
         raise UserError(field="sweep", value=text, accepted=f"values, as in {name}=A,B,C")
     if len(set(values)) < max(2, len(values)):
@@ -96,7 +96,7 @@ def shortened(run: RunSpec, steps: int | None) -> RunSpec:
     if steps > run.steps:
         raise UserError(field="sweep_steps", value=steps, accepted=f"at most the {run.steps} steps of the run")
     changes = ["training.tokens=null", f"training.steps={steps}", *_as_assignments(_warmup_share(run) or {})]
-    return run_of(run.plain(), changes, "run")
+    return run_of(run.to_dict(), changes, "run")
 
 
 def said(value: float) -> str:
@@ -117,7 +117,7 @@ def _as_assignments(schedule: dict[str, Any]) -> list[str]:
 def _known() -> dict[str, str]:
     """The fields that can be swept, by their paths, and by the last parts of those where they mean no other field.
 
-    `lr` is that of the optimiser: what a section of a section has refines it.
+    `lr` is that of the optimizer: what a section of a section has refines it.
     """
     kinds = dict(field_kinds(TrainingSpec))
     paths = [path for path, kind in kinds.items() if takes_a_number(kind) and not path.startswith(NOT_SWEPT)]
@@ -137,10 +137,10 @@ def _field(name: str, text: str) -> str:
     if wanted in known:
         return known[wanted]
     fields = (
-        "expected a number of training that decides what is learned, such as lr, batch_size, optimiser.weight_decay"
+        "expected a number of training that decides what is learned, such as lr, batch_size, optimizer.weight_decay"
     )
     is_field = wanted in dict(field_kinds(TrainingSpec))
-    raise UserError(fields if is_field else meant(wanted, known, fields), field="sweep", value=text)
+    raise UserError(fields if is_field else did_you_mean(wanted, known, fields), field="sweep", value=text)
 
 
 def _number(part: str, text: str) -> float:

@@ -33,7 +33,7 @@ class SweptRun:
         """`finished`, or that and where it diverged."""
         return "finished" if self.diverged is None else f"diverged at step {self.diverged.step}"
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         told = {name: getattr(self, name) for name in ("bits_per_byte", "seconds", "steps", "tokens", "precision")}
         reason = None if self.diverged is None else self.diverged.reason
@@ -70,10 +70,10 @@ class SweepFindings:
         """
         if self.best is None or self.edge is None:
             return []
-        neighbour = self.runs[1 if self.edge == "lowest" else -2].value
-        if self.best.value <= 0 or neighbour <= 0:
+        neighbor = self.runs[1 if self.edge == "lowest" else -2].value
+        if self.best.value <= 0 or neighbor <= 0:
             return []
-        ratio = self.best.value / neighbour
+        ratio = self.best.value / neighbor
         beyond = [_like(self.best.value, self.best.value * ratio**power) for power in range(1, FURTHER + 1)]
         new = [value for value in dict.fromkeys(beyond) if value != self.best.value and self._is_possible(value)]
         return sorted([self.best.value, *new]) if new else []
@@ -93,12 +93,12 @@ class SweepFindings:
         changes = self.sweep.assignments(self.run, self.best.value)
         return [word for change in changes for word in ("--set", change)]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return {
             "field": f"training.{self.sweep.path}",
             "sweep_steps": self.steps,
-            "runs": [run.plain() for run in self.runs],
+            "runs": [run.to_dict() for run in self.runs],
             "best": None if self.best is None else self.best.value,
             "edge": self.edge,
             "further": self.further,

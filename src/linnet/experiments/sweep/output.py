@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from linnet.core.seal import write_sealed
+from linnet.core.checksum import write_checked_json
 from linnet.experiments.sweep.asked import said
 from linnet.experiments.sweep.findings import SweepFindings, SweptRun, values_said
 from linnet.present import numbers
@@ -16,7 +16,7 @@ WIDE = 4
 
 def write_findings(findings: SweepFindings, folder: Path) -> None:
     """Write `sweep.json` and `sweep.png`."""
-    write_sealed(folder / FIGURES, findings.plain())
+    write_checked_json(folder / FIGURES, findings.to_dict())
     sweep_plot(findings).write(folder / PICTURE)
 
 

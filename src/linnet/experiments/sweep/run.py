@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+from linnet.core.checksum import read_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import read_sealed
 from linnet.data.shards import TokenData
 from linnet.experiments.runner import Diverged, Planned, Runner
 from linnet.experiments.sweep.asked import Sweep, read_sweep, shortened
@@ -45,7 +45,7 @@ def _with_earlier(asked: Sweep, folder: Path) -> Sweep:
     """With the values of the same field that the folder has the results of: what is added stands beside them."""
     if not (folder / FIGURES).is_file():
         return asked
-    found = read_sealed(folder / FIGURES)
+    found = read_checked_json(folder / FIGURES)
     try:
         known = [run["value"] for run in found["runs"]] if found["field"] == f"training.{asked.path}" else []
         there = [value for value in known if (folder / asked.label(value)).is_dir()]

@@ -12,9 +12,9 @@ from linnet.data.windows import document_windows
 from linnet.evaluation.folder import TOKENS_AT_ONCE, ModelOnData
 from linnet.evaluation.frozen import OperatorFrom
 from linnet.evaluation.likelihood import text_bytes
-from linnet.inference.retention import chooses
+from linnet.inference.cache_policy import chooses
 from linnet.inspection.contexts.grid import contexts
-from linnet.inspection.contexts.measure import RetentionComparison, compare
+from linnet.inspection.contexts.measure import CachePolicyComparison, compare
 from linnet.inspection.contexts.reading import Batch, WindowReader
 from linnet.inspection.subject import reader_on_data
 
@@ -31,7 +31,7 @@ def inspect_contexts(
     context_length: int | None = None,
     operator_from: OperatorFrom = "train",
     device: str = "auto",
-) -> RetentionComparison:
+) -> CachePolicyComparison:
     """Read windows of a split with each context (`grid.contexts`), and compare.
 
     The windows are those of `evaluate_folder`, so many of them, spread evenly, and the bits per byte with all tokens

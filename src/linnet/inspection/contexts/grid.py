@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import product
 
-from linnet.layers.retention import FULL, BankRetention, Retention
+from linnet.layers.cache_policy import FULL, BankCache, CachePolicy
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present.numbers import plain
 
@@ -19,7 +19,7 @@ def contexts(
     thresholds: Sequence[float] = (),
     min_tokens_to_keep: int = 1,
     bank_length: int | None = None,
-) -> list[Retention]:
+) -> list[CachePolicy]:
     """All tokens, the bank, then policies: of each list given with the other off, of both their cross product.
 
     Without any, the lists above one after the other. Each once, in the order of its numbers.
@@ -29,7 +29,7 @@ def contexts(
     else:
         pairs = list(product(sorted(top_k) or [OFF_TOP_K], sorted(thresholds) or [OFF_THRESHOLD]))
     policies = [EvictionPolicy(k, threshold, min_tokens_to_keep) for k, threshold in pairs]
-    return [FULL, BankRetention(bank_length), *dict.fromkeys(policies)]
+    return [FULL, BankCache(bank_length), *dict.fromkeys(policies)]
 
 
 def series(context: EvictionPolicy) -> str:

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from linnet.core.figures import json_ready
 from linnet.evaluation.statistics import ratio
-from linnet.inference.retention import name_of
+from linnet.inference.cache_policy import name_of
 from linnet.inspection.contexts.grid import series
 from linnet.inspection.contexts.reading import Batch, Read, WindowReader
-from linnet.layers.retention import FULL, Retention
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present.progress import progress
 
@@ -31,14 +31,14 @@ class LayerContext:
 
 
 @dataclass(frozen=True)
-class RetentionOutcome:
+class CachePolicyOutcome:
     """What one context costs and gives.
 
     difference: bits per byte more than with all tokens. standard_error: of that difference, from its spread over the
     windows; None with a single one. state_bytes: of the TED layers of one stream, averaged over all tokens.
     """
 
-    context: Retention
+    context: CachePolicy
     bits_per_byte: float
     difference: float
     standard_error: float | None
@@ -81,7 +81,7 @@ class RetentionOutcome:
 
 
 @dataclass(frozen=True)
-class RetentionComparison:
+class CachePolicyComparison:
     """All contexts on the same windows, all tokens first. `within_percent`: what counts as no loss."""
 
     windows: int
@@ -89,30 +89,30 @@ class RetentionComparison:
     bytes: int
     context_length: int
     within_percent: float
-    outcomes: Sequence[RetentionOutcome]
+    outcomes: Sequence[CachePolicyOutcome]
 
     @property
-    def full(self) -> RetentionOutcome:
+    def full(self) -> CachePolicyOutcome:
         """With all tokens."""
         return self.outcomes[0]
 
     @property
-    def smallest(self) -> RetentionOutcome:
+    def smallest(self) -> CachePolicyOutcome:
         """The smallest average state among those that lose nothing."""
         good = [one for one in self.outcomes if one.worse_percent <= self.within_percent]
         return min(good, key=lambda one: (one.state_bytes, one.bits_per_byte), default=self.full)
 
     @property
-    def lines(self) -> dict[str, list[RetentionOutcome]]:
+    def lines(self) -> dict[str, list[CachePolicyOutcome]]:
         """The policies, by the series in which one number alone differs."""
-        found: dict[str, list[RetentionOutcome]] = {}
+        found: dict[str, list[CachePolicyOutcome]] = {}
         for one in self.outcomes:
             if isinstance(one.context, EvictionPolicy):
                 found.setdefault(series(one.context), []).append(one)
         return found
 
     @property
-    def marks(self) -> list[RetentionOutcome]:
+    def marks(self) -> list[CachePolicyOutcome]:
         """What is no policy: all tokens, and the bank."""
         return [one for one in self.outcomes if not isinstance(one.context, EvictionPolicy)]
 
@@ -133,11 +133,11 @@ def compare(
     reader: WindowReader,
     batches: Sequence[Batch],
     bytes_N: Tensor,
-    contexts: Sequence[Retention],
+    contexts: Sequence[CachePolicy],
     layers: Sequence[int],
     context_length: int,
     within_percent: float,
-) -> RetentionComparison:
+) -> CachePolicyComparison:
     """Read the windows with each context, the first of which keeps all tokens.
 
     bytes_N: UTF-8 bytes of each window's targets. layers: the numbers of the TED layers.
@@ -146,7 +146,7 @@ def compare(
     lengths_N = torch.cat([batch.lengths_B for batch in batches]).cpu()
     with progress("reading", len(contexts) * len(lengths_N), "windows") as advance:
 
-        def read(context: Retention) -> Read:
+        def read(context: CachePolicy) -> Read:
             found = []
             for batch in batches:
                 found.append(reader.read(batch, context))
@@ -158,21 +158,21 @@ def compare(
         outcome(context, found, reads[0], lengths_N, bytes_N, layers)
         for context, found in zip(contexts, reads, strict=True)
     ]
-    return RetentionComparison(
+    return CachePolicyComparison(
         len(lengths_N), int(lengths_N.sum()), int(bytes_N.sum()), context_length, within_percent, outcomes
     )
 
 
 def outcome(
-    context: Retention, read: Read, full: Read, lengths_N: Tensor, bytes_N: Tensor, layers: Sequence[int]
-) -> RetentionOutcome:
+    context: CachePolicy, read: Read, full: Read, lengths_N: Tensor, bytes_N: Tensor, layers: Sequence[int]
+) -> CachePolicyOutcome:
     """The sums over all windows; every token counts the same."""
     difference_N = (read.nats_B - full.nats_B) / math.log(2)
     difference = ratio(difference_N.numpy(), bytes_N.numpy())
     lengths_N, tokens = lengths_N.double(), int(lengths_N.sum())
     means_L = (lengths_N @ read.mean_sizes_BL / tokens).tolist()
     largest_L = read.largest_sizes_BL.amax(0).long().tolist()
-    return RetentionOutcome(
+    return CachePolicyOutcome(
         context,
         float(read.nats_B.sum()) / math.log(2) / int(bytes_N.sum()),
         difference.value,

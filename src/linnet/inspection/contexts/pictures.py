@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from linnet.inspection.contexts.grid import varied
-from linnet.inspection.contexts.measure import RetentionComparison, RetentionOutcome
-from linnet.layers.retention import FULL
+from linnet.inspection.contexts.measure import CachePolicyComparison, CachePolicyOutcome
+from linnet.layers.cache_policy import FULL
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
@@ -21,7 +21,7 @@ MOST_SHOWN_PERCENT = 10
 COLUMNS = 3
 
 
-def contexts_pictures(found: RetentionComparison) -> list[Picture]:
+def contexts_pictures(found: CachePolicyComparison) -> list[Picture]:
     """Quality over memory; the average context of each layer."""
     return [
         Picture(
@@ -43,7 +43,7 @@ def contexts_pictures(found: RetentionComparison) -> list[Picture]:
     ]
 
 
-def quality_plot(found: RetentionComparison) -> Plot:
+def quality_plot(found: CachePolicyComparison) -> Plot:
     """Two panels over the size of the state: bits per byte, and the loss in percent on a logarithmic scale."""
     sizes = [one.state_bytes for one in found.outcomes]
     x = Axis("state, average", "log2", numbers.binary, min(sizes) / 1.4, max(sizes) * 1.4)
@@ -57,7 +57,7 @@ def quality_plot(found: RetentionComparison) -> Plot:
     return Plot(panels, (9.0, 4.0), shared="x")
 
 
-def _bits_axis(found: RetentionComparison) -> Axis:
+def _bits_axis(found: CachePolicyComparison) -> Axis:
     """A margin about all that is not too bad to be shown."""
     bits = [one.bits_per_byte for one in found.outcomes if math.isfinite(one.bits_per_byte)] or [0.0]
     margin = 0.15 * (max(bits) - min(bits)) or 0.05
@@ -65,7 +65,7 @@ def _bits_axis(found: RetentionComparison) -> Axis:
     return Axis("bits per byte", low=min(bits) - margin, high=min(max(bits) + margin, highest))
 
 
-def _loss_axis(found: RetentionComparison) -> Axis:
+def _loss_axis(found: CachePolicyComparison) -> Axis:
     worst = max((one.worse_percent for one in found.outcomes if math.isfinite(one.worse_percent)), default=0)
     highest = 3 * max(worst, found.within_percent, SMALLEST_SHOWN_PERCENT)
     return Axis("worse than with all tokens", "log", _percent, SMALLEST_SHOWN_PERCENT / 3, highest)
@@ -75,8 +75,8 @@ def _percent(value: float) -> str:
     return f"{numbers.plain(value)} %"
 
 
-def _series(found: RetentionComparison, value: Callable[[RetentionOutcome], float]) -> list[Series]:
-    """A line for each series of policies, each point labelled; marks for what is no policy."""
+def _series(found: CachePolicyComparison, value: Callable[[CachePolicyOutcome], float]) -> list[Series]:
+    """A line for each series of policies, each point labeled; marks for what is no policy."""
     lines = [
         Series([one.state_bytes for one in line], list(map(value, line)), name, "o-", number, labels=_varied(line))
         for number, (name, line) in enumerate(found.lines.items())
@@ -88,11 +88,11 @@ def _series(found: RetentionComparison, value: Callable[[RetentionOutcome], floa
     return [*lines, *marks]
 
 
-def _varied(line: Sequence[RetentionOutcome]) -> list[str]:
+def _varied(line: Sequence[CachePolicyOutcome]) -> list[str]:
     return [varied(one.context) for one in line if isinstance(one.context, EvictionPolicy)]
 
 
-def _error_bar(one: RetentionOutcome) -> Series:
+def _error_bar(one: CachePolicyOutcome) -> Series:
     """Nothing where no error is known."""
     if one.standard_error is None or not math.isfinite(one.worse_percent):
         return Series([], [])
@@ -105,7 +105,7 @@ def _shown(percent: float) -> float:
     return max(percent, SMALLEST_SHOWN_PERCENT) if math.isfinite(percent) else math.nan
 
 
-def layers_plot(found: RetentionComparison) -> Plot:
+def layers_plot(found: CachePolicyComparison) -> Plot:
     """A panel for each series of policies, with full and bank in all of them; named at the ends of the lines."""
     layers = range(len(found.full.layers))
     places = {number: str(layer.layer) for number, layer in enumerate(found.full.layers)}
@@ -121,12 +121,12 @@ def layers_plot(found: RetentionComparison) -> Plot:
     return Plot(panels, (5.0, 4.2), columns, names="ends", shared="y")
 
 
-def _by_policy(layers: Sequence[int], line: Sequence[RetentionOutcome]) -> list[Series]:
+def _by_policy(layers: Sequence[int], line: Sequence[CachePolicyOutcome]) -> list[Series]:
     return [
         Series(layers, _contexts(one), name, "o-", number / max(1, len(line) - 1))
         for number, (one, name) in enumerate(zip(line, _varied(line), strict=True))
     ]
 
 
-def _contexts(one: RetentionOutcome) -> list[float]:
+def _contexts(one: CachePolicyOutcome) -> list[float]:
     return [layer.average_context for layer in one.layers]

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from linnet.evaluation.frozen import frozen_state
-from linnet.inference.retention import retaining_state
-from linnet.layers.retention import Retention
-from linnet.layers.state import RetainingState
+from linnet.inference.cache_policy import cache_policy_state
+from linnet.layers.cache_policy import CachePolicy
+from linnet.layers.state import CachePolicyState
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState, rows_of
 from linnet.ops.cross_entropy import IGNORED
@@ -77,7 +77,7 @@ class WindowReader:
         return cls(decoder, None if decoder.causal else frozen_state(decoder, calibration_1T, 1, context_length))
 
     @torch.no_grad()
-    def read(self, batch: Batch, context: Retention) -> Read:
+    def read(self, batch: Batch, context: CachePolicy) -> Read:
         """One pass over every window, which is on the decoder's device, with a state that is empty before it."""
         state = self._state(batch, context)
         hidden_BTD = self.decoder.hidden(batch.inputs_BT, state, padding=batch.padding_B)
@@ -85,7 +85,7 @@ class WindowReader:
             self.decoder.token_loss(hidden_BTD[row : row + 1], batch.targets_BT[row : row + 1]).nats
             for row in range(len(batch.targets_BT))
         ]
-        held = [layer for layer in state.layers if isinstance(layer, RetainingState)]
+        held = [layer for layer in state.layers if isinstance(layer, CachePolicyState)]
         return Read(
             torch.stack(nats).double().cpu(),
             _columns(layer.mean_sizes(batch.lengths_B) for layer in held),
@@ -93,9 +93,9 @@ class WindowReader:
             _columns(layer.mean_nbytes(batch.lengths_B) for layer in held),
         )
 
-    def _state(self, batch: Batch, context: Retention) -> DecoderState:
+    def _state(self, batch: Batch, context: CachePolicy) -> DecoderState:
         rows, width = batch.inputs_BT.shape
-        state = retaining_state(self.decoder, rows, width, context)
+        state = cache_policy_state(self.decoder, rows, width, context)
         if self.frozen is not None:
             for own, settled in zip(state.layers, rows_of(self.frozen, rows).layers, strict=True):
                 own.settle_as(settled)

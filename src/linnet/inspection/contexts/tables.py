@@ -1,18 +1,18 @@
 """The comparison of contexts as rows of text, and what follows from it."""
 
 from linnet.inspection.contexts.grid import series
-from linnet.inspection.contexts.measure import RetentionComparison
+from linnet.inspection.contexts.measure import CachePolicyComparison
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present import numbers
 from linnet.present.table import Table
 
 
-def contexts_tables(found: RetentionComparison) -> list[Table]:
+def contexts_tables(found: CachePolicyComparison) -> list[Table]:
     """Quality against memory, and the contexts of each layer."""
     return [_quality_table(found), _layers_table(found)]
 
 
-def _quality_table(found: RetentionComparison) -> Table:
+def _quality_table(found: CachePolicyComparison) -> Table:
     rows = [
         (
             one.name,
@@ -37,7 +37,7 @@ def _quality_table(found: RetentionComparison) -> Table:
     )
 
 
-def _layers_table(found: RetentionComparison) -> Table:
+def _layers_table(found: CachePolicyComparison) -> Table:
     rows = [(one.name, *(f"{layer.average_context:,.1f}" for layer in one.layers)) for one in found.outcomes]
     return Table(
         "Average context of each layer",
@@ -48,7 +48,7 @@ def _layers_table(found: RetentionComparison) -> Table:
     )
 
 
-def conclusion(found: RetentionComparison) -> str:
+def conclusion(found: CachePolicyComparison) -> str:
     """The smallest state that loses nothing, in one line."""
     best, full, within = found.smallest, found.full, f"{numbers.plain(found.within_percent)} %"
     if best is full:

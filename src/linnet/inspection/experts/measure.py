@@ -15,7 +15,7 @@ from linnet.core.errors import UserError
 from linnet.data.split import Split
 from linnet.inspection.subject import reader_on_data
 from linnet.inspection.windows import spread_windows
-from linnet.layers.view import EXPERTS_USED
+from linnet.layers.batch_layout import EXPERTS_USED
 from linnet.model.decoder import Decoder
 from linnet.model.watched import shown
 from linnet.present.progress import progress

@@ -18,7 +18,7 @@ BARS = 40
 MARKED_AGE = 12
 """So far a step can be told from the next, and has a dot."""
 
-TOLD_BY_COLOUR = 10
+TOLD_BY_COLOR = 10
 """Of more lines than that every second is dotted."""
 
 BELOW, NOTHING = 1e-2, 1e-300
@@ -85,7 +85,7 @@ def relevance_curves(curves: Curves, threshold: float) -> Plot:
             curves.ages,
             np.maximum(curve.relevance, NOTHING),
             curve.name,
-            "o:" if place % 2 and count > TOLD_BY_COLOUR else "o-",
+            "o:" if place % 2 and count > TOLD_BY_COLOR else "o-",
             place / max(1, count - 1),
             dots=dots,
         )

@@ -18,8 +18,8 @@ from linnet.core.figures import json_ready
 from linnet.data.tokenizer import Tokenizer
 from linnet.inspection.lifetimes.contributions import norms_and_rates
 from linnet.inspection.lifetimes.steps import json_steps
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import DecayingMixer
-from linnet.layers.view import View
 from linnet.model.decoder import Decoder
 from linnet.model.stack import Block
 from linnet.ops.decay.lifetime import half_lives, lifetimes, relevance
@@ -133,7 +133,7 @@ def vocabulary_lifetimes(decoder: Decoder, tokenizer: Tokenizer, threshold: floa
 @torch.no_grad()
 def _contributions(decoder: Decoder, tokens_V: Tensor) -> tuple[Tensor, Tensor]:
     """The norms and rates `[V, N]` of entries in the lowest layer, on the CPU."""
-    x_1VD = decoder.embedding(tokens_V[None].to(decoder.device), View())
+    x_1VD = decoder.embedding(tokens_V[None].to(decoder.device), BatchLayout())
     block, layer = decoder.blocks[0], decoder.layers[0]
     assert isinstance(block, Block) and isinstance(layer.mixer, DecayingMixer)
     if block.project is not None:

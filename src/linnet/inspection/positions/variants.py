@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from linnet.model.decoder import Decoder
+from linnet.model.skip_init import decoder_of
 from linnet.model.spec import ModelSpec
-from linnet.model.undrawn import decoder_of
 
 AS_TRAINED = "as it is"
 

@@ -110,7 +110,7 @@ class Family(Spec):
     quantization_config: Literal[None] = None
 
     @abstractmethod
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The description in our words, but for its name."""
 
     @classmethod
@@ -133,8 +133,8 @@ class Family(Spec):
     def model(self, name: str, origin: str) -> ModelSpec:
         """The description."""
         start = {"std": self.initializer_range, "embedding_std": self.initializer_range}
-        plain = {"name": name, "vocab_size": self.vocab_size, "initialisation": start}
-        return ModelSpec.parse(plain | self.plain(), origin)
+        plain = {"name": name, "vocab_size": self.vocab_size, "initialization": start}
+        return ModelSpec.parse(plain | self.to_dict(), origin)
 
     @classmethod
     def read(cls, config: Mapping[str, Any], origin: str) -> Self:

@@ -14,9 +14,9 @@ from linnet.interop.families.family import Family
 from linnet.interop.families.linnet import Linnet
 from linnet.interop.families.tokenizer_files import read_tokenizer_file
 from linnet.interop.pth import check_one_precision
+from linnet.model.skip_init import shapes_only
 from linnet.model.spec import ModelSpec
 from linnet.model.store import check_tensors
-from linnet.model.undrawn import shapes_only
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 

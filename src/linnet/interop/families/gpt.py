@@ -29,7 +29,7 @@ class Gpt2(Family):
     scale_attn_by_inverse_layer_idx: Literal[False] = False
     add_cross_attention: Literal[False] = False
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """See `Family`."""
         norm = {"kind": "layer", "eps": self.layer_norm_epsilon}
         feed_forward = {"kind": "mlp", "hidden": self.n_inner or 4 * self.n_embd, "bias": True}
@@ -46,7 +46,7 @@ class Gpt2(Family):
             "embedding": {"positions": "learned"},
             "blocks": [block],
             "head": {"tied": self.tie_word_embeddings, "norm": norm},
-            "initialisation": start,
+            "initialization": start,
         }
 
     @classmethod
@@ -105,7 +105,7 @@ class GptNeoX(Family):
     rope_scaling: NeoXRope | None = None
     rope_parameters: NeoXRope | None = None
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """See `Family`."""
         norm = {"kind": "layer", "eps": self.layer_norm_eps}
         rope = self.rope_scaling or self.rope_parameters or NeoXRope()

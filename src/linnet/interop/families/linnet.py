@@ -36,7 +36,7 @@ class Linnet(Family):
         """Every decoder is a member."""
         return cls(vocab_size=spec.vocab_size, description=spec.model_dump(mode="json"))
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """See `Family`."""
         return self.description
 

@@ -26,7 +26,7 @@ class LlamaLike(Family):
     rope_scaling: Rope | None = None
     rope_parameters: Rope | None = None
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """See `Family`."""
         norm = {"kind": "rms", "eps": self.rms_norm_eps}
         heads = {"heads": self.num_attention_heads, "kv_heads": self.num_key_value_heads}
@@ -128,7 +128,7 @@ class Qwen2(LlamaLike):
 
 
 class Qwen3(LlamaLike):
-    """Qwen 3: queries and keys normalised head by head."""
+    """Qwen 3: queries and keys normalized head by head."""
 
     architecture = "Qwen3ForCausalLM"
 

@@ -52,7 +52,7 @@ def nearest_member(kind: type[Kind], plain: Plain, spec: ModelSpec) -> Kind | No
 
     None where heads of that width cannot be in any model of the family.
     """
-    start = {"initializer_range": spec.initialisation.std}
+    start = {"initializer_range": spec.initialization.std}
     try:
         member = kind.parse({**start, **kind.fields(plain)}, spec.name)
         member.model(spec.name, spec.name)
@@ -88,7 +88,7 @@ def plain_form(spec: ModelSpec) -> dict[str, Any]:
     """What a model computes, in plain data: without names and starting values, and whatever can be said in several
     ways said in one. `blocks` have no number of repeats; `layers` is that of all.
     """
-    plain = spec.model_dump(exclude={"name", "initialisation"})
+    plain = spec.model_dump(exclude={"name", "initialization"})
     return {**plain, "blocks": [_block(block, spec.d_model) for block in spec.blocks], "layers": spec.layers}
 
 

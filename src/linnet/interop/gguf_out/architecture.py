@@ -1,6 +1,6 @@
 """Which descriptions llama.cpp has a graph for, and what a GGUF file says of one.
 
-`llama` turns adjacent elements of a head and takes biases on any map; `qwen3` turns the halves of a head, normalises
+`llama` turns adjacent elements of a head and takes biases on any map; `qwen3` turns the halves of a head, normalizes
 queries and keys, and has biases on their maps and on that of the values alone. Neither needs a tensor for a tied head.
 Keys are those of llama.cpp's `src/llama-arch.cpp`, and mean what `llama_model_base::load_hparams` makes of them.
 """
@@ -27,7 +27,7 @@ _MOST_TOKENS = 1 << 31
 
 
 class GgufLlama(LlamaLike):
-    """llama.cpp's `llama`, and its `qwen3` where queries and keys are normalised. Rows of a file are put in its order,
+    """llama.cpp's `llama`, and its `qwen3` where queries and keys are normalized. Rows of a file are put in its order,
     so that heads may turn either way; YaRN's ramp is the paper's.
     """
 

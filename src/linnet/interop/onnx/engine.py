@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from linnet.core.checksum import check_files
 from linnet.core.errors import UserError
-from linnet.core.seal import check_files
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.continuation import Continuation
 from linnet.inference.engine import steps

@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, get_args
 
 from linnet.core.atomic import atomic_directory
+from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
 from linnet.core.files import write_json
 from linnet.core.notes import note
-from linnet.core.seal import seal_files
+from linnet.inference.cache_policy import CachePolicies, layer_cache_policies
 from linnet.inference.language_model import LanguageModel, load
-from linnet.inference.retention import Retentions, layer_retentions
 from linnet.interop.onnx.engine import Graphs
 from linnet.interop.onnx.files import EXTERNAL_ABOVE_BYTES, write_graphs
 from linnet.interop.onnx.flatten import Flat, Step
@@ -33,8 +33,8 @@ from linnet.interop.onnx.metadata import (
     described,
     state_inputs,
 )
-from linnet.interop.onnx.quantise import quantised
-from linnet.layers.retention import FULL, BankRetention, Retention
+from linnet.interop.onnx.quantize import quantized
+from linnet.layers.cache_policy import FULL, BankCache, CachePolicy
 from linnet.model.store import RUN, TOKENIZER, check_new_folder
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def export_onnx(
     out: str | Path,
     *,
     weights: str = "float32",
-    retention: Retentions = FULL,
+    cache_policy: CachePolicies = FULL,
     text: str | None = None,
     external_above_bytes: int = EXTERNAL_ABOVE_BYTES,
     origin: str | None = None,
@@ -78,7 +78,8 @@ def export_onnx(
 ) -> OnnxExport:
     """Write the folder `out`: graphs, `linnet.json`, the tokenizer; what the gate measured is returned.
 
-    model: a folder, or a model that was loaded, which becomes float32. weights: `float32`, `int8` or `int4`. retention:
+    model: a folder, or a model that was loaded, which becomes float32. weights: `float32`, `int8` or `int4`.
+    cache_policy:
     how TED layers keep the past; a bank without a length is made for the model's context. text: what the gate compares
     bits per byte on; None: what the model says. external_above_bytes: weights of larger graphs stand in a file beside
     them, once for both. origin, command: how it was made, for `run.json`; None: the folder, or the model's name. Raises
@@ -93,22 +94,22 @@ def export_onnx(
     source = model if isinstance(model, LanguageModel) else load(model, device="cpu")
     _check(source, origin)
     source.decoder.requires_grad_(False).float().eval()
-    retentions = _with_lengths(source, layer_retentions(source.decoder, retention))
+    cache_policies = _with_lengths(source, layer_cache_policies(source.decoder, cache_policy))
     longest = _longest(source)
     places = EXAMPLE_PLACES if longest is None else min(EXAMPLE_PLACES, longest)
-    step = Step(source.decoder, Flat.of(source.decoder, places, retentions))
+    step = Step(source.decoder, Flat.of(source.decoder, places, cache_policies))
     graphs, prompt, why = _graphs(step, origin)
     made = {"exported_from": origin, "command": command}
-    write = partial(_write, source, step.flat, retentions, prompt, external_above_bytes, made)
+    write = partial(_write, source, step.flat, cache_policies, prompt, external_above_bytes, made)
     with atomic_directory(out) as temporary:
         if weights != "float32":
-            _gate_floats(source, graphs, write, retentions, text)
-            graphs = {name: quantised(graph, weights, source.decoder) for name, graph in graphs.items()}
+            _gate_floats(source, graphs, write, cache_policies, text)
+            graphs = {name: quantized(graph, weights, source.decoder) for name, graph in graphs.items()}
             fuse_step(graphs[STEP])  # those graphs have onnxruntime's operators in any case
         description = write(temporary, graphs, weights)
-        parity = gate(source, Graphs(temporary, as_written=True), retentions, weights, text)
+        parity = gate(source, Graphs(temporary, as_written=True), cache_policies, weights, text)
         if weights == "float32":  # as they are run here
-            gate(source, Graphs(temporary), retentions, weights, text)
+            gate(source, Graphs(temporary), cache_policies, weights, text)
         files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
     nodes = dict(Counter(node.op_type for node in graphs[STEP].graph.node).most_common())
     return OnnxExport(parity, nodes, files, prompt, why, description.opset)
@@ -117,7 +118,7 @@ def export_onnx(
 def _write(
     model: LanguageModel,
     flat: Flat,
-    retentions: list[Retention],
+    cache_policies: list[CachePolicy],
     prompt: PromptGraph | None,
     external_above_bytes: int,
     made: Mapping[str, Any],
@@ -126,12 +127,12 @@ def _write(
     weights: str,
 ) -> GraphDescription:
     """All files of the folder; of large graphs the weights are moved out."""
-    description = _description(model, flat, retentions, weights, prompt, graphs[STEP])
+    description = _description(model, flat, cache_policies, weights, prompt, graphs[STEP])
     names = write_graphs(folder, graphs, description, external_above_bytes)
     write_json(folder / DESCRIPTION, description.model_dump())
     model.tokenizer.save(folder / TOKENIZER)
     write_json(folder / RUN, made)
-    seal_files(folder, [*names, DESCRIPTION, TOKENIZER, RUN])
+    write_file_checksums(folder, [*names, DESCRIPTION, TOKENIZER, RUN])
     return description
 
 
@@ -139,19 +140,19 @@ def _gate_floats(
     model: LanguageModel,
     graphs: dict[str, "ModelProto"],
     write: Callable[[Path, dict[str, "ModelProto"], str], GraphDescription],
-    retentions: list[Retention],
+    cache_policies: list[CachePolicy],
     text: str | None,
 ) -> None:
     """What is wrong with graphs is seen here: few bits may lose so much that it would pass for rounding."""
     with TemporaryDirectory() as floats:
         write(Path(floats), deepcopy(graphs), "float32")
-        gate(model, Graphs(Path(floats), as_written=True), retentions, "float32", text)
+        gate(model, Graphs(Path(floats), as_written=True), cache_policies, "float32", text)
 
 
 def _check(model: LanguageModel, origin: str) -> None:
     if model.decoder.encoder is not None:
         raise UserError(f"{origin}: a model with an encoder, which has no ONNX graphs; expected a decoder alone")
-    if any(mixer.traits.settles for mixer in model.decoder.mixers):
+    if any(mixer.traits.calibrates for mixer in model.decoder.mixers):
         raise UserError(f"{origin}: its operator is inferred from each prompt: freeze it first (--freeze-operator)")
 
 
@@ -160,10 +161,10 @@ def _longest(model: LanguageModel) -> int | None:
     return None if model.decoder.embedding.positions is None else model.spec.context_length
 
 
-def _with_lengths(model: LanguageModel, retentions: list[Retention]) -> list[Retention]:
+def _with_lengths(model: LanguageModel, cache_policies: list[CachePolicy]) -> list[CachePolicy]:
     """A graph's bank is made once, for all streams."""
-    made = BankRetention(model.spec.context_length)
-    return [made if isinstance(kept, BankRetention) and kept.length is None else kept for kept in retentions]
+    made = BankCache(model.spec.context_length)
+    return [made if isinstance(kept, BankCache) and kept.length is None else kept for kept in cache_policies]
 
 
 def _graphs(step: Step, origin: str) -> tuple[dict[str, "ModelProto"], PromptGraph | None, str | None]:
@@ -186,7 +187,7 @@ def _graphs(step: Step, origin: str) -> tuple[dict[str, "ModelProto"], PromptGra
 def _description(
     model: LanguageModel,
     flat: Flat,
-    retentions: list[Retention],
+    cache_policies: list[CachePolicy],
     weights: str,
     prompt: PromptGraph | None,
     graph: "ModelProto",
@@ -198,7 +199,7 @@ def _description(
         prompt=prompt,
         states=state_inputs(flat),
         longest=_longest(model),
-        retentions=described(retentions),
+        cache_policies=described(cache_policies),
         tokenizer=TokenizerFile(hash=tokenizer.hash, end_id=tokenizer.end_id, vocab_size=tokenizer.vocab_size),
         model=model.spec,
     )

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linnet.core.seal import digest
+from linnet.core.checksum import digest
 from linnet.interop.onnx.metadata import DATA, KEY, GraphDescription
 
 if TYPE_CHECKING:

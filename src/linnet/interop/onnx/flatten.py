@@ -10,19 +10,19 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from linnet.inference.retention import Retentions, retaining_state
+from linnet.inference.cache_policy import CachePolicies, cache_policy_state
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, Made
+from linnet.layers.cache_policy import FULL
 from linnet.layers.key_value import WindowState
-from linnet.layers.retention import FULL
-from linnet.layers.state import RetainingState, State
-from linnet.layers.view import Made, Record, View
+from linnet.layers.state import CachePolicyState, State
 from linnet.model.decoder import Decoder
 from linnet.model.stack import through
 from linnet.model.state import DecoderState, LayerStates
 
 
 @dataclass(frozen=True)
-class GraphView(View):
-    """The view of one stream in a graph, whose position is a tensor `[1]`, and its places a number of the graph.
+class GraphBatchLayout(BatchLayout):
+    """The layout of one stream in a graph, whose position is a tensor `[1]`, and its places a number of the graph.
 
     Layers take it as rows that stand at different positions, which know them as tensors alone.
     """
@@ -49,12 +49,12 @@ class GraphView(View):
         return make()
 
     def offsets_B(self, device: torch.device) -> Tensor:
-        """See `View`."""
+        """See `BatchLayout`."""
         assert self.position_B is not None
         return self.position_B
 
     def positions(self, length: int, device: torch.device) -> Tensor:
-        """See `View`: `[1, T]`."""
+        """See `BatchLayout`: `[1, T]`."""
         return self.offsets_B(device)[:, None] + torch.arange(length, device=device)
 
 
@@ -78,13 +78,13 @@ class Flat:
     @property
     def needs_whole_pieces(self) -> bool:
         """Whether some layer takes pieces of one length alone: a bank its chunks."""
-        kept = (part.retention for _, part in self.begins.named() if isinstance(part, RetainingState))
-        return any(retention != FULL for retention in kept)
+        kept = (part.cache_policy for _, part in self.begins.named() if isinstance(part, CachePolicyState))
+        return any(cache_policy != FULL for cache_policy in kept)
 
     @classmethod
-    def of(cls, decoder: Decoder, capacity: int, retention: Retentions) -> "Flat":
+    def of(cls, decoder: Decoder, capacity: int, cache_policy: CachePolicies) -> "Flat":
         """Of an empty state of one stream."""
-        return cls(retaining_state(decoder, 1, capacity, retention))
+        return cls(cache_policy_state(decoder, 1, capacity, cache_policy))
 
     def filled(self, tensors: Sequence[Tensor]) -> list[LayerStates]:
         """The states of each layer with these tensors, in the order of the names."""
@@ -134,6 +134,6 @@ class Step(nn.Module):
         named = zip(self.flat.tensors, states, strict=True)
         rooms = (x.shape[self.flat.growing[name]] for name, x in named if name in self.flat.has_room)
         places = next(rooms, tokens_BT.shape[1])
-        view = GraphView(record=Record(), position_B=position_B, places=places)
-        x_BTD = through(self.decoder.blocks, self.decoder.embedding(tokens_BT, view), layers, view)
+        layout = GraphBatchLayout(record=AuxiliaryOutputs(), position_B=position_B, places=places)
+        x_BTD = through(self.decoder.blocks, self.decoder.embedding(tokens_BT, layout), layers, layout)
         return self.decoder.logits(self.decoder.after_blocks(x_BTD)), self.flat.taken(layers)

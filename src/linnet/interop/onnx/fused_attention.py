@@ -65,12 +65,12 @@ def fuse_attention(graph: "GraphProto") -> int:
     if not found:
         return 0
     by_product = {layer.product: layer for layer in found}
-    remade = {name for layer in found for name in layer.makes}
+    recompute = {name for layer in found for name in layer.makes}
     nodes = _lengths(graph)
     for node in graph.node:
         if node.output[0] in by_product:
             nodes.extend(_fused(by_product[node.output[0]]))
-        elif node.output[0] not in remade:
+        elif node.output[0] not in recompute:
             nodes.append(node)
     remake(graph, nodes)
     return len(found)

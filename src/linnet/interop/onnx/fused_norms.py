@@ -21,8 +21,8 @@ def fuse_residual_norms(graph: "GraphProto") -> int:
     norms = {nodes[-2].input[0]: nodes for nodes in map(reader.norm, graph.node) if nodes is not None}
     sums = {node.output[0]: node for node in graph.node if node.op_type == "Add" and reader.alike(node)}
     found = {x: _fused(sums[x], nodes, reader) for x, nodes in norms.items() if x in sums}
-    remade = {norms[x][-1].output[0] for x in found}
-    remake(graph, (found.get(node.output[0], node) for node in graph.node if node.output[0] not in remade))
+    recompute = {norms[x][-1].output[0] for x in found}
+    remake(graph, (found.get(node.output[0], node) for node in graph.node if node.output[0] not in recompute))
     return len(found)
 
 

@@ -20,7 +20,7 @@ OPERATION = "RotaryEmbedding"
 class Rotation:
     """Names of tensors. joint: what a product gave, `[1, 1, (N + 2 M) K]`. cos, sin: `[1, 1, 1, K / 2]`.
 
-    adjacent: pairs are neighbours, not the halves of a head.
+    adjacent: pairs are neighbors, not the halves of a head.
     """
 
     joint: str
@@ -32,12 +32,12 @@ class Rotation:
     def of(cls, edges: Edges, q: str, k: str, v: str) -> "Rotation | None":
         """Where queries and keys were turned together, in all of their width; None for anything else."""
         by = _Makers(edges)
-        for made in (cls._by_halves, cls._of_neighbours):
+        for made in (cls._by_halves, cls._of_neighbors):
             try:
                 turned, parts = by.split(q, [q, k]), by.split(v, None)
                 _same(parts.output[1], v)
                 cos, sin = made(by, turned, parts.output[0])
-                return cls(by.made(parts.input[0], "Reshape").input[0], cos, sin, made == cls._of_neighbours)
+                return cls(by.made(parts.input[0], "Reshape").input[0], cos, sin, made == cls._of_neighbors)
             except _OtherError:
                 continue
         return None
@@ -54,8 +54,8 @@ class Rotation:
         return cos[0], sin[1]
 
     @staticmethod
-    def _of_neighbours(by: "_Makers", turned: "NodeProto", x: str) -> tuple[str, str]:
-        """What `turned` splits is `x` turned by pairs of neighbours: cos and sin."""
+    def _of_neighbors(by: "_Makers", turned: "NodeProto", x: str) -> tuple[str, str]:
+        """What `turned` splits is `x` turned by pairs of neighbors: cos and sin."""
         pairs = by.made(by.made(turned.input[0], "Reshape").input[0], "Concat").input
         first, second = (by.made(name, "Unsqueeze").input[0] for name in pairs)
         difference = [by.made(name, "Mul").input for name in by.made(first, "Sub").input]

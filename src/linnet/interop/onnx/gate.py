@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel
-from linnet.inference.retention import retaining_state
 from linnet.inference.sampling import Sampling
 from linnet.interop.onnx.engine import GraphReader, Graphs
 from linnet.interop.parity import STEPS, bits_per_byte, largest_error
-from linnet.layers.retention import Retention
+from linnet.layers.cache_policy import CachePolicy
 
 PROMPT_TOKENS = 150
 """More than two pieces, and no whole number of them: pieces and single tokens both."""
@@ -58,11 +58,11 @@ class GraphParity:
 
 
 def gate(
-    model: LanguageModel, graphs: Graphs, retentions: Sequence[Retention], weights: str, text: str | None = None
+    model: LanguageModel, graphs: Graphs, cache_policies: Sequence[CachePolicy], weights: str, text: str | None = None
 ) -> GraphParity:
     """`UserError` unless the graphs say what the model says, within what is `ALLOWED` to their weights."""
-    tokens = _tokens(model, graphs, retentions, text)
-    ours_TV = _of_model(model, retentions, tokens)
+    tokens = _tokens(model, graphs, cache_policies, text)
+    ours_TV = _of_model(model, cache_policies, tokens)
     try:
         theirs_TV = _of_graphs(graphs, tokens)
     except Exception as error:  # onnxruntime's, of many kinds, none of them public
@@ -82,7 +82,7 @@ def gate(
     return parity
 
 
-def _tokens(model: LanguageModel, graphs: Graphs, retentions: Sequence[Retention], text: str | None) -> list[int]:
+def _tokens(model: LanguageModel, graphs: Graphs, cache_policies: Sequence[CachePolicy], text: str | None) -> list[int]:
     """The end token and what follows it, as many as are compared."""
     count = PROMPT_TOKENS + STEPS
     longest = graphs.description.longest
@@ -93,7 +93,7 @@ def _tokens(model: LanguageModel, graphs: Graphs, retentions: Sequence[Retention
             raise UserError(field="text", value=f"{len(tokens)} tokens", accepted=f"at least {count}")
         return tokens
     begin = [model.tokenizer.end_id]
-    state = retaining_state(model.decoder, 1, count, list(retentions))
+    state = cache_policy_state(model.decoder, 1, count, list(cache_policies))
     said = decode(
         model.decoder, [begin], count - 1, Sampling(1.0, seed=0), state=state, vocab_size=model.tokenizer.vocab_size
     )
@@ -101,9 +101,9 @@ def _tokens(model: LanguageModel, graphs: Graphs, retentions: Sequence[Retention
 
 
 @torch.inference_mode()
-def _of_model(model: LanguageModel, retentions: Sequence[Retention], tokens: Sequence[int]) -> Tensor:
+def _of_model(model: LanguageModel, cache_policies: Sequence[CachePolicy], tokens: Sequence[int]) -> Tensor:
     """`[T, V]`, float32: the prompt in one pass, then token by token."""
-    state = retaining_state(model.decoder, 1, len(tokens), list(retentions))
+    state = cache_policy_state(model.decoder, 1, len(tokens), list(cache_policies))
     prompt = min(PROMPT_TOKENS, max(1, len(tokens) // 2))
     chunks = [tokens[:prompt], *([token] for token in tokens[prompt:])]
     return torch.cat([model.decoder(torch.tensor([chunk]), state)[0] for chunk in chunks])

@@ -11,13 +11,13 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
+from linnet.core.checksum import check_files
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
-from linnet.core.seal import check_files
 from linnet.core.spec import Spec
-from linnet.inference.retention import describe
+from linnet.inference.cache_policy import describe
 from linnet.interop.onnx.flatten import Flat
-from linnet.layers.retention import Retention
+from linnet.layers.cache_policy import CachePolicy
 from linnet.model.spec import ModelSpec
 from linnet.model.store import TOKENIZER
 
@@ -88,7 +88,7 @@ class GraphDescription(Spec):
     prompt: PromptGraph | None
     states: list[StateInput]
     longest: PositiveInt | None
-    retentions: list[dict[str, Any]]
+    cache_policies: list[dict[str, Any]]
     tokenizer: TokenizerFile
     model: ModelSpec
 
@@ -107,9 +107,9 @@ def state_inputs(flat: Flat) -> list[StateInput]:
     return [_state_input(flat, name, tensor) for name, tensor in flat.tensors.items()]
 
 
-def described(retentions: Sequence[Retention]) -> list[dict[str, Any]]:
+def described(cache_policies: Sequence[CachePolicy]) -> list[dict[str, Any]]:
     """How each layer keeps the past."""
-    return [describe(retention) for retention in retentions]
+    return [describe(cache_policy) for cache_policy in cache_policies]
 
 
 def _state_input(flat: Flat, name: str, tensor: Tensor) -> StateInput:

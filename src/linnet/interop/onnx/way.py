@@ -2,27 +2,27 @@
 
 from pathlib import Path
 
-from linnet.evaluation.retentions import check_chooses, read
+from linnet.evaluation.cache_policies import check_chooses, read
 from linnet.inference.language_model import LanguageModel
 from linnet.interop.exported import Exported
 from linnet.interop.onnx.export import OnnxExport, export_onnx
 from linnet.interop.onnx.metadata import STEP
-from linnet.layers.retention import FULL
+from linnet.layers.cache_policy import FULL
 
 
 def export(
     model: LanguageModel,
     out: Path,
     weights: str = "float32",
-    retention: str | None = None,
+    cache_policy: str | None = None,
     origin: str | None = None,
     command: str | None = None,
 ) -> Exported:
-    """Write the folder `out`; see `export_onnx`. retention: `full`, `bank` or a policy, as `evaluate` reads it."""
-    kept = FULL if retention is None else read(retention, model.spec.context_length, "retention")
+    """Write the folder `out`; see `export_onnx`. cache_policy: `full`, `bank` or a policy, as `evaluate` reads it."""
+    kept = FULL if cache_policy is None else read(cache_policy, model.spec.context_length, "retention")
     if kept != FULL:
         check_chooses(model.decoder, "retention")
-    made = export_onnx(model, out, weights=weights, retention=kept, origin=origin, command=command)
+    made = export_onnx(model, out, weights=weights, cache_policy=kept, origin=origin, command=command)
     files = [out / name for name in made.files if name.startswith(STEP)]
     return Exported.of(out, model.decoder, *files, figures=made.figures, said=tuple(_said(made)))
 

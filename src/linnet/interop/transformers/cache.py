@@ -18,7 +18,7 @@ from transformers import Cache
 from linnet.core.errors import UserError
 from linnet.inference.state import grown
 from linnet.interop.transformers.chunk import Chunk
-from linnet.layers.view import Record
+from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -51,14 +51,14 @@ class StateCache(Cache):
         self._past: list[Passed] | None = None
         self._unread: Chunk | None = None
 
-    def read(self, decoder: Decoder, chunk: Chunk, record: Record | None = None) -> Tensor:
+    def read(self, decoder: Decoder, chunk: Chunk, record: AuxiliaryOutputs | None = None) -> Tensor:
         """What the head makes logits of, at all places of the chunk: `[B, T] -> [B, T, D]`."""
         if self.seen == 0 and self.prompt is not None and 0 < self.prompt < chunk.length:
             parts = chunk.first(self.prompt), chunk.behind(self.prompt)
             return torch.cat([self._read(decoder, part, record) for part in parts], dim=1)
         return self._read(decoder, chunk, record)
 
-    def _read(self, decoder: Decoder, chunk: Chunk, record: Record | None) -> Tensor:
+    def _read(self, decoder: Decoder, chunk: Chunk, record: AuxiliaryOutputs | None) -> Tensor:
         self.seen += chunk.length
         again = 0 if self._unread is None else self._unread.length
         whole, self._unread = chunk if self._unread is None else self._unread.join(chunk), None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.layers.view import Record
+from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 
@@ -69,7 +69,7 @@ class Chunk:
             return Chunk(tokens_BT)
         return Chunk(tokens_BT, torch.cat([self._all_real(), other._all_real()], dim=1))
 
-    def hidden(self, decoder: Decoder, state: DecoderState | None, record: Record | None = None) -> Tensor:
+    def hidden(self, decoder: Decoder, state: DecoderState | None, record: AuxiliaryOutputs | None = None) -> Tensor:
         """What the head makes logits of, `[B, T, D]`, at the places where the tokens are; any at those of padding."""
         if self.real_BT is None:
             return decoder.hidden(self.tokens_BT, state, record=record)

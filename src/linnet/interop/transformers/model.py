@@ -16,9 +16,9 @@ from linnet.core.errors import UserError
 from linnet.interop.transformers.cache import StateCache
 from linnet.interop.transformers.chunk import Chunk
 from linnet.interop.transformers.config import LinnetConfig
-from linnet.layers.view import Record
+from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
-from linnet.model.undrawn import shapes_only, without_operator_file
+from linnet.model.skip_init import shapes_only, without_operator_file
 from linnet.training.objective import mean_losses
 
 IGNORED_LABEL = -100
@@ -37,7 +37,7 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         loading = torch.get_default_device().type == "meta"  # the weights come from a file
         self.decoder = shapes_only(without_operator_file(spec)) if loading else Decoder(spec)
         self.decoder.spec = spec
-        self.settles = any(sublayer.traits.settles for sublayer in self.decoder.sublayers)
+        self.calibrates = any(sublayer.traits.calibrates for sublayer in self.decoder.sublayers)
         self.post_init()  # type: ignore[no-untyped-call]
 
     @classmethod
@@ -75,7 +75,10 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         if use_cache is None:
             use_cache = self.config.use_cache and labels is None and not torch.is_grad_enabled()
         cache = self._cache(past_key_values, use_cache)
-        chunk, record = Chunk.of(input_ids, attention_mask), Record(training=self.training and labels is not None)
+        chunk, record = (
+            Chunk.of(input_ids, attention_mask),
+            AuxiliaryOutputs(training=self.training and labels is not None),
+        )
         self._check_positions(chunk, cache)
         x_BTD = self._hidden(chunk, cache, record)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -89,7 +92,7 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
             raise UserError(field="past_key_values", value=type(given).__name__, accepted=accepted)
         return StateCache() if given is None and wanted else given
 
-    def _hidden(self, chunk: Chunk, cache: StateCache | None, record: Record) -> Tensor:
+    def _hidden(self, chunk: Chunk, cache: StateCache | None, record: AuxiliaryOutputs) -> Tensor:
         if cache is not None:
             return cache.read(self.decoder, chunk, record)
         alike = not self.training or all(sublayer.traits.same_in_training for sublayer in self.decoder.sublayers)
@@ -100,7 +103,9 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
             record.losses.clear()  # padding has counted in them
         return chunk.hidden(self.decoder, None, record)
 
-    def _loss(self, logits_BTV: Tensor, labels_BT: Tensor, items: int | Tensor | None, record: Record) -> Tensor:
+    def _loss(
+        self, logits_BTV: Tensor, labels_BT: Tensor, items: int | Tensor | None, record: AuxiliaryOutputs
+    ) -> Tensor:
         """The mean over the labels, with what sublayers add to it: each counts once for each label, as in training."""
         loss: Tensor = self.loss_function(
             logits=logits_BTV, labels=labels_BT, vocab_size=self.config.vocab_size, num_items_in_batch=items
@@ -132,7 +137,7 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         kind, cache = generation_config.cache_implementation, model_kwargs.get("past_key_values")
         if kind not in (None, "dynamic"):
             raise UserError(field="cache_implementation", value=kind, accepted="none: the model has a cache of its own")
-        if self.settles and generation_config.prefill_chunk_size is not None:
+        if self.calibrates and generation_config.prefill_chunk_size is not None:
             raise UserError("prefill_chunk_size: the operator is inferred from the whole prompt; expected None")
         if cache is None and generation_config.use_cache is not False:
             cache = StateCache(min(max_cache_length, self.config.max_position_embeddings))
@@ -141,7 +146,7 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         if cache is None:
             return False
         model_kwargs["past_key_values"] = self._cache(cache, True)
-        if self.settles and generation_mode == GenerationMode.ASSISTED_GENERATION:
+        if self.calibrates and generation_mode == GenerationMode.ASSISTED_GENERATION:
             mask = model_kwargs.get("attention_mask")  # left out where all is real; its length is not
             cache.prompt = generation_config._mask_length if mask is None else mask.shape[1]
         if generation_config.is_assistant:

@@ -19,7 +19,7 @@ from linnet.interop.onnx.export import OnnxExport, export_onnx
 from linnet.interop.onnx.metadata import DATA, DESCRIPTION, PROMPT, STEP
 from linnet.interop.web.runtime import NAME, VERSION, copy_runtime
 from linnet.interop.web.tokenizer import check_tokenizer
-from linnet.layers.retention import FULL, Retention
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.model.store import TOKENIZER, check_new_folder
 from linnet.ops.decay.eviction import EvictionPolicy
 
@@ -129,7 +129,7 @@ def _add_model(
         model,
         graphs,
         weights=weights,
-        retention=_retentions(model),
+        cache_policy=_cache_policies(model),
         text=text,
         external_above_bytes=0,
         command=command,
@@ -146,6 +146,6 @@ def _add_model(
     }
 
 
-def _retentions(model: LanguageModel) -> list[Retention]:
+def _cache_policies(model: LanguageModel) -> list[CachePolicy]:
     """Layers that leave it to choose hold each token by itself; the others keep what they keep."""
-    return [KEEP_ALL if EvictionPolicy in mixer.retentions else FULL for mixer in model.decoder.mixers]
+    return [KEEP_ALL if EvictionPolicy in mixer.cache_policies else FULL for mixer in model.decoder.mixers]

@@ -18,11 +18,11 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from linnet.core.spec import Count, Extent
-from linnet.layers.contract import FeedForward, FeedForwardSpec, Matrices, Place, RowStep, Traits
+from linnet.layers.batch_layout import EXPERTS_USED, AuxiliaryOutputs, BatchLayout
+from linnet.layers.contract import DecodeStep, FeedForward, FeedForwardSpec, MuonParameter, Place, Traits
 from linnet.layers.feed_forwards.glu import GatedFeedForward, GatedSpec
 from linnet.layers.feed_forwards.mlp import PlainFeedForward, PlainSpec
 from linnet.layers.state import State
-from linnet.layers.view import EXPERTS_USED, Record, View
 from linnet.nn.activation import Activation
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import Linear
@@ -33,7 +33,7 @@ from linnet.ops.routing import Routes, Scoring, balance_loss, counts, router_z_l
 class ExpertsSpec(FeedForwardSpec):
     """`experts` feed-forwards of width `hidden` within; each token goes to `top_k` of them.
 
-    gated: whether they are gated feed-forwards or plain ones. scoring, normalise: see `ops.routing.routes`. shared: the
+    gated: whether they are gated feed-forwards or plain ones. scoring, normalize: see `ops.routing.routes`. shared: the
     width within one more, which every token passes (null: there is none). shared_gate: multiply that by a sigmoid of
     the token. capacity: in training an expert takes so many times its even share of a row's tokens, and what is beyond
     is dropped (null: nothing ever is). balance, router_z: coefficients of the two losses.
@@ -45,7 +45,7 @@ class ExpertsSpec(FeedForwardSpec):
     gated: bool = True
     activation: Activation = "silu"
     scoring: Scoring = "softmax"
-    normalise: bool = True
+    normalize: bool = True
     shared: Extent | None = None
     shared_gate: bool = True
     capacity: PositiveFloat | None = None
@@ -58,8 +58,8 @@ class ExpertsSpec(FeedForwardSpec):
         plain = cls(hidden=6, experts=4, gated=False, activation="gelu", scoring="sigmoid", capacity=0.5, shared=5)
         return [
             cls(hidden=12, experts=4),
-            cls(hidden=6, experts=5, top_k=3, normalise=False, activation="relu_squared", shared=8, router_z=0.0),
-            plain.model_copy(update={"shared_gate": False, "top_k": 1, "normalise": False, "balance": 0.1}),
+            cls(hidden=6, experts=5, top_k=3, normalize=False, activation="relu_squared", shared=8, router_z=0.0),
+            plain.model_copy(update={"shared_gate": False, "top_k": 1, "normalize": False, "balance": 0.1}),
         ]
 
     def check(self, width: int) -> None:
@@ -86,22 +86,22 @@ class ExpertsSpec(FeedForwardSpec):
         routed = Cost(
             parameters=count * (expert.parameters + width),
             matrices=expert.matrices * count,
-            idle_matrices=expert.matrices * (count - k),
+            inactive_experts=expert.matrices * (count - k),
             flops_per_token=k * expert.flops_per_token + 2 * width * count,
-            kept_per_token=width + k * len(up.matrices) * self.hidden + self._kept_of_routes(),
+            activations_per_token=width + k * len(up.matrices) * self.hidden + self._kept_of_routes(),
         )
         return routed if self.shared is None else routed + self._shared_cost(place, self.shared)
 
     def _kept_of_routes(self) -> int:
         """Scores, weights, and as whole numbers of 8 bytes the chosen experts and the places sorted by them."""
-        divided = self.top_k + 2 if self.normalise else 0
+        divided = self.top_k + 2 if self.normalize else 0
         return self.experts + 5 * self.top_k + divided
 
     def _shared_cost(self, place: Place, hidden: int) -> Cost:
         """It keeps what the router keeps; its gate one number, and what it multiplies."""
-        shared = self.part(hidden).cost(place) + Cost(kept_per_token=-place.width)
+        shared = self.part(hidden).cost(place) + Cost(activations_per_token=-place.width)
         if self.shared_gate:
-            shared += linear_cost(place.width, 1, False) + Cost(kept_per_token=place.width + 1)
+            shared += linear_cost(place.width, 1, False) + Cost(activations_per_token=place.width + 1)
         return shared
 
 
@@ -135,19 +135,19 @@ class Experts(FeedForward):
         self.shared_gate = Linear(place.width, 1, bias=False) if gated else None
         self.mix = experts
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         logits_BTE = self.router(x_BTD)
         found = self._routes(logits_BTE)
-        if view.watched:
-            view.show(EXPERTS_USED, torch.stack([counts(row_TK, self.spec.experts) for row_TK in found.chosen]))
-        chosen_BTK = self._trained(logits_BTE, found, view) if view.trains else found.chosen
+        if layout.collects_outputs:
+            layout.add_output(EXPERTS_USED, torch.stack([counts(row_TK, self.spec.experts) for row_TK in found.chosen]))
+        chosen_BTK = self._trained(logits_BTE, found, layout) if layout.training else found.chosen
         out_RD = self._mixed(x_BTD.flatten(0, 1), found.weight.flatten(0, 1), chosen_BTK.flatten(0, 1))
         out_BTD = out_RD.view_as(x_BTD)
         return out_BTD if self.shared is None else out_BTD + self._shared(x_BTD)
 
     def _routes(self, logits: Tensor) -> Routes:
-        return routes(logits, self.spec.top_k, self.spec.scoring, self.spec.normalise)
+        return routes(logits, self.spec.top_k, self.spec.scoring, self.spec.normalize)
 
     def _mixed(self, x_RD: Tensor, weight_RK: Tensor, chosen_RK: Tensor) -> Tensor:
         parts = list(self._parts())
@@ -166,12 +166,12 @@ class Experts(FeedForward):
         """The experts, typed."""
         return (part for part in self.experts if isinstance(part, GatedFeedForward | PlainFeedForward))
 
-    def _trained(self, logits_BTE: Tensor, found: Routes, view: View) -> Tensor:
-        """The experts that tokens go to in training, `[B, T, K]`; losses and figures go into the view.
+    def _trained(self, logits_BTE: Tensor, found: Routes, layout: BatchLayout) -> Tensor:
+        """The experts that tokens go to in training, `[B, T, K]`; losses and figures go into the layout.
 
         Shares of tokens are those of the whole batch, whatever part of its rows this process reads.
         """
-        spec, chosen_BTK, real_BT = self.spec, found.chosen, view.real(logits_BTE.shape[1], logits_BTE.device)
+        spec, chosen_BTK, real_BT = self.spec, found.chosen, layout.real(logits_BTE.shape[1], logits_BTE.device)
         score_RE, logits_RE = found.score.flatten(0, 1), logits_BTE.flatten(0, 1)
         if real_BT is not None:
             chosen_BTK = chosen_BTK.masked_fill(~real_BT[..., None], spec.experts)
@@ -179,41 +179,41 @@ class Experts(FeedForward):
         used_E = self.total(counts(chosen_BTK, spec.experts))
         share_E = spec.top_k * used_E.to(score_RE.dtype) / used_E.sum()
         if spec.balance:
-            view.add_loss("balance", balance_loss(score_RE, share_E), spec.balance)
+            layout.add_loss("balance", balance_loss(score_RE, share_E), spec.balance)
         if spec.router_z:
-            view.add_loss("router_z", router_z_loss(logits_RE), spec.router_z)
+            layout.add_loss("router_z", router_z_loss(logits_RE), spec.router_z)
         for number, share in enumerate((share_E / spec.top_k).unbind()):
-            view.add_figure(f"layer{self.index}.expert{number}", share)
-        return chosen_BTK if spec.capacity is None else self._within(chosen_BTK, spec.capacity, view)
+            layout.add_figure(f"layer{self.index}.expert{number}", share)
+        return chosen_BTK if spec.capacity is None else self._within(chosen_BTK, spec.capacity, layout)
 
-    def _within(self, chosen_BTK: Tensor, capacity: float, view: View) -> Tensor:
+    def _within(self, chosen_BTK: Tensor, capacity: float, layout: BatchLayout) -> Tensor:
         count, even = self.spec.experts, chosen_BTK[0].numel() / self.spec.experts
         kept_BTK = within_capacity(chosen_BTK, count, max(1, math.ceil(capacity * even)))
         before, after = ((choices != count).sum() for choices in (chosen_BTK, kept_BTK))
-        view.add_figure("dropped", 1 - after / before)
+        layout.add_figure("dropped", 1 - after / before)
         return kept_BTK
 
-    def matrices(self) -> Iterator[Matrices]:
+    def muon_parameters(self) -> Iterator[MuonParameter]:
         """All but the router's and the gate's, which give no hidden vector."""
         for part in (*self._parts(), self.shared):
             if part is not None:
-                yield from part.matrices()
+                yield from part.muon_parameters()
 
-    def precise(self) -> Iterator[nn.Module]:
+    def skip_quantization(self) -> Iterator[nn.Module]:
         """The router: a rounding of its weights sends tokens elsewhere."""
         yield self.router
 
-    def last_maps(self) -> Iterator[nn.Linear]:
+    def output_projections(self) -> Iterator[nn.Linear]:
         """Each expert's."""
         for part in (*self._parts(), self.shared):
             if part is not None:
-                yield from part.last_maps()
+                yield from part.output_projections()
 
-    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
-        found = [part.row_step(None) for part in self._parts()]
+        found = [part.decode_step(None) for part in self._parts()]
         steps = [step for step in found if step is not None]
-        shared = None if self.shared is None else self.shared.row_step(None)
+        shared = None if self.shared is None else self.shared.decode_step(None)
         if len(steps) < len(found) or (self.shared is not None and shared is None):
             return None
         zero_1D = torch.zeros(1, self.router.map.in_features, device=self.router.map.weight.device)

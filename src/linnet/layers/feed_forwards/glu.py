@@ -9,13 +9,13 @@ from typing import Literal, Self
 
 from torch import Tensor
 
-from linnet.layers.contract import FeedForward, FeedForwardSpec, Place, RowStep, Traits
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.contract import DecodeStep, FeedForward, FeedForwardSpec, Place, Traits
 from linnet.layers.state import State
-from linnet.layers.view import Record, View
 from linnet.nn.activation import ACTIVATIONS, Activation
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.gemv import compiled_with, row_map_of
 from linnet.nn.linear import FusedLinear, Linear, in_one_piece
-from linnet.nn.row_maps import compiled_with, row_map_of
 from linnet.ops.gated import gated_silu
 from linnet.ops.gated_feed_forward import gated_feed_forward
 from linnet.ops.native.elementwise import gated_row
@@ -41,7 +41,9 @@ class GatedSpec(FeedForwardSpec):
     def cost(self, place: Place) -> Cost:
         """Two maps up, one down; kept are gate and value, but for silu (`ops.gated_feed_forward`) two or three more."""
         up = linear_cost(place.width, self.hidden, self.bias)
-        kept = Cost(kept_per_token=place.width + {"silu": 2, "relu_squared": 5}.get(self.activation, 4) * self.hidden)
+        kept = Cost(
+            activations_per_token=place.width + {"silu": 2, "relu_squared": 5}.get(self.activation, 4) * self.hidden
+        )
         return up.repeated(2) + linear_cost(self.hidden, place.width, self.bias) + kept
 
 
@@ -61,7 +63,7 @@ class GatedFeedForward(FeedForward):
         self.down = Linear(hidden, d_model, bias=bias)
         self.activation, self.recompute = activation, recompute
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[..., D] -> [..., D]`."""
         if self.activation == "silu" and in_one_piece(x_BTD, self.up, self.down):
             up, down = self.up, self.down
@@ -77,11 +79,11 @@ class GatedFeedForward(FeedForward):
         return ACTIVATIONS[self.activation](gate) * value
 
     @property
-    def bfloat16_rows(self) -> bool:
+    def bfloat16_decode(self) -> bool:
         """See `Sublayer`."""
         return True
 
-    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
         up, down, activation = row_map_of(self.up), row_map_of(self.down), ACTIVATIONS[self.activation]
         if up is None or down is None:

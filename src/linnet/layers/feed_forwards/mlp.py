@@ -7,13 +7,13 @@ from typing import Literal, Self
 
 from torch import Tensor
 
-from linnet.layers.contract import FeedForward, FeedForwardSpec, Place, RowStep, Traits
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.contract import DecodeStep, FeedForward, FeedForwardSpec, Place, Traits
 from linnet.layers.state import State
-from linnet.layers.view import Record, View
 from linnet.nn.activation import ACTIVATIONS, Activation
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.gemv import compiled_with, row_map_of
 from linnet.nn.linear import Linear
-from linnet.nn.row_maps import compiled_with, row_map_of
 from linnet.ops.native.elementwise import activated_row
 
 
@@ -37,7 +37,9 @@ class PlainSpec(FeedForwardSpec):
     def cost(self, place: Place) -> Cost:
         """One map up, one down; kept is what the activation gives, and reads or, squared, has between; but for relu."""
         up, down = linear_cost(place.width, self.hidden, self.bias), linear_cost(self.hidden, place.width, self.bias)
-        return up + down + Cost(kept_per_token=place.width + (1 if self.activation == "relu" else 2) * self.hidden)
+        return (
+            up + down + Cost(activations_per_token=place.width + (1 if self.activation == "relu" else 2) * self.hidden)
+        )
 
 
 class PlainFeedForward(FeedForward):
@@ -51,17 +53,17 @@ class PlainFeedForward(FeedForward):
         self.down = Linear(hidden, d_model, bias=bias)
         self.activation, self.inner = activation, ACTIVATIONS[activation]
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         out_BTD: Tensor = self.down(self.inner(self.up(x_BTD)))
         return out_BTD
 
     @property
-    def bfloat16_rows(self) -> bool:
+    def bfloat16_decode(self) -> bool:
         """See `Sublayer`."""
         return True
 
-    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
         up, down, activation, compiled = row_map_of(self.up), row_map_of(self.down), self.inner, compiled_with(self.up)
         if up is None or down is None:

@@ -11,14 +11,14 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
-from linnet.layers.contract import FeedForwardSpec, Place, RowStep
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.contract import DecodeStep, FeedForwardSpec, Place
 from linnet.layers.state import State
 from linnet.layers.token_shift import LastTokenState, ShiftedFeedForward, layers_left, rising, row_mixes
-from linnet.layers.view import Record, View
 from linnet.nn.activation import ACTIVATIONS
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.gemv import row_map_of
 from linnet.nn.linear import Linear
-from linnet.nn.row_maps import row_map_of
 from linnet.nn.token_shift import token_mixes, token_shift_cost
 
 RELU_SQUARED = ACTIVATIONS["relu_squared"]
@@ -42,7 +42,7 @@ class Rwkv4ChannelSpec(FeedForwardSpec):
         """Two mixes, three maps; the last token as state; kept are both sides of the square and of the gate."""
         width, hidden = place.width, self.hidden
         maps = linear_cost(width, hidden, False) + linear_cost(hidden, width, False) + linear_cost(width, width, False)
-        kept = Cost(kept_per_token=2 * hidden + 2 * width, kept_by_shape=(lambda *_: 2 * width,))
+        kept = Cost(activations_per_token=2 * hidden + 2 * width, activation_memory=(lambda *_: 2 * width,))
         return token_shift_cost(width, 2) + maps + kept
 
 
@@ -58,7 +58,7 @@ class Rwkv4Channel(ShiftedFeedForward):
         self.value = Linear(hidden, place.width, bias=False)
         nn.init.zeros_(self.receptance.weight)
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, LastTokenState)
         key_BTD, receptance_BTD = token_mixes(x_BTD, self._shares(), state)
@@ -69,7 +69,7 @@ class Rwkv4Channel(ShiftedFeedForward):
         """Of the token before."""
         return [1 - mix.flatten() for mix in (self.time_mix_key, self.time_mix_receptance)]
 
-    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
         key, receptance, value = (row_map_of(part) for part in (self.key, self.receptance, self.value))
         if key is None or receptance is None or value is None:

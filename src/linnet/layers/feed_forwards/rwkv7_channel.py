@@ -10,14 +10,14 @@ from typing import Literal, Self
 
 from torch import Tensor, nn
 
-from linnet.layers.contract import FeedForwardSpec, Place, RowStep
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.contract import DecodeStep, FeedForwardSpec, Place
 from linnet.layers.state import State
 from linnet.layers.token_shift import LastTokenState, ShiftedFeedForward, layers_left, rising, row_mixes
-from linnet.layers.view import Record, View
 from linnet.nn.activation import ACTIVATIONS
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.gemv import row_map_of
 from linnet.nn.linear import Linear
-from linnet.nn.row_maps import row_map_of
 from linnet.nn.token_shift import token_mixes, token_shift_cost
 
 RELU_SQUARED = ACTIVATIONS["relu_squared"]
@@ -40,7 +40,7 @@ class Rwkv7ChannelSpec(FeedForwardSpec):
     def cost(self, place: Place) -> Cost:
         """A mix, two maps; the last token as state; kept are both sides of the square."""
         maps = linear_cost(place.width, self.hidden, False) + linear_cost(self.hidden, place.width, False)
-        return token_shift_cost(place.width, 1) + maps + Cost(kept_per_token=2 * self.hidden)
+        return token_shift_cost(place.width, 1) + maps + Cost(activations_per_token=2 * self.hidden)
 
 
 class Rwkv7Channel(ShiftedFeedForward):
@@ -52,14 +52,14 @@ class Rwkv7Channel(ShiftedFeedForward):
         self.key = Linear(place.width, hidden, bias=False)
         self.value = Linear(hidden, place.width, bias=False)
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, LastTokenState)
         (mixed_BTD,) = token_mixes(x_BTD, [self.x_k.flatten()], state)
         out_BTD: Tensor = self.value(RELU_SQUARED(self.key(mixed_BTD)))
         return out_BTD
 
-    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
         key, value = row_map_of(self.key), row_map_of(self.value)
         if key is None or value is None:

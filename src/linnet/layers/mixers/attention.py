@@ -17,29 +17,29 @@ from torch import Tensor, nn
 
 from linnet.core.spec import Amount, Extent
 from linnet.layers.attention_cost import AttentionShape
-from linnet.layers.contract import Mixer, MixerSpec, Place, RowStep, Traits
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
 from linnet.layers.first_values import VALUE_RESIDUAL, ValueResidual, ValueResidualSpec
 from linnet.layers.key_value import (
     KeyValueState,
     Seen,
     WindowState,
     kept_dtype,
-    key_value_row,
+    key_value_decode_step,
     key_value_tensors,
     seen_keys,
 )
 from linnet.layers.positions import AlibiSpec, AnyPositions, ShawSpec, T5Spec
-from linnet.layers.retention import FULL, Retention
 from linnet.layers.rotary import RotarySpec, check_heads, queries_keys_values
 from linnet.layers.rotary_scaling import YarnScaling
 from linnet.layers.state import State
-from linnet.layers.view import Record, View
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.gemv import compiled_with
 from linnet.nn.head_norm import HeadNorm, head_norm_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import NormSpec
 from linnet.nn.output_gate import GateKind, OutputGate, output_gate_cost
-from linnet.nn.row_maps import compiled_with
 from linnet.ops.attention import (
     Reach,
     attention,
@@ -58,7 +58,7 @@ class AttentionSpec(MixerSpec):
     scale: what scores are multiplied by (null: one over the root of the head width).
     window: a token sees so many tokens, itself included (null: all of the past); the state is as large and stays so.
     value_residual: values are mixed with those of the first layer that has them (`layers.first_values`).
-    first: with a window, so many tokens at the beginning of the stream are seen from everywhere (null: none).
+    sink_tokens: with a window, so many tokens at the beginning of the stream are seen from everywhere (null: none).
     query_key_norm: of each query and each key over the head's width, before rotary positions (`nn.head_norm`).
     positions: by distance (`layers.positions`), in the place of rotary ones.
     gate: of what is read, one for each head or for each of its channels (`nn.output_gate`); null: none.
@@ -74,7 +74,7 @@ class AttentionSpec(MixerSpec):
     rotary: RotarySpec | None = RotarySpec()
     scale: PositiveFloat | None = None
     window: Amount | None = None
-    first: Amount | None = None
+    sink_tokens: Amount | None = None
     query_key_norm: NormSpec | None = None
     value_residual: ValueResidualSpec | None = None
     positions: AnyPositions | None = None
@@ -92,7 +92,7 @@ class AttentionSpec(MixerSpec):
     def examples(cls) -> list[Self]:
         """Multi-head, grouped-query, multi-query; pairings, partial, no positions; biases; a head width, a window.
 
-        Queries and keys normalised, in both ways; values mixed with those of the first layer, in both ways; rotary
+        Queries and keys normalized, in both ways; values mixed with those of the first layer, in both ways; rotary
         positions scaled; positions by distance, with a window and without; gates; sinks; the
         first tokens beside a window.
         """
@@ -116,15 +116,17 @@ class AttentionSpec(MixerSpec):
             cls(heads=2, window=4, gate="head"),
             cls(heads=4, kv_heads=2, sinks=True),
             cls(heads=4, window=4, positions=AlibiSpec(), sinks=True),
-            cls(heads=4, kv_heads=2, window=4, first=2, sinks=True),
+            cls(heads=4, kv_heads=2, window=4, sink_tokens=2, sinks=True),
         ]
 
     def check(self, width: int) -> None:
         """Heads must divide the width, key-value heads must divide the heads."""
         if self.positions is not None and self.rotary is not None:
             raise ValueError(f"rotary: must be null with positions, which are {self.positions.kind}")
-        if self.first is not None and (self.window is None or self.positions is not None):
-            raise ValueError(f"first: {self.first}: must be null without a window, and with positions by distance")
+        if self.sink_tokens is not None and (self.window is None or self.positions is not None):
+            raise ValueError(
+                f"sink_tokens: {self.sink_tokens}: must be null without a window, and with positions by distance"
+            )
         check_heads(self.heads, self.head_dim, width, self.rotary)
         if self.kv_heads is not None and self.heads % self.kv_heads:
             raise ValueError(f"kv_heads: {self.kv_heads}: must divide heads, which is {self.heads}")
@@ -133,21 +135,25 @@ class AttentionSpec(MixerSpec):
         """Query heads, key-value heads, head width."""
         return self.heads, self.kv_heads or self.heads, self.head_dim or d_model // self.heads
 
-    def leaves(self, width: int) -> dict[str, tuple[int, ...]]:
+    def cross_layer_values(self, width: int) -> dict[str, tuple[int, ...]]:
         """The first values."""
         return {} if self.value_residual is None else {VALUE_RESIDUAL: self.widths(width)[1:]}
 
     @property
-    def needs_left(self) -> bool:
+    def needs_cross_layer_gradients(self) -> bool:
         """Where it learns its share of them."""
         return self.value_residual is not None and self.value_residual.learned
 
-    def cost_of_left(self, place: Place) -> Cost:
+    def cross_layer_cost(self, place: Place) -> Cost:
         """With fixed shares: what learned ones would keep, the joint projection, unless it is kept anyway."""
         assert self.value_residual is not None
         learned = self.value_residual.model_copy(update={"learned": True})
         costs = self.model_copy(update={"value_residual": learned}).cost(place), self.cost(place)
-        return Cost(kept_by_shape=(lambda *shape: costs[0].kept(*shape) - costs[1].kept(*shape),))
+        return Cost(
+            activation_memory=(
+                lambda *shape: costs[0].activation_elements(*shape) - costs[1].activation_elements(*shape),
+            )
+        )
 
     @property
     def sees_prefix(self) -> bool:
@@ -180,7 +186,7 @@ class AttentionSpec(MixerSpec):
         heads, kv_heads, head_dim = self.widths(width)
         query, key_value = (linear_cost(width, count * head_dim, self.bias) for count in (heads, kv_heads))
         out = linear_cost(heads * head_dim, width, self.out_has_bias)
-        maps = query + key_value.repeated(2) + out + Cost(kept_per_token=width)
+        maps = query + key_value.repeated(2) + out + Cost(activations_per_token=width)
         norm, residual = self.query_key_norm, self.value_residual
         maps += Cost() if norm is None else head_norm_cost(norm, head_dim)
         maps += Cost() if residual is None else residual.cost()
@@ -189,14 +195,14 @@ class AttentionSpec(MixerSpec):
         if self.positions is not None:
             by_distance_cost = self.positions.cost(heads, head_dim, self.window)
             # Of a whole row no table by distance is made: scores have the biases of their pairs.
-            maps += replace(by_distance_cost, kept_by_shape=()) if place.whole else by_distance_cost
+            maps += replace(by_distance_cost, activation_memory=()) if place.whole else by_distance_cost
         if self.sinks:  # one more column of the scores, in blocks
             column = 2 * heads * head_dim
             maps += Cost(parameters=heads, flops_by_length=(lambda tokens: column * tokens * (tokens > 1),))
-        no_kernel = self.positions is not None or self.sinks or self.first is not None
+        no_kernel = self.positions is not None or self.sinks or self.sink_tokens is not None
         shape = AttentionShape(heads, kv_heads, head_dim, self.rotary is not None, kind, values, no_kernel)
         return maps + (
-            shape.cost(place.whole) if self.window is None else shape.windowed_cost(self.window, self.first or 0)
+            shape.cost(place.whole) if self.window is None else shape.windowed_cost(self.window, self.sink_tokens or 0)
         )
 
 
@@ -210,8 +216,8 @@ class Attention(Mixer):
 
     def __init__(self, spec: AttentionSpec, d_model: int) -> None:
         super().__init__()
-        window, self.first = spec.window, spec.first or 0
-        seen = None if self.first else window
+        window, self.sink_tokens = spec.window, spec.sink_tokens or 0
+        seen = None if self.sink_tokens else window
         self.traits = Traits(prefix=spec.sees_prefix, constant_state=window is not None, window=seen)
         self.heads, self.kv_heads, self.head_dim = spec.widths(d_model)
         self.rotary, self.scale, self.window = spec.rotary, spec.scale, spec.window
@@ -229,45 +235,47 @@ class Attention(Mixer):
         self.out = Linear(self.heads * self.head_dim, d_model, bias=spec.out_has_bias)
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> KeyValueState | WindowState:
         """Room for the keys and values of `capacity` tokens, or of a window."""
-        kept = capacity if self.window is None else self.window + self.first
+        kept = capacity if self.window is None else self.window + self.sink_tokens
         if self.window is None and self.positions is None and self.sinks_N is None:
             dtype = kept_dtype(self.query_key_value, dtype)
         tensors = key_value_tensors(batch, self.kv_heads, kept, self.head_dim, device, dtype)
-        return KeyValueState(*tensors) if self.window is None else WindowState(*tensors, self.first)
+        return KeyValueState(*tensors) if self.window is None else WindowState(*tensors, self.sink_tokens)
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Anything, but for a chunk of several tokens behind a window: rows then take in different keys.
 
         One token there does not know at what distance keys lie, so with positions by distance rows have to agree. The
         first tokens are those of all rows alike, so there is no padding before them.
         """
-        if self.first and view.padding is not None:
+        if self.sink_tokens and layout.padding is not None:
             return False
-        if view.uniform or not isinstance(state, WindowState) or exporting():
+        if layout.uniform or not isinstance(state, WindowState) or exporting():
             return True  # a graph has one stream
-        return length == 1 and view.padding is None and self.positions is None
+        return length == 1 and layout.padding is None and self.positions is None
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         heads = (self.heads, self.kv_heads, self.kv_heads)
         q_BNTK, k_BMTK, v_BMTK = queries_keys_values(
-            self.query_key_value(x_BTD), heads, self.rotary, view, self.query_key_norm
+            self.query_key_value(x_BTD), heads, self.rotary, layout, self.query_key_norm
         )
         if self.value_residual is not None:
-            v_BMTK = self.value_residual(v_BMTK.transpose(1, 2), view).transpose(1, 2)
-        if state is None and view.whole(x_BTD.shape[1]):
-            real_BT = view.real(x_BTD.shape[1], x_BTD.device)
+            v_BMTK = self.value_residual(v_BMTK.transpose(1, 2), layout).transpose(1, 2)
+        if state is None and layout.whole(x_BTD.shape[1]):
+            real_BT = layout.real(x_BTD.shape[1], x_BTD.device)
             mask = None if real_BT is None else real_BT[:, None, None]
-            out_BNTK = self.attend_all(q_BNTK, k_BMTK, v_BMTK, mask, self.scale, self._bias(q_BNTK, k_BMTK, None, view))
+            out_BNTK = self.attend_all(
+                q_BNTK, k_BMTK, v_BMTK, mask, self.scale, self._bias(q_BNTK, k_BMTK, None, layout)
+            )
         else:
-            seen = seen_keys(k_BMTK, v_BMTK, state, view, ordered=self.positions is not None)
-            if view.prefixes is not None and self.positions is not None:
+            seen = seen_keys(k_BMTK, v_BMTK, state, layout, ordered=self.positions is not None)
+            if layout.prefixes is not None and self.positions is not None:
                 reach = Reach(seen.first_B, last_BT=seen.last_BT)
                 mask = visible(q_BNTK.shape[2], seen.keys.shape[2], x_BTD.device, reach)
-                bias_NTS = self._bias(q_BNTK, seen.keys, state, view)
+                bias_NTS = self._bias(q_BNTK, seen.keys, state, layout)
                 out_BNTK = self.attend_all(q_BNTK, seen.keys, seen.values, mask, self.scale, bias_NTS)
             else:
                 out_BNTK = self._read(q_BNTK, seen)
@@ -275,16 +283,16 @@ class Attention(Mixer):
         out_BTD: Tensor = self.out(read_BTF if self.gate is None else self.gate(read_BTF, x_BTD))
         return out_BTD
 
-    def _bias(self, q_BNTK: Tensor, k_BMSK: Tensor, state: State | None, view: View) -> Tensor | None:
+    def _bias(self, q_BNTK: Tensor, k_BMSK: Tensor, state: State | None, layout: BatchLayout) -> Tensor | None:
         """What positions add to the scores of pairs that may see ahead, `[N, T, S]` or `[B, N, T, S]`."""
         if self.positions is None:
             return None
         queries, device = q_BNTK.shape[2], q_BNTK.device
-        standing = torch.arange(queries, device=device) if state is None else view.positions(queries, device)
+        standing = torch.arange(queries, device=device) if state is None else layout.positions(queries, device)
         return self.positions.pairs(torch.arange(k_BMSK.shape[2], device=device) - standing[..., None])
 
     def _read(self, q_BNTK: Tensor, seen: Seen) -> Tensor:
-        reach = Reach(seen.first_B, self.window, self.first, seen.last_BT)
+        reach = Reach(seen.first_B, self.window, self.sink_tokens, seen.last_BT)
         given = (q_BNTK, seen.keys, seen.values, reach, self.scale)
         if self.positions is None:
             return self.attend(*given, None, self.sinks_N)
@@ -292,13 +300,13 @@ class Attention(Mixer):
         return self.positions.added(self.attend(*given, relative, self.sinks_N))
 
     @property
-    def bfloat16_rows(self) -> bool:
+    def bfloat16_decode(self) -> bool:
         """See `Sublayer`: nothing stands between the maps and attention but rotary positions, and compiled norms."""
         parts = (self.positions, self.value_residual, self.gate, self.sinks_N)
         normed = self.query_key_norm is None or compiled_with(self.query_key_value) is not None
         return normed and all(part is None for part in parts)
 
-    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`; not over a window."""
         if not isinstance(state, KeyValueState):
             return None
@@ -313,7 +321,7 @@ class Attention(Mixer):
         gate = None if self.gate is None else self.gate.row()
         if self.gate is not None and gate is None:
             return None
-        return key_value_row(
+        return key_value_decode_step(
             self.query_key_value,
             self.out,
             state,

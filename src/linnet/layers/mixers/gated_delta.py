@@ -19,11 +19,11 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
-from linnet.layers.retention import FULL, Retention
 from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
-from linnet.layers.view import View
 from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
@@ -109,7 +109,7 @@ class GatedDeltaSpec(MixerSpec):
             flops_by_length=(partial(self._flops, key, value),),
             state_fixed_bytes=STATE_BYTES * self.heads * key * value,
         )
-        kept = Cost(kept_per_token=width, kept_by_shape=(partial(self._kept, place.width),))
+        kept = Cost(activations_per_token=width, activation_memory=(partial(self._kept, place.width),))
         return maps + controls + convolution_cost(mixed, self.conv, False) + rule + kept
 
     def _flops(self, key: int, value: int, tokens: int) -> int:
@@ -170,7 +170,7 @@ class GatedDelta(Mixer):
             self.dt_bias.copy_(step_biases(len(self.dt_bias)))
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> GatedDeltaState:
         """Of nothing."""
         inputs = torch.zeros(batch, sum(self.parts), self.conv1d.before, device=device, dtype=dtype)
@@ -178,11 +178,11 @@ class GatedDelta(Mixer):
         wide = torch.promote_types(dtype, torch.float32)
         return GatedDeltaState(inputs, torch.zeros(shape, device=device, dtype=wide))
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Rows at any positions, which it does not know; no padding."""
-        return view.padding is None
+        return layout.padding is None
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, GatedDeltaState)
         joint, rest = self.query_key_value_gate(x_BTD), self.share_decay(x_BTD)

@@ -1,7 +1,7 @@
 """Gated linear attention: a matrix for each head, whose channels fade as the text says (Yang et al., arXiv 2312.06635).
 
 `S_t = Diag(alpha_t) S_(t-1) + k_t v_t^T`, `o_t = S_t^T q_t / sqrt(K)`, `y_t = W_o (norm(o_t) * silu(W_g x_t))`, with
-`alpha_t = sigmoid(W_2 W_1 x_t + b)^(1 / temperature)` for each channel of the key (section 4.4).
+`alpha_t = sigmoid(W_2 W_1 x_t + b)^(1 / gate_logit_normalizer)` for each channel of the key (section 4.4).
 
 Legend: `B` batch, `T` tokens of the chunk, `N` heads, `K` width of queries and keys, `V` width of values, `E` keys and
 `F` values of all heads together, `D` model width.
@@ -18,10 +18,10 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from linnet.core.spec import Extent
-from linnet.layers.contract import Matrices, Mixer, MixerSpec, Place, Traits, matrices_of
-from linnet.layers.retention import FULL, Retention
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.contract import Mixer, MixerSpec, MuonParameter, Place, Traits, muon_parameter_of
 from linnet.layers.state import State
-from linnet.layers.view import View
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import RmsNorm
@@ -35,8 +35,8 @@ class GlaSpec(MixerSpec):
     """`heads` heads, each with a matrix of its own.
 
     head_dim: width of queries and keys (null: half the width over `heads`, as published). value_dim: width of values
-    (null: the width over `heads`). gate_rank: width within the map to the decays. temperature: the root of a sigmoid
-    that a decay is: the larger, the slower all fades. eps: of the norm behind the heads.
+    (null: the width over `heads`). gate_rank: width within the map to the decays. gate_logit_normalizer: the root of a
+    sigmoid that a decay is: the larger, the slower all fades. eps: of the norm behind the heads.
     """
 
     kind: Literal["gla"] = "gla"
@@ -44,7 +44,7 @@ class GlaSpec(MixerSpec):
     head_dim: Extent | None = None
     value_dim: Extent | None = None
     gate_rank: Extent = 16
-    temperature: PositiveFloat = 16.0
+    gate_logit_normalizer: PositiveFloat = 16.0
     eps: PositiveFloat = 1e-5
 
     @classmethod
@@ -55,7 +55,7 @@ class GlaSpec(MixerSpec):
         """
         return [
             cls(heads=2, eps=1e-3),
-            cls(heads=3, head_dim=5, value_dim=2, gate_rank=3, temperature=0.5, eps=1e-2),
+            cls(heads=3, head_dim=5, value_dim=2, gate_rank=3, gate_logit_normalizer=0.5, eps=1e-2),
         ]
 
     def check(self, width: int) -> None:
@@ -86,7 +86,12 @@ class GlaSpec(MixerSpec):
             flops_by_length=(partial(self._flops, key, value),),
             state_fixed_bytes=STATE_BYTES * keys * value,
         )
-        return maps + decays + rule + Cost(kept_per_token=width, kept_by_shape=(partial(self._kept, key, value),))
+        return (
+            maps
+            + decays
+            + rule
+            + Cost(activations_per_token=width, activation_memory=(partial(self._kept, key, value),))
+        )
 
     def _flops(self, key: int, value: int, tokens: int) -> int:
         return self.heads * gla_flops(tokens, key, value)
@@ -124,22 +129,22 @@ class Gla(Mixer):
         self.norm = RmsNorm(self.value_width, spec.eps)
         self.out = Linear(values, d_model, bias=False)
 
-    def matrices(self) -> Iterator[Matrices]:
+    def muon_parameters(self) -> Iterator[MuonParameter]:
         """All maps but the two of low rank."""
-        return (matrices_of(linear) for linear in (self.query_key_value_gate, self.out))
+        return (muon_parameter_of(linear) for linear in (self.query_key_value_gate, self.out))
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> GlaState:
         """Of nothing."""
         shape = (batch, self.spec.heads, self.key_width, self.value_width)
         return GlaState(torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32)))
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Rows at any positions, which it does not know; no padding."""
-        return view.padding is None
+        return layout.padding is None
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, GlaState)
         q_BTE, k_BTE, v_BTF, gate_BTF = self.query_key_value_gate.split(self.query_key_value_gate(x_BTD))
@@ -153,7 +158,7 @@ class Gla(Mixer):
     def _read(self, q_BTE: Tensor, k_BTE: Tensor, v_BTF: Tensor, decay_BTE: Tensor, state: GlaState | None) -> Tensor:
         """What each token reads, `[B, N, T, V]`, in float32 or wider; advances the state."""
         wide = torch.promote_types(v_BTF.dtype, torch.float32)
-        log_alpha_BTE = F.logsigmoid(decay_BTE.to(wide)) / self.spec.temperature
+        log_alpha_BTE = F.logsigmoid(decay_BTE.to(wide)) / self.spec.gate_logit_normalizer
         q_BNTK, k_BNTK, v_BNTV, log_alpha_BNTK = (
             torch.unflatten(x.to(wide), -1, (self.spec.heads, -1)).transpose(1, 2)
             for x in (q_BTE, k_BTE, v_BTF, log_alpha_BTE)

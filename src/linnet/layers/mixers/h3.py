@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, Place, Traits
 from linnet.layers.diagonal_ssm import SUM_BYTES, DiagonalKernel, DiagonalSpec, DiagonalState
-from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import State
-from linnet.layers.view import View
 from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
@@ -34,12 +34,12 @@ class H3Spec(DiagonalSpec):
     kind: Literal["h3"] = "h3"
     head_dim: Extent = 1
     shift: Extent = 64
-    discretisation: Literal["zoh", "bilinear"] = "bilinear"
+    discretization: Literal["zoh", "bilinear"] = "bilinear"
 
     @classmethod
     def examples(cls) -> list[Self]:
         """As published, with fewer numbers; heads of four channels, S4D-Inv by zero-order hold, no shift."""
-        inv: dict[str, Any] = {"frequencies": "inv", "discretisation": "zoh", "shortest_step": 0.1, "longest_step": 0.5}
+        inv: dict[str, Any] = {"frequencies": "inv", "discretization": "zoh", "shortest_step": 0.1, "longest_step": 0.5}
         return [cls(state=6, shift=5), cls(head_dim=4, shift=1, state=2, **inv)]
 
     def check(self, width: int) -> None:
@@ -59,7 +59,7 @@ class H3Spec(DiagonalSpec):
             parameters=width // self.head_dim * self.kernel_parameters,
             flops_by_length=(partial(diagonal_ssm_flops, channels=products, state=self.state // 2),),
             state_fixed_bytes=SUM_BYTES * products * self.state,
-            kept_by_shape=(partial(self._kept, width),),
+            activation_memory=(partial(self._kept, width),),
         )
         return maps + convolution_cost(width, self.shift, False) + ssm
 
@@ -102,7 +102,7 @@ class H3(Mixer):
             self.shift.weight[:, 0, -1] += torch.randn(d_model)  # what the published shift model passes on, its D
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> H3State:
         """Of nothing."""
         wide = torch.promote_types(dtype, torch.float32)
@@ -110,11 +110,11 @@ class H3(Mixer):
         inputs = torch.zeros(batch, self.shift.in_channels, self.shift.before, device=device, dtype=dtype)
         return H3State(torch.zeros(shape, device=device, dtype=wide), inputs)
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Rows at any positions, which it does not know; no padding."""
-        return view.padding is None
+        return layout.padding is None
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, H3State)
         q_BDT, k_BDT, v_BDT = (part.mT for part in self.query_key_value.split(self.query_key_value(x_BTD)))

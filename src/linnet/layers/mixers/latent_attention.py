@@ -19,15 +19,15 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from linnet.core.spec import Extent
-from linnet.layers.contract import Mixer, MixerSpec, Place, RowStep, Traits
-from linnet.layers.retention import FULL, Retention
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
 from linnet.layers.rotary import RotarySpec, check_heads, turn_of
 from linnet.layers.state import State, write_chunk
-from linnet.layers.view import Record, View
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.gemv import row_map_of
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import RmsNorm, norm_row, normed
-from linnet.nn.row_maps import row_map_of
 from linnet.ops.attention import Reach, attention, attention_reference
 from linnet.ops.blocked_attention import blocks_serve
 from linnet.ops.exporting import exporting
@@ -93,8 +93,8 @@ class LatentAttentionSpec(MixerSpec):
             parameters=rank + (self.q_rank or 0),
             flops_per_pair=2 * (queries + self.heads * value),
             state_elements_per_token=entry,
-            kept_per_token=width + rank + 1 + (self.q_rank + 1 if self.q_rank else 0),
-            kept_by_shape=(partial(self._kept_by_heads, content, value),),
+            activations_per_token=width + rank + 1 + (self.q_rank + 1 if self.q_rank else 0),
+            activation_memory=(partial(self._kept_by_heads, content, value),),
         )
         return down + up + out + read
 
@@ -111,7 +111,7 @@ class LatentAttentionSpec(MixerSpec):
 
 @dataclass
 class LatentState(State):
-    """The entries of the tokens, `[B, capacity, E]`: the turned rotary key, then the normalised latent."""
+    """The entries of the tokens, `[B, capacity, E]`: the turned rotary key, then the normalized latent."""
 
     room: ClassVar[Mapping[str, int]] = MappingProxyType({"entries": 1})
 
@@ -150,31 +150,31 @@ class LatentAttention(Mixer):
         self.out = Linear(spec.heads * self.value, d_model, bias=False)
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> LatentState:
         """Room for the entries of `capacity` tokens."""
         entry = self.spec.rotary_dim + self.spec.kv_rank
         return LatentState(torch.zeros(batch, capacity, entry, device=device, dtype=dtype))
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Anything."""
         return True
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         query_BTQ, rotary_BTP, latent_BTR = self.down.split(self.down(x_BTD))
         if self.query_norm is not None and self.query_up is not None:
             query_BTQ = self.query_up(normed(self.query_norm, query_BTQ))
         q_BTNK = torch.unflatten(query_BTQ, 2, (self.spec.heads, self.width))
-        q_BNTK = self.spec.rotary.turned_alone(q_BTNK, view, self.spec.rotary_dim).transpose(1, 2)
-        turned_BTP = self.spec.rotary.turned_alone(rotary_BTP.unsqueeze(2), view).squeeze(2)
+        q_BNTK = self.spec.rotary.turned_alone(q_BTNK, layout, self.spec.rotary_dim).transpose(1, 2)
+        turned_BTP = self.spec.rotary.turned_alone(rotary_BTP.unsqueeze(2), layout).squeeze(2)
         latent_BTR = normed(self.latent_norm, latent_BTR)
         if state is None:
-            out_BNTV = self._read(q_BNTK, turned_BTP, latent_BTR, view.padding_B(x_BTD.device))
+            out_BNTV = self._read(q_BNTK, turned_BTP, latent_BTR, layout.padding_B(x_BTD.device))
         else:
             assert isinstance(state, LatentState)
-            state.entries = write_chunk(state.entries, torch.cat([turned_BTP, latent_BTR], dim=2), view)
-            out_BNTV = self._read_with_past(q_BNTK, state.entries[:, : view.end(x_BTD.shape[1])], view)
+            state.entries = write_chunk(state.entries, torch.cat([turned_BTP, latent_BTR], dim=2), layout)
+            out_BNTV = self._read_with_past(q_BNTK, state.entries[:, : layout.end(x_BTD.shape[1])], layout)
         out_BTD: Tensor = self.out(out_BNTV.transpose(1, 2).flatten(2))
         return out_BTD
 
@@ -194,10 +194,10 @@ class LatentAttention(Mixer):
         v_BNSV = torch.unflatten(self.value_up(latent_BSR), 2, (heads, self.value)).transpose(1, 2)
         return self.attend(q_BNTK, k_BNSK, v_BNSV, Reach(padding_B, last_BT=last_BT), self.scale)
 
-    def _read_with_past(self, q_BNTK: Tensor, entries_BSE: Tensor, view: View) -> Tensor:
+    def _read_with_past(self, q_BNTK: Tensor, entries_BSE: Tensor, layout: BatchLayout) -> Tensor:
         """Of the entries as they are, unless none is of the past, or so many tokens read that it is less to expand."""
         length, rank = q_BNTK.shape[2], self.spec.kv_rank
-        last_BT = None if view.uniform else view.positions(length, q_BNTK.device)
+        last_BT = None if layout.uniform else layout.positions(length, q_BNTK.device)
         if exporting():  # a graph cannot ask for how many tokens it is less
             absorbing = length == 1
         else:
@@ -212,7 +212,7 @@ class LatentAttention(Mixer):
         key, value = (torch.unflatten(up.weight, 0, (self.spec.heads, -1)) for up in (self.key_up, self.value_up))
         return key, value
 
-    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
         queries, out_row = self._query_row(), row_map_of(self.out)
         norm = norm_row(self.latent_norm)
@@ -240,7 +240,7 @@ class LatentAttention(Mixer):
         return step
 
     def _query_row(self) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor]] | None:
-        """Of a row `[1, D]`: queries `[N, K]`, the rotary key and the latent, not yet turned, nor normalised."""
+        """Of a row `[1, D]`: queries `[N, K]`, the rotary key and the latent, not yet turned, nor normalized."""
         down, norm = row_map_of(self.down), norm_row(self.query_norm)
         up = None if self.query_up is None else row_map_of(self.query_up)
         if down is None or (self.query_up is not None and up is None):

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnet.core.spec import Count, Extent
-from linnet.layers.contract import Matrices, Mixer, MixerSpec, Place, Traits, matrices_of
-from linnet.layers.retention import FULL, Retention
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.contract import Mixer, MixerSpec, MuonParameter, Place, Traits, muon_parameter_of
 from linnet.layers.state import State
-from linnet.layers.view import View
 from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.state_steps import step_biases
@@ -65,7 +65,7 @@ class MambaSpec(MixerSpec):
             state_fixed_bytes=SUM_BYTES * channels * self.state,
         )
         scan += convolution_cost(channels, self.conv, self.conv_bias)
-        return maps + scan + Cost(kept_per_token=width, kept_by_shape=(partial(self._kept, channels, rank),))
+        return maps + scan + Cost(activations_per_token=width, activation_memory=(partial(self._kept, channels, rank),))
 
     def _kept(self, channels: int, rank: int, sequences: int, tokens: int) -> int:
         """Of a token ten times the channels, what steps, B and C are made of; rates, and a state for each segment."""
@@ -117,7 +117,7 @@ class Mamba(Mixer):
             self.dt_proj.bias.copy_(biases_E)
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> MambaState:
         """Of nothing."""
         channels, state = self.A_log.shape
@@ -125,16 +125,16 @@ class Mamba(Mixer):
         wide = torch.promote_types(dtype, torch.float32)
         return MambaState(inputs, torch.zeros(batch, state, channels, device=device, dtype=wide))
 
-    def matrices(self) -> Iterator[Matrices]:
+    def muon_parameters(self) -> Iterator[MuonParameter]:
         """The maps from and to hidden vectors, that of values and gate as two; those of the steps are of low rank."""
-        yield Matrices(self.in_proj.weight, (self.in_proj.out_features // 2,) * 2)
-        yield matrices_of(self.out_proj)
+        yield MuonParameter(self.in_proj.weight, (self.in_proj.out_features // 2,) * 2)
+        yield muon_parameter_of(self.out_proj)
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Rows at any positions, which it does not know; no padding."""
-        return view.padding is None
+        return layout.padding is None
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, MambaState)
         x_BTE, gate_BTE = self.in_proj(x_BTD).chunk(2, dim=-1)

@@ -17,10 +17,10 @@ from pydantic import NonNegativeFloat, PositiveFloat, model_validator
 from torch import Tensor, nn
 
 from linnet.core.spec import Count, Extent
-from linnet.layers.contract import Matrices, Mixer, MixerSpec, Place, Traits, matrices_of
-from linnet.layers.retention import FULL, Retention
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.contract import Mixer, MixerSpec, MuonParameter, Place, Traits, muon_parameter_of
 from linnet.layers.state import State
-from linnet.layers.view import View
 from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.norms import GroupedRmsNorm
@@ -104,8 +104,8 @@ class Mamba2Spec(MixerSpec):
             parameters=3 * heads + channels,
             flops_by_length=(flops,),
             state_fixed_bytes=SUM_BYTES * channels * self.state,
-            kept_per_token=width,
-            kept_by_shape=(partial(self._kept, channels, convolved, heads),),
+            activations_per_token=width,
+            activation_memory=(partial(self._kept, channels, convolved, heads),),
         )
         return maps + convolution_cost(convolved, self.conv, self.conv_bias) + dual
 
@@ -169,7 +169,7 @@ class Mamba2(Mixer):
             nn.init.ones_(self.D)
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> Mamba2State:
         """Of nothing."""
         heads, head_dim, _, state = self.shape
@@ -177,17 +177,17 @@ class Mamba2(Mixer):
         wide = torch.promote_types(dtype, torch.float32)
         return Mamba2State(inputs, torch.zeros(batch, heads, head_dim, state, device=device, dtype=wide))
 
-    def matrices(self) -> Iterator[Matrices]:
+    def muon_parameters(self) -> Iterator[MuonParameter]:
         """The maps from and to hidden vectors: that of the gate, that of the values, and those of B, C and steps."""
         channels = self.parts[0]
-        yield Matrices(self.in_proj.weight, (channels, channels, sum(self.parts) - 2 * channels))
-        yield matrices_of(self.out_proj)
+        yield MuonParameter(self.in_proj.weight, (channels, channels, sum(self.parts) - 2 * channels))
+        yield muon_parameter_of(self.out_proj)
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Rows at any positions, which it does not know; no padding."""
-        return view.padding is None
+        return layout.padding is None
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, Mamba2State)
         gate_BTE, convolved_BTF, dt_BTN = torch.split(self.in_proj(x_BTD), self.parts, dim=-1)

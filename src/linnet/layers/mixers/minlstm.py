@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from linnet.core.spec import Extent
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
-from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import State
-from linnet.layers.view import View
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.minlstm import minlstm, minlstm_reference, positive
@@ -46,7 +46,7 @@ class MinLstmSpec(MixerSpec):
         width, channels = place.width, self.channels or place.width
         maps = linear_cost(width, 3 * channels, True) + linear_cost(channels, width, False)
         state = Cost(state_fixed_bytes=STATE_BYTES * channels)
-        return maps + state + Cost(kept_per_token=width, kept_by_shape=(partial(self._kept, channels),))
+        return maps + state + Cost(activations_per_token=width, activation_memory=(partial(self._kept, channels),))
 
     def _kept(self, channels: int, sequences: int, tokens: int) -> int:
         """Of a token three logits, a form of two of them, two shares, the state, three forms of what is made positive;
@@ -77,17 +77,17 @@ class MinLstm(Mixer):
         self.out = Linear(self.channels, d_model, bias=False)
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> MinLstmState:
         """Of nothing."""
         wide = torch.promote_types(dtype, torch.float32)
         return MinLstmState(torch.zeros(batch, self.channels, device=device, dtype=wide))
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Rows at any positions, which it does not know; no padding."""
-        return view.padding is None
+        return layout.padding is None
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, MinLstmState)
         joint_BTF = self.forget_input_candidate(x_BTD)
@@ -105,6 +105,6 @@ class MinLstm(Mixer):
         before_BE = torch.zeros_like(candidate_BTE[:, 0]) if state is None else state.hidden
         states_BTE, last_BE = self.scan(forget_BTE, input_BTE, candidate_BTE, before_BE)
         if state is not None:
-            state.hidden = last_BE.detach().clone()  # a view would hold all of them
+            state.hidden = last_BE.detach().clone()  # a layout would hold all of them
         out_BTE: Tensor = states_BTE
         return out_BTE

@@ -4,7 +4,7 @@ As in xLSTM 7B (Beck et al., 2025, arXiv 2503.13427): no convolution, logits of 
 each head and a gate for the output.
 
 Legend: `B` batch, `T` tokens of the chunk, `D` model width, `N` heads, `K` width of queries and keys, `V` width of
-values, `U` = V + 1: values and the normaliser.
+values, `U` = V + 1: values and the normalizer.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,10 +17,10 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
-from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import State
-from linnet.layers.view import View
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import HeadLayerNorm
@@ -80,13 +80,13 @@ class MlstmSpec(MixerSpec):
             parameters=values,
             flops_by_length=(partial(mlstm_flops, heads=self.heads, keys=key, values=value),),
             state_fixed_bytes=STATE_BYTES * self.heads * (key * (value + 1) + 1),
-            kept_per_token=width,
-            kept_by_shape=(partial(self._kept, key, value),),
+            activations_per_token=width,
+            activation_memory=(partial(self._kept, key, value),),
         )
         return maps + gates + memory
 
     def _kept(self, key: int, value: int, sequences: int, tokens: int) -> int:
-        """Of a token the joint projection, logits (and what their cap is made of), what is read, its normaliser, norm,
+        """Of a token the joint projection, logits (and what their cap is made of), what is read, its normalizer, norm,
         the gate and two products with it; a memory for each segment and at the end, and a peak.
         """
         logits = 2 if self.gate_cap is None else 4
@@ -97,7 +97,7 @@ class MlstmSpec(MixerSpec):
 
 @dataclass
 class MlstmState(State):
-    """The memories `[B, N, K, U]`, of which the last column is the normaliser, and the largest exponent m so far,
+    """The memories `[B, N, K, U]`, of which the last column is the normalizer, and the largest exponent m so far,
     `[B, N]`, by whose exponential they are divided; float32 or wider.
     """
 
@@ -130,7 +130,7 @@ class Mlstm(Mixer):
             self.input_forget.bias[self.heads :] = torch.linspace(*FORGET_BIASES, self.heads)
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> MlstmState:
         """Of nothing."""
         wide = torch.promote_types(dtype, torch.float32)
@@ -138,11 +138,11 @@ class Mlstm(Mixer):
         memory, peak = (torch.zeros(part, device=device, dtype=wide) for part in (shape, shape[:2]))
         return MlstmState(memory, peak)
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Rows at any positions, which it does not know; no padding."""
-        return view.padding is None
+        return layout.padding is None
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, MlstmState)
         keys, values = self.heads * self.key_width, self.heads * self.value_width

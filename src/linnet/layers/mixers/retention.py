@@ -1,4 +1,4 @@
-"""Multi-scale retention: linear attention whose heads forget at fixed rates (Sun et al., 2023, arXiv 2307.08621).
+"""Multi-scale cache_policy: linear attention whose heads forget at fixed rates (Sun et al., 2023, arXiv 2307.08621).
 
 `S_t = gamma_n S_(t-1) + k_t v_t^T`, `o_t = q_t S_t`, `y_t = W_o (silu(W_g x_t) * norm(o_t))`, with queries and keys
 turned by their positions and a norm for each head.
@@ -18,11 +18,11 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from linnet.core.spec import Count, Extent
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
-from linnet.layers.retention import FULL, Retention
 from linnet.layers.rotary import RotarySpec, check_heads, queries_keys_values
 from linnet.layers.state import State
-from linnet.layers.view import View
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.retention import CHUNK, retention, retention_flops, retention_reference, retention_step
@@ -70,7 +70,7 @@ class RetentionSpec(MixerSpec):
             flops_by_length=(partial(self._flops, keys, values),),
             state_fixed_bytes=SUM_BYTES * keys * values // self.heads,
         )
-        return maps + sums + Cost(kept_per_token=width, kept_by_shape=(partial(self._kept, keys, values),))
+        return maps + sums + Cost(activations_per_token=width, activation_memory=(partial(self._kept, keys, values),))
 
     def _flops(self, keys: int, values: int, tokens: int) -> int:
         return self.heads * retention_flops(tokens, keys // self.heads, values // self.heads)
@@ -113,21 +113,21 @@ class MultiScaleRetention(Mixer):
         self.out = Linear(values, d_model, bias=False)
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> RetentionState:
         """Sums of nothing."""
         shape = (batch, self.heads, self.key_width, self.value_width)
         return RetentionState(torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32)))
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Rows at any positions; no padding."""
-        return view.padding is None
+        return layout.padding is None
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         keys, values = self.heads * self.key_width, self.heads * self.value_width
         turned_BTF, v_BTF, gate_BTF = self.query_key_value_gate(x_BTD).split([2 * keys, values, values], dim=-1)
-        q_BNTK, k_BNTK, _ = queries_keys_values(turned_BTF, (self.heads, self.heads, 0), self.rotary, view)
+        q_BNTK, k_BNTK, _ = queries_keys_values(turned_BTF, (self.heads, self.heads, 0), self.rotary, layout)
         k_BNTK, v_BNTV = k_BNTK * self.key_width**-0.5, v_BTF.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         with torch.autocast(x_BTD.device.type, enabled=False):
             o_BTNV = self._read(q_BNTK, k_BNTK, v_BNTV, state).transpose(1, 2)

@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
-from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import State
-from linnet.layers.view import View
 from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.ops.rglru import rglru, rglru_reference
@@ -70,7 +70,7 @@ class RglruSpec(MixerSpec):
             state_fixed_bytes=SUM_BYTES * channels,
         )
         recurrence += convolution_cost(channels, self.conv, True)
-        return maps + recurrence + Cost(kept_per_token=width, kept_by_shape=(partial(self._kept, channels),))
+        return maps + recurrence + Cost(activations_per_token=width, activation_memory=(partial(self._kept, channels),))
 
     def _kept(self, channels: int, sequences: int, tokens: int) -> int:
         """Of a token the gate and its gelu, inputs and outputs of the convolution, two gates, decays, states, their
@@ -151,7 +151,7 @@ class Rglru(Mixer):
             gates.recurrent_param.copy_((-0.5 * squared_E.log()).expm1().log())  # what softplus makes `-log a` of
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> RglruState:
         """Of nothing."""
         channels, before = self.conv_1d.in_channels, self.conv_1d.before
@@ -159,16 +159,16 @@ class Rglru(Mixer):
         wide = torch.promote_types(dtype, torch.float32)
         return RglruState(inputs, torch.zeros(batch, channels, device=device, dtype=wide))
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Rows at any positions; no padding."""
-        return view.padding is None
+        return layout.padding is None
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, RglruState)
         gate_BTE = F.gelu(self.linear_y(x_BTD), approximate="tanh")
         convolved_BET = self.conv_1d.advancing(self.linear_x(x_BTD).transpose(1, 2), state)
-        begins_B1 = view.positions(1, x_BTD.device).view(-1, 1) == 0
+        begins_B1 = layout.positions(1, x_BTD.device).view(-1, 1) == 0
         x_BTE = convolved_BET.transpose(1, 2).contiguous()
         out_BTE = self._recurred(x_BTE, state, begins_B1).to(gate_BTE.dtype) * gate_BTE
         out_BTD: Tensor = self.linear_out(out_BTE)
@@ -185,6 +185,6 @@ class Rglru(Mixer):
                 x_BTE.to(wide), input_BTE, recurrent_BTE, self.rg_lru.rates(wide), begins_B1, hidden_BE
             )
             if state is not None:
-                state.hidden = hidden_BE.detach().clone()  # a view would hold all of them
+                state.hidden = hidden_BE.detach().clone()  # a layout would hold all of them
             out_BTE: Tensor = states_BTE
             return out_BTE

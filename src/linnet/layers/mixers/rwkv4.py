@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent
-from linnet.layers.contract import Mixer, MixerSpec, Place, RowStep, Traits
-from linnet.layers.retention import FULL, Retention
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
 from linnet.layers.state import State
 from linnet.layers.token_shift import LastTokenState, layers_left, rising, row_mixes
-from linnet.layers.view import Record, View
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.gemv import row_map_of
 from linnet.nn.linear import Linear
-from linnet.nn.row_maps import row_map_of
 from linnet.nn.token_shift import token_mixes, token_shift_cost
 from linnet.ops.linear_scan import segments
 from linnet.ops.wkv import wkv, wkv_reference
@@ -56,7 +56,7 @@ class Rwkv4Spec(MixerSpec):
         average = Cost(
             parameters=2 * channels,
             state_fixed_bytes=2 * SUM_BYTES * channels,
-            kept_by_shape=(partial(self._kept, width, channels),),
+            activation_memory=(partial(self._kept, width, channels),),
         )
         return token_shift_cost(width, 3) + maps + average
 
@@ -120,7 +120,7 @@ class Rwkv4(Mixer):
             nn.init.zeros_(linear.weight)
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> Rwkv4State:
         """Of nothing."""
         last_BD = torch.zeros(batch, self.time_mix_key.numel(), device=device, dtype=dtype)
@@ -129,11 +129,11 @@ class Rwkv4(Mixer):
         )
         return Rwkv4State(last_BD, mean_BE, torch.full_like(mean_BE, -math.inf))
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Rows at any positions, which it does not know; no padding."""
-        return view.padding is None
+        return layout.padding is None
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, Rwkv4State)
         key_BTD, value_BTD, receptance_BTD = token_mixes(x_BTD, self._shares(), state)
@@ -162,7 +162,7 @@ class Rwkv4(Mixer):
             out_BTE: Tensor = averages_BTE
             return out_BTE
 
-    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
         key, value, receptance, output = map(row_map_of, (self.key, self.value, self.receptance, self.output))
         if key is None or value is None or receptance is None or output is None:

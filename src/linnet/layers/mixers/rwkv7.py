@@ -1,4 +1,4 @@
-"""The time mixing of RWKV-7, "Goose": a generalised delta rule (Peng et al., 2025, arXiv 2503.14456, section 4).
+"""The time mixing of RWKV-7, "Goose": a generalized delta rule (Peng et al., 2025, arXiv 2503.14456, section 4).
 
 Tokens mixed with the ones before (`nn.token_shift`) in six ways: to what is read r, decays w, keys k, values v, rates a
 and a gate g. With `first_values` a share of a layer's values is taken from the first such layer of the model.
@@ -19,17 +19,17 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent
-from linnet.layers.contract import Mixer, MixerSpec, Place, RowStep, Traits
-from linnet.layers.retention import FULL, Retention
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
 from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
 from linnet.layers.token_shift import LastTokenState, layers_left, rising, row_mixes
-from linnet.layers.view import Record, View
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.gemv import row_map, row_map_of
 from linnet.nn.linear import Linear
-from linnet.nn.row_maps import row_map, row_map_of
 from linnet.nn.token_shift import token_mixes, token_shift_cost
-from linnet.ops.remade import remade
+from linnet.ops.recompute import recompute
 from linnet.ops.rwkv7 import chunk_length, rwkv7, rwkv7_flops, rwkv7_output, rwkv7_reference, rwkv7_row
 
 STATE_BYTES = 4
@@ -87,12 +87,12 @@ class Rwkv7Spec(MixerSpec):
         ranks = {name: rank or _rank(published[name], d_model) for name, rank in given.items()}
         return {name: rank for name, rank in ranks.items() if self.first_values or name != "value"}
 
-    def leaves(self, width: int) -> dict[str, tuple[int, ...]]:
+    def cross_layer_values(self, width: int) -> dict[str, tuple[int, ...]]:
         """The first values."""
         return {FIRST_VALUES: (self.heads, self.widths(width)[0])} if self.first_values else {}
 
     @property
-    def needs_left(self) -> bool:
+    def needs_cross_layer_gradients(self) -> bool:
         """The gradient of the share needs them; who leaves them keeps them anyway."""
         return self.first_values
 
@@ -111,8 +111,8 @@ class Rwkv7Spec(MixerSpec):
             flops_per_token=2 * pairs,
             flops_by_length=(partial(self._flops, head),),
             state_fixed_bytes=STATE_BYTES * channels * head,
-            kept_per_token=sum(ranks.values()) + (10 if self.first_values else 8) * channels,
-            kept_by_shape=(partial(self._kept, head),),
+            activations_per_token=sum(ranks.values()) + (10 if self.first_values else 8) * channels,
+            activation_memory=(partial(self._kept, head),),
         )
         return maps + token_shift_cost(width, len(MIXES)) + own
 
@@ -139,7 +139,7 @@ class Rwkv7State(LastTokenState):
 
 
 class LowRank(nn.Module):
-    """`up f(down x) + bias`, which starts as its bias and decays towards nothing: no linear map to an optimiser."""
+    """`up f(down x) + bias`, which starts as its bias and decays towards nothing: no linear map to an optimizer."""
 
     def __init__(self, inputs: int, rank: int, outputs: int, function: Callable[[Tensor], Tensor], bias: bool) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class LowRank(nn.Module):
 
 
 class Rwkv7(Mixer):
-    """Token shift, the generalised delta rule, a norm of each head, a bonus for the token itself, a gate."""
+    """Token shift, the generalized delta rule, a norm of each head, a bonus for the token itself, a gate."""
 
     traits = Traits(constant_state=True)
     references: ClassVar[Mapping[str, Callable[..., Any]]] = {"rule": rwkv7_reference}
@@ -214,7 +214,7 @@ class Rwkv7(Mixer):
             self.first_share.start_at(0.93 - 0.4 * slope_E)
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> Rwkv7State:
         """Of nothing."""
         last = torch.zeros(batch, self.shares.shape[1], device=device, dtype=dtype)
@@ -222,33 +222,33 @@ class Rwkv7(Mixer):
         wide = torch.promote_types(dtype, torch.float32)
         return Rwkv7State(last, torch.zeros(shape, device=device, dtype=wide))
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Rows at any positions, which it does not know; no padding."""
-        return view.padding is None
+        return layout.padding is None
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, Rwkv7State)
         for_r, for_w, for_k, for_v, for_a, for_g = token_mixes(x_BTD, self.shares.unbind(), state)
         r_BTE, w_BTE, k_BTE = self.receptance(for_r), self.decay(for_w), self.key(for_k)
-        v_BTE, a_BTE, gate_BTE = self._values(for_v, view), self.rate(for_a), self.gate(for_g)
+        v_BTE, a_BTE, gate_BTE = self._values(for_v, layout), self.rate(for_a), self.gate(for_g)
         with torch.autocast(x_BTD.device.type, enabled=False):
             out_BTE = self._read([self._heads(x) for x in (r_BTE, w_BTE, k_BTE, v_BTE, a_BTE, gate_BTE)], state)
         out_BTD: Tensor = self.out(out_BTE.to(gate_BTE.dtype))
         return out_BTD
 
-    def _values(self, x_BTD: Tensor, view: View) -> Tensor:
+    def _values(self, x_BTD: Tensor, layout: BatchLayout) -> Tensor:
         """Mixed with those that an earlier layer left, `[B, T, E]`; leaves them where none did."""
         v_BTE: Tensor = self.value(x_BTD)
         if self.first_share is None:
             return v_BTE
-        return torch.lerp(v_BTE, self._first(v_BTE, view), self.first_share(x_BTD).sigmoid())
+        return torch.lerp(v_BTE, self._first(v_BTE, layout), self.first_share(x_BTD).sigmoid())
 
-    def _first(self, v_BTE: Tensor, view: View) -> Tensor:
+    def _first(self, v_BTE: Tensor, layout: BatchLayout) -> Tensor:
         """The values that an earlier layer left, `[B, T, E]`, or where none did its own, which it leaves."""
-        first_BTNK = view.left(FIRST_VALUES)
+        first_BTNK = layout.cross_layer_value(FIRST_VALUES)
         if first_BTNK is None:
-            view.leave(FIRST_VALUES, torch.unflatten(v_BTE, -1, (self.heads, -1)))
+            layout.save_cross_layer_value(FIRST_VALUES, torch.unflatten(v_BTE, -1, (self.heads, -1)))
             return v_BTE
         return first_BTNK.flatten(2)
 
@@ -266,15 +266,19 @@ class Rwkv7(Mixer):
         if state is not None:
             state.matrices = matrices.detach()
         read = o_BNTK.transpose(1, 2), r_BTNK, k_BTNK, v_BTNK, a_BTNK, gate_BTNK
-        return remade(partial(rwkv7_output, eps=self.norm.eps), *read, mixed_NK, *others).flatten(2)
+        return recompute(partial(rwkv7_output, eps=self.norm.eps), *read, mixed_NK, *others).flatten(2)
 
-    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
         receptance, key, value, out = map(row_map_of, (self.receptance, self.key, self.value, self.out))
         if receptance is None or key is None or value is None or out is None:
             return None
         assert isinstance(state, Rwkv7State)
-        mixes, matrices_NKK, view = row_mixes(state, self.shares.unbind()), state.matrices[0], View(record=record)
+        mixes, matrices_NKK, layout = (
+            row_mixes(state, self.shares.unbind()),
+            state.matrices[0],
+            BatchLayout(record=record),
+        )
         decay, rate, gate = self.decay.row(), self.rate.row(), self.gate.row()
         share = None if self.first_share is None else self.first_share.row()
         parameters = self.erased, self.mixed, self.bonus, self.norm.weight, self.norm.bias
@@ -285,7 +289,7 @@ class Rwkv7(Mixer):
             for_r, for_w, for_k, for_v, for_a, for_g = mixes(x_1D)
             v_1E = value.of(for_v)
             if share is not None:
-                v_1E = torch.lerp(v_1E, self._first(v_1E[None], view)[0], share(for_v).sigmoid_())
+                v_1E = torch.lerp(v_1E, self._first(v_1E[None], layout)[0], share(for_v).sigmoid_())
             rows = receptance.of(for_r), decay(for_w), key.of(for_k), v_1E, rate(for_a), gate(for_g)
             r, w, k, v, a, g = (row_1E.view(self.heads, -1) for row_1E in rows)
             o_NK = rwkv7_row(matrices_NKK, r, w, k, v, a, erased_NK, mixed_NK)

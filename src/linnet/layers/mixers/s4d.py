@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, Place, Traits
 from linnet.layers.diagonal_ssm import SUM_BYTES, DiagonalKernel, DiagonalSpec, DiagonalState
-from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import State
-from linnet.layers.view import View
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import Linear
 from linnet.ops.diagonal_ssm import diagonal_ssm, diagonal_ssm_flops, diagonal_ssm_kept, diagonal_ssm_reference
@@ -32,7 +32,7 @@ class S4dSpec(DiagonalSpec):
     @classmethod
     def examples(cls) -> list[Self]:
         """As published, with fewer numbers; S4D-Inv by the bilinear rule with long steps, one pair for each channel."""
-        other = cls(state=2, frequencies="inv", discretisation="bilinear", shortest_step=0.1, longest_step=0.5)
+        other = cls(state=2, frequencies="inv", discretization="bilinear", shortest_step=0.1, longest_step=0.5)
         return [cls(state=6), other]
 
     def build(self, place: Place) -> "S4d":
@@ -46,7 +46,7 @@ class S4dSpec(DiagonalSpec):
             parameters=width * self.kernel_parameters,
             flops_by_length=(partial(diagonal_ssm_flops, channels=width, state=pairs),),
             state_fixed_bytes=SUM_BYTES * width * self.state,
-            kept_by_shape=(partial(self._kept, width),),
+            activation_memory=(partial(self._kept, width),),
         )
         return ssm + linear_cost(width, width, True).repeated(2)
 
@@ -70,17 +70,17 @@ class S4d(Mixer):
         self.value_linear = Linear(d_model, d_model, bias=True)
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> DiagonalState:
         """Of nothing."""
         wide = torch.promote_types(dtype, torch.float32)
         return DiagonalState(torch.zeros(batch, *self.kernel.C.shape, device=device, dtype=wide))
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Rows at any positions, which it does not know; no padding."""
-        return view.padding is None
+        return layout.padding is None
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, DiagonalState)
         with torch.autocast(x_BTD.device.type, enabled=False):

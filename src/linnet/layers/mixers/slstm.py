@@ -18,10 +18,10 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, MixerSpec, Place, Traits
-from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import State
-from linnet.layers.view import View
 from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
@@ -75,7 +75,11 @@ class SlstmSpec(MixerSpec):
             flops_per_token=2 * GATES * channels * (channels // self.heads),
             state_fixed_bytes=STATE_BYTES * 4 * channels,
         )
-        return maps + recurrence + Cost(kept_per_token=width, kept_by_shape=(partial(self._kept, width, channels),))
+        return (
+            maps
+            + recurrence
+            + Cost(activations_per_token=width, activation_memory=(partial(self._kept, width, channels),))
+        )
 
     def _kept(self, width: int, channels: int, sequences: int, tokens: int) -> int:
         """Of a token inputs, outputs and their silu of the convolution, four logits, c, n, m, h, two forms of the
@@ -88,19 +92,19 @@ class SlstmSpec(MixerSpec):
 @dataclass
 class SlstmState(State):
     """The convolution's last inputs `[B, D, W - 1]`, none without one; h, c, n, m, `[B, N, P]` each, float32 or wider:
-    what is given, the memory, its normaliser, and the largest exponent so far, by whose exponential both are divided.
+    what is given, the memory, its normalizer, and the largest exponent so far, by whose exponential both are divided.
     """
 
     inputs: Tensor
     hidden: Tensor
     cell: Tensor
-    normaliser: Tensor
+    normalizer: Tensor
     peak: Tensor
 
     @property
     def memory(self) -> Memory:
         """What the recurrence goes on from."""
-        return self.hidden, self.cell, self.normaliser, self.peak
+        return self.hidden, self.cell, self.normalizer, self.peak
 
     def forget(self) -> Self:
         """Zeros, but for m: nothing has been seen."""
@@ -138,7 +142,7 @@ class Slstm(Mixer):
             self.input_forget.bias[self.channels :] = (MOST_FORGOTTEN - SPAN * spread_P).repeat(self.heads)
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> SlstmState:
         """Of nothing."""
         before = 0 if self.conv1d is None else self.conv1d.before
@@ -146,11 +150,11 @@ class Slstm(Mixer):
         shape = (batch, self.heads, self.channels // self.heads)
         return SlstmState(inputs, *empty_memory(shape, device, torch.promote_types(dtype, torch.float32)))
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Rows at any positions, which it does not know; no padding."""
-        return view.padding is None
+        return layout.padding is None
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, SlstmState)
         near_BTD = x_BTD
@@ -171,6 +175,6 @@ class Slstm(Mixer):
             own = (
                 part.detach().clone(memory_format=torch.contiguous_format) for part in memory
             )  # of the last token alone
-            state.hidden, state.cell, state.normaliser, state.peak = own
+            state.hidden, state.cell, state.normalizer, state.peak = own
         out_BTNP: Tensor = h_BTNP
         return out_BTNP

@@ -1,7 +1,7 @@
 """Products of rows with weights of 32, 16, 8 and 4 bits, and attention beside them, compiled where they run.
 
 Decoding a stream is reading weights, and PyTorch's products of few bits do not read them as fast as the memory gives.
-These do (`benchmarks/quantised_decode.py`). They are C++ and need Linux on an x86 processor with AVX2, and a compiler;
+These do (`benchmarks/quantized_decode.py`). They are C++ and need Linux on an x86 processor with AVX2, and a compiler;
 anywhere else PyTorch's serve.
 """
 

@@ -34,7 +34,7 @@ def rms_norm_row(library: ctypes.CDLL, gain_JD: Tensor, eps: float) -> Callable[
 
 
 def layer_norm_row(library: ctypes.CDLL, gain_JD: Tensor, bias_JD: Tensor, eps: float) -> Callable[[Tensor], Tensor]:
-    """`[J, D] -> [J, D]`, each row centred and scaled by itself, with its own gain and bias."""
+    """`[J, D] -> [J, D]`, each row centerd and scaled by itself, with its own gain and bias."""
     gain, bias = map(_rows, (gain_JD, bias_JD))
     function, (rows, width) = library.linnet_layer_norm, gain.shape
     expect(bias.shape == gain.shape, "a bias for each gain", bias, gain)

@@ -28,7 +28,7 @@ BYTES_OF_A_THREAD = 1 << 16
 """Weights that one thread reads, for each row, before another is woken."""
 
 
-class RowProducts:
+class Gemv:
     """`x W^T + b` of a few rows, plus what it is to be added to. In float32, without gradients.
 
     weights: what the function is told of them, between a row's inputs and the outputs; tensors by their address.
@@ -68,26 +68,22 @@ class RowProducts:
         return out_RO
 
 
-def float32_rows(library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None) -> RowProducts:
+def float32_rows(library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None) -> Gemv:
     """Weights float32; those that lie one behind the other are not copied."""
     outputs, inputs = weight_OI.shape
     weight = plain(weight_OI.detach())
-    return RowProducts(library.linnet_float32_rows, inputs, outputs, (weight,), bias_O)
+    return Gemv(library.linnet_float32_rows, inputs, outputs, (weight,), bias_O)
 
 
-def bfloat16_rows(
-    library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None, most_rows: int = MOST_ROWS
-) -> RowProducts:
+def bfloat16_rows(library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None, most_rows: int = MOST_ROWS) -> Gemv:
     """Weights bfloat16. The row stays float32: its products are those of float32 with the weights' numbers."""
     outputs, inputs = weight_OI.shape
     expect(weight_OI.dtype == torch.bfloat16 and weight_OI.is_cpu, "bfloat16 on the CPU", weight_OI)
     weight = weight_OI.contiguous()
-    return RowProducts(library.linnet_bfloat16_rows, inputs, outputs, (weight,), bias_O, most_rows)
+    return Gemv(library.linnet_bfloat16_rows, inputs, outputs, (weight,), bias_O, most_rows)
 
 
-def int8_rows(
-    library: ctypes.CDLL, numbers_OJ: Tensor, scale_O: Tensor, inputs: int, bias_O: Tensor | None
-) -> RowProducts:
+def int8_rows(library: ctypes.CDLL, numbers_OJ: Tensor, scale_O: Tensor, inputs: int, bias_O: Tensor | None) -> Gemv:
     """Numbers int8, J a multiple of `BYTES`, scales bfloat16.
 
     A row is in fixed point (as in `ops.int8_linear`): an output differs from the definition's by at most
@@ -98,12 +94,12 @@ def int8_rows(
     expect(fits, f"a multiple of {BYTES} inputs and a scale for each output", numbers_OJ, scale_O)
     expect(numbers_OJ.dtype == torch.int8 and scale_O.dtype == torch.bfloat16, "int8, bfloat16", numbers_OJ, scale_O)
     given = numbers_OJ.contiguous(), width, scale_O.contiguous()
-    return RowProducts(library.linnet_int8_rows, inputs, outputs, given, bias_O)
+    return Gemv(library.linnet_int8_rows, inputs, outputs, given, bias_O)
 
 
 def int4_rows(
     library: ctypes.CDLL, blocks_NGb: Tensor, inputs: int, outputs: int, group: int, bias_O: Tensor | None
-) -> RowProducts:
+) -> Gemv:
     """Blocks of `blocks_of`; a row is in fixed point as for `int8_rows`. Of any number of rows where the processor adds
     up products of bytes.
     """
@@ -111,7 +107,7 @@ def int4_rows(
     fits = outputs <= blocks * BLOCK and inputs <= groups * group and size == BLOCK * group // 2 + SCALE_BYTES
     expect(fits and blocks_NGb.is_contiguous() and blocks_NGb.is_cpu, f"blocks of groups of {group}", blocks_NGb)
     most_rows = library.linnet_most_int4_rows()
-    return RowProducts(library.linnet_int4_rows, inputs, outputs, (blocks_NGb, group), bias_O, most_rows)
+    return Gemv(library.linnet_int4_rows, inputs, outputs, (blocks_NGb, group), bias_O, most_rows)
 
 
 Lookup = Callable[[int], Tensor]

@@ -25,7 +25,7 @@ from linnet.ops.native.program import Recording
 from linnet.ops.native.rows import (
     BLOCK,
     BYTES,
-    RowProducts,
+    Gemv,
     bfloat16_lookup,
     bfloat16_rows,
     blocks_of,
@@ -67,7 +67,7 @@ def _errors_of_products(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
     bias_O, scale_O = (torch.rand(OUTPUTS, generator=draw, **ALIKE) for _ in range(2))
     scale_O = scale_O.bfloat16()
 
-    def error(rows: RowProducts, weight_OI: Tensor) -> float:
+    def error(rows: Gemv, weight_OI: Tensor) -> float:
         expected_RO = F.linear(x_RI, weight_OI, bias_O) + added_RO
         found = rows(x_RI, added_RO), rows(x_RI[:1], added_RO[:1])
         return _worst(_off(each_RO, expected_RO[: len(each_RO)]) for each_RO in found)

@@ -28,8 +28,8 @@ class SpikeError(ArithmeticError):
 
 
 @dataclass
-class GuardStanding:
-    """Where a guard stands; part of `Standing`, so that a resumed run judges as an uninterrupted one.
+class GuardState:
+    """Where a guard stands; part of `TrainState`, so that a resumed run judges as an uninterrupted one.
 
     skipped: batches of the data that were left out, counted in steps. checkpoint: the latest that was due, which one
     that a stop left is not: an uninterrupted run has none there. returned_to, returns: the one that was gone back to
@@ -59,7 +59,7 @@ class GuardStanding:
         self.in_a_row = 0
 
 
-def judge(spec: GuardSpec, seen: GuardStanding, loss: float, gradient_norm: float) -> SpikeError | None:
+def judge(spec: GuardSpec, seen: GuardState, loss: float, gradient_norm: float) -> SpikeError | None:
     """The spike that a batch is, or None; `seen` counts it.
 
     After `in_a_row` spikes the next batch is taken, whatever it is: the level has changed, and the statistic begins
@@ -96,21 +96,21 @@ def _problem(name: str, value: float, before: Sequence[float], spec: GuardSpec) 
     return f"{words} {value:.4g}, {beyond:.3g} deviations above the median {median:.4g} of the last {len(before)} steps"
 
 
-def skip(seen: GuardStanding, step: int, spike: SpikeError) -> str:
+def skip(seen: GuardState, step: int, spike: SpikeError) -> str:
     """Leave out the batch that step `step` would have taken; what is said of it."""
     seen.skipped += 1
     seen.add_spike(step, str(spike), "skip")
     return f"spike at step {step}: {spike}; its batch is left out"
 
 
-def goes_back(spec: GuardSpec, seen: GuardStanding) -> bool:
+def goes_back(spec: GuardSpec, seen: GuardState) -> bool:
     """Whether the run goes back to its checkpoint; not without one, and not to the same one without end."""
     if spec.action != "back" or seen.checkpoint is None:
         return False
     return seen.returned_to != seen.checkpoint or seen.returns < spec.in_a_row
 
 
-def back(seen: GuardStanding, loaded: GuardStanding, step: int, spike: SpikeError) -> str:
+def back(seen: GuardState, loaded: GuardState, step: int, spike: SpikeError) -> str:
     """Let the standing `loaded` at a checkpoint go on behind the data that was taken from there to the spike."""
     checkpoint = seen.checkpoint
     assert checkpoint is not None, "nothing to go back to"

@@ -56,7 +56,7 @@ def fits(step: Stepper, batches: Sequence[Batch], sequences: int) -> bool:
 def _free(step: Stepper) -> None:
     """Let go of what the failed step held."""
     step.parallel.give_up_step()
-    step.optimiser.zero_grad()
+    step.optimizer.zero_grad()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -65,7 +65,7 @@ def _free(step: Stepper) -> None:
 def too_large(step: Stepper, batches: Sequence[Batch], batch_size: int, number: int, saved: str) -> UserError:
     """What is said of a batch that does not fit, with the largest that does. The run in memory cannot go on."""
     several = step.parallel.processes
-    several.go_apart()
+    several.leave_group()
     own = largest_that_fits(lambda rows: fits(step, batches, rows * several.count), batch_size // several.count)
     most = several.least(own) * several.count
     where = "" if several.count == 1 else f" of process {several.rank}"

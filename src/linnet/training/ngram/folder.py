@@ -14,9 +14,9 @@ import torch
 from pydantic import Field
 
 from linnet.core.atomic import atomic_directory, heal, unreplaced
+from linnet.core.checksum import check_files, write_file_checksums
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
-from linnet.core.seal import check_files, seal_files
 from linnet.core.spec import Spec, Vocabulary
 from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
@@ -62,7 +62,7 @@ def write_ngram(folder: str | Path, model: NGram, tokenizer: Tokenizer, made: Ma
         write_json(temporary / DESCRIPTION, spec.model_dump())
         tokenizer.save(temporary / TOKENIZER)
         write_json(temporary / RUN, made)
-        seal_files(temporary, (DESCRIPTION, COUNTS, TOKENIZER, RUN))
+        write_file_checksums(temporary, (DESCRIPTION, COUNTS, TOKENIZER, RUN))
 
 
 def load_ngram(folder: str | Path) -> StoredNGram:

@@ -23,7 +23,7 @@ class LostProcessError(RuntimeError):
     """Another process of the run ended, or does not answer; what it had not saved is made again."""
 
 
-class SaidElsewhereError(Exception):
+class PeerError(Exception):
     """This process ends as well; why, another one said. `code`: the exit code that belongs to it."""
 
     def __init__(self, code: int) -> None:
@@ -61,11 +61,11 @@ class Processes:
         """What each of them has, for the first; an empty list for the others."""
         return [plain]
 
-    def of_first(self, make: Callable[[], Made]) -> Made:
+    def broadcast_from_rank0(self, make: Callable[[], Made]) -> Made:
         """What the first makes, for all of them; so is a `UserError`. Plain data alone."""
         return make()
 
-    def rows(self, batch: Batch) -> Batch:
+    def shard_batch(self, batch: Batch) -> Batch:
         """This one's rows of a batch `[B, T]`."""
         return batch
 
@@ -81,7 +81,7 @@ class Processes:
         """The device of this one; `UserError` where there is none of that name."""
         return resolve_device(name, "training.device")
 
-    def go_apart(self) -> None:
+    def leave_group(self) -> None:
         """Take no part any more in what all do together: from here on what is summed are this one's numbers alone.
 
         The others, in the midst of a step, wait until this one ends, and then end too. It is the one that says why.
@@ -102,7 +102,7 @@ ALONE = Processes()
 def processes() -> Iterator[Processes]:
     """This process among those that it was started with; within it the same ones again.
 
-    What ends one of them ends all: the first that fails says why, from the others comes `SaidElsewhereError`.
+    What ends one of them ends all: the first that fails says why, from the others comes `PeerError`.
     """
     if not launched():
         yield Processes()

@@ -24,8 +24,8 @@ from linnet.training.processes.group import (
     Item,
     LostProcessError,
     Made,
+    PeerError,
     Processes,
-    SaidElsewhereError,
 )
 from linnet.training.progress.stopwatch import Stopwatch
 from linnet.training.stop import Stopped, StopRequest
@@ -41,7 +41,7 @@ class ManyProcesses(Processes):
     """One of several; every method is called by all of them, in the same order.
 
     written: what becomes of the checkpoint that is being written, if one is. apart: whether it takes no part any more
-    in what all do together (`go_apart`).
+    in what all do together (`leave_group`).
     """
 
     apart, _on_gpu = False, False
@@ -104,7 +104,7 @@ class ManyProcesses(Processes):
             dist.gather_object(plain, found, group=self.talk)
         return found or []
 
-    def of_first(self, make: Callable[[], Made]) -> Made:
+    def broadcast_from_rank0(self, make: Callable[[], Made]) -> Made:
         """What the first makes, for all of them; so is a `UserError`. Plain data alone."""
         made: list[Any] = [None, None]
         if self.first:
@@ -119,7 +119,7 @@ class ManyProcesses(Processes):
         value: Made = made[0]
         return value
 
-    def rows(self, batch: Batch) -> Batch:
+    def shard_batch(self, batch: Batch) -> Batch:
         """This one's rows of a batch `[B, T]`: `B / count` of them, in the order of the ranks."""
         inputs, targets = batch
         own = inputs.shape[0] // self.count
@@ -159,7 +159,7 @@ class ManyProcesses(Processes):
         self._on_gpu = True
         return torch.device("cuda", number)
 
-    def go_apart(self) -> None:
+    def leave_group(self) -> None:
         """Take no part any more in what all do together: from here on what is summed are this one's numbers alone.
 
         The others, in the midst of a step, wait until this one ends, and then end too. It is the one that says why.
@@ -167,7 +167,7 @@ class ManyProcesses(Processes):
         self.fails_first()
         self._number_apart = self._store.add("linnet/apart", 1)
         self.apart = True
-        shards.go_apart()
+        shards.leave_group()
         if self._on_gpu:
             _cut()  # what was begun on a GPU, and never ends, would hold up all that comes behind it
 
@@ -237,7 +237,7 @@ def _leave_with(error: BaseException, several: ManyProcesses) -> None:
     if several.written is not None and not several.written.done() and dist.is_initialized():
         _cut()
     if told and isinstance(error, Exception):
-        raise SaidElsewhereError(2 if isinstance(error, UserError) else 1) from None
+        raise PeerError(2 if isinstance(error, UserError) else 1) from None
     raise error
 
 

@@ -20,10 +20,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from linnet.data.tokenizer import Tokenizer
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import linear_maps
-from linnet.layers.view import View
 from linnet.model.decoder import Decoder
-from linnet.model.undrawn import decoder_of
+from linnet.model.skip_init import decoder_of
 from linnet.training.checkpoint import Checkpoint
 from linnet.training.objective import Objective
 from linnet.training.parallel import Parallel, check_shard
@@ -34,7 +34,7 @@ from linnet.training.processes.shared_checkpoint import SharedSaver, fill, newes
 from linnet.training.processes.sums import GradientSums
 from linnet.training.sections import ClipSpec
 from linnet.training.spec import TrainingSpec
-from linnet.training.standing import Standing
+from linnet.training.train_state import TrainState
 
 # PyTorch 2.13 has other names for them, and warns of the old ones.
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -76,7 +76,9 @@ class Sharded(Parallel):
             cast_forward_inputs=False,  # the residual stream is in float32, as in one process
         )
         mesh, small = self.mesh["shards"], set[nn.Parameter]()
-        precise = {id(part) for sublayer in self.decoder.sublayers for part in sublayer.precise()} if low else set()
+        precise = (
+            {id(part) for sublayer in self.decoder.sublayers for part in sublayer.skip_quantization()} if low else set()
+        )
         for unit in self._units():
             kept = _without_maps(unit, precise)
             small |= kept
@@ -174,7 +176,7 @@ class Sharded(Parallel):
         folder: Path,
         moments: dict[str, Tensor],
         tokenizer: Tokenizer,
-        standing: Standing,
+        standing: TrainState,
         then: Callable[[], None],
     ) -> None:
         """Begin to write a checkpoint, each process its shards; `then` comes when it stands, in the first one."""
@@ -203,7 +205,7 @@ def _without_maps(unit: nn.Module, precise: set[int]) -> set[nn.Parameter]:
 class Hidden:
     """What FSDP must not look into: it would copy a record that holds tensors, and lose what is left there."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: BatchLayout) -> None:
         self.view = view
 
 

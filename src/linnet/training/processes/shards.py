@@ -1,4 +1,4 @@
-"""Tensors of which a process may hold a shard (PyTorch's `DTensor`): optimisers see them by these few functions.
+"""Tensors of which a process may hold a shard (PyTorch's `DTensor`): optimizers see them by these few functions.
 
 A tensor that is not sharded is its own only shard. `torch.distributed` is imported where there are others.
 """
@@ -32,7 +32,7 @@ def as_shard(part: Tensor, like: Any) -> Tensor:
 _apart = False
 
 
-def go_apart() -> None:
+def leave_group() -> None:
     """Ask nothing of the others from here on: `whole` has zeros in the place of what they hold, in as much memory."""
     global _apart
     _apart = True

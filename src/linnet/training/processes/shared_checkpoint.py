@@ -29,7 +29,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.store import CONFIG, WEIGHTS, check_tensors, shapes_of
 from linnet.training.checkpoint import MOMENTS, Checkpoint, checkpoint_path, finish_checkpoint, load_newest
 from linnet.training.processes.many import ManyProcesses
-from linnet.training.standing import Standing
+from linnet.training.train_state import TrainState
 
 OF_WEIGHTS, OF_MOMENTS = 1, 2
 """The numbers of the two files that the shards become."""
@@ -47,7 +47,7 @@ class SharedSaver:
         decoder: Decoder,
         moments: dict[str, Tensor],
         tokenizer: Tokenizer,
-        standing: Standing,
+        standing: TrainState,
         then: Callable[[], None],
     ) -> None:
         """Copy what is to be written, and go on; `then` comes in the first process when it stands."""
@@ -62,7 +62,7 @@ class SharedSaver:
             write_json(temporary / CONFIG, decoder.spec.model_dump())
             return str(temporary)
 
-        plain = standing.plain()  # as it is now
+        plain = standing.to_dict()  # as it is now
         scalars = {name: tensor.cpu().clone() for name, tensor in moments.items() if tensor.dim() == 0}
 
         def finish(temporary: Path) -> None:
@@ -71,7 +71,7 @@ class SharedSaver:
             finish_checkpoint(temporary, tokenizer, plain)
 
         try:
-            temporary = self._processes.of_first(begin)
+            temporary = self._processes.broadcast_from_rank0(begin)
             writer = Writer(temporary, files, opened, finish, then)
             group = self._processes.saving
             # DCP knows no whole numbers; as wide are these.
@@ -157,10 +157,10 @@ def newest(processes: ManyProcesses, folder: Path, decoder: Decoder, note: Calla
         if found is None:
             return None
         check_tensors(found.weights, shapes, found.path, "the run's model")
-        return str(found.path), found.standing.plain()
+        return str(found.path), found.standing.to_dict()
 
-    told = processes.of_first(find)
-    return None if told is None else Checkpoint(Path(told[0]), {}, {}, Standing.from_plain(told[1], told[0]))
+    told = processes.broadcast_from_rank0(find)
+    return None if told is None else Checkpoint(Path(told[0]), {}, {}, TrainState.from_dict(told[1], told[0]))
 
 
 @torch.no_grad()

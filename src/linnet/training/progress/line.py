@@ -28,8 +28,8 @@ def line_of(trainer: "Trainer", evaluated: bool) -> dict[str, Any]:
         "memory_bytes": peak_memory_bytes(trainer.device),
         "eta_s": progress.eta_s,
     }
-    if trainer.spec.optimiser.kind == "muon":
-        line["orthogonalising_share"] = meter.orthogonalising_s / meter.seconds
+    if trainer.spec.optimizer.kind == "muon":
+        line["orthogonalizing_share"] = meter.orthogonalizing_s / meter.seconds
     if trainer.standing.guard is not None:
         line["spikes"] = trainer.standing.guard.count
     if meter.terms:

@@ -71,7 +71,7 @@ class LogWatch(Watch):
             *(f"{name} {value:.4g}" for name, value in line.get("terms", {}).items()),
             f"{line['tokens_per_s']:,.0f} tokens/s",
             f"{line['share_of_peak']:.1%} of peak",
-            *(f"orthogonalising {line[key]:.1%}" for key in ("orthogonalising_share",) if key in line),
+            *(f"orthogonalizing {line[key]:.1%}" for key in ("orthogonalizing_share",) if key in line),
             numbers.decimal(line["memory_bytes"]),
             f"ETA {numbers.duration(line['eta_s'])}",
         ]

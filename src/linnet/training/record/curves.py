@@ -19,8 +19,8 @@ def draw_curves(lines: list[dict[str, Any]], path: Path, title: str, causal: boo
 def curves(lines: list[dict[str, Any]], title: str, causal: bool) -> Plot:
     """Every loss from the first on: a logarithmic axis shows it, and the end of the run as well."""
     steps, x = [line["step"] for line in lines], Axis("step")
-    rate = Series(steps, [line["lr"] for line in lines], colour=2)
-    norm = Series(steps, [line["gradient_norm"] for line in lines], colour=INK, faint=True)
+    rate = Series(steps, [line["lr"] for line in lines], color=2)
+    norm = Series(steps, [line["gradient_norm"] for line in lines], color=INK, faint=True)
     panels = [
         Panel(x, Axis("loss, bits per byte", "log"), _losses(lines, causal), title),
         Panel(x, Axis("learning rate", said=numbers.plain, low=0), [rate]),
@@ -38,8 +38,8 @@ def _losses(lines: list[dict[str, Any]], causal: bool) -> list[Series]:
     validation = [one["bits_per_byte"] for one in found]
     if found:
         latest = f"validation, causal: {validation[-1]:.3f} at the end"
-        drawn.append(Series(points, validation, latest, "o-", colour=1))
+        drawn.append(Series(points, validation, latest, "o-", color=1))
     if found and not causal:
         whole = [one["whole_sequence_bits_per_byte"] for one in found]
-        drawn.append(Series(points, whole, "validation, whole sequence", "--", colour=1))
+        drawn.append(Series(points, whole, "validation, whole sequence", "--", color=1))
     return drawn

@@ -1,6 +1,6 @@
 """What a run says of itself, as far as linnet reads it again.
 
-Where no seal tells that linnet wrote it, it is held to its kinds.
+Where no checksum tells that linnet wrote it, it is held to its kinds.
 """
 
 from typing import Any
@@ -96,7 +96,7 @@ class Summary(BaseModel):
     seconds: float = _ABSENT
     tokens_per_s: float | None = _ABSENT
     share_of_peak: float | None = _ABSENT
-    orthogonalising_share: float | None = _ABSENT
+    orthogonalizing_share: float | None = _ABSENT
     memory_bytes: int = _ABSENT
     validation: Validation | None = _ABSENT
     best: Best | None = _ABSENT

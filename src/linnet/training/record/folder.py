@@ -17,20 +17,20 @@ from typing import Any
 import yaml
 
 from linnet.core.atomic import is_left, naming, refuse_link, remove_left_in
+from linnet.core.checksum import (
+    check_files,
+    checksum_of_text,
+    read_checked_json,
+    text_with_checksum,
+    text_without_checksum,
+    with_checksum,
+    without_checksum,
+    write_checked_json,
+)
 from linnet.core.errors import UserError
 from linnet.core.files import open_file, read_json, read_text, sha256_of, write_text
 from linnet.core.locks import locked
 from linnet.core.notes import note
-from linnet.core.seal import (
-    check_files,
-    read_sealed,
-    seal_of_text,
-    seal_text,
-    sealed,
-    unsealed,
-    unsealed_text,
-    write_sealed,
-)
 from linnet.core.spec import misfit, parse_yaml
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
@@ -40,8 +40,8 @@ from linnet.training.guard_rails.breakdown import BrokenDownError
 from linnet.training.precision import Precision
 from linnet.training.prolonged import (
     PROLONGED,
-    Lengths,
-    Prolonging,
+    Extension,
+    StepBudget,
     is_longer,
     read_lengths,
     with_its_warm_up,
@@ -93,7 +93,7 @@ class RunFolder:
             refuse_link(self.path / name)
         if (self.path / CONFIG).is_file():
             known = self.configuration()
-            before, now = leaves(known.plain()), leaves(run.plain())
+            before, now = leaves(known.to_dict()), leaves(run.to_dict())
             if is_longer(run, known):
                 before[STEPS] = now[STEPS]
             self._compare_by_content(before, now)
@@ -104,7 +104,7 @@ class RunFolder:
     def configuration(self) -> RunSpec:
         """What `config.yaml` says; `UserError` where it is missing, wrong, or not what was written."""
         config = self.path / CONFIG
-        text = unsealed_text(read_text(config), str(config))
+        text = text_without_checksum(read_text(config), str(config))
         return RunSpec.parse(parse_yaml(text, str(config)), str(config))
 
     def finished(self, also: Sequence[str] = ()) -> dict[str, Any] | None:
@@ -124,14 +124,14 @@ class RunFolder:
         self._check_configuration(summary.get("configuration"))
         return summary
 
-    def configuration_seal(self) -> str | None:
+    def configuration_checksum(self) -> str | None:
         """The hash that ends `config.yaml`; None where there is none: it was edited, or is of an earlier linnet."""
-        return seal_of_text(read_text(self.path / CONFIG))
+        return checksum_of_text(read_text(self.path / CONFIG))
 
-    def _check_configuration(self, seal: str | None) -> None:
+    def _check_configuration(self, checksum: str | None) -> None:
         """`UserError` unless a finished run has the configuration with which it was trained."""
-        found = self.configuration_seal() if seal else None
-        if found is not None and found != seal:
+        found = self.configuration_checksum() if checksum else None
+        if found is not None and found != checksum:
             raise UserError(f"{self.path / CONFIG}: not the configuration of the run that {self.model / RUN} tells of")
 
     @contextmanager
@@ -159,9 +159,9 @@ class RunFolder:
         (self.path / DIVERGED).unlink(missing_ok=True)
         if not (self.path / CONFIG).is_file():
             self._write_configuration(run)
-        files = begun_with(run.model.initialisation.operator, run.start_from, run.training.embedding_from)
+        files = begun_with(run.model.initialization.operator, run.start_from, run.training.embedding_from)
         if files and not (self.path / FILES).is_file() and not checkpoint_steps(self.checkpoints):
-            write_sealed(self.path / FILES, {field: sha256_of(file) for field, file in files.items()})
+            write_checked_json(self.path / FILES, {field: sha256_of(file) for field, file in files.items()})
 
     def precision(self) -> Precision | None:
         """What was chosen for a run that leaves it to the machine; None for one that has not begun, or says it itself.
@@ -170,16 +170,16 @@ class RunFolder:
         """
         path = self.path / PRECISION
         if path.is_file():
-            return Precision.parse(read_sealed(path), str(path))
+            return Precision.parse(read_checked_json(path), str(path))
         return Precision(name="float32", reason="as it began") if checkpoint_steps(self.checkpoints) else None
 
     def keep_precision(self, precision: Precision) -> None:
         """Let the run go on in the precision that it begins with, on whatever machine."""
-        write_sealed(self.path / PRECISION, precision.model_dump())
+        write_checked_json(self.path / PRECISION, precision.model_dump())
 
     def keep_diverged(self, error: BrokenDownError) -> None:
         """Keep where a run broke down, and by what, until it is tried again."""
-        write_sealed(self.path / DIVERGED, {"step": error.step, "reason": error.reason})
+        write_checked_json(self.path / DIVERGED, {"step": error.step, "reason": error.reason})
 
     def as_long_as(self, asked: RunSpec, run: RunSpec) -> RunSpec:
         """The resolved `run` that was asked for; where the one in the folder is prolonged, or was, with its warm-up."""
@@ -193,22 +193,22 @@ class RunFolder:
         """Whether the resolved `run` has more steps than the one in the folder."""
         return is_longer(run, self.configuration())
 
-    def lengths(self, run: RunSpec, step: int) -> Lengths:
+    def lengths(self, run: RunSpec, step: int) -> StepBudget:
         """How many steps the run has and had; where it is prolonged after `step`, that is kept."""
         known, steps = self.configuration(), run.training.steps
         assert known.training.steps is not None and steps is not None, "an unresolved run"
         found = read_lengths(self.path / PROLONGED, known.training.steps)
         if not is_longer(run, known):
             return found
-        latest = Prolonging(step=step, before=found.steps, steps=steps)
-        longer = Lengths(steps, (*found.history, latest))
+        latest = Extension(step=step, before=found.steps, steps=steps)
+        longer = StepBudget(steps, (*found.history, latest))
         write_lengths(self.path / PROLONGED, longer)
         self._write_configuration(run)
         return longer
 
     def _write_configuration(self, run: RunSpec) -> None:
-        text = yaml.safe_dump(run.plain(), sort_keys=False, allow_unicode=True)
-        write_text(self.path / CONFIG, seal_text(text))
+        text = yaml.safe_dump(run.to_dict(), sort_keys=False, allow_unicode=True)
+        write_text(self.path / CONFIG, text_with_checksum(text))
 
     def tidy(self) -> None:
         """Clear what a killed process left in a run that came to its end, unless another is at work there."""
@@ -224,7 +224,7 @@ class RunFolder:
     def hashes(self) -> dict[str, str]:
         """By field, the SHA-256 of the files that the run began with."""
         path = self.path / FILES
-        known = read_sealed(path) if path.is_file() else {}
+        known = read_checked_json(path) if path.is_file() else {}
         if not isinstance(known, dict) or not all(isinstance(value, str) for value in known.values()):
             raise UserError(f"{path}: expected a hash for each file that the run began with")
         return known
@@ -268,7 +268,7 @@ class RunFolder:
 
 
 class Metrics:
-    """`metrics.jsonl`: one JSON object per line, steps ascending, each with its seal."""
+    """`metrics.jsonl`: one JSON object per line, steps ascending, each with its checksum."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -346,13 +346,13 @@ class Metrics:
 
 
 def _text_of(line: dict[str, Any]) -> str:
-    return json.dumps(sealed(line)) + "\n"
+    return json.dumps(with_checksum(line)) + "\n"
 
 
 def _line_of(text: bytes, origin: str) -> dict[str, Any] | None:
     """The figures of a line; None where it is none, or not what was written."""
     try:
-        line: dict[str, Any] = unsealed(json.loads(text), origin)
+        line: dict[str, Any] = without_checksum(json.loads(text), origin)
     except (ValueError, RecursionError):  # UserError is one
         return None
     return line if misfit(line, Line) is None else None

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from linnet.core.checksum import check_files, read_checked_json
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
 from linnet.core.locks import holder
-from linnet.core.seal import check_files, read_sealed
 from linnet.core.spec import misfit
 from linnet.model.cost import model_cost
 from linnet.model.store import CONFIG as DESCRIPTION
@@ -17,8 +17,8 @@ from linnet.model.store import MODEL, RUN
 from linnet.training.checkpoint import SUMMARY, checkpoint_path, checkpoint_steps
 from linnet.training.record.figures import Summary
 from linnet.training.record.folder import CHECKPOINTS, CONFIG, DIVERGED, LOCK, METRICS, RunFolder
-from linnet.training.standing import Standing
 from linnet.training.start import leaves
+from linnet.training.train_state import TrainState
 
 NOT_ENTERED = (CHECKPOINTS, MODEL)
 """Folders of a run, in which there are no runs."""
@@ -45,7 +45,7 @@ class ListedRun:
     seed: int | None = None
     problem: str | None = None
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
         return asdict(self)
 
@@ -118,19 +118,19 @@ def _state(path: Path) -> tuple[str, str | None]:
     if holder(path / LOCK) is not None:
         return "running", None
     if (path / DIVERGED).is_file():
-        told = read_sealed(path / DIVERGED)
+        told = read_checked_json(path / DIVERGED)
         return "diverged", f"step {told['step']}: {told['reason']}"
     return "stopped", None
 
 
-def _standing(path: Path) -> Standing | None:
+def _standing(path: Path) -> TrainState | None:
     """Where the newest checkpoint stands; whether its weights are whole is not looked at."""
     steps = checkpoint_steps(path / CHECKPOINTS)
     if not steps:
         return None
     summary = checkpoint_path(path / CHECKPOINTS, steps[-1]) / SUMMARY
     plain = read_json(summary)
-    return Standing.from_plain(plain.get("standing") if isinstance(plain, dict) else None, str(summary))
+    return TrainState.from_dict(plain.get("standing") if isinstance(plain, dict) else None, str(summary))
 
 
 def differences(one: Path, other: Path) -> dict[str, tuple[Any, Any]]:
@@ -145,7 +145,7 @@ def differences(one: Path, other: Path) -> dict[str, tuple[Any, Any]]:
 
 def _configuration(path: Path) -> dict[str, Any]:
     check_run(path)
-    return RunFolder(path).configuration().plain()
+    return RunFolder(path).configuration().to_dict()
 
 
 def check_run(path: Path) -> None:

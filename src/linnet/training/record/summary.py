@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from linnet.training.loop import Trainer
 
 
-def summarise(trainer: "Trainer", command: str | None) -> dict[str, Any]:
+def summarize(trainer: "Trainer", command: str | None) -> dict[str, Any]:
     """The figures of a run where it stands. The model's weights are those of the last step made, `step`,
     or an average up to it (`averaging`).
 
@@ -32,19 +32,19 @@ def summarise(trainer: "Trainer", command: str | None) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in trainer.decoder.parameters()),
         "seconds": standing.seconds,
         "tokens_per_s": tokens_per_s,
-        "orthogonalising_share": _orthogonalising_share(trainer),
+        "orthogonalizing_share": _orthogonalizing_share(trainer),
         "share_of_peak": tokens_per_s
         and tokens_per_s * trainer.work_of_token(0, standing.step) / trainer.peak_tokens_per_s,
         "memory_bytes": peak_memory_bytes(trainer.device),
         "validation": standing.validation and {"step": standing.evaluation_step, **standing.validation},
         "best": _best(trainer),
         "command": command,
-        "configuration": trainer.folder.configuration_seal(),
+        "configuration": trainer.folder.configuration_checksum(),
         "started_from": _start(trainer),
         "embedding_from": _word_vectors(trainer),
         "seed": trainer.spec.seed,
         "averaging": trainer.spec.averaging and trainer.spec.averaging.model_dump(),
-        "prolonged": trainer.lengths.plain(),
+        "prolonged": trainer.lengths.to_dict(),
         "spikes": standing.guard and {"count": standing.guard.count, "latest": standing.guard.spikes},
         "data": {
             "path": str(trainer.run.data),
@@ -55,12 +55,12 @@ def summarise(trainer: "Trainer", command: str | None) -> dict[str, Any]:
     }
 
 
-def _orthogonalising_share(trainer: "Trainer") -> float | None:
-    """What part of the time in steps Muon's iteration took; None of another optimiser."""
+def _orthogonalizing_share(trainer: "Trainer") -> float | None:
+    """What part of the time in steps Muon's iteration took; None of another optimizer."""
     standing = trainer.standing
-    if trainer.spec.optimiser.kind != "muon" or not standing.seconds:
+    if trainer.spec.optimizer.kind != "muon" or not standing.seconds:
         return None
-    return standing.orthogonalising_s / standing.seconds
+    return standing.orthogonalizing_s / standing.seconds
 
 
 def _best(trainer: "Trainer") -> dict[str, Any] | None:

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Protocol
 from pydantic import Field, NonNegativeInt
 
 from linnet.core.atomic import remove_folder
+from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import read_sealed, write_sealed
 from linnet.core.spec import Spec
 from linnet.training.record.folder import RunFolder
 from linnet.training.spec import RunSpec
@@ -73,7 +73,7 @@ class WandbTracker:
 
     def __init__(self, folder: RunFolder, run: RunSpec) -> None:
         self._wandb = _imported("wandb", "wandb")
-        self._folder, self._config = folder, run.plain()
+        self._folder, self._config = folder, run.to_dict()
         self._run: Any = None
         known = _known(folder)
         self._id, self._told, self._left = known.id, known.told, known.unfinished
@@ -119,7 +119,7 @@ class WandbTracker:
 
     def _keep(self, unfinished: str | None) -> None:
         known = WandbStanding(id=self._id, told=self._told, unfinished=unfinished)
-        write_sealed(self._folder.path / TRACKERS, {"version": 1, "wandb": known.model_dump()})
+        write_checked_json(self._folder.path / TRACKERS, {"version": 1, "wandb": known.model_dump()})
 
     def _remove_left(self) -> None:
         """What a killed process left offline, unless it was sent since."""
@@ -173,7 +173,7 @@ class WandbStanding(Spec):
 
 def _known(folder: RunFolder) -> WandbStanding:
     path = folder.path / TRACKERS
-    plain = read_sealed(path) if path.is_file() else {"wandb": {"id": uuid.uuid4().hex[:12]}}
+    plain = read_checked_json(path) if path.is_file() else {"wandb": {"id": uuid.uuid4().hex[:12]}}
     return WandbStanding.parse(plain.get("wandb") if isinstance(plain, dict) else None, f"{path}: wandb")
 
 

@@ -21,7 +21,7 @@ TABLE = {
     "decoder_parameters": (0.986, 0.64),
     "entropy_beta_0": (0.976, 0.45),
     "entropy_beta_2": (0.988, 0.69),
-    "penalised_parameters": (0.991, 0.74),
+    "penalized_parameters": (0.991, 0.74),
 }
 """What was measured before on LiteTransformerSearch's models: over all, and within windows of equal parameters."""
 
@@ -147,7 +147,7 @@ def test_runs_of_equal_models_are_seeds_of_one(tmp_path: Path):
 
 def test_equal_models_trained_in_another_way_are_no_seeds(tmp_path: Path):
     write_run(tmp_path / "a", 8, 2.0)
-    write_run(tmp_path / "b", 8, 1.0, optimiser={"lr": 0.1})
+    write_run(tmp_path / "b", 8, 1.0, optimizer={"lr": 0.1})
     write_run(tmp_path / "c", 16, 1.5)
     found = read_trained(tmp_path)
     assert [model.losses for model in found.models] == [(2.0,), (1.0,), (1.5,)]
@@ -214,18 +214,18 @@ def test_a_seed_decides_the_resamples():
 
 def test_what_is_shown(tmp_path: Path):
     trained = made_up(0.5)
-    worth = validate(trained, ScoreSettings(), ["parameters", "penalised_parameters"], band=15, resamples=20)
+    worth = validate(trained, ScoreSettings(), ["parameters", "penalized_parameters"], band=15, resamples=20)
     figures = json.loads(json.dumps(worth_figures(trained, worth, 15)))
     assert figures["models"] == 60
     assert figures["band"] == 15
-    assert figures["scores"].keys() == {"parameters", "penalised_parameters"}
+    assert figures["scores"].keys() == {"parameters", "penalized_parameters"}
     one = figures["scores"]["parameters"]
     assert one.keys() == {*NAMES, "intervals"}
     assert one["intervals"]["spearman"] == [worth["parameters"].spearman.low, worth["parameters"].spearman.high]
     table = worth_table(trained, worth, 15)
-    assert [row[0] for row in table.rows] == ["parameters", "penalised_parameters"]
+    assert [row[0] for row in table.rows] == ["parameters", "penalized_parameters"]
     assert table.rows[0][1].startswith(f"{worth['parameters'].spearman.value:.3f} [")
     (picture,) = worth_pictures(trained, worth, ScoreSettings())
     titles = [panel.title.split(":")[0] for panel in picture.drawn.panels]
-    assert titles == ["parameters", "penalised_parameters"]
+    assert titles == ["parameters", "penalized_parameters"]
     assert png_of(picture.drawn.figure()).startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""Rank correlations against SciPy's, windows of neighbours, regret."""
+"""Rank correlations against SciPy's, windows of neighbors, regret."""
 
 from itertools import pairwise
 
@@ -30,7 +30,7 @@ def test_order_alone_counts_and_constants_say_nothing():
 
 
 @given(st.integers(1, 60), st.integers(3, 25))
-def test_every_model_is_in_a_window_of_neighbours(count: int, size: int):
+def test_every_model_is_in_a_window_of_neighbors(count: int, size: int):
     values = np.random.default_rng(count).permutation(count).astype(float)
     found = windows(values, size)
     assert {int(row) for rows in found for row in rows} == set(range(count))

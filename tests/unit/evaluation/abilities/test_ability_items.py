@@ -99,7 +99,7 @@ def test_brackets_are_as_deep_as_those_that_are_open():
 
 
 @given(st.integers(0, 1 << 40), st.integers(2, 20), st.integers(0, 30), st.data())
-def test_recall_finds_the_neighbour_of_each_key(seed: int, pairs: int, distance: int, data: st.DataObject):
+def test_recall_finds_the_neighbor_of_each_key(seed: int, pairs: int, distance: int, data: st.DataObject):
     queries = data.draw(st.integers(1, pairs))
     item = next(Recall(pairs=pairs, distance=distance, queries=queries).items(1, seed, "train"))
     text = read(item)

@@ -83,7 +83,7 @@ def test_a_description_that_is_none_is_refused(tmp_path: Path, field: str):
     claim(of, tmp_path / "out")
     kept = tmp_path / "out" / DESCRIPTION
     plain = json.loads(kept.read_text())
-    del plain["seal"], plain[field]
+    del plain["checksum"], plain[field]
     kept.write_text(json.dumps(plain))
     with pytest.raises(UserError, match=f"description.json: {field}: missing"):
         claim(of, tmp_path / "out")

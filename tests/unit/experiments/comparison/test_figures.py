@@ -35,7 +35,7 @@ def test_figures_are_means_over_the_seeds():
     assert figures.leak is not None
     assert figures.leak.mean == pytest.approx(40 * bit / 400)
     assert [(step, bits.mean, bits.highest) for step, bits in figures.curve] == [(5, 3, 4), (10, 1.5, 2)]
-    plain = figures.plain()
+    plain = figures.to_dict()
     assert [each["seed"] for each in plain["seeds"]] == [1, 3]
     assert plain["leak"]["mean"] == figures.leak.mean
 
@@ -63,7 +63,7 @@ def test_a_seed_that_came_to_nothing_has_no_part_in_the_means():
 
 
 def test_without_any_seed_there_are_no_figures():
-    plain = ComparedFigures("a", None, None, [], [broken("a", 1)]).plain()
+    plain = ComparedFigures("a", None, None, [], [broken("a", 1)]).to_dict()
     assert plain == {
         "name": "a",
         "parameters": None,

@@ -76,7 +76,7 @@ def test_operators_in_the_model_of_all_runs(tmp_path: Path):
     block = {"mixer": {"kind": "plga", "heads": 4}}
     model = {"vocab_size": 9, "d_model": 128, "context_length": 16, "blocks": [block], "operator": "no.npz"}
     line = refusal(write(tmp_path, [{"name": "one"}], model=model))
-    assert line.startswith("one: model.initialisation.operator: no.npz: no such file")
+    assert line.startswith("one: model.initialization.operator: no.npz: no such file")
 
 
 def test_nothing_is_made_before_the_files_are_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

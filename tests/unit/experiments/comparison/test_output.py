@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from linnet.core.seal import read_sealed
+from linnet.core.checksum import read_checked_json
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, CurvePoint, Findings, Outcome
 from linnet.experiments.comparison.output import findings_table, meaning, write_findings
 
@@ -71,5 +71,5 @@ def test_means_without_those_that_came_to_nothing_say_so():
 def test_figures_and_curves_are_written(tmp_path: Path):
     findings = found(ComparedFigures("a", 1, 1, [outcome(0, 1.0)]))
     write_findings(findings, tmp_path / "new")
-    assert read_sealed(tmp_path / "new" / "comparison.json") == findings.plain()
+    assert read_checked_json(tmp_path / "new" / "comparison.json") == findings.to_dict()
     assert (tmp_path / "new" / "curves.png").stat().st_size > 5000

@@ -30,7 +30,7 @@ def test_there_is_one_axis_and_it_has_the_tables_unit(tmp_path: Path):
     assert width == 990 and 572 < height < 620, "the panel, and the legend below"
 
 
-def test_a_run_has_its_mean_over_the_seeds_in_its_colour_and_a_band_from_the_lowest_to_the_highest():
+def test_a_run_has_its_mean_over_the_seeds_in_its_color_and_a_band_from_the_lowest_to_the_highest():
     figures = [
         ComparedFigures(name, 1, 1, [outcome(1, 4.0 * k, 2.0), outcome(2, 6.0, 3.0)])
         for k, name in ((1, "a"), (2, "b"))
@@ -39,7 +39,7 @@ def test_a_run_has_its_mean_over_the_seeds_in_its_colour_and_a_band_from_the_low
     first, second = panel.series
     assert (list(first.x), list(first.y)) == ([5, 10], [5.0, 2.5])
     assert (list(first.low), list(first.high)) == ([4.0, 2.0], [6.0, 3.0])
-    assert (first.name, second.name) == ("a", "b") and first.colour != second.colour
+    assert (first.name, second.name) == ("a", "b") and first.color != second.color
 
 
 def test_the_first_evaluation_is_within_the_axis_and_runs_evaluated_once_are_seen():
@@ -68,8 +68,8 @@ def test_it_is_told_where_a_run_diverged_and_what_runs_away_does_not_flatten_the
         "c: not trained with 1 of 1 seeds",
     ]
     (panel,) = plot(figures, "title").panels
-    assert [(rule.at, rule.colour, rule.upright) for rule in panel.rules] == [(7, 0, True), (6, 1, True), (9, 1, True)]
-    dotted = [(one.colour, list(one.y)) for one in panel.series if one.style == ".:"]
+    assert [(rule.at, rule.color, rule.upright) for rule in panel.rules] == [(7, 0, True), (6, 1, True), (9, 1, True)]
+    dotted = [(one.color, list(one.y)) for one in panel.series if one.style == ".:"]
     assert dotted == [(0, [3e9]), (1, [3e9]), (1, [3e9]), (2, [])]
     assert figure.axes[0].get_ylim()[1] < 5
     alone = plot(figures[1:3], "title").figure()

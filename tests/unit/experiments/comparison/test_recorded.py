@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import read_sealed, write_sealed
 from linnet.data.prepare import prepare_texts
 from linnet.experiments.comparison.figures import Findings
 from linnet.experiments.comparison.recorded import recorded
@@ -27,7 +27,7 @@ MODEL = {
     "blocks": [{"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": 8}}],
 }
 TRAINING = {"steps": 4, "batch_size": 2, "threads": 1, "evaluate": {"every": 2, "tokens": 64}}
-TOO_FAST = {"training.optimiser.lr": 1e38, "training.schedule.warmup_steps": 0}
+TOO_FAST = {"training.optimizer.lr": 1e38, "training.schedule.warmup_steps": 0}
 COMPARED = {
     "name": "wide and narrow",
     "text": {"stories": 40, "parts": 2},
@@ -201,8 +201,8 @@ def test_beside_a_run_alone_a_comparison_is_measured_as_that_was(compared: tuple
 def test_an_unfinished_comparison_is_refused(compared: tuple[Path, Findings], tmp_path: Path):
     folder = tmp_path / "out"
     shutil.copytree(compared[0], folder)
-    described = read_sealed(folder / "description.json")
-    write_sealed(folder / "description.json", described | {"seeds": [0, 1, 2]})
+    described = read_checked_json(folder / "description.json")
+    write_checked_json(folder / "description.json", described | {"seeds": [0, 1, 2]})
     unfinished = f"{folder}: the comparison is not finished (narrow, seed 2); go on with it by the same command"
     assert refusal(folder).startswith(unfinished)
     (folder / "comparison.json").unlink()

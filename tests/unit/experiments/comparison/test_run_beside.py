@@ -37,7 +37,7 @@ def test_what_is_wanted_is_measured_kept_and_read_again(tmp_path: Path):
     assert one is not None and two is not None and (one.seed, one.decoding, one.abilities) == (3, None, [])
     assert [score.task for score in two.tasks] == ["q"] and [sample.prompt for sample in one.samples] == [""]
     again = recorded([tmp_path / "out"])
-    assert [run.beside for run in again.runs] == [one, two] and again.plain() == found.plain()
+    assert [run.beside for run in again.runs] == [one, two] and again.to_dict() == found.to_dict()
     text = (tmp_path / "out" / "report.md").read_text()
     assert "| task q (chance 50.0 %) |" in text and "decoding" not in text
 

@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from linnet.cli.main import main
-from linnet.core.seal import read_sealed
+from linnet.core.checksum import read_checked_json
 from linnet.experiments import runner
 from linnet.training.objective import Loss, next_token_loss
 from linnet.training.run import train
 
-TOO_FAST = {"training.optimiser.lr": 1e38, "training.schedule.warmup_steps": 0}
+TOO_FAST = {"training.optimizer.lr": 1e38, "training.schedule.warmup_steps": 0}
 MODEL = {
     "vocab_size": 257,
     "d_model": 16,
@@ -99,7 +99,7 @@ def test_where_and_why_is_recorded(compared: Path):
     assert lost["transferred", 1]["step"] is None
     assert lost["transferred", 1]["reason"] == "there are no operators of first half: it diverged"
     assert lost["again", 1]["reason"] == "there are no operators of transferred: it was not trained"
-    record = read_sealed(compared / "out" / "runs" / "first-half-seed-1" / "diverged.json")
+    record = read_checked_json(compared / "out" / "runs" / "first-half-seed-1" / "diverged.json")
     assert record == {"step": 3, "reason": first["reason"]}
 
 

@@ -29,7 +29,7 @@ def test_the_ablation_of_the_paper_reads_as_four_runs_that_differ_in_their_opera
         run.name: spec.run_of(run, 1, Path("data"), Path("G.npz") if run.operator_of else None) for run in spec.runs
     }
     operators = {
-        name: (run.model.blocks[0].mixer.operator, run.model.initialisation.operator) for name, run in runs.items()
+        name: (run.model.blocks[0].mixer.operator, run.model.initialization.operator) for name, run in runs.items()
     }
     assert operators == {
         "first half": ("learned", "identity"),
@@ -56,24 +56,24 @@ def test_the_example_of_the_documentation_compares_what_it_says(tmp_path: Path):
 
 
 def test_a_run_differs_in_what_is_set_and_in_its_seed(tmp_path: Path):
-    changes = {"model.d_model": 64, "training.optimiser.lr": 1e-5, "training.schedule": {"kind": "linear"}}
+    changes = {"model.d_model": 64, "training.optimizer.lr": 1e-5, "training.schedule": {"kind": "linear"}}
     spec = load(tmp_path, runs=[{"name": "one", "set": changes}, {"name": "two"}])
     one, two = (spec.run_of(run, 7, Path("data")) for run in spec.runs)
-    assert (one.model.d_model, one.training.optimiser.lr, one.training.schedule.kind) == (64, 1e-5, "linear")
-    assert (two.model.d_model, two.training.optimiser.lr, two.training.schedule.kind) == (128, 1e-3, "cosine")
+    assert (one.model.d_model, one.training.optimizer.lr, one.training.schedule.kind) == (64, 1e-5, "linear")
+    assert (two.model.d_model, two.training.optimizer.lr, two.training.schedule.kind) == (128, 1e-3, "cosine")
     assert (one.training.seed, one.training.steps) == (7, 5)
 
 
 def test_fields_of_all_runs_are_set_as_if_the_file_said_so(tmp_path: Path):
-    runs = [{"name": "one", "set": {"training.optimiser.lr": 1e-5}}, {"name": "two"}]
+    runs = [{"name": "one", "set": {"training.optimizer.lr": 1e-5}}, {"name": "two"}]
     load(tmp_path, runs=runs)
     path = tmp_path / "compared.yaml"
     spec = ComparisonSpec.load(path, ["training.steps=3", "training.tokens=null"])
     assert (spec.model, spec.training) == ("tiny-pldr", {"steps": 3, "tokens": None})
-    spec = ComparisonSpec.load(path, ["model.d_model=64", "training.optimiser.betas=[0.8, 0.9]"])
+    spec = ComparisonSpec.load(path, ["model.d_model=64", "training.optimizer.betas=[0.8, 0.9]"])
     for name, lr in (("one", 1e-5), ("two", 1e-3)):
         run = spec.run_of(spec.run(name), 0, Path("data"))
-        assert (run.model.d_model, run.training.optimiser.betas, run.training.optimiser.lr) == (64, (0.8, 0.9), lr)
+        assert (run.model.d_model, run.training.optimizer.betas, run.training.optimizer.lr) == (64, (0.8, 0.9), lr)
         assert run.training.steps == 5
 
 
@@ -89,14 +89,14 @@ def test_fields_of_all_runs_are_set_as_if_the_file_said_so(tmp_path: Path):
         ("seeds=[1]", "set: seeds=[1]: expected a field of all runs, model.* or training.*"),
         ("model=tiny-ted", "set: model=tiny-ted: expected a field of all runs, model.* or training.*"),
         ("training.seed=4", "set: training.seed=4: is decided by seeds; leave it out"),
-        ("training.optimiser.lr=1", "set: training.optimiser.lr=1: run 'one' sets training.optimiser.lr itself"),
-        ("training.optimiser={}", "set: training.optimiser={}: run 'one' sets training.optimiser.lr itself"),
+        ("training.optimizer.lr=1", "set: training.optimizer.lr=1: run 'one' sets training.optimizer.lr itself"),
+        ("training.optimizer={}", "set: training.optimizer={}: run 'one' sets training.optimizer.lr itself"),
         ("model.operator=identity", "set: model.operator=identity: run 'two' has operator_of; change it there"),
     ],
 )
 def test_what_cannot_be_set_for_all_is_one_line(tmp_path: Path, assignment: str, message: str):
     taught = {"name": "two", "operator_of": "one"} if "operator" in assignment else {"name": "two"}
-    load(tmp_path, runs=[{"name": "one", "set": {"training.optimiser.lr": 1e-5}}, taught])
+    load(tmp_path, runs=[{"name": "one", "set": {"training.optimizer.lr": 1e-5}}, taught])
     with pytest.raises(UserError, match=re.escape(message)):
         ComparisonSpec.load(tmp_path / "compared.yaml", [assignment])
 

@@ -23,7 +23,7 @@ def test_every_model_sees_the_same_batches_for_the_same_number_of_steps():
 def test_what_a_model_is_trained_with_stays_its_own():
     for before, after in zip(RECIPES, planned(7, seed=0, device="auto"), strict=True):
         assert after.training.steps == 7
-        assert after.training.optimiser == before.training.optimiser
+        assert after.training.optimizer == before.training.optimizer
         assert after.training.clip == before.training.clip
         assert after.training.windows == before.training.windows == "documents"
 

@@ -47,7 +47,7 @@ def test_stories_come_first_then_pictures_then_the_table():
 def test_each_chart_has_a_line_for_every_curve():
     found = pictures(figures())
     (learning,), (state,) = (found[name].drawn.panels for name in ("learning", "state"))
-    assert [(one.name, one.style, one.colour) for one in learning.series] == [
+    assert [(one.name, one.style, one.color) for one in learning.series] == [
         (name, style, number)
         for number, title in enumerate(("attention", "PLDR-LLM", "TED"))
         for name, style in (("", "-"), (title, "o-"))
@@ -94,7 +94,7 @@ def test_smoothing_keeps_the_places_and_stays_within_the_values(points: list[tup
     assert all(min(values) - 1e-9 <= y <= max(values) + 1e-9 for _, y in smoothed)
 
 
-def test_smoothing_does_not_bend_a_straight_line_and_averages_its_neighbours():
+def test_smoothing_does_not_bend_a_straight_line_and_averages_its_neighbors():
     straight = [(float(n), 3.0 * n) for n in range(10)]
     assert [y for _, y in smooth(straight, 5)] == pytest.approx([y for _, y in straight])
     assert smooth([(0, 0.0), (1, 3.0), (2, 0.0)], 3) == [(0, 0.0), (1, 1.0), (2, 0.0)]

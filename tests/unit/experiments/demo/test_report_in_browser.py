@@ -48,7 +48,7 @@ onload = () => {
           if (data[at + 3] > 250) found.push(0.2126 * data[at] + 0.7152 * data[at + 1] + 0.0722 * data[at + 2]);
         return [Math.min(...found), Math.max(...found), found.length / (canvas.width * canvas.height)];
       }),
-      colours: [style.color, style.backgroundColor],
+      colors: [style.color, style.backgroundColor],
       requests: frame.contentWindow.performance.getEntriesByType("resource").map(entry => entry.name),
     };
   }
@@ -60,7 +60,7 @@ onload = () => {
 
 @pytest.fixture
 def look(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
-    """What a browser makes of the page in a colour scheme, by frame."""
+    """What a browser makes of the page in a color scheme, by frame."""
     long = Sample("Once", " upon" + "o" * 500, complete=True)
     told = [replace(models()[0], sample=long), *models()[1:]]
     write_page(demo_report(figures(models=told)), tmp_path)
@@ -73,7 +73,7 @@ def look(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
     return run
 
 
-def test_in_light_colours(look: Callable[[str], dict[str, Any]]):
+def test_in_light_colors(look: Callable[[str], dict[str, Any]]):
     seen_in = look("light")
     narrow, wide = seen_in["narrow"], seen_in["wide"]
     for seen in (narrow, wide):
@@ -82,14 +82,14 @@ def test_in_light_colours(look: Callable[[str], dict[str, Any]]):
         check_content(seen)
     assert len(set(wide["story_tops"])) == 1, "stories stand side by side where there is room"
     assert narrow["story_tops"] == sorted(set(narrow["story_tops"])), "and below each other where there is none"
-    text, background = map(luminance, wide["colours"])
+    text, background = map(luminance, wide["colors"])
     assert text < 60 and background > 200
     assert all(darkest < 80 for darkest, _, _ in wide["pixels"]), "ink is dark on white"
 
 
-def test_in_dark_colours(look: Callable[[str], dict[str, Any]]):
+def test_in_dark_colors(look: Callable[[str], dict[str, Any]]):
     seen = look("dark")["wide"]
-    text, background = map(luminance, seen["colours"])
+    text, background = map(luminance, seen["colors"])
     assert text > 200 and background < 60
     assert all(lightest > 180 and filled < 0.3 for _, lightest, filled in seen["pixels"]), "ink is light, no ground"
 
@@ -106,7 +106,7 @@ def check_content(seen: dict[str, Any]) -> None:
     assert all(natural > 450 and shown > 300 for _, natural, shown in seen["pictures"])
 
 
-def luminance(colour: str) -> float:
+def luminance(color: str) -> float:
     """0 to 255, of `rgb(1, 2, 3)`."""
-    red, green, blue = map(int, re.findall(r"\d+", colour)[:3])
+    red, green, blue = map(int, re.findall(r"\d+", color)[:3])
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

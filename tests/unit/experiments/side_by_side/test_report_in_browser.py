@@ -18,7 +18,7 @@ def test_nothing_is_blank_cut_off_or_said_on_the_console(width: int, names: tupl
     assert seen.blank_share < 0.5 and seen.picture_HWC.shape[1] == width
     assert all(name in seen.text for name in names) and "64.1 MiB" in seen.text
     grey_HW = seen.picture_HWC @ np.array([0.2126, 0.7152, 0.0722])
-    assert grey_HW.min() < 60 and np.median(grey_HW) > 200, "dark ink on a light ground, without colour too"
+    assert grey_HW.min() < 60 and np.median(grey_HW) > 200, "dark ink on a light ground, without color too"
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -1,4 +1,4 @@
-"""Pictures that are told apart without colour."""
+"""Pictures that are told apart without color."""
 
 import pytest
 from example_models import NAMES, TEN_NAMES, compared
@@ -32,7 +32,7 @@ def test_lines_of_the_same_memory_have_their_marks_at_lengths_of_their_own():
     assert all(marked) and len(set().union(*marked)) == sum(map(len, marked)) == len(CONTEXTS)
 
 
-def test_twenty_four_lines_differ_without_colour():
+def test_twenty_four_lines_differ_without_color():
     assert len({line_style(number) for number in range(24)}) == 24
 
 

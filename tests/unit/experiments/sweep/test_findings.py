@@ -31,10 +31,10 @@ def found(path: str, values: dict[float, float | None], steps: int | None = None
 
 
 def test_the_best_has_the_fewest_bits_and_within_the_sweep_nothing_remains_open():
-    findings = found("optimiser.lr", {0.001: 2.0, 0.002: 1.5, 0.004: 1.6})
+    findings = found("optimizer.lr", {0.001: 2.0, 0.002: 1.5, 0.004: 1.6})
     assert findings.best is findings.runs[1]
     assert (findings.edge, findings.further) == (None, [])
-    assert findings.flags == ["--set", "training.optimiser.lr=0.002"]
+    assert findings.flags == ["--set", "training.optimizer.lr=0.002"]
 
 
 @pytest.mark.parametrize(
@@ -47,38 +47,38 @@ def test_the_best_has_the_fewest_bits_and_within_the_sweep_nothing_remains_open(
     ],
 )
 def test_at_an_edge_values_beyond_it_are_proposed(values: dict[float, float | None], edge: str | None, further: list):
-    findings = found("optimiser.lr", values)
+    findings = found("optimizer.lr", values)
     assert (findings.edge, findings.further) == (edge, further)
 
 
 def test_only_values_that_the_field_may_have_are_proposed():
     assert found("batch_size", {4: 1.0, 8: 2.0}).further == [1, 2, 4]
     assert found("batch_size", {1: 1.0, 8: 2.0}).further == []
-    assert found("optimiser.weight_decay", {0: 1.0, 0.1: 2.0}).further == []
+    assert found("optimizer.weight_decay", {0: 1.0, 0.1: 2.0}).further == []
     assert found("schedule.final_fraction", {0.2: 2.0, 0.6: 1.0}).further == []
     assert found("schedule.final_fraction", {0.3: 2.0, 0.6: 1.0}).edge == "highest"
     assert found("context_length", {8: 2.0, 16: 1.0}).further == []
 
 
 def test_where_all_diverged_there_is_no_best():
-    findings = found("optimiser.lr", {1.0: None, 2.0: None})
+    findings = found("optimizer.lr", {1.0: None, 2.0: None})
     assert (findings.best, findings.edge, findings.further, findings.flags) == (None, None, [], [])
-    assert findings.plain()["best"] is None
-    assert findings.plain()["runs"][0]["state"] == "diverged at step 3"
+    assert findings.to_dict()["best"] is None
+    assert findings.to_dict()["runs"][0]["state"] == "diverged at step 3"
 
 
 def test_the_flags_are_of_the_whole_run_and_make_it():
     findings = found("batch_size", {4: 1.0, 8: 2.0}, steps=10)
     changes = findings.flags[1::2]
     assert findings.flags[::2] == ["--set"] * len(changes)
-    made = run_of(RUN.plain(), changes, "run").resolved()
+    made = run_of(RUN.to_dict(), changes, "run").resolved()
     assert (made.training.batch_size, made.steps) == (4, 120)
 
 
 def test_plain():
-    plain = found("optimiser.lr", {0.001: 2.0, 0.002: 1.9}, steps=7).plain()
+    plain = found("optimizer.lr", {0.001: 2.0, 0.002: 1.9}, steps=7).to_dict()
     assert (plain["field"], plain["sweep_steps"], plain["best"], plain["edge"]) == (
-        "training.optimiser.lr", 7, 0.002, "highest",
+        "training.optimizer.lr", 7, 0.002, "highest",
     )  # fmt: skip
     assert plain["runs"][0] == {
         "value": 0.001,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib import image
 
-from linnet.core.seal import read_sealed
+from linnet.core.checksum import read_checked_json
 from linnet.experiments.runner import Diverged
 from linnet.experiments.sweep.asked import Sweep
 from linnet.experiments.sweep.findings import SweepFindings, SweptRun
@@ -26,7 +26,7 @@ RUNS = [
     SweptRun(0.004, Path("out/lr-0.004"), 1.5, 66.0, 60, 7680, "float32"),
     LOST,
 ]
-FOUND = SweepFindings(Sweep("optimiser.lr", (0.001, 0.004, 0.016)), RUN, RUNS)
+FOUND = SweepFindings(Sweep("optimizer.lr", (0.001, 0.004, 0.016)), RUN, RUNS)
 
 
 def test_the_table_marks_the_best_and_tells_what_diverged():
@@ -45,12 +45,12 @@ def test_the_table_marks_the_best_and_tells_what_diverged():
 def test_what_follows():
     assert conclusion(FOUND, Path("out")).split("\n") == [
         "picture: out/sweep.png",
-        "to train with the best lr, 0.004: --set training.optimiser.lr=0.004",
+        "to train with the best lr, 0.004: --set training.optimizer.lr=0.004",
         "trained with it already: out/lr-0.004/model",
     ]
     edge = replace(FOUND, runs=RUNS[:2], steps=10)
     assert conclusion(edge, Path("out")).split("\n")[1:] == [
-        "to train with the best lr, 0.004: --set training.optimiser.lr=0.004",
+        "to train with the best lr, 0.004: --set training.optimizer.lr=0.004",
         "note: 0.004 is the highest value, so a better one may lie above it: --sweep lr=0.004,0.016,0.064",
     ]
     nothing = replace(FOUND, runs=[LOST, replace(LOST, value=0.064)])
@@ -65,7 +65,7 @@ def test_the_picture_has_the_best_and_a_line_where_one_diverged():
     assert [(rule.at, rule.name, rule.upright) for rule in panel.rules] == [(0.016, "0.016 diverged at step 3", True)]
     (axes,) = sweep_plot(FOUND).figure().axes
     assert (axes.get_xscale(), axes.get_title("left")) == ("log", "small")
-    assert axes.get_xlabel() == "training.optimiser.lr"
+    assert axes.get_xlabel() == "training.optimizer.lr"
     near = replace(FOUND, runs=[RUNS[0], replace(RUNS[1], value=0.002)])
     assert sweep_plot(near).panels[0].x.scale == "linear"
     nothing = replace(FOUND, runs=[LOST, replace(LOST, value=0.064)])
@@ -74,5 +74,5 @@ def test_the_picture_has_the_best_and_a_line_where_one_diverged():
 
 def test_the_files(tmp_path: Path):
     write_findings(FOUND, tmp_path)
-    assert read_sealed(tmp_path / "sweep.json") == FOUND.plain()
+    assert read_checked_json(tmp_path / "sweep.json") == FOUND.to_dict()
     assert image.imread(tmp_path / "sweep.png").ndim == 3

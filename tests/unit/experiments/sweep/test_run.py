@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from linnet.core.checksum import write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import write_sealed
 from linnet.data.prepare import prepare_texts
 from linnet.experiments.runner import ExperimentStopped, Runner
 from linnet.experiments.sweep.run import sweep
@@ -64,7 +64,7 @@ def test_each_value_is_a_run_of_its_own_and_trained_as_it_is_alone(data: Path, t
     watch = Counting()
     found = sweep("lr=0.01,0.001", described(data), tmp_path / "out", runner(watch))
     assert watch.made == {"lr-0.001": 4, "lr-0.01": 4}
-    alone = train(described(data, optimiser={"lr": 0.01}), tmp_path / "alone").summary["validation"]
+    alone = train(described(data, optimizer={"lr": 0.01}), tmp_path / "alone").summary["validation"]
     assert found.runs[1].bits_per_byte == alone["bits_per_byte"] != found.runs[0].bits_per_byte
     assert json.loads((tmp_path / "out" / "sweep.json").read_text())["best"] == found.best.value  # type: ignore[union-attr]
     assert (tmp_path / "out" / "sweep.png").is_file()
@@ -93,7 +93,7 @@ def test_a_value_that_diverges_is_part_of_what_is_found_and_not_tried_again(data
     assert found.best is found.runs[0] and found.runs[1].bits_per_byte is None
     watch = Counting()
     again = sweep("lr=0.001,1e38", run, out, runner(watch))
-    assert watch.made == {} and again.plain() == found.plain()
+    assert watch.made == {} and again.to_dict() == found.to_dict()
 
 
 def test_a_share_of_the_steps_and_the_same_tokens_for_every_batch(data: Path, tmp_path: Path):
@@ -118,9 +118,9 @@ def test_what_would_be_another_sweep_is_refused_before_anything_is_trained(data:
     assert sorted(path.name for path in out.iterdir()) == ["lr-0.001", "lr-0.01", "sweep.json", "sweep.png"]
 
 
-@pytest.mark.parametrize("plain", [{}, {"field": "training.optimiser.lr", "runs": [3]}, {"field": "x", "runs": None}])
+@pytest.mark.parametrize("plain", [{}, {"field": "training.optimizer.lr", "runs": [3]}, {"field": "x", "runs": None}])
 def test_results_of_something_else(data: Path, tmp_path: Path, plain: dict[str, object]):
-    write_sealed(tmp_path / "sweep.json", plain)
+    write_checked_json(tmp_path / "sweep.json", plain)
     if plain.get("field") == "x":
         assert len(sweep("lr=0.001,0.01", described(data), tmp_path, runner(Counting()), steps=1).runs) == 2
         return

@@ -5,15 +5,15 @@ import math
 import pytest
 
 from linnet.inspection.contexts.grid import contexts
-from linnet.inspection.contexts.measure import LayerContext, RetentionComparison, RetentionOutcome
+from linnet.inspection.contexts.measure import CachePolicyComparison, CachePolicyOutcome, LayerContext
 from linnet.inspection.contexts.pictures import contexts_pictures, layers_plot, quality_plot
-from linnet.layers.retention import FULL, Retention
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.present.style import png_of
 
 
-def comparison(compared: list[Retention], layers: int = 2, worse: float = 0.01, error: float | None = 0.001):
+def comparison(compared: list[CachePolicy], layers: int = 2, worse: float = 0.01, error: float | None = 0.001):
     outcomes = [
-        RetentionOutcome(
+        CachePolicyOutcome(
             context,
             2.0 + worse * (context != FULL),
             worse * (context != FULL),
@@ -23,7 +23,7 @@ def comparison(compared: list[Retention], layers: int = 2, worse: float = 0.01, 
         )
         for number, context in enumerate(compared)
     ]
-    return RetentionComparison(8, 1000, 900, 128, 0.1, outcomes)
+    return CachePolicyComparison(8, 1000, 900, 128, 0.1, outcomes)
 
 
 def test_quality_has_a_point_for_every_context_in_both_panels():

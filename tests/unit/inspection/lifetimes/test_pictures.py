@@ -39,7 +39,7 @@ def test_a_line_for_each_entry_from_dark_to_light():
     curves = Curves([0, 1, 20], [Curve(1, "'a'", [1.0, 0.1, 0.0]), Curve(2, "'b'", [2.0, 1.0, 0.5])])
     (panel,) = relevance_curves(curves, 1e-3).panels
     first, second = panel.series
-    assert (first.name, second.name) == ("'a'", "'b'") and first.colour < second.colour
+    assert (first.name, second.name) == ("'a'", "'b'") and first.color < second.color
     assert list(first.x) == [0, 1, 20] and list(first.y) == [1.0, 0.1, NOTHING] and first.dots == [0, 1]
     assert (panel.rules[0].at, panel.rules[0].name) == (1e-3, "threshold 1e-3")
     assert panel.y.low == pytest.approx(1e-5) and panel.y.high >= 2.0

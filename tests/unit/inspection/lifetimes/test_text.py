@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from small_models import small_decoder
 
 from linnet.core.errors import UserError
-from linnet.inference.retention import retaining_state
+from linnet.inference.cache_policy import cache_policy_state
 from linnet.inspection.lifetimes.contributions import ted_layers, text_contributions
 from linnet.inspection.lifetimes.text import LayerLifetimes, quantile, text_lifetimes
 from linnet.layers.mixers.attention import AttentionSpec
@@ -60,7 +60,7 @@ def test_the_average_context_is_what_a_decoder_holds_that_drops_what_is_below(mi
     assert (found.windows, found.tokens, found.whole_context) == (3, 40, 20.5)
     held = torch.zeros(2)
     policy = EvictionPolicy(threshold=1e-3, min_tokens_to_keep=0)
-    state = retaining_state(decoder, 3, 40, policy)
+    state = cache_policy_state(decoder, 3, 40, policy)
     for tokens in windows.split(1, dim=1):
         decoder.hidden(tokens, state)
         held += torch.tensor([float(layer.sizes(state.position).float().mean()) for layer in state.layers]) / 40

@@ -84,7 +84,7 @@ GPT2 = described(
         ("blocks.0.width", 24),
         ("blocks.0.share_weights", True),
         ("name", "another"),
-        ("initialisation", {"scale_residual": True}),
+        ("initialization", {"scale_residual": True}),
     ],
 )
 def test_the_same_in_other_words(path: str, value: Any):

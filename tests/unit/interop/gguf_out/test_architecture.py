@@ -24,7 +24,7 @@ YARN = {"kind": "yarn", "factor": 4.0, "trained": 64}
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        (model({"kind": "retention", "heads": 4}), "blocks[0].mixer.kind: retention: .* expected attention"),
+        (model({"kind": "retention", "heads": 4}), "blocks[0].mixer.kind: cache_policy: .* expected attention"),
         (model({"window": 64}), "blocks[0].mixer.window: 64: .* expected none"),
         (model({"sinks": True}), "blocks[0].mixer.sinks: true: .* expected false"),
         (model({"gate": "head"}), "blocks[0].mixer.gate: head: .* expected none"),

@@ -26,7 +26,7 @@ def rows_of(spec: ModelSpec) -> dict[str, list[float]]:
     return {name: (tensor[:, 0] if tensor.ndim == 2 else tensor).tolist() for name, tensor in named.items()}
 
 
-def test_halves_become_neighbours_in_queries_and_keys_alone():
+def test_halves_become_neighbors_in_queries_and_keys_alone():
     rows = rows_of(model({"heads": 2, "kv_heads": 1, "head_dim": 4, "bias": True}))
     assert rows["blk.0.attn_q.weight"] == rows["blk.0.attn_q.bias"] == [0, 2, 1, 3, 4, 6, 5, 7]
     assert rows["blk.0.attn_k.weight"] == rows["blk.0.attn_k.bias"] == [8, 10, 9, 11]
@@ -34,7 +34,7 @@ def test_halves_become_neighbours_in_queries_and_keys_alone():
     assert rows["token_embd.weight"] == list(range(40))
 
 
-def test_neighbours_stay_for_llama_and_become_halves_for_qwen3():
+def test_neighbors_stay_for_llama_and_become_halves_for_qwen3():
     adjacent = {"heads": 1, "head_dim": 6, "rotary": {"pairing": "adjacent"}}
     assert rows_of(model(adjacent))["blk.0.attn_q.weight"] == [0, 1, 2, 3, 4, 5]
     rows = rows_of(model({**adjacent, "query_key_norm": {}}))

@@ -15,7 +15,7 @@ def test_graphs_of_every_kind_say_what_the_model_says(name: str, tmp_path: Path)
     pytest.importorskip("onnxruntime")
     from linnet.interop.onnx.export import export_onnx
 
-    decoder, retention = decoder_of_case(name)
-    report = export_onnx(written(tmp_path / "model", decoder), tmp_path / "graphs", retention=retention)
+    decoder, cache_policy = decoder_of_case(name)
+    report = export_onnx(written(tmp_path / "model", decoder), tmp_path / "graphs", cache_policy=cache_policy)
     assert report.parity.greedy == 1
-    assert (report.prompt is None) == isinstance(retention, EvictionPolicy), report.token_by_token
+    assert (report.prompt is None) == isinstance(cache_policy, EvictionPolicy), report.token_by_token

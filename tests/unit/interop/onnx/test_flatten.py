@@ -5,10 +5,10 @@ import torch
 from graph_cases import CASES, decoder_of_case
 from small_decoders import block, decoder_of
 
-from linnet.inference.retention import layer_retentions, retaining_state
+from linnet.inference.cache_policy import cache_policy_state, layer_cache_policies
 from linnet.interop.onnx.flatten import Flat, Step
 from linnet.interop.onnx.graphs import PIECE
-from linnet.layers.retention import FULL, BankRetention
+from linnet.layers.cache_policy import FULL, BankCache
 
 LENGTH = PIECE + 8
 FEW = 12
@@ -18,13 +18,13 @@ FEW = 12
 @torch.no_grad()
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_with_explicit_states_says_what_the_model_says(name: str, monkeypatch: pytest.MonkeyPatch):
-    decoder, retention = decoder_of_case(name)
-    if isinstance(retention, BankRetention):
-        retention = BankRetention(decoder.spec.context_length)
-    retentions = layer_retentions(decoder, retention)
+    decoder, cache_policy = decoder_of_case(name)
+    if isinstance(cache_policy, BankCache):
+        cache_policy = BankCache(decoder.spec.context_length)
+    cache_policies = layer_cache_policies(decoder, cache_policy)
     tokens_1T = torch.randint(257, (1, LENGTH), generator=torch.Generator().manual_seed(0))
-    expected_TV = decoder(tokens_1T, retaining_state(decoder, 1, LENGTH, retentions))[0]
-    step = Step(decoder, Flat.of(decoder, LENGTH + 2, retentions))
+    expected_TV = decoder(tokens_1T, cache_policy_state(decoder, 1, LENGTH, cache_policies))[0]
+    step = Step(decoder, Flat.of(decoder, LENGTH + 2, cache_policies))
     monkeypatch.setattr("torch.compiler.is_exporting", lambda: True)
     for pieces in _ways(step.flat):
         states, found = [tensor.clone() for tensor in step.flat.tensors.values()], []
@@ -37,7 +37,7 @@ def test_a_step_with_explicit_states_says_what_the_model_says(name: str, monkeyp
 @pytest.mark.parametrize(
     ("mixer", "expected"),
     [
-        ({"kind": "attention", "heads": 2, "window": 4, "first": 2}, True),
+        ({"kind": "attention", "heads": 2, "window": 4, "sink_tokens": 2}, True),
         ({"kind": "attention", "heads": 2, "window": 4}, True),
         ({"kind": "mamba"}, False),
         ({"kind": "retention", "heads": 2}, False),

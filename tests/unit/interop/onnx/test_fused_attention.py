@@ -13,8 +13,8 @@ from linnet.interop.onnx.edges import DOMAIN
 from linnet.interop.onnx.flatten import Flat, Step
 from linnet.interop.onnx.fused_attention import HEAD_WIDTHS_OF, OPERATION, fuse_attention
 from linnet.interop.onnx.metadata import state_inputs
+from linnet.layers.cache_policy import FULL
 from linnet.layers.mixers.attention import AttentionSpec
-from linnet.layers.retention import FULL
 
 onnx = pytest.importorskip("onnx")
 PLACES = 20
@@ -67,8 +67,8 @@ def test_operators_and_every_rotation():
     from linnet.interop.onnx.graphs import graph_of
 
     fixed, halves = {"kind": "plga", "heads": 2, "operator": "fixed"}, {"pairing": "halves"}
-    neighbours = {"kind": "attention", "heads": 2, "rotary": {"pairing": "adjacent"}}
-    mixers = [fixed, {**fixed, "rotary": halves}, {**fixed, "rotary": None}, neighbours]
+    neighbors = {"kind": "attention", "heads": 2, "rotary": {"pairing": "adjacent"}}
+    mixers = [fixed, {**fixed, "rotary": halves}, {**fixed, "rotary": None}, neighbors]
     decoder = decoder_of([block(mixer) for mixer in mixers])
     for mixer in decoder.mixers[:-1]:
         assert mixer.given is not None

@@ -48,8 +48,8 @@ def test_onnxruntime_knows_all_norms_of_an_export(exported: tuple[Path, Any], tm
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     options.log_severity_level = 3
     onnxruntime.InferenceSession(exported[0] / "model.onnx", options, providers=["CPUExecutionProvider"])
-    nodes = [node.op_type for node in onnx.load(tmp_path / "optimised.onnx", load_external_data=False).graph.node]
+    nodes = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx", load_external_data=False).graph.node]
     assert nodes.count("SimplifiedLayerNormalization") == 5, "two of each layer, and the head's"

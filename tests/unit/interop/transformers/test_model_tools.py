@@ -26,7 +26,7 @@ def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("folders")
     torch.manual_seed(0)
     tokenizer = Tokenizer.train("bpe", [TEXT], 280)
-    decoder = Decoder(spec_of("gated_delta", vocab_size=tokenizer.vocab_size + 7, initialisation={"std": 0.3}))
+    decoder = Decoder(spec_of("gated_delta", vocab_size=tokenizer.vocab_size + 7, initialization={"std": 0.3}))
     write_model(root / "ours", decoder, tokenizer, {})
     return root / "ours", root / "theirs", linnet.export(root / "ours", root / "theirs", to="transformers").figures
 
@@ -94,14 +94,14 @@ def test_a_trainer_takes_the_steps_of_our_objective(kind, tmp_path):
     before = trainer.evaluate()["eval_loss"]
     trainer.train()
     assert trainer.evaluate()["eval_loss"] < before
-    optimiser = torch.optim.SGD(ours.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(ours.parameters(), lr=0.5)
     targets_BT = torch.cat([labels_BT[:, 1:], torch.full((2, 1), -100)], dim=1)
     losses = []
     for _ in range(2):
         loss = next_token_loss(ours, rows_BT, targets_BT).total / 13
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     assert [log["loss"] for log in trainer.state.log_history if "loss" in log] == pytest.approx(losses, rel=1e-3)
     for theirs, own in zip(model.decoder.parameters(), ours.parameters(), strict=True):

@@ -10,7 +10,7 @@ from small_decoders import block, decoder_of, written
 from linnet.cli.export import export as export_verb
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.interop import ways_out
+from linnet.interop import exporters
 from linnet.interop.web import runtime
 from linnet.interop.web.export import _names, export_web
 from linnet.model.store import write_model
@@ -95,4 +95,4 @@ def test_what_belongs_to_pages_alone_is_refused_elsewhere(tmp_path: Path):
     model = written(tmp_path / "model", decoder_of([block({"kind": "attention", "heads": 2})]))
     for option in ("runtime", "beside"):
         with pytest.raises(UserError, match=f"{option}: .*expected `to` web beside it"):
-            ways_out.export(model, tmp_path / "out", to="gguf", **{option: tmp_path})
+            exporters.export(model, tmp_path / "out", to="gguf", **{option: tmp_path})

@@ -19,16 +19,16 @@ from small_sentencepieces import trained
 from browser import PROBE
 from devtools import Page, browser_page
 from linnet.core.errors import UserError
+from linnet.inference.cache_policy import CachePolicies, cache_policy_state
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel, load
-from linnet.inference.retention import Retentions, retaining_state
 from linnet.inference.sampling import Sampling
 from linnet.inference.session import Session
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
 from linnet.interop.ted import END, import_ted
 from linnet.interop.web import runtime
 from linnet.interop.web.export import _list_files
-from linnet.layers.retention import FULL
+from linnet.layers.cache_policy import FULL
 from linnet.model.state import DecoderState
 from linnet.model.store import write_model
 from linnet.ops.decay.eviction import EvictionPolicy
@@ -145,9 +145,9 @@ def prompt_of(source: LanguageModel) -> list[int]:
     return [source.tokenizer.end_id, *source.tokenizer.encode(PROMPT)]
 
 
-def greedily(source: LanguageModel, retention: Retentions = FULL) -> list[int]:
+def greedily(source: LanguageModel, cache_policy: CachePolicies = FULL) -> list[int]:
     """What Python says, the prompt included."""
-    state = retaining_state(source.decoder, 1, 4 * COUNT, retention)
+    state = cache_policy_state(source.decoder, 1, 4 * COUNT, cache_policy)
     return [*prompt_of(source), *following(source, prompt_of(source), state)]
 
 
@@ -175,7 +175,7 @@ def test_a_long_prompt_is_read_at_once(page: Page, made: Made):
     for number, model in enumerate(made.models.values()):
         source = load(model, device="cpu")
         begun = [source.tokenizer.end_id, *source.tokenizer.encode(prompt)]
-        state = retaining_state(source.decoder, 1, len(begun) + COUNT, FULL)
+        state = cache_policy_state(source.decoder, 1, len(begun) + COUNT, FULL)
         assert tokens_on(page, number) == [*begun, *following(source, begun, state)][: len(begun) + 20]
     assert (made.site / "models" / "attention" / "prompt.onnx").is_file()
     assert not (made.site / "models" / "ted" / "prompt.onnx").exists()
@@ -213,7 +213,7 @@ def load_on(page: Page, number: int, file: Path) -> None:
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_state_of_the_page_goes_on_in_python_and_on_the_page(number: int, page: Page, made: Made, tmp_path: Path):
     source = load(list(made.models.values())[number], device="cpu")
-    retention = POLICY if number != 1 else FULL
+    cache_policy = POLICY if number != 1 else FULL
     set_to(page, **SLIDERS)
     write(page, tokens=30)
     begun = tokens_on(page, number)
@@ -221,7 +221,7 @@ def test_a_state_of_the_page_goes_on_in_python_and_on_the_page(number: int, page
     session = Session.load(source, file)
     assert session._pending == begun[-1:] and session.tokens == len(begun)
     followed = following(source, session._pending, session._room_for(COUNT))
-    assert [*begun, *followed] == greedily_more(source, begun, retention)
+    assert [*begun, *followed] == greedily_more(source, begun, cache_policy)
     write(page, prompt="another text")
     set_to(page, top_k=0, threshold=9, minimum=1)
     load_on(page, number, file)
@@ -234,17 +234,17 @@ def test_a_state_of_the_page_goes_on_in_python_and_on_the_page(number: int, page
     set_to(page, top_k=0, threshold=9, minimum=1)
 
 
-def greedily_more(source: LanguageModel, begun: list[int], retention: Retentions) -> list[int]:
+def greedily_more(source: LanguageModel, begun: list[int], cache_policy: CachePolicies) -> list[int]:
     """The same, with Python alone from the beginning."""
-    state = retaining_state(source.decoder, 1, 4 * COUNT, retention)
+    state = cache_policy_state(source.decoder, 1, 4 * COUNT, cache_policy)
     return [*begun, *following(source, begun, state)]
 
 
 @pytest.mark.parametrize("retention", [FULL, POLICY])
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_state_of_python_goes_on_on_the_page(number: int, retention, page: Page, made: Made, tmp_path: Path):
+def test_a_state_of_python_goes_on_on_the_page(number: int, cache_policy, page: Page, made: Made, tmp_path: Path):
     source = load(list(made.models.values())[number], device="cpu")
-    session = Session(source, FULL if number == 1 else retention)
+    session = Session(source, FULL if number == 1 else cache_policy)
     session.feed(PROMPT)
     session.generate(30, temperature=0, ignore_eos=True)
     session.save(tmp_path / "python.safetensors")
@@ -286,7 +286,7 @@ def test_nothing_is_cut_off(width: int, dark: bool, page: Page):
     page.resize(1400)
 
 
-def test_colours_tell_lives_and_what_is_forgotten_has_none(page: Page):
+def test_colors_tell_lives_and_what_is_forgotten_has_none(page: Page):
     set_to(page, top_k=1, threshold=0)
     write(page, tokens=20)
     spans = "[...document.querySelectorAll('.text')[0].children]"
@@ -404,7 +404,7 @@ def test_a_model_with_a_sentencepiece_tokenizer(made: Made, tmp_path: Path):
     export_web(tmp_path / "model", tmp_path / "site", weights="float32")
     source, prompt = load(tmp_path / "model", device="cpu"), " naïve  Lily, ﬁrst"
     begun = [tokenizer.end_id, *tokenizer.encode(prompt)]
-    state = retaining_state(source.decoder, 1, 4 * COUNT, FULL)
+    state = cache_policy_state(source.decoder, 1, 4 * COUNT, FULL)
     with served(tmp_path / "site") as server, browser_page(tmp_path / "browser") as page:
         page.open(f"http://127.0.0.1:{server.server_port}/")
         page.until("document.getElementById('write').disabled === false")

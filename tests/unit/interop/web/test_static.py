@@ -73,12 +73,12 @@ def test_files_go_both_ways(script, tmp_path: Path):
         "capacity": torch.tensor(7),
         "layer.0.ages": torch.zeros(1, 0).long(),
     }
-    write_tensors(tmp_path / "python", tensors, {"tokens": "[1]"}, seal=True)
+    write_tensors(tmp_path / "python", tensors, {"tokens": "[1]"}, checksum=True)
     found = script(
         """const { read, written } = await import("./state_file.js");
         const bytes = Uint8Array.from(Buffer.from(given, "base64"));
         const { tensors, notes } = read(bytes.buffer);
-        const { seal, ...others } = notes;
+        const { checksum, ...others } = notes;
         return Buffer.from(written(tensors, { ...others, more: "ä" })).toString("base64");""",
         base64.b64encode((tmp_path / "python").read_bytes()).decode(),
     )

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from linnet.core.errors import UserError
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.feed_forwards.experts import Experts, ExpertsSpec
 from linnet.layers.passes import run
-from linnet.layers.view import Record, View
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 
@@ -15,14 +15,14 @@ PLACE = Place(WIDTH, 64)
 
 def trained(layer: Experts, x_BTD: torch.Tensor, padding: tuple[int, ...] | None = None) -> tuple[torch.Tensor, dict]:
     """What it gives in training, and the losses and figures that it leaves, by name."""
-    record = Record(training=True)
-    out = run(layer, x_BTD, None, View(0, padding, record=record))
+    record = AuxiliaryOutputs(training=True)
+    out = run(layer, x_BTD, None, BatchLayout(0, padding, record=record))
     return out, {loss.name: loss.value for loss in record.losses}
 
 
 def test_losses_and_figures_are_those_of_training_alone():
-    layer, x_BTD, record = ExpertsSpec(hidden=6, experts=4).build(PLACE), torch.randn(2, 9, WIDTH), Record()
-    layer(x_BTD, view=View(record=record))
+    layer, x_BTD, record = ExpertsSpec(hidden=6, experts=4).build(PLACE), torch.randn(2, 9, WIDTH), AuxiliaryOutputs()
+    layer(x_BTD, layout=BatchLayout(record=record))
     assert not record.losses
     _, left = trained(layer, x_BTD)
     assert left.keys() == {"balance", "router_z", *(f"layer0.expert{number}" for number in range(4))}
@@ -53,7 +53,7 @@ def test_shares_are_those_of_all_processes():
 
 
 def test_capacity_drops_in_training_alone_and_says_how_much():
-    layer = ExpertsSpec(hidden=6, experts=4, top_k=1, normalise=False, capacity=1.0).build(PLACE)
+    layer = ExpertsSpec(hidden=6, experts=4, top_k=1, normalize=False, capacity=1.0).build(PLACE)
     with torch.no_grad():
         layer.router.map.weight.zero_()
         layer.router.map.weight[2] = 1.0

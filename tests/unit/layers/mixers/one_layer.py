@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Mixer, MixerSpec, Place
 from linnet.layers.state import State
-from linnet.layers.view import View
 
 CONTEXT = 32
 
@@ -27,7 +27,7 @@ def states_in_bfloat16(spec: MixerSpec, width: int) -> Iterator[State]:
     mixer = spec.build(Place(width, CONTEXT)).bfloat16()
     state = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16)
     for start, tokens in ((0, 4), (4, 1), (5, 1)):
-        mixer(torch.randn(3, tokens, width).bfloat16(), state, View(start))
+        mixer(torch.randn(3, tokens, width).bfloat16(), state, BatchLayout(start))
         yield state
 
 

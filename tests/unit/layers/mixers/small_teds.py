@@ -7,18 +7,18 @@ import torch
 from examples import padded_view
 from torch import Tensor
 
+from linnet.layers.cache_policy import FULL, BankCache, CachePolicy
 from linnet.layers.contract import Place
 from linnet.layers.mixers.ted import Ted, TedSpec
 from linnet.layers.mixers.ted.state import TedState
 from linnet.layers.passes import run
-from linnet.layers.retention import FULL, BankRetention, Retention
 from linnet.ops.decay.eviction import EvictionPolicy
 
 WIDTH, LENGTH, CPU = 16, 40, torch.device("cpu")
 CONTEXTS = {
     "full": FULL,
     "policy": EvictionPolicy(top_k=6, threshold=0.2, min_tokens_to_keep=2),
-    "bank": BankRetention(),
+    "bank": BankCache(),
 }
 
 contexts = pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
@@ -38,7 +38,7 @@ def build_all() -> Ted:
 kinds = pytest.mark.parametrize("build", [build, build_all], ids=["plain", "keys"])
 
 
-def empty(mixer: Ted, context: Retention, batch: int = 2) -> TedState:
+def empty(mixer: Ted, context: CachePolicy, batch: int = 2) -> TedState:
     return mixer.initial_state(batch, LENGTH, CPU, torch.float64, context)
 
 

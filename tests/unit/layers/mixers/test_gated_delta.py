@@ -74,7 +74,7 @@ def test_rates_and_steps_start_as_published(spec: GatedDeltaSpec):
 def test_predicted_memory_is_what_is_kept_whatever_the_gate(gate: str, rank: int | None):
     spec = GatedDeltaSpec(heads=2, gate=gate, gate_rank=rank)
     found = bytes_kept(spec.build(Place(WIDTH, 32)), WIDTH, 24)
-    assert found == pytest.approx(4 * spec.cost(Place(WIDTH, 32)).kept(3, 24), rel=0.01)
+    assert found == pytest.approx(4 * spec.cost(Place(WIDTH, 32)).activation_elements(3, 24), rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_a_state_has_a_matrix_for_each_head_whatever_the_precision(spec: GlaSpec
 @torch.no_grad()
 def test_a_channel_starts_by_fading_as_the_temperature_says():
     """Its logits start near 0: half a sigmoid's root."""
-    mixer = GlaSpec(heads=2, temperature=16).build(Place(WIDTH, 32)).double()
+    mixer = GlaSpec(heads=2, gate_logit_normalizer=16).build(Place(WIDTH, 32)).double()
     nn.init.zeros_(mixer.decay_in.weight)
     state = mixer.initial_state(1, 100, torch.device("cpu"), torch.float64)
     mixer(torch.randn(1, 1, WIDTH, dtype=torch.float64), state)
@@ -56,9 +56,9 @@ def test_a_channel_starts_by_fading_as_the_temperature_says():
     torch.testing.assert_close(state.matrices, before * 0.5 ** (10 / 16))
 
 
-def test_maps_of_low_rank_are_no_matrices_of_the_optimiser():
+def test_maps_of_low_rank_are_no_matrices_of_the_optimizer():
     mixer = SPECS[0].build(Place(WIDTH, 32))
-    assert {id(found.parameter) for found in mixer.matrices()} == {
+    assert {id(found.parameter) for found in mixer.muon_parameters()} == {
         id(mixer.query_key_value_gate.weight),
         id(mixer.out.weight),
     }
@@ -68,7 +68,7 @@ def test_maps_of_low_rank_are_no_matrices_of_the_optimiser():
 @pytest.mark.parametrize("tokens", [24, 100])
 def test_predicted_memory_is_what_is_kept(spec: GlaSpec, tokens: int):
     found = bytes_kept(spec.build(Place(WIDTH, 32)), WIDTH, tokens)
-    assert found == 4 * spec.cost(Place(WIDTH, 32)).kept(3, tokens)
+    assert found == 4 * spec.cost(Place(WIDTH, 32)).activation_elements(3, tokens)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.h3 import H3, H3Spec
-from linnet.layers.view import View
 from linnet.model.spec import ModelSpec
 
 WIDTH, LENGTH, SHIFT = 16, 70, 5
@@ -72,8 +72,8 @@ def test_it_is_the_published_block(size: int, bilinear: bool, frequencies: str):
     Input and output vectors and the direct way of the published shift model give the weights of a convolution, whose
     gradient is that of the direct way at the last weight, and gives that of the output vector by the chain rule.
     """
-    discretisation = "bilinear" if bilinear else "zoh"
-    mixer = built(head_dim=size, discretisation=discretisation, frequencies=frequencies, longest_step=0.5).double()
+    discretization = "bilinear" if bilinear else "zoh"
+    mixer = built(head_dim=size, discretization=discretization, frequencies=frequencies, longest_step=0.5).double()
     b_DW, c_DW = (torch.randn(WIDTH, SHIFT, dtype=torch.float64, requires_grad=True) for _ in range(2))
     d_D = torch.randn(WIDTH, dtype=torch.float64, requires_grad=True)
     lags = [(b_DW[:, : SHIFT - lag] * c_DW[:, lag:]).sum(1) + (d_D if lag == 0 else 0) for lag in range(SHIFT)]
@@ -99,7 +99,7 @@ def test_a_state_is_of_float32_but_for_the_keys():
     mixer = built(head_dim=2).bfloat16()
     state = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16)
     for start, length in ((0, 4), (4, 1)):
-        mixer(torch.randn(3, length, WIDTH).bfloat16(), state, View(start))
+        mixer(torch.randn(3, length, WIDTH).bfloat16(), state, BatchLayout(start))
         assert (state.hidden.shape, state.hidden.dtype) == ((3, 2, 2, WIDTH // 2, 3, 2), torch.float32)
         assert (state.inputs.shape, state.inputs.dtype) == ((3, WIDTH, SHIFT - 1), torch.bfloat16)
         assert state.hidden.untyped_storage().nbytes() == state.hidden.nbytes

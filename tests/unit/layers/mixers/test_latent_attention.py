@@ -6,9 +6,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from linnet.core.errors import UserError
 from linnet.inference.weights import convert_weights
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.latent_attention import LatentAttention, LatentAttentionSpec
-from linnet.layers.view import View
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops import blocked_attention
@@ -82,7 +82,7 @@ def test_a_chunk_behind_a_past_expands_it_only_where_it_is_long(length: int, pas
         mixer(x_BTD[:, :past], state)
     read = mixer._read
     monkeypatch.setattr(mixer, "_read", lambda *given: taken.append(1) or read(*given))
-    torch.testing.assert_close(mixer(x_BTD[:, past:], state, View(past)), expected)
+    torch.testing.assert_close(mixer(x_BTD[:, past:], state, BatchLayout(past)), expected)
     assert bool(taken) == expands
 
 
@@ -93,7 +93,7 @@ def test_the_work_of_a_token_does_not_grow_by_the_maps_of_the_past():
     for past in (100, 1100):
         state = mixer.initial_state(1, past + 1, torch.device("cpu"), torch.float32)
         with FlopCounterMode(display=False) as counter:
-            mixer(torch.randn(1, 1, WIDTH, requires_grad=True), state, View(past))
+            mixer(torch.randn(1, 1, WIDTH, requires_grad=True), state, BatchLayout(past))
         flops.append(counter.get_total_flops())
     assert flops[1] - flops[0] == 1000 * 2 * spec.heads * (spec.rotary_dim + 2 * spec.kv_rank)
 
@@ -107,7 +107,7 @@ def test_predicted_memory_is_what_is_kept(spec: LatentAttentionSpec, tokens: int
     monkeypatch.setattr(blocked_attention, "OTHERWISE_MOST", most)
     tables = rotary_range(0, tokens, spec.rotary_dim, spec.rotary.base, torch.device("cpu"))
     found = bytes_kept(spec.build(Place(WIDTH, 32)), WIDTH, tokens, tables)
-    assert found == 4 * spec.cost(Place(WIDTH, 32)).kept(3, tokens)
+    assert found == 4 * spec.cost(Place(WIDTH, 32)).activation_elements(3, tokens)
 
 
 @torch.no_grad()

@@ -35,4 +35,4 @@ def test_a_state_holds_one_number_for_each_channel_whatever_the_precision(spec: 
 @pytest.mark.parametrize("spec", SPECS)
 def test_predicted_memory_is_what_is_kept(spec: MinLstmSpec):
     found = bytes_kept(spec.build(Place(WIDTH, 128)), WIDTH, 50)
-    assert found == 4 * spec.cost(Place(WIDTH, 128)).kept(3, 50)
+    assert found == 4 * spec.cost(Place(WIDTH, 128)).activation_elements(3, 50)

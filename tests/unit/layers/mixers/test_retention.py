@@ -2,9 +2,9 @@ import torch
 from one_layer import states_in_bfloat16
 from torch import Tensor, nn
 
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.retention import RetentionSpec
-from linnet.layers.view import View
 
 WIDTH, HEADS, LENGTH = 16, 2, 7
 
@@ -35,8 +35,8 @@ def test_it_is_the_papers_recurrence():
             sum_KV = gamma * sum_KV + torch.outer(k_K, v_V)
             rows.append(q_K @ sum_KV)
         o_TV = torch.stack(rows)
-        centred_TV = o_TV - o_TV.mean(1, keepdim=True)
-        reads.append(centred_TV / (centred_TV.square().mean(1, keepdim=True) + 1e-6).sqrt())
+        centerd_TV = o_TV - o_TV.mean(1, keepdim=True)
+        reads.append(centerd_TV / (centerd_TV.square().mean(1, keepdim=True) + 1e-6).sqrt())
     normed_TF = torch.cat(reads, dim=1) * mixer.norm.weight + mixer.norm.bias
     expected_TD = (nn.functional.silu(gate_F) * normed_TF) @ mixer.out.weight.t()
     torch.testing.assert_close(mixer(x_TD[None])[0], expected_TD, rtol=1e-5, atol=1e-5)
@@ -55,6 +55,6 @@ def test_lifetimes_double_from_head_to_head():
     state = mixer.initial_state(1, 300, torch.device("cpu"), torch.float32)
     mixer(x_BTD[:, :1], state)
     first_NKV = state.sums[0].clone()
-    mixer(x_BTD[:, 1:97], state, View(1))
+    mixer(x_BTD[:, 1:97], state, BatchLayout(1))
     torch.testing.assert_close(state.sums[0, 0], first_NKV[0] * (1 - 1 / 32) ** 96)
     torch.testing.assert_close(state.sums[0, 1], first_NKV[1] * (1 - 1 / 64) ** 96)

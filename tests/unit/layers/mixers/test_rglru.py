@@ -4,9 +4,9 @@ from one_layer import states_in_bfloat16
 from torch import Tensor, nn
 
 from linnet.core.errors import UserError
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.rglru import Rglru, RglruSpec
-from linnet.layers.view import View
 from linnet.model.spec import ModelSpec
 from linnet.ops.rglru import rglru
 
@@ -52,9 +52,9 @@ def test_only_the_first_token_of_a_stream_is_not_scaled(starts: int | tuple[int,
         return rglru(*inputs)
 
     mixer.scan = scan
-    out_BTD, of_rows = mixer(x_BTD, None, View(starts)), View(starts).starts_of(2)
+    out_BTD, of_rows = mixer(x_BTD, None, BatchLayout(starts)), BatchLayout(starts).starts_of(2)
     assert told == [[start == 0 for start in of_rows]]
-    alone = [mixer(x_BTD[row : row + 1], None, View(start)) for row, start in enumerate(of_rows)]
+    alone = [mixer(x_BTD[row : row + 1], None, BatchLayout(start)) for row, start in enumerate(of_rows)]
     torch.testing.assert_close(out_BTD, torch.cat(alone))
 
 

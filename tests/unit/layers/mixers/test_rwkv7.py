@@ -7,9 +7,9 @@ from one_layer import bytes_kept, states_in_bfloat16
 from torch import Tensor, nn
 
 from linnet.core.errors import UserError
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.rwkv7 import FIRST_VALUES, Rwkv7, Rwkv7Spec
-from linnet.layers.view import Record, View
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -69,10 +69,10 @@ def test_two_layers_are_the_published_ones_with_all_gradients(spec: Rwkv7Spec, l
     x_BTD, results = torch.randn(2, length, WIDTH, dtype=torch.float64, requires_grad=True), []
     parameters = [parameter for mixer in mixers for parameter in mixer.parameters()]
     for form in ("own", "published"):
-        view, left, out_BTD = View(record=Record()), None, x_BTD
+        layout, left, out_BTD = BatchLayout(record=AuxiliaryOutputs()), None, x_BTD
         for mixer in mixers:
             if form == "own":
-                out_BTD = out_BTD + mixer(out_BTD, None, view)
+                out_BTD = out_BTD + mixer(out_BTD, None, layout)
             else:
                 added_BTD, left = published(mixer, dict(mixer.named_parameters()), out_BTD, left)
                 out_BTD = out_BTD + added_BTD
@@ -90,17 +90,17 @@ def test_decoding_is_the_published_layer():
     x_BTD = torch.randn(2, 9, WIDTH, dtype=torch.float64)
     expected, _ = published(mixer, dict(mixer.named_parameters()), x_BTD, None)
     state = mixer.initial_state(2, 9, torch.device("cpu"), torch.float64)
-    found = [mixer(x_BTD[:, a:b], state, View(a)) for a, b in ((0, 5), (5, 6), (6, 7), (7, 9))]
+    found = [mixer(x_BTD[:, a:b], state, BatchLayout(a)) for a, b in ((0, 5), (5, 6), (6, 7), (7, 9))]
     torch.testing.assert_close(torch.cat(found, dim=1), expected)
 
 
 def test_without_first_values_a_layer_reads_its_own_and_leaves_none():
     spec = Rwkv7Spec(heads=4, first_values=False)
-    mixer, view = built(spec), View(record=Record(values={FIRST_VALUES: torch.zeros(1, 4, 4, 4)}))
-    assert mixer.first_share is None and not spec.leaves(WIDTH) and not spec.needs_left
+    mixer, layout = built(spec), BatchLayout(record=AuxiliaryOutputs(values={FIRST_VALUES: torch.zeros(1, 4, 4, 4)}))
+    assert mixer.first_share is None and not spec.cross_layer_values(WIDTH) and not spec.needs_cross_layer_gradients
     x_BTD = torch.randn(1, 4, WIDTH, dtype=torch.float64)
     expected, _ = published(mixer, dict(mixer.named_parameters()), x_BTD, None)
-    torch.testing.assert_close(mixer(x_BTD, None, view), expected)
+    torch.testing.assert_close(mixer(x_BTD, None, layout), expected)
 
 
 @pytest.mark.parametrize("index", [0, 1, 5])
@@ -148,14 +148,14 @@ def test_a_state_has_a_matrix_for_each_head_whatever_the_precision(spec: Rwkv7Sp
 @pytest.mark.parametrize("length", [24, 40])
 def test_predicted_memory_is_what_is_kept(spec: Rwkv7Spec, length: int):
     found = bytes_kept(spec.build(Place(WIDTH, 32)), WIDTH, length)
-    assert found == pytest.approx(4 * spec.cost(Place(WIDTH, 32)).kept(3, length), rel=0.01)
+    assert found == pytest.approx(4 * spec.cost(Place(WIDTH, 32)).activation_elements(3, length), rel=0.01)
 
 
-def test_optimisers_take_its_four_maps_for_matrices_and_nothing_else_decays():
+def test_optimizers_take_its_four_maps_for_matrices_and_nothing_else_decays():
     mixer = SPECS[1].build(Place(WIDTH, 32))
     maps = [mixer.receptance.weight, mixer.key.weight, mixer.value.weight, mixer.out.weight]
-    assert [matrix.parameter for matrix in mixer.matrices()] == maps
-    free = {id(parameter) for parameter in mixer.undecayed()}
+    assert [matrix.parameter for matrix in mixer.muon_parameters()] == maps
+    free = {id(parameter) for parameter in mixer.no_weight_decay()}
     assert free == {id(parameter) for parameter in mixer.parameters()} - {id(weight) for weight in maps}
 
 
@@ -165,7 +165,7 @@ def test_its_values_and_those_of_attention_do_not_mix():
     attention = {"kind": "attention", "heads": 2, "value_residual": {}}
     blocks = [{"mixer": mixer, "feed_forward": None} for mixer in (attention, {"kind": "rwkv7", "heads": 4}) * 2]
     model = {"vocab_size": 9, "d_model": WIDTH, "context_length": 8, "blocks": blocks}
-    record, tokens_BT = Record(), torch.randint(9, (2, 5))
+    record, tokens_BT = AuxiliaryOutputs(), torch.randint(9, (2, 5))
     Decoder(ModelSpec.parse(model, "test"))(tokens_BT, record=record)
     shapes = {name: tuple(value.shape) for name, value in record.values.items()}
     assert shapes == {"value_residual": (2, 5, 2, 8), "first_values": (2, 5, 4, 4)}
@@ -199,4 +199,4 @@ def test_a_state_holds_no_graph_and_first_values_are_needed_by_their_share():
     state = mixer.initial_state(1, 9, torch.device("cpu"), torch.float64)
     mixer(torch.randn(1, 5, WIDTH, dtype=torch.float64), state)
     assert not any(tensor.requires_grad for tensor in state.tensors().values())
-    assert SPECS[0].needs_left
+    assert SPECS[0].needs_cross_layer_gradients

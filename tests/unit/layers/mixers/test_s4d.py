@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from linnet.core.errors import UserError
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import Place
 from linnet.layers.mixers.s4d import S4d, S4dSpec
-from linnet.layers.view import View
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 
@@ -21,23 +21,23 @@ def built(**changes: object) -> S4d:
     return S4dSpec(**{"state": 6, **changes}).build(Place(WIDTH, 128))
 
 
-def discrete(kernel, discretisation: str) -> tuple[torch.Tensor, torch.Tensor]:
+def discrete(kernel, discretization: str) -> tuple[torch.Tensor, torch.Tensor]:
     """What a step keeps of the state, and takes in of the input (the paper's equation 3)."""
     step_D1 = kernel.log_dt.exp()[:, None]
     rate_DN = -kernel.log_A_real.exp() + 1j * kernel.A_imag
-    if discretisation == "zoh":
+    if discretization == "zoh":
         return (step_D1 * rate_DN).exp(), ((step_D1 * rate_DN).exp() - 1) / rate_DN
     left_DN = 1 / (1 - step_D1 / 2 * rate_DN)
     return left_DN * (1 + step_D1 / 2 * rate_DN), left_DN * step_D1
 
 
-@pytest.mark.parametrize("discretisation", ["zoh", "bilinear"])
+@pytest.mark.parametrize("discretization", ["zoh", "bilinear"])
 @pytest.mark.parametrize("frequencies", ["lin", "inv"])
-def test_it_is_the_published_block(discretisation: str, frequencies: str):
+def test_it_is_the_published_block(discretization: str, frequencies: str):
     """Outputs and all gradients; pairs of conjugates are written out, so nothing is doubled."""
-    mixer = built(discretisation=discretisation, frequencies=frequencies, longest_step=0.5).double()
+    mixer = built(discretization=discretization, frequencies=frequencies, longest_step=0.5).double()
     x_BTD = torch.randn(2, LENGTH, WIDTH, dtype=torch.float64, requires_grad=True)
-    kept_DN, taken_DN = discrete(mixer.kernel, discretisation)
+    kept_DN, taken_DN = discrete(mixer.kernel, discretization)
     c_DN = torch.view_as_complex(mixer.kernel.C)
     kept_DM, taken_DM, c_DM = (torch.cat([part, part.conj()], dim=1) for part in (kept_DN, taken_DN, c_DN))
     h_BDM, outs = torch.zeros(2, WIDTH, 6, dtype=torch.complex128), []
@@ -92,7 +92,7 @@ def test_a_state_is_of_float32_whatever_the_precision():
     mixer = built().bfloat16()
     state = mixer.initial_state(3, 1000, torch.device("cpu"), torch.bfloat16)
     for start, length in ((0, 4), (4, 1)):
-        mixer(torch.randn(3, length, WIDTH).bfloat16(), state, View(start))
+        mixer(torch.randn(3, length, WIDTH).bfloat16(), state, BatchLayout(start))
         assert (state.hidden.shape, state.hidden.dtype) == ((3, WIDTH, 3, 2), torch.float32)
         assert state.hidden.untyped_storage().nbytes() == state.nbytes
 

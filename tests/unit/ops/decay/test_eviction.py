@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.mixers.ted.policy import PolicyState
 from linnet.layers.mixers.ted.state import Shape
-from linnet.layers.view import View
 from linnet.ops.decay.eviction import EvictionPolicy, survivors
 from linnet.ops.decay.reference import decay_reference
 
@@ -116,9 +116,9 @@ def test_ages_of_ten_million_steps_are_exact():
     state = PolicyState.empty(Shape(1, 1, 2, torch.device("cpu"), torch.float32), EvictionPolicy(0, 1e-8))
     rates = torch.tensor([[[1e-7], [1e-6], [3e-8]]])
     v = torch.eye(3, 2)[None] + 0.5
-    state.read(rates, v, View(), decay_reference)
+    state.read(rates, v, BatchLayout(), decay_reference)
     state.ages += 20_000_000
-    out = state.read(torch.ones(1, 1, 1), torch.zeros(1, 1, 2), View(20_000_003), decay_reference)
+    out = state.read(torch.ones(1, 1, 1), torch.zeros(1, 1, 2), BatchLayout(20_000_003), decay_reference)
     ages = torch.tensor([20_000_003, 20_000_002, 20_000_001], dtype=torch.float64)
     expected = (torch.exp(-rates[0, :, 0].double() * ages)[:, None] * v[0].double()).sum(0)
     torch.testing.assert_close(out[0, 0].double(), expected, rtol=2e-6, atol=0)

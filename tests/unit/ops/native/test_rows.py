@@ -5,11 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.ops import int4_linear
-from linnet.ops.int8_linear import Int8Weight, dequantise, quantise
+from linnet.ops.int8_linear import Int8Weight, dequantize, quantize
 from linnet.ops.native import library
 from linnet.ops.native.rows import (
+    bfloat16_decode,
     bfloat16_lookup,
-    bfloat16_rows,
     blocks_of,
     float32_lookup,
     float32_rows,
@@ -44,8 +44,8 @@ def test_bfloat16_is_the_product_with_the_weights_numbers(shape: tuple[int, int,
     x, weight, bias, added = drawn(*shape)
     low = weight.bfloat16()
     expected = F.linear(x.double(), low.double())
-    assert_same(bfloat16_rows(COMPILED, low, None)(x), expected, 1e-5)
-    assert_same(bfloat16_rows(COMPILED, low, bias)(x, added), expected + bias + added, 1e-5)
+    assert_same(bfloat16_decode(COMPILED, low, None)(x), expected, 1e-5)
+    assert_same(bfloat16_decode(COMPILED, low, bias)(x, added), expected + bias + added, 1e-5)
 
 
 @settings(max_examples=60, deadline=None)
@@ -60,8 +60,8 @@ def test_float32_is_the_product(shape: tuple[int, int, int]):
 @given(SHAPES)
 def test_8_bits_are_as_near_as_is_said(shape: tuple[int, int, int]):
     x, weight, bias, added = drawn(*shape)
-    packed = quantise(weight)
-    matrix = dequantise(packed).double()
+    packed = quantize(weight)
+    matrix = dequantize(packed).double()
     found = int8_rows(COMPILED, *packed, bias)(x, added)
     allowed = x.abs().amax(dim=1, keepdim=True) * matrix.abs().sum(dim=1) / 16254
     assert ((found - (F.linear(x.double(), matrix, bias.double()) + added)).abs() <= allowed + 1e-5).all()
@@ -71,8 +71,8 @@ def test_8_bits_are_as_near_as_is_said(shape: tuple[int, int, int]):
 @given(SHAPES, st.sampled_from([32, 64, 128]))
 def test_4_bits_are_as_near_as_is_said(shape: tuple[int, int, int], group: int):
     x, weight, bias, added = drawn(*shape)
-    plain = int4_linear.quantise(weight, group)
-    blocked, matrix = int4_linear.blocked(plain), int4_linear.dequantise(plain).double()
+    plain = int4_linear.quantize(weight, group)
+    blocked, matrix = int4_linear.blocked(plain), int4_linear.dequantize(plain).double()
     found = int4_rows(COMPILED, *blocked, bias)(x, added)
     allowed = x.abs().amax(dim=1, keepdim=True) * matrix.abs().sum(dim=1) / 16254
     assert ((found - (F.linear(x.double(), matrix, bias.double()) + added)).abs() <= allowed + 1e-5).all()
@@ -81,7 +81,7 @@ def test_4_bits_are_as_near_as_is_said(shape: tuple[int, int, int], group: int):
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 150), st.integers(1, 40), st.sampled_from([32, 64]))
 def test_blocks_hold_the_same_numbers(inputs: int, outputs: int, group: int):
-    plain = int4_linear.quantise(torch.randn(outputs, inputs), group)
+    plain = int4_linear.quantize(torch.randn(outputs, inputs), group)
     blocks = blocks_of(plain.pairs_OH, plain.scale_GO)
     again = int4_linear.unpack(int4_linear.blocked(plain))
     assert torch.equal(again.pairs_OH, plain.pairs_OH)
@@ -89,7 +89,7 @@ def test_blocks_hold_the_same_numbers(inputs: int, outputs: int, group: int):
     places = torch.randint(0, outputs, (7,))
     _, scales = outputs_of(blocks, places)
     assert torch.equal(scales, plain.scale_GO[:, places])
-    matrix, first = int4_linear.dequantise(plain), outputs // 2
+    matrix, first = int4_linear.dequantize(plain), outputs // 2
     rows = int4_matrix(COMPILED, blocks, inputs, group, first, outputs - first)
     torch.testing.assert_close(rows, matrix[first:], rtol=1e-5, atol=1e-5)
 
@@ -97,8 +97,8 @@ def test_blocks_hold_the_same_numbers(inputs: int, outputs: int, group: int):
 @pytest.mark.parametrize("shape", [(4, 1000, 300), (21, 1000, 300), (13, 70, 33), (515, 33, 17)])
 def test_sums_of_whole_numbers_are_the_same_for_any_threads_and_rows(shape: tuple[int, int, int]):
     x, weight, bias, added = drawn(*shape)
-    blocked = int4_linear.blocked(int4_linear.quantise(weight))
-    rows = int8_rows(COMPILED, *quantise(weight), bias), int4_rows(COMPILED, *blocked, bias)
+    blocked = int4_linear.blocked(int4_linear.quantize(weight))
+    rows = int8_rows(COMPILED, *quantize(weight), bias), int4_rows(COMPILED, *blocked, bias)
     threads = torch.get_num_threads()
     for few in rows:
         together = few(x, added)
@@ -115,15 +115,15 @@ def test_sums_of_whole_numbers_are_the_same_for_any_threads_and_rows(shape: tupl
 def test_what_is_not_finite_stays_so(wrong: float):
     x, weight, _, _ = drawn(3, 70, 20)
     x[1, 33] = wrong
-    blocked = int4_linear.blocked(int4_linear.quantise(weight))
-    for few in (int8_rows(COMPILED, *quantise(weight), None), int4_rows(COMPILED, *blocked, None)):
+    blocked = int4_linear.blocked(int4_linear.quantize(weight))
+    for few in (int8_rows(COMPILED, *quantize(weight), None), int4_rows(COMPILED, *blocked, None)):
         assert few(x).isfinite().all(dim=1).tolist() == [True, False, True]
         assert few(x[1:2]).isnan().all()
 
 
 def test_a_row_of_zeros_gives_the_bias():
     x, weight, bias, _ = drawn(1, 70, 20)
-    assert torch.equal(int8_rows(COMPILED, *quantise(weight), bias)(torch.zeros_like(x))[0], bias)
+    assert torch.equal(int8_rows(COMPILED, *quantize(weight), bias)(torch.zeros_like(x))[0], bias)
 
 
 def test_the_largest_numbers_do_not_run_over():
@@ -137,15 +137,15 @@ def test_the_largest_numbers_do_not_run_over():
 
 def test_no_rows_are_none():
     x, weight = torch.empty(0, 40), torch.randn(24, 40)
-    blocked = int4_linear.blocked(int4_linear.quantise(weight))
-    few = float32_rows(COMPILED, weight, None), bfloat16_rows(COMPILED, weight.bfloat16(), None)
-    for rows in (*few, int8_rows(COMPILED, *quantise(weight), None), int4_rows(COMPILED, *blocked, None)):
+    blocked = int4_linear.blocked(int4_linear.quantize(weight))
+    few = float32_rows(COMPILED, weight, None), bfloat16_decode(COMPILED, weight.bfloat16(), None)
+    for rows in (*few, int8_rows(COMPILED, *quantize(weight), None), int4_rows(COMPILED, *blocked, None)):
         assert rows(x).shape == (0, 24)
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(1, 7), torch.zeros(8), torch.zeros(1, 8, device="meta")])
 def test_another_row_is_refused(wrong: torch.Tensor):
-    rows = bfloat16_rows(COMPILED, torch.randn(4, 8).bfloat16(), None)
+    rows = bfloat16_decode(COMPILED, torch.randn(4, 8).bfloat16(), None)
     with pytest.raises(ValueError, match="expected"):
         rows(wrong)
     with pytest.raises(ValueError, match="rows of 4 outputs"):
@@ -154,7 +154,7 @@ def test_another_row_is_refused(wrong: torch.Tensor):
 
 def test_pytorchs_defaults_do_not_matter():
     x, weight, _, _ = drawn(2, 40, 10)
-    rows = int8_rows(COMPILED, *quantise(weight), None)
+    rows = int8_rows(COMPILED, *quantize(weight), None)
     expected = rows(x)
     try:
         torch.set_default_dtype(torch.float64)
@@ -172,12 +172,12 @@ def test_weights_may_move_in_memory():
 
 def test_a_row_is_looked_up():
     weight = drawn(1, 70, 21)[1]
-    eight, four = quantise(weight), int4_linear.blocked(int4_linear.quantise(weight))
+    eight, four = quantize(weight), int4_linear.blocked(int4_linear.quantize(weight))
     found = {
         float32_lookup(COMPILED, weight): weight,
         bfloat16_lookup(COMPILED, weight.bfloat16()): weight.bfloat16().float(),
-        int8_lookup(COMPILED, *eight): dequantise(eight),
-        int4_lookup(COMPILED, *four): int4_linear.dequantise(int4_linear.quantise(weight)),
+        int8_lookup(COMPILED, *eight): dequantize(eight),
+        int4_lookup(COMPILED, *four): int4_linear.dequantize(int4_linear.quantize(weight)),
     }
     for look_up, matrix in found.items():
         assert torch.equal(torch.cat([look_up(output) for output in range(21)]), matrix)

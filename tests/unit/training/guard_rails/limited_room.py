@@ -35,16 +35,16 @@ class Limited:
 
         given[2].layers[0].register_forward_hook(in_the_midst)
 
-        def minimised(decoder, inputs, targets):
+        def minimized(decoder, inputs, targets):
             self.passes, self.rows = self.passes + 1, len(inputs)
             return objective(decoder, inputs, targets)
 
-        return minimised
+        return minimized
 
-    def build_optimiser(self, *given):
-        """The optimiser, which needs memory as well."""
-        optimiser = self.make_optimiser(*given)
-        update, parameters = optimiser.step, list(given[1].parameters())
+    def build_optimizer(self, *given):
+        """The optimizer, which needs memory as well."""
+        optimizer = self.make_optimizer(*given)
+        update, parameters = optimizer.step, list(given[1].parameters())
 
         def step():
             self.at("update")
@@ -52,8 +52,8 @@ class Limited:
             assert all(map(operator.is_, parameters, given[1].parameters())), "layers are still gathered"
             update()
 
-        optimiser.step = step
-        return optimiser
+        optimizer.step = step
+        return optimizer
 
     def at(self, place: str) -> None:
         """Fail here, where it is the place, and the room too small."""
@@ -61,7 +61,7 @@ class Limited:
             time.sleep(0.3 * self.rank)  # the first process fails first
             raise MemoryError
 
-    make_objective, make_optimiser = staticmethod(loop.objective_of), staticmethod(loop.build_optimiser)
+    make_objective, make_optimizer = staticmethod(loop.objective_of), staticmethod(loop.build_optimizer)
 
 
 if __name__ == "__main__":
@@ -69,6 +69,6 @@ if __name__ == "__main__":
     place, *rooms = sys.argv[1:cut]
     room = rooms[int(os.environ.get("RANK", "0"))]
     limited = Limited(place, sys.maxsize if room == "all" else int(room))
-    loop.objective_of, loop.build_optimiser = limited.objective_of, limited.build_optimiser
+    loop.objective_of, loop.build_optimizer = limited.objective_of, limited.build_optimizer
     sys.argv[1:] = sys.argv[cut + 1 :]
     main()

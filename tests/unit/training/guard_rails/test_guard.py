@@ -15,7 +15,7 @@ from runs_alike import metrics_of, weights_of
 from linnet.model.store import load_decoder
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.guard_rails.breakdown import BrokenDownError
-from linnet.training.guard_rails.guard import GuardStanding, SpikeError, back, goes_back, judge
+from linnet.training.guard_rails.guard import GuardState, SpikeError, back, goes_back, judge
 from linnet.training.objective import Loss, next_token_loss
 from linnet.training.progress.watch import Watch
 from linnet.training.run import train
@@ -37,7 +37,7 @@ class Notes(Watch):
 
 
 def _seen(values, spec):
-    seen = GuardStanding()
+    seen = GuardState()
     for value in values:
         seen.accept(value, 1.0, spec.window)
     return seen
@@ -68,7 +68,7 @@ def test_a_spike_in_the_window_does_not_hide_the_next():
 
 
 def test_noise_alone_is_hardly_ever_a_spike():
-    spec, generator, seen = GuardSpec(), random.Random(0), GuardStanding()
+    spec, generator, seen = GuardSpec(), random.Random(0), GuardState()
     found = [judge(spec, seen, generator.gauss(4, 0.2), math.exp(generator.gauss(0, 0.25))) for _ in range(5000)]
     assert sum(spike is not None for spike in found) <= 5
 
@@ -86,8 +86,8 @@ def test_what_is_watched_is_chosen(of, told):
 def test_too_few_steps_judge_nothing_but_what_is_not_finite():
     spec = GuardSpec(window=16)
     assert judge(spec, _seen([1.0] * 7, spec), 99.0, 1.0) is None
-    assert str(judge(spec, GuardStanding(), math.nan, 1.0)) == "loss nan"
-    assert str(judge(spec, GuardStanding(), 1.0, math.inf)) == "gradient norm inf"
+    assert str(judge(spec, GuardState(), math.nan, 1.0)) == "loss nan"
+    assert str(judge(spec, GuardState(), 1.0, math.inf)) == "gradient norm inf"
 
 
 def test_a_level_that_stays_is_no_spike():
@@ -99,11 +99,11 @@ def test_a_level_that_stays_is_no_spike():
 
 def test_a_run_goes_back_behind_the_data_and_not_without_end():
     spec = GuardSpec(action="back", in_a_row=2)
-    assert not goes_back(spec, GuardStanding()) and not goes_back(GuardSpec(), GuardStanding(checkpoint=10))
-    seen = GuardStanding(skipped=3, checkpoint=10)
+    assert not goes_back(spec, GuardState()) and not goes_back(GuardSpec(), GuardState(checkpoint=10))
+    seen = GuardState(skipped=3, checkpoint=10)
     for times in (1, 2):
         assert goes_back(spec, seen)
-        loaded = GuardStanding(skipped=1, checkpoint=10)
+        loaded = GuardState(skipped=1, checkpoint=10)
         back(seen, loaded, 14, SpikeError("x"))
         assert (loaded.skipped, loaded.returns, loaded.count) == (14 + seen.skipped - 10, times, times)
         seen = loaded

@@ -53,7 +53,7 @@ def _limited(room, error, after=0):
 def test_the_batch_that_fits_is_measured_and_named(tmp_path, tiny_run, error):
     objective, calls = _limited(5, error)
     with pytest.raises(UserError) as refused:
-        train(tiny_run(batch_size=16, accumulate=2), tmp_path, objective=objective)
+        train(tiny_run(batch_size=16, gradient_accumulation=2), tmp_path, objective=objective)
     assert str(refused.value) == (
         "training.batch_size: 16: out of memory in step 1 (saved: none yet); expected at most 5, which was measured"
         " to fit (accumulate 4 times as many batches for as large a step)"

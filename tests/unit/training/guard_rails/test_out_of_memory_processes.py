@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).parent / "limited_room.py"
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, tiny_model, tiny_data) -> Path:
     folder = tmp_path_factory.mktemp("room")
-    training = {"batch_size": 16, "accumulate": 2, "steps": 4, "threads": 1, "checkpoint": {"every": 1}}
+    training = {"batch_size": 16, "gradient_accumulation": 2, "steps": 4, "threads": 1, "checkpoint": {"every": 1}}
     training |= {"evaluate": {"every": 10, "tokens": 100}, "schedule": {"warmup_steps": 0}, "precision": "float32"}
     model = tiny_model().model_dump(mode="json")
     (folder / "run.yaml").write_text(yaml.safe_dump({"model": model, "data": str(tiny_data), "training": training}))
@@ -50,7 +50,7 @@ def test_one_that_runs_out_of_memory_measures_what_fits(place: Path, where: str,
 
     With shards all that sends something in a step: Muon gathers matrices, layers are computed anew.
     """
-    settings = ("parallel.checkpointing=true", "optimiser.kind=muon") if shard > 1 else ()
+    settings = ("parallel.checkpointing=true", "optimizer.kind=muon") if shard > 1 else ()
     codes, told = ended(place, f"{where}-{shard}", ["all", "5"], where, f"parallel.shard={shard}", *settings)
     assert codes == [1, 2], told
     assert told.count("error:") == 1 and "Traceback" not in told, told

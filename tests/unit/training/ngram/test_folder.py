@@ -30,7 +30,7 @@ def folder(written, tmp_path):
     return shutil.copytree(written, tmp_path / "model")
 
 
-def unsealed(folder):
+def without_checksum(folder):
     (folder / "manifest.json").unlink()
     return folder
 
@@ -62,7 +62,7 @@ def test_a_changed_byte_is_named(folder, name):
 
 
 def test_another_tokenizer_is_named(folder):
-    unsealed(folder)
+    without_checksum(folder)
     Tokenizer.train("bpe", [TEXT], 300).save(folder / "tokenizer.json")
     assert refused(folder).startswith("tokenizer.json: not the tokenizer whose tokens were counted (hash ")
 
@@ -79,13 +79,13 @@ def test_another_tokenizer_is_named(folder):
     ],
 )
 def test_a_description_that_does_not_fit(folder, field, value, said):
-    description = json.loads((unsealed(folder) / DESCRIPTION).read_text())
+    description = json.loads((without_checksum(folder) / DESCRIPTION).read_text())
     (folder / DESCRIPTION).write_text(json.dumps(description | {field: value}))
     assert refused(folder).startswith(said)
 
 
 def changed(folder, name, change):
-    tensors = load_file(unsealed(folder) / COUNTS)
+    tensors = load_file(without_checksum(folder) / COUNTS)
     tensors[name] = change(tensors[name].clone())
     save_file(tensors, folder / COUNTS)
     return refused(folder)
@@ -116,5 +116,5 @@ def test_numbers_of_another_kind(folder):
 
 
 def test_a_folder_without_counts(folder):
-    (unsealed(folder) / COUNTS).unlink()
+    (without_checksum(folder) / COUNTS).unlink()
     assert refused(folder) == "counts.safetensors: no such file"

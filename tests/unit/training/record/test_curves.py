@@ -24,8 +24,8 @@ def test_a_picture_of_any_number_of_lines(tmp_path, count, causal):
     picture = image.imread(tmp_path / "curves.png")
     height, width = picture.shape[:2]
     assert width == 990 and 825 < height < 900, "three panels, and the legend below"
-    colours = {tuple(pixel[:3]) for row in picture[::3, ::3] for pixel in row}
-    assert len(colours) > 50
+    colors = {tuple(pixel[:3]) for row in picture[::3, ::3] for pixel in row}
+    assert len(colors) > 50
 
 
 def test_the_first_loss_is_within_its_axis():

@@ -47,7 +47,7 @@ def test_the_same_run_may_go_on_and_its_data_may_have_moved(tmp_path, tiny_run):
     ("changes", "message"),
     [
         ({"steps": 11}, "training.steps: 12, not 11"),
-        ({"optimiser": {"betas": [0.5, 0.95]}}, "training.optimiser.betas.0: 0.9, not 0.5"),
+        ({"optimizer": {"betas": [0.5, 0.95]}}, "training.optimizer.betas.0: 0.9, not 0.5"),
         ({"tokens": 64, "steps": None}, "training.steps: 12, not 2"),
     ],
 )
@@ -71,7 +71,7 @@ def _given(run, path, value=1.0):
 
 
 def _reading(run, source):
-    plain = run.plain()
+    plain = run.to_dict()
     return run.parse({**plain, "model": {**plain["model"], "operator": str(source)}}, "test")
 
 
@@ -82,7 +82,7 @@ def test_a_file_of_operators_is_its_content_however_it_is_named(tmp_path, tiny_r
     folder.check(_reading(run, "G.safetensors").resolved())
     folder.check(_given(run, tmp_path / "copy" / "H.safetensors").resolved())
     for source in ("identity", "gone.safetensors"):
-        with pytest.raises(UserError, match=rf"model\.initialisation\.operator: '.*', not '{source}'"):
+        with pytest.raises(UserError, match=rf"model\.initialization\.operator: '.*', not '{source}'"):
             folder.check(_reading(run, source).resolved())
 
 
@@ -252,7 +252,7 @@ def test_no_changed_character_of_a_line_is_believed(tmp_path_factory, data):
     place = data.draw(st.integers(0, len(text) - 2))
     other = data.draw(st.characters(min_codepoint=33, max_codepoint=126).filter(lambda c: c != text[place]))
     metrics.path.write_text(text[:place] + other + text[place + 1 :])
-    for line in metrics.read():  # the name of the seal was changed, and nothing else
+    for line in metrics.read():  # the name of the checksum was changed, and nothing else
         assert line.items() > {"step": 12, "loss": 0.125}.items()
 
 
@@ -263,7 +263,7 @@ def test_a_changed_configuration_is_refused(tmp_path, tiny_run):
     config.write_text(text.replace("steps: 12", "steps: 13"))
     with pytest.raises(UserError, match=r"config\.yaml: is not what linnet wrote"):
         folder.check(tiny_run(steps=13).resolved())
-    config.write_text(text.partition("# seal")[0].replace("steps: 12", "steps: 13"))
+    config.write_text(text.partition("# checksum")[0].replace("steps: 12", "steps: 13"))
     folder.check(tiny_run(steps=13).resolved())
 
 
@@ -328,4 +328,4 @@ def test_figures_of_a_long_run_are_read_whole(tmp_path, monkeypatch):
 def test_a_run_that_goes_on_keeps_the_description_that_it_began_with(tiny_run):
     run = _reading(tiny_run("plga"), "random").resolved()
     assert unfilled_decoder(run).spec == run.model
-    assert run.model.initialisation.operator == "random"
+    assert run.model.initialization.operator == "random"

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from linnet.core.checksum import write_checked_json
 from linnet.core.errors import UserError
-from linnet.core.seal import write_sealed
 from linnet.training.progress.watch import Watch
 from linnet.training.record.folder import DIVERGED, Metrics, RunFolder
 from linnet.training.record.listing import differences, listed, run_paths
@@ -32,7 +32,7 @@ def test_a_finished_run(tmp_path, tiny_run):
     result = train(tiny_run(), tmp_path)
     found = listed(tmp_path)
     told = {"parameters", "step", "steps", "tokens", "seconds", "seed"}
-    assert {name: found.plain()[name] for name in told} == {name: result.summary[name] for name in told}
+    assert {name: found.to_dict()[name] for name in told} == {name: result.summary[name] for name in told}
     assert (found.state, found.model, found.problem) == ("finished", "tiny-attention", None)
     assert found.bits_per_byte == result.summary["validation"]["bits_per_byte"]
 
@@ -57,7 +57,7 @@ def test_a_killed_run_without_a_checkpoint_and_one_that_diverged(tmp_path, tiny_
     (tmp_path / ".lock").write_text("999999")
     found = listed(tmp_path)
     assert (found.state, found.step, found.tokens, found.bits_per_byte) == ("stopped", 0, 0, None)
-    write_sealed(tmp_path / DIVERGED, {"step": 3, "reason": "loss nan"})
+    write_checked_json(tmp_path / DIVERGED, {"step": 3, "reason": "loss nan"})
     assert (listed(tmp_path).state, listed(tmp_path).problem) == ("diverged", "step 3: loss nan")
 
 
@@ -121,5 +121,5 @@ def test_two_runs_differ_in_fields(tmp_path, tiny_run):
     assert differences(tmp_path / "a", tmp_path / "a") == {}
     with pytest.raises(UserError, match="not the folder of a run"):
         differences(tmp_path / "a", tmp_path)
-    assert json.loads(json.dumps(listed(tmp_path / "a").plain())) == listed(tmp_path / "a").plain()
+    assert json.loads(json.dumps(listed(tmp_path / "a").to_dict())) == listed(tmp_path / "a").to_dict()
     assert RunFolder(tmp_path / "a").finished()

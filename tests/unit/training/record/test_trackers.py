@@ -65,7 +65,7 @@ def test_every_line_is_told_and_the_tracker_closed_whatever_happens(tmp_path, ti
     line = next(line for line in _lines(tmp_path) if line["step"] == step)
     assert figures["loss"] == line["loss"]
     assert figures["validation/bits_per_byte"] == line["validation"]["bits_per_byte"]
-    assert "seal" not in figures and "step" not in figures
+    assert "checksum" not in figures and "step" not in figures
 
     def broken(decoder, inputs, targets):
         raise ZeroDivisionError
@@ -116,7 +116,7 @@ train(RunSpec.parse(parse_yaml(read_text(sys.argv[1]), "x"), "x"), sys.argv[2], 
 
 def _killed(run, folder, step):
     config = folder.with_suffix(".yaml")
-    config.write_text(json.dumps(run.plain()))
+    config.write_text(json.dumps(run.to_dict()))
     ended = subprocess.run([sys.executable, "-c", KILLED, str(config), str(folder), str(step)], check=False)
     assert ended.returncode == -signal.SIGKILL
 

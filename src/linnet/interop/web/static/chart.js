@@ -1,6 +1,6 @@
 // The context of each layer over time, in tokens: one line for each, drawn on a canvas.
 
-import { layerColour } from "./colours.js";
+import { layerColor } from "./colors.js";
 
 const HEIGHT = 150, LEFT = 42, BOTTOM = 20, TOP = 10, RIGHT = 8;
 
@@ -49,7 +49,7 @@ export class Chart {
     const y = size => HEIGHT - BOTTOM - (size / most) * (HEIGHT - BOTTOM - TOP);
     this.#axes(pen, style, width, { points, most, y });
     this.#series.forEach((line, n) => {
-      pen.strokeStyle = layerColour(n, this.names.length).replace("var(--line)", style.getPropertyValue("--line").trim());
+      pen.strokeStyle = layerColor(n, this.names.length).replace("var(--line)", style.getPropertyValue("--line").trim());
       pen.lineWidth = 1.6;
       pen.beginPath();
       line.forEach((size, place) => pen.lineTo(x(place), y(size)));

@@ -1,4 +1,4 @@
-// How long a layer remembers a token, as a colour: from cold, gone at once, to warm, for thousands of steps; and in words.
+// How long a layer remembers a token, as a color: from cold, gone at once, to warm, for thousands of steps; and in words.
 
 const STOPS = [[66, 84, 160], [62, 137, 190], [88, 178, 150], [190, 196, 84], [240, 166, 58], [214, 72, 54]];
 const LONGEST = 4096;
@@ -6,7 +6,7 @@ const ENDLESS = "var(--endless)";
 
 export const SCALE_STEPS = [1, 4, 16, 64, 256, 1024, 4096];
 
-export function colourOf(steps) {
+export function colorOf(steps) {
   if (steps === Infinity) return ENDLESS;
   const place = Math.min(1, Math.log2(Math.max(1, steps)) / Math.log2(LONGEST)) * (STOPS.length - 1);
   const lower = Math.min(Math.floor(place), STOPS.length - 2);
@@ -18,4 +18,4 @@ export const inWords = steps =>
   steps === Infinity ? "for ever" : steps < 1e9 ? `${steps.toLocaleString("en")} steps` : `${steps.toExponential(1)} steps`;
 
 // Of the lines of a chart, one for each layer: from dark to light.
-export const layerColour = (layer, layers) => `hsl(${205 + (110 * layer) / Math.max(1, layers - 1)} 62% ${"var(--line)"})`;
+export const layerColor = (layer, layers) => `hsl(${205 + (110 * layer) / Math.max(1, layers - 1)} 62% ${"var(--line)"})`;

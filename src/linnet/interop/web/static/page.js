@@ -1,6 +1,6 @@
 // The page: models that write side by side from one prompt, all of it in this browser, from this page's own files.
 
-import { colourOf, SCALE_STEPS } from "./colours.js";
+import { colorOf, SCALE_STEPS } from "./colors.js";
 import { Column } from "./column.js";
 import { Controls } from "./controls.js";
 import { keepFiles } from "./keeping.js";
@@ -81,16 +81,16 @@ function wire(column) {
 }
 
 function showLegend() {
-  const entries = [...SCALE_STEPS.map(steps => [colourOf(steps), `${steps}`]), [colourOf(Infinity), "for ever"]];
+  const entries = [...SCALE_STEPS.map(steps => [colorOf(steps), `${steps}`]), [colorOf(Infinity), "for ever"]];
   part("legend").append("Under each token a stripe for each layer: it will remember it for so many tokens ");
-  for (const [colour, text] of entries) {
+  for (const [color, text] of entries) {
     const entry = document.createElement("span");
     entry.className = "key";
-    entry.style.setProperty("--colour", colour);
+    entry.style.setProperty("--color", color);
     entry.textContent = text;
     part("legend").append(entry, " ");
   }
-  part("legend").append("No colour: forgotten.");
+  part("legend").append("No color: forgotten.");
 }
 
 async function start() {

@@ -50,7 +50,7 @@ class SentencePiece {
 
   encode(text) {
     const { unknown, byteFallback, reserved } = this.#told, ids = [];
-    for (const piece of this.#split(this.#normalised(text))) {
+    for (const piece of this.#split(this.#normalized(text))) {
       const token = this.#ids.get(piece) ?? unknown;
       if (!reserved.has(token)) ids.push(token);
       else if (byteFallback) ids.push(...[...new TextEncoder().encode(piece)].map(byte => this.#ids.get(nameOfByte(byte))));
@@ -72,7 +72,7 @@ class SentencePiece {
     return { bytes, opening: bytes.map((one, token) => (drops(pieces[token], token) ? one.slice(1) : one)), opensOnce: !collapse };
   }
 
-  #normalised(text) {
+  #normalized(text) {
     const { prefix, collapse } = this.#told;
     let said = prefix && text ? SPACE : "", isBehindSpace = collapse;
     for (const part of this.#replaced(text)) {

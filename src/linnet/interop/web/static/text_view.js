@@ -1,6 +1,6 @@
-// The text, token by token; under each of them a stripe for each layer, in the colour of how long it remembers it.
+// The text, token by token; under each of them a stripe for each layer, in the color of how long it remembers it.
 
-import { colourOf, inWords } from "./colours.js";
+import { colorOf, inWords } from "./colors.js";
 import { lifetime } from "./memory.js";
 
 const FORGOTTEN = "transparent", UNKNOWN = "var(--unknown)";
@@ -71,10 +71,10 @@ export class TextView {
 
   #paint({ span, lives, gone }, threshold) {
     const steps = lives.map(life => life && (threshold > 0 ? lifetime(life, threshold) : Infinity));
-    const colours = steps.map((life, layer) => (gone[layer] ? FORGOTTEN : life === null ? UNKNOWN : colourOf(life)));
-    if (this.alwaysKept) colours.push(colourOf(Infinity));
-    const edge = n => `${((100 * n) / colours.length).toFixed(2)}%`;
-    const stripes = colours.map((colour, n) => `${colour} ${edge(n)} ${edge(n + 1)}`);
+    const colors = steps.map((life, layer) => (gone[layer] ? FORGOTTEN : life === null ? UNKNOWN : colorOf(life)));
+    if (this.alwaysKept) colors.push(colorOf(Infinity));
+    const edge = n => `${((100 * n) / colors.length).toFixed(2)}%`;
+    const stripes = colors.map((color, n) => `${color} ${edge(n)} ${edge(n + 1)}`);
     if (stripes.length) span.style.setProperty("--life", `linear-gradient(${stripes.join(", ")})`);
     span.title = steps.map((life, n) => `layer ${this.held[n].layer}: ${said(life, gone[n])}`).join("\n");
   }

@@ -47,7 +47,7 @@ class DensitySpec(Spec):
     def traits(self) -> Traits:
         """What holds for a mixer whose operator comes from these tokens."""
         one = self.prefix == 1
-        return Traits(causal=one, exact_when_split=one, settles=True, settled_after=self.prefix)
+        return Traits(causal=one, exact_when_split=one, calibrates=True, calibrated_after=self.prefix)
 
 
 def density_cost(heads: int, head_dim: int, tokens: int | None) -> Cost:
@@ -55,8 +55,8 @@ def density_cost(heads: int, head_dim: int, tokens: int | None) -> Cost:
     flops = 2 * heads * head_dim**2
     copied = 2 * heads * head_dim if heads > 1 else 0
     if tokens is None:
-        return Cost(flops_per_token=flops, kept_per_token=copied)
+        return Cost(flops_per_token=flops, activations_per_token=copied)
     return Cost(
         flops_by_length=(lambda length: flops * min(length, tokens),),
-        kept_by_shape=(lambda sequences, length: sequences * copied * min(length, tokens),),
+        activation_memory=(lambda sequences, length: sequences * copied * min(length, tokens),),
     )

@@ -44,7 +44,7 @@ LAYOUT = "layer{i}.G (and, with it, layer{i}.A, .A_LM, .A_P), or 0, 1, … for G
 def save_operators(layers: Sequence[Mapping[str, Tensor]], path: str | Path) -> None:
     """Write the outputs of each plga layer, `[H, K, K]` by name (`OUTPUTS`), as safetensors."""
     named = {f"layer{i}.{name}": tensor for i, layer in enumerate(layers) for name, tensor in layer.items()}
-    write_tensors(path, {name: tensor.clone() for name, tensor in named.items()}, seal=True)
+    write_tensors(path, {name: tensor.clone() for name, tensor in named.items()}, checksum=True)
 
 
 def read_operators(path: str | Path) -> list[dict[str, Tensor]]:

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from linnet.layers.contract import Matrices, Mixer, RowStep, Traits, matrices_of
-from linnet.layers.key_value import KeyValueState, kept_dtype, key_value_row, key_value_tensors, seen_keys
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
+from linnet.layers.contract import DecodeStep, Mixer, MuonParameter, Traits, muon_parameter_of
+from linnet.layers.key_value import KeyValueState, kept_dtype, key_value_decode_step, key_value_tensors, seen_keys
 from linnet.layers.mixers.plga.operator import OUTPUTS, DeductiveOutputs, FixedOperator, PowerLawOperator, acyclicity
-from linnet.layers.retention import FULL, Retention
 from linnet.layers.rotary import queries_keys_values
 from linnet.layers.state import State
-from linnet.layers.view import Record, View
+from linnet.nn.gemv import compiled_with
 from linnet.nn.linear import FusedLinear, Linear
-from linnet.nn.row_maps import compiled_with
 from linnet.ops.attention import Reach, attention, attention_reference
 from linnet.ops.power_law import density
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from linnet.layers.mixers.plga.spec import PlgaSpec
 
 PENALTY = "dag"
-"""The regulariser's name: training asks for it with a coefficient for each of `a_lm`, `a_p`, `g`."""
+"""The regularizer's name: training asks for it with a coefficient for each of `a_lm`, `a_p`, `g`."""
 
 
 @dataclass
@@ -92,76 +92,76 @@ class Plga(Mixer):
             )
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> PlgaState:
         """Room for the keys and values of `capacity` tokens, and no operator yet."""
         kept_in = kept_dtype(self.query_key_value, dtype)
         return PlgaState(*key_value_tensors(batch, self.heads, capacity, self.head_dim, device, kept_in))
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """Anything."""
         return True
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, PlgaState)
         heads = (self.heads, self.heads, self.heads)
-        q_BHTK, k_BHTK, v_BHTK = queries_keys_values(self.query_key_value(x_BTD), heads, self.rotary, view)
-        g_BHKK = self._operator(q_BHTK, state, view)
-        seen = seen_keys(k_BHTK, v_BHTK, state, view)
+        q_BHTK, k_BHTK, v_BHTK = queries_keys_values(self.query_key_value(x_BTD), heads, self.rotary, layout)
+        g_BHKK = self._operator(q_BHTK, state, layout)
+        seen = seen_keys(k_BHTK, v_BHTK, state, layout)
         out_BHTK = self.attend(q_BHTK @ g_BHKK, seen.keys, seen.values, Reach(seen.first_B, last_BT=seen.last_BT))
         out_BTD: Tensor = self.out(out_BHTK.transpose(1, 2).flatten(2))
         return out_BTD
 
-    def _operator(self, q_BHTK: Tensor, state: PlgaState | None, view: View) -> Tensor:
+    def _operator(self, q_BHTK: Tensor, state: PlgaState | None, layout: BatchLayout) -> Tensor:
         """The state's operator, or the one that this chunk deduces (and leaves in the state), or the fixed one."""
         if isinstance(self.operator, FixedOperator):
-            view.show(OUTPUTS[-1], self.operator.g[None])
+            layout.add_output(OUTPUTS[-1], self.operator.g[None])
             return self.operator.g.to(q_BHTK.dtype)
         if state is not None and state.operator is not None:
             return state.operator
         if state is not None and state.a is not None:
             outputs = self.operator(state.a, metric_known=True)
         else:
-            outputs = self._deduced(q_BHTK, view)
+            outputs = self._deduced(q_BHTK, layout)
         for name, x_BHKK in zip(OUTPUTS, outputs, strict=True):
-            view.show(name, x_BHKK)
+            layout.add_output(name, x_BHKK)
         g_BHKK: Tensor = outputs.g.to(q_BHTK.dtype)
         if state is not None and state.a is None:
             state.operator, state.a = (g_BHKK, None) if state.keep_operator else (None, outputs.a)
         return g_BHKK
 
-    def _deduced(self, q_BHTK: Tensor, view: View) -> DeductiveOutputs:
-        """What the chunk's queries give; what training asks of it goes into the view."""
+    def _deduced(self, q_BHTK: Tensor, layout: BatchLayout) -> DeductiveOutputs:
+        """What the chunk's queries give; what training asks of it goes into the layout."""
         assert isinstance(self.operator, PowerLawOperator)
-        if view.padding is not None and max(view.padding) == q_BHTK.shape[2]:
+        if layout.padding is not None and max(layout.padding) == q_BHTK.shape[2]:
             raise ValueError("a row without a token: no operator can be deduced of it; join it when it has read some")
-        counted = self.density.part(q_BHTK, view.real(q_BHTK.shape[2], q_BHTK.device))
+        counted = self.density.part(q_BHTK, layout.real(q_BHTK.shape[2], q_BHTK.device))
         with torch.autocast(device_type=q_BHTK.device.type, enabled=False):
             density_BHKK = density(*counted)
         outputs: DeductiveOutputs = self.operator(density_BHKK)
-        for name, coefficient in view.wanted(PENALTY).items():
-            view.add_loss(f"{PENALTY}_{name}", acyclicity(getattr(outputs, name)), coefficient)
+        for name, coefficient in layout.requested_penalties(PENALTY).items():
+            layout.add_loss(f"{PENALTY}_{name}", acyclicity(getattr(outputs, name)), coefficient)
         return outputs
 
-    def undecayed(self) -> Iterator[nn.Parameter]:
+    def no_weight_decay(self) -> Iterator[nn.Parameter]:
         """Biases and norms: the matrices of the operator decay like those of linear maps (the paper)."""
         return (p for name, p in self.named_parameters() if p.dim() < 2 or name.endswith("bias"))
 
-    def matrices(self) -> Iterator[Matrices]:
+    def muon_parameters(self) -> Iterator[MuonParameter]:
         """The maps from and to hidden vectors: the operator's net reads rows of a density matrix."""
-        return map(matrices_of, (self.query_key_value, self.out))
+        return map(muon_parameter_of, (self.query_key_value, self.out))
 
-    def sensitive(self) -> Iterator[nn.Parameter]:
+    def low_lr_parameters(self) -> Iterator[nn.Parameter]:
         """The net behind the operator: powers of numbers near zero make large changes of small ones."""
         return self.operator.parameters()
 
-    def precise(self) -> Iterator[nn.Module]:
+    def skip_quantization(self) -> Iterator[nn.Module]:
         """The net behind the operator, whose powers multiply rounding."""
         if isinstance(self.operator, PowerLawOperator):
             yield self.operator
 
-    def last_maps(self) -> Iterator[nn.Linear]:
+    def output_projections(self) -> Iterator[nn.Linear]:
         """The map behind the heads; those of the operator's net are built after it."""
         return iter((self.out,))
 
@@ -176,11 +176,11 @@ class Plga(Mixer):
         return self.heads, self.head_dim, self.head_dim
 
     @property
-    def bfloat16_rows(self) -> bool:
+    def bfloat16_decode(self) -> bool:
         """See `Sublayer`: where products are compiled, and so is what the operator makes of queries."""
         return compiled_with(self.query_key_value) is not None
 
-    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`; with the operator in the state, or a fixed one."""
         assert isinstance(state, PlgaState)
         operator_HKK = self.given
@@ -188,6 +188,6 @@ class Plga(Mixer):
             operator_HKK = state.operator[0]
         if operator_HKK is None:
             return None
-        return key_value_row(
+        return key_value_decode_step(
             self.query_key_value, self.out, state, self.heads, self.rotary, operator_NKK=operator_HKK.detach()
         )

@@ -104,7 +104,7 @@ class PowerLawOperator(nn.Module):
 
 
 def acyclicity(x_BHKK: Tensor) -> Tensor:
-    """The mean over batch and heads of `| log(trace(exp(X * X)) / K) |`, a scalar: PLDR-LLM's regulariser.
+    """The mean over batch and heads of `| log(trace(exp(X * X)) / K) |`, a scalar: PLDR-LLM's regularizer.
 
     It draws a deductive output, read as a graph, towards one without cycles (Gokden, arXiv 2410.16703 and 2502.13502).
     Never negative, as the trace is at least K. Computed in float64, whatever the tensor's precision.
@@ -132,9 +132,9 @@ def operator_cost(heads: int, head_dim: int, hidden: int, residual_units: int, g
     return Cost(
         parameters=net.parameters + norms + 5 * heads * head_dim**2,
         flops_per_sequence=net.flops_per_token * heads * head_dim + 2 * 2 * heads * head_dim**3,
-        settled_elements=heads * head_dim**2,
-        kept_per_sequence=matrices_kept * heads * head_dim**2 + 2 * heads * head_dim * (residual_units + 1),
-        kept_per_token=copied * heads * head_dim,
+        calibrated_elements=heads * head_dim**2,
+        activations_per_sequence=matrices_kept * heads * head_dim**2 + 2 * heads * head_dim * (residual_units + 1),
+        activations_per_token=copied * heads * head_dim,
     )
 
 
@@ -144,6 +144,6 @@ def fixed_cost(heads: int, head_dim: int) -> Cost:
     return Cost(
         buffers=matrices,
         untrained_flops_per_token=2 * matrices,
-        kept_per_sequence=matrices * copied,
-        kept_per_token=heads * head_dim * copied,
+        activations_per_sequence=matrices * copied,
+        activations_per_token=heads * head_dim * copied,
     )

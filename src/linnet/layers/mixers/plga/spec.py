@@ -98,7 +98,7 @@ class PlgaSpec(MixerSpec):
         head_dim = d_model // self.heads
         projections = linear_cost(d_model, d_model, bias=True).repeated(4)
         shape = AttentionShape(self.heads, self.heads, head_dim, self.rotary is not None)
-        pairs = shape.cost() + Cost(flops_per_token=2 * d_model * head_dim, kept_per_token=2 * d_model)
+        pairs = shape.cost() + Cost(flops_per_token=2 * d_model * head_dim, activations_per_token=2 * d_model)
         if self.operator == "fixed":
             return projections + pairs + fixed_cost(self.heads, head_dim)
         net = operator_cost(self.heads, head_dim, self.metric_hidden, self.residual_units, self.gated_units)

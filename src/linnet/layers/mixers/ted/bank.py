@@ -10,9 +10,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import BankCache, CachePolicy
 from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_head, of_rows
-from linnet.layers.retention import BankRetention, Retention
-from linnet.layers.view import View
 from linnet.ops.decay.bank import BankRow, DecayBank
 from linnet.ops.decay.rates import RateBank
 from linnet.ops.decay.reference import Keys
@@ -45,40 +45,42 @@ class BankState(TedState):
         return cls(bank, *tensors, inputs=shape.inputs())
 
     @property
-    def retention(self) -> Retention:
+    def cache_policy(self) -> CachePolicy:
         """A bank, and the ages for which its bound holds."""
-        return BankRetention(self.bank.length)
+        return BankCache(self.bank.length)
 
-    def takes(self, view: View, length: int) -> bool:
+    def supports(self, layout: BatchLayout, length: int) -> bool:
         """Rows whose chunks begin together; with padding those that begin."""
         if exporting():  # one stream
             return True
         lead = self.lead.tolist()
-        if view.padding is not None:
-            return view.starts == 0 and not any(lead)
-        clocks = zip(view.starts_of(len(lead)), lead, strict=True)
+        if layout.padding is not None:
+            return layout.starts == 0 and not any(lead)
+        clocks = zip(layout.starts_of(len(lead)), lead, strict=True)
         return len({start + ahead for start, ahead in clocks}) == 1
 
-    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums, keys: Keys | None = None) -> Tensor:
+    def read(
+        self, rates_BTN: Tensor, v_BTD: Tensor, layout: BatchLayout, sums: Sums, keys: Keys | None = None
+    ) -> Tensor:
         """See `TedState`; every weight is right to the bank's bound, times what it is multiplied by."""
         if exporting():
-            return self._read_in_graph(rates_BTN, v_BTD, view, keys)
-        if view.padding is not None:
-            self.lead = torch.tensor(view.padding, device=self.lead.device)
+            return self._read_in_graph(rates_BTN, v_BTD, layout, keys)
+        if layout.padding is not None:
+            self.lead = torch.tensor(layout.padding, device=self.lead.device)
             clock = 0
         else:
-            clock = view.starts_of(len(self.lead))[0] + int(self.lead[0])
+            clock = layout.starts_of(len(self.lead))[0] + int(self.lead[0])
         stream = DecayBank(self.bank, self.entries, self.rates, self.low, clock, self.keys)
         return stream.append(rates_BTN, by_head(v_BTD, rates_BTN), keys).flatten(2)
 
-    def _read_in_graph(self, rates_B1N: Tensor, v_B1D: Tensor, view: View, keys: Keys | None) -> Tensor:
+    def _read_in_graph(self, rates_B1N: Tensor, v_B1D: Tensor, layout: BatchLayout, keys: Keys | None) -> Tensor:
         """`read` of one stream in a graph, which has no number for the clock: one token, or chunks from their start."""
         stream = DecayBank(self.bank, self.entries, self.rates, self.low, 0, self.keys)
         v_BTNC = by_head(v_B1D, rates_B1N)
         if v_BTNC.shape[1] > 1:
             assert v_BTNC.shape[1] % self.bank.nearest == 0, "chunks of the bank are read as a whole"
             return stream.append(rates_B1N, v_BTNC, keys).flatten(2)
-        clock = (view.offsets_B(v_B1D.device) + self.lead)[0]
+        clock = (layout.offsets_B(v_B1D.device) + self.lead)[0]
         out_B1NC = stream.append_token(rates_B1N, v_BTNC, clock, keys)
         self.entries, self.rates, self.low = stream.entries_BNEH, stream.rates_BNF, stream.low_BNRH
         self.keys = stream.keys_BNCM

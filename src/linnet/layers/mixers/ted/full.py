@@ -12,10 +12,10 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.mixers.ted.state import Shape, Sums, TedState, by_head, of_rows, token_bytes
-from linnet.layers.retention import FULL, Retention
 from linnet.layers.state import write_chunk
-from linnet.layers.view import View
 from linnet.ops.decay.reference import Keys
 from linnet.ops.exporting import exporting
 
@@ -34,11 +34,11 @@ class FullState(TedState):
     keys: Tensor | None = None
 
     @property
-    def retention(self) -> Retention:
+    def cache_policy(self) -> CachePolicy:
         """All."""
         return FULL
 
-    def takes(self, view: View, length: int) -> bool:
+    def supports(self, layout: BatchLayout, length: int) -> bool:
         """Anything."""
         return True
 
@@ -47,25 +47,27 @@ class FullState(TedState):
         """Room for `capacity` tokens."""
         return cls(shape.values(capacity), shape.rates(capacity), shape.keys(capacity), inputs=shape.inputs())
 
-    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums, keys: Keys | None = None) -> Tensor:
+    def read(
+        self, rates_BTN: Tensor, v_BTD: Tensor, layout: BatchLayout, sums: Sums, keys: Keys | None = None
+    ) -> Tensor:
         """See `TedState`; exact."""
         length = v_BTD.shape[1]
-        end = view.end(length)
-        self._write((v_BTD, rates_BTN, *(keys or ())[1:]), view)
+        end = layout.end(length)
+        self._write((v_BTD, rates_BTN, *(keys or ())[1:]), layout)
         queries_BTNM = None if keys is None else keys.queries
-        if exporting() or (length == 1 and not view.uniform):
-            return self._read_places(view, length, end, queries_BTNM)
-        if view.uniform:
+        if exporting() or (length == 1 and not layout.uniform):
+            return self._read_places(layout, length, end, queries_BTNM)
+        if layout.uniform:
             held = [kept[:, :end] for kept in self._of_tokens]
         else:
-            held = self._ending_together(view, length, max(end, length))  # fewer tokens where all rows are padded
+            held = self._ending_together(layout, length, max(end, length))  # fewer tokens where all rows are padded
         of_stream = None if queries_BTNM is None else Keys(queries_BTNM, held[2])
         return sums(held[1], by_head(held[0], self.rates), length, keys=of_stream).flatten(2)
 
-    def _write(self, chunk: Sequence[Tensor], view: View) -> None:
+    def _write(self, chunk: Sequence[Tensor], layout: BatchLayout) -> None:
         """Quantities, rates and keys of a chunk at their places."""
         pairs = zip(self._of_tokens, chunk, strict=True)
-        self.values, self.rates, *keys = (write_chunk(kept, new, view) for kept, new in pairs)
+        self.values, self.rates, *keys = (write_chunk(kept, new, layout) for kept, new in pairs)
         self.keys = keys[0] if keys else None
 
     @property
@@ -73,10 +75,10 @@ class FullState(TedState):
         """Quantities, rates, and keys if there are any."""
         return [kept for kept in (self.values, self.rates, self.keys) if kept is not None]
 
-    def _read_places(self, view: View, length: int, end: int, queries_BTNM: Tensor | None) -> Tensor:
+    def _read_places(self, layout: BatchLayout, length: int, end: int, queries_BTNM: Tensor | None) -> Tensor:
         """Tokens of rows wherever they stand, `[B, T, D]`; places behind a token are masked."""
         device = self.rates.device
-        ages_BTS = view.positions(length, device)[..., None] - torch.arange(end, device=device)
+        ages_BTS = layout.positions(length, device)[..., None] - torch.arange(end, device=device)
         exponents_BNTS = -self.rates[:, :end].mT[:, :, None] * ages_BTS.clamp(min=0)[:, None]
         weights_BNTS = exponents_BNTS.exp().masked_fill((ages_BTS < 0)[:, None], 0.0).to(self.values.dtype)
         v_BNSC = by_head(self.values[:, :end], self.rates).transpose(1, 2)
@@ -85,10 +87,10 @@ class FullState(TedState):
             weights_BNTS = weights_BNTS * (queries_BTNM.transpose(1, 2) @ self.keys[:, :end].permute(0, 2, 3, 1))
         return (weights_BNTS @ v_BNSC).transpose(1, 2).flatten(2)
 
-    def _ending_together(self, view: View, length: int, end: int) -> list[Tensor]:
+    def _ending_together(self, layout: BatchLayout, length: int, end: int) -> list[Tensor]:
         """What is kept, with each row's last token in the last place, no quantities before the shorter rows."""
         device = self.values.device
-        missing_B = end - length - view.offsets_B(device).expand(len(self.values))
+        missing_B = end - length - layout.offsets_B(device).expand(len(self.values))
         places_BS = torch.arange(end, device=device) - missing_B[:, None]
         none_BS1 = (places_BS < 0)[..., None]
         rows_B1, places_BS = torch.arange(len(self.values), device=device)[:, None], places_BS.clamp(min=0)

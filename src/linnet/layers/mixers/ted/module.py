@@ -19,18 +19,18 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from linnet.core.spec import Extent
-from linnet.layers.contract import DecayingMixer, MixerSpec, Place, RowStep, Traits
+from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
+from linnet.layers.cache_policy import CACHE_POLICIES, FULL, LONGEST, BankCache, CachePolicy, FullCache
+from linnet.layers.contract import DecayingMixer, DecodeStep, MixerSpec, Place, Traits
 from linnet.layers.mixers.ted.bank import BankState
 from linnet.layers.mixers.ted.full import FullState
 from linnet.layers.mixers.ted.policy import PolicyState
 from linnet.layers.mixers.ted.state import Shape, TedState
-from linnet.layers.retention import FULL, LONGEST, RETENTIONS, BankRetention, FullRetention, Retention
 from linnet.layers.state import State
-from linnet.layers.view import Record, View
 from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
+from linnet.nn.gemv import row_map, row_map_of
 from linnet.nn.linear import FusedLinear, Linear, in_one_piece
-from linnet.nn.row_maps import row_map, row_map_of
 from linnet.ops.decay.auto import Form, chunked_runs, decay, decay_flops, fastest_chunk
 from linnet.ops.decay.chunked import TOLERANCE
 from linnet.ops.decay.eviction import EvictionPolicy
@@ -52,7 +52,7 @@ class TedSpec(MixerSpec):
     `form`, `tolerance` and `chunk` say how the sums are computed, not what they are; chunk None: the fastest.
     """
 
-    chooses_retention: ClassVar[bool] = True
+    chooses_cache_policy: ClassVar[bool] = True
 
     kind: Literal["ted"] = "ted"
     heads: Extent = 1
@@ -100,7 +100,7 @@ class TedSpec(MixerSpec):
             key=self.key_places,
         )
         kept = partial(self._kept, d_model)
-        return projections + rates + state + Cost(flops_by_length=(sums,), kept_by_shape=(kept,))
+        return projections + rates + state + Cost(flops_by_length=(sums,), activation_memory=(kept,))
 
     @property
     def key_places(self) -> int:
@@ -133,7 +133,7 @@ class Ted(DecayingMixer):
     """Trainable exponential decays with a rate per token and head."""
 
     traits = Traits()
-    retentions = frozenset(RETENTIONS.values())
+    cache_policies = frozenset(CACHE_POLICIES.values())
     references: ClassVar[Mapping[str, Callable[..., Tensor]]] = {"decay": decay_definition}
 
     def __init__(self, spec: TedSpec, d_model: int, context_length: int) -> None:
@@ -155,7 +155,7 @@ class Ted(DecayingMixer):
         """Spread the first lifetimes, over the tokens or over the heads.
 
         A token that fades at once gets no gradient from what comes later, so some have to live long from the start.
-        Without a bias `x w` has a standard deviation of 3 for a normalised x: rates from 0.05 to 3. With biases it has
+        Without a bias `x w` has a standard deviation of 3 for a normalized x: rates from 0.05 to 3. With biases it has
         one of 1, and the heads' lifetimes are spaced evenly in their logarithm from 1 to the context length.
         """
         heads, width = self.rate_weight.shape
@@ -170,32 +170,32 @@ class Ted(DecayingMixer):
             self.rate_bias.copy_(-lifetimes_N.reciprocal().expm1().log())
 
     def initial_state(
-        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, retention: Retention = FULL
+        self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> TedState:
         """An empty state; with `FULL` there is room for `capacity` tokens."""
         heads, width = self.rate_weight.shape
         before = 0 if self.conv is None else self.conv.before
         shape = Shape(batch, heads, width // heads, device, dtype, self.key_places, before)
-        match retention:
+        match cache_policy:
             case EvictionPolicy():
-                return PolicyState.empty(shape, retention)
-            case BankRetention():
-                length = min(capacity, LONGEST) if retention.length is None else retention.length
+                return PolicyState.empty(shape, cache_policy)
+            case BankCache():
+                length = min(capacity, LONGEST) if cache_policy.length is None else cache_policy.length
                 bank = rate_bank(self.tolerance, self.chunk, 1 << (length - 1).bit_length())
                 return BankState.empty(shape, bank)
-            case FullRetention():
+            case FullCache():
                 return FullState.empty(shape, capacity)
 
-    def takes(self, view: View, length: int, state: State | None) -> bool:
+    def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
         """What the state can take in; without one anything. A convolution goes on at once, not behind padding."""
         if not isinstance(state, TedState):
             return True
-        return state.takes(view, length) and (self.conv is None or view.padding is None or view.starts == 0)
+        return state.supports(layout, length) and (self.conv is None or layout.padding is None or layout.starts == 0)
 
-    def forward(self, x_BTD: Tensor, state: State | None = None, view: View = View()) -> Tensor:
+    def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[B, T, D] -> [B, T, D]`."""
         assert state is None or isinstance(state, TedState)
-        real_BT = view.real(x_BTD.shape[1], x_BTD.device)
+        real_BT = layout.real(x_BTD.shape[1], x_BTD.device)
         x_BTD = self._convolved(x_BTD, real_BT, state)
         v_BTD, gate_BTD = self.quantity_gate.split(self.quantity_gate(x_BTD))
         rates_BTN = self.rates(x_BTD)
@@ -206,7 +206,7 @@ class Ted(DecayingMixer):
             v_BTNC = v_BTD.view(*rates_BTN.shape, -1)
             o_BTD = self.decay(rates_BTN, v_BTNC, x_BTD.shape[1], keys=keys).flatten(2)
         else:
-            o_BTD = state.read(rates_BTN, v_BTD, view, self.decay, keys)
+            o_BTD = state.read(rates_BTN, v_BTD, layout, self.decay, keys)
         return self._output(o_BTD, gate_BTD)
 
     def _convolved(self, x_BTD: Tensor, real_BT: Tensor | None, state: TedState | None) -> Tensor:
@@ -276,7 +276,7 @@ class Ted(DecayingMixer):
         bias_N = None if self.rate_bias is None else self.rate_bias.to(wide)
         return decay_rates(F.linear(x_BTD.to(wide), self.rate_weight.to(wide), bias_N))
 
-    def undecayed(self) -> Iterator[nn.Parameter]:
+    def no_weight_decay(self) -> Iterator[nn.Parameter]:
         """Biases and the convolution alone: the weights of the rates decay like those of linear maps."""
         return (parameter for parameter in self.parameters() if parameter.dim() != 2)
 
@@ -298,7 +298,7 @@ class Ted(DecayingMixer):
         wide, rest = row_map_of(self.quantity_gate), row_map(narrow, bias)
         return None if wide is None else lambda x_1D: torch.cat([wide.of(x_1D), rest.of(x_1D)], dim=1)
 
-    def row_step(self, state: State | None, record: Record | None = None) -> RowStep | None:
+    def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
         assert isinstance(state, TedState)
         out, joint = row_map_of(self.out), self._joint_row()

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import CachePolicy
 from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_head, of_rows, token_bytes
-from linnet.layers.retention import Retention
-from linnet.layers.view import View
 from linnet.ops.decay.eviction import EvictionPolicy, relevance, run_steps, survivors
 from linnet.ops.decay.reference import Keys
 from linnet.ops.exporting import exporting
@@ -55,13 +55,13 @@ class PolicyState(TedState):
         return cls(policy, shape.heads, entries, ages, ages.sum(1), ages.sum(1), shape.key, inputs=shape.inputs())
 
     @property
-    def retention(self) -> Retention:
+    def cache_policy(self) -> CachePolicy:
         """The policy."""
         return self.policy
 
-    def takes(self, view: View, length: int) -> bool:
+    def supports(self, layout: BatchLayout, length: int) -> bool:
         """Ages count from the last token, wherever a row stands; with padding a fresh state alone."""
-        return view.padding is None or view.starts == 0
+        return layout.padding is None or layout.starts == 0
 
     def join(self, others: Sequence[Self]) -> Self:
         """See `State`; rows become as long as the longest."""
@@ -81,9 +81,11 @@ class PolicyState(TedState):
         width = self.entries.shape[2] - keys - 2 * self.heads
         return torch.split(self.entries, [width, keys, self.heads, self.heads], dim=2)
 
-    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums, keys: Keys | None = None) -> Tensor:
+    def read(
+        self, rates_BTN: Tensor, v_BTD: Tensor, layout: BatchLayout, sums: Sums, keys: Keys | None = None
+    ) -> Tensor:
         """See `TedState`; exact but for what was evicted."""
-        entries = _entries(rates_BTN, v_BTD, view.real(v_BTD.shape[1], v_BTD.device), keys)
+        entries = _entries(rates_BTN, v_BTD, layout.real(v_BTD.shape[1], v_BTD.device), keys)
         queries = None if keys is None else keys.queries.to(entries.dtype).transpose(1, 2)
         if entries.shape[1] == 1:
             return self._read_token(entries, queries).to(v_BTD.dtype)

@@ -17,8 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from linnet.layers.state import RetainingState
-from linnet.layers.view import View
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.state import CachePolicyState
 from linnet.ops.decay.reference import Keys, decay_reference
 
 
@@ -77,7 +77,7 @@ class Shape:
 
 
 @dataclass
-class TedState(RetainingState):
+class TedState(CachePolicyState):
     """What all three have in common.
 
     inputs: the last ones of the convolution, `[B, D, before]`; None: the layer has none.
@@ -86,14 +86,16 @@ class TedState(RetainingState):
     inputs: Tensor | None = field(default=None, kw_only=True)
 
     @abstractmethod
-    def read(self, rates_BTN: Tensor, v_BTD: Tensor, view: View, sums: Sums, keys: Keys | None = None) -> Tensor:
+    def read(
+        self, rates_BTN: Tensor, v_BTD: Tensor, layout: BatchLayout, sums: Sums, keys: Keys | None = None
+    ) -> Tensor:
         """Add tokens to the stream and give what each reads, `[B, T, D]`. Padding has quantities of zero.
 
         keys: queries and keys of the T tokens, `[B, T, N, M]` each, at most 1 long; None: the layer has none.
         """
 
     @abstractmethod
-    def takes(self, view: View, length: int) -> bool:
+    def supports(self, layout: BatchLayout, length: int) -> bool:
         """Whether `read` can take in a chunk of `length` tokens at once."""
 
     @property
@@ -105,7 +107,7 @@ class TedState(RetainingState):
         """`read` of the next tokens of one stream, one by one; where it can, in fewer operations."""
 
         def read(rates_1N: Tensor, v_1D: Tensor, position: int, keys: Keys | None) -> Tensor:
-            return self.read(rates_1N[None], v_1D[None], View(position), decay_reference, keys)[0]
+            return self.read(rates_1N[None], v_1D[None], BatchLayout(position), decay_reference, keys)[0]
 
         return read
 
@@ -121,5 +123,5 @@ def token_bytes(*of_tokens_BE: Tensor) -> int:
 
 
 def by_head(x_BED: Tensor, rates_BEN: Tensor) -> Tensor:
-    """`[B, E, D] -> [B, E, N, C]`: a view."""
+    """`[B, E, D] -> [B, E, N, C]`: a layout."""
     return x_BED.view(*x_BED.shape[:2], rates_BEN.shape[2], -1)

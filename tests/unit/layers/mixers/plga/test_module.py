@@ -5,8 +5,8 @@ from linnet.layers.mixers.plga import PlgaSpec
 def test_the_matrices_of_the_operator_decay_with_the_weights():
     """As in the paper; biases and norms do not."""
     mixer = PlgaSpec(heads=2, metric_hidden=6, residual_units=1).build(Place(16, 64))
-    undecayed = {id(parameter) for parameter in mixer.undecayed()}
-    free = {name for name, parameter in mixer.named_parameters() if id(parameter) in undecayed}
+    no_weight_decay = {id(parameter) for parameter in mixer.no_weight_decay()}
+    free = {name for name, parameter in mixer.named_parameters() if id(parameter) in no_weight_decay}
     decayed = {name for name, _ in mixer.named_parameters()} - free
     assert {"operator.metric_weight", "operator.power", "operator.curvature_weight", "out.weight"} <= decayed
     assert {"operator.metric_bias", "operator.curvature_bias", "operator.norm.weight", "out.bias"} <= free
@@ -15,7 +15,7 @@ def test_the_matrices_of_the_operator_decay_with_the_weights():
 
 def test_the_net_behind_the_operator_is_sensitive_and_nothing_else():
     mixer = PlgaSpec(heads=2, metric_hidden=6, residual_units=1).build(Place(16, 64))
-    sensitive = {id(parameter) for parameter in mixer.sensitive()}
+    sensitive = {id(parameter) for parameter in mixer.low_lr_parameters()}
     names = {name for name, parameter in mixer.named_parameters() if id(parameter) in sensitive}
     assert names == {name for name, _ in mixer.named_parameters() if name.startswith("operator.")}
-    assert not list(PlgaSpec(heads=2, operator="fixed").build(Place(16, 64)).sensitive())
+    assert not list(PlgaSpec(heads=2, operator="fixed").build(Place(16, 64)).low_lr_parameters())

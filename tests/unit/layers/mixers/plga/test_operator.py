@@ -30,13 +30,13 @@ def _plain(x):
 
 
 @given(batch=st.integers(1, 3), width=st.integers(1, 6), seed=st.integers(0, 50))
-def test_the_regulariser_is_the_formula(batch, width, seed):
+def test_the_regularizer_is_the_formula(batch, width, seed):
     x = torch.randn(batch, 2, width, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     torch.testing.assert_close(acyclicity(x), _plain(x))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_regulariser_is_finite_for_what_the_operator_can_become(dtype):
+def test_the_regularizer_is_finite_for_what_the_operator_can_become(dtype):
     x = (1e6 * torch.randn(1, 2, 8, 8)).to(dtype).requires_grad_()
     value = acyclicity(x)
     (gradient,) = torch.autograd.grad(value, x)

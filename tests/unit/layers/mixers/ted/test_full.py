@@ -4,10 +4,10 @@ import pytest
 import torch
 from small_teds import LENGTH, WIDTH, build, build_all, empty, feed, inputs, kinds
 
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import FULL
 from linnet.layers.mixers.ted.full import FullState
 from linnet.layers.passes import run
-from linnet.layers.retention import FULL
-from linnet.layers.view import View
 
 
 @torch.no_grad()
@@ -25,7 +25,7 @@ def test_it_goes_back_to_an_earlier_token(key_width):
     state, other = empty(mixer, FULL), inputs() + 1
     whole = feed(mixer, x, empty(mixer, FULL), [0, LENGTH])
     feed(mixer, x, state, [0, 11])
-    run(mixer, other[:, 11:20], state, View(11))
+    run(mixer, other[:, 11:20], state, BatchLayout(11))
     state.crop(11)
     torch.testing.assert_close(feed(mixer, x, state, [11, 12, LENGTH]), whole[:, 11:])
 
@@ -40,7 +40,7 @@ def test_behind_a_convolution_no_state_goes_back():
 def test_it_has_a_place_for_each_token_and_holds_what_was_read():
     mixer = build(key_width=3)
     state = empty(mixer, FULL)
-    assert isinstance(state, FullState) and state.retention == FULL
+    assert isinstance(state, FullState) and state.cache_policy == FULL
     a_token = 8 * (WIDTH + 2 + 2 * 4)  # of each head a rate, and a key with one number more
     assert state.nbytes == 2 * LENGTH * a_token
     assert state.sizes(6).tolist() == [6, 6]

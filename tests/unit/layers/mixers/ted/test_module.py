@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from linnet.layers.cache_policy import BankCache
 from linnet.layers.contract import Place
 from linnet.layers.mixers.ted import TedSpec
-from linnet.layers.retention import BankRetention
 from linnet.ops.decay.reference import Keys, decay_definition
 
 
@@ -44,19 +44,19 @@ def test_keys_choose_among_what_is_left():
 
 def test_a_bank_has_the_chunks_that_the_sums_have():
     for spec, chunk in ((TedSpec(), 32), (TedSpec(key_width=2), 64), (TedSpec(key_width=2, chunk=3), 3)):
-        state = spec.build(Place(16, 64)).initial_state(1, 9, torch.device("cpu"), torch.float32, BankRetention())
+        state = spec.build(Place(16, 64)).initial_state(1, 9, torch.device("cpu"), torch.float32, BankCache())
         assert state.bank.nearest == chunk
 
 
 def test_a_convolution_is_not_decayed_and_reads_more_than_a_token():
     mixer = TedSpec(conv=4).build(Place(16, 64))
-    assert [parameter is mixer.conv.weight for parameter in mixer.undecayed()] == [True]
+    assert [parameter is mixer.conv.weight for parameter in mixer.no_weight_decay()] == [True]
     assert TedSpec(key_width=2).build(Place(16, 64)).reads_alone and not mixer.reads_alone
 
 
 def test_rates_decay_with_the_weights_and_stay_wide():
     mixer = TedSpec(heads=4, rate_bias=True).build(Place(16, 64))
-    assert [parameter is mixer.rate_bias for parameter in mixer.undecayed()] == [True]
+    assert [parameter is mixer.rate_bias for parameter in mixer.no_weight_decay()] == [True]
     x_BTD = torch.randn(2, 7, 16)
     with torch.autocast("cpu", torch.bfloat16):
         assert mixer.rates(x_BTD).dtype == torch.float32

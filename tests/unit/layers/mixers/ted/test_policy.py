@@ -4,7 +4,7 @@ import pytest
 import torch
 from small_teds import CONTEXTS, LENGTH, build, empty, feed, inputs, kinds
 
-from linnet.layers.view import View
+from linnet.layers.batch_layout import BatchLayout
 from linnet.ops.decay.eviction import EvictionPolicy
 
 KEEP_ALL = EvictionPolicy(0, -1.0)
@@ -21,7 +21,7 @@ def test_gradients_flow_within_a_chunk_and_not_into_the_next():
     mixer, x = build(), inputs()
     state = empty(mixer, KEEP_ALL)
     for start, end in ((0, 5), (5, 9)):
-        mixer(x[:, start:end], state, View(start)).square().sum().backward()
+        mixer(x[:, start:end], state, BatchLayout(start)).square().sum().backward()
     assert mixer.rate_weight.grad is not None and mixer.rate_weight.grad.abs().max() > 0
 
 

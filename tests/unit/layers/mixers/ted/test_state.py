@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from small_teds import CONTEXTS, LENGTH, build, build_all, contexts, empty, feed, inputs, kinds
 
+from linnet.layers.batch_layout import BatchLayout
+from linnet.layers.cache_policy import BankCache
 from linnet.layers.passes import run
-from linnet.layers.retention import BankRetention
-from linnet.layers.view import View
 
 
 @settings(max_examples=25, deadline=None)
@@ -65,13 +65,13 @@ def test_every_row_of_a_chunk_may_be_padded(build, context):
     mixer, x = build(), inputs()
     padded = run(mixer, x[:, :9], empty(mixer, context), padded_view(0, 9, [3, 2]))
     for row, padding in enumerate((3, 2)):
-        alone = run(mixer, x[row : row + 1, padding:9], empty(mixer, context, 1), View())
+        alone = run(mixer, x[row : row + 1, padding:9], empty(mixer, context, 1), BatchLayout())
         torch.testing.assert_close(padded[row : row + 1, padding:], alone)
 
 
 @contexts
 def test_gradients_reach_keys_and_convolution_from_the_first_chunk(context):
-    if isinstance(context, BankRetention):
+    if isinstance(context, BankCache):
         pytest.skip("no gradients flow through the bank")
     mixer = build_all()
     mixer(inputs(), empty(mixer, context)).square().sum().backward()
@@ -84,12 +84,15 @@ def test_gradients_reach_keys_and_convolution_from_the_first_chunk(context):
 def test_documents_in_one_row_begin_with_nothing(build, context):
     mixer, x = build(), inputs()
     state = empty(mixer, context)
-    together = run(mixer, x[:, :30], state, View(documents=((7, 20), ())))
-    later = run(mixer, x[:, 30:], state, View((10, 30)))
+    together = run(mixer, x[:, :30], state, BatchLayout(documents=((7, 20), ())))
+    later = run(mixer, x[:, 30:], state, BatchLayout((10, 30)))
     for row, begin in ((0, 20), (1, 0)):
         alone = empty(mixer, context, 1)
         own = x[row : row + 1]
-        expected = [run(mixer, own[:, begin:30], alone, View(0)), run(mixer, own[:, 30:], alone, View(30 - begin))]
+        expected = [
+            run(mixer, own[:, begin:30], alone, BatchLayout(0)),
+            run(mixer, own[:, 30:], alone, BatchLayout(30 - begin)),
+        ]
         found = torch.cat([together[row : row + 1, begin:], later[row : row + 1]], dim=1)
         torch.testing.assert_close(found, torch.cat(expected, dim=1))
 
@@ -100,10 +103,10 @@ def test_documents_in_one_row_begin_with_nothing(build, context):
 def test_rows_take_in_pieces_of_different_lengths(build, context):
     mixer, x = build(), inputs()
     together, alone = empty(mixer, context), [empty(mixer, context, 1) for _ in range(2)]
-    run(mixer, x[:, :9], together, View(0))
+    run(mixer, x[:, :9], together, BatchLayout(0))
     joint = torch.stack([torch.cat([x[0, :4], x[0, 9:12]]), x[1, 9:16]])
-    out = run(mixer, joint, together, View(9, (4, 0)))
+    out = run(mixer, joint, together, BatchLayout(9, (4, 0)))
     for row, length in ((0, 3), (1, 7)):
-        run(mixer, x[row : row + 1, :9], alone[row], View(0))
-        expected = run(mixer, x[row : row + 1, 9 : 9 + length], alone[row], View(9))
+        run(mixer, x[row : row + 1, :9], alone[row], BatchLayout(0))
+        expected = run(mixer, x[row : row + 1, 9 : 9 + length], alone[row], BatchLayout(9))
         torch.testing.assert_close(out[row : row + 1, 7 - length :], expected)

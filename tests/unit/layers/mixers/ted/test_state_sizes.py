@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_models import small_decoder
 
-from linnet.inference.retention import retaining_state
+from linnet.inference.cache_policy import cache_policy_state
 from linnet.inference.state import load_state, save_state
+from linnet.layers.cache_policy import FULL, BankCache, CachePolicy
 from linnet.layers.contract import Place
 from linnet.layers.mixers.ted import Ted, TedSpec
 from linnet.layers.mixers.ted import policy as ted_policy
 from linnet.layers.mixers.ted.state import TedState
 from linnet.layers.passes import run
-from linnet.layers.retention import FULL, BankRetention, Retention
 from linnet.ops.decay.eviction import EvictionPolicy
 
 WIDTH, LENGTH = 8, 23
-CONTEXTS = [FULL, BankRetention(), EvictionPolicy(5, -1.0), EvictionPolicy(0, 0.3), EvictionPolicy(6, 0.1, 2)]
+CONTEXTS = [FULL, BankCache(), EvictionPolicy(5, -1.0), EvictionPolicy(0, 0.3), EvictionPolicy(6, 0.1, 2)]
 every_context = pytest.mark.parametrize("context", CONTEXTS, ids=str)
 
 
@@ -34,7 +34,7 @@ def inputs(batch: int = 2) -> torch.Tensor:
     return torch.randn(batch, LENGTH, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def empty(ted: Ted, context: Retention, batch: int = 2, capacity: int = LENGTH) -> TedState:
+def empty(ted: Ted, context: CachePolicy, batch: int = 2, capacity: int = LENGTH) -> TedState:
     return ted.initial_state(batch, capacity, torch.device("cpu"), torch.float64, context)
 
 
@@ -45,7 +45,7 @@ def read(ted: Ted, x_BTD: torch.Tensor, state: TedState, bounds: list[int], padd
     return state
 
 
-def each_size(ted: Ted, x_BTD: torch.Tensor, context: Retention) -> torch.Tensor:
+def each_size(ted: Ted, x_BTD: torch.Tensor, context: CachePolicy) -> torch.Tensor:
     """The sizes after every token, one token at a time, `[T, B]`."""
     state, sizes = empty(ted, context, len(x_BTD)), []
     for step in range(x_BTD.shape[1]):
@@ -83,8 +83,8 @@ def test_any_policy_and_any_cut(policy: EvictionPolicy, cuts: list[int]):
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 32])
-@pytest.mark.parametrize("context", [FULL, BankRetention()], ids=str)
-def test_sizes_that_follow_from_the_position_alone(context: Retention, chunk: int):
+@pytest.mark.parametrize("context", [FULL, BankCache()], ids=str)
+def test_sizes_that_follow_from_the_position_alone(context: CachePolicy, chunk: int):
     state = empty(TedSpec(chunk=chunk).build(Place(WIDTH, 64)), context, batch=1, capacity=200)
     for position in range(1, 200):
         assert_sizes(state, position, torch.stack([state.sizes(step) for step in range(1, position + 1)]))
@@ -127,7 +127,7 @@ def test_copies_count_on(ted, context):
 def test_a_loaded_state_counts_on(context, tmp_path):
     decoder = small_decoder(TedSpec(heads=2))
     tokens_BT = torch.randint(23, (2, LENGTH), generator=torch.Generator().manual_seed(2))
-    state = retaining_state(decoder, 2, LENGTH, context)
+    state = cache_policy_state(decoder, 2, LENGTH, context)
     decoder(tokens_BT[:, :9], state)
     save_state(state, tmp_path / "state")
     loaded = load_state(decoder, tmp_path / "state")

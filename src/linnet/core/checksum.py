@@ -1,0 +1,150 @@
+"""Seals: what was written, so that a later change of it is found before it changes a result.
+
+A folder's manifest holds the size and the BLAKE3 hash of each of its files; a JSON file that linnet reads back holds a
+hash of itself (`checksum`). What has none (made by hand, or by an earlier linnet) is taken as it is.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from linnet.core.atomic import naming
+from linnet.core.errors import UserError
+from linnet.core.files import read_json, write_json
+from linnet.core.notes import note
+
+MANIFEST, CHECKSUM, VERSION = "manifest.json", "checksum", 1
+
+_HEX_DIGITS = 32
+"""128 bits: no two contents meet by chance."""
+
+CHECKSUM_MISMATCH = "is not what linnet wrote: its hash differs"
+
+
+class LaterVersionError(UserError):
+    """A file is whole, and of a version of linnet that is to come: it is no damage, and nothing to write over."""
+
+
+def refuse_later(path: Path, version: Any, known: int) -> None:
+    """`LaterVersionError` for a version above the one that is known; of a file whose hash was checked."""
+    if type(version) is int and version > known:
+        raise LaterVersionError(f"{path}: version {version}: of a later linnet; expected at most {known}: update it")
+
+
+def in_hexadecimal(hashed: blake3) -> str:
+    """What is kept of a hash: its first 128 bits."""
+    return hashed.hexdigest()[:_HEX_DIGITS]
+
+
+def digest(content: bytes | memoryview) -> str:
+    """BLAKE3, the first 128 bits in hexadecimal."""
+    return in_hexadecimal(blake3(content))
+
+
+def digest_of(path: Path) -> str:
+    """That of a file's content."""
+    return in_hexadecimal(blake3().update_mmap(path))
+
+
+def with_checksum(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """With the hash of all the rest as the last field."""
+    rest = {name: value for name, value in plain.items() if name != CHECKSUM}
+    as_read = json.loads(json.dumps(rest))  # where all keys are text, and sort as such
+    canonical = json.dumps(as_read, sort_keys=True, separators=(",", ":"))
+    return {**rest, CHECKSUM: digest(canonical.encode())}
+
+
+def without_checksum(plain: Any, origin: str) -> Any:
+    """Without its checksum; `UserError`, which names `origin`, where that does not fit. Without one as it is."""
+    if not isinstance(plain, dict) or CHECKSUM not in plain:
+        return plain
+    found = plain.pop(CHECKSUM)
+    if with_checksum(plain)[CHECKSUM] != found:
+        raise UserError(
+            f"{origin}: {CHECKSUM_MISMATCH}; expected it unchanged, or without the field {CHECKSUM!r} if it is yours"
+        )
+    return plain
+
+
+def write_checked_json(path: str | Path, plain: Mapping[str, Any]) -> None:
+    """Write a JSON file that `read_checked_json` can check, atomically."""
+    write_json(path, with_checksum(plain))
+
+
+def read_checked_json(path: str | Path) -> Any:
+    """Read a JSON file; `UserError` where it has a checksum and was changed since."""
+    return without_checksum(read_json(path), str(path))
+
+
+def text_with_checksum(text: str) -> str:
+    """A YAML file's text, with its hash as a last line that YAML takes for a comment."""
+    return f"{text}# {CHECKSUM}: {digest(text.encode())}\n"
+
+
+def checksum_of_text(text: str) -> str | None:
+    """The hash in the last line of such a text; None where there is none."""
+    _, mark, found = text.rpartition(f"# {CHECKSUM}: ")
+    return found.strip() if mark else None
+
+
+def text_without_checksum(text: str, origin: str) -> str:
+    """Without that line; `UserError`, which names `origin`, where it does not fit. Without one as it is."""
+    body, mark, found = text.rpartition(f"# {CHECKSUM}: ")
+    if not mark:
+        return text
+    if digest(body.encode()) != found.strip():
+        raise UserError(
+            f"{origin}: {CHECKSUM_MISMATCH}; expected it unchanged, or without its last line if it is yours"
+        )
+    return body
+
+
+def write_file_checksums(folder: Path, names: Iterable[str]) -> None:
+    """Write the manifest of a folder: size and hash of these of its files."""
+    paths = {name: folder / name for name in names}
+    files = {name: {"bytes": path.stat().st_size, "blake3": digest_of(path)} for name, path in paths.items()}
+    write_checked_json(folder / MANIFEST, {"version": VERSION, "files": files})
+
+
+def check_files(folder: Path, names: Iterable[str]) -> None:
+    """`UserError` naming a file that is not what the folder's manifest says; a note where there is no manifest."""
+    listed = _files(folder)
+    if listed is None:
+        note(f"{folder}: has no {MANIFEST}: its files are taken as they are")
+        return
+    for name in names:
+        if name in listed:
+            _check(folder / name, listed[name])
+        elif (folder / name).exists():
+            raise UserError(f"{folder / name}: not in {folder / MANIFEST}; expected files that linnet wrote{_REMEDY}")
+
+
+_REMEDY = f" (without {MANIFEST} they are taken as they are)"
+
+
+def _files(folder: Path) -> dict[str, Any] | None:
+    path = folder / MANIFEST
+    if not path.exists():
+        return None
+    plain = read_checked_json(path)
+    if isinstance(plain, dict):
+        refuse_later(path, plain.get("version"), VERSION)
+    files = plain.get("files") if isinstance(plain, dict) and plain.get("version") == VERSION else None
+    if not isinstance(files, dict) or not all(isinstance(entry, dict) for entry in files.values()):
+        raise UserError(f"{path}: expected version {VERSION} and files, each with bytes and blake3")
+    return files
+
+
+def _check(path: Path, entry: Mapping[str, Any]) -> None:
+    if not path.is_file():
+        raise UserError(f"{path}: missing, {MANIFEST} lists it")
+    size_bytes = path.stat().st_size
+    if size_bytes != entry.get("bytes"):
+        raise UserError(f"{path}: {size_bytes} bytes, {MANIFEST} says {entry.get('bytes')}{_REMEDY}")
+    with naming(path):  # the library that hashes it does not
+        found = digest_of(path)
+    if found != entry.get("blake3"):
+        raise UserError(f"{path}: {CHECKSUM_MISMATCH}{_REMEDY}")

@@ -1,0 +1,275 @@
+"""What one pass knows: where each row stands in its stream, what is padding, where documents begin, what layers leave.
+
+Legend: `B` batch, `T` tokens of the chunk.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Counts = tuple[int, ...]
+
+EXPERTS_USED = "experts used"
+"""The name under which a layer shows how many tokens of each row go to each of its experts, int64 `[B, E]`."""
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class AddedLoss:
+    """What a sublayer adds to the main loss: `coefficient` times the mean of `value` over the sublayers that say it.
+
+    value: a scalar that carries its graph, a mean over the batch; logged under `name` without its coefficient. A
+        figure that is logged alone has none.
+    """
+
+    name: str
+    value: Tensor
+    coefficient: float
+
+
+@dataclass
+class AuxiliaryOutputs:
+    """What sublayers leave during one pass: losses of their own, outputs to be watched, values for later layers.
+
+    training: whether the pass is one of training, which wants the losses that sublayers have of their own.
+    wanted: penalties that training asks for, by name, with their coefficients; a sublayer that has one adds it.
+    outputs: what may be watched, by name, for each layer in the order a token meets them; None where nobody does.
+    values: tensors by name, of the last sublayer that left one under it (the first layer's values); of one pass.
+    """
+
+    requested_penalties: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    outputs: list[dict[str, Tensor]] | None = None
+    losses: list[AddedLoss] = field(default_factory=list)
+    values: dict[str, Tensor] = field(default_factory=dict)
+    training: bool = False
+
+    def own(self, values: Mapping[str, Tensor]) -> "AuxiliaryOutputs":
+        """One for a part of the pass: it asks for the same, and nothing was left in it yet but these values."""
+        return AuxiliaryOutputs(
+            self.requested_penalties, None if self.outputs is None else [], values=dict(values), training=self.training
+        )
+
+    def begin_layer(self) -> None:
+        """What is watched from now on belongs to the next layer."""
+        if self.outputs is not None:
+            self.outputs.append({})
+
+
+@dataclass(frozen=True)
+class DocumentPart:
+    """A part of a row's chunk in which no document begins but at its first token, if it is `fresh`.
+
+    position: of its first token.
+    """
+
+    row: int
+    begin: int
+    end: int
+    fresh: bool
+    position: int
+
+    @property
+    def after(self) -> int:
+        """The position behind its last token."""
+        return self.position + self.end - self.begin
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an encoder made of each row's input, `[B, S, E]`, and which places are no padding, `[B, S]` (None: all).
+
+    `S`: tokens of the longest input, `E`: the encoder's width.
+    """
+
+    hidden_BSE: Tensor
+    real_BS: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class BatchLayout:
+    """What one pass over a chunk `[B, T]` knows; made by the decoder, which alone advances positions.
+
+    starts: position in its stream of each row's first token that is no padding; one number where all rows agree.
+    padding: how many tokens at the start of each row of the chunk are padding; None for none.
+    documents: for each row, where in the chunk a document begins that must not see what is before it, ascending.
+    prefixes: how many of each row's first tokens, padding left out, see all of one another; None for none.
+    memory: what an encoder made of each row's input; None where there is none, or a state has taken it in.
+    record: what sublayers leave; None where nobody asks.
+    """
+
+    starts: int | Counts = 0
+    padding: Counts | None = None
+    documents: tuple[Counts, ...] | None = None
+    prefixes: Counts | None = None
+    memory: Memory | None = None
+    record: AuxiliaryOutputs | None = None
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether all rows stand at the same position and nothing is padding."""
+        return isinstance(self.starts, int) and self.padding is None
+
+    @property
+    def start(self) -> int:
+        """Where all rows begin."""
+        assert isinstance(self.starts, int), "rows stand at different positions"
+        return self.starts
+
+    def starts_of(self, batch: int) -> Counts:
+        """Where each row begins."""
+        return (self.starts,) * batch if isinstance(self.starts, int) else self.starts
+
+    def padding_of(self, batch: int) -> Counts:
+        """The padding of each row."""
+        return self.padding or (0,) * batch
+
+    def padding_B(self, device: torch.device) -> Tensor | None:
+        """The padding as a tensor, int64 `[B]`; None for none."""
+        return None if self.padding is None else torch.tensor(self.padding, device=device)
+
+    def parts(self, batch: int, length: int) -> Iterator["DocumentPart"]:
+        """The parts of all rows of a chunk, row after row; padding is in none."""
+        documents = self.documents or ((),) * batch
+        rows = zip(documents, self.padding_of(batch), self.starts_of(batch), strict=True)
+        for row, (begins, padding, start) in enumerate(rows):
+            bounds = sorted({padding, *(begin for begin in begins if begin > padding), length})
+            for begin, end in pairwise(bounds):
+                fresh = begin > padding or any(place <= padding for place in begins)
+                yield DocumentPart(row, begin, end, fresh, 0 if fresh else start)
+
+    def positions_after(self, batch: int, length: int) -> Counts:
+        """Where each row stands behind a chunk; a document begins at 0."""
+        if self.padding is None and self.documents is None:
+            return tuple(start + length for start in self.starts_of(batch))
+        after = list(self.starts_of(batch))
+        for part in self.parts(batch, length):
+            after[part.row] = part.after
+        return tuple(after)
+
+    def end(self, length: int) -> int:
+        """The position behind the last token of the row, or the document, that comes furthest."""
+        if self.padding is None and self.documents is None:
+            return max(self._starts) + length
+        return self.remember(("end", length), lambda: self._end(length))
+
+    def _end(self, length: int) -> int:
+        batch = max(len(rows) for rows in (self.documents or (), self.padding or (), self._starts))
+        return max((part.after for part in self.parts(batch, length)), default=max(self._starts))
+
+    @property
+    def _starts(self) -> Counts:
+        return (self.starts,) if isinstance(self.starts, int) else self.starts
+
+    def remember(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` gives, made once for all layers of the pass."""
+        if key not in self._memory:
+            self._memory[key] = make()
+        made: Made = self._memory[key]
+        return made
+
+    @cached_property
+    def _memory(self) -> dict[Hashable, Any]:
+        return {}
+
+    def offsets_B(self, device: torch.device) -> Tensor:
+        """Position of a row's first place in the chunk, padding or not; int64 `[B]`, or `[1]` where rows agree."""
+        batch = max(len(self._starts), len(self.padding or ()))
+        pairs = zip(self.starts_of(batch), self.padding_of(batch), strict=True)
+        return self.remember(("offsets", device), lambda: torch.tensor([a - b for a, b in pairs], device=device))
+
+    def positions(self, length: int, device: torch.device) -> Tensor:
+        """Positions of a chunk's tokens: `[T]` where rows agree, else `[B, T]`; at padding any that is seen already."""
+        if self.documents is not None:
+            return self._positions_in_documents(length, device)
+        if self.uniform:
+            return torch.arange(self.start, self.start + length, device=device)
+        offsets_B1 = self.offsets_B(device)[:, None]
+        index_T = torch.arange(length, device=device)
+        return self.remember(("positions", length, device), lambda: (index_T + offsets_B1).clamp(min=0))
+
+    def _positions_in_documents(self, length: int, device: torch.device) -> Tensor:
+        assert self.documents is not None
+        positions_BT = torch.zeros(len(self.documents), length, dtype=torch.int64, device=device)
+        for part in self.parts(len(self.documents), length):
+            positions_BT[part.row, part.begin : part.end] = torch.arange(part.position, part.after, device=device)
+        return positions_BT
+
+    def real(self, length: int, device: torch.device) -> Tensor | None:
+        """`[B, T]` bool, False where a token of the chunk is padding; None where nothing is."""
+        padding_B = self.padding_B(device)
+        return None if padding_B is None else torch.arange(length, device=device) >= padding_B[:, None]
+
+    def whole(self, length: int) -> bool:
+        """Whether all real tokens of each row of a chunk see all of one another."""
+        if self.prefixes is None:
+            return False
+        paddings = self.padding_of(len(self.prefixes))
+        return all(prefix == length - pad for prefix, pad in zip(self.prefixes, paddings, strict=True))
+
+    def last_in_prefix(self, length: int, device: torch.device) -> Tensor | None:
+        """The place in the chunk of the last token that each one sees, int64 `[B, T]`; None where no row has a prefix.
+
+        Its own, but for the tokens of a prefix, which see the last of these.
+        """
+        if self.prefixes is None:
+            return None
+        paddings = self.padding_of(len(self.prefixes))
+        ends = [prefix + padding for prefix, padding in zip(self.prefixes, paddings, strict=True)]
+        places_T = torch.arange(length, device=device)
+
+        def last_BT() -> Tensor:
+            return torch.maximum(places_T, torch.tensor(ends, device=device)[:, None] - 1)
+
+        return self.remember(("prefix", length, device), last_BT)
+
+    def save_cross_layer_value(self, name: str, value: Tensor) -> None:
+        """Leave a value for later layers, `[B, T, ...]`: what is taken apart for a layer is put together again."""
+        if self.record is not None:
+            self.record.values[name] = value
+
+    def cross_layer_value(self, name: str) -> Tensor | None:
+        """What an earlier layer left; None where none did."""
+        return None if self.record is None else self.record.values.get(name)
+
+    @property
+    def collects_outputs(self) -> bool:
+        """Whether anybody watches."""
+        return self.record is not None and self.record.outputs is not None
+
+    def add_output(self, name: str, value: Tensor) -> None:
+        """An output to be watched."""
+        if self.record is not None and self.record.outputs is not None:
+            self.record.outputs[-1][name] = value
+
+    @property
+    def training(self) -> bool:
+        """Whether the pass is one of training."""
+        return self.record is not None and self.record.training
+
+    def requested_penalties(self, penalty: str) -> Mapping[str, float]:
+        """The coefficients of a penalty that training asks for; empty where it does not."""
+        return {} if self.record is None else self.record.requested_penalties.get(penalty, {})
+
+    def add_figure(self, name: str, value: Tensor) -> None:
+        """A mean over the batch that training logs beside the losses, as it is averaged."""
+        self.add_loss(name, value.detach(), 0.0)
+
+    def add_loss(self, name: str, value: Tensor, coefficient: float) -> None:
+        """Add to the main loss; see `AddedLoss`."""
+        if self.record is not None:
+            self.record.losses.append(AddedLoss(name, value, coefficient))
+
+
+def at(
+    starts: Sequence[int], padding: Sequence[int] | None = None, record: AuxiliaryOutputs | None = None
+) -> BatchLayout:
+    """The layout of rows at `starts`; one number, and no padding, where rows agree."""
+    same = len(set(starts)) == 1
+    padded = tuple(padding) if padding is not None and any(padding) else None
+    return BatchLayout(starts[0] if same else tuple(starts), padded, record=record)

@@ -1,0 +1,122 @@
+import pytest
+import torch
+from torch import nn
+
+from linnet.model.decoder import Decoder
+from linnet.model.initialize import initialize
+from linnet.model.spec import ModelSpec
+from linnet.nn.linear import Linear
+
+LAYERS = 2
+
+
+def decoder(**initialization: object) -> Decoder:
+    torch.manual_seed(0)
+    description = {
+        "vocab_size": 500,
+        "d_model": 64,
+        "context_length": 8,
+        "embedding": {"positions": "learned"},
+        "blocks": [
+            {
+                "repeat": LAYERS,
+                "mixer": {"kind": "attention", "heads": 4, "kv_heads": 1, "bias": True},
+                "feed_forward": {"kind": "glu", "hidden": 100, "bias": True},
+            }
+        ],
+        "head": {"tied": False},
+        "initialization": initialization,
+    }
+    return Decoder(ModelSpec.parse(description, "test"))
+
+
+def linears(model: nn.Module) -> dict[str, nn.Linear]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+
+
+def test_normal_weights_have_the_described_deviation():
+    model = decoder(std=0.05, embedding_std=0.3)
+    for module in linears(model).values():
+        assert module.weight.std().item() == pytest.approx(0.05, rel=0.1)
+        assert module.weight.mean().abs().item() < 0.005
+    assert model.embedding.tokens.weight.std().item() == pytest.approx(0.3, rel=0.1)
+    assert model.embedding.positions is not None
+    assert model.embedding.positions.weight.std().item() == pytest.approx(0.3, rel=0.1)
+
+
+def test_scaled_residuals_touch_the_last_map_of_each_branch_alone():
+    for name, module in linears(decoder(std=0.05, scale_residual=True)).items():
+        last = name.endswith(("mixer.out", "feed_forward.down"))
+        expected = 0.05 / (2 * LAYERS) ** 0.5 if last else 0.05
+        assert module.weight.std().item() == pytest.approx(expected, rel=0.1), name
+
+
+def test_scaled_residuals_scale_a_bias_that_does_not_start_at_zero():
+    model = decoder(scale_residual=True)
+    own = nn.Linear(64, 64)
+    bias = own.bias.clone()
+    model.layers[0].mixer.out = own
+    initialize(model, model.spec)
+    torch.testing.assert_close(own.bias, bias / (2 * LAYERS) ** 0.5)
+
+
+def test_outputs_that_start_at_zero_touch_the_last_map_of_each_branch_alone():
+    """All else is as it would be, and a second field for the same maps changes nothing."""
+    plain, zero = decoder(), decoder(zero_outputs=True)
+    both = decoder(zero_outputs=True, scale_residual=True).state_dict()
+    for (name, before), after in zip(plain.state_dict().items(), zero.state_dict().values(), strict=True):
+        last = "mixer.out" in name or "feed_forward.down" in name
+        assert not after.any() if last else torch.equal(after, before), name
+        assert torch.equal(both[name], after), name
+
+
+def test_outputs_that_start_at_zero_have_no_bias_left_either():
+    model = decoder(zero_outputs=True)
+    own = [nn.Linear(64, 64), Linear(64, 64)]
+    for layer, module in zip(model.layers, own, strict=True):
+        nn.init.constant_(module.bias, 3.0)
+        layer.mixer.out = module
+    initialize(model, model.spec)
+    assert not any(parameter.any() for module in own for parameter in module.parameters())
+
+
+def test_each_map_of_a_fused_layer_is_xavier_by_its_own_shape():
+    (layer, *_) = decoder(linear="xavier_uniform").layers
+    query, key, value = layer.mixer.query_key_value.part_weights()
+    assert query.shape == (64, 64)
+    assert key.shape == value.shape == (16, 64)
+    for part in (query, key, value):
+        bound = (6 / sum(part.shape)) ** 0.5
+        assert part.abs().max().item() <= bound
+        assert part.abs().max().item() > 0.95 * bound
+
+
+def test_biases_start_at_zero_and_norms_at_one():
+    model = decoder()
+    assert all(not module.bias.any() for module in linears(model).values() if module.bias is not None)
+    assert all(bool((layer.mixer_norm.weight == 1).all()) for layer in model.layers)
+
+
+def test_the_seed_decides_the_weights():
+    first, second = decoder().state_dict(), decoder().state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_projections_between_widths_keep_the_size_of_the_stream():
+    torch.manual_seed(0)
+    block = {"mixer": {"kind": "ted"}, "feed_forward": {"kind": "glu", "hidden": 100}}
+    description = {
+        "vocab_size": 500,
+        "d_model": 64,
+        "context_length": 8,
+        "embedding": {"width": 48},
+        "blocks": [{**block, "width": 96}, {**block, "width": 80}],
+        "head": {"tied": True},
+    }
+    projections = {
+        name: m for name, m in linears(Decoder(ModelSpec.parse(description, "test"))).items() if "project" in name
+    }
+    assert set(projections) == {"embedding.project", "blocks.0.project", "blocks.1.project", "project", "head_project"}
+    for module in projections.values():
+        outputs, inputs = module.weight.shape
+        assert module.weight.var().item() == pytest.approx(2 / (inputs + outputs), rel=0.05)

@@ -20,7 +20,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 from linnet.nn.linear import Linear
-from linnet.nn.packed_linear import PackedLinear, RoundedEmbedding
+from linnet.nn.packed_linear import PackedLinear, QuantizedEmbedding
 
 PROMPT, TOKENS = 12, 100
 ERRORS = {"float32": 0.0, "bfloat16": 0.05, "int8": 0.02, "int4": 0.02}
@@ -89,7 +89,7 @@ def reading(count: int) -> tuple[str, Callable[[], object]]:
 def with_matrices_of(decoder: Decoder, other: Decoder) -> Decoder:
     """A float32 copy of `decoder` that multiplies by the matrices that `other` stands for, and has its table."""
     slow = copy.deepcopy(decoder)
-    if isinstance(other.embedding.tokens, RoundedEmbedding):
+    if isinstance(other.embedding.tokens, QuantizedEmbedding):
         slow.embedding.tokens.weight.data = other.embedding.tokens.weight
     for name, matrix in matrices(other).items():
         slow.get_parameter(f"{name}.weight").data = matrix.weight.float()

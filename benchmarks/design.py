@@ -14,7 +14,7 @@ import torch
 
 from harness import contest, elapsed_s, gate, report, threads_from_command_line
 from linnet.design import metrics
-from linnet.design.chain import any_within
+from linnet.design.chain import find_feasible
 from linnet.design.cost_tables import CostTables, build_cost_tables
 from linnet.design.evolution import EvolutionSettings, evolve
 from linnet.design.optimum import optimum
@@ -55,8 +55,8 @@ def by_description(space: Space, candidates: Sequence[Sequence[int]]) -> np.ndar
 
 
 def by_tables(tables: CostTables, candidates: np.ndarray) -> np.ndarray:
-    judged = tables.judge(candidates)
-    return np.column_stack([judged.score_C, judged.metrics_CM])
+    evaluation = tables.evaluate(candidates)
+    return np.column_stack([evaluation.score_C, evaluation.metrics_CM])
 
 
 def optimum_times(space: Space) -> dict[str, float]:
@@ -82,12 +82,12 @@ def main() -> None:
     gate("tables", bool(same), f"score, FLOPs and parameters of {COMPARED} models are those of their descriptions")
 
     limits = np.array([60e9, 60e6])
-    start = any_within(tables, limits)
+    start = find_feasible(tables, limits)
     assert start is not None
-    evolved = evolve(tables, limits, start, EvolutionSettings(), lambda *_: None)
+    evolution = evolve(tables, limits, start, EvolutionSettings(), lambda *_: None)
     best = optimum(tables, limits)
     assert best is not None
-    gate("optimum", best.score >= evolved.score, f"{best.score:,.1f}, evolution {evolved.score:,.1f}")
+    gate("optimum", best.score >= evolution.score, f"{best.score:,.1f}, evolution {evolution.score:,.1f}")
 
     against = contest(
         lambda: by_tables(tables, draws[:COMPARED]), lambda: by_description(space, draws[:COMPARED]), runs
@@ -105,7 +105,7 @@ def main() -> None:
             f"{COMPARED}_candidates_by_tables_against_descriptions": against.summary(),
             f"{CANDIDATES}_candidates_at_once_s": round(statistics.median(whole), 3),
             "evolution_s": round(statistics.median(searched), 3),
-            "evolution_candidates": evolved.drawn,
+            "evolution_candidates": evolution.drawn,
             "optimum_median_s": round(statistics.median(medians.values()), 3),
             "optimum_slowest_s": round(max(medians.values()), 3),
             "optimum_slowest": max(medians, key=lambda name: medians[name]),

@@ -56,7 +56,7 @@ def _rows(tiny: bool, some: Sequence[str]) -> Iterator[Row]:
     yield from (Row("decode", kind, size, "float32", streams=n) for size in sizes for n in streams for kind in some)
 
 
-class AuxiliaryOutputs:
+class ResultRecord:
     """What is known so far, in a file that is whole at any time."""
 
     def __init__(self, path: Path, seconds: float) -> None:
@@ -88,7 +88,7 @@ class AuxiliaryOutputs:
         self.content["left_out"][str(row)] = why
 
 
-def measure_rows(record: AuxiliaryOutputs, worker: Worker, rows: list[Row], end_s: float) -> None:
+def measure_rows(record: ResultRecord, worker: Worker, rows: list[Row], end_s: float) -> None:
     """As many as there is time for."""
     for row in rows:
         left_s = end_s - time.monotonic() - END_S
@@ -129,7 +129,7 @@ def main() -> None:
         device = resolve_device(asked.device)
     except UserError as error:
         raise SystemExit(f"gpu: {error}; `make gpu` needs a GPU that PyTorch finds") from None
-    record, worker = AuxiliaryOutputs(asked.out, asked.seconds), Worker(device)
+    record, worker = ResultRecord(asked.out, asked.seconds), Worker(device)
     tests_s = min(TESTS_S, TESTS_SHARE * asked.seconds)
     tests = contract_tests(asked.device, asked.tiny, tests_s)
     record.write(contract_tests=tests)

@@ -15,7 +15,7 @@ from gpu_models import HEAD_WIDTH, Size
 from gpu_rows import GRADIENT_ERROR, NotCorrectError, Row, elapsed_s
 from linnet.ops import delta_chunks, gated_delta
 from linnet.ops.decay import chunked
-from linnet.ops.kernels import kernels_run
+from linnet.ops.kernels import use_kernels
 
 RUNS = 10
 PRECISIONS = {"ted": ("bfloat16", "float32"), "gated_delta": ("float32",)}
@@ -30,7 +30,7 @@ def kernel_rows(sizes: dict[str, Size]) -> Iterator[Row]:
 
 def why_none(device: torch.device) -> str | None:
     """Why there is nothing to time on a device, if so."""
-    return None if kernels_run(torch.empty(1, device=device)) else "no GPU with Triton (`pip install 'linnet[triton]'`)"
+    return None if use_kernels(torch.empty(1, device=device)) else "no GPU with Triton (`pip install 'linnet[triton]'`)"
 
 
 def measure_kernels(row: Row, device: torch.device) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def measure_kernels(row: Row, device: torch.device) -> dict[str, Any]:
 
     def plain() -> list[Tensor]:
         none_run = [
-            patch.object(module, "kernels_run", lambda *_: False) for module in (chunked, delta_chunks, gated_delta)
+            patch.object(module, "use_kernels", lambda *_: False) for module in (chunked, delta_chunks, gated_delta)
         ]
         with none_run[0], none_run[1], none_run[2]:
             return both_passes()

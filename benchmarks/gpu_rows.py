@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gpu_models import SIZES, TINY, Size, model
-from linnet.core.errors import is_about_memory
+from linnet.core.errors import is_out_of_memory
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import convert_weights
@@ -225,7 +225,7 @@ def _training(row: Row, spec: ModelSpec, device: torch.device) -> dict[str, Any]
         try:
             return _steps(row, spec, device, sequences)
         except Exception as error:
-            if sequences == 1 or not is_about_memory(error):
+            if sequences == 1 or not is_out_of_memory(error):
                 raise
         sequences //= 2
         _tidy(device)

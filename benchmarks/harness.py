@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from linnet.core.scatter import LIMIT, Others, remedy, scatter
+from linnet.core.scatter import LIMIT, OtherPrograms, busy_advice, scatter
 from linnet.ops.blocked_attention import TILES
 
 RESULTS = Path(__file__).parent / "results"
@@ -53,14 +53,16 @@ def contest(ours: Callable[[], object], other: Callable[[], object], runs: int =
     """Time the two in turn, so that a slow moment of the machine meets both."""
     for _ in range(warm_up):
         ours(), other()
-    others, times = Others(), tuple[list[float], list[float]](([], []))
+    others, times = OtherPrograms(), tuple[list[float], list[float]](([], []))
     for _ in range(runs):
         for of_one, run in zip(times, (ours, other), strict=True):
             of_one.append(elapsed_s(run))
     found = Contest(*times)
     if found.scatter > LIMIT:
         helps = "or measure again with fewer threads (--threads)"
-        said = f"the slow runs take over {found.scatter:.1f} times the median; {remedy(others.processors(), helps)}"
+        said = (
+            f"the slow runs take over {found.scatter:.1f} times the median; {busy_advice(others.processors(), helps)}"
+        )
         print(f"note: the machine is busy: {said}", file=sys.stderr)
     return found
 

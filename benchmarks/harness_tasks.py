@@ -20,7 +20,7 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.tasks.encoding import encode_pairs
 from linnet.evaluation.tasks.harness import HarnessModel
 from linnet.evaluation.tasks.items import TaskItem
-from linnet.evaluation.tasks.row_files import item_of, rows_of_file
+from linnet.evaluation.tasks.row_files import parse_item, read_rows
 from linnet.model.decoder import Decoder
 from linnet.stories.corpus import texts
 
@@ -74,7 +74,7 @@ def main() -> None:
 
 def of_file(path: Path) -> list[TaskItem]:
     """HellaSwag's, all of a file."""
-    return [item_of("hellaswag", "{context}", row, place) for place, row in rows_of_file(path)]
+    return [parse_item("hellaswag", "{context}", row, place) for place, row in read_rows(path)]
 
 
 def endings(count: int) -> list[TaskItem]:

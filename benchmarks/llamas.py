@@ -6,7 +6,7 @@ from typing import Any
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from linnet.interop.families.member import member_of
-from linnet.interop.names import LLAMA, renamed
+from linnet.interop.tensor_names import LLAMA, from_published
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -40,5 +40,5 @@ def transformers_llama(spec: ModelSpec, **fields: Any) -> LlamaForCausalLM:
 def with_weights_of(theirs: LlamaForCausalLM, spec: ModelSpec) -> Decoder:
     """Our model of the same description, with the weights of theirs and in their precision."""
     ours = Decoder(spec).to(theirs.dtype)
-    ours.load_state_dict(renamed(theirs.state_dict(), spec, LLAMA))
+    ours.load_state_dict(from_published(theirs.state_dict(), spec, LLAMA))
     return ours

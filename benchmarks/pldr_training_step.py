@@ -18,8 +18,8 @@ from torch import Tensor
 
 from harness import gate, report, threads_from_command_line
 from linnet.core.allocator import keep_freed_memory
+from linnet.model.calibration import read_calibrations, with_stored_calibration
 from linnet.model.decoder import Decoder
-from linnet.model.fixed import operators_for, with_fixed_operators
 from linnet.model.spec import ModelSpec
 from linnet.training.objective import next_token_loss
 from linnet.training.optimizers.optimizer import build_optimizer
@@ -66,7 +66,7 @@ def check() -> None:
     torch.manual_seed(0)
     pldr = Decoder(spec_of("pldr"))
     plain = Decoder(spec_of("attention"))
-    fixed = with_fixed_operators(pldr, operators_for(pldr, "identity", "benchmark"))
+    fixed = with_stored_calibration(pldr, read_calibrations(pldr, "identity", "benchmark"))
     plain.load_state_dict({name: t for name, t in fixed.state_dict().items() if not name.endswith("operator.g")})
     inputs, targets = batch_of(pldr)
     losses = [float(next_token_loss(model, inputs, targets).nats) for model in (fixed, plain)]

@@ -27,16 +27,16 @@ from linnet.inference.engine import decode, steps
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.inference.weights import Weights, convert_weights, weights_nbytes
-from linnet.interop.gguf_out.architecture import architecture_metadata, architecture_of
-from linnet.interop.gguf_out.file import write_gguf
-from linnet.interop.gguf_out.tensors import stored_tensors
+from linnet.interop.gguf.architecture import architecture_metadata, architecture_of
+from linnet.interop.gguf.file import write_gguf
+from linnet.interop.gguf.tensors import stored_tensors
 from linnet.interop.onnx.engine import GraphReader, Graphs
 from linnet.interop.onnx.export import export_onnx
 from linnet.interop.onnx.gate import ALLOWED
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.nn.linear import Linear
-from linnet.nn.packed_linear import PackedLinear, RoundedEmbedding
+from linnet.nn.packed_linear import PackedLinear, QuantizedEmbedding
 
 SHAPES = {
     "1m": {"vocab_size": 1024, "d_model": 128, "layers": 4, "heads": 4, "hidden": 352},
@@ -81,7 +81,7 @@ def with_matrices_of(decoder: Decoder, other: Decoder) -> Decoder:
     for name, module in slow.named_modules():
         if isinstance(module, Linear) and isinstance(packed := found[name], PackedLinear):
             module.weight.data = packed.weight.float()
-    if isinstance(other.embedding.tokens, RoundedEmbedding):
+    if isinstance(other.embedding.tokens, QuantizedEmbedding):
         slow.embedding.tokens.weight.data = other.embedding.tokens.weight
     return slow
 

@@ -30,7 +30,7 @@ SHAPES = ((4, 2048), (1, 8192))
 GROWTH = (8192, 65_536)
 
 
-def decoder_of(form: str) -> Decoder:
+def decoder_with_weights(form: str) -> Decoder:
     """The preset with one form of the sums; the same weights for all."""
     torch.manual_seed(0)
     spec = ModelSpec.load("ted-tinystories")
@@ -46,7 +46,7 @@ def batch_of(batch: int, length: int) -> tuple[Tensor, Tensor]:
 
 def stepper(form: str, batch: int, length: int) -> Callable[[], object]:
     """One training step of a fresh model: forward, backward, clipping, AdamW."""
-    decoder = decoder_of(form)
+    decoder = decoder_with_weights(form)
     optimizer = build_optimizer(OptimizerSpec(lr=1e-6), decoder)
     token_bytes_V = torch.ones(decoder.spec.vocab_size, dtype=torch.int64)
     step = Stepper(Parallel(decoder), next_token_loss, optimizer, ClipSpec(), torch.float32, token_bytes_V)
@@ -58,7 +58,7 @@ def check() -> None:
     """Both forms give the same loss, and gradients that differ by less than a thousandth of their norm."""
     losses, gradients = [], []
     for form in ("chunked", "reference"):
-        decoder = decoder_of(form)
+        decoder = decoder_with_weights(form)
         result = next_token_loss(decoder, *batch_of(1, 2048)).total
         result.backward()
         losses.append(float(result.detach()))
@@ -70,7 +70,7 @@ def check() -> None:
 
 def passes(length: int) -> Callable[[], object]:
     """Forward and backward of one sequence in the chunked form."""
-    decoder, data = decoder_of("chunked"), batch_of(1, length)
+    decoder, data = decoder_with_weights("chunked"), batch_of(1, length)
 
     def forward_and_backward() -> None:
         next_token_loss(decoder, *data).total.backward()

@@ -14,7 +14,7 @@ from torch.utils import collect_env
 
 import on_device
 from linnet.core.notes import LOG, note
-from linnet.training import loop
+from linnet.training import trainer
 from linnet.training.record import curves
 
 torch.set_num_threads(1)
@@ -69,7 +69,7 @@ def hangups_are_heard() -> Iterator[None]:
 def _asked_once() -> Iterator[None]:
     """What this machine is: runs measure its peak, and the harness asks a dozen programs."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(loop, "peak_flops_per_s", cache(loop.peak_flops_per_s))
+        patched.setattr(trainer, "peak_flops_per_s", cache(trainer.peak_flops_per_s))
         patched.setattr(collect_env, "get_pretty_env_info", cache(collect_env.get_pretty_env_info))
         yield
 

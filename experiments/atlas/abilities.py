@@ -21,7 +21,7 @@ from linnet.experiments.comparison.parts import prepare_parts
 from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.experiments.runner import Runner
 from linnet.model.store import RUNS
-from linnet.training.record.finished import read_run_folder
+from linnet.training.runs import read_run_folder
 
 HERE = Path(__file__).parent.parent
 TASKS = {"recall": "recall", "copying": "copying", "tracking": "following S3"}

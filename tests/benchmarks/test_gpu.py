@@ -10,7 +10,7 @@ import torch
 
 import gpu_kernels
 import gpu_rows
-from gpu import Record, measure_rows, plan
+from gpu import ResultRecord, measure_rows, plan
 from gpu_contracts import outcomes
 from gpu_kernels import kernel_rows, measure_kernels, why_none
 from gpu_models import SIZES, TINY, kinds, model
@@ -112,7 +112,7 @@ def test_a_row_that_takes_too_long_is_ended_and_the_next_one_measured(tmp_path: 
 
 
 def test_what_no_time_is_left_for_is_listed(tmp_path: Path):
-    record, rows = Record(tmp_path / "gpu.json", 1.0), list(plan(tiny=True))
+    record, rows = ResultRecord(tmp_path / "gpu.json", 1.0), list(plan(tiny=True))
     measure_rows(record, Worker(CPU), rows, end_s=0.0)
     record.write()
     written = json.loads((tmp_path / "gpu.json").read_text())

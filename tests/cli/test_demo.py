@@ -153,10 +153,10 @@ def test_an_interrupt_outside_training_is_one_line(tmp_path: Path, monkeypatch: 
 
 
 def test_a_broken_down_training_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture):
-    from linnet.training.guard_rails.breakdown import BrokenDownError
+    from linnet.training.divergence import DivergedError
 
     def break_down(*_: object, **__: object) -> None:
-        raise BrokenDownError(3, "loss nan", None)
+        raise DivergedError(3, "loss nan", None)
 
     monkeypatch.setattr("linnet.experiments.runner.train", break_down)
     assert main(["demo", *OPTIONS, "--out", str(tmp_path / "demo")]) == 1

@@ -84,7 +84,7 @@ def test_a_limit_and_a_context(capsys, ted, data):
 def test_a_model_that_sees_the_future_is_printed_with_its_leak(capsys, plga, data):
     found = _figures(capsys, plga, "--data", data)
     assert found["leak"] == found["bits_per_byte"] - found["whole_sequence_bits_per_byte"] != 0
-    empty = _figures(capsys, plga, "--data", data, "--operator-from", "empty")
+    empty = _figures(capsys, plga, "--data", data, "--calibrate-on", "empty")
     assert empty["whole_sequence_bits_per_byte"] == found["whole_sequence_bits_per_byte"]
     assert empty["bits_per_byte"] != found["bits_per_byte"]
     assert main(["evaluate", str(plga), "--data", str(data)]) == 0
@@ -130,7 +130,7 @@ def test_another_tokenizer_is_refused(capsys, ted, tmp_path):
 
 def test_the_operator_never_comes_from_the_evaluated_text(capsys, plga, ted, data):
     assert "use empty" in _fails(capsys, plga, "--data", data, "--split", "train")
-    assert _figures(capsys, plga, "--data", data, "--split", "train", "--operator-from", "empty")["tokens"] > 1000
+    assert _figures(capsys, plga, "--data", data, "--split", "train", "--calibrate-on", "empty")["tokens"] > 1000
     assert _figures(capsys, ted, "--data", data, "--split", "train")["split"] == "train"
 
 
@@ -161,36 +161,36 @@ def test_what_lies_deeper_is_named(capsys, ted, data, tmp_path, monkeypatch):
 
 
 def test_other_operators_in_the_place_of_the_models(capsys, plga, ted, data, tmp_path):
-    own = _figures(capsys, plga, "--data", data, "--operator-from", "empty")
-    found = {o: _figures(capsys, plga, "--data", data, "--operator", o) for o in ("identity", "random")}
+    own = _figures(capsys, plga, "--data", data, "--calibrate-on", "empty")
+    found = {o: _figures(capsys, plga, "--data", data, "--calibration", o) for o in ("identity", "random")}
     assert len({own["bits_per_byte"], *(each["bits_per_byte"] for each in found.values())}) == 3
     assert all("leak" not in each for each in found.values()), "a fixed operator is causal"
-    assert found["random"] == _figures(capsys, plga, "--data", data, "--operator", "random")
+    assert found["random"] == _figures(capsys, plga, "--data", data, "--calibration", "random")
     path = tmp_path / "own.safetensors"
     assert main(["inspect", "operator", str(plga), "--save", str(path)]) == 0
     capsys.readouterr()
-    frozen = _figures(capsys, plga, "--data", data, "--operator", path)
+    frozen = _figures(capsys, plga, "--data", data, "--calibration", path)
     assert frozen["bits_per_byte"] == pytest.approx(own["bits_per_byte"], rel=1e-6)
-    assert "the model has no plga layer" in _fails(capsys, ted, "--data", data, "--operator", "identity")
+    assert "the model has no plga layer" in _fails(capsys, ted, "--data", data, "--calibration", "identity")
 
 
 def test_random_operators_follow_the_seed(capsys, plga, data):
-    drawn = [_figures(capsys, plga, "--data", data, "--operator", "random", *seed) for seed in ([], ["--seed", 0])]
+    drawn = [_figures(capsys, plga, "--data", data, "--calibration", "random", *seed) for seed in ([], ["--seed", 0])]
     assert drawn[0] == drawn[1] and drawn[0]["seed"] == 0
-    other = _figures(capsys, plga, "--data", data, "--operator", "random", "--seed", 1)
+    other = _figures(capsys, plga, "--data", data, "--calibration", "random", "--seed", 1)
     assert other["seed"] == 1 and other["bits_per_byte"] != drawn[0]["bits_per_byte"]
-    assert main(["evaluate", str(plga), "--data", str(data), "--operator", "random", "--seed", "1"]) == 0
+    assert main(["evaluate", str(plga), "--data", str(data), "--calibration", "random", "--seed", "1"]) == 0
     table = capsys.readouterr().out
     assert f"{other['bits_per_byte']:.4f}" in table and "random" in table and "seed 1" in table
 
 
 def test_the_seed_is_of_random_operators_alone(capsys, plga, data):
-    assert _figures(capsys, plga, "--data", data, "--operator", "identity")["seed"] is None
-    for operator in ([], ["--operator", "identity"]):
+    assert _figures(capsys, plga, "--data", data, "--calibration", "identity")["seed"] is None
+    for operator in ([], ["--calibration", "identity"]):
         message = _fails(capsys, plga, "--data", data, *operator, "--seed", 1)
-        assert "--seed 1: goes with --operator random" in message
+        assert "--seed 1: goes with --calibration random" in message
     for seed in (-1, 2**63):
-        message = _fails(capsys, plga, "--data", data, "--operator", "random", "--seed", seed)
+        message = _fails(capsys, plga, "--data", data, "--calibration", "random", "--seed", seed)
         assert f"--seed {seed}: expected a whole number from 0 to 2**63 - 1" in message
 
 
@@ -241,11 +241,11 @@ def test_several_models_are_compared(capsys, ted, plga, data):
 
 
 def test_several_models_with_other_operators(capsys, plga, data):
-    options = ("--data", data, "--stride", 8, "--operator", "random", "--seed", 1)
+    options = ("--data", data, "--stride", 8, "--calibration", "random", "--seed", 1)
     found = _figures(capsys, plga, plga, *options)
     alone = _figures(capsys, plga, *options)
     own = _figures(capsys, plga, "--data", data, "--stride", 8)
-    assert (found["operator"], found["seed"]) == ("random", 1)
+    assert (found["calibration"], found["seed"]) == ("random", 1)
     assert {model["bits_per_byte"] for model in found["models"]} == {alone["bits_per_byte"]} != {own["bits_per_byte"]}
 
 
@@ -260,8 +260,8 @@ def test_what_a_ted_model_keeps(capsys, ted, plga, data):
 
 def test_options_of_one_model_and_of_several(capsys, ted, plga, data, text):
     for option, value, message in (
-        ("--operator", "identity", f"{ted}: --operator: identity: the model has no plga layer"),
-        ("--seed", "1", "--seed 1: goes with --operator random"),
+        ("--calibration", "identity", f"{ted}: --calibration: identity: the model has no plga layer"),
+        ("--seed", "1", "--seed 1: goes with --calibration random"),
         ("--retention", "bank", "--retention bank: goes with one model"),
     ):
         assert message in _fails(capsys, ted, plga, "--data", data, option, value)

@@ -36,7 +36,7 @@ def test_the_shipped_tables(workspace, monkeypatch, capsys):
     assert main([*asked, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     (model,) = found["scores"]["models"]
-    assert [one["model"] for one in model["operators"]] == ["plga, identity", "plga, random"]
+    assert [one["model"] for one in model["calibrations"]] == ["plga, identity", "plga, random"]
     assert model["moved_by_kv_cache"] < 1e-5 and found["deduced"]["plga"]["settings"][0]["tokens"] <= 3
 
 

@@ -10,8 +10,8 @@ from examples import randomized
 
 from linnet.cli.main import main
 from linnet.data.prepare import prepare_texts
+from linnet.model.calibration import with_calibration_from
 from linnet.model.decoder import Decoder
-from linnet.model.fixed import with_chosen_operators
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, save_decoder
 
@@ -82,11 +82,11 @@ def test_the_precision_of_the_weights_is_that_of_all_on_the_page(
 def test_other_operators_hold_for_all_that_is_told(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
     """The text, questions, abilities, samples and memory: as of models whose own operators they are."""
     monkeypatch.chdir(workspace)
-    save_decoder(with_chosen_operators(load_decoder(Path("plga")), "random", 3), Path("fixed"))
+    save_decoder(with_calibration_from(load_decoder(Path("plga")), "random", 3), Path("fixed"))
     shutil.copy("plga/tokenizer.json", "fixed")
     (workspace / "rest.yaml").write_text(ASKED.replace("speed: {tokens: 4}", ""))
     shutil.copy("questions.jsonl", "mine.jsonl")
-    operator = ["--operator", "random", "--seed", "3"]
+    operator = ["--calibration", "random", "--seed", "3"]
     for question in (["--data", "data", "--limit-tokens", "60"], ["--task-file", "mine.jsonl"]):
         asked = [*question, "--also", "rest.yaml", "--report"]
         assert main(["evaluate", "plga", "plga/../plga", *asked, "replaced", *operator]) == 0
@@ -96,7 +96,7 @@ def test_other_operators_hold_for_all_that_is_told(workspace: Path, monkeypatch:
         assert replaced == expected
         for row in ("writes behind “the bird”", "memory weights alone"):
             assert replaced[row] != own[row], row
-        said = "- operator: random, in the place of the models' own, drawn from seed 3"
+        said = "- calibration: random, in place of the models' own, drawn from seed 3"
         assert said in (workspace / "replaced" / "report.md").read_text()
 
 
@@ -139,8 +139,8 @@ def test_tasks_alone(workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: C
             "called.yaml: tasks: accuracy: a figure that is no task has that name",
         ),
         (
-            ["ted", "plga", "--data", "data", "--report", "x", "--operator", "identity"],
-            "ted: --operator: identity: the model has no plga layer",
+            ["ted", "plga", "--data", "data", "--report", "x", "--calibration", "identity"],
+            "ted: --calibration: identity: the model has no plga layer",
         ),
         (["ted", "attention", "--tasks", "arc", "--report", "x"], "--report: has no place for tasks of the harness"),
     ],

@@ -124,16 +124,14 @@ def test_other_operators(capsys, models, files):
     arguments = (models["plga"], "--suite", "pldr", "--files", files)
     own, other = (
         _figures(capsys, *arguments, *more)["models"][0]["tasks"]["truthfulqa_mc2"]["mc2"]
-        for more in ([], ["--operator", "random", "--seed", 1])
+        for more in ([], ["--calibration", "random", "--seed", 1])
     )
     assert own != other
-    assert (
-        _figures(capsys, *arguments, "--operator-from", "empty")["models"][0]["tasks"]["truthfulqa_mc2"]["mc2"] == own
-    )
+    assert _figures(capsys, *arguments, "--calibrate-on", "empty")["models"][0]["tasks"]["truthfulqa_mc2"]["mc2"] == own
 
 
 def test_other_operators_in_weights_of_few_bits(capsys, models, files):
-    arguments = (models["plga"], "--task-file", files / "mine.jsonl", "--operator", "identity")
+    arguments = (models["plga"], "--task-file", files / "mine.jsonl", "--calibration", "identity")
     plain, packed = (_figures(capsys, *arguments, *more)["models"][0]["tasks"] for more in ([], ["--weights", "int8"]))
     assert packed["mine"]["items"] == plain["mine"]["items"] == 12
 
@@ -153,7 +151,7 @@ def test_what_does_not_go_together(capsys, models, files):
         (["--task-file", mine, "--files", files], "--files .*: goes with a suite; the rows are in --task-file"),
         (["--task-file", mine, "--data", files], "--data .*: says how a text is measured; leave it out for tasks"),
         (["--task-file", mine, "--split", "train"], "--split train: says how a text is measured"),
-        (["--task-file", mine, "--operator-from", "train"], "--operator-from train: tasks have no training split"),
+        (["--task-file", mine, "--calibrate-on", "train"], "--calibrate-on train: tasks have no training split"),
         (["--data", files, "--limit", 2], "--limit 2: goes with --suite, --task-file or --tasks"),
         (["--suite", "minimal-pairs", "--files", files / "pairs.jsonl", "--shots", 1], "--shots 1: minimal pairs"),
         (["--suite", "pldr", "--files", files / "none"], "--files .*none: no arc_challenge.jsonl, "),

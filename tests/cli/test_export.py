@@ -21,7 +21,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_frozen_model_is_smaller_and_generates(model: Path, tmp_path: Path, capsys):
     out = tmp_path / "frozen"
-    assert main(["export", str(model), "--freeze-operator", "--out", str(out), "--json"]) == 0
+    assert main(["export", str(model), "--freeze", "--out", str(out), "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["model"] == str(out)
     assert made["weights_bytes"] == (out / "model.safetensors").stat().st_size
@@ -32,12 +32,12 @@ def test_a_frozen_model_is_smaller_and_generates(model: Path, tmp_path: Path, ca
 
 def test_without_a_form_nothing_is_written(model: Path, tmp_path: Path, capsys):
     assert main(["export", str(model), "--out", str(tmp_path / "x")]) == 2
-    assert capsys.readouterr().err == "error: export: no form was asked for; expected --to or --freeze-operator\n"
+    assert capsys.readouterr().err == "error: export: no form was asked for; expected --to or --freeze\n"
     assert not (tmp_path / "x").exists()
 
 
 def test_the_frozen_models_line(model: Path, tmp_path: Path, capsys):
-    assert main(["export", str(model), "--freeze-operator", "--out", str(tmp_path / "y"), "--prompt", "A time"]) == 0
+    assert main(["export", str(model), "--freeze", "--out", str(tmp_path / "y"), "--prompt", "A time"]) == 0
     assert capsys.readouterr().out.startswith(f"{tmp_path / 'y'}: tiny-pldr, ")
 
 
@@ -96,7 +96,7 @@ def test_a_gguf_file(tmp_path: Path, capsys):
     ("words", "said"),
     [
         (["--to", "nowhere"], "--to nowhere: expected one of "),
-        (["--freeze-operator", "--dtype", "float16"], "--dtype float16: expected --to transformers beside it"),
+        (["--freeze", "--dtype", "float16"], "--dtype float16: expected --to transformers beside it"),
         (["--to", "transformers", "--dtype", "int3"], "--dtype int3: expected one of float32, bfloat16, float16"),
         (["--to", "onnx", "--weights", "q8_0"], "--weights q8_0: expected one of float32, int8, int4"),
         (["--to", "transformers", "--weights", "int8"], "--weights int8: expected --to gguf or onnx or web beside it"),

@@ -262,19 +262,19 @@ def test_other_operators_stand_in_the_place_of_the_models(pldr: str, capfdbinary
     def text(*arguments: str) -> str:
         return generated(capfdbinary, pldr, "--prompt", "Once", *arguments, temperature="1")["text"]
 
-    random = text("--operator", "random")
-    assert len({text(), random, text("--operator", "identity")}) == 3
-    assert random == text("--operator", "random")
-    assert text("--operator", "random", "--weights", "int8")
+    random = text("--calibration", "random")
+    assert len({text(), random, text("--calibration", "identity")}) == 3
+    assert random == text("--calibration", "random")
+    assert text("--calibration", "random", "--weights", "int8")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--operator", "zero"], "--operator: zero: expected identity, random, or a file of operators"),
-        (["--operator", "no.npz"], "--operator: no.npz: no such file; expected operators as .safetensors or .npz"),
+        (["--calibration", "zero"], "--calibration: zero: expected identity, random, or a file of operators"),
+        (["--calibration", "no.npz"], "--calibration: no.npz: no such file; expected operators as"),
         (
-            ["--operator", "identity", "--no-g-cache"],
+            ["--calibration", "identity", "--no-g-cache"],
             "--no-g-cache: the model has no plga layer that infers an operator",
         ),
     ],
@@ -286,7 +286,7 @@ def test_a_wrong_operator_or_cache_is_one_line(pldr: str, capfdbinary, arguments
 
 
 def test_a_model_without_operators_has_none_to_change(model: str, capfdbinary):
-    for arguments in (["--operator", "identity"], ["--no-g-cache"]):
+    for arguments in (["--calibration", "identity"], ["--no-g-cache"]):
         code, _, err = run(capfdbinary, model, *arguments)
         assert (code, err.count("\n")) == (2, 1)
         assert "the model has no plga layer" in err

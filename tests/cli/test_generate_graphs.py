@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from small_decoders import block, decoder_of, written
+from small_decoders import block, decoder_with_weights, written
 
 from linnet.cli.main import main
 
@@ -16,7 +16,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("models") / "small", decoder_of([block({"kind": "attention", "heads": 2})]))
+    return written(
+        tmp_path_factory.mktemp("models") / "small", decoder_with_weights([block({"kind": "attention", "heads": 2})])
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from small_originals import write
 
 from linnet.cli.console import invocation
 from linnet.cli.main import main
-from linnet.interop.names import TED, published_shapes
 from linnet.interop.ted import CONTEXT_LENGTH, END
+from linnet.interop.tensor_names import TED, published_shapes
 from linnet.model.spec import ModelSpec
 
 CHARACTERS = [*sorted(set("Once upon a time\n")), END]

@@ -14,8 +14,8 @@ from linnet.cli.inspect import inspect
 from linnet.cli.main import main
 from linnet.data.prepare import prepare_pairs, prepare_texts
 from linnet.layers.mixers.plga.files import read_operators
+from linnet.model.calibration import with_stored_calibration
 from linnet.model.decoder import Decoder
-from linnet.model.fixed import with_fixed_operators
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, save_decoder
 
@@ -82,7 +82,7 @@ def mixed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fixed(plga: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    decoder = with_fixed_operators(load_decoder(plga), [torch.eye(4).repeat(2, 1, 1)] * 2)
+    decoder = with_stored_calibration(load_decoder(plga), [torch.eye(4).repeat(2, 1, 1)] * 2)
     return _saved(decoder, tmp_path_factory.mktemp("fixed") / "model", data)
 
 
@@ -218,7 +218,7 @@ def test_cuts_and_windows_of_causality(figures, plga, data):
     assert [len(cut["rms_by_position"]) for cut in found["whole_sequence"]["per_cut"]] == [2, 7]
     assert (found["windows"], found["tokens"]) == (3, 9)
     assert found["evaluation"]["tokens"] < 60
-    empty = figures(*arguments, "--operator-from", "empty")
+    empty = figures(*arguments, "--calibrate-on", "empty")
     assert empty["evaluation"]["bits_per_byte"] != found["evaluation"]["bits_per_byte"]
 
 

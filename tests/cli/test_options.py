@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from linnet.cli.options import in_groups, option
+from linnet.cli.options import option, with_option_groups
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def verb(
 
 def run(*arguments: str) -> tuple[int, str]:
     app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(in_groups(verb))
+    app.command()(with_option_groups(verb))
     found = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200", "TERM": "dumb"})
     return found.exit_code, found.output
 
@@ -68,7 +68,7 @@ def test_what_is_not_given_has_the_defaults_of_the_groups():
 
 
 def test_options_stand_in_the_order_of_the_verb_and_say_what_their_fields_say():
-    parameters = inspect.signature(in_groups(verb)).parameters
+    parameters = inspect.signature(with_option_groups(verb)).parameters
     assert list(parameters) == ["models", "data", "stride", "seed", "quiet", "as_json"]
     assert {one.kind for one in parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
     code, said = run("--help")
@@ -91,4 +91,4 @@ def test_a_field_without_a_default_is_no_option():
     def other(group: Incomplete) -> None: ...
 
     with pytest.raises(AssertionError):
-        in_groups(other)
+        with_option_groups(other)

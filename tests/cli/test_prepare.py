@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from linnet.cli.main import main
-from linnet.core.atomic import PARTIAL, is_left
+from linnet.core.atomic import PARTIAL, is_leftover
 from linnet.core.checksum import read_checked_json
 from linnet.data.shards import TokenData
 
@@ -145,7 +145,7 @@ def test_killed_while_writing_leaves_nothing_half_written(
         process.send_signal(number)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == code
-    left = {path for path in tmp_path.iterdir() if is_left(path)}
+    left = {path for path in tmp_path.iterdir() if is_leftover(path)}
     assert {path.name for path in set(tmp_path.iterdir()) - left} == {"a.txt"}
     if number == signal.SIGINT:
         assert stderr == b"interrupted\n" and not left

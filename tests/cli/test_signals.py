@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from linnet.cli.main import main
-from linnet.training.loop import Trainer
+from linnet.training.trainer import Trainer
 
 Capture = pytest.CaptureFixture[str]
 

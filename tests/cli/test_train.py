@@ -172,13 +172,13 @@ def test_the_same_command_on_a_finished_run(tmp_path, command, capsys):
 
 
 def test_an_interrupted_run_exits_as_a_shell_says_it_and_goes_on(tmp_path, command, capsys, monkeypatch):
-    from linnet.training.progress.watch import LogWatch
+    from linnet.training.reporter import LogReporter
 
     def interrupt(self, line):
         os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(LogWatch, "line", interrupt)
+        patched.setattr(LogReporter, "line", interrupt)
         assert main([*command(tmp_path / "run"), "--json"]) == 130
     out, err = capsys.readouterr()
     assert json.loads(out)["finished"] is False

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-from linnet.evaluation.reader import Reader
+from linnet.evaluation.reader import WindowEvaluator
 from linnet.evaluation.windows import WindowBatch
 from linnet.inference.engine import decode
 from linnet.inference.sampling import Sampling
@@ -32,7 +32,7 @@ from linnet.layers.contract import Mixer, MixerSpec, SublayerSpec
 from linnet.layers.mixers.ted.module import TedSpec
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.ops.decay.auto import fastest_chunk
+from linnet.ops.decay.auto import default_chunk
 from linnet.ops.decay.rates import rate_bank
 from linnet.training.objective import next_token_loss
 from linnet.training.optimizers.optimizer import build_optimizer
@@ -149,7 +149,7 @@ def check_evaluation(mixers: list[MixerSpec], device: torch.device) -> None:
     decoder = decoder_on(device, *(spec for spec in mixers if spec.build(PLACE).traits.causal))
     tokens_BT = torch.ones(2, LENGTH, dtype=torch.int64)
     batch = WindowBatch(tokens_BT, tokens_BT, tokens_BT).to(device)
-    Reader.of(decoder, None, LENGTH, LENGTH).losses(batch)
+    WindowEvaluator.create(decoder, None, LENGTH, LENGTH).losses(batch)
 
 
 def check_decoding(mixers: list[MixerSpec], device: torch.device) -> None:
@@ -202,7 +202,7 @@ def main() -> None:
     library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # no operation is cast
     for spec in ALL:  # a bank of rates is real, and made by numbers
         if isinstance(spec, TedSpec):
-            chunk = spec.chunk or fastest_chunk(spec.key_width is not None)
+            chunk = spec.chunk or default_chunk(spec.key_width is not None)
             for length in (128, 256, 512):
                 rate_bank(spec.tolerance, chunk, length)
     print(json.dumps({name: problem_of(check) for name, check in checks(sys.argv[1]).items()}))

@@ -15,11 +15,11 @@ from linnet.layers.contract import MixerSpec, SublayerSpec
 from linnet.layers.cross_attention import CrossAttentionSpec
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
+from linnet.training.distributed import ALONE, Processes, processes
 from linnet.training.objective import next_token_loss
 from linnet.training.optimizers.optimizer import build_optimizer
 from linnet.training.parallel import parallelize
 from linnet.training.processes import sums
-from linnet.training.processes.group import ALONE, Processes, processes
 from linnet.training.sections import ClipSpec, OptimizerSpec
 from linnet.training.spec import TrainingSpec
 from linnet.training.step import Stepper

@@ -23,7 +23,7 @@ from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, save_decoder
 from linnet.nn.linear import Linear
 from linnet.ops import bfloat16_linear
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.training.objective import next_token_loss
 from linnet.training.optimizers.optimizer import split_by_decay
 from on_device import DEVICE
@@ -54,7 +54,7 @@ def spec_of(mixers: list[MixerSpec], **changes: object) -> ModelSpec:
     return ModelSpec.parse({**settings, "blocks": blocks, **changes}, "test")
 
 
-def decoder_of(mixers: list[MixerSpec], **changes: object) -> Decoder:
+def decoder_with_weights(mixers: list[MixerSpec], **changes: object) -> Decoder:
     return randomized(Decoder(spec_of(mixers, **changes))).double()
 
 
@@ -93,9 +93,9 @@ def decoder_named(name: str) -> tuple[Decoder, Tensor]:
     """Built once for the tests of this file, none of which changes it; and what chance goes on with."""
     torch.manual_seed(0)
     if name == "recipe":
-        return decoder_of(EXAMPLES, **RECIPE, blocks=recipe_blocks()), torch.get_rng_state()
+        return decoder_with_weights(EXAMPLES, **RECIPE, blocks=recipe_blocks()), torch.get_rng_state()
     named = dict(zip(map(name_of, EXAMPLES), EXAMPLES, strict=True))
-    return decoder_of(EXAMPLES if name == "all" else [named[name]] * 3), torch.get_rng_state()
+    return decoder_with_weights(EXAMPLES if name == "all" else [named[name]] * 3), torch.get_rng_state()
 
 
 @pytest.fixture(params=["all", "recipe", *ALONE])
@@ -178,13 +178,13 @@ def test_a_full_state_is_refused_before_anything_happens(decoder: Decoder):
 
 
 def test_learned_positions_end_where_the_context_ends():
-    decoder = decoder_of([EXAMPLES[0]])
+    decoder = decoder_with_weights([EXAMPLES[0]])
     with pytest.raises(ValueError, match="33 tokens: the model's learned positions end at 32"):
         decoder(tokens(1, 33))
 
 
 def test_shared_weights_are_one_module_with_two_states():
-    decoder = decoder_of(EXAMPLES[:1], blocks=[{"mixer": EXAMPLES[0], "repeat": 3, "share_weights": True}])
+    decoder = decoder_with_weights(EXAMPLES[:1], blocks=[{"mixer": EXAMPLES[0], "repeat": 3, "share_weights": True}])
     assert len({id(layer) for layer in decoder.layers}) == 1
     state = decoder.initial_state(1, LENGTH)
     decoder(tokens(1), state)
@@ -238,10 +238,12 @@ def test_documents_in_one_row_give_what_each_gives_alone(decoder: Decoder, with_
 
 def test_the_loss_is_that_of_the_logits_with_all_gradients(decoder: Decoder):
     tokens_BT, targets_BT = tokens(2), tokens(2)
-    targets_BT[1, 7:] = IGNORED
+    targets_BT[1, 7:] = IGNORE_INDEX
     loss = decoder(tokens_BT, targets=targets_BT)
     logits = decoder(tokens_BT).flatten(0, 1)
-    expected = torch.nn.functional.cross_entropy(logits, targets_BT.flatten(), ignore_index=IGNORED, reduction="sum")
+    expected = torch.nn.functional.cross_entropy(
+        logits, targets_BT.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
+    )
     torch.testing.assert_close(loss.nats, expected)
     parameters = list(decoder.parameters())
     for found, wanted in zip(
@@ -486,7 +488,7 @@ def test_gradients_of_documents_flow_within_a_chunk_with_a_state(decoder: Decode
 
 
 def test_states_that_keep_the_past_in_other_ways_do_not_join():
-    ted = decoder_of([next(mixer for mixer in EXAMPLES if len(mixer.build(PLACE).retentions) > 1)])
+    ted = decoder_with_weights([next(mixer for mixer in EXAMPLES if len(mixer.build(PLACE).retentions) > 1)])
     states = [ted.initial_state(1, LENGTH, EvictionPolicy(top_k=k)) for k in (2, 9)]
     with pytest.raises(ValueError, match="different ways cannot join"):
         states[0].join(states[1])

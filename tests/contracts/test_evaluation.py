@@ -6,8 +6,8 @@ import torch
 from examples import EXAMPLES as MIXER_EXAMPLES
 from examples import FEED_FORWARD_EXAMPLES, WIDTH, first_of_its_kind, randomized
 
-from linnet.evaluation.reader import Reader
-from linnet.evaluation.tally import Tally
+from linnet.evaluation.reader import WindowEvaluator
+from linnet.evaluation.tally import LossSums
 from linnet.evaluation.windows import batches, sliding
 from linnet.layers.registry import MIXERS
 from linnet.model.decoder import Decoder
@@ -37,7 +37,10 @@ def _documents():
 
 def _losses(decoder, tokens_at_once, stride):
     calibration = torch.arange(1, 9)[None] % VOCABULARY
-    reader, sums = Reader.of(decoder, calibration, CONTEXT, tokens_at_once), Tally(len(LENGTHS), BYTES, CONTEXT)
+    reader, sums = (
+        WindowEvaluator.create(decoder, calibration, CONTEXT, tokens_at_once),
+        LossSums(len(LENGTHS), BYTES, CONTEXT),
+    )
     for batch in batches(sliding(enumerate(_documents()), CONTEXT, stride), tokens_at_once):
         on_device = batch.to(decoder.device)
         sums.add(reader.losses(on_device), on_device.targets_BT, batch.documents_BT)

@@ -27,7 +27,7 @@ def seeing(spec: SublayerSpec, sublayer: Sublayer) -> Sublayer:
 
 
 def test_traits_and_description_say_the_same(spec: SublayerSpec, sublayer: Sublayer):
-    assert spec.sees_prefix == sublayer.traits.prefix
+    assert spec.supports_prefix == sublayer.traits.prefix
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 4, LENGTH])

@@ -20,7 +20,7 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 from linnet.ops.native import library
-from linnet.ops.native.elementwise import scaled_row
+from linnet.ops.native.elementwise import scale_add_row
 
 pytestmark = [
     pytest.mark.cpu_only("steps on rows"),
@@ -32,7 +32,7 @@ TOKENS = torch.tensor([3, 7, 0, 10, 7, 2])
 """Of the steps: the first is written down, the others are read from there."""
 
 
-def decoder_of(spec: SublayerSpec, weights: str) -> Decoder:
+def decoder_with_weights(spec: SublayerSpec, weights: str) -> Decoder:
     """Two such layers behind one whose step can be written down."""
     known: dict[str, Any] = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "mlp", "hidden": 24}}
     own = {"mixer": spec} if isinstance(spec, MixerSpec) else {"feed_forward": spec}
@@ -71,7 +71,7 @@ def assert_the_same_written_down(decoder: Decoder) -> None:
 @pytest.mark.parametrize("weights", get_args(Weights))
 @torch.inference_mode()
 def test_steps_that_were_written_down_are_the_steps(spec: SublayerSpec, weights: str):
-    assert_the_same_written_down(decoder_of(spec, weights))
+    assert_the_same_written_down(decoder_with_weights(spec, weights))
 
 
 @torch.inference_mode()
@@ -82,9 +82,11 @@ def test_numbers_that_are_taken_out_of_pytorch_are_noticed(monkeypatch: pytest.M
     def careless(layer: PlainFeedForward, *given: Any) -> DecodeStep:
         step = plain(layer, *given)
         assert step is not None
-        return lambda sum_1D, x_1D, place: scaled_row(compiled, x_1D.tolist()[0][0])(step(sum_1D, x_1D, place), place)
+        return lambda sum_1D, x_1D, place: scale_add_row(compiled, x_1D.tolist()[0][0])(
+            step(sum_1D, x_1D, place), place
+        )
 
-    decoder = decoder_of(AttentionSpec(heads=2), "float32")
+    decoder = decoder_with_weights(AttentionSpec(heads=2), "float32")
     assert_the_same_written_down(decoder)
     monkeypatch.setattr(PlainFeedForward, "decode_step", careless)
     with pytest.raises(AssertionError, match="logits"):

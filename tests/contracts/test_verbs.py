@@ -23,7 +23,7 @@ from linnet.layers.registry import FEED_FORWARDS, MIXERS
 from linnet.model.cost import model_cost
 from linnet.model.store import load_decoder, save_decoder
 from linnet.stories.corpus import texts
-from linnet.training.progress.watch import LogWatch
+from linnet.training.reporter import LogReporter
 
 pytestmark = pytest.mark.cpu_only("runs are compared bit for bit")
 
@@ -154,13 +154,13 @@ def test_an_interrupted_run_that_goes_on_ends_where_an_uninterrupted_one_ends(
     train: Callable[..., int], trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with monkeypatch.context() as patched:
-        line = LogWatch.line
+        line = LogReporter.line
 
-        def interrupt(self: LogWatch, figures: object) -> None:
+        def interrupt(self: LogReporter, figures: object) -> None:
             line(self, figures)
             os.kill(os.getpid(), signal.SIGINT)
 
-        patched.setattr(LogWatch, "line", interrupt)
+        patched.setattr(LogReporter, "line", interrupt)
         assert train(tmp_path / "run") == 128 + signal.SIGINT
     stopped = ends(tmp_path / "run")
     assert 1 <= len(stopped[1]) < len(ends(trained)[1])
@@ -193,7 +193,7 @@ def test_generate_prints_the_bytes_that_its_state_has(weights: str, trained: Pat
     decoder(torch.zeros(1, count, dtype=torch.long), state)
     assert found["tokens"] == 20
     assert found["state_bytes"] == state.nbytes
-    assert found["state_bytes"] == model_cost(decoder.spec).state_bytes_beside(weights, count)
+    assert found["state_bytes"] == model_cost(decoder.spec).state_bytes_for_precision(weights, count)
 
 
 def test_a_stream_that_is_kept_goes_on_as_if_it_had_not_stopped(lively: Path, tmp_path: Path, figures: Figures):

@@ -71,7 +71,7 @@ def supply(text: str, workspace: Workspace) -> None:
 
 def starts_training(words: list[str]) -> bool:
     """Whether the command as it stands gets as far as a first step; False where it was done without one."""
-    with patch("linnet.training.loop.Trainer.run_steps", side_effect=Started), _elsewhere(words) as moved:
+    with patch("linnet.training.trainer.Trainer.run_steps", side_effect=Started), _elsewhere(words) as moved:
         try:
             code = main(moved)
         except Started:

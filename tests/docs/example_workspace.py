@@ -21,8 +21,8 @@ from small_originals import write as write_original
 from linnet.cli.main import main
 from linnet.core.checksum import write_file_checksums
 from linnet.core.errors import UserError
-from linnet.interop.names import PLDR, TED, published_shapes
 from linnet.interop.ted import END
+from linnet.interop.tensor_names import PLDR, TED, published_shapes
 from linnet.model.spec import ModelSpec
 from linnet.model.store import CONFIG, RUN, TOKENIZER, WEIGHTS
 from linnet.stories import texts

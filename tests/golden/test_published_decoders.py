@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from linnet.interop.names import OPT_OFFSET, from_gpt2, from_gpt_neo, from_gpt_neox, from_opt
+from linnet.interop.tensor_names import OPT_OFFSET, from_gpt2, from_gpt_neo, from_gpt_neox, from_opt
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec

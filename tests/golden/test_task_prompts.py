@@ -9,7 +9,7 @@ from asked_by_harness import arguments_of, harness_task
 from set_rows import ROWS, YAML_FILES
 
 from linnet.evaluation.tasks.items import TaskItem
-from linnet.evaluation.tasks.row_files import item_of
+from linnet.evaluation.tasks.row_files import parse_item
 from linnet.evaluation.tasks.suite import load_suite, suite_spec
 
 PLDR, MERINO = suite_spec("pldr"), suite_spec("merino")
@@ -18,7 +18,7 @@ FRAMES = {name: task.context for name, task in TASKS.items()}
 
 
 def items_of(task: str) -> list[TaskItem]:
-    return [item_of(task, FRAMES[task], row, "here", TASKS[task].choices) for row in ROWS[task]]
+    return [parse_item(task, FRAMES[task], row, "here", TASKS[task].choices) for row in ROWS[task]]
 
 
 def test_the_suite_of_merino_is_the_twelve_of_its_appendix():
@@ -106,7 +106,7 @@ def test_plain_rows_ask_the_same_as_the_sets_own():
     }
     for task, row in plain.items():
         of_set = items_of(task)[1 if task == "arc_easy" else 0]
-        assert item_of(task, FRAMES[task], row, "here", TASKS[task].choices) == of_set
+        assert parse_item(task, FRAMES[task], row, "here", TASKS[task].choices) == of_set
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,10 @@ def test_plain_rows_ask_the_same_as_the_sets_own():
     ],
 )
 def test_the_files_of_superglue_say_the_same_in_other_words(task: str, row: dict[str, object]):
-    assert item_of(task, FRAMES[task], row, "here", TASKS[task].choices) == items_of(task)[0]
+    assert parse_item(task, FRAMES[task], row, "here", TASKS[task].choices) == items_of(task)[0]
 
 
 def test_a_sentence_that_is_whole_keeps_its_letters():
     for context in ("Home: Wipe it. Use a cloth.", "Home: What now? Ann", "no sentence before"):
         row = {"context": context, "choices": ["a", "b"], "gold": 0}
-        assert item_of("hellaswag", FRAMES["hellaswag"], row, "here").pairs[0][0] == context
+        assert parse_item("hellaswag", FRAMES["hellaswag"], row, "here").pairs[0][0] == context

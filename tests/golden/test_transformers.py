@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from linnet.core.errors import UserError
-from linnet.interop.names import LLAMA, from_gpt2, renamed
+from linnet.interop.tensor_names import LLAMA, from_gpt2, from_published
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
@@ -24,7 +24,7 @@ def _llama(heads: int, kv_heads: int) -> tuple[torch.nn.Module, Decoder]:
     }
     head = {"tied": False, "norm": {"kind": "rms", "eps": 1e-6}}
     ours = Decoder(ModelSpec(vocab_size=37, d_model=32, context_length=64, blocks=[block], head=head)).double()
-    ours.load_state_dict(renamed(theirs.state_dict(), ours.spec, LLAMA))
+    ours.load_state_dict(from_published(theirs.state_dict(), ours.spec, LLAMA))
     return theirs, ours
 
 
@@ -56,7 +56,7 @@ def test_qwen3(kv_heads: int):
     base = theirs.config.rope_parameters["rope_theta"]
     block["mixer"]["rotary"] = {"base": base}
     ours = Decoder(ModelSpec(vocab_size=37, d_model=32, context_length=64, blocks=[block], head=head)).double()
-    ours.load_state_dict(renamed(theirs.state_dict(), ours.spec, LLAMA))
+    ours.load_state_dict(from_published(theirs.state_dict(), ours.spec, LLAMA))
     tokens = torch.randint(37, (2, 33))
     torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
 

@@ -92,7 +92,7 @@ def test_an_export_is_a_model_folder_like_any_other(tmp_path: Path):
     tokenizer = Tokenizer.train("bytes", [])
     spec = linnet.ModelSpec.load("tiny-pldr").replace(vocab_size=tokenizer.vocab_size)
     write_model(tmp_path / "model", Decoder(spec), tokenizer, {})
-    linnet.export(tmp_path / "model", tmp_path / "frozen", freeze_operator=True)
+    linnet.export(tmp_path / "model", tmp_path / "frozen", freeze=True)
     blocks = linnet.load(tmp_path / "frozen").spec.blocks
     assert {block.mixer.operator for block in blocks} == {"fixed"}
 

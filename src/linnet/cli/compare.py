@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from linnet.cli.console import check_out_folder, invocation, note, stopped_in_a_line
+from linnet.cli.console import check_out_folder, interruptions_reported, invocation, note
 from linnet.cli.options import AsJson, option
 from linnet.core.errors import UserError
 
@@ -43,7 +43,7 @@ def compare(
     FILE says what the models have in common and in what each run differs; docs/comparison.md has every field, and
     experiments/ablations/pldr.yaml is an example. All models are evaluated on the same held-out documents, and
     causally: no prediction depends on the text after it. A PLDR-LLM, whose training pass sees the future, is read with
-    a frozen operator; leak is what its own pass would have claimed beyond that.
+    a frozen calibration; leak is what its own pass would have claimed beyond that.
 
     Prints a table: bits per byte (lower is better) and accuracy, the mean over the seeds ± the standard deviation, and
     what training cost. DIR gets all that was found as one page (report.html) and one Markdown table (report.md), with
@@ -92,7 +92,7 @@ def _train_and_compare(
     spec = ComparisonSpec.load(comparison, changes)
     published = published_for(against, spec.evaluate)
     keep_freed_memory()
-    with stopped_in_a_line():
+    with interruptions_reported():
         findings = run_comparison(spec, folder, Runner(note, invocation()), str(comparison))
     _write_page(findings, published, folder)
     _print(findings, published, folder, as_json)

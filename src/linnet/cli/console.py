@@ -20,14 +20,14 @@ def note(line: str) -> None:
 
 
 @contextmanager
-def stopped_in_a_line() -> Iterator[None]:
+def interruptions_reported() -> Iterator[None]:
     """Trainings that were asked to stop, or broke down, end in one line and the exit code of what ended them."""
     from linnet.experiments.runner import ExperimentStopped
-    from linnet.training.guard_rails.breakdown import BrokenDownError
+    from linnet.training.divergence import DivergedError
 
     try:
         yield
-    except BrokenDownError as error:
+    except DivergedError as error:
         note(f"error: {error}")
         raise typer.Exit(1) from None
     except (ExperimentStopped, KeyboardInterrupt) as stop:
@@ -41,7 +41,7 @@ def invocation() -> str:
     return shlex.join(["linnet", *sys.argv[1:]])
 
 
-def was_given(context: typer.Context, name: str) -> bool:
+def is_on_command_line(context: typer.Context, name: str) -> bool:
     """Whether a parameter stood on the command line, its default value included."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
@@ -55,7 +55,7 @@ def option_of(context: typer.Context, name: str) -> str:
 def refuse_before(context: typer.Context) -> None:
     """An option before a subcommand would be forgotten: a `UserError` names it."""
     for name in context.params:
-        if was_given(context, name):
+        if is_on_command_line(context, name):
             raise UserError(
                 f"{option_of(context, name)}: stands before {context.invoked_subcommand}; it belongs to"
                 f" {context.command_path} itself"

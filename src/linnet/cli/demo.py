@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.console import invocation, note, stopped_in_a_line
+from linnet.cli.console import interruptions_reported, invocation, note
 from linnet.cli.options import AsJson, Device, option
 from linnet.cli.report import echo, echo_json, echo_parts
 
@@ -52,7 +52,7 @@ def demo(
         invocation=invocation(),
     )
     keep_freed_memory()
-    with stopped_in_a_line():
+    with interruptions_reported():
         figures = run_demo(options, note)
     if as_json:
         echo_json({**figures.to_dict(), "report": str(out / PAGE)})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from linnet.cli.console import check_out_file, note, option_of, refuse_before, was_given
+from linnet.cli.console import check_out_file, is_on_command_line, note, option_of, refuse_before
 from linnet.cli.design_show import LatencyOptions, show_checked, show_found, show_front
 from linnet.cli.design_study import study
 from linnet.cli.design_validate import validate
@@ -17,7 +17,7 @@ from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
     from linnet.design.budget import Budget
-    from linnet.design.metrics import Counting
+    from linnet.design.metrics import CostCounts
     from linnet.design.space import Space
 
 FLOPS_TOKENS = 1024
@@ -137,8 +137,8 @@ def search(
     _refuse_alone(context)
     if pareto is None:
         check_out_file(out)
-    from linnet.design.metrics import Counting
-    from linnet.design.search import Task
+    from linnet.design.metrics import CostCounts
+    from linnet.design.search import SearchTask
     from linnet.design.space import load_space
 
     if space is None:
@@ -147,11 +147,11 @@ def search(
         )
     own, settings = _changes(changes or [])
     found_space = load_space(space, own, _vocab_size(own, data, vocab_size))
-    counting = Counting(_tokens(tokens, found_space), with_head, dtype, batch)
+    counting = CostCounts(_tokens(tokens, found_space), with_head, dtype, batch)
     limits = {"flops": max_flops, "parameters": max_parameters, "active_parameters": max_active_parameters}
     limits |= {"weights": max_weights}
     budgets = _budgets({**limits, "training_memory": max_training_memory}, max_state or [], counting)
-    task = Task(found_space, budgets, score, _settings(settings, seed), method)
+    task = SearchTask(found_space, budgets, score, _settings(settings, seed), method)
     if found_space.left_out[0]:
         note(f"{found_space.left_out[0]:,} combinations make no block; the first: {found_space.left_out[1]}")
     clock = LatencyOptions(max_latency, latency_of, device, threads)
@@ -166,7 +166,7 @@ def search(
 def _refuse_alone(context: typer.Context) -> None:
     """An option without the one that it belongs to would be forgotten."""
     for name, others in BELONGS_TO.items():
-        if was_given(context, name) and not any(was_given(context, other) for other in others):
+        if is_on_command_line(context, name) and not any(is_on_command_line(context, other) for other in others):
             said = " or ".join(option_of(context, other) for other in others)
             raise UserError(f"{option_of(context, name)}: belongs to {said}; give it too, or leave both out")
 
@@ -202,7 +202,7 @@ def _tokens(given: int | None, space: "Space") -> int:
     return given or min(FLOPS_TOKENS, model.context_length)
 
 
-def _budgets(limits: dict[str, str | None], states: list[str], counting: "Counting") -> "list[Budget]":
+def _budgets(limits: dict[str, str | None], states: list[str], counting: "CostCounts") -> "list[Budget]":
     """`limits` by the names of their metrics, and those of state."""
     from linnet.design.budget import Budget, read_bytes, read_state
 
@@ -211,7 +211,7 @@ def _budgets(limits: dict[str, str | None], states: list[str], counting: "Counti
         metric, option = counting.metric(name), f"--max-{name.replace('_', '-')}"
         assert metric is not None
         if text is not None:
-            read = read_bytes if metric.unit == "bytes" else amounts.parse
+            read = read_bytes if metric.unit == "bytes" else amounts.parse_amount
             budgets.append(Budget(metric, read(text, option), f"{option} {text}"))
     for text in states:
         most, length = read_state(text, "--max-state")

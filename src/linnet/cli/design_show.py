@@ -9,8 +9,8 @@ from linnet.cli.report import show
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
-    from linnet.design.metrics import Counting, Metric
-    from linnet.design.search import Found, Task
+    from linnet.design.metrics import CostCounts, Metric
+    from linnet.design.search import SearchResult, SearchTask
     from linnet.present.table import Table
 
 POINTS = {1: 16, 2: 6}
@@ -26,22 +26,22 @@ class LatencyOptions(NamedTuple):
     threads: int | None
 
 
-def show_found(task: "Task", tokens: int, out: Path | None, as_json: bool) -> None:
+def show_found(task: "SearchTask", tokens: int, out: Path | None, as_json: bool) -> None:
     """One model within its budgets."""
-    from linnet.design.output import found_figures, found_tables
+    from linnet.design.output import result_figures, result_tables
     from linnet.design.search import search as run_search
 
     found = run_search(task, name=out.stem if out else None)
     _write(task, found, out, as_json)
-    _show(task, found_figures(task, found, tokens), found_tables(task, found, tokens), as_json)
+    _show(task, result_figures(task, found, tokens), result_tables(task, found, tokens), as_json)
 
 
-def show_checked(task: "Task", tokens: int, clock: LatencyOptions, out: Path | None, as_json: bool) -> None:
+def show_checked(task: "SearchTask", tokens: int, clock: LatencyOptions, out: Path | None, as_json: bool) -> None:
     """One model within its budgets and a limit of time, which is measured."""
-    from linnet.design.budget import Budget, first_within, read_seconds
-    from linnet.design.checked import search_checked
-    from linnet.design.latency import Times, Timing, measured
-    from linnet.design.output import found_figures, found_tables, latency_figures, latency_table
+    from linnet.design.budget import Budget, find_within_budgets, read_seconds
+    from linnet.design.checked import search_with_latency
+    from linnet.design.latency import PartTimes, Timing, measure_latency
+    from linnet.design.output import latency_figures, latency_table, result_figures, result_tables
     from linnet.inference.device import resolve_device
     from linnet.training.machine import threads
 
@@ -49,24 +49,24 @@ def show_checked(task: "Task", tokens: int, clock: LatencyOptions, out: Path | N
     limit_s = read_seconds(clock.limit, "--max-latency")
     timing = Timing(clock.kind, tokens, resolve_device(clock.device))
     with threads(clock.threads, "threads"):
-        first_within(task.budgets, task.tables())  # what nothing meets is said before anything is timed
-        times = Times(task.space, timing)
-        times.take_all()
+        find_within_budgets(task.budgets, task.tables())  # what nothing meets is said before anything is timed
+        times = PartTimes(task.space, timing)
+        times.time_all()
         limit = Budget(times.metric(), limit_s, f"--max-latency {clock.limit}")
         name = out.stem if out else None
-        checked = search_checked(task, limit, lambda model: measured(model, timing), times.take_again, name)
+        checked = search_with_latency(task, limit, lambda model: measure_latency(model, timing), times.time_again, name)
         found, task = checked.found, checked.task
         _write(task, found, out, as_json)
-        figures = {**found_figures(task, found, tokens), "latency": latency_figures(checked, timing)}
-        tables = [*found_tables(task, found, tokens), latency_table(checked, timing)]
+        figures = {**result_figures(task, found, tokens), "latency": latency_figures(checked, timing)}
+        tables = [*result_tables(task, found, tokens), latency_table(checked, timing)]
     _show(task, figures, tables, as_json)
 
 
 def show_front(
-    task: "Task",
+    task: "SearchTask",
     pareto: str,
     points: int | None,
-    counting: "Counting",
+    counting: "CostCounts",
     clock: LatencyOptions,
     out: Path | None,
     as_json: bool,
@@ -89,7 +89,7 @@ def show_front(
     show(f"Front of {pareto}", _facts(task), figures, tables, pictures, out, as_json)
 
 
-def _goals(text: str, counting: "Counting") -> "list[Metric]":
+def _goals(text: str, counting: "CostCounts") -> "list[Metric]":
     """The metrics among the goals; the score is always one."""
     names = [name.strip() for name in text.split(",")]
     goals = [counting.metric(name) for name in names if name != "score"]
@@ -102,15 +102,15 @@ def _goals(text: str, counting: "Counting") -> "list[Metric]":
     return known
 
 
-def _show(task: "Task", figures: dict[str, Any], tables: "list[Table]", as_json: bool) -> None:
+def _show(task: "SearchTask", figures: dict[str, Any], tables: "list[Table]", as_json: bool) -> None:
     show(f"Design by {task.score}", _facts(task), figures, tables, list, None, as_json)
 
 
-def _facts(task: "Task") -> dict[str, str]:
+def _facts(task: "SearchTask") -> dict[str, str]:
     return {"space": f"space {task.space.spec.name}"}
 
 
-def _write(task: "Task", found: "Found", out: Path | None, as_json: bool) -> None:
+def _write(task: "SearchTask", found: "SearchResult", out: Path | None, as_json: bool) -> None:
     from linnet.design.search import write_description
 
     if out is not None:

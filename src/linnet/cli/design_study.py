@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from linnet.cli.console import invocation, note, stopped_in_a_line
+from linnet.cli.console import interruptions_reported, invocation, note
 from linnet.cli.options import AsJson, Bootstrap, option
 from linnet.cli.report import show
 from linnet.core.errors import UserError
@@ -51,7 +51,7 @@ def study(
     asked: dict[str, Any] = {"shapes": shapes, "bands": bands, "seeds": seeds, "steps": steps, "stories": stories}
     asked |= {"files": tuple(text or ()), "seed": seed, "resamples": resamples}
     settings = StudySettings.parse(asked, "the study")
-    with stopped_in_a_line():
+    with interruptions_reported():
         groups = run_study(load_space(space), settings, fields, out, Runner(note, invocation()))
     title, facts = "Study of shapes", {"space": f"{shapes} shapes of space {space}, {seeds} seeds"}
     figures, tables = study_figures(groups), study_tables(groups)

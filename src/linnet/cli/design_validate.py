@@ -35,8 +35,8 @@ def validate(
     from linnet.core.spec import override
     from linnet.design.scores import SCORES, ScoreSettings, find_score
     from linnet.design.validation.trained import read_trained
+    from linnet.design.validation.validate import rank_figures, rank_plots, rank_table
     from linnet.design.validation.validate import validate as measure
-    from linnet.design.validation.validate import worth_figures, worth_pictures, worth_table
 
     names = score or list(SCORES)
     for name in names:
@@ -47,5 +47,5 @@ def validate(
         note(f"left out: {line}")
     worth = measure(trained, settings, names, band, resamples, seed)
     facts = {"trained models": f"{len(trained.models)} of {runs}"}
-    figures, tables = worth_figures(trained, worth, band), [worth_table(trained, worth, band)]
-    show("Scores of shapes", facts, figures, tables, lambda: worth_pictures(trained, worth, settings), report, as_json)
+    figures, tables = rank_figures(trained, worth, band), [rank_table(trained, worth, band)]
+    show("Scores of shapes", facts, figures, tables, lambda: rank_plots(trained, worth, settings), report, as_json)

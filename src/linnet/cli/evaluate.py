@@ -6,15 +6,15 @@ from typing import Annotated
 import typer
 
 from linnet.cli.evaluate_abilities import measure_abilities
-from linnet.cli.evaluate_options import ABILITIES, ComputeOptions, OperatorOptions, TaskOptions, TextOptions
+from linnet.cli.evaluate_options import ABILITIES, CalibrationOptions, ComputeOptions, TaskOptions, TextOptions
 from linnet.cli.evaluate_protocol import ProtocolFile, follow
 from linnet.cli.evaluate_report import AskedReport
 from linnet.cli.evaluate_tasks import ask, with_pairs
 from linnet.cli.evaluate_text import RESAMPLES, measure_text
-from linnet.cli.options import MOST_RESAMPLES, AsJson, in_groups
+from linnet.cli.options import MOST_RESAMPLES, AsJson, with_option_groups
 
 
-@in_groups
+@with_option_groups
 def evaluate(
     ctx: typer.Context,
     models: Annotated[
@@ -23,7 +23,7 @@ def evaluate(
     ],
     text: TextOptions,
     page: AskedReport,
-    operators: OperatorOptions,
+    calibrated: CalibrationOptions,
     tasks: TaskOptions,
     protocol: ProtocolFile = None,
     *,
@@ -54,7 +54,7 @@ def evaluate(
     intervals.
 
     A PLDR-LLM's training pass sees the whole text, the future included. So it is read with an operator frozen from
-    other text (--operator-from); what its own pass would have claimed stands beside it, and the difference is the leak.
+    other text (--calibrate-on); what its own pass would have claimed stands beside it, and the difference is the leak.
 
     With --suite abilities nothing but the model is needed: copying, recall, counting, state tracking, facts to be put
     together, a needle in a long text and more, as far as the model knows the symbols (docs/abilities.md).
@@ -85,17 +85,17 @@ def evaluate(
 
     Example: linnet evaluate runs/pldr --protocol experiments/caches.yaml
 
-    Example: linnet evaluate runs/pldr --data data/stories --operator-from empty --limit-tokens 100000 --json
+    Example: linnet evaluate runs/pldr --data data/stories --calibrate-on empty --limit-tokens 100000 --json
 
-    Example: linnet evaluate runs/pldr --data data/stories --operator random --seed 1
+    Example: linnet evaluate runs/pldr --data data/stories --calibration random --seed 1
     """
     models, tasks = with_pairs(models, tasks)
     page.check(enough=len(models) > 1 or protocol is not None)
     if protocol is not None:
         follow(ctx, models, protocol, tasks, page, compute.device, as_json)
     elif tasks.suite == ABILITIES:
-        measure_abilities(ctx, models, tasks, text, operators, compute, as_json)
+        measure_abilities(ctx, models, tasks, text, calibrated, compute, as_json)
     elif tasks.asked:
-        ask(ctx, models, tasks, operators, compute, page, as_json)
+        ask(ctx, models, tasks, calibrated, compute, page, as_json)
     else:
-        measure_text(ctx, models, text, operators, compute, resamples, page, as_json)
+        measure_text(ctx, models, text, calibrated, compute, resamples, page, as_json)

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from linnet.cli.console import note
-from linnet.cli.evaluate_options import ComputeOptions, OperatorOptions, TaskOptions, TextOptions, given, refuse, said
+from linnet.cli.evaluate_options import (
+    CalibrationOptions,
+    ComputeOptions,
+    TaskOptions,
+    TextOptions,
+    given,
+    refuse,
+    said,
+)
 from linnet.cli.evaluate_tasks import OF_TEXT
 from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
@@ -15,13 +23,13 @@ from linnet.present import numbers
 
 if TYPE_CHECKING:
     from linnet.evaluation.abilities.ability import Ability
-    from linnet.evaluation.abilities.measure import MeasuredAbility
+    from linnet.evaluation.abilities.measure import AbilityResult
     from linnet.inference.language_model import LanguageModel
     from linnet.present.table import Table
 
 ITEMS, MOST_SHOTS = 200, 64
 COLUMNS = ("ability", "right, %", "chance, %", "symbols, %", "chance, %", "")
-NO_USE = (*(name for name in OF_TEXT if name != "plot"), "operator_from", "task_file", "tasks", "train_text")
+NO_USE = (*(name for name in OF_TEXT if name != "plot"), "calibrate_on", "task_file", "tasks", "train_text")
 """Options that mean nothing to questions which the suite makes itself; `plot` goes with numbers of examples."""
 
 
@@ -30,20 +38,21 @@ def measure_abilities(
     models: Sequence[Path],
     tasks: TaskOptions,
     text: TextOptions,
-    operators: OperatorOptions,
+    calibrated: CalibrationOptions,
     compute: ComputeOptions,
     as_json: bool,
 ) -> None:
     """Measure the suite, or the abilities of files, and print them; where --shots are given against those."""
     _check(ctx, models)
     text.check_plot()
-    from linnet.evaluation.abilities.registry import read_suite, suite
+    from linnet.evaluation.abilities.registry import read_abilities, suite
 
     counts = None if tasks.shots is None else tasks.shot_counts(MOST_SHOTS)
-    abilities = [ability for file in tasks.files or () for ability in read_suite(file)] or suite()
-    items, seed = tasks.limit or ITEMS, operators.seed or 0
-    model = compute.read(operators, seed).load(models[0])
-    measured = {"model": str(models[0]), "seed": seed, "operator": operators.operator, "weights": compute.weights}
+    abilities = [ability for file in tasks.files or () for ability in read_abilities(file)] or suite()
+    items, seed = tasks.limit or ITEMS, calibrated.seed or 0
+    model = compute.read(calibrated, seed).load(models[0])
+    measured = {"model": str(models[0]), "seed": seed, "weights": compute.weights}
+    measured["calibration"] = calibrated.calibration
     figures: dict[str, object]
     if counts is not None:
         found, table = _against_shots(model, abilities, counts, items, seed, text.plot, tasks.files)
@@ -78,15 +87,15 @@ def _against_shots(
     files: Sequence[Path] | None,
 ) -> tuple[list[dict[str, object]], "Table"]:
     """Each task in words with each number of examples: its figures, and all as a table; drawn into `plot`."""
-    from linnet.evaluation.abilities.in_context import runs_of, shots_curve, tasks_of
+    from linnet.evaluation.abilities.in_context import measurement_count, shot_tasks, shots_curve
     from linnet.evaluation.abilities.in_context_output import shots_plot, shots_table
     from linnet.present.progress import progress
 
-    tasks = tasks_of(abilities)
+    tasks = shot_tasks(abilities)
     if not tasks:
         assert files
         raise UserError(f"{files[0]}: no ability that examples can be shown of; expected arithmetic, facts or rules")
-    with progress("measuring", sum(runs_of(task, shots) for task in tasks), "measurements") as advance:
+    with progress("measuring", sum(measurement_count(task, shots) for task in tasks), "measurements") as advance:
         curves = [shots_curve(model, task, shots, items, seed, advance) for task in tasks]
     if plot is not None:
         if not any(point.score for curve in curves for point in curve.plain):
@@ -96,7 +105,7 @@ def _against_shots(
     return [curve.figures() for curve in curves], shots_table(curves, items)
 
 
-def _table(found: Sequence["MeasuredAbility"], items: int) -> "Table":
+def _table(found: Sequence["AbilityResult"], items: int) -> "Table":
     from linnet.evaluation.abilities.measure import above_chance
     from linnet.present.table import Table
 
@@ -108,7 +117,7 @@ def _table(found: Sequence["MeasuredAbility"], items: int) -> "Table":
     return Table("Abilities", COLUMNS, rows, meaning)
 
 
-def _cells(one: "MeasuredAbility", above: bool) -> list[str]:
+def _cells(one: "AbilityResult", above: bool) -> list[str]:
     if one.score is None:
         return ["", "", "", "", f"not measured: {one.missing}"]
     score, chance = one.score, one.ability.chance
@@ -121,7 +130,7 @@ def _cells(one: "MeasuredAbility", above: bool) -> list[str]:
     ]
 
 
-def _note(one: "MeasuredAbility", above: bool) -> str:
+def _note(one: "AbilityResult", above: bool) -> str:
     """What becomes of the final answer where steps are written before it, and whether chance could be as good."""
     from linnet.evaluation.statistics import NOT_ABOVE_CHANCE
 

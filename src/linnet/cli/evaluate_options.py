@@ -72,18 +72,18 @@ class TextOptions:
 
 
 @dataclass(frozen=True)
-class OperatorOptions:
+class CalibrationOptions:
     """With which operators a PLDR-LLM is measured."""
 
-    operator_from: Annotated[
+    calibrate_on: Annotated[
         Literal["train", "empty"] | None,
         typer.Option(
-            help="The text that freezes the operator of a model that is not causal by itself: the start of the training"
+            help="The text that calibrates a model that is not causal by itself: the start of the training"
             " split, or the empty prompt.",
             show_default="train; empty for a file",
         ),
     ] = None
-    operator: Annotated[
+    calibration: Annotated[
         str | None,
         option(
             "FILE|identity|random",
@@ -92,16 +92,16 @@ class OperatorOptions:
         ),
     ] = None
     seed: Annotated[
-        int | None, typer.Option(help="Draws the operators of --operator random, or a suite's items; 0 if not given.")
+        int | None, typer.Option(help="Draws --calibration random, or a suite's items; 0 if not given.")
     ] = None
 
     @property
     def drawn_from(self) -> int | None:
         """The seed of random operators, None where nothing is drawn; `UserError` for one that draws nothing."""
-        if self.operator == "random":
+        if self.calibration == "random":
             return self.seed or 0
         if self.seed is not None:
-            raise UserError(f"--seed {self.seed}: goes with --operator random; nothing else is drawn")
+            raise UserError(f"--seed {self.seed}: goes with --calibration random; nothing else is drawn")
         return None
 
 
@@ -195,11 +195,11 @@ class ComputeOptions:
         ),
     ] = TOKENS_AT_ONCE
 
-    def read(self, operators: OperatorOptions, seed: int | None) -> "ModelOptions":
+    def read(self, calibrated: CalibrationOptions, seed: int | None) -> "ModelOptions":
         """How models are read. seed: of random operators."""
         from linnet.evaluation.subject import ModelOptions
 
-        return ModelOptions(None, self.device, operators.operator, self.weights, seed or 0)
+        return ModelOptions(None, self.device, calibrated.calibration, self.weights, seed or 0)
 
 
 def given(ctx: typer.Context, names: Sequence[str]) -> list[str]:

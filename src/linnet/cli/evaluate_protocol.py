@@ -34,9 +34,9 @@ def follow(
     refuse(ctx, [name for name in ctx.params if name not in TAKEN], "the protocol says how is measured")
     from linnet.experiments.protocol.run import run_protocol
     from linnet.experiments.protocol.spec import Protocol
-    from linnet.interop.opponents import opponents
+    from linnet.interop.contestants import contestants
 
-    found = run_protocol(Protocol.load(protocol), models, opponents, tasks.place, tasks.limit, device)
+    found = run_protocol(Protocol.load(protocol), models, contestants, tasks.place, tasks.limit, device)
     page.write_protocol(found)
     if as_json:
         echo_json(found.figures())

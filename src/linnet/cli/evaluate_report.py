@@ -9,9 +9,9 @@ from linnet.cli.options import option
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
-    from linnet.evaluation.comparison import PairedComparison
+    from linnet.evaluation.comparison import ModelComparison
     from linnet.evaluation.subject import ModelOptions
-    from linnet.evaluation.tasks.interface import TaskFindings
+    from linnet.evaluation.tasks.interface import SuiteReport
     from linnet.experiments.protocol.run import ProtocolFindings
     from linnet.experiments.side_by_side.report import SideBySide
     from linnet.experiments.side_by_side.wanted import Wanted
@@ -49,14 +49,14 @@ class AskedReport:
         if self.report is not None:
             raise UserError("--report: has no place for tasks of the harness; expected it without --tasks")
 
-    def write_text(self, found: "PairedComparison", data: Path, read: "ModelOptions") -> None:
+    def write_text(self, found: "ModelComparison", data: Path, read: "ModelOptions") -> None:
         """The page of models that read a text."""
         if self.report is not None:
             from linnet.experiments.side_by_side.evaluated import of_text
 
             _write(of_text(found, str(data), _wanted(self.also), read), self.report)
 
-    def write_tasks(self, found: "TaskFindings", read: "ModelOptions") -> None:
+    def write_tasks(self, found: "SuiteReport", read: "ModelOptions") -> None:
         """The page of models that were asked tasks."""
         if self.report is not None:
             from linnet.experiments.side_by_side.evaluated import of_tasks

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from linnet.cli.evaluate_options import MINIMAL_PAIRS, ComputeOptions, OperatorOptions, TaskOptions, refuse
+from linnet.cli.evaluate_options import MINIMAL_PAIRS, CalibrationOptions, ComputeOptions, TaskOptions, refuse
 from linnet.cli.evaluate_report import AskedReport
 from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
 
 if TYPE_CHECKING:
-    from linnet.evaluation.tasks.harness_run import HarnessFindings
-    from linnet.evaluation.tasks.interface import TaskFindings
+    from linnet.evaluation.tasks.harness_run import HarnessReport
+    from linnet.evaluation.tasks.interface import SuiteReport
 
 OF_TEXT = (
     "data",
@@ -51,20 +51,20 @@ def ask(
     ctx: typer.Context,
     models: list[Path],
     tasks: TaskOptions,
-    operators: OperatorOptions,
+    calibrated: CalibrationOptions,
     compute: ComputeOptions,
     page: AskedReport,
     as_json: bool,
 ) -> None:
     """Measure and print; `UserError` for options of a text."""
     refuse(ctx, OF_TEXT, "says how a text is measured; leave it out for tasks")
-    if operators.operator_from not in (None, "empty"):
+    if calibrated.calibrate_on not in (None, "empty"):
         accepted = "tasks have no training split; use empty"
-        raise UserError(accepted, field="operator_from", value=operators.operator_from)
-    seed = operators.drawn_from or 0
-    asked: dict[str, Any] = {"shots": tasks.shot_count, "limit": tasks.limit, "operator": operators.operator}
+        raise UserError(accepted, field="calibrate_on", value=calibrated.calibrate_on)
+    seed = calibrated.drawn_from or 0
+    asked: dict[str, Any] = {"shots": tasks.shot_count, "limit": tasks.limit, "calibration": calibrated.calibration}
     asked |= {"seed": seed, "device": compute.device, "weights": compute.weights}
-    found: TaskFindings | HarnessFindings
+    found: SuiteReport | HarnessReport
     if tasks.tasks is not None:
         page.refuse_harness()
         refuse(ctx, OF_OWN_FILES, "does not go with `tasks`; leave it out")
@@ -74,14 +74,14 @@ def ask(
 
         asked |= {"task_file": tasks.task_file, "train_text": tasks.train_text}
         found = evaluate_suite(models, tasks.suite, tasks.place, **asked)
-        page.write_tasks(found, compute.read(operators, seed))
+        page.write_tasks(found, compute.read(calibrated, seed))
     if as_json:
         echo_json(found.figures())
     else:
         echo_parts(*found.tables())
 
 
-def _by_harness(models: list[Path], tasks: str, folder: Path | None, asked: dict[str, Any]) -> "HarnessFindings":
+def _by_harness(models: list[Path], tasks: str, folder: Path | None, asked: dict[str, Any]) -> "HarnessReport":
     from linnet.evaluation.tasks.harness_run import evaluate_harness
 
     names = [name for part in tasks.split(",") if (name := part.strip())]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from linnet.cli.console import note
-from linnet.cli.evaluate_options import ComputeOptions, OperatorOptions, TextOptions, refuse
+from linnet.cli.evaluate_options import CalibrationOptions, ComputeOptions, TextOptions, refuse
 from linnet.cli.evaluate_report import AskedReport
 from linnet.cli.report import echo_json, echo_parts
 from linnet.core.errors import UserError
@@ -14,7 +14,7 @@ from linnet.core.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from linnet.evaluation.measured import Measured
+    from linnet.evaluation.measured import TextEvaluation
 
 OF_TASKS = ("files", "shots", "limit", "train_text")
 """Options that mean something for tasks alone."""
@@ -26,7 +26,7 @@ def measure_text(
     ctx: typer.Context,
     models: list[Path],
     text: TextOptions,
-    operators: OperatorOptions,
+    calibrated: CalibrationOptions,
     compute: ComputeOptions,
     resamples: int | None,
     page: AskedReport,
@@ -40,23 +40,23 @@ def measure_text(
     if len(models) > 1:
         if text.cache_policies is not None:
             raise UserError(f"--retention {' '.join(text.cache_policies)}: goes with one model")
-        _several(models, text, operators, compute, resamples or RESAMPLES, page, as_json)
+        _several(models, text, calibrated, compute, resamples or RESAMPLES, page, as_json)
     elif resamples is not None:
         raise UserError(f"--bootstrap {resamples}: goes with several models")
     else:
-        _one(models[0], text, operators, compute, as_json)
+        _one(models[0], text, calibrated, compute, as_json)
 
 
-def _where(text: TextOptions, operators: OperatorOptions, compute: ComputeOptions) -> dict[str, Any]:
+def _where(text: TextOptions, calibrated: CalibrationOptions, compute: ComputeOptions) -> dict[str, Any]:
     """Arguments of `evaluate` that one model and several have in common."""
     return {
         "data": text.data,
         "split": text.split,
         "limit_tokens": text.limit_tokens,
         "context_length": text.context_length,
-        "operator_from": operators.operator_from,
-        "operator": operators.operator,
-        "seed": operators.drawn_from or 0,
+        "calibrate_on": calibrated.calibrate_on,
+        "calibration": calibrated.calibration,
+        "seed": calibrated.drawn_from or 0,
         "device": compute.device,
         "weights": compute.weights,
         "stride": text.stride,
@@ -64,10 +64,12 @@ def _where(text: TextOptions, operators: OperatorOptions, compute: ComputeOption
     }
 
 
-def _one(model: Path, text: TextOptions, operators: OperatorOptions, compute: ComputeOptions, as_json: bool) -> None:
+def _one(
+    model: Path, text: TextOptions, calibrated: CalibrationOptions, compute: ComputeOptions, as_json: bool
+) -> None:
     from linnet.evaluation.interface import evaluate as measured
 
-    where, drawn_from = _where(text, operators, compute), operators.drawn_from
+    where, drawn_from = _where(text, calibrated, compute), calibrated.drawn_from
     found = measured(model, cache_policies=text.cache_policies, **where)
     twice = text.data is not None and (text.data.is_dir() or text.data.is_file())  # a pipe is read once
     stored = None
@@ -84,29 +86,29 @@ def _one(model: Path, text: TextOptions, operators: OperatorOptions, compute: Co
     if stored is not None:
         lost = f"{found.bits_per_byte.value - stored:+.4f} bits/byte"
         rows.append((f"{compute.weights} costs", lost, f"against the weights as stored, {stored:.4f}"))
-    if where["operator"] is not None:
+    if where["calibration"] is not None:
         drawn = "" if drawn_from is None else f", drawn from seed {drawn_from}"
-        rows.append(("operator", where["operator"], f"in the place of the model's own{drawn}"))
+        rows.append(("calibration", where["calibration"], f"in the place of the model's own{drawn}"))
     echo_parts(*measured_tables(found, rows))
 
 
 def _several(
     models: list[Path],
     text: TextOptions,
-    operators: OperatorOptions,
+    calibrated: CalibrationOptions,
     compute: ComputeOptions,
     resamples: int,
     page: AskedReport,
     as_json: bool,
 ) -> None:
-    from linnet.evaluation.interface import evaluate_several
+    from linnet.evaluation.interface import evaluate_models
 
-    where = _where(text, operators, compute)
-    found = evaluate_several(models, resamples=resamples, **where)
+    where = _where(text, calibrated, compute)
+    found = evaluate_models(models, resamples=resamples, **where)
     _draw(text.plot, found.names, found.measured)
-    page.write_text(found, where["data"], compute.read(operators, operators.drawn_from))
+    page.write_text(found, where["data"], compute.read(calibrated, calibrated.drawn_from))
     if as_json:
-        echo_json({**_on(text, where, operators.drawn_from), **found.figures()})
+        echo_json({**_on(text, where, calibrated.drawn_from), **found.figures()})
         return
     from linnet.evaluation.tables import comparison_tables
 
@@ -117,11 +119,11 @@ def _on(text: TextOptions, where: dict[str, Any], drawn_from: int | None) -> dic
     """What was read, and how; a file has no sides."""
     assert text.data is not None
     split = text.split or ("validation" if text.data.is_dir() else None)
-    replaced = {"operator": where["operator"], "seed": drawn_from}
+    replaced = {"calibration": where["calibration"], "seed": drawn_from}
     return {"data": str(text.data), "split": split, **replaced, "weights": where["weights"]}
 
 
-def _draw(plot: Path | None, names: "Sequence[str]", measured: "Sequence[Measured]") -> None:
+def _draw(plot: Path | None, names: "Sequence[str]", measured: "Sequence[TextEvaluation]") -> None:
     if plot is not None:
         from linnet.evaluation.pictures import positions_plot
 

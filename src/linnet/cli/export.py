@@ -7,14 +7,14 @@ import typer
 
 from linnet.cli.console import invocation
 from linnet.cli.options import AsJson, option
-from linnet.cli.report import echo_exported
+from linnet.cli.report import echo_export_result
 
 
 def export(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a training run.")],
     out: Annotated[Path, option("PATH", "The folder to make, with --to gguf the file; a name that is not taken.")],
     to: Annotated[
-        str | None, option("FORM", "transformers, gguf, onnx or web; a model folder with --freeze-operator alone.")
+        str | None, option("FORM", "transformers, gguf, onnx or web; a model folder with --freeze alone.")
     ] = None,
     dtype: Annotated[
         str | None,
@@ -38,12 +38,12 @@ def export(
     runtime: Annotated[
         Path | None, option("PATH", "With --to web: the folder or .tgz of onnxruntime-web; from npm if not given.")
     ] = None,
-    freeze_operator: Annotated[
-        bool, typer.Option("--freeze-operator", help="Replace a PLDR-LLM's net by the operator that it infers.")
+    freeze: Annotated[
+        bool, typer.Option("--freeze", help="Replace a PLDR-LLM's net by the operator that it infers.")
     ] = False,
     prompt: Annotated[
         str,
-        option("TEXT", "With --freeze-operator: what the operator is inferred from; the end token alone if not given."),
+        option("TEXT", "With --freeze: what the operator is inferred from; the end token alone if not given."),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -51,7 +51,7 @@ def export(
 
     What is written gets its name only after the other program has read it, and said what the model says here: it is the
     same model, or there is no file. Each form needs packages of its own: pip install 'linnet[transformers]',
-    'linnet[gguf]', 'linnet[onnx]' (which web needs too). docs/leaving.md tells more.
+    'linnet[gguf]', 'linnet[onnx]' (which web needs too). docs/exporting.md tells more.
 
     With --to transformers a model that is a Llama, Qwen 2 or 3, GPT-2 or GPT-NeoX becomes exactly that: a folder that
     Transformers reads without any code. Any other becomes a folder that it reads after `import
@@ -68,7 +68,7 @@ def export(
     With --to web one or several models become a folder that any web server shows (python -m http.server --directory
     site): a page on which they write side by side, in the visitor's browser. Its runtime comes from npm, or --runtime.
 
-    With --freeze-operator a PLDR-LLM keeps one matrix for each head in the place of the net that infers it (the paper's
+    With --freeze a PLDR-LLM keeps one matrix for each head in the place of the net that infers it (the paper's
     v51Gi): the weights of the net are gone from the file, and the outputs are those of the model with that operator in
     its G-cache. The result is a model folder like any other.
 
@@ -84,7 +84,7 @@ def export(
 
     Example: linnet export runs/ted --to web --beside runs/attention --out site
 
-    Example: linnet export runs/pldr --freeze-operator --out models/pldr-frozen
+    Example: linnet export runs/pldr --freeze --out models/pldr-frozen
     """
     from linnet.interop.exporters import export as export_model
 
@@ -97,8 +97,8 @@ def export(
         cache_policy=cache_policy,
         beside=beside or None,
         runtime=runtime,
-        freeze_operator=freeze_operator,
+        freeze=freeze,
         prompt=prompt,
         command=invocation(),
     )
-    echo_exported(made, as_json)
+    echo_export_result(made, as_json)

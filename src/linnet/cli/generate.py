@@ -48,7 +48,7 @@ def generate(
     device: Annotated[str, typer.Option(help="auto (cuda where there is one), cpu, cuda, cuda:1.")] = "auto",
     weights: Weights = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads; PyTorch's choice if not given.")] = None,
-    operator: Annotated[
+    calibration: Annotated[
         str | None,
         option(
             "FILE|identity|random", "Put other operators in the place of a PLDR-LLM's own; random ones follow the seed."
@@ -96,7 +96,7 @@ def generate(
 
     Example: linnet generate runs/pairs --input "three two one" --temperature 0
 
-    Example: linnet generate runs/pldr --prompt "Once upon a time" --operator identity
+    Example: linnet generate runs/pldr --prompt "Once upon a time" --calibration identity
 
     Example: linnet generate runs/stories --prompt "Once upon a time" --weights int8
 
@@ -117,7 +117,7 @@ def generate(
     from linnet.inference.sampling import Sampling, fresh_seed
     from linnet.inference.session import Session
     from linnet.inference.weights import weights_nbytes
-    from linnet.inference.weights_gain import convert_and_note
+    from linnet.inference.weights_gain import convert_and_report
 
     options = context_options.ContextOptions(
         context, context_top_k, context_threshold, context_min_tokens, show_context
@@ -139,7 +139,7 @@ def generate(
             "--input": given is not None,
             "--device": device != "auto",
             "--weights": weights is not None,
-            "--operator": operator is not None,
+            "--calibration": calibration is not None,
             "--no-kv-cache": not kv_cache,
             "--no-g-cache": not g_cache,
             options.typed: bool(options.typed),
@@ -153,10 +153,10 @@ def generate(
     else:
         speaker = load(model, device)
         context_length = speaker.spec.context_length
-        if operator is not None:
-            speaker = speaker.with_operators(operator, sampling.seed)
+        if calibration is not None:
+            speaker = speaker.with_calibration(calibration, sampling.seed)
         if weights is not None:
-            convert_and_note(speaker.decoder, weights)
+            convert_and_report(speaker.decoder, weights)
         contexts = options.contexts(speaker.decoder)
         if save_state is None and load_state is None:
             caches = Caches(kv_cache, g_cache)
@@ -169,7 +169,7 @@ def generate(
     view = ContextView(continuation.state if show_context else None, prompt, stream and not as_json)
     if as_json:
         seed = sampling.seed if session is None else session.seed
-        settings = {"seed": seed, "ignore_eos": ignore_eos, "operator": operator}
+        settings = {"seed": seed, "ignore_eos": ignore_eos, "calibration": calibration}
         settings |= {"kv_cache": kv_cache, "g_cache": g_cache, "weights_bytes": weights_bytes}
         _print_json(prompt, continuation, view, settings)
         view.print_table()

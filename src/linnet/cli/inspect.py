@@ -12,11 +12,11 @@ from linnet.cli.inspect_lifetimes import lifetimes
 from linnet.cli.inspect_positions import positions
 from linnet.cli.options import (
     AsJson,
+    CalibrateOn,
     ContextLength,
     Data,
     Device,
     Model,
-    OperatorSource,
     ReportFolder,
     SplitName,
     option,
@@ -76,11 +76,11 @@ def operator(
         raise UserError(f"--save {save}: expected a name that ends in .safetensors")
     from linnet.inspection.operator_figures import operator_figures
     from linnet.inspection.pictures import operator_pictures
-    from linnet.inspection.source import find_operators
+    from linnet.inspection.source import load_operators
     from linnet.inspection.tables import operator_tables
     from linnet.layers.registry import operator_files
 
-    found = find_operators(source, prompt, device)
+    found = load_operators(source, prompt, device)
     if save is not None:
         if found.in_file:
             raise UserError(f"--save {save}: {source} is a file of operators already; expected a model")
@@ -108,7 +108,7 @@ def causality(
     ] = None,
     limit_tokens: Annotated[int | None, typer.Option(min=1, help="Measure the leak on about this many tokens.")] = None,
     context_length: ContextLength = None,
-    operator_from: OperatorSource = "train",
+    calibrate_on: CalibrateOn = "train",
     out: ReportFolder = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -127,9 +127,9 @@ def causality(
     from linnet.inspection.pictures import causality_pictures
     from linnet.inspection.tables import causality_tables
 
-    found = inspect_causality(model, data, split, windows, cuts, limit_tokens, context_length, operator_from, device)
+    found = inspect_causality(model, data, split, windows, cuts, limit_tokens, context_length, calibrate_on, device)
     facts, tables = {"text": f"{split} split of {data}"}, causality_tables(found)
-    told = {"model": model, "data": str(data), "split": split, "operator_from": operator_from, **found.figures()}
+    told = {"model": model, "data": str(data), "split": split, "calibrate_on": calibrate_on, **found.figures()}
     show(f"Causality of {model}", facts, told, tables, lambda: causality_pictures(found), out, as_json)
 
 

@@ -8,11 +8,11 @@ import typer
 
 from linnet.cli.options import (
     AsJson,
+    CalibrateOn,
     ContextLength,
     Data,
     Device,
     Model,
-    OperatorSource,
     ReportFolder,
     SplitName,
     option,
@@ -37,7 +37,7 @@ def contexts(
     min_tokens_to_keep: Annotated[int, typer.Option(min=0, help="Whatever these say, keep so many.")] = 1,
     within: Annotated[float, typer.Option(min=0.0, help="Percent of bits per byte that count as no loss.")] = 0.1,
     context_length: ContextLength = None,
-    operator_from: OperatorSource = "train",
+    calibrate_on: CalibrateOn = "train",
     out: ReportFolder = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -68,13 +68,13 @@ def contexts(
         min_tokens_to_keep,
         within,
         context_length,
-        operator_from,
+        calibrate_on,
         device,
     )
     facts = {"text": f"{split} split of {data}"}
     if min_tokens_to_keep != 1:
         facts["kept"] = f"at least {min_tokens_to_keep} tokens"
-    told = {"model": model, "data": str(data), "split": split, "operator_from": operator_from, **found.figures()}
+    told = {"model": model, "data": str(data), "split": split, "calibrate_on": calibrate_on, **found.figures()}
     tables, follows = contexts_tables(found), conclusion(found)
     show(f"Contexts of {model}", facts, told, tables, lambda: contexts_pictures(found), out, as_json, follows)
 

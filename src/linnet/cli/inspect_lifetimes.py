@@ -51,7 +51,7 @@ def lifetimes(
     from linnet.inspection.lifetimes.tables import lifetimes_tables
 
     found = inspect_lifetimes(model, threshold, token or [], data, split, windows, context_length, device)
-    facts = {"threshold": f"until relevance is below {numbers.plain(threshold)}"}
+    facts = {"threshold": f"until relevance is below {numbers.exact(threshold)}"}
     if found.unknown is not None:
         facts["vocabulary"] = f"{found.unknown}, so nothing is known without text"
     read = {} if data is None else {"data": str(data), "split": split}

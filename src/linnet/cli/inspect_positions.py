@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from linnet.cli.options import AsJson, Data, Device, Model, OperatorSource, ReportFolder, SplitName
+from linnet.cli.options import AsJson, CalibrateOn, Data, Device, Model, ReportFolder, SplitName
 from linnet.cli.report import show
 
 
@@ -17,7 +17,7 @@ def positions(
         int | None,
         typer.Option(min=1, max=1 << 10, help="Their length, in trained lengths; 8, or 1 where positions are learned."),
     ] = None,
-    operator_from: OperatorSource = "train",
+    calibrate_on: CalibrateOn = "train",
     out: ReportFolder = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -35,8 +35,8 @@ def positions(
     from linnet.inspection.positions.pictures import positions_pictures
     from linnet.inspection.positions.tables import conclusion, positions_tables
 
-    found = inspect_positions(model, data, split, windows, times, operator_from, device)
+    found = inspect_positions(model, data, split, windows, times, calibrate_on, device)
     facts = {"text": f"{split} split of {data}"}
-    told = {"model": model, "data": str(data), "split": split, "operator_from": operator_from, **found.figures()}
+    told = {"model": model, "data": str(data), "split": split, "calibrate_on": calibrate_on, **found.figures()}
     tables, follows = positions_tables(found), conclusion(found)
     show(f"Positions of {model}", facts, told, tables, lambda: positions_pictures(found), out, as_json, follows)

@@ -19,8 +19,8 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from linnet.cli import signals, streams
 from linnet.cli.bounds import check_numbers
-from linnet.core.errors import UserError, is_about_memory
-from linnet.core.launch import OneProcessError, keep_quiet, leave_others, refuse_several, speaks
+from linnet.core.errors import UserError, is_out_of_memory
+from linnet.core.launch import NotDistributedError, exit_process, is_rank0, quiet_torch_distributed, refuse_distributed
 from linnet.core.notes import tell
 from linnet.core.text import one_line
 
@@ -77,7 +77,7 @@ class LazyGroup(TyperGroup):
         verb, _, rest = super().resolve_command(ctx, args)
         assert verb is not None
         if verb not in MANY_PROCESSES:
-            refuse_several(verb)
+            refuse_distributed(verb)
         return verb, load_verb(verb), rest
 
 
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: this process's) and return its exit code."""
     code = _run(arguments)
     if arguments is None:
-        leave_others(code)
+        exit_process(code)
     return code
 
 
@@ -162,7 +162,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         if arguments is None:
             streams.guard()
             signals.listen()
-            keep_quiet()
+            quiet_torch_distributed()
         code = _invoke(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
         return code
@@ -171,12 +171,12 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 1
     except KeyboardInterrupt:
         return _fail("interrupted", signals.exit_code(signal.SIGINT))
-    except OneProcessError as error:
-        return _fail(f"error: {error}", 2) if speaks() else 2
+    except NotDistributedError as error:
+        return _fail(f"error: {error}", 2) if is_rank0() else 2
     except UserError as error:
         return _fail(f"error: {error}", 2)
     except typer.TyperException as error:
-        if not speaks():
+        if not is_rank0():
             return 2
         return _fail(f"error: {_usage_message(error, sys.argv[1:] if arguments is None else arguments)}", 2)
     except OSError as error:
@@ -185,7 +185,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         return _fail(f"error: {place}{error.strerror or error}", 2 if isinstance(error, UNUSABLE_PATH) else 1)
     except Exception as error:
-        if signals.heard() is None and not is_about_memory(error):
+        if signals.heard() is None and not is_out_of_memory(error):
             raise
         return _fail("error: out of memory; smaller amounts (of a batch, a context, a model) take less", 1)
 

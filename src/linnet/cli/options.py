@@ -18,7 +18,7 @@ def option(metavar: str, said: str, **limits: Any) -> Any:
     return typer.Option(metavar=metavar, help=said, **limits)
 
 
-def in_groups(command: Callable[..., None]) -> Callable[..., None]:
+def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """A verb as typer reads it: in the place of a parameter whose type is a dataclass stand that one's fields."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
@@ -62,10 +62,10 @@ ContextLength = Annotated[
 Data = Annotated[Path, option("DIR", "A folder made by `linnet prepare`.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or the folder of a run.")]
-OperatorSource = Annotated[
+CalibrateOn = Annotated[
     Literal["train", "empty"],
     typer.Option(
-        help="The text that freezes the operator of a model that is not causal by itself: the start of the training "
+        help="The text that calibrates a model that is not causal by itself: the start of the training "
         "split, or the empty prompt."
     ),
 ]

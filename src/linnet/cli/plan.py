@@ -180,7 +180,7 @@ plan.command()(task)
 
 def _amount(text: str, name: str) -> float:
     """An amount within its bounds; `UserError` names the option and what is accepted."""
-    value, (what, least, most, example) = amounts.amount(text, amounts.FACTORS), BOUNDS[name]
-    if value is None or not amounts.parse(least, name) <= value <= amounts.parse(most, name):
+    value, (what, least, most, example) = amounts.parse_units(text, amounts.FACTORS), BOUNDS[name]
+    if value is None or not amounts.parse_amount(least, name) <= value <= amounts.parse_amount(most, name):
         raise UserError(f"--{name} {text}: expected {what} from {least} to {most}, as in {example}")
     return value

@@ -49,7 +49,7 @@ def prepare(
 
     Example: linnet prepare stories.txt web.jsonl --tokenizer bpe --vocab-size 4096 --out data/stories
     """
-    from linnet.data.manifest import undivided
+    from linnet.data.manifest import single_document_note
     from linnet.data.prepare import prepare as prepare_data
 
     manifest = prepare_data(
@@ -63,7 +63,7 @@ def prepare(
         overwrite=overwrite,
     )
     _warn_of_share(manifest)
-    if whole := undivided(manifest.sources):
+    if whole := single_document_note(manifest.sources):
         note(f"note: {whole}; or give --document-separator")
     if as_json:
         echo_json(manifest.model_dump())

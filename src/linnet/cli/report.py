@@ -12,7 +12,7 @@ from linnet.cli.console import invocation, note
 from linnet.core.text import printable
 
 if TYPE_CHECKING:
-    from linnet.interop.exported import Exported
+    from linnet.interop.exported import ExportResult
     from linnet.model.decoder import Decoder
     from linnet.present.report import Part, Picture
 
@@ -69,19 +69,19 @@ def _write(text: str) -> None:
 
 
 def echo_model_made(decoder: "Decoder", out: Path, as_json: bool) -> None:
-    """A model folder that was made, as `echo_exported` says it."""
-    from linnet.interop.exported import Exported
+    """A model folder that was made, as `echo_export_result` says it."""
+    from linnet.interop.exported import ExportResult
     from linnet.model.store import WEIGHTS
 
-    echo_exported(Exported.of(out, decoder, out / WEIGHTS), as_json)
+    echo_export_result(ExportResult.of(out, decoder, out / WEIGHTS), as_json)
 
 
-def echo_exported(made: "Exported", as_json: bool) -> None:
+def echo_export_result(made: "ExportResult", as_json: bool) -> None:
     """A model that was written: its parameters, the bytes of its weights and what was measured, in lines or as JSON."""
     if as_json:
         size = {"parameters": made.parameters, "weights_bytes": made.weights_bytes}
         echo_json({"model": str(made.path), "name": made.name, **size, **made.figures})
         return
     echo(f"{made.path}: {made.name}, {made.parameters:,} parameters, {made.weights_bytes:,} bytes of weights\n")
-    for line in made.said:
+    for line in made.messages:
         echo(f"{line}\n")

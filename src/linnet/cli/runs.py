@@ -10,10 +10,10 @@ from linnet.cli.console import note
 from linnet.cli.options import AsJson
 from linnet.cli.report import echo, echo_json, echo_parts
 from linnet.present import numbers
-from linnet.present.table import NOTHING, Table
+from linnet.present.table import MISSING, Table
 
 if TYPE_CHECKING:
-    from linnet.training.record.listing import ListedRun
+    from linnet.training.record.listing import RunInfo
 
 CURVE_HEIGHT = 12
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
@@ -54,9 +54,9 @@ def list_runs(
 
     Example: linnet runs list runs
     """
-    from linnet.training.record.listing import listed, run_paths
+    from linnet.training.record.listing import find_runs, read_run_info
 
-    found = [listed(path) for path in run_paths(folder)]
+    found = [read_run_info(path) for path in find_runs(folder)]
     _tell_problems(found)
     if as_json:
         echo_json([run.to_dict() for run in found])
@@ -68,13 +68,13 @@ def list_runs(
     echo_parts(Table("", columns, [_row(run, folder) for run in found]))
 
 
-def _tell_problems(found: list["ListedRun"]) -> None:
+def _tell_problems(found: list["RunInfo"]) -> None:
     for run in found:
         if run.problem:
             note(f"{run.path}: {run.problem}")
 
 
-def _row(run: "ListedRun", folder: Path) -> tuple[str, ...]:
+def _row(run: "RunInfo", folder: Path) -> tuple[str, ...]:
     path = Path(run.path)
     below = path.relative_to(folder) if path.is_relative_to(folder) and path != folder else path
     at_end = run.step == run.steps
@@ -102,9 +102,9 @@ def diff(one: Run, other: Run, as_json: AsJson = False) -> None:
 
     Example: linnet runs diff runs/pldr runs/other --json
     """
-    from linnet.training.record.listing import differences, listed
+    from linnet.training.record.listing import differences, read_run_info
 
-    fields, found = differences(one, other), [listed(path) for path in (one, other)]
+    fields, found = differences(one, other), [read_run_info(path) for path in (one, other)]
     _tell_problems(found)
     figures = [run.to_dict() for run in found]
     if as_json:
@@ -124,12 +124,12 @@ def diff(one: Run, other: Run, as_json: AsJson = False) -> None:
 
 
 def _value(value: Any) -> str:
-    return NOTHING if value is None else str(value)
+    return MISSING if value is None else str(value)
 
 
 def _figure(name: str, value: Any) -> str:
     if value is None:
-        return NOTHING
+        return MISSING
     if name == "seconds":
         return numbers.duration(value)
     if name == "bits_per_byte":
@@ -145,13 +145,13 @@ def show(run: Run, as_json: AsJson = False) -> None:
 
     Example: linnet runs show runs/ted --json
     """
-    from linnet.training.record.folder import RunFolder
-    from linnet.training.record.listing import check_run, listed, summary_of
+    from linnet.training.record.listing import check_run, read_run_info, read_summary
+    from linnet.training.run_folder import RunFolder
 
     check_run(run)
-    as_listed = listed(run)
+    as_listed = read_run_info(run)
     _tell_problems([as_listed])
-    folder, found, summary = RunFolder(run), as_listed.to_dict(), summary_of(run)
+    folder, found, summary = RunFolder(run), as_listed.to_dict(), read_summary(run)
     lines = folder.metrics.read(folder.due(as_listed.step or 0))
     if as_json:
         wanted = ("best", "prolonged", "spikes", "embedding_from", "machine")

@@ -170,7 +170,7 @@ def _figures(
         "training_flops_per_token": {name: round(flops / tokens) for name, flops in training.items()},
         "training_flops_per_sequence": training,
         "weights_bytes": {kind: cost.weights_bytes(kind) for kind in WEIGHT_TYPES},
-        "state_bytes": {str(length): cost.state_bytes_beside(dtype, length, inputs) for length in STATE_TOKENS},
+        "state_bytes": {str(length): cost.state_bytes_for_precision(dtype, length, inputs) for length in STATE_TOKENS},
         "training_memory_bytes": {**asdict(memory), "total": memory.total},
     }
 

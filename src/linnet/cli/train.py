@@ -12,11 +12,11 @@ from linnet.cli.options import AsJson, option
 from linnet.cli.report import echo, echo_json, echo_parts
 from linnet.cli.signals import exit_code
 from linnet.core.errors import UserError
-from linnet.core.launch import refuse_several
+from linnet.core.launch import refuse_distributed
 from linnet.present import numbers
 
 if TYPE_CHECKING:
-    from linnet.training.processes.group import Processes
+    from linnet.training.distributed import Processes
     from linnet.training.run import RunResult
     from linnet.training.spec import RunSpec
 
@@ -94,7 +94,7 @@ def train(
     and trains no value twice; one that diverges is told, and the others go on (exit code 1 where all do).
 
     Fields for --set, and what they may be where that is no number; docs/training.md says what they mean. Every field of
-    the model is one too; --set model.operator=FILE|identity|random trains a PLDR-LLM with operators that are given.
+    the model is one too; --set model.calibration=FILE|identity|random trains a PLDR-LLM with operators that are given.
 
     training.recipe (as --recipe), .steps or .tokens, .batch_size, .gradient_accumulation, .context_length,
       .windows (stream, documents), .document_mask, .seed, .z_loss,
@@ -114,7 +114,7 @@ def train(
     training.dag.a_lm, .a_p, .g
     training.guard.action (skip, back), .of (loss, gradient_norm, either),
       .limit, .window, .in_a_row
-    training.evaluate.every, .tokens, .operator_from (train, empty)
+    training.evaluate.every, .tokens, .calibrate_on (train, empty)
     training.checkpoint.every, .keep
     training.log.every
     training.parallel.shard, .checkpointing
@@ -144,26 +144,26 @@ def train(
     Example: linnet train --model pldr-v51-110m-1 --recipe pldr-v51-110m-1 --data data/web --out runs/pldr
     """
     from linnet.core.allocator import keep_freed_memory
-    from linnet.training.guard_rails.breakdown import BrokenDownError
-    from linnet.training.processes.group import LostProcessError, PeerError, processes
+    from linnet.training.distributed import LostProcessError, PeerError, processes
+    from linnet.training.divergence import DivergedError
 
     keep_freed_memory()
     _check_together(verify_resume, verify_steps, sweep, sweep_steps)
     described = (config, model, data, changes or (), recipe, start_from, None, pairs)
     if verify_resume:
-        refuse_several("--verify-resume")
+        refuse_distributed("--verify-resume")
         _verify(_asked(out, described), out, verify_steps, as_json)
         return
     if sweep is not None:
         from linnet.cli.train_sweep import show_sweep
 
-        refuse_several("--sweep")
+        refuse_distributed("--sweep")
         show_sweep(sweep, _asked(out, described), out, sweep_steps, as_json)
         return
     try:
         with processes() as several:
             result = _carried_out(out, described, several)
-    except (BrokenDownError, LostProcessError) as error:
+    except (DivergedError, LostProcessError) as error:
         note(f"error: {error}")
         raise typer.Exit(1) from None
     except PeerError as elsewhere:
@@ -186,7 +186,7 @@ def _check_together(verify_resume: bool, verify_steps: int | None, sweep: str | 
 def _asked(out: Path, described: tuple[Any, ...], several: "Processes | None" = None) -> "RunSpec":
     """The run; of a file of pairs with its data folder. several: the processes that ask for it; None: this one."""
     from linnet.training.asked import asked_run, prepare_asked
-    from linnet.training.processes.group import ALONE
+    from linnet.training.distributed import ALONE
 
     several = several or ALONE
     run, model, pairs = asked_run(out, *described), described[1], described[-1]
@@ -198,12 +198,12 @@ def _asked(out: Path, described: tuple[Any, ...], several: "Processes | None" = 
 
 
 def _carried_out(out: Path, described: tuple[Any, ...], several: "Processes") -> "RunResult":
-    from linnet.training.progress.watch import Watch, terminal_watch
+    from linnet.training.reporter import Reporter, terminal_reporter
     from linnet.training.run import train
 
     run = _asked(out, described, several)
-    with terminal_watch() if several.first else nullcontext(Watch()) as watch:
-        return train(run, out, watch, command=invocation())
+    with terminal_reporter() if several.first else nullcontext(Reporter()) as reporter:
+        return train(run, out, reporter, command=invocation())
 
 
 def _report(result: "RunResult", as_json: bool) -> None:

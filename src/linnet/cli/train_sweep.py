@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from linnet.cli.console import check_out_folder, invocation, note, stopped_in_a_line
+from linnet.cli.console import check_out_folder, interruptions_reported, invocation, note
 
 if TYPE_CHECKING:
     from linnet.training.spec import RunSpec
@@ -19,7 +19,7 @@ def show_sweep(text: str, run: "RunSpec", out: Path, steps: int | None, as_json:
     from linnet.experiments.sweep.run import sweep
 
     check_out_folder(out, "--out")
-    with stopped_in_a_line():
+    with interruptions_reported():
         findings = sweep(text, run, out, Runner(note, invocation()), steps)
     length = "all steps" if steps is None else f"{steps:,} steps each"
     facts = {"of": f"training.{findings.sweep.path}, {len(findings.runs)} values, {length}"}

@@ -1,8 +1,8 @@
 """Writing so that nobody ever sees half of it: a temporary name beside the target, then a rename.
 
 What a killed process leaves behind has names that only linnet gives (`SUFFIXES`). Who writes the same target next
-removes it, or puts it back where it was the only copy (`heal`), and says so. One process at a time writes a folder
-(`claimed`).
+removes it, or puts it back where it was the only copy (`restore`), and says so. One process at a time writes a folder
+(`folder_lock`).
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from linnet.core.errors import UserError
-from linnet.core.locks import has_name, locked, take
+from linnet.core.locks import file_lock, still_named, try_lock
 from linnet.core.notes import note
 
 PARTIAL, RETIRED, LOCK = SUFFIXES = ".linnet-partial", ".linnet-old", ".linnet-lock"
@@ -37,7 +37,7 @@ def atomic_path(target: str | Path) -> Iterator[Path]:
     """
     target = Path(target)
     _refuse_other_kinds(target)
-    with naming(target), _in_folder(target.parent):
+    with errors_naming(target), _in_folder(target.parent):
         _remove_left(target)
         handle, temporary = _held_file(target)
         try:
@@ -62,7 +62,7 @@ def atomic_directory(target: str | Path) -> Iterator[Path]:
         raise UserError(f"{target}: is no folder; expected one, or a new name")
     if os.path.ismount(target):
         raise UserError(f"{target}: another disk begins there, which nothing can replace; expected a folder in it")
-    with naming(target), _in_folder(target.parent), claimed(target):
+    with errors_naming(target), _in_folder(target.parent), folder_lock(target):
         temporary = Path(tempfile.mkdtemp(prefix=_prefix(target), suffix=PARTIAL, dir=target.parent))
         try:
             yield temporary
@@ -99,15 +99,15 @@ def _in_folder(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def claimed(target: Path) -> Iterator[None]:
+def folder_lock(target: Path) -> Iterator[None]:
     """Hold the writing of a folder for this process alone, and begin with what a killed one left put in order."""
-    with locked(_lock_of(target), f"{target}: another process (id {{}}) is writing it"):
-        heal(target, held=True)
+    with file_lock(_lock_of(target), f"{target}: another process (id {{}}) is writing it"):
+        restore(target, held=True)
         _remove_left(target)
         yield
 
 
-def heal(target: Path, held: bool = False) -> None:
+def restore(target: Path, held: bool = False) -> None:
     """Put a folder back that a killed process had moved away and not replaced yet. `held`: it is claimed already."""
     if target.is_symlink() or target.exists():
         return
@@ -122,7 +122,7 @@ def heal(target: Path, held: bool = False) -> None:
 
 
 @contextmanager
-def unreplaced(folder: Path) -> Iterator[None]:
+def not_replaced(folder: Path) -> Iterator[None]:
     """`UserError` where another process replaced the folder while the block read it: each file may be of another."""
     before = folder.stat()
     try:
@@ -140,11 +140,11 @@ def _refuse_replaced(folder: Path, before: os.stat_result) -> None:
     raise UserError(f"{folder}: was replaced while it was read; the same command reads the new one")
 
 
-def tidy(target: Path) -> None:
+def clean_up(target: Path) -> None:
     """Put in order what a killed process left of a folder that is not written now; what another writes stays."""
     with suppress(OSError, UserError):
         if _lock_of(target).is_file() or _left(target, PARTIAL) or _left(target, RETIRED):
-            with claimed(target):
+            with folder_lock(target):
                 pass
 
 
@@ -155,17 +155,17 @@ def remove_folder(path: Path) -> None:
     shutil.rmtree(retired)
 
 
-def remove_left_in(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove what killed processes left of any file or folder in `folder`; what another process writes stays."""
     for retired in folder.glob(f".*{RETIRED}"):
         for kept in retired.iterdir():  # under its whole name
-            tidy(folder / kept.name)
+            clean_up(folder / kept.name)
     found = [_LEFT.fullmatch(path.name) for path in folder.glob(".*")]
     for name in sorted({left[1] for left in found if left}):
-        tidy(folder / name)
+        clean_up(folder / name)
 
 
-def is_left(path: Path) -> bool:
+def is_leftover(path: Path) -> bool:
     """Whether a killed process left this, or a running one works there."""
     return path.name.startswith(".") and path.name.endswith(SUFFIXES)
 
@@ -180,7 +180,7 @@ def _held_file(target: Path) -> tuple[int, Path]:
     """A new temporary file, locked while it is written: so nobody takes it for a killed process's."""
     while True:
         handle, name = tempfile.mkstemp(prefix=_prefix(target), suffix=PARTIAL, dir=target.parent)
-        if take(handle) and has_name(handle, Path(name)):  # else another process found it before it was locked
+        if try_lock(handle) and still_named(handle, Path(name)):  # else another process found it before it was locked
             return handle, Path(name)
         os.close(handle)
 
@@ -190,7 +190,7 @@ def _is_claimed(target: Path) -> bool:
         handle = os.open(_lock_of(target), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
-    free = take(handle)
+    free = try_lock(handle)
     os.close(handle)
     return not free
 
@@ -233,7 +233,7 @@ def _removed_unlocked(path: Path) -> bool:
     except OSError:
         return False
     try:
-        if not take(handle) or not has_name(handle, path):
+        if not try_lock(handle) or not still_named(handle, path):
             return False
         path.unlink()
         return True
@@ -291,13 +291,13 @@ def _umask() -> int:
 
 
 @contextmanager
-def naming(target: Path) -> Iterator[None]:
+def errors_naming(target: Path) -> Iterator[None]:
     """What goes wrong with a temporary name, or without one, is said of the target: nobody else knows it."""
     try:
         yield
     except OSError as error:
         if error.errno in _FULL and (error.filename is None or _is_within(error.filename, target)):
-            raise OSError(error.errno, f"{error.strerror} ({room(target)})", str(target)) from error
+            raise OSError(error.errno, f"{error.strerror} ({free_space(target)})", str(target)) from error
         if error.filename is None or not _is_within(error.filename, target):
             raise
         raise OSError(error.errno, error.strerror, str(target)) from error
@@ -307,7 +307,7 @@ def _is_within(name: str | bytes, target: Path) -> bool:
     return f"/{_prefix(target)}" in os.fsdecode(name) or os.fsdecode(name) == str(target)
 
 
-def room(path: Path) -> str:
+def free_space(path: Path) -> str:
     """How much can still be written there, in words."""
     folder = _folder_of(path)
     return f"{shutil.disk_usage(folder).free:,} bytes free in {folder}"
@@ -318,9 +318,9 @@ def _folder_of(path: Path) -> Path:
     return next(parent for parent in (path, *path.absolute().parents) if parent.is_dir())
 
 
-def check_room(path: Path, needed_bytes: int) -> None:
+def check_free_space(path: Path, needed_bytes: int) -> None:
     """`OSError` where a file of that size has no room, before anything of it is written."""
     disk = shutil.disk_usage(_folder_of(path))
     if disk.total and disk.free < needed_bytes:  # some file systems do not tell
-        reason = f"{os.strerror(errno.ENOSPC)}: {needed_bytes:,} bytes needed, {room(path)}"
+        reason = f"{os.strerror(errno.ENOSPC)}: {needed_bytes:,} bytes needed, {free_space(path)}"
         raise OSError(errno.ENOSPC, reason, str(path))

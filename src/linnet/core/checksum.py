@@ -11,7 +11,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from linnet.core.atomic import naming
+from linnet.core.atomic import errors_naming
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
 from linnet.core.notes import note
@@ -28,25 +28,25 @@ class LaterVersionError(UserError):
     """A file is whole, and of a version of linnet that is to come: it is no damage, and nothing to write over."""
 
 
-def refuse_later(path: Path, version: Any, known: int) -> None:
+def refuse_later_version(path: Path, version: Any, known: int) -> None:
     """`LaterVersionError` for a version above the one that is known; of a file whose hash was checked."""
     if type(version) is int and version > known:
         raise LaterVersionError(f"{path}: version {version}: of a later linnet; expected at most {known}: update it")
 
 
-def in_hexadecimal(hashed: blake3) -> str:
+def hex_digest(hashed: blake3) -> str:
     """What is kept of a hash: its first 128 bits."""
     return hashed.hexdigest()[:_HEX_DIGITS]
 
 
 def digest(content: bytes | memoryview) -> str:
     """BLAKE3, the first 128 bits in hexadecimal."""
-    return in_hexadecimal(blake3(content))
+    return hex_digest(blake3(content))
 
 
-def digest_of(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """That of a file's content."""
-    return in_hexadecimal(blake3().update_mmap(path))
+    return hex_digest(blake3().update_mmap(path))
 
 
 def with_checksum(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def text_without_checksum(text: str, origin: str) -> str:
 def write_file_checksums(folder: Path, names: Iterable[str]) -> None:
     """Write the manifest of a folder: size and hash of these of its files."""
     paths = {name: folder / name for name in names}
-    files = {name: {"bytes": path.stat().st_size, "blake3": digest_of(path)} for name, path in paths.items()}
+    files = {name: {"bytes": path.stat().st_size, "blake3": file_digest(path)} for name, path in paths.items()}
     write_checked_json(folder / MANIFEST, {"version": VERSION, "files": files})
 
 
@@ -131,7 +131,7 @@ def _files(folder: Path) -> dict[str, Any] | None:
         return None
     plain = read_checked_json(path)
     if isinstance(plain, dict):
-        refuse_later(path, plain.get("version"), VERSION)
+        refuse_later_version(path, plain.get("version"), VERSION)
     files = plain.get("files") if isinstance(plain, dict) and plain.get("version") == VERSION else None
     if not isinstance(files, dict) or not all(isinstance(entry, dict) for entry in files.values()):
         raise UserError(f"{path}: expected version {VERSION} and files, each with bytes and blake3")
@@ -144,7 +144,7 @@ def _check(path: Path, entry: Mapping[str, Any]) -> None:
     size_bytes = path.stat().st_size
     if size_bytes != entry.get("bytes"):
         raise UserError(f"{path}: {size_bytes} bytes, {MANIFEST} says {entry.get('bytes')}{_REMEDY}")
-    with naming(path):  # the library that hashes it does not
-        found = digest_of(path)
+    with errors_naming(path):  # the library that hashes it does not
+        found = file_digest(path)
     if found != entry.get("blake3"):
         raise UserError(f"{path}: {CHECKSUM_MISMATCH}{_REMEDY}")

@@ -23,7 +23,7 @@ class Row:
 
     def number(self, column: str) -> float:
         """A cell's positive number; `UserError` names file, line, column and what it holds."""
-        return amounts.parse(self.cells[column], f"{self.origin}: {column}:")
+        return amounts.parse_amount(self.cells[column], f"{self.origin}: {column}:")
 
 
 def read_rows(path: Path, needed: Sequence[Sequence[str]]) -> list[Row]:

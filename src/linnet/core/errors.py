@@ -23,7 +23,7 @@ class UserError(ValueError):
         super().__init__(self.said())
 
     def said(self, options: Mapping[str, str] = MappingProxyType({})) -> str:
-        """The line, with other names for fields where `options` has one: `{"operator_from": "--operator-from"}`."""
+        """The line, with other names for fields where `options` has one: `{"calibrate_on": "--calibrate-on"}`."""
         expected = f"expected {self.accepted}" if self.accepted else ""
         body = "; ".join(part for part in (self.problem, expected) if part)
         option = options.get(self.field or "")
@@ -39,7 +39,7 @@ class UserError(ValueError):
         return NAMED.sub(lambda found: options.get(found[1], found[0]), line)
 
 
-def is_about_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether there was too little: PyTorch says it in words, what a GPU raises with a class of its own, and so does
     the loader of a library's code.
     """

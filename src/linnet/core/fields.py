@@ -18,8 +18,8 @@ def field_kinds(spec: type[Spec], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield from field_kinds(section, f"{prefix}{name}.{first}")
 
 
-def takes_a_number(kind: Any) -> bool:
+def is_number_field(kind: Any) -> bool:
     """Whether one number is a value of the type: `float | None`, but no tuple of numbers, and no bool."""
     if get_origin(kind) in (tuple, list, dict):
         return False
-    return kind in (int, float) or any(takes_a_number(part) for part in get_args(kind))
+    return kind in (int, float) or any(is_number_field(part) for part in get_args(kind))

@@ -12,7 +12,7 @@ from linnet.core.errors import UserError
 
 
 @contextmanager
-def locked(path: Path, taken: str) -> Iterator[None]:
+def file_lock(path: Path, taken: str) -> Iterator[None]:
     """Hold a lock file, made and removed here. `UserError` says `taken` with the process that holds it.
 
     A name that stands for something else, a link or a file with other content, is not written to but refused.
@@ -30,7 +30,7 @@ def locked(path: Path, taken: str) -> Iterator[None]:
             os.close(handle)
 
 
-def holder(path: Path) -> int | None:
+def lock_holder(path: Path) -> int | None:
     """The id of the process of this machine that holds the lock file, or None.
 
     A process that is about to take it is never in the way of this one's look: only an id that lives is tried.
@@ -68,10 +68,10 @@ def _lock(path: Path, taken: str) -> int:
     while True:
         handle = _open_lock(path)
         try:
-            if not take(handle):
+            if not try_lock(handle):
                 holder = os.pread(handle, 20, 0).decode(errors="replace")
                 raise UserError(taken.format(holder))
-            if has_name(handle, path):
+            if still_named(handle, path):
                 return handle
         except BaseException:
             os.close(handle)
@@ -96,7 +96,7 @@ def _open_lock(path: Path) -> int:
     return handle
 
 
-def take(handle: int) -> bool:
+def try_lock(handle: int) -> bool:
     """Lock an open file; whether it was free. Where the file system has no locks, all are."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,7 +108,7 @@ def take(handle: int) -> bool:
     return True
 
 
-def has_name(handle: int, path: Path) -> bool:
+def still_named(handle: int, path: Path) -> bool:
     """Whether the open file still has its name: another process may have removed it before it was locked."""
     try:
         return os.path.samestat(os.fstat(handle), path.lstat())

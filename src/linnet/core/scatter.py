@@ -25,7 +25,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return first if rest == 0 else first + rest * (ordered[int(below) + 1] - first)
 
 
-class Others:
+class OtherPrograms:
     """What other programs use of the processors, from its making on."""
 
     def __init__(self) -> None:
@@ -49,12 +49,12 @@ class Others:
         return time.monotonic(), sum(found) - idle - guests, time.process_time()
 
 
-def crowded(others: float, threads: int) -> bool:
+def is_overloaded(others: float, threads: int) -> bool:
     """Whether there are fewer processors than others use and so many threads want: then all times are longer alike."""
     return others >= NOTICED and others + threads > (os.cpu_count() or 1) + NOTICED
 
 
-def remedy(others: float, remedies: str) -> str:
+def busy_advice(others: float, remedies: str) -> str:
     """What other programs have to do with it, and what helps: `remedies`, where they have."""
     if others < NOTICED:
         return "other programs use hardly any processor: heat, saving of power, or a shared virtual machine may be why"

@@ -162,7 +162,7 @@ def describe(error: ValidationError, data: Any) -> str:
     return f"{field}: {_short(value)}: {message}" if field else message
 
 
-def misfit(plain: Any, kind: type[BaseModel]) -> str | None:
+def first_schema_error(plain: Any, kind: type[BaseModel]) -> str | None:
     """What is wrong in the first field of plain data that is not as `kind` has it; None where all are."""
     try:
         kind.model_validate(plain, strict=True)

@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from linnet.core.atomic import atomic_path, check_room
-from linnet.core.checksum import CHECKSUM, CHECKSUM_MISMATCH, in_hexadecimal
+from linnet.core.atomic import atomic_path, check_free_space
+from linnet.core.checksum import CHECKSUM, CHECKSUM_MISMATCH, hex_digest
 from linnet.core.errors import UserError
 from linnet.core.files import open_file
 
@@ -27,7 +27,7 @@ def write_tensors(
     checksum: a hash of all that goes with them, for a file that stands in no folder with a manifest.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    check_room(Path(path), sum(tensor.numel() * tensor.element_size() for tensor in plain.values()))
+    check_free_space(Path(path), sum(tensor.numel() * tensor.element_size() for tensor in plain.values()))
     metadata = dict(notes or {}) | ({CHECKSUM: _checksum(plain, notes or {})} if checksum else {})
     with atomic_path(path) as temporary:
         try:
@@ -82,4 +82,4 @@ def _checksum(tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> str:
         hashed.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         hashed.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     hashed.update(json.dumps(dict(notes), sort_keys=True).encode())
-    return in_hexadecimal(hashed)
+    return hex_digest(hashed)

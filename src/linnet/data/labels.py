@@ -21,14 +21,14 @@ from linnet.data.pairs import Pairs, Rows
 from linnet.data.shards import LABELS, ShardWriter, TokenData, TokenSequence
 from linnet.data.split import Split
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
 BLANK = "\0"
 """The text whose token stands where nothing is wanted; none that is wanted is this."""
 
 
 class LabeledRow(NamedTuple):
-    """Tokens, the end token first, and what is wanted behind each: `IGNORED` where nothing is."""
+    """Tokens, the end token first, and what is wanted behind each: `IGNORE_INDEX` where nothing is."""
 
     tokens: list[int]
     targets: list[int]
@@ -70,7 +70,7 @@ def _write(folder: Path, split: Split, rows: Iterable[LabeledRow], tokenizer: To
     with ShardWriter(folder, split, tokenizer.vocab_size) as writer:
         for tokens, targets in rows:
             assert tokens[0] == end and end not in [*tokens[1:], *targets] and blank not in targets
-            ids = np.array([*tokens, end, *(blank if target == IGNORED else target for target in targets)])
+            ids = np.array([*tokens, end, *(blank if target == IGNORE_INDEX else target for target in targets)])
             writer.write(ids)
             documents += 2
             text_bytes += int(token_bytes[ids].sum())
@@ -113,14 +113,14 @@ class LabeledRows:
             )
 
     def rows(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Tokens and targets `[B, T]`, int64, of rows by number; what is not wanted is `IGNORED`."""
+        """Tokens and targets `[B, T]`, int64, of rows by number; what is not wanted is `IGNORE_INDEX`."""
         lengths = self._lengths[list(numbers)]
         tokens = torch.full((len(lengths), int(lengths.max())), self._end_id)
-        targets = torch.full_like(tokens, IGNORED)
+        targets = torch.full_like(tokens, IGNORE_INDEX)
         for row, (number, length) in enumerate(zip(numbers, lengths.tolist(), strict=True)):
             read = torch.from_numpy(self._sequence.read(int(self._starts[number]), 2 * length + 1))
             tokens[row, :length], targets[row, :length] = read[:length], read[length + 1 :]
-        targets[targets == self._blank] = IGNORED
+        targets[targets == self._blank] = IGNORE_INDEX
         return tokens, targets
 
 

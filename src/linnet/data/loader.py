@@ -13,8 +13,8 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.data.epochs import Epochs
 from linnet.data.shards import TokenSequence
-from linnet.data.windows import DocumentWindows, spread
-from linnet.ops.cross_entropy import IGNORED
+from linnet.data.windows import DocumentWindows, evenly_spaced
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
 
 class Batches:
@@ -89,8 +89,8 @@ def validation_windows(
     """Yield inputs and targets `[b, t <= T]`, int64, always the same, in order.
 
     `windows` are the sequence's (`document_windows`), and begin with a document where they can: every token but the
-    first is a target exactly once, the other targets are `IGNORED`. With a limit of fewer tokens than that, windows of
-    about as many tokens (at least one window) are spread evenly over the sequence.
+    first is a target exactly once, the other targets are `IGNORE_INDEX`. With a limit of fewer tokens than that,
+    windows of about as many tokens (at least one window) are spread evenly over the sequence.
     """
     predicted = len(sequence) - 1
     if predicted < 1:
@@ -103,7 +103,7 @@ def spread_batches(
     sequence: TokenSequence, windows: DocumentWindows, end_id: int, batch_size: int, count: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield inputs and targets as `validation_windows`, of so many windows, at most all, spread evenly."""
-    chosen = spread(len(windows), count)
+    chosen = evenly_spaced(len(windows), count)
     for first in range(0, len(chosen), batch_size):
         part = chosen[first : first + batch_size]
         yield _fresh_targets(sequence, windows.starts[part], windows.fresh[part], end_id)
@@ -119,7 +119,7 @@ def _fresh_targets(
         tokens = sequence.read(start, min(width + 1, len(sequence) - start))
         windows.append(np.pad(tokens, (0, width + 1 - len(tokens)), constant_values=end_id))
     inputs, targets = inputs_and_targets(windows)
-    targets[torch.arange(width) >= torch.from_numpy(fresh)[:, None]] = IGNORED
+    targets[torch.arange(width) >= torch.from_numpy(fresh)[:, None]] = IGNORE_INDEX
     return inputs, targets
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from linnet.core.atomic import heal
+from linnet.core.atomic import restore
 from linnet.core.checksum import MANIFEST, read_checked_json, write_checked_json
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec
@@ -49,7 +49,7 @@ class SourceInfo(Spec):
     bytes: int
 
 
-def undivided(sources: Sequence[SourceInfo]) -> str | None:
+def single_document_note(sources: Sequence[SourceInfo]) -> str | None:
     """What is to be said of files that are one document beside others, so on one side of the split; None: nothing."""
     files = [source.file for source in sources if source.documents == 1]
     if not files or len(sources) == 1:
@@ -92,7 +92,7 @@ def token_dtype(vocab_size: int) -> Literal["uint16", "uint32"]:
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a data folder; `UserError` where there is none, or of a version that is not known."""
-    heal(folder)
+    restore(folder)
     path = folder / MANIFEST
     if not path.is_file():
         parts = sorted(str(manifest.parent) for manifest in folder.glob(f"*/{MANIFEST}"))

@@ -19,7 +19,7 @@ from linnet.data.epochs import Epochs
 from linnet.data.shards import TokenData, TokenSequence
 from linnet.data.sources import json_field, lines_of, open_source
 from linnet.model.spec import ModelSpec
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.present.progress import Advance
 
 INPUT, TARGET = "input", "target"
@@ -68,7 +68,7 @@ class Rows(Protocol):
         """`UserError` where a row is longer than a context; `apart`: its two parts are read one by one."""
 
     def rows(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Tokens and targets `[B, T]`, int64, of rows by number; targets that do not count are `IGNORED`."""
+        """Tokens and targets `[B, T]`, int64, of rows by number; targets that do not count are `IGNORE_INDEX`."""
 
 
 class Pairs:
@@ -110,10 +110,12 @@ class Pairs:
             )
 
     def rows(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Tokens and targets `[B, T]`, int64, of pairs by number; targets in inputs and behind rows are `IGNORED`."""
+        """Tokens and targets `[B, T]`, int64, of pairs by number; targets in inputs and behind rows are
+        `IGNORE_INDEX`.
+        """
         lengths = (self.input_lengths + self.target_lengths)[list(numbers)]
         tokens = torch.full((len(lengths), int(lengths.max())), self.end_id)
-        targets = torch.full_like(tokens, IGNORED)
+        targets = torch.full_like(tokens, IGNORE_INDEX)
         for row, (number, length) in enumerate(zip(numbers, lengths.tolist(), strict=True)):
             read = torch.from_numpy(self.sequence.read(int(self.starts[number]), length + 1))
             first = int(self.input_lengths[number])

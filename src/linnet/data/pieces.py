@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from linnet.core.errors import UserError
-from linnet.data.sentencepiece import BYTES, SPACE, Description
+from linnet.data.sentencepiece import BYTES, SPACE, SentencePieceDefinition
 
 
 def _byte_level_alphabet() -> dict[str, int]:
@@ -25,7 +25,7 @@ BYTE_LEVEL = _byte_level_alphabet()
 
 
 @dataclass(frozen=True)
-class Pieces:
+class TokenBytes:
     """The bytes of every token id.
 
     `opening`: the bytes while nothing has been printed yet. `opens_once`: a token whose bytes differ there ends the
@@ -38,7 +38,7 @@ class Pieces:
     unknown: int | None = None
 
     @classmethod
-    def of(cls, definition: dict[str, Any], vocabulary: dict[str, int], origin: str) -> "Pieces":
+    def from_definition(cls, definition: dict[str, Any], vocabulary: dict[str, int], origin: str) -> "TokenBytes":
         """Read the table from the data of a tokenizer.json and its vocabulary (added tokens included).
 
         Special tokens and unused ids stand for no bytes. `UserError` for a decoder that is neither byte-level nor
@@ -57,7 +57,7 @@ class Pieces:
         return cls(table, [piece.removeprefix(b" ") for piece in table] if drops else table)
 
     @classmethod
-    def of_sentencepiece(cls, model: Description) -> "Pieces":
+    def from_sentencepiece(cls, model: SentencePieceDefinition) -> "TokenBytes":
         """The table with which `decode` gives what SentencePiece gives."""
         table = [piece.replace(SPACE, " ").encode() for piece in model.pieces]
         for token in model.reserved:
@@ -81,7 +81,7 @@ class _Speech:
     behind: the tokens of their text so far.
     """
 
-    def __init__(self, pieces: Pieces, behind: Iterable[int] = ()) -> None:
+    def __init__(self, pieces: TokenBytes, behind: Iterable[int] = ()) -> None:
         self._pieces = pieces
         self.is_opening = True
         for token in behind:
@@ -104,7 +104,7 @@ class TextStream:
     behind: the tokens of its text so far, which are not said again.
     """
 
-    def __init__(self, pieces: Pieces, behind: Iterable[int] = ()) -> None:
+    def __init__(self, pieces: TokenBytes, behind: Iterable[int] = ()) -> None:
         self._speech = _Speech(pieces, behind)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -112,12 +112,12 @@ class TextStream:
         """The text that this token completes, perhaps none."""
         return self._decoder.decode(self._speech.bytes_of(token))
 
-    def standing(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Where it stands, as plain data: the bytes that are held back, and whether nothing has been said yet."""
         held, _ = self._decoder.getstate()
         return {"held": held.hex(), "opening": self._speech.is_opening}
 
-    def go_on(self, standing: dict[str, Any]) -> None:
+    def load_state_dict(self, standing: dict[str, Any]) -> None:
         """Stand where another stream stood (`standing`)."""
         self._decoder.setstate((bytes.fromhex(standing["held"]), 0))
         self._speech.is_opening = bool(standing["opening"])

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linnet.core.atomic import atomic_directory, tidy
+from linnet.core.atomic import atomic_directory, clean_up
 from linnet.core.checksum import CHECKSUM_MISMATCH, MANIFEST, check_files, read_checked_json
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
@@ -183,7 +183,7 @@ def _checked_target(out: str | Path, overwrite: bool) -> Path:
                 "holds other files", field="out", value=out, accepted="a new folder or one with prepared data only"
             )
         if not overwrite:
-            tidy(target)
+            clean_up(target)
             raise UserError("holds prepared data already; `overwrite` replaces it", field="out", value=out)
     parent = next(folder for folder in target.parents if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from linnet.core.atomic import naming
+from linnet.core.atomic import errors_naming
 from linnet.core.errors import UserError
 from linnet.core.files import open_file, standard_input
 from linnet.present.progress import Advance
@@ -137,10 +137,10 @@ def open_source(path: Path) -> BinaryIO:
 def _keep(pipe: BinaryIO) -> BinaryIO:
     """Copy a pipe into a temporary file that has no name, so that even a killed process leaves nothing."""
     folder = Path(tempfile.gettempdir())
-    with naming(folder):  # where there may be less room than in the place of the data
+    with errors_naming(folder):  # where there may be less room than in the place of the data
         kept = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by Source
     while block := pipe.read(_BLOCK_BYTES):
-        with naming(folder):
+        with errors_naming(folder):
             kept.write(block)
             kept.flush()
     return kept

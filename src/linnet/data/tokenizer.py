@@ -16,8 +16,8 @@ from tokenizers import AddedToken, Regex, pre_tokenizers
 
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
-from linnet.data.pieces import Pieces, TextStream
-from linnet.data.sentencepiece import Description, SentencePiece
+from linnet.data.pieces import TextStream, TokenBytes
+from linnet.data.sentencepiece import SentencePiece, SentencePieceDefinition
 from linnet.data.tokenizer_bounds import check_bounds
 from linnet.data.tokenizer_training import END, KINDS, TRAINERS, check_vocab_size, cut_before_words
 
@@ -40,12 +40,14 @@ class Tokenizer:
         model = _sentencepiece(self._definition, origin)
         self._sentencepiece = SentencePiece(model, origin) if model else None
         if model:
-            self.end_id, self._pieces = model.end, Pieces.of_sentencepiece(model)
+            self.end_id, self._pieces = model.end, TokenBytes.from_sentencepiece(model)
         else:
             with _panics_told(origin):
                 self.end_id = self._mark_end()
                 self._guard_special_tokens()
-            self._pieces = Pieces.of(self._definition, self._library.get_vocab(with_added_tokens=True), origin)
+            self._pieces = TokenBytes.from_definition(
+                self._definition, self._library.get_vocab(with_added_tokens=True), origin
+            )
         self.kind = _kind(self._definition, self._pieces)
 
     @classmethod
@@ -135,7 +137,7 @@ class Tokenizer:
         ends = [place for place, token in enumerate(behind) if token == self.end_id]
         return behind[ends[-1] + 1 :] if ends else behind
 
-    def show(self, token: int) -> str:
+    def describe_token(self, token: int) -> str:
         """A token as people read it: its text in quotes, its bytes where they are no whole characters, or its name."""
         piece = self._pieces.table[token]
         if not piece:
@@ -226,9 +228,9 @@ def _library(definition: dict[str, Any], origin: str) -> tokenizers.Tokenizer:
     return library
 
 
-def _sentencepiece(definition: dict[str, Any], origin: str) -> Description | None:
+def _sentencepiece(definition: dict[str, Any], origin: str) -> SentencePieceDefinition | None:
     try:
-        return Description.of(definition)
+        return SentencePieceDefinition.read(definition)
     except (LookupError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise UserError(f"{origin}: made from a SentencePiece model, but changed since ({problem})") from None
@@ -246,7 +248,7 @@ def _specials(library: tokenizers.Tokenizer) -> dict[int, str]:
     return {token: content.content for token, content in added.items() if content.special}
 
 
-def _kind(definition: dict[str, Any], pieces: Pieces) -> str:
+def _kind(definition: dict[str, Any], pieces: TokenBytes) -> str:
     """Which of the four kinds a tokenizer.json is; one that might not keep every text exactly is imported."""
     model, before = definition["model"], definition.get("pre_tokenizer")
     single_bytes = [bytes([byte]) for byte in range(256)]

@@ -57,7 +57,7 @@ def _next_start(ends: NDArray[np.int64], start: int, context_length: int, last: 
     return end if end > start else reach
 
 
-def spread(total: int, count: int) -> list[int]:
+def evenly_spaced(total: int, count: int) -> list[int]:
     """So many of the numbers below `total`, at most all, evenly and in order."""
     count = min(count, total)
     return [number * total // count for number in range(count)]

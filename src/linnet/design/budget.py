@@ -10,7 +10,7 @@ import numpy as np
 from linnet.core import amounts
 from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
-from linnet.design.chain import any_within, frugal, smallest
+from linnet.design.chain import cheapest_candidates, find_feasible, smallest
 from linnet.design.cost_tables import CostTables
 from linnet.design.metrics import MOST_TOKENS, Metric, read_tokens
 from linnet.design.space import Candidate
@@ -36,12 +36,12 @@ class Budget:
     limit: float
     option: str
 
-    def said(self, value: float) -> str:
+    def format(self, value: float) -> str:
         """A value of the metric, in the units in which the limit was given: 1 MB stays 1 MB."""
         return (
             numbers.decimal(value)
             if self.metric.unit == "bytes" and "iB" not in self.option
-            else self.metric.said(value)
+            else self.metric.format(value)
         )
 
 
@@ -67,7 +67,7 @@ def read_state(text: str, option: str) -> tuple[float, int]:
 
 
 def _read(text: str, units: Mapping[str, float], option: str, example: str) -> float:
-    value = amounts.amount(text, units)
+    value = amounts.parse_units(text, units)
     if value is None:
         raise UserError(
             f"{option} {text}: expected a number above 0 with {', '.join(units)} behind it, as in {example}"
@@ -81,14 +81,14 @@ def limits(budgets: Sequence[Budget], tables: CostTables) -> Numbers:
     return np.array([min(most, default=np.inf) for most in of_each])
 
 
-def first_within(budgets: Sequence[Budget], tables: CostTables) -> Candidate:
+def find_within_budgets(budgets: Sequence[Budget], tables: CostTables) -> Candidate:
     """A model of the space within all budgets; `UnmetError` with what could be met where there is none."""
     most_M = limits(budgets, tables)
     for index, metric in enumerate(tables.metrics):
         least = smallest(tables, index)
         if least > most_M[index]:
             raise _unmet(budgets, metric, least, tables, "nothing")
-    found = any_within(tables, most_M)
+    found = find_feasible(tables, most_M)
     if found is None:
         raise _unmet_together(budgets, tables, most_M)
     return found
@@ -97,7 +97,7 @@ def first_within(budgets: Sequence[Budget], tables: CostTables) -> Candidate:
 def _unmet_together(budgets: Sequence[Budget], tables: CostTables, most_M: Numbers) -> UnmetError:
     """The error for budgets of which each can be met, but not all at once: the first gives way."""
     first = int(np.isfinite(most_M).argmax())
-    _, metrics_LM = frugal(tables, np.where(np.arange(len(most_M)) == first, np.inf, most_M))
+    _, metrics_LM = cheapest_candidates(tables, np.where(np.arange(len(most_M)) == first, np.inf, most_M))
     metric = tables.metrics[first]
     if len(metrics_LM):
         return _unmet(budgets, metric, metrics_LM[:, first].min(), tables, "within the other budgets nothing")
@@ -116,4 +116,4 @@ def _unmet(budgets: Sequence[Budget], metric: Metric, least: float, tables: Cost
 def ms_rounded_up(seconds: float) -> str:
     """Four digits, rounded up: who follows the message must get what it promises. A float's own error too."""
     rounded = Context(prec=4, rounding=ROUND_CEILING).plus(Decimal(seconds * 1e3 * (1 + 1e-12)))
-    return f"{numbers.plain(float(rounded))} ms"
+    return f"{numbers.exact(float(rounded))} ms"

@@ -13,7 +13,7 @@ from linnet.design.dominance import non_dominated, non_dominated_by_width
 from linnet.design.space import Candidate
 
 
-def least_remaining(tables: CostTables) -> list[Numbers]:
+def minimum_remaining(tables: CostTables) -> list[Numbers]:
     """What is still to come at least, by the number of blocks that are missing and the width reached: `[W, M]` each."""
     rest = [tables.join_metrics_WWM[:, tables.outer]]
     for _ in range(tables.space.spec.blocks):
@@ -24,7 +24,7 @@ def least_remaining(tables: CostTables) -> list[Numbers]:
 
 def cheapest(tables: CostTables, metric: int) -> Candidate:
     """A model of which a metric is smallest."""
-    rest, width, found = least_remaining(tables), tables.outer, []
+    rest, width, found = minimum_remaining(tables), tables.outer, []
     for missing in range(tables.space.spec.blocks - 1, -1, -1):
         to_come_B = tables.join_metrics_WWM[width, tables.width_B, metric] + tables.metrics_BM[:, metric]
         block = int((to_come_B + rest[missing][tables.width_B, metric]).argmin())
@@ -33,26 +33,26 @@ def cheapest(tables: CostTables, metric: int) -> Candidate:
     return tuple(found)
 
 
-def any_within(tables: CostTables, limits_M: Numbers) -> Candidate | None:
+def find_feasible(tables: CostTables, limits_M: Numbers) -> Candidate | None:
     """A model within all limits; None where there is none."""
     found = [cheapest(tables, index) for index in range(len(tables.metrics))]
     if not found:
         return (0,) * tables.space.spec.blocks
-    within = (tables.judge(np.array(found)).metrics_CM <= limits_M).all(1)
+    within = (tables.evaluate(np.array(found)).metrics_CM <= limits_M).all(1)
     if within.any():
         return found[int(within.argmax())]
-    models_LN, _ = frugal(tables, limits_M)
+    models_LN, _ = cheapest_candidates(tables, limits_M)
     return tuple(int(block) for block in models_LN[0]) if len(models_LN) else None
 
 
 def smallest(tables: CostTables, metric: int) -> float:
     """The least that a metric can be."""
-    return float(tables.judge(np.array([cheapest(tables, metric)])).metrics_CM[0, metric])
+    return float(tables.evaluate(np.array([cheapest(tables, metric)])).metrics_CM[0, metric])
 
 
-def frugal(tables: CostTables, limits_M: Numbers) -> tuple[Indices, Numbers]:
+def cheapest_candidates(tables: CostTables, limits_M: Numbers) -> tuple[Indices, Numbers]:
     """Models within the limits that no other undercuts in every metric: `[L, N]`, and their metrics `[L, M]`."""
-    rest = least_remaining(tables)
+    rest = minimum_remaining(tables)
     models_LN = np.zeros((1, 0), dtype=np.int64)
     metrics_LM, width_L = tables.fixed_metrics_M[None], np.array([tables.outer])
     for missing in range(tables.space.spec.blocks - 1, -1, -1):

@@ -1,6 +1,6 @@
 """A search under a limit of time: the winner is run, and the limit tightened where it takes longer than promised.
 
-Times scatter. The winner is run in several rounds, and between them its parts are timed again, so that both see the
+PartTimes scatter. The winner is run in several rounds, and between them its parts are timed again, so that both see the
 same machine. Other programs can only make something slower: the fastest round counts.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from linnet.core.errors import UserError
 from linnet.design.budget import Budget, UnmetError
-from linnet.design.search import Found, Task, search
+from linnet.design.search import SearchResult, SearchTask, search
 from linnet.model.spec import ModelSpec
 
 ATTEMPTS = 8
@@ -19,15 +19,15 @@ MARGIN = 0.97
 
 
 @dataclass(frozen=True)
-class Checked:
+class LatencyResult:
     """A result that keeps within its limit when it is run.
 
     task: what was asked for, the limit with the others. found: with the measured time as its latency. predicted_s: by
     all timings of its parts. rounds_s: the median of each round.
     """
 
-    task: Task
-    found: Found
+    task: SearchTask
+    found: SearchResult
     predicted_s: float
     rounds_s: list[float]
     attempts: int
@@ -38,13 +38,13 @@ class Checked:
         return min(self.rounds_s)
 
 
-def search_checked(
-    task: Task,
+def search_with_latency(
+    task: SearchTask,
     limit: Budget,
     run: Callable[[ModelSpec], float],
     again: Callable[[ModelSpec], None],
     name: str | None = None,
-) -> Checked:
+) -> LatencyResult:
     """`search` with one budget more, of latency; `run` gives the seconds that a model takes, `again` times its parts
     once more, which changes what the budget's metric says.
 
@@ -64,7 +64,7 @@ def search_checked(
         late = max(1.0, last.measured_s / last.predicted_s / MARGIN)
         tightened = replace(limit, limit=min(tightened.limit, limit.limit / late))
     assert last is not None
-    said = limit.metric.said
+    said = limit.metric.format
     raise UserError(
         f"{limit.option}: no model kept it when it was run; the last of {last.attempts} was predicted to take"
         f" {said(last.predicted_s)} and took {said(last.measured_s)} to {said(max(last.rounds_s))} in"
@@ -73,17 +73,17 @@ def search_checked(
 
 
 def _checked(
-    task: Task,
+    task: SearchTask,
     limit: Budget,
-    found: Found,
+    found: SearchResult,
     run: Callable[[ModelSpec], float],
     again: Callable[[ModelSpec], None],
     attempt: int,
-) -> Checked:
+) -> LatencyResult:
     rounds_s = []
     for _ in range(ROUNDS):
         rounds_s.append(run(found.model))
         again(found.model)
     of_model = replace(found, values=[*found.values[:-1], min(rounds_s)])
     whole = replace(task, budgets=[*task.budgets, limit])
-    return Checked(whole, of_model, limit.metric.of_model(found.model), rounds_s, attempt)
+    return LatencyResult(whole, of_model, limit.metric.of_model(found.model), rounds_s, attempt)

@@ -16,7 +16,7 @@ from linnet.design.shape import Part, parts_of, projection_part, unit_part
 from linnet.design.space import Space
 
 
-class Judged(NamedTuple):
+class Evaluation(NamedTuple):
     """Scores `[C]` and metrics `[C, M]` of candidates."""
 
     score_C: Numbers
@@ -51,7 +51,7 @@ class CostTables:
         """Strength of the penalty for depth."""
         return self.score.strength(self.settings)
 
-    def judge(self, candidates_CN: Indices) -> Judged:
+    def evaluate(self, candidates_CN: Indices) -> Evaluation:
         """Many candidates at once."""
         widths = self.width_B[candidates_CN]
         outer = np.full((len(candidates_CN), 1), self.outer)
@@ -61,7 +61,7 @@ class CostTables:
         total_C = self.fixed_score + self.score_B[candidates_CN].sum(1) + self.join_score_WW[before, after].sum(1)
         depth_C, terms_CN = self.depth_B[candidates_CN].sum(1), self.term_B[candidates_CN]
         term_C = terms_CN.min(1) if self.settings.width == "minimum" else terms_CN.sum(1)
-        return Judged(total_C * self.penalty(depth_C, term_C), metrics_CM)
+        return Evaluation(total_C * self.penalty(depth_C, term_C), metrics_CM)
 
     def penalty(self, depth: Numbers, term: Numbers) -> Numbers:
         """`scores.penalty` by these settings."""

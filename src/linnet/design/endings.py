@@ -20,7 +20,7 @@ FIRST_STEP, SHRINKS = 0.3, 0.97
 """Of the steps: the first, as a share of the highest score without limits, and each as a share of the one before."""
 
 
-class Single(NamedTuple):
+class Limit(NamedTuple):
     """One metric, taken for itself: `cost_B` of the blocks, `join_WW` between widths, and the limit, fixed part off."""
 
     cost_B: Numbers
@@ -28,7 +28,7 @@ class Single(NamedTuple):
     limit: float
 
 
-def joint_metric(tables: CostTables, singles: list[Single]) -> list[Single]:
+def joint_metric(tables: CostTables, singles: list[Limit]) -> list[Limit]:
     """The weighted sum of the metrics; nothing where it is no more than one of them, or one can never be met."""
     if any(single.limit <= 0 for single in singles):
         return []
@@ -38,10 +38,10 @@ def joint_metric(tables: CostTables, singles: list[Single]) -> list[Single]:
     shares = [weight / single.limit for weight, single in zip(weights_M, singles, strict=True)]
     cost_B = sum(share * single.cost_B for share, single in zip(shares, singles, strict=True))
     join_WW = sum(share * single.join_WW for share, single in zip(shares, singles, strict=True))
-    return [Single(np.asarray(cost_B), np.asarray(join_WW), float(weights_M.sum()))]
+    return [Limit(np.asarray(cost_B), np.asarray(join_WW), float(weights_M.sum()))]
 
 
-def multipliers(tables: CostTables, singles: list[Single]) -> Numbers:
+def multipliers(tables: CostTables, singles: list[Limit]) -> Numbers:
     """What each limit costs the score, each metric counted as its share of its limit: `[M]`."""
     cost_BM = np.stack([single.cost_B / single.limit for single in singles], axis=1)
     join_WWM = np.stack([single.join_WW / single.limit for single in singles], axis=2)
@@ -94,17 +94,17 @@ class Steps(NamedTuple):
         return np.where(place > 0, self.gain_J[np.maximum(place - 1, 0)], -np.inf)
 
 
-def limited_metrics(tables: CostTables, limits_M: Numbers) -> list[Single]:
+def limited_metrics(tables: CostTables, limits_M: Numbers) -> list[Limit]:
     """The metrics that have a limit; where none has, one that costs nothing."""
     singles = [
-        Single(tables.metrics_BM[:, index], tables.join_metrics_WWM[:, :, index], limit - tables.fixed_metrics_M[index])
+        Limit(tables.metrics_BM[:, index], tables.join_metrics_WWM[:, :, index], limit - tables.fixed_metrics_M[index])
         for index, limit in enumerate(limits_M)
         if limit < np.inf
     ]
-    return singles or [Single(np.zeros(len(tables.width_B)), np.zeros_like(tables.join_score_WW), 0.0)]
+    return singles or [Limit(np.zeros(len(tables.width_B)), np.zeros_like(tables.join_score_WW), 0.0)]
 
 
-def best_endings(tables: CostTables, metric: Single, gain_B: Numbers, join_gain_WW: Numbers) -> list[list[Steps]]:
+def best_completions(tables: CostTables, metric: Limit, gain_B: Numbers, join_gain_WW: Numbers) -> list[list[Steps]]:
     """The most that endings can gain, by the number of blocks that are missing and the width reached."""
     widths, outer = range(len(join_gain_WW)), [tables.outer]
     found = [[_steps(metric.join_WW[w, outer], join_gain_WW[w, outer]) for w in widths]]
@@ -138,7 +138,7 @@ def _steps(cost: Numbers, gain: Numbers) -> Steps:
     return Steps(cost[first], gain[last])
 
 
-class Promise:
+class CompletionBound:
     """What a beginning of a model can still become, at best; exact for one that is complete.
 
     metrics: the `limited` ones, and behind them what joins them.
@@ -148,8 +148,8 @@ class Promise:
         singles = limited_metrics(tables, limits_M)
         self.tables, self.limited, self.metrics = tables, len(singles), singles + joint_metric(tables, singles)
         no_join = np.zeros_like(tables.join_score_WW)
-        self.scores = [best_endings(tables, m, tables.score_B, tables.join_score_WW) for m in self.metrics]
-        self.terms = [best_endings(tables, m, tables.term_B, no_join) for m in self.metrics]
+        self.scores = [best_completions(tables, m, tables.score_B, tables.join_score_WW) for m in self.metrics]
+        self.terms = [best_completions(tables, m, tables.term_B, no_join) for m in self.metrics]
         self.fewest, self.most = int(tables.depth_B.min()), int(tables.depth_B.max())
         self.smallest_counts = tables.settings.width == "minimum"
         layers = 1.0 if self.smallest_counts else tables.depth_B

@@ -71,7 +71,7 @@ class Mutation:
 
 
 @dataclass(frozen=True)
-class Evolved:
+class EvolutionResult:
     """The best model, its score, and how many candidates were drawn and how many of them were within the budgets."""
 
     candidate: Candidate
@@ -82,22 +82,22 @@ class Evolved:
 
 def evolve(
     tables: CostTables, limits_M: Numbers, start: Candidate, settings: EvolutionSettings, advance: Advance
-) -> Evolved:
+) -> EvolutionResult:
     """Algorithm 1 from a population of `start` alone, which is within the limits; `advance` hears of each iteration."""
     draw = np.random.default_rng(settings.seed)
     mutate = Mutation(tables.space, settings.reach, draw)
     models_CN, drawn, kept = np.array([start]), 0, 0
-    score_C = tables.judge(models_CN).score_C
+    score_C = tables.evaluate(models_CN).score_C
     for _ in range(settings.iterations):
         while (missing := settings.population - len(models_CN)) > 0:
             brood = min(missing, BROOD)
             children_CN = mutate(models_CN[draw.integers(len(models_CN), size=brood)])
-            judged = tables.judge(children_CN)
-            within = np.flatnonzero((judged.metrics_CM <= limits_M).all(1))
+            evaluation = tables.evaluate(children_CN)
+            within = np.flatnonzero((evaluation.metrics_CM <= limits_M).all(1))
             models_CN = np.concatenate([models_CN, children_CN[within]])
-            score_C = np.concatenate([score_C, judged.score_C[within]])
+            score_C = np.concatenate([score_C, evaluation.score_C[within]])
             drawn, kept = drawn + brood, kept + len(within)
         best = np.argsort(-score_C, kind="stable")[: settings.parents]  # of equal ones those that came first
         models_CN, score_C = models_CN[best], score_C[best]
         advance(1, f"{score_C[0]:,.6g}")
-    return Evolved(tuple(map(int, models_CN[0])), float(score_C[0]), drawn, kept)
+    return EvolutionResult(tuple(map(int, models_CN[0])), float(score_C[0]), drawn, kept)

@@ -6,8 +6,8 @@ from typing import Any
 
 from linnet.data.manifest import read_manifest
 from linnet.design.budget import Budget
-from linnet.design.metrics import Counting
-from linnet.design.search import DesignSettings, Found, Method, Task, search
+from linnet.design.metrics import CostCounts
+from linnet.design.search import DesignSettings, Method, SearchResult, SearchTask, search
 from linnet.design.space import load_space
 from linnet.model.cost import WeightType
 
@@ -34,7 +34,7 @@ def design(
     batch: int = 8,
     settings: Mapping[str, Any] | None = None,
     name: str | None = None,
-) -> Found:
+) -> SearchResult:
     """The model of the highest score in a search space, within every budget; `.model` of the result is its description.
 
     space: one that comes with linnet (hybrid, merino, mixed, patterned, study), or a YAML file. max_flops: forward
@@ -47,15 +47,16 @@ def design(
     of_data = None if data is None else read_manifest(Path(data)).tokenizer.vocab_size
     found_space = load_space(space, (), vocab_size or of_data)
     context = found_space.model([0] * found_space.spec.blocks).context_length
-    counting = Counting(tokens or min(FLOPS_TOKENS, context), with_head, dtype, batch)
+    counting = CostCounts(tokens or min(FLOPS_TOKENS, context), with_head, dtype, batch)
     limits = {"flops": max_flops, "parameters": max_parameters, "weights": max_weights}
     limits |= {"active_parameters": max_active_parameters, "training_memory": max_training_memory}
     limits |= {f"state@{length}": most for length, most in (max_state or {}).items()}
     budgets = [_budget(counting, metric, most) for metric, most in limits.items() if most is not None]
-    return search(Task(found_space, budgets, score, DesignSettings.parse(settings or {}, "settings"), method), name)
+    parsed = DesignSettings.parse(settings or {}, "settings")
+    return search(SearchTask(found_space, budgets, score, parsed, method), name)
 
 
-def _budget(counting: Counting, name: str, most: float) -> Budget:
+def _budget(counting: CostCounts, name: str, most: float) -> Budget:
     metric = counting.metric(name)
     assert metric is not None
     return Budget(metric, most, f"max_{name}: {most:g}")

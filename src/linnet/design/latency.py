@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from linnet.design.metrics import Metric
 from linnet.design.shape import joined_widths
 from linnet.design.space import Space
-from linnet.inference.decode_programs import EMBEDDED, recorded, whole_step
+from linnet.inference.decode_programs import EMBEDDED, record_program, token_step
 from linnet.inference.decode_steps import DecodeSteps, block_steps
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import Place
@@ -73,7 +73,7 @@ def _key(block: BlockSpec) -> str:
     return block.model_dump_json()
 
 
-class Times:
+class PartTimes:
     """Seconds of every part that a model of a space can have, all that were taken; the lowest count.
 
     taken: of a block by its description, of a projection by its widths, and of `OUTSIDE`. Between two runs as many
@@ -83,10 +83,10 @@ class Times:
     def __init__(self, space: Space, timing: Timing) -> None:
         self.space, self.timing = space, timing
         self.model = space.model([0] * space.spec.blocks)
-        self.clock = ColdClock(timing.device, _bytes_between(space, self.model))
+        self.clock = ColdCacheTimer(timing.device, _bytes_between(space, self.model))
         self.taken: dict[PartKey, list[float]] = {}
 
-    def take_all(self) -> None:
+    def time_all(self) -> None:
         """Time every part, in several passes."""
         widths = sorted({self.model.d_model, *(block.width or self.model.d_model for block in self.space.described)})
         parts = self._parts(self.space.described, permutations(widths, 2))
@@ -94,7 +94,7 @@ class Times:
             for _ in range(PASSES):
                 self._take(parts, advance)
 
-    def take_again(self, model: ModelSpec) -> None:
+    def time_again(self, model: ModelSpec) -> None:
         """Time the parts of one model once more."""
         self._take(self._parts(model.blocks, joined_widths(model)))
 
@@ -124,11 +124,11 @@ class Times:
 
 
 @torch.inference_mode()
-def measured(model: ModelSpec, timing: Timing) -> float:
+def measure_latency(model: ModelSpec, timing: Timing) -> float:
     """Seconds of a whole model, run as it is: the median."""
     decoder, position = Decoder(model).to(timing.device).eval(), timing.position(model)
     clock, tokens_BT = (
-        ColdClock(timing.device, 0),
+        ColdCacheTimer(timing.device, 0),
         torch.zeros(1, timing.length, dtype=torch.long, device=timing.device),
     )
     if timing.kind == "sequence":
@@ -147,8 +147,8 @@ def measured(model: ModelSpec, timing: Timing) -> float:
     return clock.seconds(step, CHECK_RUNS)
 
 
-class ColdClock:
-    """Times something several times over, other memory being read in between."""
+class ColdCacheTimer:
+    """PartTimes something several times over, other memory being read in between."""
 
     def __init__(self, device: torch.device, bytes_between: int) -> None:
         self.device = device
@@ -201,7 +201,7 @@ def _block(described: BlockSpec, model: ModelSpec, timing: Timing) -> Callable[[
         return lambda: block(x_BTW, states, BatchLayout(position), x_BTW)
     record = AuxiliaryOutputs(values={EMBEDDED: x_BTW})
     steps = block_steps(block, states, record)
-    run = recorded(lambda _, at: reduce(lambda x_1W, step: step(x_1W, at), steps, x_BTW[0]), record)
+    run = record_program(lambda _, at: reduce(lambda x_1W, step: step(x_1W, at), steps, x_BTW[0]), record)
     return lambda: run(0, position)[None]
 
 
@@ -209,7 +209,7 @@ def _outside(model: ModelSpec, timing: Timing) -> Callable[[], object]:
     """Embedding, norm and head, with the product of one token with the vocabulary."""
     bare = model.replace(blocks=[{"mixer": {"kind": "ted"}}])
     decoder, layout = Decoder(bare).to(timing.device).eval(), BatchLayout(timing.position(model))
-    whole = None if timing.kind == "sequence" else whole_step(decoder, [], AuxiliaryOutputs())
+    whole = None if timing.kind == "sequence" else token_step(decoder, [], AuxiliaryOutputs())
     if whole is not None:
         return lambda: decoder.capped(whole(0, layout.start))[None]
     tokens_BT = torch.zeros(1, timing.length, dtype=torch.long, device=timing.device)

@@ -38,7 +38,7 @@ class Metric:
         joins = sum(self.of_join(*widths) for widths in joined_widths(model))
         return self.fixed(model) + sum(self.of_block(block, model) for block in model.blocks) + joins
 
-    def said(self, value: float) -> str:
+    def format(self, value: float) -> str:
         """A value as people read it."""
         if self.unit == "seconds":
             return f"{numbers.significant(value * 1e3)} ms"
@@ -94,7 +94,7 @@ def weights(dtype: WeightType) -> Metric:
 
 def state(tokens: int, dtype: WeightType = "float32") -> Metric:
     """Bytes of decode state of a stream of `tokens` tokens, beside weights of this precision."""
-    return cost_metric(f"state@{tokens}", "bytes", lambda cost: cost.state_bytes_beside(dtype, tokens))
+    return cost_metric(f"state@{tokens}", "bytes", lambda cost: cost.state_bytes_for_precision(dtype, tokens))
 
 
 def training_memory(sequences: int, tokens: int) -> Metric:
@@ -110,12 +110,12 @@ def training_memory(sequences: int, tokens: int) -> Metric:
 
 def read_tokens(text: str) -> int | None:
     """A whole number of tokens from 1 to `MOST_TOKENS`: `4096`, `16k`; None for anything else."""
-    tokens = amounts.amount(text, TOKENS) or 0.0
+    tokens = amounts.parse_units(text, TOKENS) or 0.0
     return int(tokens) if tokens == int(tokens) and 1 <= tokens <= MOST_TOKENS else None
 
 
 @dataclass(frozen=True)
-class Counting:
+class CostCounts:
     """How metrics are counted: FLOPs and training over `tokens`, `batch` sequences in a step, weights in `dtype`.
 
     State is that beside weights in `dtype`: in float32 where they are of 8 or 4 bits, keys and values in bfloat16.

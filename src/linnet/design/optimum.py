@@ -15,7 +15,7 @@ import numpy as np
 from linnet.core.arrays import Indices, Numbers
 from linnet.design.cost_tables import CostTables
 from linnet.design.dominance import margins, needed
-from linnet.design.endings import ROUNDING, Promise
+from linnet.design.endings import ROUNDING, CompletionBound
 from linnet.design.space import Candidate
 from linnet.present.progress import Advance
 
@@ -81,7 +81,7 @@ def optimum(
 
 class _Programme:
     def __init__(self, tables: CostTables, limits_M: Numbers, advance: Advance) -> None:
-        self.tables, self.promise = tables, Promise(tables, limits_M)
+        self.tables, self.promise = tables, CompletionBound(tables, limits_M)
         self.limits_M, self.advance = limits_M, advance
         self.costs_BM = np.stack([metric.cost_B for metric in self.promise.metrics], axis=1)
         self.joins_WWM = np.stack([metric.join_WW for metric in self.promise.metrics], axis=2)
@@ -151,12 +151,12 @@ class _Programme:
         return Labels(models, costs, width, score, depth, term, promise)
 
     def _best(self, labels: Labels) -> Optimum | None:
-        """Of complete models, judged anew so that no rounding lets one past a limit."""
+        """Of complete models, evaluation anew so that no rounding lets one past a limit."""
         if not len(labels.promise):
             return None
-        judged = self.tables.judge(labels.models)
-        within = (judged.metrics_CM <= self.limits_M).all(1)
+        evaluation = self.tables.evaluate(labels.models)
+        within = (evaluation.metrics_CM <= self.limits_M).all(1)
         if not within.any():
             return None
-        row = int(np.where(within, judged.score_C, -np.inf).argmax())
-        return Optimum(tuple(int(b) for b in labels.models[row]), float(judged.score_C[row]), self.beginnings)
+        row = int(np.where(within, evaluation.score_C, -np.inf).argmax())
+        return Optimum(tuple(int(b) for b in labels.models[row]), float(evaluation.score_C[row]), self.beginnings)

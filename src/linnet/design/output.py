@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
-from linnet.design.checked import Checked
+from linnet.design.checked import LatencyResult
 from linnet.design.latency import Timing
 from linnet.design.scores import SCORES
-from linnet.design.search import Found, Task
+from linnet.design.search import SearchResult, SearchTask
 from linnet.model.cost import model_cost
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.present import numbers
@@ -16,9 +16,9 @@ from linnet.present.table import Table
 EXACTLY_SAID = 10**12
 
 
-def found_figures(task: Task, found: Found, tokens: int) -> dict[str, Any]:
+def result_figures(task: SearchTask, found: SearchResult, tokens: int) -> dict[str, Any]:
     """Everything, ready for JSON. `tokens`: over which FLOPs are counted."""
-    evolved, optimum = found.evolved, found.optimum
+    evolution, optimum = found.evolution, found.optimum
     return {
         "space": task.space.spec.name,
         "models": task.space.size,
@@ -27,12 +27,12 @@ def found_figures(task: Task, found: Found, tokens: int) -> dict[str, Any]:
             {"metric": budget.metric.name, "limit": budget.limit, "value": value}
             for budget, value in zip(task.budgets, found.values, strict=True)
         ],
-        "evolution": evolved
+        "evolution": evolution
         and {
-            "score": evolved.score,
+            "score": evolution.score,
             "gap": found.gap,
-            "drawn": evolved.drawn,
-            "kept": evolved.kept,
+            "drawn": evolution.drawn,
+            "kept": evolution.kept,
             **task.settings.search.model_dump(mode="json"),
         },
         "optimum": optimum and {"score": optimum.score, "beginnings": optimum.beginnings},
@@ -41,7 +41,7 @@ def found_figures(task: Task, found: Found, tokens: int) -> dict[str, Any]:
     }
 
 
-def latency_figures(checked: Checked, timing: Timing) -> dict[str, Any]:
+def latency_figures(checked: LatencyResult, timing: Timing) -> dict[str, Any]:
     """Ready for JSON."""
     return {
         "of": timing.kind,
@@ -56,10 +56,10 @@ def latency_figures(checked: Checked, timing: Timing) -> dict[str, Any]:
     }
 
 
-def latency_table(checked: Checked, timing: Timing) -> Table:
+def latency_table(checked: LatencyResult, timing: Timing) -> Table:
     """Predicted against measured."""
     limit = checked.task.budgets[-1]
-    said = limit.metric.said
+    said = limit.metric.format
     what = (
         f"one more token after {timing.tokens:,}" if timing.kind == "token" else f"a pass over {timing.tokens:,} tokens"
     )
@@ -102,12 +102,12 @@ def cost_figures(model: ModelSpec, tokens: int) -> dict[str, Any]:
     }
 
 
-def found_tables(task: Task, found: Found, tokens: int) -> list[Table]:
+def result_tables(task: SearchTask, found: SearchResult, tokens: int) -> list[Table]:
     """The shape, what it costs, its budgets, and how good the search was."""
     tables = [_shape_table(found.model), _cost_table(found.model, tokens)]
     if task.budgets:
         rows = [
-            [budget.metric.name, budget.said(budget.limit), budget.said(value), f"{value / budget.limit:.1%}"]
+            [budget.metric.name, budget.format(budget.limit), budget.format(value), f"{value / budget.limit:.1%}"]
             for budget, value in zip(task.budgets, found.values, strict=True)
         ]
         tables.append(Table("Budgets", ["", "limit", "this model", "share"], rows, "What was asked for, and is kept."))
@@ -149,11 +149,11 @@ def _cost_table(model: ModelSpec, tokens: int) -> Table:
     return Table("Cost", ["", "exactly", ""], rows, meaning)
 
 
-def _search_table(task: Task, found: Found) -> Table:
-    evolved, optimum, rows = found.evolved, found.optimum, []
-    if evolved is not None:
-        details = f"of {evolved.drawn:,} models drawn {evolved.kept:,} were within the budgets"
-        rows.append(["evolution", f"{evolved.score:,.7g}", details])
+def _search_table(task: SearchTask, found: SearchResult) -> Table:
+    evolution, optimum, rows = found.evolution, found.optimum, []
+    if evolution is not None:
+        details = f"of {evolution.drawn:,} models drawn {evolution.kept:,} were within the budgets"
+        rows.append(["evolution", f"{evolution.score:,.7g}", details])
     if optimum is not None:
         details = "" if found.gap is None else f"evolution fell short of it by {found.gap:.3%}"
         rows.append(["true optimum", f"{optimum.score:,.7g}", details])
@@ -161,10 +161,10 @@ def _search_table(task: Task, found: Found) -> Table:
         rows.append(["true optimum", "not known", "the proof was given up: too many models could be it"])
     size = f"{task.space.size:,}" if task.space.size < EXACTLY_SAID else numbers.scientific(float(task.space.size))
     meaning = f"{task.score}: {SCORES[task.score].summary}. The space has {size} models."
-    return Table("Search", ["", task.score, ""], rows, f"{meaning} {measured_worth(task.score)}")
+    return Table("Search", ["", task.score, ""], rows, f"{meaning} {describe_rank_correlation(task.score)}")
 
 
-def measured_worth(name: str) -> str:
+def describe_rank_correlation(name: str) -> str:
     """What is known of a score on trained models, beside counting parameters, in words."""
     measured, plain = SCORES[name].measured, SCORES["decoder_parameters"].measured
     if measured is None or plain is None:

@@ -16,14 +16,14 @@ import numpy as np
 
 from linnet.core.arrays import Numbers
 from linnet.core.files import write_text
-from linnet.design.budget import first_within, limits
-from linnet.design.chain import any_within, smallest
+from linnet.design.budget import find_within_budgets, limits
+from linnet.design.chain import find_feasible, smallest
 from linnet.design.cost_tables import CostTables
 from linnet.design.dominance import non_dominated
 from linnet.design.evolution import evolve
 from linnet.design.metrics import Metric
 from linnet.design.optimum import TooLargeError, optimum
-from linnet.design.search import Task, write_description
+from linnet.design.search import SearchTask, write_description
 from linnet.design.space import Candidate
 from linnet.model.spec import ModelSpec
 from linnet.present.plot import Axis, Panel, Plot, Series
@@ -43,13 +43,13 @@ class Point:
     proven: bool
 
 
-def front(task: Task, goals: Sequence[Metric], points: int, name: str) -> list[Point]:
+def front(task: SearchTask, goals: Sequence[Metric], points: int, name: str) -> list[Point]:
     """The models of a grid of `points` limits on each goal, from the smallest to what the highest score takes.
 
     All keep within the task's budgets. Sorted by the first goal; `name` begins their names.
     """
     tables = task.tables(goals)
-    first_within(task.budgets, tables)  # a budget that nothing meets is said at once
+    find_within_budgets(task.budgets, tables)  # a budget that nothing meets is said at once
     most_M = limits(task.budgets, tables)
     found: dict[Candidate, bool] = {}
     grid = list(_grid(task, tables, most_M, len(goals), points))
@@ -63,11 +63,11 @@ def front(task: Task, goals: Sequence[Metric], points: int, name: str) -> list[P
     return _points(task, tables, found, len(goals), name)
 
 
-def _grid(task: Task, tables: CostTables, most_M: Numbers, goals: int, points: int) -> Iterator[Numbers]:
+def _grid(task: SearchTask, tables: CostTables, most_M: Numbers, goals: int, points: int) -> Iterator[Numbers]:
     """The corners, each axis in equal ratios; the last of them all is that of the highest score."""
     best = _best(task, tables, most_M)
     assert best is not None
-    highest = tables.judge(np.array([best[0]])).metrics_CM[0]
+    highest = tables.evaluate(np.array([best[0]])).metrics_CM[0]
     axes = []
     for goal in range(goals):
         lowest = smallest(tables, goal)
@@ -76,7 +76,7 @@ def _grid(task: Task, tables: CostTables, most_M: Numbers, goals: int, points: i
         yield np.array(corner)
 
 
-def _best(task: Task, tables: CostTables, limits_M: Numbers) -> tuple[Candidate, bool] | None:
+def _best(task: SearchTask, tables: CostTables, limits_M: Numbers) -> tuple[Candidate, bool] | None:
     """The model of the highest score within the limits, and whether that is proven."""
     if task.method != "evolution":
         try:
@@ -84,23 +84,23 @@ def _best(task: Task, tables: CostTables, limits_M: Numbers) -> tuple[Candidate,
             return (proven.candidate, True) if proven is not None else None
         except TooLargeError:
             pass
-    start = any_within(tables, limits_M)
+    start = find_feasible(tables, limits_M)
     if start is None:
         return None
     return evolve(tables, limits_M, start, task.settings.search, lambda *_: None).candidate, False
 
 
-def _points(task: Task, tables: CostTables, found: dict[Candidate, bool], goals: int, name: str) -> list[Point]:
+def _points(task: SearchTask, tables: CostTables, found: dict[Candidate, bool], goals: int, name: str) -> list[Point]:
     candidates = list(found)
-    judged = tables.judge(np.array(candidates))
-    values = judged.metrics_CM[:, :goals]
-    kept = non_dominated(np.hstack([values, -judged.score_C[:, None]]))
-    kept = kept[np.lexsort((judged.score_C[kept], values[kept, 0]))]
+    evaluation = tables.evaluate(np.array(candidates))
+    values = evaluation.metrics_CM[:, :goals]
+    kept = non_dominated(np.hstack([values, -evaluation.score_C[:, None]]))
+    kept = kept[np.lexsort((evaluation.score_C[kept], values[kept, 0]))]
     return [
         Point(
             task.space.describe(candidates[row], f"{name}-{number:02}"),
             task.space.model(candidates[row], f"{name}-{number:02}"),
-            float(judged.score_C[row]),
+            float(evaluation.score_C[row]),
             tuple(float(value) for value in values[row]),
             found[candidates[row]],
         )
@@ -134,7 +134,7 @@ def front_table(points: Sequence[Point], goals: Sequence[Metric], score: str) ->
     rows = [
         [
             str(point.plain["name"]),
-            *(goal.said(value) for goal, value in zip(goals, point.values, strict=True)),
+            *(goal.format(value) for goal, value in zip(goals, point.values, strict=True)),
             f"{point.score:,.6g}",
             shape_said(point.model),
             ", ".join(dict.fromkeys(block.mixer.kind for block in point.model.blocks)),
@@ -159,7 +159,7 @@ def front_pictures(points: Sequence[Point], goals: Sequence[Metric], score: str)
     values = list(zip(*(point.values for point in points), strict=True))
     second = values[1] if len(goals) > 1 else None
     drawn = Series(values[0], [point.score for point in points], style="o" if second else "o-", values=second)
-    x = Axis(goals[0].name, "log", goals[0].said)  # the limits are in equal ratios
+    x = Axis(goals[0].name, "log", goals[0].format)  # the limits are in equal ratios
     caption = "Each dot a model: the highest score for what it costs."
     plot = Plot([Panel(x, Axis(score), [drawn])], values=_axis(goals[1]) if second else "")
     return [Picture("front", f"{score} over {goals[0].name}", plot, caption)]

@@ -1,4 +1,4 @@
-"""A stratified sample of a space: bands of equal size, with and without shared weights, from shallow to deep."""
+"""A stratified_sample sample of a space: bands of equal size, with and without shared weights, from shallow to deep."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ def shares_weights(space: Space, candidate: Sequence[int]) -> bool:
     return any(block.share_weights and block.repeat > 1 for number in candidate for block in space.units[number])
 
 
-def stratified(space: Space, shapes: int, bands: int, seed: int) -> list[Candidate]:
+def stratified_sample(space: Space, shapes: int, bands: int, seed: int) -> list[Candidate]:
     """`shapes` models, as many for each of `bands` numbers of decoder parameters, in equal ratios.
 
     In a band as many that share weights as that do not, where the space has both, and of either kind one from each
@@ -32,7 +32,7 @@ def stratified(space: Space, shapes: int, bands: int, seed: int) -> list[Candida
     draws = np.random.default_rng(seed)
     tables = build_cost_tables(space, [], SCORES["decoder_parameters"], ScoreSettings())
     drawn_CN = np.unique(draws.integers(0, len(space.plain), (DRAWN, space.spec.blocks)), axis=0)
-    size_C = tables.judge(drawn_CN).score_C
+    size_C = tables.evaluate(drawn_CN).score_C
     stretch_C = tables.depth_B[drawn_CN].sum(1) ** 2 / tables.term_B[drawn_CN].sum(1)
     shared_C = np.array([shares_weights(space, candidate) for candidate in drawn_CN])
     kinds = [kind for kind in (~shared_C, shared_C) if kind.any()]

@@ -12,9 +12,9 @@ import yaml
 from linnet.core.errors import UserError
 from linnet.core.files import write_text
 from linnet.core.spec import Spec
-from linnet.design.budget import Budget, first_within, limits
+from linnet.design.budget import Budget, find_within_budgets, limits
 from linnet.design.cost_tables import CostTables, build_cost_tables
-from linnet.design.evolution import EvolutionSettings, Evolved, evolve
+from linnet.design.evolution import EvolutionResult, EvolutionSettings, evolve
 from linnet.design.metrics import Metric
 from linnet.design.optimum import Optimum, TooLargeError, optimum
 from linnet.design.scores import ScoreSettings, find_score
@@ -33,7 +33,7 @@ class DesignSettings(Spec):
 
 
 @dataclass(frozen=True)
-class Task:
+class SearchTask:
     """What is wanted: budgets of metrics, a score by its name, how it is searched for."""
 
     space: Space
@@ -50,10 +50,10 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The best model that is known, within all budgets, and how it was found.
 
-    evolved: what evolution found; None where it was not asked. optimum: the proven best; None where it is not known
+    evolution: what evolution found; None where it was not asked. optimum: the proven best; None where it is not known
     (`too_large`: its proof was given up) or was not asked for. values: of each budget's metric.
     """
 
@@ -61,44 +61,44 @@ class Found:
     model: ModelSpec
     score: float
     values: list[float]
-    evolved: Evolved | None
+    evolution: EvolutionResult | None
     optimum: Optimum | None
     too_large: bool
 
     @property
     def gap(self) -> float | None:
         """By how much of the optimum's score evolution fell short of it; None where one of both is not known."""
-        if self.evolved is None or self.optimum is None or self.optimum.score == 0:
+        if self.evolution is None or self.optimum is None or self.optimum.score == 0:
             return None
-        return max(0.0, 1 - self.evolved.score / self.optimum.score)
+        return max(0.0, 1 - self.evolution.score / self.optimum.score)
 
 
-def search(task: Task, name: str | None = None) -> Found:
+def search(task: SearchTask, name: str | None = None) -> SearchResult:
     """Look for the model of the highest score within all budgets.
 
     `UserError` where nothing meets them, with the smallest that could be met.
     """
     tables, settings = task.tables(), task.settings.search
-    limits_M, start = limits(task.budgets, tables), first_within(task.budgets, tables)
-    evolved, proven, too_large = None, None, False
+    limits_M, start = limits(task.budgets, tables), find_within_budgets(task.budgets, tables)
+    evolution, proven, too_large = None, None, False
     if task.method != "exact":
         with progress("searching", settings.iterations, "iterations") as advance:
-            evolved = evolve(tables, limits_M, start, settings, advance)
+            evolution = evolve(tables, limits_M, start, settings, advance)
     if task.method != "evolution":
         try:
             with progress("proving", None, "beginnings") as advance:
-                proven = optimum(tables, limits_M, evolved.score if evolved else -np.inf, advance)
+                proven = optimum(tables, limits_M, evolution.score if evolution else -np.inf, advance)
         except TooLargeError:
             too_large = True
-            if evolved is None:
+            if evolution is None:
                 raise _too_large(task.space) from None
-    best = proven or evolved
+    best = proven or evolution
     candidate = best.candidate if best is not None else start
-    judged = tables.judge(np.array([candidate]))
-    values = [float(value) for value in judged.metrics_CM[0]]
+    evaluation = tables.evaluate(np.array([candidate]))
+    values = [float(value) for value in evaluation.metrics_CM[0]]
     assert all(value <= budget.limit for value, budget in zip(values, task.budgets, strict=True))
     plain, model = task.space.describe(candidate, name), task.space.model(candidate, name)
-    return Found(plain, model, float(judged.score_C[0]), values, evolved, proven, too_large)
+    return SearchResult(plain, model, float(evaluation.score_C[0]), values, evolution, proven, too_large)
 
 
 def _too_large(space: Space) -> UserError:

@@ -32,8 +32,8 @@ def block_part(block: BlockSpec, spec: ModelSpec) -> Part:
     """A block without the projection before it."""
     width = block.width or spec.d_model
     place = Place(width, spec.context_length)
-    mixer = block.mixer.cost(place).passed_matrices
-    feed_forward = block.feed_forward.cost(place).passed_matrices if block.feed_forward is not None else ()
+    mixer = block.mixer.cost(place).active_matrices
+    feed_forward = block.feed_forward.cost(place).active_matrices if block.feed_forward is not None else ()
     parameters = block_cost(block, spec).parameters
     return Part(block.repeat, width, mixer * block.repeat, feed_forward * block.repeat, parameters)
 

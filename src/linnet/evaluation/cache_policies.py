@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from linnet.core.errors import UserError
-from linnet.evaluation.reader import Reader
+from linnet.evaluation.reader import WindowEvaluator
 from linnet.evaluation.statistics import Estimate, paired_difference
-from linnet.evaluation.tally import DocumentLosses, Tally
+from linnet.evaluation.tally import DocumentLosses, LossSums
 from linnet.evaluation.windows import WindowBatch
 from linnet.inference.cache_policy import chooses, describe, name_of
 from linnet.layers.cache_policy import FULL, BankCache, CachePolicy
@@ -100,11 +100,11 @@ def check_chooses(decoder: Decoder, field: str = "retentions") -> None:
 
 
 def measure_retentions(
-    reader: Reader,
+    reader: WindowEvaluator,
     batches: Callable[[], Iterator[WindowBatch]],
     cache_policies: Sequence[CachePolicy],
-    tally: Callable[[], Tally],
-    losses_of: Callable[[Tally], DocumentLosses],
+    tally: Callable[[], LossSums],
+    losses_of: Callable[[LossSums], DocumentLosses],
     advance: Callable[[int, str], None],
 ) -> list[CachePolicyLoss]:
     """Read the same batches with each; the first keeps all tokens. `advance` is told the tokens that were read."""
@@ -114,7 +114,7 @@ def measure_retentions(
         sums, nbytes, tokens = tally(), torch.zeros((), dtype=torch.float64), 0
         for batch in batches():
             on_device = batch.to(reader.decoder.device)
-            each, held = reader.retained_losses(on_device, cache_policy)
+            each, held = reader.cache_policy_losses(on_device, cache_policy)
             advance(sums.add(each, on_device.targets_BT, batch.documents_BT), name_of(cache_policy))
             nbytes, tokens = nbytes + held, tokens + int(batch.lengths_B.sum())
         losses = losses_of(sums)

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from linnet.core.figures import json_ready
-from linnet.evaluation.measured import Measured
+from linnet.core.figures import json_safe
+from linnet.evaluation.measured import TextEvaluation
 from linnet.evaluation.statistics import (
     RESAMPLES,
     SIGNIFICANT,
     Estimate,
     Interval,
     bootstrap_interval,
-    holm,
+    holm_correction,
     paired_difference,
 )
 
@@ -60,21 +60,23 @@ class PairDifference:
 
 
 @dataclass(frozen=True)
-class PairedComparison:
+class ModelComparison:
     """Models by name, what was measured of each, and every pair of them, the better of a pair second."""
 
     names: Sequence[str]
-    measured: Sequence[Measured]
+    measured: Sequence[TextEvaluation]
     pairs: Sequence[PairDifference]
 
     @classmethod
-    def of(cls, names: Sequence[str], measured: Sequence[Measured], resamples: int = RESAMPLES) -> "PairedComparison":
+    def of(
+        cls, names: Sequence[str], measured: Sequence[TextEvaluation], resamples: int = RESAMPLES
+    ) -> "ModelComparison":
         """From models that were measured on the same documents."""
         bytes_N = measured[0].losses.bytes_N
         assert all(np.array_equal(one.losses.bytes_N, bytes_N) for one in measured), "other documents"
         models = list(zip(names, measured, strict=True))
         found = [_difference(*_better_last(first, second), resamples) for first, second in combinations(models, 2)]
-        corrected = holm([pair.difference.p_value() for pair in found])
+        corrected = holm_correction([pair.difference.p_value() for pair in found])
         return cls(
             tuple(names),
             tuple(measured),
@@ -87,11 +89,11 @@ class PairedComparison:
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON."""
         models = [{"model": name, **one.figures()} for name, one in zip(self.names, self.measured, strict=True)]
-        ready: dict[str, Any] = json_ready({"models": models, "pairs": [pair.figures() for pair in self.pairs]})
+        ready: dict[str, Any] = json_safe({"models": models, "pairs": [pair.figures() for pair in self.pairs]})
         return ready
 
 
-Model = tuple[str, Measured]
+Model = tuple[str, TextEvaluation]
 
 
 def _better_last(first: Model, second: Model) -> tuple[Model, Model]:

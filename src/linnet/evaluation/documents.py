@@ -15,7 +15,7 @@ from linnet.data.shards import TokenData
 from linnet.data.sources import Source
 from linnet.data.split import Split
 from linnet.data.tokenizer import Tokenizer
-from linnet.data.windows import spread
+from linnet.data.windows import evenly_spaced
 from linnet.evaluation.windows import Tokens
 from linnet.present.progress import progress
 
@@ -40,17 +40,17 @@ class Documents:
     def some(self, limit_tokens: int | None) -> Iterator[tuple[int, Tokens]]:
         """Number and tokens of all, or of documents spread evenly with at most so many targets, at least one.
 
-        Where they had more, the longest are cut: `most_of`.
+        Where they had more, the longest are cut: `max_tokens_each`.
         """
-        numbers = chosen_of(self.lengths_N, limit_tokens)
-        most = most_of(self.lengths_N[numbers], limit_tokens)
+        numbers = sample_numbers(self.lengths_N, limit_tokens)
+        most = max_tokens_each(self.lengths_N[numbers], limit_tokens)
         for number in numbers:
             yield number, self.read(number)[: most + 1]
 
     def targets(self, limit_tokens: int | None) -> int:
         """How many `some` gives."""
-        lengths_N = self.lengths_N[chosen_of(self.lengths_N, limit_tokens)]
-        return int(np.minimum(lengths_N, most_of(lengths_N, limit_tokens)).sum())
+        lengths_N = self.lengths_N[sample_numbers(self.lengths_N, limit_tokens)]
+        return int(np.minimum(lengths_N, max_tokens_each(lengths_N, limit_tokens)).sum())
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Excerpts:
     whole: list[bool]
 
 
-def chosen_of(lengths_N: Tokens, limit_tokens: int | None) -> list[int]:
+def sample_numbers(lengths_N: Tokens, limit_tokens: int | None) -> list[int]:
     """The numbers of all, or of documents spread evenly with about so many tokens, at least one."""
     share = 1.0 if limit_tokens is None else min(1.0, limit_tokens / int(lengths_N.sum()))
-    return spread(len(lengths_N), max(1, int(share * len(lengths_N))))
+    return evenly_spaced(len(lengths_N), max(1, int(share * len(lengths_N))))
 
 
-def most_of(lengths_N: Tokens, limit_tokens: int | None) -> int:
+def max_tokens_each(lengths_N: Tokens, limit_tokens: int | None) -> int:
     """The most tokens of one document with which all together have at most so many, and each at least one.
 
     Shorter ones are left whole: what they need less than their share is for the longer ones.
@@ -82,7 +82,7 @@ def most_of(lengths_N: Tokens, limit_tokens: int | None) -> int:
     return max(rising, default=0)
 
 
-def excerpts(texts: Sequence[str], tokenizers: Sequence[Tokenizer], limit_tokens: int | None) -> Excerpts:
+def take_excerpts(texts: Sequence[str], tokenizers: Sequence[Tokenizer], limit_tokens: int | None) -> Excerpts:
     """All, or documents spread evenly of which no tokenizer makes more than about so many tokens, at least one.
 
     The longest are cut behind a word where they would have more. A beginning is measured by its characters, so that
@@ -90,9 +90,9 @@ def excerpts(texts: Sequence[str], tokenizers: Sequence[Tokenizer], limit_tokens
     """
     if limit_tokens is None:
         return Excerpts(list(range(len(texts))), list(texts), [True] * len(texts))
-    lengths_N = np.max([of_texts(texts, tokenizer).lengths_N for tokenizer in tokenizers], axis=0)
-    numbers = chosen_of(lengths_N, limit_tokens)
-    most = most_of(lengths_N[numbers], limit_tokens)
+    lengths_N = np.max([documents_of_texts(texts, tokenizer).lengths_N for tokenizer in tokenizers], axis=0)
+    numbers = sample_numbers(lengths_N, limit_tokens)
+    most = max_tokens_each(lengths_N[numbers], limit_tokens)
     parts = [_beginning(texts[number], most / int(lengths_N[number])) for number in numbers]
     whole = [len(part) == len(texts[number]) for number, part in zip(numbers, parts, strict=True)]
     return Excerpts(numbers, parts, whole)
@@ -106,7 +106,7 @@ def _beginning(text: str, share: float) -> str:
     return re.sub(r"(?<=\S)\s+\S*\Z", "", text[:end])
 
 
-def of_split(data: TokenData, split: Split) -> Documents:
+def documents_of_split(data: TokenData, split: Split) -> Documents:
     """Those of a side of a data folder."""
     sequence, end_id = data.split(split), data.tokenizer.end_id
     ends = sequence.positions(end_id)
@@ -119,7 +119,7 @@ def of_split(data: TokenData, split: Split) -> Documents:
     return Documents(read, lengths_N, None, sources_N, [source.file for source in data.manifest.sources])
 
 
-def of_texts(texts: Sequence[str], tokenizer: Tokenizer, whole: Sequence[bool] | None = None) -> Documents:
+def documents_of_texts(texts: Sequence[str], tokenizer: Tokenizer, whole: Sequence[bool] | None = None) -> Documents:
     """Texts read with a tokenizer, which need not be the one of anything else.
 
     whole: which of them end there; None: all. Behind the others there is no end to predict.
@@ -146,7 +146,7 @@ def texts_of_file(path: str | Path) -> list[str]:
 
 def texts_of_split(data: TokenData, split: Split) -> list[str]:
     """The documents of a side as text, for a model with another tokenizer; `UserError` where tokens do not give it."""
-    documents, tokenizer = of_split(data, split), data.tokenizer
+    documents, tokenizer = documents_of_split(data, split), data.tokenizer
     texts = [tokenizer.decode(tokens[1:-1].tolist()) for _, tokens in documents.some(None)]
     expected = data.manifest.splits[split].bytes
     if sum(len(text.encode()) for text in texts) != expected:

@@ -14,13 +14,13 @@ from linnet.data.pairs import check_reads, validation_pairs
 from linnet.data.shards import TokenData, TokenSequence
 from linnet.data.split import Split
 from linnet.data.windows import document_windows
-from linnet.evaluation.frozen import OperatorFrom, calibration_tokens
+from linnet.evaluation.frozen import CalibrationText, calibration_tokens
 from linnet.evaluation.likelihood import Evaluation
 from linnet.evaluation.measure import evaluate_windows
-from linnet.evaluation.subject import ModelOptions, Subject, check_operator_from
+from linnet.evaluation.subject import EvaluatedModel, ModelOptions, check_calibrate_on
 from linnet.model.decoder import Decoder
 from linnet.model.store import TOKENIZER, model_folder
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.present.progress import progress
 
 TOKENS_AT_ONCE = 8192
@@ -28,13 +28,13 @@ TOKENS_AT_ONCE = 8192
 
 @dataclass(frozen=True)
 class ModelOnData:
-    """A model and the split that it is measured on; they fit each other. `operator_from`: see `calibration_tokens`."""
+    """A model and the split that it is measured on; they fit each other. `calibrate_on`: see `calibration_tokens`."""
 
     decoder: Decoder
     data: TokenData
     split: Split
     context_length: int
-    operator_from: OperatorFrom
+    calibrate_on: CalibrationText
 
     @property
     def sequence(self) -> TokenSequence:
@@ -42,8 +42,8 @@ class ModelOnData:
         return self.data.split(self.split)
 
     def calibration(self) -> Tensor:
-        """The text that freezes the operator of a model that is not causal by itself, int64 `[1, T]`."""
-        return calibration_tokens(self.data, self.operator_from, self.context_length)
+        """The text that calibrates a model that is not causal by itself, int64 `[1, T]`."""
+        return calibration_tokens(self.data, self.calibrate_on, self.context_length)
 
     def evaluate(self, limit_tokens: int | None = None) -> Evaluation:
         """Every token but the split's first, of pairs every target, is predicted once; `limit_tokens` spreads fewer
@@ -55,7 +55,7 @@ class ModelOnData:
             def windows() -> Any:
                 for inputs, targets in self._windows(limit_tokens):
                     yield inputs, targets
-                    advance(int((targets != IGNORED).sum()))
+                    advance(int((targets != IGNORE_INDEX).sum()))
 
             token_bytes_V = torch.from_numpy(self.data.tokenizer.token_bytes())
             return evaluate_windows(self.decoder, windows(), token_bytes_V, self.context_length, self.calibration())
@@ -77,9 +77,9 @@ def evaluate_folder(
     split: Split = "validation",
     limit_tokens: int | None = None,
     context_length: int | None = None,
-    operator_from: OperatorFrom = "train",
+    calibrate_on: CalibrationText = "train",
     device: str = "auto",
-    operator: str | None = None,
+    calibration: str | None = None,
     weights: str | None = None,
     seed: int = 0,
 ) -> Evaluation:
@@ -89,7 +89,7 @@ def evaluate_folder(
     with a document where they can (`validation_windows`); `limit_tokens` spreads fewer windows evenly. `operator`,
     `weights` and `seed` as in `model_on_data`. `UserError` where model and data do not fit.
     """
-    found = model_on_data(model, data_folder, split, context_length, operator_from, device, operator, weights, seed)
+    found = model_on_data(model, data_folder, split, context_length, calibrate_on, device, calibration, weights, seed)
     return found.evaluate(limit_tokens)
 
 
@@ -98,21 +98,21 @@ def model_on_data(
     data_folder: str | Path,
     split: Split = "validation",
     context_length: int | None = None,
-    operator_from: OperatorFrom = "train",
+    calibrate_on: CalibrationText = "train",
     device: str = "auto",
-    operator: str | None = None,
+    calibration: str | None = None,
     weights: str | None = None,
     seed: int = 0,
 ) -> ModelOnData:
     """Read a model folder, or a run's, for a split of a data folder; `UserError` where they do not fit.
 
-    `context_length`: tokens in a window, None for the model's. `operator`: what stands in the place of a PLDR-LLM's own
-    operators (`operators_for`); random ones are drawn from `seed`. `weights`: the precision they are brought to
+    `context_length`: tokens in a window, None for the model's. `operator`: what replaces the model's own
+    calibration; random ones are drawn from `seed`. `weights`: the precision they are brought to
     (`inference.weights`); None: as stored.
     """
     data = TokenData.open(data_folder)
     data.check_tokenizer(model_folder(model) / TOKENIZER)
-    found = Subject.load(model, ModelOptions(context_length, device, operator, weights, seed))
+    found = EvaluatedModel.load(model, ModelOptions(context_length, device, calibration, weights, seed))
     check_reads(found.decoder.spec, data)
-    check_operator_from(found.decoder, operator_from, split)
-    return ModelOnData(found.decoder, data, split, found.context_length, operator_from)
+    check_calibrate_on(found.decoder, calibrate_on, split)
+    return ModelOnData(found.decoder, data, split, found.context_length, calibrate_on)

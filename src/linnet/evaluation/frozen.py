@@ -13,11 +13,11 @@ from linnet.data.shards import TokenData
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState, rows_of
 
-OperatorFrom = Literal["train", "empty"]
+CalibrationText = Literal["train", "empty"]
 
 
-def calibration_tokens(data: TokenData, source: OperatorFrom, context_length: int) -> Tensor:
-    """The text that a frozen operator is deduced from, int64 `[1, T]`.
+def calibration_tokens(data: TokenData, source: CalibrationText, context_length: int) -> Tensor:
+    """The text that a frozen calibration is deduced from, int64 `[1, T]`.
 
     `train`: the first `context_length` tokens of the training split. `empty`: the empty prompt, the end token alone
     (Gokden, arXiv 2502.13502, for inference).

@@ -13,7 +13,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
 
 @dataclass(frozen=True)
@@ -92,5 +92,5 @@ class Evaluation:
 
 def text_bytes(targets_BT: Tensor, token_bytes_V: Tensor) -> Tensor:
     """UTF-8 bytes of the text of the targets, summed, int64."""
-    counted_BT = targets_BT != IGNORED
+    counted_BT = targets_BT != IGNORE_INDEX
     return (token_bytes_V[targets_BT.clamp(min=0)] * counted_BT).sum()

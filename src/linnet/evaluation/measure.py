@@ -15,12 +15,12 @@ from linnet.data.pairs import Rows, validation_pairs
 from linnet.data.shards import TokenData
 from linnet.data.split import Split
 from linnet.evaluation.cache_policies import measure_retentions
-from linnet.evaluation.documents import Documents, chosen_of, of_split
+from linnet.evaluation.documents import Documents, documents_of_split, sample_numbers
 from linnet.evaluation.likelihood import Evaluation, Likelihood
-from linnet.evaluation.measured import Measured
-from linnet.evaluation.reader import Reader
-from linnet.evaluation.subject import Subject
-from linnet.evaluation.tally import DocumentLosses, Tally, by_source
+from linnet.evaluation.measured import TextEvaluation
+from linnet.evaluation.reader import WindowEvaluator
+from linnet.evaluation.subject import EvaluatedModel
+from linnet.evaluation.tally import DocumentLosses, LossSums, by_source
 from linnet.evaluation.windows import Tokens, WindowBatch, batches, packed, sliding
 from linnet.layers.cache_policy import CachePolicy
 from linnet.model.decoder import Decoder
@@ -28,7 +28,7 @@ from linnet.model.pairs import losses_of_rows
 from linnet.present.progress import Advance, progress
 
 Windows = Iterable[tuple[Tensor, Tensor]]
-"""Inputs and targets, int64 `[B, T]` each; targets that are `IGNORED` do not count: at the end of a row, or in the
+"""Inputs and targets, int64 `[B, T]` each; targets that are `IGNORE_INDEX` do not count: at the end of a row, or in the
 input of a pair.
 """
 
@@ -39,9 +39,9 @@ UNCUT = 1 << 62
 
 
 @dataclass(frozen=True)
-class Reading:
+class EvaluationSet:
     """What is read: batches, from the first each time they are asked for, of so many documents with `targets` tokens to
-    predict, about. bytes, sources: as `Documents` has them. `pairs`: rows for a model that reads pairs. by_itself:
+    predict, about. bytes, sources: as `Documents` has them. `pairs`: rows for a model that reads pairs. single_pairs:
     windows are rows, one in each.
     """
 
@@ -53,12 +53,12 @@ class Reading:
     source_names: Sequence[str] = ()
     stride: int | None = None
     pairs: bool = False
-    by_itself: bool = False
+    single_pairs: bool = False
 
 
 def apart(
     documents: Documents, context_length: int, stride: int, tokens_at_once: int, limit_tokens: int | None = None
-) -> Reading:
+) -> EvaluationSet:
     """Documents that do not see each other, in sliding windows."""
     targets = documents.targets(limit_tokens)
 
@@ -66,25 +66,25 @@ def apart(
         return batches(sliding(documents.some(limit_tokens), context_length, stride), tokens_at_once)
 
     told = documents.bytes_N, documents.sources_N, documents.source_names
-    return Reading(read, len(documents), targets, *told, stride=stride)
+    return EvaluationSet(read, len(documents), targets, *told, stride=stride)
 
 
 def side_by_side(
     data: TokenData, split: Split, context_length: int, tokens_at_once: int, limit_tokens: int | None = None
-) -> Reading:
+) -> EvaluationSet:
     """The windows of `ModelOnData.evaluate`: as many documents as fit follow each other in one."""
-    documents, sequence, end_id = of_split(data, split), data.split(split), data.tokenizer.end_id
+    documents, sequence, end_id = documents_of_split(data, split), data.split(split), data.tokenizer.end_id
 
     def read() -> Iterator[WindowBatch]:
         return batches(packed(sequence, end_id, context_length, limit_tokens), tokens_at_once)
 
     targets = min(limit_tokens or len(sequence), len(sequence))
-    return Reading(read, len(documents), targets, None, documents.sources_N, documents.source_names)
+    return EvaluationSet(read, len(documents), targets, None, documents.sources_N, documents.source_names)
 
 
 def of_pairs(
-    data: TokenData, split: Split, subject: Subject, tokens_at_once: int, limit_tokens: int | None = None
-) -> Reading:
+    data: TokenData, split: Split, subject: EvaluatedModel, tokens_at_once: int, limit_tokens: int | None = None
+) -> EvaluationSet:
     """Pairs, of which the targets alone count; each is a document of its own."""
     pairs = rows_of(data, split)
     pairs.check_lengths(subject.context_length, subject.decoder.encoder is not None)
@@ -97,28 +97,28 @@ def of_pairs(
             yield WindowBatch(tokens, targets, own[:, None].expand_as(tokens))
 
     targets = int(pairs.target_lengths[_pair_numbers(pairs, limit_tokens)].sum())
-    return Reading(read, len(pairs), targets, pairs=subject.decoder.spec.reads_pairs, by_itself=True)
+    return EvaluationSet(read, len(pairs), targets, pairs=subject.decoder.spec.reads_pairs, single_pairs=True)
 
 
 def _pair_numbers(pairs: Rows, limit_tokens: int | None) -> list[int]:
-    return chosen_of(pairs.target_lengths, limit_tokens)
+    return sample_numbers(pairs.target_lengths, limit_tokens)
 
 
 def measure(
-    subject: Subject,
-    reading: Reading,
+    subject: EvaluatedModel,
+    reading: EvaluationSet,
     calibration_1T: torch.Tensor | None,
     tokens_at_once: int,
     cache_policies: Sequence[CachePolicy] = (),
-) -> Measured:
+) -> TextEvaluation:
     """Read everything once, and once more with each of the cache_policies."""
     decoder, token_bytes_V = subject.decoder, subject.tokenizer.token_bytes()
-    reader = Reader.of(decoder, calibration_1T, subject.context_length, tokens_at_once)
+    reader = WindowEvaluator.create(decoder, calibration_1T, subject.context_length, tokens_at_once)
 
-    def tally() -> Tally:
-        return Tally(reading.documents, token_bytes_V, subject.context_length)
+    def tally() -> LossSums:
+        return LossSums(reading.documents, token_bytes_V, subject.context_length)
 
-    def losses_of(sums: Tally) -> DocumentLosses:
+    def losses_of(sums: LossSums) -> DocumentLosses:
         return sums.documents(reading.sources_N, reading.bytes_N)
 
     causal, whole = tally(), tally()
@@ -133,7 +133,7 @@ def measure(
     leaking: Likelihood | None = None if decoder.causal else losses_of(whole).likelihood
     sources = by_source(losses, reading.source_names)
     assert losses.likelihood.tokens
-    return Measured(
+    return TextEvaluation(
         losses,
         causal.positions(),
         sources,
@@ -141,7 +141,7 @@ def measure(
         subject.context_length,
         reading.stride,
         tuple(kept),
-        reading.by_itself,
+        reading.single_pairs,
     )
 
 
@@ -160,15 +160,15 @@ def evaluate_windows(
     `total` adds up what several processes found, each in its part of the windows. `UserError` where the targets hold no
     text at all.
     """
-    reader = Reader.of(decoder, calibration_1T, context_length, UNCUT)
-    causal, whole = (Tally(1, token_bytes_V.cpu().numpy(), context_length) for _ in range(2))
+    reader = WindowEvaluator.create(decoder, calibration_1T, context_length, UNCUT)
+    causal, whole = (LossSums(1, token_bytes_V.cpu().numpy(), context_length) for _ in range(2))
     batches = (WindowBatch(inputs, targets, torch.zeros_like(targets, device="cpu")) for inputs, targets in windows)
     _read(reader, batches, decoder.spec.reads_pairs, causal, whole)
     found = _totaled(causal, total, decoder.device)
     return Evaluation(found, None if decoder.causal else _totaled(whole, total, decoder.device))
 
 
-def _totaled(tally: Tally, total: Total, device: torch.device) -> Likelihood:
+def _totaled(tally: LossSums, total: Total, device: torch.device) -> Likelihood:
     sums = tally.documents()
     nats = total(torch.tensor(float(sums.nats_N.sum()), dtype=torch.float64, device=device))
     counts = [int(counts_N.sum()) for counts_N in (sums.tokens_N, sums.bytes_N, sums.correct_N)]
@@ -176,11 +176,11 @@ def _totaled(tally: Tally, total: Total, device: torch.device) -> Likelihood:
 
 
 def _read(
-    reader: Reader,
+    reader: WindowEvaluator,
     batches: Iterable[WindowBatch],
     pairs: bool,
-    causal: Tally,
-    whole: Tally,
+    causal: LossSums,
+    whole: LossSums,
     advance: Advance = lambda *_: None,
 ) -> None:
     decoder = reader.decoder

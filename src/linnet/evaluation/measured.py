@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from linnet.core.figures import json_ready
+from linnet.core.figures import json_safe
 from linnet.evaluation.cache_policies import CachePolicyLoss
 from linnet.evaluation.likelihood import Evaluation, Likelihood
 from linnet.evaluation.statistics import Estimate
@@ -12,13 +12,13 @@ from linnet.evaluation.tally import DocumentLosses, PositionLoss, SourceLoss
 
 
 @dataclass(frozen=True)
-class Measured:
+class TextEvaluation:
     """The loss of each document, and of each part of a window; of each source where there are several.
 
     whole_sequence: the pass that sees the future, of a decoder that is not causal by itself. context_length: tokens of
     a window. stride: how many of a document's tokens each further window predicts; None where windows hold several
-    documents. cache_policies: the same text with other ways of keeping the past, where they were asked for. by_itself:
-    a window is one pair.
+    documents. cache_policies: the same text with other ways of keeping the past, where they were asked for.
+    single_pairs: a window is one pair.
     """
 
     losses: DocumentLosses
@@ -28,7 +28,7 @@ class Measured:
     context_length: int
     stride: int | None
     cache_policies: Sequence[CachePolicyLoss] = ()
-    by_itself: bool = False
+    single_pairs: bool = False
 
     @property
     def causal(self) -> Likelihood:
@@ -65,5 +65,5 @@ class Measured:
             told["sources"] = [one.figures() for one in self.sources]
         if self.cache_policies:
             told["retentions"] = [one.figures() for one in self.cache_policies]
-        ready: dict[str, Any] = json_ready(told)
+        ready: dict[str, Any] = json_safe(told)
         return ready

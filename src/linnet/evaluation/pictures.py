@@ -3,18 +3,18 @@
 import math
 from collections.abc import Sequence
 
-from linnet.evaluation.measured import Measured
+from linnet.evaluation.measured import TextEvaluation
 from linnet.evaluation.tally import PositionLoss
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series, line_style
 
 
-def positions_plot(names: Sequence[str], measured: Sequence[Measured]) -> Plot:
+def positions_plot(names: Sequence[str], measured: Sequence[TextEvaluation]) -> Plot:
     """`positions_panel`, large."""
     return Plot([positions_panel(names, measured)], (9.0, 4.6))
 
 
-def positions_panel(names: Sequence[str], measured: Sequence[Measured]) -> Panel:
+def positions_panel(names: Sequence[str], measured: Sequence[TextEvaluation]) -> Panel:
     """Bits per byte over the position in a window, a line for each model, with a band of its standard error."""
     series = [
         _line(name, one.positions, number) for number, (name, one) in enumerate(zip(names, measured, strict=True))

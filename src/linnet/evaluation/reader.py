@@ -1,4 +1,4 @@
-"""Reading windows with a model, causally: the loss of each token.
+"""EvaluationSet windows with a model, causally: the loss of each token.
 
 A window that is longer than what is read at once goes through in chunks with a state. A decoder that is not causal by
 itself reads each window with an operator frozen from another text (`frozen.frozen_state`).
@@ -18,11 +18,11 @@ from linnet.inference.cache_policy import CachePolicies, cache_policy_state
 from linnet.layers.state import CachePolicyState
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState, rows_of
-from linnet.ops.cross_entropy import EachLoss
+from linnet.ops.cross_entropy import TokenLosses
 
 
 @dataclass(frozen=True)
-class Reader:
+class WindowEvaluator:
     """Reads batches. `frozen`: what the layers settled on another text, of one stream; None: the decoder is causal.
 
     tokens_at_once: of a window in one pass. rounds: states keep less than what is computed (keys and values beside
@@ -35,7 +35,7 @@ class Reader:
     rounds: bool
 
     @classmethod
-    def of(cls, decoder: Decoder, calibration_1T: Tensor | None, context_length: int, tokens_at_once: int) -> Self:
+    def create(cls, decoder: Decoder, calibration_1T: Tensor | None, context_length: int, tokens_at_once: int) -> Self:
         """For windows of at most `context_length` tokens. `calibration_1T`: needed by a decoder that is not causal."""
         rounds = decoder.encoder is None and _rounds(decoder)
         if decoder.causal:
@@ -44,7 +44,7 @@ class Reader:
         return cls(decoder, frozen_state(decoder, calibration_1T, 1, context_length), tokens_at_once, rounds)
 
     @torch.no_grad()
-    def losses(self, batch: WindowBatch) -> EachLoss:
+    def losses(self, batch: WindowBatch) -> TokenLosses:
         """Of each target, `[B, T]`; the batch is on the decoder's device."""
         rows, length = batch.inputs_BT.shape
         state = None
@@ -55,7 +55,7 @@ class Reader:
         return self._read(batch.inputs_BT, batch.targets_BT, state)
 
     @torch.no_grad()
-    def whole_sequence_losses(self, batch: WindowBatch) -> EachLoss:
+    def whole_sequence_losses(self, batch: WindowBatch) -> TokenLosses:
         """Those of the pass that sees all of a window: what stands behind a shorter one must be no part of it."""
         nats_BT = torch.zeros(batch.targets_BT.shape, dtype=torch.float64, device=self.decoder.device)
         correct_BT = torch.zeros_like(nats_BT, dtype=torch.bool)
@@ -65,15 +65,15 @@ class Reader:
             hidden_BTD = self.decoder.hidden(batch.inputs_BT[rows, :length])
             each = self.decoder.each_loss(hidden_BTD, batch.targets_BT[rows, :length])
             nats_BT[rows, :length], correct_BT[rows, :length] = each.nats, each.correct
-        return EachLoss(nats_BT, correct_BT)
+        return TokenLosses(nats_BT, correct_BT)
 
     @torch.no_grad()
-    def retained_losses(self, batch: WindowBatch, cache_policy: CachePolicies) -> tuple[EachLoss, Tensor]:
+    def cache_policy_losses(self, batch: WindowBatch, cache_policy: CachePolicies) -> tuple[TokenLosses, Tensor]:
         """Those with a state that keeps the past in this way, and its bytes, summed over the tokens that were read.
 
         The bytes are those after each token, of all layers that choose what they keep; a scalar, float64.
         """
-        together, padding_B = ending_together(batch)
+        together, padding_B = left_padded(batch)
         rows, length = batch.inputs_BT.shape
         state = cache_policy_state(self.decoder, rows, length, cache_policy)
         if self.frozen is not None:
@@ -84,12 +84,12 @@ class Reader:
         held = [layer for layer in state.layers if isinstance(layer, CachePolicyState)]
         bytes_BL = torch.stack([layer.mean_nbytes(lengths_B).double().cpu() for layer in held], dim=1)
         shift_BT = _shift(length, -padding_B)
-        each = EachLoss(each.nats.gather(1, shift_BT), each.correct.gather(1, shift_BT))
+        each = TokenLosses(each.nats.gather(1, shift_BT), each.correct.gather(1, shift_BT))
         return each, (lengths_B.double() @ bytes_BL).sum()
 
     def _read(
         self, inputs_BT: Tensor, targets_BT: Tensor, state: DecoderState | None, padding_B: Tensor | None = None
-    ) -> EachLoss:
+    ) -> TokenLosses:
         """In chunks where the state goes on; rows that begin with padding are read in one."""
         length = inputs_BT.shape[1]
         padded = padding_B is not None and bool(padding_B.any())
@@ -100,7 +100,7 @@ class Reader:
             padding = padding_B if padded else None
             hidden_BTD = self.decoder.hidden(inputs_BT[:, part], state, padding=padding)
             parts.append(self.decoder.each_loss(hidden_BTD, targets_BT[:, part]))
-        return EachLoss(torch.cat([part.nats for part in parts], 1), torch.cat([part.correct for part in parts], 1))
+        return TokenLosses(torch.cat([part.nats for part in parts], 1), torch.cat([part.correct for part in parts], 1))
 
 
 def _rounds(decoder: Decoder) -> bool:
@@ -109,7 +109,7 @@ def _rounds(decoder: Decoder) -> bool:
     return any(tensor.is_floating_point() and tensor.itemsize < decoder.dtype.itemsize for tensor in kept)
 
 
-def ending_together(batch: WindowBatch) -> tuple[WindowBatch, Tensor]:
+def left_padded(batch: WindowBatch) -> tuple[WindowBatch, Tensor]:
     """The same windows with padding before the shorter ones, and its tokens, int64 `[B]`.
 
     So every step of a stream is a token of its window.

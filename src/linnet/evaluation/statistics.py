@@ -4,7 +4,7 @@ A text is a sample of documents, a task one of items; what differs between them 
 differ in length, so a figure per byte or token is the ratio of two sums, and its error is that of a ratio estimator
 (Cochran, Sampling Techniques, 3rd edition, equation 6.13). Intervals and tests of means are Student's, with one degree
 of freedom less than there are documents. Right and wrong answers are held to guessing exactly. All tests are two-sided,
-at `SIGNIFICANT`; several are corrected for their number (`holm`).
+at `SIGNIFICANT`; several are corrected for their number (`holm_correction`).
 
 Legend: `N` documents or items, `R` resamples, `P` tests, `E` estimates.
 """
@@ -17,7 +17,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from linnet.evaluation.student import below, beta_below, quantile
+from linnet.evaluation.student import below, incomplete_beta, quantile
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -156,7 +156,7 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def holm(p_values_P: Sequence[float | None]) -> list[float | None]:
+def holm_correction(p_values_P: Sequence[float | None]) -> list[float | None]:
     """The p-values of several tests made so large that the chance of any false find among all is kept (Holm, 1979).
 
     In the order in which they were given; None for what is None or no number, which does not count.
@@ -170,19 +170,19 @@ def holm(p_values_P: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def score_p_value(values_N: ArrayLike, chances_N: ArrayLike) -> float | None:
+def p_value_against_chance(values_N: ArrayLike, chances_N: ArrayLike) -> float | None:
     """How often guessing gives a mean score as far from its expected one, or farther, to either side.
 
     chances: what guessing gives of each item on average. Of right and wrong answers, ones and zeros, exact
-    (`chance_p_value`); of other scores by their paired difference from chance.
+    (`exact_p_value`); of other scores by their paired difference from chance.
     """
     values_N = np.asarray(values_N, dtype=np.float64)
     if np.isin(values_N, (0.0, 1.0)).all():
-        return chance_p_value(int(values_N.sum()), chances_N)
+        return exact_p_value(int(values_N.sum()), chances_N)
     return paired_difference(chances_N, values_N).p_value()
 
 
-def chance_p_value(right: int, chances_N: ArrayLike) -> float:
+def exact_p_value(right: int, chances_N: ArrayLike) -> float:
     """How often guessing is as far from its expected number of right items, or farther, to either side.
 
     chances: of guessing each item right. Exact: the number of right items is a sum of coins of different weights, the
@@ -193,10 +193,10 @@ def chance_p_value(right: int, chances_N: ArrayLike) -> float:
     assert items and chances_N.min() >= 0 and chances_N.max() <= 1 and 0 <= right <= items
     if chances_N.min() == chances_N.max():
         chance = float(chances_N[0])
-        at_least = beta_below(chance, right, items - right + 1) if right else 1.0
-        at_most = beta_below(1 - chance, items - right, right + 1) if right < items else 1.0
+        at_least = incomplete_beta(chance, right, items - right + 1) if right else 1.0
+        at_most = incomplete_beta(1 - chance, items - right, right + 1) if right < items else 1.0
         return min(1.0, 2 * min(at_least, at_most))
-    weights = right_by_chance(chances_N)
+    weights = poisson_binomial(chances_N)
     return min(1.0, 2 * float(min(weights[: right + 1].sum(), weights[right:].sum())))
 
 
@@ -209,7 +209,7 @@ def beats_chance(p_value: float | None, value: float, chance: float) -> bool:
     return p_value is not None and p_value < SIGNIFICANT and value > chance
 
 
-def right_by_chance(chances_N: Floats) -> Floats:
+def poisson_binomial(chances_N: Floats) -> Floats:
     """The probability of 0 to N right items, `[N + 1]`: one item after the other."""
     weights = np.zeros(len(chances_N) + 1)
     weights[0] = 1.0

@@ -17,9 +17,9 @@ def below(t: float, degrees: int) -> float:
     if math.isinf(square):
         tail = 0.0
     elif square < degrees:  # of the two forms the one whose fraction is soon at its end
-        tail = 0.5 * (1 - beta_below(square / (degrees + square), 0.5, degrees / 2))
+        tail = 0.5 * (1 - incomplete_beta(square / (degrees + square), 0.5, degrees / 2))
     else:
-        tail = 0.5 * beta_below(degrees / (degrees + square), degrees / 2, 0.5)
+        tail = 0.5 * incomplete_beta(degrees / (degrees + square), degrees / 2, 0.5)
     return tail if t < 0 else 1 - tail
 
 
@@ -39,12 +39,12 @@ def quantile(share: float, degrees: int) -> float:
     return (low + high) / 2
 
 
-def beta_below(x: float, a: float, b: float) -> float:
+def incomplete_beta(x: float, a: float, b: float) -> float:
     """The regularized incomplete beta function of `x`, from 0 to 1."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):
-        return 1 - beta_below(1 - x, b, a)
+        return 1 - incomplete_beta(1 - x, b, a)
     log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     return math.exp(log_front) / (a * _fraction(x, a, b))
 

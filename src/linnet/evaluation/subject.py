@@ -9,8 +9,8 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.data.shards import TokenData
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.documents import of_split
-from linnet.evaluation.frozen import OperatorFrom, calibration_tokens
+from linnet.evaluation.documents import documents_of_split
+from linnet.evaluation.frozen import CalibrationText, calibration_tokens
 from linnet.inference.language_model import LanguageModel, load
 from linnet.inference.weights import convert_weights
 from linnet.model.decoder import Decoder
@@ -18,13 +18,13 @@ from linnet.model.decoder import Decoder
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How a model is read. operator: what stands in the place of a PLDR-LLM's own operators (`operators_for`); random
+    """How a model is read. operator: what replaces the model's own calibration; random
     ones are drawn from `seed`. weights: the precision they are brought to (`inference.weights`); None: as stored.
     """
 
     context_length: int | None = None
     device: str = "auto"
-    operator: str | None = None
+    calibration: str | None = None
     weights: str | None = None
     seed: int = 0
 
@@ -34,9 +34,9 @@ class ModelOptions:
         Operators are put in before the weights are converted: converted ones cannot be given to another decoder.
         """
         found = load(model, self.device)
-        if self.operator is not None:
+        if self.calibration is not None:
             try:
-                found = found.with_operators(self.operator, self.seed)
+                found = found.with_calibration(self.calibration, self.seed)
             except UserError as error:
                 raise UserError(f"{model}: {error}") from None
         if self.weights is not None:
@@ -45,7 +45,7 @@ class ModelOptions:
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvaluatedModel:
     """A model, its own tokenizer, and the tokens of a window that it is measured with."""
 
     decoder: Decoder
@@ -53,7 +53,7 @@ class Subject:
     context_length: int
 
     @classmethod
-    def load(cls, model: str | Path, options: ModelOptions) -> "Subject":
+    def load(cls, model: str | Path, options: ModelOptions) -> "EvaluatedModel":
         """Read a model folder, or a run's; `UserError` where it is none, or an option does not fit it."""
         found = options.load(model)
         return cls(found.decoder, found.tokenizer, checked_context(found.decoder, options.context_length))
@@ -65,8 +65,8 @@ class Subject:
                 f"{origin}: text; the model reads pairs of an input and a target: expected their data folder"
             )
 
-    def calibration(self, source: OperatorFrom, data: TokenData | None) -> Tensor:
-        """The text that freezes the operator of a model that is not causal by itself, int64 `[1, T]`.
+    def calibration(self, source: CalibrationText, data: TokenData | None) -> Tensor:
+        """The text that calibrates a model that is not causal by itself, int64 `[1, T]`.
 
         As `frozen.calibration_tokens`; a text that other tokens were made of is read with the model's own tokenizer.
         """
@@ -75,7 +75,7 @@ class Subject:
         if data.tokenizer.hash == self.tokenizer.hash:
             return calibration_tokens(data, source, self.context_length)
         found: list[int] = []
-        for _, tokens in of_split(data, "train").some(None):
+        for _, tokens in documents_of_split(data, "train").some(None):
             found += [self.tokenizer.end_id, *self.tokenizer.encode(data.tokenizer.decode(tokens[1:-1].tolist()))]
             if len(found) >= self.context_length:
                 break
@@ -94,11 +94,11 @@ def checked_context(decoder: Decoder, context_length: int | None) -> int:
     return context_length
 
 
-def check_operator_from(decoder: Decoder, source: OperatorFrom, split: str) -> None:
+def check_calibrate_on(decoder: Decoder, source: CalibrationText, split: str) -> None:
     """`UserError` where the operator would come from the text that is evaluated."""
     if not decoder.causal and split == "train" and source == "train":
         raise UserError(
             "the operator would come from the evaluated text; with `split` train use empty",
-            field="operator_from",
+            field="calibrate_on",
             value="train",
         )

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from linnet.evaluation.comparison import PairDifference, PairedComparison
-from linnet.evaluation.measured import Measured
+from linnet.evaluation.comparison import ModelComparison, PairDifference
+from linnet.evaluation.measured import TextEvaluation
 from linnet.evaluation.statistics import Estimate
 from linnet.present import numbers
 from linnet.present.table import Table
 
 
-def measured_tables(found: Measured, given: Sequence[tuple[str, str, str]] = ()) -> list[Table]:
+def measured_tables(found: TextEvaluation, given: Sequence[tuple[str, str, str]] = ()) -> list[Table]:
     """One model's figures, then its loss by source, by position, and with each cache_policy. `given`: more first
     rows.
     """
@@ -22,7 +22,7 @@ def measured_tables(found: Measured, given: Sequence[tuple[str, str, str]] = ())
     return tables
 
 
-def comparison_tables(found: PairedComparison) -> list[Table]:
+def comparison_tables(found: ModelComparison) -> list[Table]:
     """A row for each model, its sources behind it, and one for each pair."""
     rows = []
     for name, one in zip(found.names, found.measured, strict=True):
@@ -49,14 +49,14 @@ def said(estimate: Estimate) -> str:
     return f"{estimate.value:.4f}{error}"
 
 
-def over_documents(estimate: Estimate) -> str:
+def error_basis(estimate: Estimate) -> str:
     """What stands behind ±, where there is one."""
     return "" if estimate.count < 2 else f"; ± standard error over {numbers.grouped(estimate.count)} documents"
 
 
-def _figures(found: Measured, given: Sequence[tuple[str, str, str]]) -> Table:
+def _figures(found: TextEvaluation, given: Sequence[tuple[str, str, str]]) -> Table:
     sums, bits = found.causal, found.bits_per_byte
-    rows = [("bits per byte", said(bits), f"causal{over_documents(bits)}")]
+    rows = [("bits per byte", said(bits), f"causal{error_basis(bits)}")]
     if found.whole_sequence is not None and found.leak is not None:
         rows.append(("", f"{found.whole_sequence.bits_per_byte:.4f}", "whole sequence, sees the future"))
         rows.append(("leak", numbers.signed(found.leak, 4), "bits per byte that seeing the future gains"))
@@ -70,8 +70,8 @@ def _figures(found: Measured, given: Sequence[tuple[str, str, str]]) -> Table:
     return Table("", ("", "", ""), [*rows, *given], text=True)
 
 
-def _windows_said(found: Measured) -> str:
-    if found.by_itself:
+def _windows_said(found: TextEvaluation) -> str:
+    if found.single_pairs:
         return "tokens at most before one; each pair is read by itself, and its target alone counts"
     if found.stride is None:
         return "tokens at most before one; windows begin with a document where they can, and hold several"
@@ -79,7 +79,7 @@ def _windows_said(found: Measured) -> str:
     return f"tokens at most before one, stride {numbers.grouped(found.stride)}: at least {before}; documents apart"
 
 
-def _sources(found: Measured) -> Table:
+def _sources(found: TextEvaluation) -> Table:
     rows = [
         (
             one.name,
@@ -92,7 +92,7 @@ def _sources(found: Measured) -> Table:
     return Table("Sources", ("source", "bits per byte", "documents", "bytes"), rows)
 
 
-def _positions(found: Measured) -> Table:
+def _positions(found: TextEvaluation) -> Table:
     rows = [
         (
             numbers.grouped(one.begin) if one.end == one.begin + 1 else f"{one.begin:,} to {one.end - 1:,}",
@@ -106,7 +106,7 @@ def _positions(found: Measured) -> Table:
     return Table("Loss by position", columns, rows, "Tokens before: of the window, behind its first.")
 
 
-def _cache_policies(found: Measured) -> Table:
+def _cache_policies(found: TextEvaluation) -> Table:
     rows = [
         (
             one.name,

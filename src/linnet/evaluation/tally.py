@@ -16,7 +16,7 @@ from torch import Tensor
 from linnet.evaluation.likelihood import Likelihood
 from linnet.evaluation.statistics import Estimate, Floats, ratio
 from linnet.evaluation.windows import Tokens
-from linnet.ops.cross_entropy import IGNORED, EachLoss
+from linnet.ops.cross_entropy import IGNORE_INDEX, TokenLosses
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def position_edges(context_length: int) -> list[int]:
     return edges
 
 
-class Tally:
+class LossSums:
     """The sums, while batches are read."""
 
     def __init__(self, documents: int, token_bytes_V: Tokens, context_length: int) -> None:
@@ -103,9 +103,9 @@ class Tally:
         self._nats_NK = np.zeros(shape)
         self._tokens_NK, self._bytes_NK, self._correct_NK = (np.zeros(shape, np.int64) for _ in range(3))
 
-    def add(self, each: EachLoss, targets_BT: Tensor, documents_BT: Tensor) -> int:
+    def add(self, each: TokenLosses, targets_BT: Tensor, documents_BT: Tensor) -> int:
         """Add the targets that count; how many these are."""
-        counted_BT = targets_BT != IGNORED
+        counted_BT = targets_BT != IGNORE_INDEX
         targets = targets_BT[counted_BT].cpu().numpy()
         positions = counted_BT.nonzero()[:, 1].cpu().numpy()
         parts = np.searchsorted(self._edges, positions, side="right") - 1

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from linnet.data.shards import TokenSequence
-from linnet.data.windows import document_windows, spread
-from linnet.ops.cross_entropy import IGNORED
+from linnet.data.windows import document_windows, evenly_spaced
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
 Tokens = NDArray[np.int64]
 
@@ -38,8 +38,8 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowBatch:
-    """Windows side by side: inputs, targets, which do not count where they are `IGNORED`, and the targets' documents,
-    int64 `[B, T]` each. Behind a shorter window anything may stand; none of its targets counts.
+    """Windows side by side: inputs, targets, which do not count where they are `IGNORE_INDEX`, and the targets'
+    documents, int64 `[B, T]` each. Behind a shorter window anything may stand; none of its targets counts.
     """
 
     inputs_BT: Tensor
@@ -50,7 +50,7 @@ class WindowBatch:
     def lengths_B(self) -> Tensor:
         """Of each window, up to its last target that counts."""
         width = self.targets_BT.shape[1]
-        return width - (self.targets_BT != IGNORED).flip(1).int().argmax(dim=1)
+        return width - (self.targets_BT != IGNORE_INDEX).flip(1).int().argmax(dim=1)
 
     def to(self, device: torch.device) -> "WindowBatch":
         """What is read, there; the documents stay."""
@@ -88,7 +88,7 @@ def packed(
     windows, ends = document_windows(sequence, end_id, context_length), sequence.positions(end_id)
     predicted = len(sequence) - 1
     share = 1.0 if limit_tokens is None else min(1.0, limit_tokens / predicted)
-    for number in spread(len(windows), max(1, int(share * len(windows)))):
+    for number in evenly_spaced(len(windows), max(1, int(share * len(windows)))):
         start, fresh = int(windows.starts[number]), int(windows.fresh[number])
         places = np.arange(start + 1, start + fresh + 1)
         documents = np.maximum(np.searchsorted(ends, places) - 1, 0)
@@ -111,7 +111,7 @@ def batches(windows: Iterable[Window], tokens_at_once: int) -> Iterator[WindowBa
 
 def _side_by_side(windows: Sequence[Window]) -> WindowBatch:
     shape = len(windows), max(map(len, windows))
-    inputs, targets, documents = np.zeros(shape, np.int64), np.full(shape, IGNORED), np.zeros(shape, np.int64)
+    inputs, targets, documents = np.zeros(shape, np.int64), np.full(shape, IGNORE_INDEX), np.zeros(shape, np.int64)
     for row, window in enumerate(windows):
         length, first = len(window), window.first
         inputs[row, :length] = window.tokens[:-1]

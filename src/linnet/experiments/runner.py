@@ -10,16 +10,16 @@ from pydantic import PositiveInt
 from linnet.core.checksum import read_checked_json
 from linnet.core.spec import Spec
 from linnet.data.shards import TokenData
-from linnet.training.guard_rails.breakdown import BrokenDownError
-from linnet.training.on_data import fitted
-from linnet.training.progress.watch import Watch, terminal_watch
-from linnet.training.record.folder import DIVERGED, RunFolder
+from linnet.training.data import fitted
+from linnet.training.divergence import DivergedError
+from linnet.training.reporter import Reporter, terminal_reporter
 from linnet.training.run import RunResult, train
+from linnet.training.run_folder import DIVERGED, RunFolder
 from linnet.training.spec import RunSpec
 
 Say = Callable[[str], None]
 
-Watching = Callable[[str], AbstractContextManager[Watch]]
+Watching = Callable[[str], AbstractContextManager[Reporter]]
 """Makes what watches one training, from its title."""
 
 
@@ -70,16 +70,16 @@ class Runner:
 
     say: Say
     command: str | None = None
-    watching: Watching = terminal_watch
+    watching: Watching = terminal_reporter
 
     def train(self, planned: Planned) -> RunResult:
         """Train to the end, from where an earlier call stopped; a finished run is left as it is.
 
-        `UserError`; `BrokenDownError` where it diverges; `ExperimentStopped` where it was asked to stop.
+        `UserError`; `DivergedError` where it diverges; `ExperimentStopped` where it was asked to stop.
         """
         steps = planned.run.steps
-        with self.watching(planned.title) as watch:
-            result = train(planned.run, planned.folder, watch, command=self.command)
+        with self.watching(planned.title) as reporter:
+            result = train(planned.run, planned.folder, reporter, command=self.command)
         if not result.finished or result.signal is not None:  # one that came while the last step was saved
             said = f"stopped at step {result.summary['step']} of {steps} of {planned.title}"
             raise ExperimentStopped(said, result.signal)
@@ -95,7 +95,7 @@ class Runner:
             return before
         try:
             return self.train(planned)
-        except BrokenDownError as error:
+        except DivergedError as error:
             diverged = Diverged(step=error.step, reason=error.reason)
         self.say(f"{planned.title}: {diverged}")
         return diverged

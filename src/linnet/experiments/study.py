@@ -1,4 +1,4 @@
-"""A study: a stratified sample of shapes is trained on the same text, and every score compared with what came out."""
+"""A study trains a sample of shapes on the same text and compares every score with the measured losses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,12 +7,12 @@ from typing import Any
 
 from linnet.core.errors import UserError
 from linnet.core.spec import Amount, Count, Extent, Seed, Spec, Vocabulary
-from linnet.design.sample import shares_weights, stratified
+from linnet.design.sample import shares_weights, stratified_sample
 from linnet.design.scores import ScoreSettings
 from linnet.design.shape import parts_of
 from linnet.design.space import Candidate, Space
 from linnet.design.validation.trained import FEWEST, TrainedModel, TrainedSet
-from linnet.design.validation.validate import Worth, validate, worth_figures, worth_pictures, worth_table
+from linnet.design.validation.validate import ScoreQuality, rank_figures, rank_plots, rank_table, validate
 from linnet.experiments.comparison.run import compare
 from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.experiments.runner import Runner
@@ -55,7 +55,7 @@ class Studied:
     name: str
     trained: TrainedSet
     band: int
-    worth: dict[str, Worth]
+    worth: dict[str, ScoreQuality]
 
 
 def study(space: Space, settings: StudySettings, training: dict[str, Any], out: Path, runner: Runner) -> list[Studied]:
@@ -69,7 +69,7 @@ def study(space: Space, settings: StudySettings, training: dict[str, Any], out: 
             value=settings.shapes,
             accepted=f"at least {settings.bands * FEWEST}, {FEWEST} for each band",
         )
-    candidates = stratified(space, settings.shapes, settings.bands, settings.seed)
+    candidates = stratified_sample(space, settings.shapes, settings.bands, settings.seed)
     findings = compare(comparison(space, candidates, settings, training), out, runner)
     models = []
     for candidate, found in zip(candidates, findings.runs, strict=True):
@@ -116,7 +116,7 @@ def study_figures(groups: Sequence[Studied]) -> dict[str, Any]:
     """Ready for JSON: every model's losses, and what `linnet design validate` would say of each group."""
     return {
         "shapes": [_plain(model) for model in groups[0].trained.models] if groups else [],
-        "groups": {group.name: worth_figures(group.trained, group.worth, group.band) for group in groups},
+        "groups": {group.name: rank_figures(group.trained, group.worth, group.band) for group in groups},
     }
 
 
@@ -133,7 +133,7 @@ def _plain(model: TrainedModel) -> dict[str, Any]:
 def study_tables(groups: Sequence[Studied]) -> list[Table]:
     """The models, from the best; then the scores, group by group."""
     of_groups = [
-        replace(worth_table(group.trained, group.worth, group.band), title=f"Scores: {group.name}") for group in groups
+        replace(rank_table(group.trained, group.worth, group.band), title=f"Scores: {group.name}") for group in groups
     ]
     return [_model_table(groups[0].trained.models), *of_groups] if groups else []
 
@@ -156,4 +156,4 @@ def _model_table(models: Sequence[TrainedModel]) -> Table:
 
 def study_pictures(groups: Sequence[Studied]) -> list[Picture]:
     """The loss over each score, over all models."""
-    return worth_pictures(groups[0].trained, groups[0].worth, ScoreSettings()) if groups else []
+    return rank_plots(groups[0].trained, groups[0].worth, ScoreSettings()) if groups else []

@@ -19,7 +19,7 @@ from linnet.layers.state import CachePolicyState
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
 from linnet.ops.decay.eviction import EvictionPolicy
-from linnet.present.numbers import plain
+from linnet.present.numbers import exact
 
 CachePolicies = CachePolicy | Sequence[CachePolicy]
 """One for every layer that leaves it to choose, or one per layer of the model (`FULL` for the others)."""
@@ -107,7 +107,7 @@ def name_of(cache_policy: CachePolicy) -> str:
         case EvictionPolicy():
             limits = [f"top_k {cache_policy.top_k}"] if cache_policy.top_k else []
             if cache_policy.threshold >= 0:
-                limits.append(f"threshold {plain(cache_policy.threshold)}")
+                limits.append(f"threshold {exact(cache_policy.threshold)}")
             return ", ".join(limits) or "no eviction"
 
 

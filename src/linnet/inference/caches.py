@@ -14,7 +14,7 @@ from linnet.core.errors import UserError
 from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.prefill import EMPTY, PrefillContext
 from linnet.layers.batch_layout import AuxiliaryOutputs, Counts
-from linnet.layers.registry import kinds_with_operators
+from linnet.layers.registry import kinds_with_calibration
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
@@ -41,7 +41,7 @@ class Caches:
     def check(self, decoder: Decoder) -> None:
         """`UserError` where there is no operator to infer anew."""
         if not self.g and not any(mixer.traits.calibrates for mixer in decoder.mixers):
-            kinds = kinds_with_operators()
+            kinds = kinds_with_calibration()
             raise UserError(
                 f"the model has no {kinds} layer that infers an operator; leave it out", field="g_cache", value=False
             )

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
-from linnet.nn.gemv import row_map, row_map_of
+from linnet.nn.gemv import gemv, gemv_of
 from linnet.nn.norms import RowFunction, norm_row
 from linnet.ops.native import library
-from linnet.ops.native.elementwise import scaled_row
+from linnet.ops.native.elementwise import scale_add_row
 from linnet.ops.native.program import Program, Recording, UnrecordableError
 
 Step = Callable[[Tensor, int], Tensor]
@@ -27,7 +27,7 @@ EMBEDDED = "embedding"
 """The name in a step's record under which layers that read what the embedding gave find it."""
 
 
-def recorded(step: Whole, record: AuxiliaryOutputs) -> Whole:
+def record_program(step: Whole, record: AuxiliaryOutputs) -> Whole:
     """The same step, as one call from the second time on where it can be one (`_Recorded`), on a processor.
 
     `record`: where its layers leave values for later ones. A row that it gives may be overwritten by the next.
@@ -45,7 +45,7 @@ class _Recorded:
         self._recordable, self._out = True, torch.empty(0)
 
     def __call__(self, token: int, position: int) -> Tensor:
-        """See `recorded`."""
+        """See record_program."""
         if self._program is None or not self._program.stands():
             return self._first(token, position)
         self._program.run(token, position)
@@ -68,10 +68,10 @@ class _Recorded:
         return self._out
 
 
-def whole_step(decoder: Decoder, steps: Sequence[Step], record: AuxiliaryOutputs) -> Whole | None:
+def token_step(decoder: Decoder, steps: Sequence[Step], record: AuxiliaryOutputs) -> Whole | None:
     """From a token to what the head's matrix gives, `[1, V]`, through steps of the layers, in one call where it can be.
 
-    None where embedding and head have no form for rows. `record`: of the steps; see `recorded`.
+    None where embedding and head have no form for rows. `record`: of the steps; see record_program.
     """
     compiled = library(decoder.device)
     if compiled is None:
@@ -102,18 +102,18 @@ def _behind(decoder: Decoder, compiled: ctypes.CDLL) -> list[RowFunction] | None
     """What `Decoder.after_blocks` and `Decoder.logits` do; None where a part has no form for rows."""
     parts: list[RowFunction] = []
     for module in (decoder.project, decoder.norm, decoder.head_project):
-        linear = None if module is None else row_map_of(module)
+        linear = None if module is None else gemv_of(module)
         part = norm_row(module, compiled) if linear is None else linear.of
         if module is not None:
             if part is None:
                 return None
             parts.append(part)
     if decoder.spec.head.scale:
-        scaled = scaled_row(compiled, decoder.spec.d_model**-0.5)
+        scaled = scale_add_row(compiled, decoder.spec.d_model**-0.5)
         parts.append(lambda x_1D: scaled(x_1D, 0))
     if decoder.head is None:
         weight_VE = decoder.embedding.tokens.weight
-        head = row_map(weight_VE, None) if weight_VE.dtype == torch.float32 else None
+        head = gemv(weight_VE, None) if weight_VE.dtype == torch.float32 else None
     else:
-        head = row_map_of(decoder.head)
+        head = gemv_of(decoder.head)
     return None if head is None else [*parts, head.of]

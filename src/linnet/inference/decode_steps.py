@@ -16,13 +16,13 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from linnet.inference.decode_programs import EMBEDDED, Step, Whole, through, whole_step
+from linnet.inference.decode_programs import EMBEDDED, Step, Whole, through, token_step
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.contract import DecodeStep
 from linnet.model.decoder import Decoder
 from linnet.model.stack import Block, Layer
 from linnet.model.state import DecoderState, LayerStates
-from linnet.nn.gemv import compiled_with, row_map_of
+from linnet.nn.gemv import gemv_of, native_library_of
 from linnet.nn.norms import RowFunction, norm_row
 
 
@@ -59,7 +59,7 @@ class DecodeSteps:
             if block.project is not None:
                 steps.append(_projection(block.project))
             steps += islice(each, block.repeat)
-        return cls(decoder, state, steps, record, whole_step(decoder, steps, record))
+        return cls(decoder, state, steps, record, token_step(decoder, steps, record))
 
     def logits(self, token_11: Tensor) -> Tensor:
         """As `Decoder.logits` of one token: `[1, V]`, in float32 where the step is a program."""
@@ -116,7 +116,7 @@ def _as_it_is(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> St
 
 
 def _projection(module: nn.Module) -> Step:
-    found = row_map_of(module)
+    found = gemv_of(module)
     project = module if found is None else found.of
     return lambda x_1D, _: project(x_1D)
 
@@ -131,7 +131,7 @@ def _step_of(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> Ste
 
 
 def _branches(layer: Layer, states: LayerStates, record: AuxiliaryOutputs) -> Step | None:
-    compiled = next(filter(None, map(compiled_with, layer.modules())), None)  # norms are where products are
+    compiled = next(filter(None, map(native_library_of, layer.modules())), None)  # norms are where products are
     mixer = _reading(layer, states, record, compiled)
     if mixer is None or layer.feed_forward is None:
         return mixer

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack, overload
 
-from linnet.core.atomic import unreplaced
+from linnet.core.atomic import not_replaced
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.cache_policy import CachePolicies, layer_cache_policies
@@ -16,8 +16,8 @@ from linnet.inference.prefill import PrefillInputs, begun
 from linnet.inference.sampling import Sampling, fresh_seed
 from linnet.inference.weights import convert_weights
 from linnet.layers.cache_policy import FULL
+from linnet.model.calibration import with_calibration_from
 from linnet.model.decoder import Decoder
-from linnet.model.fixed import with_chosen_operators
 from linnet.model.spec import ModelSpec
 from linnet.model.state import DecoderState
 from linnet.model.store import TOKENIZER, load_decoder, model_folder
@@ -114,13 +114,13 @@ class LanguageModel:
             raise UserError(f"input: a list of {len(input)}: expected one text for one prompt")
         return self.stream(prompt, max_tokens, sampling, cache_policy=cache_policy, ignore_eos=ignore_eos, input=input)
 
-    def with_operators(self, source: str, seed: int | None = None) -> "LanguageModel":
+    def with_calibration(self, source: str, seed: int | None = None) -> "LanguageModel":
         """The same model with other operators in its plga layers: `identity`, `random` (from `seed`), or a file's.
 
         `UserError` where the model has no such layer, or the file does not fit it.
         """
         seed = fresh_seed() if seed is None else seed
-        return LanguageModel(with_chosen_operators(self.decoder, source, seed), self.tokenizer)
+        return LanguageModel(with_calibration_from(self.decoder, source, seed), self.tokenizer)
 
     def stream(
         self,
@@ -220,7 +220,7 @@ def load(folder: str | Path, device: str = "auto", weights: str | None = None) -
     (`inference.weights`); None: as stored. Raises `UserError` that names what is missing, or a value that cannot be.
     """
     path = model_folder(folder)
-    with unreplaced(path):
+    with not_replaced(path):
         decoder, tokenizer = load_decoder(path, resolve_device(device)), Tokenizer.load(path / TOKENIZER)
     if weights is not None:
         convert_weights(decoder, weights)

@@ -54,7 +54,7 @@ def begun(decoder: Decoder, prompts: Sequence[Sequence[int]], inputs: Sequence[S
 
 def check_given(decoder: Decoder, state: DecoderState | None, given: PrefillContext) -> None:
     """`UserError` where the model has an encoder, and nothing that it made of an input is known."""
-    if decoder.encoder is not None and given.memory is None and (state is None or not state.knows_memory):
+    if decoder.encoder is not None and given.memory is None and (state is None or not state.has_memory):
         raise UserError("input: missing: the model has an encoder, which reads it; expected some text")
 
 

@@ -19,7 +19,7 @@ from linnet.inference.engine import Step, decode, new_state
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.prefill import EMPTY, PrefillInputs
 from linnet.inference.sampling import Sampling, fresh_seed
-from linnet.inference.state import grown, load_state, read_notes, save_state
+from linnet.inference.state import grow_state, load_state, read_metadata, save_state
 from linnet.layers.cache_policy import FULL
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
@@ -116,7 +116,7 @@ class Session:
         twin._state = None if self._state is None else self._state.fork()
         twin._pending = list(self._pending)
         twin._text = self.model.tokenizer.stream()
-        twin._text.go_on(self._text.standing())
+        twin._text.load_state_dict(self._text.state_dict())
         return twin
 
     def save(self, path: str | Path) -> None:
@@ -127,7 +127,7 @@ class Session:
             "pending": self._pending,
             "inputs": self._first.inputs,
             "prefixes": self._first.prefixes,
-            "text": self._text.standing(),
+            "text": self._text.state_dict(),
             "seed": self._seed,
             "drawn": self._drawn,
         }
@@ -150,7 +150,7 @@ class Session:
         session = cls(model)
         session._state, session._pending = state, list(standing.pending)
         session._first = PrefillInputs([session._pending], standing.inputs, standing.prefixes)
-        session._text.go_on(standing.text.model_dump())
+        session._text.load_state_dict(standing.text.model_dump())
         session._seed, session._drawn = standing.seed, standing.drawn
         return session
 
@@ -161,7 +161,7 @@ class Session:
             self._state = new_state(decoder, [self._pending], max_tokens, self._cache_policy)
         needed, room = self.tokens + max_tokens, self._state.capacity
         if needed > room:
-            self._state = grown(self._state, max(needed, round(ROOM_FACTOR * room)))
+            self._state = grow_state(self._state, max(needed, round(ROOM_FACTOR * room)))
         return self._state
 
     def _drawing(self, sampling: Sampling) -> Sampling:
@@ -208,7 +208,7 @@ def _tokens(kept: list[int] | list[list[int]] | None) -> Iterator[int]:
 
 def _standing(path: str | Path) -> StreamStanding | None:
     """What was kept with a stream; None where the file has no stream. `UserError` for one that cannot be read."""
-    text = read_notes(path).get(STREAM)
+    text = read_metadata(path).get(STREAM)
     if text is None:
         return None
     origin = f"{path}: metadata {STREAM}"

@@ -70,7 +70,7 @@ def _positions(tensors: dict[str, Tensor], batch: int, path: Path) -> Tensor:
     return value
 
 
-def read_notes(path: str | Path) -> dict[str, str]:
+def read_metadata(path: str | Path) -> dict[str, str]:
     """What was written with a state; nothing where the file is no such one, which `load_state` says."""
     try:
         open_file(path).close()  # the library waits for ever at a pipe
@@ -80,7 +80,7 @@ def read_notes(path: str | Path) -> dict[str, str]:
         return {}
 
 
-def grown(state: DecoderState, capacity: int) -> DecoderState:
+def grow_state(state: DecoderState, capacity: int) -> DecoderState:
     """A copy with room for `capacity` tokens, at least as many as there was room for."""
     for choice in cache_policies_of(state):
         if isinstance(choice, BankCache) and choice.length is not None and capacity > choice.length:
@@ -93,7 +93,7 @@ def grown(state: DecoderState, capacity: int) -> DecoderState:
 
 def _cache_policies(path: Path) -> list[CachePolicy] | FullCache:
     """How the layers of the saved state keep the past; files of old do not say it, there all is kept."""
-    text = read_notes(path).get(CONTEXTS)
+    text = read_metadata(path).get(CONTEXTS)
     try:
         return FULL if text is None else from_json(text)
     except ValueError as error:

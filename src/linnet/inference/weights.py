@@ -24,8 +24,8 @@ from linnet.nn.packed_linear import (
     Int4Linear,
     Int8Linear,
     PackedLinear,
-    RoundedEmbedding,
-    RoundedLinear,
+    QuantizedEmbedding,
+    QuantizedLinear,
 )
 from linnet.ops import bfloat16_linear
 from linnet.ops.int4_linear import GROUP, GROUPS
@@ -76,8 +76,8 @@ def _replace_linear_maps(decoder: Decoder, form: Form) -> None:
 
 def _replace_table(decoder: Decoder, form: Form) -> None:
     table = _table(decoder, form)
-    assert isinstance(table, RoundedLinear)
-    decoder.embedding.tokens = RoundedEmbedding(table)
+    assert isinstance(table, QuantizedLinear)
+    decoder.embedding.tokens = QuantizedEmbedding(table)
     if decoder.head is None:
         decoder.head = table
 

@@ -33,7 +33,7 @@ class Gain:
         return self.before_s >= LEAST_GAIN * self.after_s
 
 
-def convert_and_note(decoder: Decoder, weights: str) -> None:
+def convert_and_report(decoder: Decoder, weights: str) -> None:
     """`convert_weights`, and a note where `int8` or `int4` was asked for and makes no faster what was there."""
     short = decoder.spec.context_length <= FEWEST + 3  # learned positions end there
     if weights not in ("int8", "int4") or decoder.spec.reads_pairs or short:

@@ -15,13 +15,13 @@ from typing import Any
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.figures import json_ready
+from linnet.core.figures import json_safe
 from linnet.inference.caches import Caches
 from linnet.inference.engine import decode
 from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.inspection.operator_figures import OutputFigures, operator_figures
-from linnet.inspection.subject import load_reader
+from linnet.inspection.subject import load_text_model
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.watched import Operators, deduces_operators, operators_from
 from linnet.present.progress import Advance, progress
@@ -57,7 +57,7 @@ class CacheRun:
             "same_text": self.first_difference is None,
             "first_difference": self.first_difference,
             "text": self.text,
-            **json_ready(named),
+            **json_safe(named),
         }
 
 
@@ -83,7 +83,7 @@ class CacheComparison:
 
 def inspect_caches(model: str | Path, prompt: str, max_tokens: int, device: str = "auto") -> CacheComparison:
     """Compare the settings of a model folder, or a run's; `UserError` where it deduces no operator."""
-    speaker = load_reader(model, device)
+    speaker = load_text_model(model, device)
     if not deduces_operators(speaker.decoder, str(model)):
         raise UserError(f"{model}: its operators are fixed, none is inferred; expected a model that deduces them")
     return compare_caches(speaker, prompt, max_tokens)

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.figures import json_ready
+from linnet.core.figures import json_safe
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
-from linnet.evaluation.frozen import OperatorFrom, frozen_state
+from linnet.evaluation.frozen import CalibrationText, frozen_state
 from linnet.evaluation.likelihood import Evaluation
 from linnet.inspection.matrices import largest
-from linnet.inspection.subject import reader_on_data
+from linnet.inspection.subject import text_model_on_data
 from linnet.inspection.windows import spread_windows
 from linnet.model.decoder import Decoder
 from linnet.model.state import rows_of
@@ -36,7 +36,7 @@ Pass = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class CutMove:
+class CutChange:
     """What changing all tokens from `cut` on does to the logits before it, in their standard deviations.
 
     rms_by_position: over windows and vocabulary, at each of the `cut` positions.
@@ -53,11 +53,11 @@ class CutMove:
 
 
 @dataclass(frozen=True)
-class Moves:
+class LogitChanges:
     """The moves of one way of reading; `logits_std` is the standard deviation of the logits themselves."""
 
     logits_std: float
-    cuts: list[CutMove]
+    cuts: list[CutChange]
 
     @property
     def largest(self) -> float:
@@ -77,17 +77,17 @@ class Moves:
             for cut in self.cuts
         ]
         figures = {"largest": self.largest, "rms": self.rms, "logits_std": self.logits_std, "per_cut": per_cut}
-        return dict(json_ready(figures))
+        return dict(json_safe(figures))
 
 
 @dataclass(frozen=True)
 class Causality:
-    """The moves of the pass without a state, as in training, and with a frozen operator; quality both ways."""
+    """The moves of the pass without a state, as in training, and with a frozen calibration; quality both ways."""
 
     windows: int
     tokens: int
-    whole_sequence: Moves
-    frozen: Moves
+    whole_sequence: LogitChanges
+    frozen: LogitChanges
     evaluation: Evaluation
 
     def figures(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def inspect_causality(
     cuts: Sequence[int] | None = None,
     limit_tokens: int | None = None,
     context_length: int | None = None,
-    operator_from: OperatorFrom = "train",
+    calibrate_on: CalibrationText = "train",
     device: str = "auto",
 ) -> Causality:
     """Measure a model folder on a data folder: `windows` of the split, spread evenly, or as many as it has.
@@ -119,13 +119,13 @@ def inspect_causality(
     `cuts`: tokens that stay as they are (None: a quarter, half, three quarters of a window). The other arguments are
     those of `evaluate_folder`, which measures the leak. `UserError` where model, data or cuts do not fit.
     """
-    subject = reader_on_data(model, data_folder, split, context_length, operator_from, device)
+    subject = text_model_on_data(model, data_folder, split, context_length, calibrate_on, device)
     context = subject.context_length
     kept = _checked_cuts(cuts, context)
     windows_NT = differing_windows(subject.sequence, subject.data.tokenizer.end_id, windows, context)
     with progress("comparing logits", 2 * len(windows_NT) * (1 + len(kept)), "passes") as advance:
-        whole = moves(whole_pass(subject.decoder), windows_NT, kept, advance)
-        frozen = moves(frozen_pass(subject.decoder, subject.calibration(), context), windows_NT, kept, advance)
+        whole = moves(uncached_pass(subject.decoder), windows_NT, kept, advance)
+        frozen = moves(calibrated_pass(subject.decoder, subject.calibration(), context), windows_NT, kept, advance)
     return Causality(len(windows_NT), context, whole, frozen, subject.evaluate(limit_tokens))
 
 
@@ -141,19 +141,19 @@ def differing_windows(sequence: TokenSequence, end_id: int, count: int, context_
     )
 
 
-def whole_pass(decoder: Decoder) -> Pass:
+def uncached_pass(decoder: Decoder) -> Pass:
     """The pass without a state, as in training."""
     return lambda tokens_1T: decoder(tokens_1T.to(decoder.device))[0]
 
 
-def frozen_pass(decoder: Decoder, calibration_1T: Tensor, capacity: int) -> Pass:
+def calibrated_pass(decoder: Decoder, calibration_1T: Tensor, capacity: int) -> Pass:
     """The pass over at most `capacity` tokens with a state, what it freezes being frozen from the calibration text."""
     frozen = frozen_state(decoder, calibration_1T, 1, capacity)
     return lambda tokens_1T: decoder(tokens_1T.to(decoder.device), rows_of(frozen, 1))[0]
 
 
 @torch.no_grad()
-def moves(read: Pass, windows_NT: Tensor, cuts: Sequence[int], advance: Advance) -> Moves:
+def moves(read: Pass, windows_NT: Tensor, cuts: Sequence[int], advance: Advance) -> LogitChanges:
     """Read every window `[N, T]` as it is, and with the next window's tokens from each cut on; compare what is before.
 
     Windows must not be all the same.
@@ -172,10 +172,10 @@ def moves(read: Pass, windows_NT: Tensor, cuts: Sequence[int], advance: Advance)
             squares[number] += moved_TV.square().mean(dim=1).cpu()
             advance(1)
     std = math.sqrt(variance) or math.nan
-    return Moves(
+    return LogitChanges(
         std,
         [
-            CutMove(cut, most_of_cut / std, ((square_T / len(windows_NT)).sqrt() / std).tolist())
+            CutChange(cut, most_of_cut / std, ((square_T / len(windows_NT)).sqrt() / std).tolist())
             for cut, most_of_cut, square_T in zip(cuts, most.tolist(), squares, strict=True)
         ],
     )

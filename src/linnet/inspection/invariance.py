@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.figures import json_ready
+from linnet.core.figures import json_safe
 from linnet.data.shards import TokenSequence
 from linnet.data.split import Split
-from linnet.inspection.subject import reader_on_data
+from linnet.inspection.subject import text_model_on_data
 from linnet.model.decoder import Decoder
 from linnet.model.watched import Operators, deduces_operators, operators
 from linnet.present.progress import progress
@@ -35,7 +35,7 @@ class Variation:
 
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON."""
-        return dict(json_ready({"variation": self.rms, "largest": self.largest}))
+        return dict(json_safe({"variation": self.rms, "largest": self.largest}))
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def inspect_invariance(
 
     `UserError` where model and data do not fit, or the model deduces no operator.
     """
-    subject = reader_on_data(model, data_folder, split, operator_from="empty", device=device)
+    subject = text_model_on_data(model, data_folder, split, calibrate_on="empty", device=device)
     if not deduces_operators(subject.decoder, str(model)):
         raise UserError(f"{model}: its operators are fixed, they do not vary; expected a model that deduces them")
     known = subject.decoder.spec.context_length

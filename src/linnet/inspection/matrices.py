@@ -1,6 +1,6 @@
 """Figures of K x K matrices, one for each head, in float64.
 
-What is not finite in a matrix makes its figures NaN, and `json_ready` makes null of that: JSON knows no NaN.
+What is not finite in a matrix makes its figures NaN, and `json_safe` makes null of that: JSON knows no NaN.
 
 Legend: `H` heads, `K` head width, `N` things that are compared.
 """

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.figures import json_ready
+from linnet.core.figures import json_safe
 from linnet.inspection.matrices import (
     SquaredDifferences,
     between_heads,
@@ -43,7 +43,7 @@ class Determinant:
 
     def figures(self) -> dict[str, Any]:
         """Both by name; a null beside a number is an overflow (or, of the logarithm, a determinant of 0)."""
-        return {"max_abs_det": self.value, "log10_max_abs_det": json_ready(self.log10)}
+        return {"max_abs_det": self.value, "log10_max_abs_det": json_safe(self.log10)}
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class OutputFigures:
             named["smallest_singular_value"] = -largest([-least for _, least, _ in ends])
             named["condition_number"] = largest([condition for _, _, condition in ends])
         per_layer = [layer.figures(with_singular_values=self.name == "A_LM") for layer in self.layers]
-        return dict(json_ready({**named, "per_layer": per_layer}))
+        return dict(json_safe({**named, "per_layer": per_layer}))
 
 
 @dataclass(frozen=True)

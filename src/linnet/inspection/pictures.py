@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from linnet.inspection.causality import Causality, Moves
+from linnet.inspection.causality import Causality, LogitChanges
 from linnet.inspection.invariance import Invariance
 from linnet.inspection.operator_figures import OperatorFigures
 from linnet.layers.registry import operator_files
@@ -67,7 +67,7 @@ def causality_pictures(found: Causality) -> list[Picture]:
 
 
 def moved_logits(whole: Mapping[int, Sequence[float]], frozen: Mapping[int, Sequence[float]]) -> Plot:
-    """Moves over the position, by the cut from which the text was changed."""
+    """LogitChanges over the position, by the cut from which the text was changed."""
     drawn, cuts = [], []
     for number, (cut, moves) in enumerate(whole.items()):
         drawn.append(Series(range(len(moves)), moves, f"changed from token {cut} on", color=number))
@@ -105,5 +105,5 @@ def _positive(x: Sequence[int], y: Sequence[float], color: int, name: str = "", 
     return Series(x, [value if value > 0 else math.nan for value in y], name, style, color)
 
 
-def _by_cut(moves: Moves) -> dict[int, list[float]]:
+def _by_cut(moves: LogitChanges) -> dict[int, list[float]]:
     return {cut.cut: cut.rms_by_position for cut in moves.cuts}

@@ -7,13 +7,13 @@ import torch
 
 from linnet.core.errors import UserError
 from linnet.inference.language_model import LanguageModel
-from linnet.inspection.subject import load_reader
+from linnet.inspection.subject import load_text_model
 from linnet.layers.registry import operator_files
 from linnet.model.watched import Operators, deduces_operators, operators
 
 
 @dataclass(frozen=True)
-class FoundOperators:
+class LoadedOperators:
     """The operators of a model or a file. `origin`: in words. `prompt`: what they were deduced from, or None."""
 
     layers: Operators
@@ -30,7 +30,7 @@ class FoundOperators:
         return f"{len(self.layers)} layer{'s' * (len(self.layers) > 1)}, {heads}"
 
 
-def find_operators(source: str | Path, prompt: str | None = None, device: str = "auto") -> FoundOperators:
+def load_operators(source: str | Path, prompt: str | None = None, device: str = "auto") -> LoadedOperators:
     """Read a file of operators, or let a model folder, or a run's, deduce its own from a prompt.
 
     `prompt` None: the empty one, the end token alone (Gokden, arXiv 2502.13502). `UserError` where the source is
@@ -42,18 +42,18 @@ def find_operators(source: str | Path, prompt: str | None = None, device: str = 
             raise UserError(
                 f"{source} is a file, its operators are not deduced from a text", field="prompt", value=repr(prompt)
             )
-        return FoundOperators(operator_files().read(source), "as the file has them", in_file=True)
-    model = load_reader(source, device)
+        return LoadedOperators(operator_files().read(source), "as the file has them", in_file=True)
+    model = load_text_model(source, device)
     if deduces_operators(model.decoder, str(source)):
         return deduced(model, prompt or "")
     if prompt is not None:
         raise UserError(
             f"the operators of {source} are fixed, not deduced from a text", field="prompt", value=repr(prompt)
         )
-    return FoundOperators(operators(model.decoder, torch.tensor([model.prompt_tokens("")])), "fixed in the model")
+    return LoadedOperators(operators(model.decoder, torch.tensor([model.prompt_tokens("")])), "fixed in the model")
 
 
-def deduced(model: LanguageModel, prompt: str) -> FoundOperators:
+def deduced(model: LanguageModel, prompt: str) -> LoadedOperators:
     """What a model deduces from a prompt; `UserError` where that is longer than its learned positions."""
     tokens = model.prompt_tokens(prompt)
     known = model.spec.context_length
@@ -61,4 +61,4 @@ def deduced(model: LanguageModel, prompt: str) -> FoundOperators:
         raise UserError(f"{len(tokens)} tokens: the model's learned positions end at {known}", field="prompt")
     origin = f"deduced from {prompt!r}" if prompt else "deduced from the empty prompt, the end token alone"
     found = operators(model.decoder, torch.tensor([tokens]))
-    return FoundOperators(found, origin, prompt=prompt, prompt_tokens=len(tokens))
+    return LoadedOperators(found, origin, prompt=prompt, prompt_tokens=len(tokens))

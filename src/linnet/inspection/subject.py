@@ -32,8 +32,8 @@ def _check_reads_text(model: str | Path) -> None:
         raise UserError(f"{model}: a model of pairs (an encoder or a prefix); expected a decoder that reads a text")
 
 
-load_reader = _of_text(load)
+load_text_model = _of_text(load)
 """`load` for models that read a text."""
 
-reader_on_data = _of_text(model_on_data)
+text_model_on_data = _of_text(model_on_data)
 """`model_on_data` for models that read a text: windows of text say nothing of others."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from linnet.inspection.caches import CacheComparison, CacheRun
-from linnet.inspection.causality import Causality, CutMove, Moves
+from linnet.inspection.causality import Causality, CutChange, LogitChanges
 from linnet.inspection.invariance import Invariance, Variation
 from linnet.inspection.matrices import power_of_ten
 from linnet.inspection.operator_figures import OperatorFigures, OutputFigures
@@ -195,7 +195,7 @@ def _variation(variation: Variation) -> tuple[str, str]:
     return number(variation.rms), number(variation.largest)
 
 
-def _move(moves: Moves | CutMove) -> tuple[str, str]:
+def _move(moves: LogitChanges | CutChange) -> tuple[str, str]:
     return f"{moves.largest:.3g}", f"{moves.rms:.3g}"
 
 

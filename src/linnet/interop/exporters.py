@@ -1,7 +1,7 @@
 """The ways out of the house: the forms that a model can be exported to, and the one function that does it.
 
-A way is a function `write(model, out, **options) -> Exported`, named in `EXPORTERS` and imported when it is asked for.
-It writes `out` whole or not at all, and not before what it wrote has been run and found to be the same model.
+A way is a function `write(model, out, **options) -> ExportResult`, named in `EXPORTERS` and imported when it is asked
+for. It writes `out` whole or not at all, and not before what it wrote has been run and found to be the same model.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack
 
 from linnet.core.errors import UserError
 from linnet.inference.language_model import LanguageModel, load
-from linnet.interop.exported import Exported
+from linnet.interop.exported import ExportResult
 from linnet.interop.freeze import frozen
 from linnet.model.store import WEIGHTS, check_new_folder, write_model
 
@@ -40,16 +40,16 @@ class Exporter:
     told: bool = False
 
     @property
-    def write(self) -> Callable[..., Exported]:
+    def write(self) -> Callable[..., ExportResult]:
         """The function."""
         module, _, name = self.place.partition(":")
-        function: Callable[..., Exported] = getattr(import_module(module), name)
+        function: Callable[..., ExportResult] = getattr(import_module(module), name)
         return function
 
 
 EXPORTERS: dict[str, Exporter] = {
     "transformers": Exporter("linnet.interop.transformers_out:export_transformers", ("dtype",)),
-    "gguf": Exporter("linnet.interop.gguf_out.export:export_gguf", ("weights",), makes="file"),
+    "gguf": Exporter("linnet.interop.gguf.export:export_gguf", ("weights",), makes="file"),
     "onnx": Exporter("linnet.interop.onnx.way:export", ("weights", "retention"), told=True),
     "web": Exporter("linnet.interop.web.way:export", ("weights", "runtime", "beside")),
 }
@@ -61,16 +61,16 @@ def export(
     out: str | Path,
     *,
     to: str | None = None,
-    freeze_operator: bool = False,
+    freeze: bool = False,
     prompt: str = "",
     command: str | None = None,
     **options: Unpack[ExportOptions],
-) -> Exported:
+) -> ExportResult:
     """Write a model folder, or a run's, in another form to `out`, which is new.
 
     to: `transformers`, a folder that Transformers reads; `gguf`, a file that llama.cpp runs; `onnx`, a folder of
     graphs; `web`, a page for a browser; if not given, a model folder. Nothing stands at `out` unless what was written
-    says what the model says: the gate of each way, whose figures are in the result. freeze_operator: a PLDR-LLM keeps
+    says what the model says: the gate of each way, whose figures are in the result. freeze: a PLDR-LLM keeps
     the operator that it infers from `prompt` in the place of the net that infers it (`freeze.frozen`). dtype: of the
     stored weights for Transformers: float32, bfloat16 or float16; if not given, as they are. weights: how a GGUF file
     stores matrices: f32, f16, bf16, q8_0 or q4_0; or graphs and a page: float32, int8 or int4. cache_policy: how graphs
@@ -81,17 +81,17 @@ def export(
     """
     given = {name: value for name, value in options.items() if value is not None}
     way = _way(to, given)
-    if way is None and not freeze_operator:
-        raise UserError("export: no form was asked for", accepted="`to` or `freeze_operator`")
-    if prompt and not freeze_operator:
-        raise UserError(field="prompt", value=repr(prompt), accepted="`freeze_operator` beside it")
+    if way is None and not freeze:
+        raise UserError("export: no form was asked for", accepted="`to` or `freeze`")
+    if prompt and not freeze:
+        raise UserError(field="prompt", value=repr(prompt), accepted="`freeze` beside it")
     check_new_folder(out, f"a new {'folder' if way is None else way.makes}")
     source = load(model, device="cpu")
-    if freeze_operator:
+    if freeze:
         source = LanguageModel(frozen(source, prompt), source.tokenizer)
     if way is None:
         return _model_folder(
-            source, Path(out), {"frozen_from": str(model), "operator_prompt": prompt, "command": command}
+            source, Path(out), {"frozen_from": str(model), "calibration_prompt": prompt, "command": command}
         )
     if source.spec.prefix:
         raise UserError(f"{model}: model.prefix: true: {to} has no prefix that sees all of itself; expected false")
@@ -111,6 +111,6 @@ def _way(to: str | None, options: Mapping[str, Any]) -> Exporter | None:
     return way
 
 
-def _model_folder(model: LanguageModel, out: Path, made: Mapping[str, Any]) -> Exported:
+def _model_folder(model: LanguageModel, out: Path, made: Mapping[str, Any]) -> ExportResult:
     write_model(out, model.decoder, model.tokenizer, made)
-    return Exported.of(out, model.decoder, out / WEIGHTS)
+    return ExportResult.of(out, model.decoder, out / WEIGHTS)

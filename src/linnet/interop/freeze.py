@@ -3,8 +3,8 @@
 from linnet.core.errors import UserError
 from linnet.inference.language_model import LanguageModel
 from linnet.inspection.source import deduced
+from linnet.model.calibration import with_stored_calibration
 from linnet.model.decoder import Decoder
-from linnet.model.fixed import with_fixed_operators
 
 
 def frozen(model: LanguageModel, prompt: str = "") -> Decoder:
@@ -13,5 +13,5 @@ def frozen(model: LanguageModel, prompt: str = "") -> Decoder:
     What it says is what the model says whose G-cache holds that operator. `UserError` where nothing is inferred.
     """
     if not any(mixer.traits.calibrates for mixer in model.decoder.mixers):
-        raise UserError("the model has no plga layer that infers an operator", field="freeze_operator")
-    return with_fixed_operators(model.decoder, [layer["G"] for layer in deduced(model, prompt).layers])
+        raise UserError("the model has no plga layer that infers an operator", field="freeze")
+    return with_stored_calibration(model.decoder, [layer["G"] for layer in deduced(model, prompt).layers])

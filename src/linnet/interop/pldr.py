@@ -12,7 +12,6 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.data.tokenizer import Tokenizer
-from linnet.interop.names import PLDR, published_shapes, renamed
 from linnet.interop.pldr_transformers import (
     CONFIG,
     FIXED,
@@ -24,11 +23,12 @@ from linnet.interop.pldr_transformers import (
 )
 from linnet.interop.pth import check_one_precision, read_pth
 from linnet.interop.sentencepiece import tokenizer_from_sentencepiece
+from linnet.interop.tensor_names import PLDR, from_published, published_shapes
 from linnet.layers.feed_forwards.glu import GatedSpec
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.files import choose_operators
 from linnet.model.decoder import Decoder
-from linnet.model.skip_init import decoder_of, without_operator_file
+from linnet.model.skip_init import decoder_with_weights, without_calibration_file
 from linnet.model.spec import BlockSpec, ModelSpec
 from linnet.model.store import check_new_folder, check_tensors, write_model
 
@@ -127,7 +127,7 @@ def _given_operators(model: ModelSpec, mixer: PlgaSpec, spec: str | Path, operat
         if operator is not None:
             raise UserError(f"goes with fixed operators; those of {spec} are learned", field="operator", value=operator)
         return None
-    source = operator or model.initialization.operator
+    source = operator or model.initialization.calibration
     if operator == "random" or (operator is None and source != "identity"):
         raise UserError(
             "missing" if operator is None else "draws others",
@@ -144,11 +144,11 @@ def _decoder(published: Published) -> Decoder:
     model = published.model
     check_tensors(published.named, published_shapes(model, PLDR), published.weights, published.said_by)
     check_one_precision(published.named, published.weights)
-    tensors = renamed(published.named, model, PLDR)
+    tensors = from_published(published.named, model, PLDR)
     precision = next(iter(tensors.values())).dtype
     for layer, operator_HKK in enumerate(published.operators or ()):
         tensors[f"blocks.0.layers.{layer}.mixer.operator.g"] = operator_HKK.to(precision).clone()
-    return decoder_of(without_operator_file(model), tensors)
+    return decoder_with_weights(without_calibration_file(model), tensors)
 
 
 def _tokenizer(pieces: Path, published: Published) -> Tokenizer:

@@ -11,7 +11,7 @@ import torch
 from linnet.core.errors import UserError
 from linnet.interop.parity import in_float32, largest_error, random_tokens
 from linnet.model.decoder import Decoder
-from linnet.model.skip_init import decoder_of
+from linnet.model.skip_init import decoder_with_weights
 
 StoredType = Literal["float32", "bfloat16", "float16"]
 
@@ -59,7 +59,7 @@ def rounded(decoder: Decoder, dtype: str) -> tuple[Decoder, Rounding]:
         if not tensor.isfinite().all() and before[name].isfinite().all():
             said = f"tensor {name} has a weight of {float(before[name].abs().max()):.3g}, too large for it"
             raise UserError(said, field="dtype", value=dtype)
-    after = decoder_of(decoder.spec, tensors)
+    after = decoder_with_weights(decoder.spec, tensors)
     return after, _loss(decoder, after, dtype)
 
 

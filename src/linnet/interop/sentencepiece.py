@@ -9,7 +9,7 @@ import numpy as np
 
 from linnet.core.errors import UserError
 from linnet.core.files import read_bytes
-from linnet.data.sentencepiece import Description, messages, processor
+from linnet.data.sentencepiece import SentencePieceDefinition, load_processor, protobuf_classes
 from linnet.data.tokenizer import Tokenizer
 
 _KINDS: dict[str, Literal["Unigram", "BPE"]] = {"UNIGRAM": "Unigram", "BPE": "BPE"}
@@ -25,12 +25,12 @@ def tokenizer_from_sentencepiece(path: str | Path) -> Tokenizer:
     model = _read(path)
     for fault in _faults(model):
         raise UserError(f"{path}: {fault}")
-    return Tokenizer(_description(model).written(), str(path))
+    return Tokenizer(_description(model).to_dict(), str(path))
 
 
 def _read(path: str | Path) -> Any:
     """The protocol buffer of a model, checked by the package itself."""
-    classes = messages(str(path))
+    classes = protobuf_classes(str(path))
     from google.protobuf.message import DecodeError
 
     try:
@@ -38,7 +38,7 @@ def _read(path: str | Path) -> Any:
         model = classes.ModelProto.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not a SentencePiece model ({str(error).strip().splitlines()[0]})") from None
-    processor(data, str(path))
+    load_processor(data, str(path))
     return model
 
 
@@ -64,10 +64,10 @@ def _faults(model: Any) -> Iterator[str]:
             yield f"pieces: {piece!r}: there {count} times, expected once"
 
 
-def _description(model: Any) -> Description:
+def _description(model: Any) -> SentencePieceDefinition:
     trainer, normalizer, kind = model.trainer_spec, model.normalizer_spec, _KINDS[_kind(model)]
     pieces = [piece.piece for piece in model.pieces]
-    return Description(
+    return SentencePieceDefinition(
         kind=kind,
         pieces=pieces,
         scores=_scores(model) if kind == "Unigram" else _ranks(model),

@@ -18,10 +18,10 @@ from linnet.core.files import parse_json, read_json, read_text, sha256_of
 from linnet.core.spec import Spec
 from linnet.data.tokenizer import Tokenizer
 from linnet.interop.characters import tokenizer_from_characters
-from linnet.interop.names import TED, published_shapes, renamed
 from linnet.interop.pth import check_one_precision, read_pth
+from linnet.interop.tensor_names import TED, from_published, published_shapes
 from linnet.model.decoder import Decoder
-from linnet.model.skip_init import decoder_of
+from linnet.model.skip_init import decoder_with_weights
 from linnet.model.spec import ModelSpec
 from linnet.model.store import check_new_folder, check_tensors, read_description, write_model
 
@@ -72,7 +72,7 @@ def import_ted(
     named = read_json_weights(weights) if weights.name == JSON_WEIGHTS else read_pth(weights)
     check_tensors(named, published_shapes(model, TED), weights, f"the model in {SIZES}")
     check_one_precision(named, weights)
-    decoder = decoder_of(model, renamed(named, model, TED))
+    decoder = decoder_with_weights(model, from_published(named, model, TED))
     made = {"imported_from": str(weights), "sha256": sha256_of(weights), "end_character": end, "command": command}
     write_model(out, decoder, tokenizer, made)
     return decoder

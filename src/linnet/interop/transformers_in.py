@@ -9,7 +9,7 @@ from linnet.interop.families.folder import end_tokens, read_family, read_publish
 from linnet.interop.in_transformers import NAME, check_in_transformers, encoder, original
 from linnet.interop.parity import SAMPLES, Agreement, check_same_ids
 from linnet.model.decoder import Decoder
-from linnet.model.skip_init import decoder_of
+from linnet.model.skip_init import decoder_with_weights
 from linnet.model.store import check_new_folder, write_model
 
 
@@ -30,7 +30,7 @@ def import_transformers(
     model = family.model(folder.resolve().name, str(folder / "config.json"))
     tokenizer = read_tokenizer(folder, family, model)
     tensors, files = read_published(folder, family, model)
-    decoder = decoder_of(model, tensors)
+    decoder = decoder_with_weights(model, tensors)
     found = None
     if check:
         theirs, their_tokenizer = original(folder)
@@ -38,8 +38,8 @@ def import_transformers(
         found = check_in_transformers(decoder, theirs, str(folder))
     ends = end_tokens(folder)
     if ends and tokenizer.end_id not in ends:
-        said = ", ".join(map(tokenizer.show, ends))
-        note(f"{folder}: Transformers ends a text at {said}; linnet at {tokenizer.show(tokenizer.end_id)}")
+        said = ", ".join(map(tokenizer.describe_token, ends))
+        note(f"{folder}: Transformers ends a text at {said}; linnet at {tokenizer.describe_token(tokenizer.end_id)}")
     hashes = {path.name: sha256_of(path) for path in files}
     made = {"imported_from": str(folder), "sha256": hashes, "command": command}
     write_model(out, decoder, tokenizer, made if found is None else {**made, "parity": found.figures})

@@ -10,7 +10,7 @@ from linnet.core.atomic import atomic_directory
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel
-from linnet.interop.exported import Exported
+from linnet.interop.exported import ExportResult
 from linnet.interop.families.family import Family
 from linnet.interop.families.folder import WEIGHTS
 from linnet.interop.families.linnet import Linnet
@@ -26,7 +26,7 @@ STORIES = 20
 """Of linnet's corpus, whose ids are compared beside `SAMPLES`: some 2,000 words."""
 
 
-def export_transformers(model: LanguageModel, out: Path, dtype: str | None = None) -> Exported:
+def export_transformers(model: LanguageModel, out: Path, dtype: str | None = None) -> ExportResult:
     """Make the folder `out` as Transformers keeps models, with no code in it.
 
     A model of no family of its own (`families.member`) is one for `linnet.interop.transformers`. dtype: of the stored
@@ -46,7 +46,7 @@ def export_transformers(model: LanguageModel, out: Path, dtype: str | None = Non
     said = [*said, str(found)]
     if loss is not None:
         figures, said = {**figures, **loss.figures}, [*said, str(loss)]
-    return Exported.of(out, decoder, out / WEIGHTS, figures=figures, said=tuple(said))
+    return ExportResult.of(out, decoder, out / WEIGHTS, figures=figures, messages=tuple(said))
 
 
 def _family_of(spec: ModelSpec) -> tuple[Family, list[str]]:

@@ -5,11 +5,11 @@ from functools import partial
 
 import torch
 
-from linnet.layers.first_values import ValuesRead
+from linnet.layers.value_residual import ValuesRead
 from linnet.nn.cost import Cost
 from linnet.nn.norms import NormKind
-from linnet.ops.blocked_attention import blocked_pairs, blocks_serve
-from linnet.ops.windowed_attention import in_blocks, windowed_pairs
+from linnet.ops.blocked_attention import blocked_is_faster, blocked_pairs
+from linnet.ops.windowed_attention import uses_blocks, windowed_pairs
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class AttentionShape:
         """
         if whole:
             return sequences * tokens * self.heads * (tokens if self.no_kernel else 1)
-        return 0 if self.no_kernel or blocks_serve(tokens, torch.float32) else sequences * tokens * self.heads
+        return 0 if self.no_kernel or blocked_is_faster(tokens, torch.float32) else sequences * tokens * self.heads
 
     @property
     def _keeps_joint(self) -> bool:
@@ -82,7 +82,7 @@ class AttentionShape:
         """In blocks: queries, results, keys and values with their neighbors, masks; else as above with one mask."""
         if self.no_kernel:
             return sequences * tokens * self.cost().activations_per_token
-        if not in_blocks(tokens, window):
+        if not uses_blocks(tokens, window):
             mask = tokens * tokens if tokens > window else 0
             softmax = sequences * tokens * self.heads if mask else self._kept_by_softmax(False, sequences, tokens)
             return sequences * tokens * self.cost().activations_per_token + softmax + mask

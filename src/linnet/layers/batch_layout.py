@@ -21,7 +21,7 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
-class AddedLoss:
+class AuxiliaryLoss:
     """What a sublayer adds to the main loss: `coefficient` times the mean of `value` over the sublayers that say it.
 
     value: a scalar that carries its graph, a mean over the batch; logged under `name` without its coefficient. A
@@ -45,7 +45,7 @@ class AuxiliaryOutputs:
 
     requested_penalties: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     outputs: list[dict[str, Tensor]] | None = None
-    losses: list[AddedLoss] = field(default_factory=list)
+    losses: list[AuxiliaryLoss] = field(default_factory=list)
     values: dict[str, Tensor] = field(default_factory=dict)
     training: bool = False
 
@@ -62,7 +62,7 @@ class AuxiliaryOutputs:
 
 
 @dataclass(frozen=True)
-class DocumentPart:
+class DocumentSegment:
     """A part of a row's chunk in which no document begins but at its first token, if it is `fresh`.
 
     position: of its first token.
@@ -133,7 +133,7 @@ class BatchLayout:
         """The padding as a tensor, int64 `[B]`; None for none."""
         return None if self.padding is None else torch.tensor(self.padding, device=device)
 
-    def parts(self, batch: int, length: int) -> Iterator["DocumentPart"]:
+    def parts(self, batch: int, length: int) -> Iterator["DocumentSegment"]:
         """The parts of all rows of a chunk, row after row; padding is in none."""
         documents = self.documents or ((),) * batch
         rows = zip(documents, self.padding_of(batch), self.starts_of(batch), strict=True)
@@ -141,7 +141,7 @@ class BatchLayout:
             bounds = sorted({padding, *(begin for begin in begins if begin > padding), length})
             for begin, end in pairwise(bounds):
                 fresh = begin > padding or any(place <= padding for place in begins)
-                yield DocumentPart(row, begin, end, fresh, 0 if fresh else start)
+                yield DocumentSegment(row, begin, end, fresh, 0 if fresh else start)
 
     def positions_after(self, batch: int, length: int) -> Counts:
         """Where each row stands behind a chunk; a document begins at 0."""
@@ -261,9 +261,9 @@ class BatchLayout:
         self.add_loss(name, value.detach(), 0.0)
 
     def add_loss(self, name: str, value: Tensor, coefficient: float) -> None:
-        """Add to the main loss; see `AddedLoss`."""
+        """Add to the main loss; see `AuxiliaryLoss`."""
         if self.record is not None:
-            self.record.losses.append(AddedLoss(name, value, coefficient))
+            self.record.losses.append(AuxiliaryLoss(name, value, coefficient))
 
 
 def at(

@@ -278,12 +278,12 @@ class SublayerSpec(Spec, ABC):
         """Raise `ValueError("field: value: what would be accepted")` where it does not fit the width."""
 
     @property
-    def sees_prefix(self) -> bool:
+    def supports_prefix(self) -> bool:
         """Whether the tokens of a prefix see all of one another (`Traits.prefix`); of others, what they do see."""
         return False
 
     @property
-    def hides_prefix(self) -> str:
+    def prefix_conflict(self) -> str:
         """The field for which it sees the past alone, its value and what would do; empty where that is its kind."""
         return ""
 

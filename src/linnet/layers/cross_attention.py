@@ -24,7 +24,7 @@ from linnet.layers.contract import DecodeStep, Place, Sublayer, SublayerSpec, Tr
 from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import row_map_of
+from linnet.nn.gemv import gemv_of
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.ops.attention import full_attention, full_attention_reference
 
@@ -179,7 +179,7 @@ class CrossAttention(Sublayer):
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`; behind the first chunk, which brings the memory."""
         assert isinstance(state, MemoryState)
-        query, out = row_map_of(self.query), row_map_of(self.out)
+        query, out = gemv_of(self.query), gemv_of(self.out)
         if query is None or out is None or len(state.real) != 1 or state.keys.dtype != torch.float32:
             return None
         assert state.real.shape[1], "no memory was read before"

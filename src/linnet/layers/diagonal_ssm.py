@@ -20,9 +20,9 @@ from torch._compile import _disable_dynamo
 from linnet.core.spec import Extent
 from linnet.layers.contract import MixerSpec
 from linnet.layers.state import State
-from linnet.ops.complex_pairs import exponential, exponential_less_one, over, times
-from linnet.ops.diagonal_ssm import diagonal_ssm_by_pairs
-from linnet.ops.exporting import exporting
+from linnet.ops.complex_pairs import complex_div, complex_exp, complex_expm1, complex_mul
+from linnet.ops.diagonal_ssm import diagonal_ssm_real
+from linnet.ops.exporting import is_exporting
 
 SUM_BYTES = 4
 START_RATE = 0.5
@@ -108,9 +108,9 @@ class DiagonalKernel(nn.Module):
         self, ssm: Callable[..., Any], x_BET: Tensor, d_E: Tensor, hidden_BEN2: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """What `ssm` makes of x, `[B, E, T]`, and the states behind the last token, as pairs and without a gradient."""
-        if exporting():
+        if is_exporting():
             assert hidden_BEN2 is not None
-            return diagonal_ssm_by_pairs(x_BET, *self.in_pairs(x_BET.dtype), d_E, hidden_BEN2)
+            return diagonal_ssm_real(x_BET, *self.in_pairs(x_BET.dtype), d_E, hidden_BEN2)
         hidden_BEN = None if hidden_BEN2 is None else torch.view_as_complex(hidden_BEN2)
         y_BET, hidden_BEN = ssm(x_BET, *self(x_BET.dtype), d_E, hidden_BEN)
         return y_BET, torch.view_as_real(hidden_BEN.detach())
@@ -122,6 +122,6 @@ class DiagonalKernel(nn.Module):
         c_EN2, one = 2 * self.C.to(dtype), step_E11.new_tensor([1.0, 0.0])
         if self.spec.discretization == "zoh":
             faded_EN2 = rate_EN2 * step_E11
-            return exponential(faded_EN2), times(c_EN2, over(exponential_less_one(faded_EN2), rate_EN2))
+            return complex_exp(faded_EN2), complex_mul(c_EN2, complex_div(complex_expm1(faded_EN2), rate_EN2))
         half_EN2 = 0.5 * step_E11 * rate_EN2
-        return over(one + half_EN2, one - half_EN2), over(c_EN2 * step_E11, one - half_EN2)
+        return complex_div(one + half_EN2, one - half_EN2), complex_div(c_EN2 * step_E11, one - half_EN2)

@@ -18,14 +18,14 @@ from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import DecodeStep
 from linnet.layers.rotary import RotarySpec, turn_of
 from linnet.layers.state import State, write_chunk
-from linnet.nn.gemv import RowMap, compiled_with, row_map_of
-from linnet.nn.packed_linear import RoundedLinear
-from linnet.ops.exporting import exporting
+from linnet.nn.gemv import RowMap, gemv_of, native_library_of
+from linnet.nn.packed_linear import QuantizedLinear
+from linnet.ops.exporting import is_exporting
 from linnet.ops.native.attention import AttentionRow, attention_row, operator_row
-from linnet.ops.relative import NearRow
+from linnet.ops.relative import RelativePositionRow
 
 
-class Seen(NamedTuple):
+class VisibleKeys(NamedTuple):
     """Keys and values that the tokens of a chunk may see, `[B, M, S, K]` each, and which: see `ops.attention`."""
 
     keys: Tensor
@@ -43,7 +43,7 @@ class KeyValueState(State):
     keys: Tensor
     values: Tensor
 
-    def append(self, k_BMTK: Tensor, v_BMTK: Tensor, layout: BatchLayout) -> Seen:
+    def append(self, k_BMTK: Tensor, v_BMTK: Tensor, layout: BatchLayout) -> VisibleKeys:
         """Write a chunk and give keys and values of the whole stream, as views."""
         length = k_BMTK.shape[2]
         end = layout.end(length)
@@ -55,7 +55,7 @@ class KeyValueState(State):
             last_BT = (last_BT + layout.offsets_B(k_BMTK.device)[:, None]).clamp(min=0)
         elif not layout.uniform:
             last_BT = layout.positions(length, k_BMTK.device)
-        return Seen(self.keys[:, :, :end], self.values[:, :, :end], None, last_BT)
+        return VisibleKeys(self.keys[:, :, :end], self.values[:, :, :end], None, last_BT)
 
     def forget(self) -> Self:
         """An empty copy: what lies behind a row's position is overwritten before it is read."""
@@ -91,14 +91,14 @@ class WindowState(State):
         ranges = (min(since, first), first), (max(first, end - last, since), end)
         return torch.cat([torch.arange(*bounds, device=device) for bounds in ranges])
 
-    def append(self, k_BMTK: Tensor, v_BMTK: Tensor, layout: BatchLayout, ordered: bool = False) -> Seen:
+    def append(self, k_BMTK: Tensor, v_BMTK: Tensor, layout: BatchLayout, ordered: bool = False) -> VisibleKeys:
         """Take in a chunk, of which the first token needs W - 1 tokens of the past.
 
         A single token gets what lies here as it lies, which saves a copy, unless it is to be `ordered`.
         """
         if k_BMTK.shape[2] == 1 and not ordered:
             return self._append_token(k_BMTK, v_BMTK, layout)
-        if exporting():
+        if is_exporting():
             return self._append_in_graph(k_BMTK, v_BMTK, layout)
         length, start = k_BMTK.shape[2], layout.start
         places = self._places(self._kept(start, self.window - 1))
@@ -107,24 +107,24 @@ class WindowState(State):
         positions = self._kept(start + length, self.window, since=start)
         for kept, new in pairs:
             kept[:, :, self._places(positions)] = new[:, :, positions - start].to(kept.dtype)
-        return Seen(keys, values)
+        return VisibleKeys(keys, values)
 
-    def _append_token(self, k_BM1K: Tensor, v_BM1K: Tensor, layout: BatchLayout) -> Seen:
+    def _append_token(self, k_BM1K: Tensor, v_BM1K: Tensor, layout: BatchLayout) -> VisibleKeys:
         room, device = self.keys.shape[2], self.keys.device
         positions_B = layout.offsets_B(device).expand(len(self.keys))
         last_B1 = None if layout.uniform else positions_B.clamp(max=room - 1)[:, None]
-        if exporting():  # one stream; places that are yet to be filled are masked
+        if is_exporting():  # one stream; places that are yet to be filled are masked
             index_1M1K = self._places(positions_B).view(-1, 1, 1, 1).expand_as(k_BM1K)
             pairs = (self.keys, k_BM1K), (self.values, v_BM1K)
             self.keys, self.values = (kept.scatter(2, index_1M1K, new.to(kept.dtype)) for kept, new in pairs)
-            return Seen(self.keys, self.values, None, last_B1)
+            return VisibleKeys(self.keys, self.values, None, last_B1)
         rows = torch.arange(len(self.keys), device=device)
         for kept, new in ((self.keys, k_BM1K), (self.values, v_BM1K)):
             kept[rows, :, self._places(positions_B)] = new[:, :, 0].to(kept.dtype)
         known = min(layout.end(1), room)
-        return Seen(self.keys[:, :, :known], self.values[:, :, :known], None, last_B1)
+        return VisibleKeys(self.keys[:, :, :known], self.values[:, :, :known], None, last_B1)
 
-    def _append_in_graph(self, k_BMTK: Tensor, v_BMTK: Tensor, layout: BatchLayout) -> Seen:
+    def _append_in_graph(self, k_BMTK: Tensor, v_BMTK: Tensor, layout: BatchLayout) -> VisibleKeys:
         """`append` of one stream in a graph, where all lengths are fixed: what is yet to come is masked.
 
         In order there is what is kept of the past, the chunk behind it, and what is left of as many places.
@@ -145,17 +145,19 @@ class WindowState(State):
             for kept, new in ((self.keys, k_BMTK), (self.values, v_BMTK))
         )
         self.keys, self.values = keys.index_select(2, stays), values.index_select(2, stays)
-        return Seen(keys, values, None, chunk_T[None])
+        return VisibleKeys(keys, values, None, chunk_T[None])
 
 
-def seen_keys(k_BMTK: Tensor, v_BMTK: Tensor, state: State | None, layout: BatchLayout, ordered: bool = False) -> Seen:
+def visible_keys(
+    k_BMTK: Tensor, v_BMTK: Tensor, state: State | None, layout: BatchLayout, ordered: bool = False
+) -> VisibleKeys:
     """What the tokens of a chunk may see: the chunk's own keys and values, and with a state, advanced, the past's.
 
     ordered: the earliest first, also where that takes a copy.
     """
     if state is None:
         last_BT = layout.last_in_prefix(k_BMTK.shape[2], k_BMTK.device)
-        return Seen(k_BMTK, v_BMTK, layout.padding_B(k_BMTK.device), last_BT)
+        return VisibleKeys(k_BMTK, v_BMTK, layout.padding_B(k_BMTK.device), last_BT)
     if isinstance(state, WindowState):
         return state.append(k_BMTK, v_BMTK, layout, ordered)
     assert isinstance(state, KeyValueState)
@@ -170,9 +172,9 @@ def key_value_tensors(
     return torch.zeros(shape, device=device, dtype=dtype), torch.zeros(shape, device=device, dtype=dtype)
 
 
-def kept_dtype(joint: nn.Module, dtype: torch.dtype) -> torch.dtype:
+def cache_dtype(joint: nn.Module, dtype: torch.dtype) -> torch.dtype:
     """Of keys and values: 16 bits beside a map in few bits, since behind long texts they are most of what is read."""
-    return torch.bfloat16 if isinstance(joint, RoundedLinear) and dtype == torch.float32 else dtype
+    return torch.bfloat16 if isinstance(joint, QuantizedLinear) and dtype == torch.float32 else dtype
 
 
 def key_value_decode_step(
@@ -186,7 +188,7 @@ def key_value_decode_step(
     norm: Callable[[Tensor], Tensor] | None = None,
     values: Callable[[Tensor], Tensor] | None = None,
     bias: Callable[[int], Tensor] | None = None,
-    near: NearRow | None = None,
+    near: RelativePositionRow | None = None,
     gate: Callable[[Tensor, Tensor], Tensor] | None = None,
     sinks_N: Tensor | None = None,
 ) -> DecodeStep | None:
@@ -199,12 +201,12 @@ def key_value_decode_step(
     sinks_N: a score in each head of nothing.
     None where a map is none that has a form for rows, or there are several streams.
     """
-    joint_row, out_row = row_map_of(joint), row_map_of(out)
+    joint_row, out_row = gemv_of(joint), gemv_of(out)
     if joint_row is None or out_row is None or len(state.keys) != 1:
         return None
-    compiled = compiled_with(joint) if bias is None and near is None and sinks_N is None else None
+    compiled = native_library_of(joint) if bias is None and near is None and sinks_N is None else None
     beside = (norm, operator_NKK, values, bias, near, gate, sinks_N)
-    in_bfloat16 = state.keys.dtype == torch.bfloat16 and not isinstance(joint, RoundedLinear)
+    in_bfloat16 = state.keys.dtype == torch.bfloat16 and not isinstance(joint, QuantizedLinear)
     if compiled is None and in_bfloat16 and all(part is None for part in beside):
         return _bfloat16_row(joint_row, out_row, state, heads, rotary, scale)
     _, kv_heads, capacity, width = state.keys.shape
@@ -244,7 +246,7 @@ def _reading(
     state: KeyValueState,
     factor: float,
     bias: Callable[[int], Tensor] | None,
-    near: NearRow | None,
+    near: RelativePositionRow | None,
     sinks_N: Tensor | None,
 ) -> AttentionRow:
     """As `ops.native.attention`, with all that `key_value_decode_step` takes."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from linnet.layers.batch_layout import AddedLoss, AuxiliaryOutputs, BatchLayout, Counts, DocumentPart
+from linnet.layers.batch_layout import AuxiliaryLoss, AuxiliaryOutputs, BatchLayout, Counts, DocumentSegment
 from linnet.layers.contract import Sublayer
 from linnet.layers.state import State
 
@@ -43,7 +43,7 @@ class Piece:
     out_NLD: Tensor
 
     @classmethod
-    def of(cls, parts: Sequence[DocumentPart], x_BTD: Tensor, record: AuxiliaryOutputs | None) -> "Piece":
+    def of(cls, parts: Sequence[DocumentSegment], x_BTD: Tensor, record: AuxiliaryOutputs | None) -> "Piece":
         """Each part a row, padding before the shorter ones."""
         device = x_BTD.device
         longest = max(part.end - part.begin for part in parts)
@@ -94,13 +94,13 @@ def _gather(pieces: Sequence[Piece], x_BTD: Tensor, record: AuxiliaryOutputs) ->
     records = [piece.record for piece in pieces if piece.record is not None]
     for name in records[0].values:
         record.values[name] = _placed(pieces, [each.values[name] for each in records], x_BTD)
-    by_name: dict[str, list[tuple[int, AddedLoss]]] = {}
+    by_name: dict[str, list[tuple[int, AuxiliaryLoss]]] = {}
     for piece, own in zip(pieces, records, strict=True):
         for loss in own.losses:
             by_name.setdefault(loss.name, []).append((len(piece.rows_NL), loss))
     for name, losses in by_name.items():
         mean = torch.stack([rows * loss.value for rows, loss in losses]).sum() / sum(rows for rows, _ in losses)
-        record.losses.append(AddedLoss(name, mean, losses[0][1].coefficient))
+        record.losses.append(AuxiliaryLoss(name, mean, losses[0][1].coefficient))
     if record.outputs is not None:
         shown = [each.outputs[0] for each in records if each.outputs is not None]
         for name in dict.fromkeys(name for each in shown for name in each):
@@ -109,7 +109,7 @@ def _gather(pieces: Sequence[Piece], x_BTD: Tensor, record: AuxiliaryOutputs) ->
 
 def _read(
     sublayer: Sublayer,
-    parts: Sequence[DocumentPart],
+    parts: Sequence[DocumentSegment],
     x_BTD: Tensor,
     state: State | None,
     layout: BatchLayout,
@@ -123,7 +123,7 @@ def _read(
 
 def _documents_alone(sublayer: Sublayer, x_BTD: Tensor, layout: BatchLayout) -> Tensor:
     """Every document as a row of its own, those of like lengths together: at most half of such a batch is padding."""
-    by_size: dict[int, list[DocumentPart]] = {}
+    by_size: dict[int, list[DocumentSegment]] = {}
     for part in layout.parts(*x_BTD.shape[:2]):
         by_size.setdefault((part.end - part.begin).bit_length(), []).append(part)
     pieces = [_read(sublayer, parts, x_BTD, None, layout, 0) for parts in by_size.values()]
@@ -147,7 +147,7 @@ def _rows_by_documents(sublayer: Sublayer, x_BTD: Tensor, state: State, layout: 
 def _by_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: BatchLayout) -> Tensor:
     """Rows that stand alike together, one group after the other, padding left out; a row without a token stays."""
     batch, length = x_BTD.shape[:2]
-    groups: dict[tuple[int, int], list[DocumentPart]] = {}
+    groups: dict[tuple[int, int], list[DocumentSegment]] = {}
     for part in layout.parts(batch, length):
         groups.setdefault((part.position, part.begin), []).append(part)
     pieces, states, order = [], [], []
@@ -170,7 +170,7 @@ def _by_groups(sublayer: Sublayer, x_BTD: Tensor, state: State | None, layout: B
     return _together(pieces, x_BTD, layout.record)
 
 
-def check_view(
+def check_layout(
     batch: int,
     length: int,
     padding: Counts | None,

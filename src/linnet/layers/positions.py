@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from linnet.core.spec import Extent, Spec
 from linnet.nn.cost import Cost
 from linnet.ops.position_buckets import bucket_bias, check_buckets, position_buckets
-from linnet.ops.relative import NearRow, Relative
+from linnet.ops.relative import Relative, RelativePositionRow
 
 
 class Positions(nn.Module, ABC):
@@ -38,7 +38,7 @@ class Positions(nn.Module, ABC):
         """
         raise NotImplementedError("positions that know the past alone")
 
-    def near_row(self) -> NearRow | None:
+    def near_row(self) -> RelativePositionRow | None:
         """What one token's near keys have of their own, beside what `row` gives; None: nothing."""
         return None
 
@@ -206,11 +206,11 @@ class Shaw(Positions):
         """See `Positions`."""
         return out_BNTK + self.values_RK[-1].to(out_BNTK.dtype)
 
-    def near_row(self) -> NearRow:
+    def near_row(self) -> RelativePositionRow:
         """See `Positions`."""
         _, keys_RK, values_RK = self.relative(0, torch.device("cpu"))
         assert keys_RK is not None and values_RK is not None
-        return NearRow(keys_RK.detach(), values_RK.detach(), self.values_RK[-1].detach())
+        return RelativePositionRow(keys_RK.detach(), values_RK.detach(), self.values_RK[-1].detach())
 
 
 if TYPE_CHECKING:

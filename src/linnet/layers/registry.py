@@ -49,14 +49,14 @@ def operator_files() -> OperatorFiles:
     return files
 
 
-def kinds_with_operators() -> str:
+def kinds_with_calibration() -> str:
     """Their names, for messages."""
     return ", ".join(kind for kind, spec in MIXERS.items() if spec.operator_files is not None)
 
 
 def kinds_with_prefixes() -> str:
     """The kinds of mixer that can see all of a prefix, for messages."""
-    return " or ".join(name for name, kind in MIXERS.items() if any(spec.sees_prefix for spec in kind.examples()))
+    return " or ".join(name for name, kind in MIXERS.items() if any(spec.supports_prefix for spec in kind.examples()))
 
 
 def kinds_with_cache_policies() -> str:

@@ -16,7 +16,7 @@ from linnet.core.spec import Spec
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.rotary_scaling import AnyRotaryScaling
 from linnet.nn.head_norm import HeadNorm
-from linnet.ops.native.elementwise import turn_row
+from linnet.ops.native.elementwise import rotate_row
 from linnet.ops.rotary import Pairing, rotary_range, rotary_table, rotate, rotate_heads
 from linnet.ops.rotary_scaling import Scaling
 
@@ -121,7 +121,7 @@ def turn_of(rotary: RotarySpec, head_dim: int, capacity: int, compiled: ctypes.C
     width = rotary.width(head_dim)
     if compiled is not None:
         cos_CR, sin_CR = _tables(width, rotary.base, capacity, rotary.law)
-        return turn_row(compiled, cos_CR, sin_CR, rotary.pairing)
+        return rotate_row(compiled, cos_CR, sin_CR, rotary.pairing)
     turn = _whole(rotary.pairing, width, rotary.base, capacity, rotary.law)
     if width == head_dim:
         return turn

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import CachePolicy
-from linnet.ops.exporting import exporting
+from linnet.ops.exporting import is_exporting
 
 
 @dataclass
@@ -174,7 +174,7 @@ def write_chunk(kept: Tensor, new: Tensor, layout: BatchLayout, places: int = 1)
 
     A graph's runtime does it in place where input and output share a buffer.
     """
-    if exporting():
+    if is_exporting():
         return _scattered(kept, new, layout, places)
     kept_BC, new_BT = kept.transpose(1, places), new.transpose(1, places)
     if layout.uniform:

@@ -20,7 +20,7 @@ WeightType = Literal["float32", "bfloat16", "int8", "int4"]
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 STATE_BYTES: dict[WeightType, tuple[int, int]] = {"float32": (4, 4), "bfloat16": (2, 2), "int8": (4, 2), "int4": (4, 2)}
 """Of a state's elements, and of those that may be narrower."""
-ROUNDED_NBYTES: dict[str, Callable[[int, int], int]] = {"int8": int8_nbytes, "int4": int4_nbytes}
+QUANTIZED_NBYTES: dict[str, Callable[[int, int], int]] = {"int8": int8_nbytes, "int4": int4_nbytes}
 """Of a matrix of so many outputs and inputs."""
 
 
@@ -107,7 +107,7 @@ class ModelCost:
                 elements += math.prod(self.head_matrix)
             return ELEMENT_BYTES[dtype] * elements
         matrices = [*parts.matrices, self.table]
-        rounded = sum(ROUNDED_NBYTES[dtype](outputs, inputs) for inputs, outputs in matrices)
+        rounded = sum(QUANTIZED_NBYTES[dtype](outputs, inputs) for inputs, outputs in matrices)
         return 4 * (elements - sum(map(math.prod, matrices))) + rounded
 
     def state_bytes(
@@ -117,7 +117,7 @@ class ModelCost:
         of_input = self.encoder.state_bytes(tokens if inputs is None else inputs, element_bytes)
         return self.blocks.state_bytes(tokens, element_bytes, narrow_bytes) + of_input
 
-    def state_bytes_beside(self, weights: WeightType, tokens: int, inputs: int | None = None) -> int:
+    def state_bytes_for_precision(self, weights: WeightType, tokens: int, inputs: int | None = None) -> int:
         """The same beside weights as `inference.weights` holds them."""
         element_bytes, narrow_bytes = STATE_BYTES[weights]
         return self.state_bytes(tokens, element_bytes, inputs, narrow_bytes)

@@ -14,18 +14,18 @@ from torch import Tensor, nn
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout, Counts, Memory, at
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import Mixer, Place, Sublayer, sublayers_of
-from linnet.layers.passes import check_view
+from linnet.layers.passes import check_layout
 from linnet.model.embedding import Embedding
 from linnet.model.encoder_decoder import Encoder, Inputs
 from linnet.model.initialize import initialize
 from linnet.model.spec import ModelSpec
-from linnet.model.stack import Block, Layer, blocks_of, through
+from linnet.model.stack import Block, Layer, build_blocks, run_blocks
 from linnet.model.state import DecoderState, counts
 from linnet.nn.linear import Linear
 from linnet.nn.packed_linear import PackedLinear
-from linnet.ops.cross_entropy import EachLoss, TokenLoss, linear_cross_entropy, linear_cross_entropy_each
+from linnet.ops.cross_entropy import SummedLoss, TokenLosses, linear_cross_entropy, token_cross_entropy
 from linnet.ops.linear import linear
-from linnet.ops.soft_cap import soft_capped
+from linnet.ops.soft_cap import apply_soft_cap
 
 
 class Decoder(nn.Module):
@@ -40,7 +40,7 @@ class Decoder(nn.Module):
         self.embedding = Embedding(spec.embedding, spec.vocab_size, spec.d_model, spec.context_length)
         self.encoder = None if spec.encoder is None else Encoder(spec.encoder, spec)
         place = Place(spec.d_model, spec.context_length, layers=spec.layers, memory_width=spec.memory_width)
-        self.blocks = blocks_of(spec.blocks, spec.d_model, place, spec.embedding.skip)
+        self.blocks = build_blocks(spec.blocks, spec.d_model, place, spec.embedding.skip)
         width = spec.blocks[-1].width or spec.d_model
         self.project = Linear(width, spec.d_model, bias=False) if width != spec.d_model else None
         self.norm = spec.head.norm.build(spec.d_model) if spec.head.norm else None
@@ -111,13 +111,13 @@ class Decoder(nn.Module):
         each = list(cache_policies) if isinstance(cache_policies, Sequence) else [cache_policies] * self.spec.layers
         form = (batch, capacity, device or self.device, dtype or self.dtype)
         states = [layer.initial_states(*form, kept) for layer, kept in zip(self.layers, each, strict=True)]
-        return DecoderState.of(states, capacity, (0,) * batch)
+        return DecoderState.from_layers(states, capacity, (0,) * batch)
 
     @overload
     def forward(self, tokens_BT: Tensor, state: DecoderState | None = ..., *, targets: None = ...) -> Tensor: ...
 
     @overload
-    def forward(self, tokens_BT: Tensor, state: DecoderState | None = ..., *, targets: Tensor) -> TokenLoss: ...
+    def forward(self, tokens_BT: Tensor, state: DecoderState | None = ..., *, targets: Tensor) -> SummedLoss: ...
 
     def forward(
         self,
@@ -132,7 +132,7 @@ class Decoder(nn.Module):
         inputs: Inputs | None = None,
         record: AuxiliaryOutputs | None = None,
         z_loss: float = 0.0,
-    ) -> Tensor | TokenLoss:
+    ) -> Tensor | SummedLoss:
         """`[B, T] -> logits [B, T, V]`; with targets `[B, T]` the summed loss, and no logits are held.
 
         state: the pass goes on where it stands, and advances it. padding: tokens at the start of each row that are
@@ -166,7 +166,7 @@ class Decoder(nn.Module):
         """
         batch, length = tokens_BT.shape
         padded = counts(padding)
-        check_view(batch, length, padded, documents, prefixes)
+        check_layout(batch, length, padded, documents, prefixes)
         self._check_inputs(state, prefixes, memory)
         layout = self._layout(state, padded, documents, record)
         if prefixes is not None and any(prefixes):
@@ -176,7 +176,9 @@ class Decoder(nn.Module):
         if state is not None and layout.end(length) > state.capacity:
             room = state.capacity - state.position
             raise ValueError(f"{length} more tokens: the state has room for {room}")
-        x = through(self.blocks, self.embedding(tokens_BT, layout), None if state is None else state.by_layer(), layout)
+        x = run_blocks(
+            self.blocks, self.embedding(tokens_BT, layout), None if state is None else state.by_layer(), layout
+        )
         if state is not None:
             state.positions = layout.positions_after(batch, length)
         return self.after_blocks(x)
@@ -191,7 +193,7 @@ class Decoder(nn.Module):
         assert self.encoder is not None, "a model without an encoder"
         batch, length = inputs_BS.shape
         padded = counts(padding)
-        check_view(batch, length, padded, None)
+        check_layout(batch, length, padded, None)
         wholes = tuple(length - pad for pad in padded or (0,) * batch)
         if not all(wholes):
             raise ValueError("inputs: a row without a token: expected at least one in each")
@@ -202,16 +204,16 @@ class Decoder(nn.Module):
 
     def _check_inputs(self, state: DecoderState | None, prefixes: Sequence[int] | None, memory: Memory | None) -> None:
         """`ValueError` for what the model cannot read, or lacks."""
-        if prefixes is not None and any(prefixes) and not self.sees_prefix:
-            kinds = ", ".join(dict.fromkeys(b.mixer.kind for b in self.spec.blocks if not b.mixer.sees_prefix))
+        if prefixes is not None and any(prefixes) and not self.supports_prefix:
+            kinds = ", ".join(dict.fromkeys(b.mixer.kind for b in self.spec.blocks if not b.mixer.supports_prefix))
             raise ValueError(f"prefixes: layers of {kinds} see the past alone, and no prefix as a whole")
         if memory is not None and self.encoder is None:
             raise ValueError("memory: the model has no encoder")
-        if memory is None and self.encoder is not None and (state is None or not state.knows_memory):
+        if memory is None and self.encoder is not None and (state is None or not state.has_memory):
             raise ValueError("memory: missing: the model reads what its encoder makes of an input (`encode`)")
 
     @property
-    def sees_prefix(self) -> bool:
+    def supports_prefix(self) -> bool:
         """Whether all layers see all of a prefix (`Traits.prefix`)."""
         return all(mixer.traits.prefix for mixer in self.mixers)
 
@@ -248,20 +250,20 @@ class Decoder(nn.Module):
     def capped(self, logits: Tensor) -> Tensor:
         """What the head's matrix gave, capped where the description says so."""
         soft_cap = self.spec.head.soft_cap
-        return logits if soft_cap is None else soft_capped(logits, soft_cap)
+        return logits if soft_cap is None else apply_soft_cap(logits, soft_cap)
 
-    def token_loss(self, x_BTD: Tensor, targets_BT: Tensor, z_loss: float = 0.0) -> TokenLoss:
+    def token_loss(self, x_BTD: Tensor, targets_BT: Tensor, z_loss: float = 0.0) -> SummedLoss:
         """Summed nats of the targets given what `hidden` returned, without ever holding all logits."""
         return linear_cross_entropy(
             x_BTD.flatten(0, 1), *self._head_map(), targets_BT.flatten(), self.spec.head.soft_cap, z_loss
         )
 
-    def each_loss(self, x_BTD: Tensor, targets_BT: Tensor) -> EachLoss:
+    def each_loss(self, x_BTD: Tensor, targets_BT: Tensor) -> TokenLosses:
         """What `token_loss` adds up, `[B, T]` each; without gradients."""
-        found = linear_cross_entropy_each(
+        found = token_cross_entropy(
             x_BTD.flatten(0, 1), *self._head_map(), targets_BT.flatten(), self.spec.head.soft_cap
         )
-        return EachLoss(found.nats.view(targets_BT.shape), found.correct.view(targets_BT.shape))
+        return TokenLosses(found.nats.view(targets_BT.shape), found.correct.view(targets_BT.shape))
 
     def _head_map(self) -> tuple[Tensor, Tensor | None]:
         """The head's matrix `[V, D]`, which is the embedding's, `[V, E]`, where they are tied, and its bias `[V]`."""

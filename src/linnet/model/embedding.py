@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from linnet.layers.batch_layout import BatchLayout
 from linnet.model.spec import EmbeddingSpec
-from linnet.nn.gemv import lookup_of, row_map_of
+from linnet.nn.gemv import gemv_of, token_lookup_of
 from linnet.nn.linear import Linear
 from linnet.nn.norms import norm_row
-from linnet.nn.packed_linear import RoundedEmbedding
-from linnet.ops.exporting import exporting
-from linnet.ops.native.elementwise import scaled_row
+from linnet.nn.packed_linear import QuantizedEmbedding
+from linnet.ops.exporting import is_exporting
+from linnet.ops.native.elementwise import scale_add_row
 from linnet.ops.sinusoidal import sinusoidal, sinusoidal_range
 
 
@@ -26,7 +26,7 @@ class Embedding(nn.Module):
     def __init__(self, spec: EmbeddingSpec, vocab_size: int, d_model: int, context_length: int) -> None:
         super().__init__()
         width = spec.width or d_model
-        self.tokens: nn.Embedding | RoundedEmbedding = nn.Embedding(vocab_size, width)
+        self.tokens: nn.Embedding | QuantizedEmbedding = nn.Embedding(vocab_size, width)
         self.project = Linear(width, d_model, bias=False) if width != d_model else None
         learned = spec.positions == "learned"
         self.positions = nn.Embedding(context_length, d_model) if learned else None
@@ -37,12 +37,12 @@ class Embedding(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the table is."""
-        return self.tokens.table.device if isinstance(self.tokens, RoundedEmbedding) else self.tokens.weight.device
+        return self.tokens.table.device if isinstance(self.tokens, QuantizedEmbedding) else self.tokens.weight.device
 
     @property
     def dtype(self) -> torch.dtype:
         """The precision of a token's vector."""
-        return self.tokens.table.dtype if isinstance(self.tokens, RoundedEmbedding) else self.tokens.weight.dtype
+        return self.tokens.table.dtype if isinstance(self.tokens, QuantizedEmbedding) else self.tokens.weight.dtype
 
     def forward(self, tokens_BT: Tensor, layout: BatchLayout) -> Tensor:
         """`[B, T] -> [B, T, D]`; `ValueError` past the last learned position."""
@@ -53,7 +53,7 @@ class Embedding(nn.Module):
             x_BTD = x_BTD * self.scale
         if self.positions is not None:
             length, known = tokens_BT.shape[1], self.positions.num_embeddings
-            if not exporting() and layout.end(length) > known:  # whoever runs a graph knows how many
+            if not is_exporting() and layout.end(length) > known:  # whoever runs a graph knows how many
                 raise ValueError(f"{layout.end(length)} tokens: the model's learned positions end at {known}")
             x_BTD = x_BTD + self.positions(layout.positions(length, tokens_BT.device))
         if self.sinusoidal:
@@ -64,12 +64,12 @@ class Embedding(nn.Module):
 
     def row(self, compiled: ctypes.CDLL) -> Callable[[int, int], Tensor] | None:
         """A token and its position to `[1, D]` of float32, by functions of `ops.native`; None: it has no such form."""
-        look_up, project = lookup_of(self.tokens), None if self.project is None else row_map_of(self.project)
+        look_up, project = token_lookup_of(self.tokens), None if self.project is None else gemv_of(self.project)
         norm = None if self.norm is None else norm_row(self.norm, compiled)
         if look_up is None or self.sinusoidal:
             return None
         factor, table_CD = self.scale or 1.0, None if self.positions is None else self.positions.weight
-        scaled = None if self.scale is None and table_CD is None else scaled_row(compiled, factor, table_CD)
+        scaled = None if self.scale is None and table_CD is None else scale_add_row(compiled, factor, table_CD)
 
         def read(token: int, position: int) -> Tensor:
             x_1D = look_up(token)

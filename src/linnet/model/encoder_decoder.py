@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from linnet.layers.batch_layout import BatchLayout, Counts, Memory
 from linnet.layers.contract import Place
 from linnet.model.spec import EncoderSpec, ModelSpec
-from linnet.model.stack import Block, Layer, blocks_of, through
+from linnet.model.stack import Block, Layer, build_blocks, run_blocks
 from linnet.nn.linear import Linear
 
 
@@ -28,7 +28,7 @@ class Encoder(nn.Module):
         """`spec`: of the model that it belongs to."""
         super().__init__()
         place = Place(spec.d_model, spec.context_length, layers=encoder.layers, whole=True)
-        self.blocks = blocks_of(encoder.blocks, spec.d_model, place, spec.embedding.skip)
+        self.blocks = build_blocks(encoder.blocks, spec.d_model, place, spec.embedding.skip)
         width = encoder.blocks[-1].width or spec.d_model
         self.project = Linear(width, spec.d_model, bias=False) if width != spec.d_model else None
         self.norm = encoder.norm.build(spec.d_model) if encoder.norm else None
@@ -37,7 +37,7 @@ class Encoder(nn.Module):
         """What the embedding gave, under a layout in which each row is a prefix, to what a decoder reads."""
         length = x_BSD.shape[1]
         assert layout.whole(length), "an input of which a part is no prefix"
-        out = through(self.blocks, x_BSD, None, layout)
+        out = run_blocks(self.blocks, x_BSD, None, layout)
         for module in (self.project, self.norm):
             if module is not None:
                 out = module(out)

@@ -39,7 +39,7 @@ def initialize(decoder: nn.Module, spec: ModelSpec) -> None:
             with torch.no_grad():
                 for parameter in module.parameters():
                     parameter.mul_(factor)
-    _fill_operators(sublayers, settings.operator)
+    _fill_operators(sublayers, settings.calibration)
 
 
 def _factor_of_last_maps(settings: InitializationSpec, layers: int) -> float:
@@ -63,7 +63,7 @@ def _fill_operators(sublayers: Iterable[Sublayer], source: str) -> None:
     tensors = [g_HKK for g_HKK in given if g_HKK is not None and not g_HKK.is_meta]
     if not tensors:
         return
-    operators = operator_files().choose(source, [g_HKK.shape for g_HKK in tensors], "initialization.operator")
+    operators = operator_files().choose(source, [g_HKK.shape for g_HKK in tensors], "initialization.calibration")
     with torch.no_grad():
         for g_HKK, operator in zip(tensors, operators, strict=True):
             g_HKK.copy_(operator)

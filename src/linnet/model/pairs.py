@@ -18,7 +18,7 @@ from linnet.layers.batch_layout import AuxiliaryOutputs, Counts
 from linnet.model.decoder import Decoder
 from linnet.model.encoder_decoder import Inputs
 from linnet.model.state import DecoderState
-from linnet.ops.cross_entropy import IGNORED, EachLoss, TokenLoss
+from linnet.ops.cross_entropy import IGNORE_INDEX, SummedLoss, TokenLosses
 
 
 def loss_of_rows(
@@ -30,13 +30,13 @@ def loss_of_rows(
     documents: Sequence[Sequence[int]] | None = None,
     record: AuxiliaryOutputs | None = None,
     z_loss: float = 0.0,
-) -> TokenLoss:
+) -> SummedLoss:
     """The summed loss of the targets that count; arguments as those of `Decoder.forward`.
 
     A model that reads pairs (`ModelSpec.reads_pairs`) does so with the tokens up to the first target that counts.
     """
     rows = _read(decoder, tokens_BT, targets_BT)
-    loss: TokenLoss = decoder(
+    loss: SummedLoss = decoder(
         rows.tokens,
         state,
         targets=rows.targets,
@@ -52,7 +52,7 @@ def loss_of_rows(
 class RowLosses(NamedTuple):
     """The loss of each target, and the targets, `[B, U]`: in rows as the decoder reads them."""
 
-    each: EachLoss
+    each: TokenLosses
     targets: Tensor
 
 
@@ -84,7 +84,7 @@ def _read(decoder: Decoder, tokens_BT: Tensor, targets_BT: Tensor) -> _Read:
 
 def first_targets(targets_BT: Tensor) -> Tensor:
     """The place of each row's first target that counts, int64 `[B]`; 0 where none does."""
-    return (targets_BT != IGNORED).int().argmax(dim=1)
+    return (targets_BT != IGNORE_INDEX).int().argmax(dim=1)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class SplitRows:
 def split_rows(tokens_BT: Tensor, targets_BT: Tensor) -> SplitRows:
     """The input with the ends before and behind it, and the decoder's part, which begins with the end behind it."""
     device, length = tokens_BT.device, tokens_BT.shape[1]
-    counted_BT = targets_BT != IGNORED
+    counted_BT = targets_BT != IGNORE_INDEX
     first_B = first_targets(targets_BT)
     last_B = length - 1 - counted_BT.flip(1).int().argmax(dim=1)
     longest, widest = int(first_B.max()) + 1, int((last_B - first_B).max()) + 1
@@ -108,5 +108,5 @@ def split_rows(tokens_BT: Tensor, targets_BT: Tensor) -> SplitRows:
     inputs_BS = tokens_BT.gather(1, (torch.arange(longest, device=device) - padding_B[:, None]).clamp(min=0))
     places_BU = torch.arange(widest, device=device) + first_B[:, None]
     tokens_BU, targets_BU = (x_BT.gather(1, places_BU.clamp(max=length - 1)) for x_BT in (tokens_BT, targets_BT))
-    targets_BU = targets_BU.masked_fill(places_BU >= length, IGNORED)
+    targets_BU = targets_BU.masked_fill(places_BU >= length, IGNORE_INDEX)
     return SplitRows(inputs_BS, tuple(padding_B.tolist()), tokens_BU, targets_BU)

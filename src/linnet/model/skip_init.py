@@ -14,18 +14,18 @@ from torch.overrides import TorchFunctionMode
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
-DRAWS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+RANDOM_FILLS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 """What the ways of starting weights come down to."""
 
 
-def decoder_of(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> Decoder:
+def decoder_with_weights(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> Decoder:
     """A decoder with these tensors, all that its `state_dict` has; on their device, in their precision.
 
     It keeps the tensors themselves. What is in no `state_dict` (fixed tables, say) its modules make as in any decoder;
     torch's random numbers stay as they were.
     """
-    with torch.random.fork_rng(devices=[]), _NothingIsDrawn():
-        decoder = Decoder(without_operator_file(spec))
+    with torch.random.fork_rng(devices=[]), _SkipRandomFills():
+        decoder = Decoder(without_calibration_file(spec))
     decoder.spec = spec
     some = next(iter(tensors.values()))
     precision = None if some.dtype == decoder.dtype else some.dtype
@@ -33,19 +33,19 @@ def decoder_of(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> Decoder:
     return decoder.to(device=some.device, dtype=precision)
 
 
-def shapes_only(spec: ModelSpec) -> Decoder:
+def meta_decoder(spec: ModelSpec) -> Decoder:
     """A decoder without numbers, on the device meta."""
-    with torch.device("meta"), _NothingIsDrawn():
+    with torch.device("meta"), _SkipRandomFills():
         return Decoder(spec)
 
 
-def without_operator_file(spec: ModelSpec) -> ModelSpec:
+def without_calibration_file(spec: ModelSpec) -> ModelSpec:
     """A model of the same shapes that reads no file of operators: they lie in its weights."""
-    start = spec.initialization.model_copy(update={"operator": "identity"})
+    start = spec.initialization.model_copy(update={"calibration": "identity"})
     return spec.model_copy(update={"initialization": start})
 
 
-class _NothingIsDrawn(TorchFunctionMode):
+class _SkipRandomFills(TorchFunctionMode):
     """Leaves in a tensor what lies in its memory, where it would be filled with random numbers."""
 
     def __torch_function__(
@@ -56,6 +56,6 @@ class _NothingIsDrawn(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in DRAWS:
+        if func in RANDOM_FILLS:
             return args[0] if args else kwargs["tensor"]
         return func(*args, **kwargs)

@@ -14,7 +14,7 @@ from linnet.layers.registry import (
     MIXERS,
     AnyFeedForward,
     AnyMixer,
-    kinds_with_operators,
+    kinds_with_calibration,
     kinds_with_prefixes,
     operator_files,
 )
@@ -117,7 +117,7 @@ class InitializationSpec(Spec):
     scale_residual: divide the std of each branch's last map by `sqrt(2 * layers)` (GPT-2).
     zero_outputs: each branch's last map at 0, its bias too, so that every layer begins as if it were not there; that of
         `scale_residual` is 0 as well.
-    operator: of layers whose operator is given (plga's fixed one): identity, random (normal), or a file.
+    calibration: of layers whose calibration is stored (plga's fixed operator): identity, random (normal), or a file.
     """
 
     linear: Literal["normal", "xavier_uniform"] = "normal"
@@ -125,19 +125,19 @@ class InitializationSpec(Spec):
     embedding_std: PositiveFloat = 0.02
     scale_residual: bool = False
     zero_outputs: bool = False
-    operator: str = "identity"
+    calibration: str = "identity"
 
     @property
-    def operator_file(self) -> Path | None:
+    def calibration_file(self) -> Path | None:
         """The file that the operators come from; None where they come from none."""
-        return operator_file(self.operator)
+        return calibration_file(self.calibration)
 
 
 class ModelSpec(Spec):
     """A whole decoder, or an encoder and a decoder.
 
     prefix: a stream may begin with a prefix whose tokens see all of one another: the input of a pair, in training and
-    when text is generated. `operator: learned | identity | random | FILE` is accepted too: said once for all layers
+    when text is generated. `calibration: learned | identity | random | FILE` is accepted too: said once for all layers
     that have one.
     """
 
@@ -155,7 +155,7 @@ class ModelSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _one_operator_for_all(cls, data: Any) -> Any:
-        return _with_operator(data) if isinstance(data, dict) and data.get("operator") is not None else data
+        return _with_operator(data) if isinstance(data, dict) and data.get("calibration") is not None else data
 
     @model_validator(mode="after")
     def _sublayers_fit_widths(self) -> Self:
@@ -190,8 +190,8 @@ class ModelSpec(Spec):
         if self.prefix and self.encoder is not None:
             raise ValueError("prefix: True: goes without an encoder, which reads the input already")
         for where, block in self._placed():
-            if (self.prefix or where.startswith("encoder")) and not block.mixer.sees_prefix:
-                own, taken = block.mixer.hides_prefix, f"{kinds_with_prefixes()} that sees both ways"
+            if (self.prefix or where.startswith("encoder")) and not block.mixer.supports_prefix:
+                own, taken = block.mixer.prefix_conflict, f"{kinds_with_prefixes()} that sees both ways"
                 why = f"; here {own}" if own else ""
                 raise ValueError(
                     f"{where}.mixer: {block.mixer.kind}: sees the past alone; an encoder, or a model with prefix: true,"
@@ -207,11 +207,11 @@ class ModelSpec(Spec):
 
     @model_validator(mode="after")
     def _operators_for_layers_that_take_them(self) -> Self:
-        source = self.initialization.operator
+        source = self.initialization.calibration
         if source != "identity" and not any(block.mixer.takes_operator for block in self.blocks):
-            kinds = kinds_with_operators()
+            kinds = kinds_with_calibration()
             raise ValueError(
-                f"initialization.operator: {source}: goes with operator: fixed, which no {kinds} block has"
+                f"initialization.calibration: {source}: goes with operator: fixed, which no {kinds} block has"
             )
         return self
 
@@ -272,9 +272,9 @@ def check_together(blocks: Sequence[BlockSpec], d_model: int, skip: bool, where:
 def _with_operator(data: dict[str, Any]) -> dict[str, Any]:
     """The plain description with its `operator` said where it belongs: in the mixers and the starting values."""
     data = copy.deepcopy(data)
-    operator = data.pop("operator")
+    operator = data.pop("calibration")
     if not isinstance(operator, str):
-        raise ValueError(f"operator: {operator!r}: must be learned, identity, random, or a file of operators")
+        raise ValueError(f"calibration: {operator!r}: must be learned, identity, random, or a file of operators")
     blocks = data.get("blocks")
     found = False
     for block in blocks if isinstance(blocks, list) else []:
@@ -283,13 +283,13 @@ def _with_operator(data: dict[str, Any]) -> dict[str, Any]:
             changed = MIXERS[mixer["kind"]].with_operator(mixer, operator)
             block["mixer"], found = changed or mixer, found or changed is not None
     if not found:
-        raise ValueError(f"operator: {operator}: goes with {kinds_with_operators()} layers; the model has none")
+        raise ValueError(f"calibration: {operator}: goes with {kinds_with_calibration()} layers; the model has none")
     start = "identity" if operator == "learned" else operator
-    data["initialization"] = {**(data.get("initialization") or {}), "operator": start}
+    data["initialization"] = {**(data.get("initialization") or {}), "calibration": start}
     return data
 
 
-def operator_file(source: str) -> Path | None:
+def calibration_file(source: str) -> Path | None:
     """The file that a source of operators names; None where it names none, as `identity` and `random` do."""
     return Path(source) if source.endswith(operator_files().suffixes) else None
 

@@ -16,7 +16,7 @@ from linnet.layers.passes import run
 from linnet.model.spec import BlockSpec
 from linnet.model.state import LayerStates
 from linnet.nn.linear import Linear
-from linnet.nn.scalar_mix import ScalarMix
+from linnet.nn.scalar_mix import WeightedSum
 
 
 class Layer(nn.Module):
@@ -25,7 +25,7 @@ class Layer(nn.Module):
     def __init__(self, spec: BlockSpec, place: Place, skip: bool = False) -> None:
         """`skip`: it reads the embedding too (`EmbeddingSpec`)."""
         super().__init__()
-        self.skip = ScalarMix(1.0, 0.0) if skip else None
+        self.skip = WeightedSum(1.0, 0.0) if skip else None
         self.pre, self.parallel = spec.norm.placement == "pre", spec.residual == "parallel"
         mixer, feed_forward = spec.mixer.build(place), spec.feed_forward.build(place) if spec.feed_forward else None
         assert isinstance(mixer, Mixer) and (feed_forward is None or isinstance(feed_forward, FeedForward))
@@ -47,7 +47,7 @@ class Layer(nn.Module):
         """`[B, T, W] -> [B, T, W]`; what the embedding gave, where it is read."""
         if layout.record is not None:
             layout.record.begin_layer()
-        x_BTW = self.entered(x_BTW, embedded_BTW)
+        x_BTW = self.mix_embedding(x_BTW, embedded_BTW)
         if not self.pre:
             x_BTW = self.mixer_norm(x_BTW + run(self.mixer, x_BTW, states.mixer, layout))
             if self.cross_attention is not None and self.cross_attention_norm is not None:
@@ -76,7 +76,7 @@ class Layer(nn.Module):
         cross_attention = None if self.cross_attention is None else self.cross_attention.initial_state(*form)
         return LayerStates(self.mixer.initial_state(*form, cache_policy), feed_forward, cross_attention)
 
-    def entered(self, x_BTW: Tensor, embedded_BTW: Tensor | None) -> Tensor:
+    def mix_embedding(self, x_BTW: Tensor, embedded_BTW: Tensor | None) -> Tensor:
         """What stands in the stream before its mixer: mixed with what the embedding gave, where that is read."""
         if self.skip is None:
             return x_BTW
@@ -113,7 +113,7 @@ class Block(nn.Module):
             x = self.layer(index)(x, of_layer, layout, embedded_BTW)
         return x
 
-    def typed_layers(self) -> list[Layer]:
+    def unique_layers(self) -> list[Layer]:
         """Its sets of weights, each once."""
         return [self.layer(index) for index in range(len(self.layers))]
 
@@ -124,7 +124,7 @@ class Block(nn.Module):
         return layer
 
 
-def blocks_of(specs: Sequence[BlockSpec], d_model: int, first: Place, skip: bool) -> nn.ModuleList:
+def build_blocks(specs: Sequence[BlockSpec], d_model: int, first: Place, skip: bool) -> nn.ModuleList:
     """The blocks of a stack behind a width of `d_model`; `first`: place of its first layer, but for the width."""
     blocks, width, index = nn.ModuleList(), d_model, first.index
     for spec in specs:
@@ -134,7 +134,7 @@ def blocks_of(specs: Sequence[BlockSpec], d_model: int, first: Place, skip: bool
     return blocks
 
 
-def through(
+def run_blocks(
     blocks: Iterable[nn.Module], x_BTD: Tensor, states: Sequence[LayerStates] | None, layout: BatchLayout
 ) -> Tensor:
     """What the blocks of a stack make of what the embedding gave: `[B, T, D] -> [B, T, W]`, W that of the last."""

@@ -40,7 +40,7 @@ class DecoderState:
     positions: Counts
 
     @classmethod
-    def of(cls, layers: Sequence[LayerStates], capacity: int, positions: Counts) -> "DecoderState":
+    def from_layers(cls, layers: Sequence[LayerStates], capacity: int, positions: Counts) -> "DecoderState":
         """From the states of each layer."""
         mixers, feed_forwards, cross_attentions = (
             tuple(NoState() if state is None else state for state in states) for states in zip(*layers, strict=True)
@@ -65,7 +65,7 @@ class DecoderState:
         return [LayerStates(*states) for states in self._of_layers()]
 
     @property
-    def knows_memory(self) -> bool:
+    def has_memory(self) -> bool:
         """Whether an encoder's memory was read."""
         return all(state.real.shape[1] > 0 for state in self.cross_attentions if isinstance(state, MemoryState))
 

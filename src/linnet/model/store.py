@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from linnet.core.atomic import atomic_directory, tidy, unreplaced
+from linnet.core.atomic import atomic_directory, clean_up, not_replaced
 from linnet.core.checksum import check_files, write_file_checksums
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
@@ -19,19 +19,19 @@ from linnet.core.guess import did_you_mean
 from linnet.core.spec import read_yaml
 from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.model.decoder import Decoder
-from linnet.model.skip_init import decoder_of, shapes_only
+from linnet.model.skip_init import decoder_with_weights, meta_decoder
 from linnet.model.spec import PRESETS, ModelSpec, preset_names
 
 CONFIG, WEIGHTS, TOKENIZER, RUN = "config.json", "model.safetensors", "tokenizer.json", "run.json"
 
-COUNTED = "ngram.json"
+NGRAM = "ngram.json"
 """Says what the folder of an n-gram model holds, which is none of these."""
 
 MODEL, RUNS = "model", "runs"
 """The model folder in that of a run; the runs in the folder of a comparison."""
 
 
-class Tokenizing(Protocol):
+class TokenizerLike(Protocol):
     """A tokenizer, as far as it is stored."""
 
     def save(self, path: str | Path) -> None:
@@ -58,7 +58,7 @@ def model_folder(source: str | Path) -> Path:
     runs = sorted(str(run) for run in path.glob(f"{RUNS}/*") if find_model_folder(run))
     if runs:
         raise UserError(f"{source}: the folder of a comparison; expected one of its runs, as {runs[0]}")
-    if (path / COUNTED).is_file():
+    if (path / NGRAM).is_file():
         verbs = f"`linnet ngram evaluate {source} --data DIR`, or `linnet ngram generate {source}`"
         raise UserError(f"{source}: an n-gram model, which counts alone; expected {verbs}")
     raise UserError(f"{source}: neither a model folder nor a run folder with one (no {CONFIG})")
@@ -83,7 +83,7 @@ def read_description(source: str | Path) -> dict[str, Any]:
     return data
 
 
-def write_model(folder: str | Path, decoder: Decoder, tokenizer: Tokenizing, made: Mapping[str, Any]) -> None:
+def write_model(folder: str | Path, decoder: Decoder, tokenizer: TokenizerLike, made: Mapping[str, Any]) -> None:
     """Write a whole model folder or nothing, in the place of one that is there; `made` becomes `run.json`."""
     with atomic_directory(folder) as temporary:
         save_decoder(decoder, temporary)
@@ -95,7 +95,7 @@ def write_model(folder: str | Path, decoder: Decoder, tokenizer: Tokenizing, mad
 def check_new_folder(out: str | Path, accepted: str = "a new folder") -> None:
     """`UserError` where something is in the place of a folder, or of what else is `accepted`, that is to be made."""
     path = Path(out)
-    tidy(path)
+    clean_up(path)
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise UserError("exists already", field="out", value=out, accepted=accepted)
 
@@ -113,13 +113,13 @@ def load_decoder(folder: str | Path, device: str | torch.device = "cpu") -> Deco
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise UserError(f"{folder}: is not a model folder, it has no {name}")
-    with unreplaced(folder):
+    with not_replaced(folder):
         check_files(folder, (CONFIG,))
         spec = ModelSpec.load(folder / CONFIG)
-        tensors = read_weights(folder, shapes_of(shapes_only(spec)), f"the model in {CONFIG}")
+        tensors = read_weights(folder, shapes_of(meta_decoder(spec)), f"the model in {CONFIG}")
     dtype = next(iter(tensors.values())).dtype
     # Copied, so that they lie in memory as PyTorch aligns them, not as the file does.
-    return decoder_of(spec, {name: t.to(device, dtype, copy=True) for name, t in tensors.items()})
+    return decoder_with_weights(spec, {name: t.to(device, dtype, copy=True) for name, t in tensors.items()})
 
 
 def read_weights(folder: Path, expected: Mapping[str, Sequence[int]], of: str) -> dict[str, Tensor]:

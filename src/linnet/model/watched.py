@@ -10,9 +10,9 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.layers.batch_layout import AuxiliaryOutputs
-from linnet.layers.registry import kinds_with_operators, operator_files
+from linnet.layers.registry import kinds_with_calibration, operator_files
+from linnet.model.calibration import calibrated_layers
 from linnet.model.decoder import Decoder
-from linnet.model.fixed import operator_layers
 
 Operators = list[dict[str, Tensor]]
 """What each layer that has an operator deduced, `[H, K, K]` by name, the operator last; it alone where it is given."""
@@ -44,9 +44,9 @@ def operators_from(outputs: Sequence[dict[str, Tensor]]) -> Operators:
 
 def deduces_operators(decoder: Decoder, model: str) -> bool:
     """Whether a layer deduces its operator from the text; `UserError` naming the model if none has an operator."""
-    layers = operator_layers(decoder)
+    layers = calibrated_layers(decoder)
     if not layers:
         kinds = ", ".join(dict.fromkeys(block.mixer.kind for block in decoder.spec.blocks))
-        expected = kinds_with_operators()
+        expected = kinds_with_calibration()
         raise UserError(f"{model}: has no operator: its token mixer is {kinds}; expected a model with {expected}")
     return any(mixer.traits.calibrates for mixer in layers)

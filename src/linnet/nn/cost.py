@@ -59,7 +59,7 @@ class Cost:
         return self.parameters - sum(inputs * outputs for inputs, outputs in self.inactive_experts)
 
     @property
-    def passed_matrices(self) -> tuple[tuple[int, int], ...]:
+    def active_matrices(self) -> tuple[tuple[int, int], ...]:
         """Those that one token passes, in order."""
         passed = list(self.matrices)
         for shape in self.inactive_experts:

@@ -46,7 +46,7 @@ class FusedLinear(Linear):
         return torch.split(self.weight, list(self.parts), dim=0)
 
 
-def in_one_piece(x: Tensor, *maps: nn.Module) -> bool:
+def uses_fused_backward(x: Tensor, *maps: nn.Module) -> bool:
     """Whether a fused form with gradients of its own serves: they are wanted, and the weights are unpacked."""
     return (
         torch.is_grad_enabled()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import row_map_of
+from linnet.nn.gemv import gemv_of
 from linnet.nn.linear import Linear
 
 GateKind = Literal["head", "channel"]
@@ -36,7 +36,7 @@ class OutputGate(nn.Module):
 
     def row(self) -> Callable[[Tensor, Tensor], Tensor] | None:
         """The same of one token, `[1, F]` and `[1, D]`; None where weights are packed in another way than 8 bits."""
-        to_gates = row_map_of(self.to_gates)
+        to_gates = gemv_of(self.to_gates)
         return None if to_gates is None else lambda read_1F, x_1D: self._gated(read_1F, to_gates.of(x_1D))
 
 

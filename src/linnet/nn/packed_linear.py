@@ -11,24 +11,24 @@ import torch
 from torch import Tensor, nn
 
 from linnet.ops import bfloat16_linear, int4_linear, int8_linear
-from linnet.ops.exporting import followed
+from linnet.ops.exporting import is_traced_or_differentiated
 from linnet.ops.int4_linear import BlockedInt4Weight, Int4Weight, PackedInt4Weight
 from linnet.ops.int8_linear import Int8Weight, PackedInt8Weight
 from linnet.ops.linear import linear
 from linnet.ops.native import library
-from linnet.ops.native.pages import in_large_pages
+from linnet.ops.native.pages import in_huge_pages
 from linnet.ops.native.rows import (
     MOST_ROWS,
     Gemv,
     Lookup,
-    bfloat16_rows,
+    bfloat16_gemv,
+    int4_gemv,
     int4_lookup,
     int4_matrix,
-    int4_rows,
+    int8_gemv,
     int8_lookup,
-    int8_rows,
 )
-from linnet.ops.products import times_transposed
+from linnet.ops.products import linear_product
 
 BFLOAT16_ROWS = 4
 """From more rows on oneDNN's product is faster, where the processor multiplies bfloat16."""
@@ -92,7 +92,7 @@ class PackedLinear(nn.Module, ABC):
 
     def _are_few(self, x: Tensor, most: int) -> bool:
         """Rows that are there, on the CPU, and of which nobody wants gradients or a graph."""
-        return 0 < x.numel() <= most * x.shape[-1] and x.is_cpu and not followed(x)
+        return 0 < x.numel() <= most * x.shape[-1] and x.is_cpu and not is_traced_or_differentiated(x)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the compiled functions: a copy makes its own."""
@@ -128,7 +128,7 @@ class PackedLinear(nn.Module, ABC):
         raise ValueError("converted weights are for inference alone: save, or change, the decoder as it was before")
 
 
-class RoundedLinear(PackedLinear):
+class QuantizedLinear(PackedLinear):
     """Weights of a few bits, of which a row can be looked up; input and output are float32."""
 
     dtype = torch.float32
@@ -145,7 +145,7 @@ class RoundedLinear(PackedLinear):
         """`[1, I] -> [1, O]` without the bias, in the precision that its product is in."""
 
 
-class Int8Linear(RoundedLinear):
+class Int8Linear(QuantizedLinear):
     """Weights of 8 bits (`ops.int8_linear`); a large matrix is packed unless rows are looked up in it (`is_table`).
 
     Where there is no fast form each product makes a float32 matrix first: right, and slower than float32.
@@ -178,11 +178,11 @@ class Int8Linear(RoundedLinear):
         return int8_linear.int8_linear_reference(x, self._plain(), self.bias)
 
     def rows(self, places: Tensor) -> Tensor:
-        """See `RoundedLinear`."""
+        """See `QuantizedLinear`."""
         return int8_linear.rows_of(self._plain(), places)
 
     def row(self, x_1I: Tensor) -> Tensor:
-        """See `RoundedLinear`."""
+        """See `QuantizedLinear`."""
         if self._fast:
             return int8_linear.int8_row(x_1I, self._weight)
         return int8_linear.int8_linear_reference(x_1I, self._plain())
@@ -193,8 +193,8 @@ class Int8Linear(RoundedLinear):
     def _keep(self, plain: Int8Weight) -> None:
         self._fast, compiled = int8_linear.has_fast_form(plain.scale_O.device), library(plain.scale_O.device)
         if compiled is not None:
-            plain = plain._replace(numbers_OJ=in_large_pages(plain.numbers_OJ.contiguous()))
-        self.few = None if compiled is None else int8_rows(compiled, *plain, self.bias)
+            plain = plain._replace(numbers_OJ=in_huge_pages(plain.numbers_OJ.contiguous()))
+        self.few = None if compiled is None else int8_gemv(compiled, *plain, self.bias)
         self.look_up = None if compiled is None else int8_lookup(compiled, *plain)
         packs = self._fast and self.few is None and not self._is_table and plain.numbers_OJ.numel() >= int8_linear.LARGE
         self._weight: Int8Weight | PackedInt8Weight = int8_linear.pack(plain) if packs else plain
@@ -204,7 +204,7 @@ class Int8Linear(RoundedLinear):
         self._keep(Int8Weight(numbers_OJ.to(device), scale_O.to(device), inputs))
 
 
-class Int4Linear(RoundedLinear):
+class Int4Linear(QuantizedLinear):
     """Weights of 4 bits in groups of `group` inputs (`ops.int4_linear`).
 
     Where there is no fast form, and for fewer outputs than it takes, each product makes a float32 matrix first.
@@ -243,7 +243,7 @@ class Int4Linear(RoundedLinear):
         return int4_linear.int4_linear_reference(x, self._weight, self.bias)
 
     def rows(self, places: Tensor) -> Tensor:
-        """See `RoundedLinear`."""
+        """See `QuantizedLinear`."""
         if self.look_up is not None and places.numel() == 1:
             return self.look_up(int(places)).view(*places.shape, -1)
         if isinstance(self._weight, BlockedInt4Weight) and places.numel():
@@ -256,7 +256,7 @@ class Int4Linear(RoundedLinear):
         """Many rows, with so much of the matrix at a time that it stays in a cache."""
         at_once = max(SLICE // x.shape[-1], 1)
         parts = [
-            times_transposed(x, self._outputs(first, min(at_once, self.out_features - first)))
+            linear_product(x, self._outputs(first, min(at_once, self.out_features - first)))
             for first in range(0, self.out_features, at_once)
         ]
         out: Tensor = torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
@@ -270,9 +270,9 @@ class Int4Linear(RoundedLinear):
         return int4_matrix(compiled, blocks_NGb, inputs, group, first, count)
 
     def row(self, x_1I: Tensor) -> Tensor:
-        """See `RoundedLinear`."""
+        """See `QuantizedLinear`."""
         if isinstance(self._weight, PackedInt4Weight):
-            return int4_linear.int4_rows(x_1I, self._weight)
+            return int4_linear.int4_packed_rows(x_1I, self._weight)
         return int4_linear.int4_linear_reference(x_1I, self._plain())
 
     def _plain(self) -> Int4Weight:
@@ -284,8 +284,8 @@ class Int4Linear(RoundedLinear):
         compiled = library(plain.pairs_OH.device)
         if compiled is not None:
             blocks = int4_linear.blocked(plain)
-            self._weight = blocks = blocks._replace(blocks_NGb=in_large_pages(blocks.blocks_NGb))
-            self.few, self.look_up = int4_rows(compiled, *blocks, self.bias), int4_lookup(compiled, *blocks)
+            self._weight = blocks = blocks._replace(blocks_NGb=in_huge_pages(blocks.blocks_NGb))
+            self.few, self.look_up = int4_gemv(compiled, *blocks, self.bias), int4_lookup(compiled, *blocks)
         elif int4_linear.can_pack(plain.pairs_OH.device) and len(plain.pairs_OH) >= int4_linear.LEAST_PACKED:
             self._weight = int4_linear.pack(plain)
 
@@ -294,10 +294,10 @@ class Int4Linear(RoundedLinear):
         self._keep(Int4Weight(pairs_OH.to(device), scale_GO.to(device), inputs))
 
 
-class RoundedEmbedding(nn.Module):
+class QuantizedEmbedding(nn.Module):
     """Takes the place of an `Embedding`; the table may be the head's matrix too, and then is held once."""
 
-    def __init__(self, table: RoundedLinear) -> None:
+    def __init__(self, table: QuantizedLinear) -> None:
         super().__init__()
         self.table = table
 
@@ -344,10 +344,10 @@ class Bfloat16Linear(PackedLinear):
     def _keep(self, weight_OI: Tensor) -> None:
         compiled = library(weight_OI.device)
         if compiled is not None:
-            weight_OI = in_large_pages(weight_OI.contiguous())
+            weight_OI = in_huge_pages(weight_OI.contiguous())
         by_onednn = bfloat16_linear.can_pack(weight_OI.device)
         most = BFLOAT16_ROWS if by_onednn else MOST_ROWS
-        self.few = None if compiled is None else bfloat16_rows(compiled, weight_OI, self.bias, most)
+        self.few = None if compiled is None else bfloat16_gemv(compiled, weight_OI, self.bias, most)
         packs = compiled is None and by_onednn
         self._weight = bfloat16_linear.pack(weight_OI) if packs else weight_OI
 

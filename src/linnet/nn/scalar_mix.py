@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-class ScalarMix(nn.Module):
+class WeightedSum(nn.Module):
     """`shares[0] x + shares[1] y`."""
 
     def __init__(self, of_x: float, of_y: float, learned: bool = True) -> None:

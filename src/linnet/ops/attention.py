@@ -3,7 +3,7 @@
 Legend: `B` batch, `N` query heads, `M` key-value heads (`N` a multiple of `M`), `T` queries, `S` keys, `K` head width;
 values, and what is read of them, may have a width of their own.
 Keys and values may be of fewer bits than queries, bfloat16 beside float32.
-The queries are the last `T` of the `S` positions; query `t` sees keys `0 .. S-T+t`, unless its `Reach` is another.
+The queries are the last `T` of the `S` positions; query `t` sees keys `0 .. S-T+t`, unless its `KeyRange` is another.
 Scores are divided by `sqrt(K)` (Vaswani et al., 2017, eq. 1), or multiplied by `scale` where it is given.
 `relative`: what scores and values owe to the distance; `sinks_N`: a score in each head of nothing (`ops.relative`).
 """
@@ -14,15 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linnet.ops.blocked_attention import blocked_attention, blocks_serve
-from linnet.ops.exporting import exporting, followed
+from linnet.ops.blocked_attention import blocked_attention, blocked_is_faster
+from linnet.ops.exporting import is_exporting, is_traced_or_differentiated
 from linnet.ops.native import library
 from linnet.ops.native.attention import attention_past
 from linnet.ops.relative import Relative, distances, gathered_attention, relative_reference, softmax_with_sinks
-from linnet.ops.windowed_attention import in_blocks, windowed_attention
+from linnet.ops.windowed_attention import uses_blocks, windowed_attention
 
 
-class Reach(NamedTuple):
+class KeyRange(NamedTuple):
     """Which keys each query sees: all up to its own, unless a field says less.
 
     padding_B: the first so many keys of each row are padding: no real query sees them. (A padding query sees itself,
@@ -39,22 +39,22 @@ class Reach(NamedTuple):
     last_BT: Tensor | None = None
 
 
-CAUSAL = Reach()
+CAUSAL = KeyRange()
 
 
-def visible(queries: int, keys: int, device: torch.device, reach: Reach = CAUSAL) -> Tensor:
+def attention_mask(queries: int, keys: int, device: torch.device, key_range: KeyRange = CAUSAL) -> Tensor:
     """Which query sees which key: bool `[T, S]`, or `[B, 1, T, S]` where rows differ."""
-    if reach.last_BT is not None:
-        query_T1 = reach.last_BT[:, None, :, None]
+    if key_range.last_BT is not None:
+        query_T1 = key_range.last_BT[:, None, :, None]
     else:
         query_T1 = torch.arange(keys - queries, keys, device=device)[:, None]
     key_S = torch.arange(keys, device=device)
     causal_TS: Tensor = key_S <= query_T1
-    if reach.window is not None:
-        causal_TS = causal_TS & ((key_S > query_T1 - reach.window) | (key_S < reach.sink_tokens))
-    if reach.padding_B is None:
+    if key_range.window is not None:
+        causal_TS = causal_TS & ((key_S > query_T1 - key_range.window) | (key_S < key_range.sink_tokens))
+    if key_range.padding_B is None:
         return causal_TS
-    real_B11S = (key_S >= reach.padding_B[:, None])[:, None, None, :]
+    real_B11S = (key_S >= key_range.padding_B[:, None])[:, None, None, :]
     return (causal_TS & real_B11S) | (key_S == query_T1)
 
 
@@ -62,17 +62,17 @@ def attention_reference(
     q_BNTK: Tensor,
     k_BMSK: Tensor,
     v_BMSK: Tensor,
-    reach: Reach = CAUSAL,
+    key_range: KeyRange = CAUSAL,
     scale: float | None = None,
     relative: Relative | None = None,
     sinks_N: Tensor | None = None,
 ) -> Tensor:
     """The definition, step by step, with every score in memory."""
     queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
-    mask = visible(queries, keys, device, reach)
+    mask = attention_mask(queries, keys, device, key_range)
     if relative is None:
         return full_attention_reference(q_BNTK, k_BMSK, v_BMSK, mask, scale, sinks_N=sinks_N)
-    at = distances(queries, keys, device, reach.last_BT)
+    at = distances(queries, keys, device, key_range.last_BT)
     k_BNSK, v_BNSK = _of_all_heads(q_BNTK, k_BMSK, v_BMSK)
     return relative_reference(q_BNTK, k_BNSK, v_BNSK, mask, at, _factor(q_BNTK, scale), relative, sinks_N)
 
@@ -81,7 +81,7 @@ def attention(
     q_BNTK: Tensor,
     k_BMSK: Tensor,
     v_BMSK: Tensor,
-    reach: Reach = CAUSAL,
+    key_range: KeyRange = CAUSAL,
     scale: float | None = None,
     relative: Relative | None = None,
     sinks_N: Tensor | None = None,
@@ -92,19 +92,19 @@ def attention(
     graph, which cannot choose by lengths, by products alone.
     """
     if k_BMSK.dtype != q_BNTK.dtype:
-        return _over_fewer_bits(q_BNTK, k_BMSK, v_BMSK, reach, scale, relative, sinks_N)
-    padding_B, window, sink_tokens, last_BT = reach
-    if relative is not None or sinks_N is not None or sink_tokens or exporting():
+        return _over_fewer_bits(q_BNTK, k_BMSK, v_BMSK, key_range, scale, relative, sinks_N)
+    padding_B, window, sink_tokens, last_BT = key_range
+    if relative is not None or sinks_N is not None or sink_tokens or is_exporting():
         relative = Relative() if relative is None else relative
-        return _without_kernel(q_BNTK, k_BMSK, v_BMSK, reach, _factor(q_BNTK, scale), relative, sinks_N)
+        return _without_kernel(q_BNTK, k_BMSK, v_BMSK, key_range, _factor(q_BNTK, scale), relative, sinks_N)
     queries, keys = q_BNTK.shape[2], k_BMSK.shape[2]
-    if window is not None and in_blocks(queries, window):
+    if window is not None and uses_blocks(queries, window):
         return windowed_attention(q_BNTK, k_BMSK, v_BMSK, window, padding_B, scale)
     all_before = (window is None or window >= keys) and last_BT is None
     if all_before and queries == keys and _blocks_are_faster(q_BNTK, v_BMSK, padding_B is not None):
         return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, None, padding_B)
     plain = all_before and padding_B is None
-    mask = None if plain and queries in (1, keys) else visible(queries, keys, q_BNTK.device, reach)
+    mask = None if plain and queries in (1, keys) else attention_mask(queries, keys, q_BNTK.device, key_range)
     return _fused(q_BNTK, k_BMSK, v_BMSK, mask, scale, is_causal=plain and queries == keys and queries > 1)
 
 
@@ -112,21 +112,23 @@ def _over_fewer_bits(
     q_BNTK: Tensor,
     k_BMSK: Tensor,
     v_BMSK: Tensor,
-    reach: Reach,
+    key_range: KeyRange,
     scale: float | None,
     relative: Relative | None,
     sinks_N: Tensor | None,
 ) -> Tensor:
     """One query of each stream by an own kernel; else keys and values become what the queries are."""
-    compiled = library(q_BNTK.device) if q_BNTK.shape[2] == 1 and not followed(q_BNTK) else None
-    alone = reach._replace(last_BT=None) == CAUSAL and relative is None and sinks_N is None
+    compiled = library(q_BNTK.device) if q_BNTK.shape[2] == 1 and not is_traced_or_differentiated(q_BNTK) else None
+    alone = key_range._replace(last_BT=None) == CAUSAL and relative is None and sinks_N is None
     if compiled is None or not alone or k_BMSK.dtype != torch.bfloat16:
         k_BMSK, v_BMSK = k_BMSK.to(q_BNTK.dtype), v_BMSK.to(q_BNTK.dtype)
-        return attention(q_BNTK, k_BMSK, v_BMSK, reach, scale, relative, sinks_N)
+        return attention(q_BNTK, k_BMSK, v_BMSK, key_range, scale, relative, sinks_N)
     streams, kv_heads, keys = k_BMSK.shape[:3]
     q_BMPK = q_BNTK.reshape(streams, kv_heads, -1, q_BNTK.shape[3])
     seen_B = (
-        torch.full((streams,), keys, device="cpu") if reach.last_BT is None else 1 + reach.last_BT[:, 0].clamp(min=0)
+        torch.full((streams,), keys, device="cpu")
+        if key_range.last_BT is None
+        else 1 + key_range.last_BT[:, 0].clamp(min=0)
     )
     return attention_past(compiled, q_BMPK, k_BMSK, v_BMSK, _factor(q_BNTK, scale), seen_B).view(q_BNTK.shape)
 
@@ -197,17 +199,17 @@ def _without_kernel(
     q_BNTK: Tensor,
     k_BMSK: Tensor,
     v_BMSK: Tensor,
-    reach: Reach,
+    key_range: KeyRange,
     scale: float,
     relative: Relative,
     sinks_N: Tensor | None,
 ) -> Tensor:
     """A whole text in blocks, so that no table has an entry for each pair; few queries behind a past by gathering."""
     queries, keys, device = q_BNTK.shape[2], k_BMSK.shape[2], q_BNTK.device
-    padding_B, window, sink_tokens, last_BT = reach
+    padding_B, window, sink_tokens, last_BT = key_range
     if not torch.compiler.is_compiling() and queries == keys and queries > 1 and last_BT is None:
         return blocked_attention(q_BNTK, k_BMSK, v_BMSK, scale, window, padding_B, relative, sinks_N, sink_tokens)
-    mask, at = visible(queries, keys, device, reach), distances(queries, keys, device, last_BT)
+    mask, at = attention_mask(queries, keys, device, key_range), distances(queries, keys, device, last_BT)
     return gathered_attention(q_BNTK, k_BMSK, v_BMSK, mask, at, scale, relative, sinks_N)
 
 
@@ -216,7 +218,7 @@ def _blocks_are_faster(q_BNTK: Tensor, v_BMSK: Tensor, padded: bool) -> bool:
     if q_BNTK.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     apart = q_BNTK.shape[3] != v_BMSK.shape[3]
-    return apart if padded else blocks_serve(q_BNTK.shape[2], q_BNTK.dtype, apart)
+    return apart if padded else blocked_is_faster(q_BNTK.shape[2], q_BNTK.dtype, apart)
 
 
 def _factor(q_BNTK: Tensor, scale: float | None) -> float:

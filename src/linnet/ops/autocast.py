@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def of_products(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+def to_autocast_dtype(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     """The tensors in the precision that products have here: autocast's where it is on, else as they are."""
     device = next(tensor.device.type for tensor in tensors if tensor is not None)
     if not torch.is_autocast_enabled(device):

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.near_band import NearBand
-from linnet.ops.processor import AT_HOME_IN_MKL
+from linnet.ops.processor import MKL_IS_FAST
 from linnet.ops.relative import Relative
 
 SCORES_OF_A_BLOCK = 1 << 19
@@ -38,7 +38,7 @@ TILES = torch.cpu._is_amx_tile_supported()
 """Whether the processor multiplies in tiles (AMX)."""
 
 MOST = {torch.bfloat16: 511 if TILES else 1 << 30}
-OTHERWISE_MOST = 0 if AT_HOME_IN_MKL else 1024
+OTHERWISE_MOST = 0 if MKL_IS_FAST else 1024
 """Tokens; above it passes over scores take as long as the other kernel's products, in tiles or, in float32, by MKL."""
 
 FUSED_FORWARD = frozenset({torch.bfloat16} if TILES else ())
@@ -48,7 +48,7 @@ NOTHING = 1e-25
 """A weight that changes no sum. Biases make many smaller ones, and the smallest take a processor ten times as long."""
 
 
-def blocks_serve(tokens: int, dtype: torch.dtype, apart: bool = False) -> bool:
+def blocked_is_faster(tokens: int, dtype: torch.dtype, apart: bool = False) -> bool:
     """Whether blocks are as fast as PyTorch's kernel on a CPU, or faster (`experiments/LOG.md` has the times).
 
     apart: values have a width of their own; the kernel wants one width, and short texts are not worth filling up.

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.autocast import of_products
+from linnet.ops.autocast import to_autocast_dtype
 from linnet.ops.likeliest import likeliest
-from linnet.ops.products import times, times_transposed
-from linnet.ops.soft_cap import soft_cap_, soft_capped
+from linnet.ops.products import linear_product, times
+from linnet.ops.soft_cap import apply_soft_cap, soft_cap_
 
 SLICE_ELEMENTS = 1 << 21
 """Logits of one slice: 8 MiB of float32, which stays in a processor's cache."""
@@ -26,11 +26,11 @@ SLICE_TOKENS = 256
 """At least so many in a slice: each adds once to the gradient of the head's matrix, which is large where `V` is."""
 
 
-IGNORED = -100
+IGNORE_INDEX = -100
 """A target that is not to be predicted: it adds nothing to a loss, a count or a gradient."""
 
 
-class TokenLoss(NamedTuple):
+class SummedLoss(NamedTuple):
     """Summed `-log p(target)` in nats, and how many targets were the likeliest token.
 
     total: `nats`, or with a z-loss what it adds to them; carries the graph, and where the two are one so does `nats`.
@@ -43,7 +43,7 @@ class TokenLoss(NamedTuple):
     squared_log_z: Tensor | None = None
 
 
-class EachLoss(NamedTuple):
+class TokenLosses(NamedTuple):
     """`-log p(target)` in nats of each target, float64 (0 where it is ignored), and whether it was the likeliest."""
 
     nats: Tensor
@@ -57,23 +57,23 @@ def linear_cross_entropy_reference(
     targets_N: Tensor,
     soft_cap: float | None = None,
     z_loss: float = 0.0,
-) -> TokenLoss:
+) -> SummedLoss:
     """The definition, with all logits in memory."""
     logits_NV = F.linear(x_ND, weight_VD, bias_V)
     if soft_cap is not None:
-        logits_NV = soft_capped(logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)), soft_cap)
+        logits_NV = apply_soft_cap(logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)), soft_cap)
     nats = F.cross_entropy(
         logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)),
         targets_N,
-        ignore_index=IGNORED,
+        ignore_index=IGNORE_INDEX,
         reduction="sum",
     )
     correct = (logits_NV.argmax(dim=-1) == targets_N).sum()
     if not z_loss:
-        return TokenLoss(nats, correct, nats)
+        return SummedLoss(nats, correct, nats)
     log_z_N = logits_NV.to(nats.dtype).logsumexp(dim=-1)
-    squares = log_z_N.square().masked_fill(targets_N == IGNORED, 0.0).sum()
-    return TokenLoss(nats.detach(), correct, nats + z_loss * squares, squares.detach())
+    squares = log_z_N.square().masked_fill(targets_N == IGNORE_INDEX, 0.0).sum()
+    return SummedLoss(nats.detach(), correct, nats + z_loss * squares, squares.detach())
 
 
 def _tokens_of_a_slice(weight_VD: Tensor) -> int:
@@ -99,11 +99,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         step = _tokens_of_a_slice(weight_VD)
         for first in range(0, x_ND.shape[0], step):
             part = slice(first, first + step)
-            logits_nV = times_transposed(x_ND[part], weight_VD, bias_V)
+            logits_nV = linear_product(x_ND[part], weight_VD, bias_V)
             logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
             slopes_nV = None if soft_cap is None else soft_cap_(logits_nV, soft_cap)
             highest_n1, likeliest_n1 = likeliest(logits_nV)
-            ignored_n1 = targets_N[part, None] == IGNORED
+            ignored_n1 = targets_N[part, None] == IGNORE_INDEX
             targets_n1 = targets_N[part, None].masked_fill(ignored_n1, 0)
             correct += ((likeliest_n1 == targets_n1) & ~ignored_n1).sum()
             logits_nV -= highest_n1
@@ -166,8 +166,9 @@ def linear_cross_entropy(
     targets_N: Tensor,
     soft_cap: float | None = None,
     z_loss: float = 0.0,
-) -> TokenLoss:
-    """The same, in slices: hidden vectors `[N, D]`, the head's matrix `[V, D]`, targets int64 `[N]`, maybe `IGNORED`.
+) -> SummedLoss:
+    """The same, in slices: hidden vectors `[N, D]`, the head's matrix `[V, D]`, targets int64 `[N]`, maybe
+    `IGNORE_INDEX`.
 
     soft_cap: of the logits (`ops.soft_cap`), where there is one. z_loss: the coefficient of `log^2 Z` in `total`, Z
     being what makes probabilities of logits (Chowdhery et al., PaLM, arXiv 2204.02311, section 5). `total` is float64.
@@ -177,7 +178,7 @@ def linear_cross_entropy(
     if torch.compiler.is_compiling():
         return linear_cross_entropy_reference(x_ND, weight_VD, bias_V, targets_N, soft_cap, z_loss)
     device = x_ND.device.type
-    weight, bias = of_products(weight_VD, bias_V)
+    weight, bias = to_autocast_dtype(weight_VD, bias_V)
     assert weight is not None, "a head without a matrix"
     bias = None if bias is None else bias.to(weight.dtype)
     with torch.autocast(device, enabled=False):
@@ -185,24 +186,24 @@ def linear_cross_entropy(
             x_ND.to(weight.dtype), weight, bias, targets_N, soft_cap, z_loss
         )
     if not z_loss:
-        return TokenLoss(total, correct, total)
-    return TokenLoss(total.detach() - z_loss * squares, correct, total, squares)
+        return SummedLoss(total, correct, total)
+    return SummedLoss(total.detach() - z_loss * squares, correct, total, squares)
 
 
 @torch.no_grad()
-def linear_cross_entropy_each(
+def token_cross_entropy(
     x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, soft_cap: float | None = None
-) -> EachLoss:
+) -> TokenLosses:
     """What `linear_cross_entropy` adds up, for each target `[N]`, in slices; without gradients."""
     step, parts = _tokens_of_a_slice(weight_VD), []
     for first in range(0, x_ND.shape[0], step):
         part = slice(first, first + step)
-        logits_nV = times_transposed(x_ND[part].to(weight_VD.dtype), weight_VD, bias_V)
+        logits_nV = linear_product(x_ND[part].to(weight_VD.dtype), weight_VD, bias_V)
         logits_nV = logits_nV.to(torch.promote_types(logits_nV.dtype, torch.float32))
         if soft_cap is not None:
-            logits_nV = soft_capped(logits_nV, soft_cap)
+            logits_nV = apply_soft_cap(logits_nV, soft_cap)
         highest_n1, likeliest_n1 = likeliest(logits_nV)
-        ignored_n1 = targets_N[part, None] == IGNORED
+        ignored_n1 = targets_N[part, None] == IGNORE_INDEX
         targets_n1 = targets_N[part, None].masked_fill(ignored_n1, 0)
         logits_nV -= highest_n1
         of_target_n1 = logits_nV.gather(1, targets_n1)
@@ -210,4 +211,4 @@ def linear_cross_entropy_each(
         right_n1 = (likeliest_n1 == targets_n1) & ~ignored_n1
         parts.append((nats_n1[:, 0].double().masked_fill(ignored_n1[:, 0], 0.0), right_n1[:, 0]))
     nats, correct = zip(*parts, strict=True)
-    return EachLoss(torch.cat(nats), torch.cat(correct))
+    return TokenLosses(torch.cat(nats), torch.cat(correct))

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.kernels import kernels_run
-from linnet.ops.segments import places_of, segment_length
+from linnet.ops.kernels import use_kernels
+from linnet.ops.segments import segment_length, segment_slices
 
 MOST_KEYS = 256
 """Width of the keys that a kernel of the pass takes."""
@@ -150,7 +150,7 @@ def _back(
 def _kernels_run(*tensors: Tensor) -> bool:
     """Whether a kernel takes the pass: of float32, of matrices that one program can hold."""
     alike = all(x.dtype == torch.float32 for x in tensors)
-    return alike and tensors[-1].shape[-2] <= MOST_KEYS and kernels_run(*tensors)
+    return alike and tensors[-1].shape[-2] <= MOST_KEYS and use_kernels(*tensors)
 
 
 def _gradients(parts: Sequence[Any], before: Tensor, of_out: Tensor, of_state: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -191,4 +191,4 @@ def _places(cut: Sequence[Tensor]) -> list[slice]:
     key, _, v, *_ = cut
     *_, chunks, chunk, width = key.shape
     segment = segment_length(v[..., 0, 0, 0].numel(), width, chunk, key.device.type)
-    return places_of(chunks, segment // chunk)
+    return segment_slices(chunks, segment // chunk)

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.complex_pairs import powers, times
-from linnet.ops.segments import places_of, segment_length
+from linnet.ops.complex_pairs import complex_mul, complex_powers
+from linnet.ops.segments import segment_length, segment_slices
 
 CHUNK = 64
 """Tokens of a chunk."""
@@ -57,13 +57,13 @@ def diagonal_ssm(
     return out_BET, end_BEN
 
 
-def diagonal_ssm_by_pairs(
+def diagonal_ssm_real(
     x_BET: Tensor, a_EN2: Tensor, c_EN2: Tensor, d_E: Tensor, h_BEN2: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The same in real numbers, as one chunk, of complex ones as pairs: for graphs (`exporting`)."""
     tokens = x_BET.shape[2]
-    a_EPN2 = powers(a_EN2, tokens + 1)
-    seen_EPN2 = times(a_EPN2, c_EN2[:, None])
+    a_EPN2 = complex_powers(a_EN2, tokens + 1)
+    seen_EPN2 = complex_mul(a_EPN2, c_EN2[:, None])
     ages_CC = torch.arange(tokens, device=x_BET.device) - torch.arange(tokens, device=x_BET.device)[:, None]
     kernel_EC = seen_EPN2[:, :tokens, :, 0].sum(-1)
     near_ECC = kernel_EC[:, ages_CC.clamp(min=0)] * (ages_CC >= 0) + d_E[:, None, None] * (ages_CC == 0)
@@ -71,7 +71,7 @@ def diagonal_ssm_by_pairs(
     x_EBT, h_EBN2 = x_BET.transpose(0, 1), h_BEN2.transpose(0, 1)
     out_EBT = x_EBT @ near_ECC + h_EBN2.flatten(2) @ read_ECS.mT
     added_EBS = x_EBT @ a_EPN2[:, :tokens].flip(1).flatten(2)
-    end_EBN2 = times(a_EPN2[:, tokens, None], h_EBN2) + added_EBS.view(h_EBN2.shape)
+    end_EBN2 = complex_mul(a_EPN2[:, tokens, None], h_EBN2) + added_EBS.view(h_EBN2.shape)
     return out_EBT.transpose(0, 1), end_EBN2.transpose(0, 1)
 
 
@@ -125,7 +125,7 @@ class _DiagonalSsm(torch.autograd.Function):
         ctx: Any, x_BET: Tensor, a_EN: Tensor, c_EN: Tensor, d_E: Tensor, h_BEN: Tensor
     ) -> tuple[Tensor, Tensor]:
         out_BET, starts = torch.empty_like(x_BET), []
-        matrices = _Matrices.of(chunk_of(x_BET.shape[2]), a_EN, c_EN, d_E)
+        matrices = _Matrices.of(chunk_length(x_BET.shape[2]), a_EN, c_EN, d_E)
         for place, chunk in _places(x_BET):
             near_ECC, read_ECS, feed_ECS, share_EN = matrices.of_chunk(chunk)
             x_ERC = _chunks(x_BET[:, :, place], chunk)
@@ -140,7 +140,7 @@ class _DiagonalSsm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_y_BET: Tensor, of_h_BEN: Tensor) -> tuple[Tensor, ...]:
         x_BET, a_EN, c_EN, d_E, *starts = ctx.saved_tensors
-        of_x_BET, matrices = torch.empty_like(x_BET), _Matrices.of(chunk_of(x_BET.shape[2]), a_EN, c_EN, d_E)
+        of_x_BET, matrices = torch.empty_like(x_BET), _Matrices.of(chunk_length(x_BET.shape[2]), a_EN, c_EN, d_E)
         found = matrices.zeros()
         for (place, chunk), before_ERS in reversed(list(zip(_places(x_BET), starts, strict=True))):
             near_ECC, read_ECS, feed_ECS, share_EN = matrices.of_chunk(chunk)
@@ -171,7 +171,7 @@ def _of_coefficients(a_EPN: Tensor, c_EN: Tensor, of: _Matrices) -> tuple[Tensor
     return of_a_EN, of_c_EN, of_kernel_EC[:, 0]
 
 
-def chunk_of(tokens: int) -> int:
+def chunk_length(tokens: int) -> int:
     """Tokens of a chunk."""
     return min(CHUNK, tokens)
 
@@ -181,7 +181,7 @@ def _places(x_BET: Tensor) -> list[tuple[slice, int]]:
     batch, channels, length = x_BET.shape
     whole = length // CHUNK * CHUNK
     segment = segment_length(batch, -(-channels // LONGER), CHUNK, x_BET.device.type)
-    segments = [(place, CHUNK) for place in places_of(whole, segment)]
+    segments = [(place, CHUNK) for place in segment_slices(whole, segment)]
     return segments + [(slice(whole, length), length - whole)] * (whole < length)
 
 
@@ -266,7 +266,7 @@ def diagonal_ssm_flops(tokens: int, channels: int, state: int) -> int:
     return 2 * channels * (whole * (CHUNK + 4 * state) + behind * (behind + 4 * state))
 
 
-def diagonal_ssm_kept(tokens: int, state: int) -> int:
+def diagonal_ssm_saved_elements(tokens: int, state: int) -> int:
     """Numbers that `diagonal_ssm` keeps of a channel of one sequence beside its inputs: states before each chunk.
 
     state: real numbers of one.

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.autocast import of_products
-from linnet.ops.exporting import exporting
+from linnet.ops.autocast import to_autocast_dtype
+from linnet.ops.exporting import is_exporting
 from linnet.ops.routing import counts
 
 Inner = Callable[[Tensor], Tensor]
@@ -59,18 +59,18 @@ def experts(
 
 
 @_disable_dynamo  # `torch.compiler.disable` imports the whole compiler, a second, wherever this file is read
-def dispatched(
+def dispatch_experts(
     x_RD: Tensor, weight_RK: Tensor, chosen_RK: Tensor, expert_E: Sequence[Callable[[Tensor], Tensor]]
 ) -> Tensor:
     """The same for any experts, `[S, D] -> [S, D]` each: packed ones, say. Those without a token are not called.
 
     A graph cannot ask for whom there are tokens: there all experts read all of them.
     """
-    if exporting():
+    if is_exporting():
         shares_ER1 = [(weight_RK * (chosen_RK == e)).sum(1, keepdim=True) for e in range(len(expert_E))]
         outs_ERD = [expert(x_RD) * share_R1 for expert, share_R1 in zip(expert_E, shares_ER1, strict=True)]
         return torch.stack(outs_ERD).sum(0)
-    (out_RD,) = of_products(x_RD)
+    (out_RD,) = to_autocast_dtype(x_RD)
     assert out_RD is not None
     out_RD, k = torch.zeros_like(out_RD), chosen_RK.shape[1]
     for expert, place_S in _by_expert(chosen_RK, len(expert_E)):
@@ -92,7 +92,7 @@ def _by_expert(chosen_RK: Tensor, experts: int) -> Iterator[tuple[int, Tensor]]:
 
 @_disable_dynamo  # the shapes of its products depend on the numbers
 def _as_it_is(x_RD: Tensor, weight_RK: Tensor, chosen_RK: Tensor, inner: Inner, *maps: Tensor) -> Tensor:
-    x_RD, *maps = of_products(x_RD, *maps)  # type: ignore[assignment]
+    x_RD, *maps = to_autocast_dtype(x_RD, *maps)  # type: ignore[assignment]
     out_RD: Tensor = _Experts.apply(x_RD, weight_RK, chosen_RK, inner, *maps)  # type: ignore[no-untyped-call]
     return out_RD
 

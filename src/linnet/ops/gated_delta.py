@@ -19,7 +19,7 @@ from torch import Tensor
 
 from linnet.ops.delta_chunks import DeltaRule, in_chunks
 from linnet.ops.delta_pairs import after_each, chunk_length, pairs
-from linnet.ops.kernels import kernels_run
+from linnet.ops.kernels import use_kernels
 from linnet.ops.unit_triangular import solved
 
 
@@ -76,7 +76,7 @@ def gated_delta(
 def _within(q: Tensor, k: Tensor, v: Tensor, log_alpha: Tensor, beta: Tensor) -> tuple[Tensor, ...]:
     """What the chunks `[B, M, R, H, C, ...]` are, whatever state stands before each."""
     tensors = (q, k, v, log_alpha, beta)
-    if log_alpha.shape[-1] == 1 and all(x.dtype == torch.float32 for x in tensors) and kernels_run(*tensors):
+    if log_alpha.shape[-1] == 1 and all(x.dtype == torch.float32 for x in tensors) and use_kernels(*tensors):
         from linnet.ops.kernels._delta import chunks_of_heads
 
         return chunks_of_heads(*tensors)

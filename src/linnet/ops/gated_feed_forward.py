@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.autocast import of_products
+from linnet.ops.autocast import to_autocast_dtype
 from linnet.ops.gated import gated_silu_reference
-from linnet.ops.products import add_times_, times, times_transposed
+from linnet.ops.products import add_times_, linear_product, times
 
 
 def gated_feed_forward_reference(
@@ -43,7 +43,7 @@ class _GatedFeedForward(torch.autograd.Function):
         kept = () if recompute else (gate_RF, value_RF)
         ctx.save_for_backward(x_RI, up_2FI, up_bias_2F, down_OF, *kept)
         ctx.shape, ctx.down_bias = x.shape, down_bias_O is not None
-        out_RO = times_transposed(F.silu(gate_RF).mul_(value_RF), down_OF, down_bias_O)
+        out_RO = linear_product(F.silu(gate_RF).mul_(value_RF), down_OF, down_bias_O)
         return out_RO.view(*x.shape[:-1], down_OF.shape[0])
 
     @staticmethod
@@ -83,7 +83,7 @@ def _backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
 def _gate_and_value(x_RI: Tensor, up_2FI: Tensor, up_bias_2F: Tensor | None) -> tuple[Tensor, Tensor]:
     gate_FI, value_FI = up_2FI.chunk(2)
     gate_bias_F, value_bias_F = (None, None) if up_bias_2F is None else up_bias_2F.chunk(2)
-    return times_transposed(x_RI, gate_FI, gate_bias_F), times_transposed(x_RI, value_FI, value_bias_F)
+    return linear_product(x_RI, gate_FI, gate_bias_F), linear_product(x_RI, value_FI, value_bias_F)
 
 
 def gated_feed_forward(
@@ -95,6 +95,6 @@ def gated_feed_forward(
     recompute: bool = False,
 ) -> Tensor:
     """The same, fast where gradients are wanted, all in one precision, autocast's too: `[..., I] -> [..., O]`."""
-    arguments = of_products(x, up_2FI, up_bias_2F, down_OF, down_bias_O)
+    arguments = to_autocast_dtype(x, up_2FI, up_bias_2F, down_OF, down_bias_O)
     out: Tensor = _GatedFeedForward.apply(*arguments, recompute)  # type: ignore[no-untyped-call]
     return out

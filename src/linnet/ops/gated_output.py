@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.autocast import of_products
-from linnet.ops.products import times, times_transposed
+from linnet.ops.autocast import to_autocast_dtype
+from linnet.ops.products import linear_product, times
 
 
 def gated_output_reference(o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor:
@@ -22,7 +22,7 @@ def gated_output_reference(o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor
 class _GatedOutput(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor:
-        mapped = times_transposed(F.silu(o), weight_OI)
+        mapped = linear_product(F.silu(o), weight_OI)
         ctx.save_for_backward(o, weight_OI, gate, mapped)
         return mapped * gate
 
@@ -40,5 +40,5 @@ class _GatedOutput(torch.autograd.Function):
 
 def gated_output(o: Tensor, weight_OI: Tensor, gate: Tensor) -> Tensor:
     """The same, with less to keep for the backward pass; in one precision, autocast's too."""
-    out: Tensor = _GatedOutput.apply(*of_products(o, weight_OI, gate))  # type: ignore[no-untyped-call]
+    out: Tensor = _GatedOutput.apply(*to_autocast_dtype(o, weight_OI, gate))  # type: ignore[no-untyped-call]
     return out

@@ -204,13 +204,13 @@ def int4_linear(x: Tensor, packed: PackedInt4Weight, bias_O: Tensor | None = Non
     """
     x_RI = x.reshape(-1, packed.inputs)
     if 0 < len(x_RI) <= FEW_ROWS:
-        out_RO = int4_rows(x_RI, packed).float()
+        out_RO = int4_packed_rows(x_RI, packed).float()
     else:
         out_RO = F.linear(x_RI, dequantize(unpack(packed)))
     return (out_RO if bias_O is None else out_RO + bias_O).view(*x.shape[:-1], packed.outputs)
 
 
-def int4_rows(x_RI: Tensor, packed: PackedInt4Weight) -> Tensor:
+def int4_packed_rows(x_RI: Tensor, packed: PackedInt4Weight) -> Tensor:
     """A few rows in bfloat16, `[R, I] -> [R, O]`: added to float32 they need no cast of their own."""
     numbers, steps_GO2, inputs, outputs = packed
     width = 2 * numbers.shape[1]

@@ -13,7 +13,7 @@ Legend: `B` batch, `N` heads, `T` queries, `S` entries, `P` width of the rotary 
 import torch
 from torch import Tensor
 
-from linnet.ops.attention import Reach, attention_reference, visible
+from linnet.ops.attention import KeyRange, attention_mask, attention_reference
 
 
 def expanded(entries_BSE: Tensor, up_key_NCR: Tensor, up_value_NVR: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,7 +36,7 @@ def latent_attention_reference(
 ) -> Tensor:
     """The definition: `[B, N, T, V]`, with the keys and the values of all entries."""
     k_BNSK, v_BNSV = expanded(entries_BSE, up_key_NCR, up_value_NVR)
-    return attention_reference(q_BNTK, k_BNSK, v_BNSV, Reach(last_BT=last_BT), scale)
+    return attention_reference(q_BNTK, k_BNSK, v_BNSV, KeyRange(last_BT=last_BT), scale)
 
 
 def latent_attention(
@@ -56,7 +56,7 @@ def latent_attention(
     joint_BXS = q_BNTE.flatten(1, 2) @ entries_BSE.transpose(1, 2)
     scores_BNTS = joint_BXS.view(*q_BNTK.shape[:3], keys) * scale
     if queries > 1 or last_BT is not None:
-        mask = visible(queries, keys, q_BNTK.device, Reach(last_BT=last_BT))
+        mask = attention_mask(queries, keys, q_BNTK.device, KeyRange(last_BT=last_BT))
         scores_BNTS = scores_BNTS.masked_fill(~mask, float("-inf"))
     weights_BXS = scores_BNTS.softmax(dim=3).flatten(1, 2)
     read_BNTR = (weights_BXS @ entries_BSE[..., rotary:]).view(*q_BNTK.shape[:3], -1)
@@ -68,6 +68,6 @@ MOST_QUERIES = 64
 """That have all their scores in memory at once."""
 
 
-def absorbs(queries: int, rank: int, content: int, value: int) -> bool:
+def absorbed_is_cheaper(queries: int, rank: int, content: int, value: int) -> bool:
     """Whether `queries` behind a long past are less work where the past is not expanded."""
     return queries <= MOST_QUERIES and queries * (2 * rank - content - value) <= rank * (content + value)

@@ -9,23 +9,23 @@ cores). On Intel's processors the slices take twice as long as the product.
 import torch
 from torch import Tensor
 
-from linnet.ops.processor import AT_HOME_IN_MKL, WITH_MKL
-from linnet.ops.products import by_onednn, times_transposed, with_gradients
+from linnet.ops.processor import HAS_MKL, MKL_IS_FAST
+from linnet.ops.products import by_onednn, linear_product, with_gradients
 
 SLICES = 16
 """Slices of the outputs; what is left over when they do not divide it is done apart."""
 
-SLICED = WITH_MKL and not AT_HOME_IN_MKL
+SLICES_ARE_FASTER = HAS_MKL and not MKL_IS_FAST
 """Whether slices are faster here."""
 
 
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """`x W^T + b`, `[..., I] -> [..., O]`."""
-    if SLICED and _is_one_row(x, weight_OI):
+    if SLICES_ARE_FASTER and _is_one_row(x, weight_OI):
         return sliced_linear(x, weight_OI, bias_O)
     if torch.is_grad_enabled() and by_onednn(x, weight_OI):
         return with_gradients(x, weight_OI, bias_O)
-    return times_transposed(x, weight_OI, bias_O)
+    return linear_product(x, weight_OI, bias_O)
 
 
 def sliced_linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:

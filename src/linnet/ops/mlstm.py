@@ -28,8 +28,8 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.exporting import exporting
-from linnet.ops.segments import places_of, segment_length
+from linnet.ops.exporting import is_exporting
+from linnet.ops.segments import segment_length, segment_slices
 
 CHUNK = 64
 """Tokens of a chunk."""
@@ -146,7 +146,7 @@ class _Mlstm(torch.autograd.Function):
 
 def _largest_so_far(x_BNT: Tensor) -> Tensor:
     """Of the numbers up to each."""
-    if not exporting():
+    if not is_exporting():
         return x_BNT.cummax(-1).values
     reach, length = 1, x_BNT.shape[-1]  # ONNX has no operator for it
     while reach < length:
@@ -195,7 +195,7 @@ class MemorySegment:
     @classmethod
     def of(cls, place: slice, of_tokens: tuple[Tensor, Tensor, Tensor], logs: tuple[Tensor, Tensor, Tensor]) -> Self:
         """Of all queries, keys and values, all a and b, and b before the first token."""
-        chunk, (above_BNT, largest_BNT, peak_BN) = chunk_of(of_tokens[2].shape[2]), logs
+        chunk, (above_BNT, largest_BNT, peak_BN) = chunk_length(of_tokens[2].shape[2]), logs
         q, k, v = (_chunked(x[:, :, place], chunk) for x in of_tokens)
         short = -(place.stop - place.start) % chunk
         above = torch.unflatten(F.pad(above_BNT[:, :, place], (0, short), value=-torch.inf), -1, (-1, chunk))
@@ -242,7 +242,7 @@ class MemorySegment:
         return of_q, of_k, of_v, of_memory
 
 
-def chunk_of(tokens: int) -> int:
+def chunk_length(tokens: int) -> int:
     """Tokens of a chunk of a sequence; the last one is filled up."""
     return min(CHUNK, tokens)
 
@@ -257,10 +257,10 @@ def _chunked(x_BNTK: Tensor, chunk: int) -> Tensor:
 def _places(v_BNTV: Tensor) -> list[slice]:
     """Of the segments."""
     batch, heads, length, width = v_BNTV.shape
-    return places_of(length, segments_of(batch, heads, width, v_BNTV.device.type))
+    return segment_slices(length, mlstm_segment_length(batch, heads, width, v_BNTV.device.type))
 
 
-def segments_of(batch: int, heads: int, width: int, device: str = "cpu") -> int:
+def mlstm_segment_length(batch: int, heads: int, width: int, device: str = "cpu") -> int:
     """Tokens of a segment: their values, and the pairs of their chunks, stay in the processor's cache."""
     return segment_length(batch, heads * (width + CHUNK), CHUNK, device)
 
@@ -272,6 +272,6 @@ def mlstm_flops(tokens: int, heads: int, keys: int, values: int) -> int:
     """
     if tokens == 1:
         return 2 * heads * keys * (values + 1)
-    chunk = chunk_of(tokens)
+    chunk = chunk_length(tokens)
     of_token = 2 * chunk * (keys + values + 1) + 4 * keys * (values + 1)
     return -(-tokens // chunk) * chunk * heads * of_token

@@ -13,8 +13,8 @@ def _is_intel() -> bool:
     return "GenuineIntel" in named
 
 
-WITH_MKL = bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
+HAS_MKL = bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
 """Whether this PyTorch calls MKL, the library behind its products in float32."""
 
-AT_HOME_IN_MKL = WITH_MKL and _is_intel()
+MKL_IS_FAST = HAS_MKL and _is_intel()
 """Whether MKL runs its best code here; on other processors small and thin products take several times as long."""

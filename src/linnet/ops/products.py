@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.processor import AT_HOME_IN_MKL, WITH_MKL
+from linnet.ops.processor import HAS_MKL, MKL_IS_FAST
 
 LEAST_PRODUCTS, LEAST_WEIGHTS = 1 << 22, 1 << 17
 """Fewer multiplications by fewer weights are done sooner by MKL: oneDNN's call takes 15 us more."""
@@ -26,11 +26,11 @@ def _has_onednn() -> bool:
     return known and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
-BY_ONEDNN = WITH_MKL and not AT_HOME_IN_MKL and _has_onednn()
+BY_ONEDNN = HAS_MKL and not MKL_IS_FAST and _has_onednn()
 """Whether oneDNN's are faster here. With AVX2 alone they are not: on Zen 3 MKL is 1.05 to 1.3 times as fast."""
 
 
-def times_transposed(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
+def linear_product(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """`x W^T + b`, `[..., I] -> [..., O]`; where gradients are wanted it is PyTorch's own."""
     if _is_differentiated(x, weight_OI, bias_O) or not by_onednn(x, weight_OI):
         return F.linear(x, weight_OI, bias_O)
@@ -55,7 +55,7 @@ def add_times_(sum_RI: Tensor, y_RO: Tensor, weight_OI: Tensor) -> Tensor:
 
 
 def with_gradients(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
-    """`times_transposed` with a backward pass of the same kind: `[..., I] -> [..., O]`, differentiable once."""
+    """`linear_product` with a backward pass of the same kind: `[..., I] -> [..., O]`, differentiable once."""
     out: Tensor = _Product.apply(x, weight_OI, bias_O)  # type: ignore[no-untyped-call]
     return out
 
@@ -64,7 +64,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight_OI)
-        return times_transposed(x, weight_OI, bias_O)
+        return linear_product(x, weight_OI, bias_O)
 
     @staticmethod
     @once_differentiable

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linnet.ops.exporting import exporting
+from linnet.ops.exporting import is_exporting
 
 
 class Relative(NamedTuple):
@@ -28,7 +28,7 @@ class Relative(NamedTuple):
 
     def cut(self, most: int) -> "Relative":
         """Without the distances from `most` on, which nothing has; in a graph, which knows no lengths, with them."""
-        if exporting():
+        if is_exporting():
             return self
         bias_NR, keys_RK, values_RK = self
         return Relative(
@@ -38,7 +38,7 @@ class Relative(NamedTuple):
         )
 
 
-class NearRow:
+class RelativePositionRow:
     """Keys and values of distances for one token of one stream, that of the furthest key first.
 
     beyond_K: what is read whatever the distance.

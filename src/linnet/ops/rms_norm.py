@@ -31,7 +31,7 @@ def _inverse(x: Tensor, eps: float) -> Tensor:
     return inverse
 
 
-def unit_length(x: Tensor, length: float = 1.0) -> Tensor:
+def l2_normalize(x: Tensor, length: float = 1.0) -> Tensor:
     """Vectors `[..., D]` of a given length, `length x / sqrt(|x|^2 + 1e-6)`: a normalization with a fixed gain."""
     width = x.shape[-1]
     return rms_norm(x, x.new_full((width,), length * width**-0.5), LENGTH_EPS / width)

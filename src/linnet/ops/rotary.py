@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.exporting import exporting
+from linnet.ops.exporting import is_exporting
 from linnet.ops.rotary_scaling import Scaling, unscaled
 
 Pairing = Literal["adjacent", "halves"]
@@ -46,7 +46,7 @@ def rotary_table(
     positions: Tensor, width: int, base: float, highest: int, scaling: Scaling | None = None
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines for `positions` (`[T]` or `[B, T]`, all `< highest`), each `[..., T, 1, K/2]`, float32."""
-    if exporting():  # a graph knows no highest position: it computes what it needs
+    if is_exporting():  # a graph knows no highest position: it computes what it needs
         cos, sin = _turns(positions.float(), width, base, scaling)
         return cos.unsqueeze(-2), sin.unsqueeze(-2)
     cos, sin = _table(_power_of_two(highest), width, base, positions.device, scaling)
@@ -149,7 +149,7 @@ def rotate_heads(
 
     The gradient of the joint tensor is written once, without a copy to join its parts.
     """
-    if exporting():
+    if is_exporting():
         unturned_BTJK, v_BTMK = torch.split(joint_BTNK, [heads[0] + heads[1], heads[2]], dim=2)
         return *torch.split(_turned_in_graph(unturned_BTJK, table, pairing), list(heads[:2]), dim=2), v_BTMK
     if torch.compiler.is_compiling():

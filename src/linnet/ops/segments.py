@@ -13,6 +13,6 @@ def segment_length(batch: int, numbers: int, chunk: int, device: str = "cpu") ->
     return chunk * max(1, most // max(1, batch * chunk * numbers))
 
 
-def places_of(length: int, segment: int) -> list[slice]:
+def segment_slices(length: int, segment: int) -> list[slice]:
     """Of the segments of a sequence; the last may be shorter."""
     return [slice(begin, min(begin + segment, length)) for begin in range(0, length, segment)]

@@ -25,7 +25,7 @@ from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from linnet.ops.linear_scan import scan, scan_back
-from linnet.ops.segments import places_of, segment_length
+from linnet.ops.segments import segment_length, segment_slices
 
 CHUNK = 8
 """Tokens of a chunk, of which there are many side by side."""
@@ -162,10 +162,10 @@ def _rooms(x_BTE: Tensor, a_NE: Tensor, backward: bool) -> Iterator[tuple[slice,
 
 def _places(x_BTE: Tensor, a_NE: Tensor) -> list[slice]:
     """Of the segments."""
-    return places_of(x_BTE.shape[1], segment_tokens(len(x_BTE), a_NE.numel(), x_BTE.device.type))
+    return segment_slices(x_BTE.shape[1], selective_scan_segment_length(len(x_BTE), a_NE.numel(), x_BTE.device.type))
 
 
-def segment_tokens(batch: int, numbers: int, device: str = "cpu") -> int:
+def selective_scan_segment_length(batch: int, numbers: int, device: str = "cpu") -> int:
     """Tokens of a segment of rows with states of so many numbers."""
     return segment_length(batch, TENSORS * numbers, CHUNK, device)
 

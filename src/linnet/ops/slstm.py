@@ -24,7 +24,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.segments import places_of, segment_length
+from linnet.ops.segments import segment_length, segment_slices
 
 GATES = 4
 NUMBERS = 12
@@ -102,7 +102,7 @@ class _Slstm(torch.autograd.Function):
         of_logits_TNBG, of_weight_NPG = torch.empty_like(logits_TNBG), torch.zeros_like(weight_NPG)
         passed = torch.zeros_like(peaks_TNBP[0]), torch.zeros_like(cells_T2NBP[0])
         segment = segment_length(1, NUMBERS * peaks_TNBP[0].numel(), 1, logits_TNBG.device.type)
-        for place in reversed(places_of(len(logits_TNBG), segment)):
+        for place in reversed(segment_slices(len(logits_TNBG), segment)):
             both = slice(place.start, place.stop + 1)
             slopes = _slopes(logits_TNBG[place], h_TNBP[both][1:], cells_T2NBP[both], peaks_TNBP[both])
             found_TNBG = of_logits_TNBG[place]

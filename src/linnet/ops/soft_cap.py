@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-def soft_capped(logits: Tensor, cap: float) -> Tensor:
+def apply_soft_cap(logits: Tensor, cap: float) -> Tensor:
     """Between `-cap` and `cap`, in the precision of `logits` and computed in float32 or wider."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return (cap * torch.tanh(wide / cap)).to(logits.dtype)

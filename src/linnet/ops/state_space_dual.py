@@ -23,7 +23,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
-from linnet.ops.segments import places_of, segment_length
+from linnet.ops.segments import segment_length, segment_slices
 
 CHUNK = 64
 """Tokens of a chunk."""
@@ -103,7 +103,7 @@ class _Dual(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         *of_tokens, a_N, d_N, h_BNPS = inputs
         out_BTNP, starts = torch.empty_like(of_tokens[0], memory_format=torch.contiguous_format), []
-        chunk = chunk_of(out_BTNP.shape[1])
+        chunk = chunk_length(out_BTNP.shape[1])
         for place in _places(out_BTNP):
             starts.append(h_BNPS)
             out_BTNP[:, place], h_BNPS = _segment(chunk, *(part[:, place] for part in of_tokens), a_N, d_N, h_BNPS)
@@ -115,7 +115,7 @@ class _Dual(torch.autograd.Function):
     def backward(ctx: Any, of_y_BTNP: Tensor, of_h_BNPS: Tensor) -> tuple[Tensor, ...]:
         *of_tokens, a_N, d_N, starts = ctx.saved_tensors
         gradients, of_a_N, of_d_N = [*map(torch.empty_like, of_tokens)], torch.zeros_like(a_N), torch.zeros_like(d_N)
-        chunk = chunk_of(of_y_BTNP.shape[1])
+        chunk = chunk_length(of_y_BTNP.shape[1])
         for place, start_BNPS in reversed(list(zip(_places(of_y_BTNP), starts, strict=True))):
             inputs = [*(part[:, place] for part in of_tokens), a_N, d_N, start_BNPS]
             *found, of_a, of_d, of_h_BNPS = _segment_gradients(chunk, inputs, of_y_BTNP[:, place], of_h_BNPS)
@@ -133,12 +133,12 @@ def _segment_gradients(chunk: int, inputs: list[Tensor], of_y_BTNP: Tensor, of_h
         return torch.autograd.grad(_segment(chunk, *leaves), leaves, (of_y_BTNP, of_h_BNPS))
 
 
-def chunk_of(tokens: int) -> int:
+def chunk_length(tokens: int) -> int:
     """Tokens of a chunk of a sequence; the last one is filled up."""
     return min(CHUNK, tokens)
 
 
-def numbers_of_token(heads: int, width: int) -> int:
+def elements_per_token(heads: int, width: int) -> int:
     """What a token has in a segment: its channels, and the pairs of its chunk."""
     return heads * (width + CHUNK)
 
@@ -146,7 +146,7 @@ def numbers_of_token(heads: int, width: int) -> int:
 def _places(x_BTNP: Tensor) -> list[slice]:
     """Of the segments."""
     batch, length, heads, width = x_BTNP.shape
-    return places_of(length, segment_length(batch, numbers_of_token(heads, width), CHUNK, x_BTNP.device.type))
+    return segment_slices(length, segment_length(batch, elements_per_token(heads, width), CHUNK, x_BTNP.device.type))
 
 
 def _segment(chunk: int, *inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,7 +214,7 @@ def _carried(added_BHNPS: Tensor, share_BHN: Tensor, h_BNPS: Tensor) -> tuple[Te
 
 def state_space_dual_flops(tokens: int, groups: int, heads: int, width: int, state: int) -> int:
     """FLOPs of `state_space_dual` for one sequence: 2 per multiply-add of its matrix products."""
-    channels, chunk = heads * width, chunk_of(tokens)
+    channels, chunk = heads * width, chunk_length(tokens)
     if tokens == 1:
         return 2 * channels * state
     of_token = 2 * chunk * (groups * state + channels) + 4 * channels * state

@@ -6,7 +6,7 @@ Legend: `C` tokens of a chunk, `V` columns.
 import torch
 from torch import Tensor
 
-from linnet.ops.exporting import exporting
+from linnet.ops.exporting import is_exporting
 
 FEW = 8
 """Equations that are solved by powers: of more, powers would be much larger than what they add up to."""
@@ -14,7 +14,7 @@ FEW = 8
 
 def solved(below_CC: Tensor, right_CV: Tensor) -> Tensor:
     """x of `(1 + below) x = right`, `[..., C, V]`; of `below`, `[..., C, C]`, what lies below the diagonal counts."""
-    if exporting():  # ONNX has no operator for it
+    if is_exporting():  # ONNX has no operator for it
         return solved_by_products(below_CC, right_CV)
     x_CV: Tensor = torch.linalg.solve_triangular(below_CC, right_CV, upper=False, unitriangular=True)
     return x_CV

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def in_blocks(queries: int, window: int) -> bool:
+def uses_blocks(queries: int, window: int) -> bool:
     """Whether blocks are less work than all pairs under a mask."""
     return queries > 2 * window
 
 
 def windowed_pairs(tokens: int, window: int) -> int:
     """How many scores are computed for a sequence of `tokens` tokens, those that are masked included."""
-    if not in_blocks(tokens, window):
+    if not uses_blocks(tokens, window):
         return tokens * tokens
     return -(-tokens // window) * window * 2 * window
 

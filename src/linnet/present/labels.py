@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from linnet.present.room import PER_INCH, inches_of
+from linnet.present.room import PER_INCH, text_width_inches
 
 END_POINTS, POINT_POINTS = 9.5, 8.5
 END_LINE = 1.25
@@ -25,9 +25,9 @@ End = tuple[str, Any, Any, Any]
 """A line's name, places, values and color."""
 
 
-def ends_have_room(names: Sequence[str], width_inches: float, height_inches: float) -> bool:
+def end_labels_fit(names: Sequence[str], width_inches: float, height_inches: float) -> bool:
     """Whether names beside the last points of lines leave a panel of that size enough of itself."""
-    widest = max((inches_of(name, END_POINTS) for name in names), default=0.0)
+    widest = max((text_width_inches(name, END_POINTS) for name in names), default=0.0)
     height = len(names) * END_LINE * END_POINTS / PER_INCH
     return widest <= WIDEST_SHARE * width_inches and height <= HIGHEST_SHARE * height_inches
 
@@ -38,7 +38,7 @@ def label_ends(axes: Any, lines: Sequence[End]) -> None:
     lines = sorted((line for line in lines if len(line[2])), key=lambda line: line[2][-1])
     heights = [share(line[2][-1]) for line in lines]
     gap = END_LINE * END_POINTS / PER_INCH * axes.figure.dpi / axes.get_window_extent().height
-    for (name, x, _, color), height in zip(lines, apart(heights, gap, gap / 2, 1 - gap / 2), strict=True):
+    for (name, x, _, color), height in zip(lines, spread(heights, gap, gap / 2, 1 - gap / 2), strict=True):
         axes.annotate(
             name.replace("$", r"\$"),
             (x[-1], height),
@@ -93,7 +93,7 @@ def _shares(ends: tuple[float, float], scale: str) -> Callable[[float], float]:
     return share
 
 
-def apart(ascending: Sequence[float], gap: float, low: float = -math.inf, high: float = math.inf) -> list[float]:
+def spread(ascending: Sequence[float], gap: float, low: float = -math.inf, high: float = math.inf) -> list[float]:
     """The values moved by as little as it takes to lie `gap` from each other: groups that collide spread evenly.
 
     low, high: between which all of them come to lie, where they have the room.

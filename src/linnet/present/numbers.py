@@ -82,7 +82,7 @@ def significant(value: float, digits: int = 3) -> str:
     return text if decimals == 0 or len(text.lstrip("-0.").replace(".", "")) <= digits else f"{value:.{decimals - 1}f}"
 
 
-def plain(value: float) -> str:
+def exact(value: float) -> str:
     """The shortest text that is just this number, with a power of ten below 0.01: `1e-8`, `0.05`, `10`."""
     if not math.isfinite(value):
         return f"{value}"

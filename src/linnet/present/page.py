@@ -9,7 +9,7 @@ from pathlib import Path
 from linnet.core.atomic import atomic_path
 from linnet.core.files import write_text
 from linnet.core.text import printable
-from linnet.present.report import Commands, Facts, Part, Passage, Picture, Report, Words
+from linnet.present.report import Commands, Facts, Paragraph, Part, Passage, Picture, Report
 from linnet.present.style import PALETTE, png_of, svg_of
 from linnet.present.table import Table, word_columns
 
@@ -94,7 +94,7 @@ _WORDS = ' class="words"'
 
 def write_page(report: Report, folder: Path) -> Path:
     """Write the pictures as PNG, and the page with all of them in it; each file appears whole or not at all."""
-    drawn = {part.name: part.drawn.figure() for part in report.parts if isinstance(part, Picture)}
+    drawn = {part.name: part.drawing.figure() for part in report.parts if isinstance(part, Picture)}
     for name, figure in drawn.items():
         with atomic_path(folder / f"{name}.png") as temporary:
             temporary.write_bytes(png_of(figure))
@@ -140,7 +140,7 @@ def _parts(parts: Sequence[Part], svgs: dict[str, str]) -> Iterator[str]:
                     yield from _facts(part)
                 case Commands():
                     yield from _commands(part)
-                case Words():
+                case Paragraph():
                     yield from _words(part.title, part.text)
         if kind in (Picture, Passage):
             yield "</div>"
@@ -186,8 +186,8 @@ def _picture(picture: Picture, svg: str) -> Iterator[str]:
 def _passage(passage: Passage) -> Iterator[str]:
     """The lines as paragraphs, what was given in bold."""
     yield f'<article class="card passage color{passage.color}"><h3>{_escaped(passage.title)}</h3>\n<div class="text">'
-    given = len(passage.begun)
-    for line in (passage.begun + passage.text).split("\n"):
+    given = len(passage.prompt)
+    for line in (passage.prompt + passage.text).split("\n"):
         begun, rest = _escaped(line[:given]), _escaped(line[given:])
         given = max(0, given - len(line) - 1)
         if line.strip():

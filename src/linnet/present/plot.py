@@ -10,7 +10,7 @@ import numpy as np
 
 from linnet.core.atomic import atomic_path
 from linnet.present import numbers
-from linnet.present.labels import ends_have_room, label_ends, label_points
+from linnet.present.labels import end_labels_fit, label_ends, label_points
 from linnet.present.room import fit_titles, legend_below, thin_ticks
 from linnet.present.style import INK, PALETTE, drawing, new_figure, png_of, shade, shades
 
@@ -26,11 +26,11 @@ NARROW, WIDE = 10, 1000
 
 @dataclass(frozen=True)
 class Axis:
-    """`said`: how a number of it is said. `places`: names instead of numbers. Ends that are not given: the data's."""
+    """`format` writes a number of it. `places`: names instead of numbers. Ends that are not given: the data's."""
 
     title: str = ""
     scale: Scale = "linear"
-    said: Callable[[float], str] | None = None
+    format: Callable[[float], str] | None = None
     low: float | None = None
     high: float | None = None
     places: Mapping[int, str] | None = None
@@ -145,7 +145,7 @@ def _figure(plot: Plot) -> Any:
 def _tell_names(figure: Any, all_axes: Sequence[Any], plot: Plot) -> None:
     """At the ends of lines where all panels have the room, else in a legend."""
     lines = [[(one.name, one.x, one.y, _color(one.color)) for one in panel.series if one.name] for panel in plot.panels]
-    if plot.names == "legend" or not all(ends_have_room([name for name, *_ in ends], *plot.size) for ends in lines):
+    if plot.names == "legend" or not all(end_labels_fit([name for name, *_ in ends], *plot.size) for ends in lines):
         legend_below(figure)
         return
     figure.draw_without_rendering()  # how high the panels are is known now
@@ -229,8 +229,8 @@ def _mark(axis: Any, spec: Axis) -> None:
         elif high < WIDE * low:
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_minor_formatter(NullFormatter())
-    if spec.said is not None or spec.scale != "linear":
-        said = spec.said or numbers.plain
+    if spec.format is not None or spec.scale != "linear":
+        said = spec.format or numbers.exact
         axis.set_major_formatter(FuncFormatter(lambda value, _: said(float(f"{value:.9g}"))))
 
 
@@ -258,7 +258,7 @@ def _color_bar(figure: Any, all_axes: Any, norm: Any, title: str) -> None:
     rows = all_axes[0].get_gridspec().nrows
     bar = figure.colorbar(ScalarMappable(norm, shades()), ax=list(all_axes), label=title, pad=0.01, aspect=30 * rows)
     bar.outline.set_visible(False)
-    _mark(bar.ax.yaxis, Axis(scale="log", said=numbers.metric))
+    _mark(bar.ax.yaxis, Axis(scale="log", format=numbers.metric))
 
 
 def _color(color: int | float | str) -> Any:

@@ -20,10 +20,10 @@ def _ignore(amount: float, note: str = "", eta_s: float | None = None) -> None:
 
 
 @contextmanager
-def progress(description: str, total: float | None, unit: str = "", begun: int = 0) -> Iterator[Advance]:
+def progress(description: str, total: float | None, unit: str = "", completed: int = 0) -> Iterator[Advance]:
     """Yield `advance(amount, note)`: moves the bar by `amount` and shows `note` beside it.
 
-    `total` is in units of `amount`; None shows a bar without an end; `begun` was done before. Prints nothing where
+    `total` is in units of `amount`; None shows a bar without an end; `completed` was done before. Prints nothing where
     there is no terminal. The bar takes what room the text leaves.
     """
     if not sys.stderr.isatty():
@@ -48,7 +48,7 @@ def progress(description: str, total: float | None, unit: str = "", begun: int =
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), BarLine(Column(no_wrap=True))
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(description, total=total, completed=begun, note="", eta_s=None)
+        task = bar.add_task(description, total=total, completed=completed, note="", eta_s=None)
 
         def advance(amount: float, note: str = "", eta_s: float | None = None) -> None:
             bar.update(task, advance=amount, note=note, eta_s=eta_s)

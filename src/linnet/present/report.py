@@ -21,7 +21,7 @@ class Picture:
 
     name: str
     title: str
-    drawn: Drawable
+    drawing: Drawable
     caption: str
 
 
@@ -30,7 +30,7 @@ class Passage:
     """A text as it was written, what was given at its beginning told apart. `color`: a number in the palette."""
 
     title: str
-    begun: str
+    prompt: str
     text: str
     color: int
     note: str = ""
@@ -53,14 +53,14 @@ class Commands:
 
 
 @dataclass(frozen=True)
-class Words:
+class Paragraph:
     """A heading and a paragraph, either of which may be empty."""
 
     title: str
     text: str
 
 
-Part = Table | Picture | Passage | Facts | Commands | Words
+Part = Table | Picture | Passage | Facts | Commands | Paragraph
 
 
 @dataclass(frozen=True)

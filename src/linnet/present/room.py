@@ -19,7 +19,7 @@ TICK_GAP = 4.0
 """Pixels between the labels of two ticks, at least."""
 
 
-def inches_of(text: str, points: float = POINTS) -> float:
+def text_width_inches(text: str, points: float = POINTS) -> float:
     """How wide one line of text is."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
@@ -33,11 +33,11 @@ def _encodable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def broken(text: str, inches: float, points: float = POINTS) -> str:
+def wrap_text(text: str, inches: float, points: float = POINTS) -> str:
     """The text in lines of at most that width; words that are too long for one are broken as well."""
     letters = len(text)
     lines = [text]
-    while letters > 1 and max(inches_of(line, points) for line in lines) > inches:
+    while letters > 1 and max(text_width_inches(line, points) for line in lines) > inches:
         letters -= max(1, letters // 16)
         lines = textwrap.wrap(text, letters) or [text]
     return "\n".join(lines)
@@ -49,7 +49,7 @@ def fit_titles(axes: Any) -> None:
     texts = ((axes._left_title, room.width), (axes.xaxis.label, room.width), (axes.yaxis.label, room.height))
     for text, inches in texts:
         plain = text.get_text().replace(r"\$", "$")
-        text.set_text(broken(plain, inches, text.get_fontsize()).replace("$", r"\$"))
+        text.set_text(wrap_text(plain, inches, text.get_fontsize()).replace("$", r"\$"))
 
 
 def thin_ticks(axes: Any) -> None:
@@ -84,8 +84,8 @@ def legend_below(figure: Any) -> None:
     if not found:
         return
     taken = ENTRY_POINTS / PER_INCH
-    names = [broken(name.replace(r"\$", "$"), figure.get_figwidth() - taken) for name in found]
-    widest = max(inches_of(line) for name in names for line in name.split("\n"))
+    names = [wrap_text(name.replace(r"\$", "$"), figure.get_figwidth() - taken) for name in found]
+    widest = max(text_width_inches(line) for name in names for line in name.split("\n"))
     columns = min(len(found), max(1, math.floor(figure.get_figwidth() / (widest + taken))))
     texts = [name.replace("$", r"\$") for name in names]
     legend = figure.legend(list(found.values()), texts, loc="outside lower center", ncols=columns)

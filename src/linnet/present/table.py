@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from linnet.core.text import printable
 
-NOTHING = "–"
+MISSING = "–"
 """In a cell: not known, not measured, or not there."""
 
 GAP = "  "

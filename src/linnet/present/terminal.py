@@ -50,8 +50,8 @@ def _passage(passage: Passage, width: int, styled: bool) -> Iterator[str]:
     width = WIDEST_PROSE if width == ENDLESS_WIDTH else width
     rule = "─" * max(0, width - len(passage.title) - 1)
     yield f"{_marked(passage.title, BOLD, styled)} {rule}"
-    begun = len(printable(passage.begun))
-    for line in printable(passage.begun + passage.text.rstrip()).split("\n"):
+    begun = len(printable(passage.prompt))
+    for line in printable(passage.prompt + passage.text.rstrip()).split("\n"):
         for part in textwrap.wrap(line, width - 4, drop_whitespace=True) or [""]:
             bold = min(begun, len(part))
             yield f"  {_marked(part[:bold], BOLD, styled)}{part[bold:]}" if part else ""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from linnet.model.cost import model_cost
-from linnet.model.skip_init import shapes_only
+from linnet.model.skip_init import meta_decoder
 from linnet.model.spec import ModelSpec
 from linnet.training.optimizers.optimizer import split_by_decay
 
 Counting = Literal["total", "without_embedding", "matrices_and_head"]
 COUNTINGS: tuple[Counting, ...] = get_args(Counting)
 
-COUNTED: dict[Counting, str] = {
+NGRAM: dict[Counting, str] = {
     "total": "all parameters",
     "without_embedding": "without token and position embeddings and the head's matrix",
     "matrices_and_head": "the layers' matrices and the head's",
@@ -47,7 +47,7 @@ def parameter_counts(spec: ModelSpec) -> ParameterCounts:
     """Count them from the description; no weight is made."""
     cost = model_cost(spec)
     head = math.prod(cost.head_matrix)
-    decoder = shapes_only(spec)
+    decoder = meta_decoder(spec)
     decayed, _ = split_by_decay(decoder)
     matrices = sum(parameter.numel() for parameter in decayed.values())
     own_head = 0 if spec.head.tied else head

@@ -4,7 +4,7 @@ from typing import Any
 
 from linnet.present import numbers
 from linnet.present.table import Table
-from linnet.scaling.counts import COUNTED
+from linnet.scaling.counts import NGRAM
 from linnet.scaling.determined import Interval
 from linnet.scaling.fit import CONSTANTS, COVERAGE, CountedFit, Fit
 from linnet.scaling.holdout import HeldOutPrediction
@@ -18,7 +18,7 @@ APPROACHES = {
 }
 MOST_RUNS_SHOWN = 12
 
-NOTHING = 1e-12
+MISSING = 1e-12
 """An E below this is 0: the fit is of log E, which cannot come to it."""
 
 WIDE = 1e6
@@ -63,7 +63,7 @@ def _law_table(fit: Fit) -> Table:
     rows = [(name, _digits(getattr(law, name)), _interval(intervals.get(name))) for name in CONSTANTS]
     rows.append(("objective", f"{fitted.objective:.5g}", ""))
     meaning = (
-        f"L = E + A / N^alpha + B / D^beta, N: {COUNTED[law.counted]}. {len(fit.runs)} runs; {fitted.reached} of"
+        f"L = E + A / N^alpha + B / D^beta, N: {NGRAM[law.counted]}. {len(fit.runs)} runs; {fitted.reached} of"
         f" {fitted.starts} starts came to this optimum, none to a lower one. Objective: Huber losses of log L, summed."
     )
     meaning = " ".join([meaning, *(f"Warning: {line}." for line in law.warnings)])
@@ -154,7 +154,7 @@ def _counted_figures(one: CountedFit) -> dict[str, Any]:
 
 
 def _digits(value: float) -> str:
-    if abs(value) < NOTHING:
+    if abs(value) < MISSING:
         return "0"
     return numbers.significant(value, 4) if 1e-4 <= abs(value) < 1e6 else numbers.scientific(value, 4)
 

@@ -14,7 +14,7 @@ from linnet.scaling.counts import ParameterCounts, parameter_counts
 from linnet.scaling.data_at_hand import DataAtHand
 from linnet.scaling.law import Allocation, Law, ParametricLaw
 from linnet.scaling.throughput import Throughput, guessed_flops_per_s, measure, most_parameters
-from linnet.training.record.finished import training_flops_per_token
+from linnet.training.runs import training_flops_per_token
 
 HOUR_S = 3600.0
 ROUNDS, NEAR = 3, 1.5

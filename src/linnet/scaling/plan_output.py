@@ -11,7 +11,7 @@ from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.report import Commands, Picture
 from linnet.present.style import INK
 from linnet.present.table import Table
-from linnet.scaling.counts import COUNTED
+from linnet.scaling.counts import NGRAM
 from linnet.scaling.data_at_hand import MOST_EPOCHS, WARNING_SOURCE
 from linnet.scaling.law import FLOPS_FACTOR, Allocation
 from linnet.scaling.plan import Plan, Prediction
@@ -112,11 +112,11 @@ def _plan_table(plan: Plan) -> Table:
     rows = [
         ("parameters", f"{plan.counts.total:,}", f"a plain shape: {layers} layers of width {width}"),
         *(
-            (f"  {name.replace('_', ' ')}", f"{value:,.0f}", COUNTED[name])
+            (f"  {name.replace('_', ' ')}", f"{value:,.0f}", NGRAM[name])
             for name, value in plan.counts.by_name().items()
             if name != "total"
         ),
-        ("  by the law", f"{plan.allocation.parameters:,.0f}", f"{plan.law.name}, {COUNTED[plan.law.counted]}"),
+        ("  by the law", f"{plan.allocation.parameters:,.0f}", f"{plan.law.name}, {NGRAM[plan.law.counted]}"),
         ("tokens", f"{plan.tokens:,}", f"{plan.tokens / counted:,.1f} for each parameter"),
         ("training FLOPs", numbers.scientific(plan.allocation.flops), "6 N D, as the laws count"),
         ("  exactly", numbers.scientific(plan.exact_flops), "of the plain shape, with attention's scores and the head"),

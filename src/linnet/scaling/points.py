@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from linnet.core.arrays import Numbers
 from linnet.core.errors import UserError
-from linnet.scaling.counts import COUNTED, COUNTINGS, Counting
+from linnet.scaling.counts import COUNTINGS, NGRAM, Counting
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def check_counting(runs: Sequence[Run], counted: Counting) -> None:
     if missing is not None:
         known = ", ".join(countings(runs))
         raise UserError(
-            f"{missing} does not tell its parameters {COUNTED[counted]}; known of all: {known}",
+            f"{missing} does not tell its parameters {NGRAM[counted]}; known of all: {known}",
             field="counted",
             value=counted,
         )

@@ -18,7 +18,7 @@ from linnet.present import numbers
 from linnet.scaling.counts import Counting, ParameterCounts, parameter_counts
 from linnet.scaling.law import FLOPS_FACTOR
 from linnet.scaling.points import Run
-from linnet.training.record.finished import FinishedRun, check_comparable, read_run_folders, runs_of
+from linnet.training.runs import FinishedRun, check_comparable, read_run_folders, runs_of
 
 PARAMETERS: dict[Counting, str] = {
     "total": "parameters",

@@ -18,8 +18,8 @@ from linnet.training.machine import peak_flops_per_s
 from linnet.training.objective import next_token_loss
 from linnet.training.optimizers.optimizer import build_optimizer
 from linnet.training.parallel import Parallel
-from linnet.training.precision import measured_precision, stated_precision
-from linnet.training.record.finished import training_flops_per_token
+from linnet.training.precision import configured_precision, measure_precision
+from linnet.training.runs import training_flops_per_token
 from linnet.training.spec import TrainingSpec
 from linnet.training.step import Stepper
 
@@ -44,7 +44,7 @@ class Throughput:
 
 def guessed_flops_per_s(device: torch.device) -> float:
     """Roughly, from one large product."""
-    stated = stated_precision(TrainingSpec(), device)
+    stated = configured_precision(TrainingSpec(), device)
     return SHARE_OF_PEAK * peak_flops_per_s(device, torch.float32 if stated is None else stated.dtype)
 
 
@@ -86,7 +86,7 @@ def _stepper(model: ModelSpec, rows: int, device: torch.device) -> tuple[Stepper
     bytes_V = torch.ones(model.vocab_size, dtype=torch.int64, device=device)
     optimizer = build_optimizer(spec.optimizer, decoder)
     batch = tokens[:, :-1], tokens[:, 1:].contiguous()
-    precision = stated_precision(spec, device) or measured_precision(decoder, next_token_loss, batch)
+    precision = configured_precision(spec, device) or measure_precision(decoder, next_token_loss, batch)
     return Stepper(Parallel(decoder), next_token_loss, optimizer, spec.clip, precision.dtype, bytes_V), batch
 
 

@@ -14,7 +14,7 @@ from linnet.data.shards import PAIRS as SOURCE
 from linnet.model.spec import ModelSpec
 from linnet.model.store import TOKENIZER, model_folder
 from linnet.training.recipe import merged
-from linnet.training.record.folder import CONFIG, PAIRS, RunFolder
+from linnet.training.run_folder import CONFIG, PAIRS, RunFolder
 from linnet.training.spec import RunSpec, read_run, run_of
 
 

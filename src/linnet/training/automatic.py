@@ -45,8 +45,8 @@ def automatic(model: ModelSpec, context_length: int, tokens: int | None, step_to
     if step_tokens is None:
         fields["batch_size"] = batch_size(tokens, context_length)
         step_tokens = fields["batch_size"] * context_length
-    lr = peak_rate(model.d_model, step_tokens)
-    fields["optimizer"] = {"kind": "muon", "lr": lr, "low_lr": two_digits(SENSITIVE_SHARE * lr)}
+    lr = peak_learning_rate(model.d_model, step_tokens)
+    fields["optimizer"] = {"kind": "muon", "lr": lr, "low_lr": round_to_two_digits(SENSITIVE_SHARE * lr)}
     fields["schedule"] = {"kind": "linear", "warmup_share": WARMUP_SHARE, "final_fraction": 0.0}
     return fields
 
@@ -70,11 +70,13 @@ def batch_size(tokens: int, context_length: int) -> int:
     return 1 << max(0, round(math.log2(step_tokens / context_length)))
 
 
-def peak_rate(width: int, step_tokens: int) -> float:
+def peak_learning_rate(width: int, step_tokens: int) -> float:
     """The learning rate, to two digits."""
-    return two_digits(LEARNING_RATE * (step_tokens / STEP_TOKENS) ** RATE_POWER * (width / WIDTH) ** WIDTH_POWER)
+    return round_to_two_digits(
+        LEARNING_RATE * (step_tokens / STEP_TOKENS) ** RATE_POWER * (width / WIDTH) ** WIDTH_POWER
+    )
 
 
-def two_digits(rate: float) -> float:
+def round_to_two_digits(rate: float) -> float:
     """As people write it."""
     return float(f"{rate:.1e}")

@@ -12,13 +12,13 @@ from typing import Any
 
 from torch import Tensor
 
-from linnet.core.atomic import atomic_directory, check_room, remove_folder
+from linnet.core.atomic import atomic_directory, check_free_space, remove_folder
 from linnet.core.checksum import (
     CHECKSUM_MISMATCH,
     MANIFEST,
     LaterVersionError,
     check_files,
-    refuse_later,
+    refuse_later_version,
     write_file_checksums,
 )
 from linnet.core.errors import UserError
@@ -67,7 +67,7 @@ def save_checkpoint(
     """Write the checkpoint of a step; it appears whole or not at all, and replaces an older one of the same step."""
     target = checkpoint_path(folder, step)
     with atomic_directory(target) as temporary:
-        check_room(target, sum(t.nbytes for t in (*decoder.state_dict().values(), *moments.values())))
+        check_free_space(target, sum(t.nbytes for t in (*decoder.state_dict().values(), *moments.values())))
         save_decoder(decoder, temporary)
         write_tensors(temporary / MOMENTS, moments)
         finish_checkpoint(temporary, tokenizer, standing.to_dict())
@@ -116,7 +116,7 @@ def _load(path: Path) -> Checkpoint:
     check_files(path, (CONFIG, WEIGHTS, TOKENIZER, MOMENTS, SUMMARY))
     summary = read_json(path / SUMMARY)
     if isinstance(summary, dict) and (path / MANIFEST).exists():
-        refuse_later(path / SUMMARY, summary.get("version"), VERSION)
+        refuse_later_version(path / SUMMARY, summary.get("version"), VERSION)
     if not isinstance(summary, dict) or summary.get("version") not in (1, 2, VERSION):
         raise UserError(f"{path / SUMMARY}: not a summary of version {VERSION}")
     _check_old_hashes(path, summary)

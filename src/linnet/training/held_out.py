@@ -13,7 +13,7 @@ from linnet.evaluation.frozen import calibration_tokens
 from linnet.evaluation.likelihood import Evaluation
 from linnet.evaluation.measure import evaluate_windows
 from linnet.model.decoder import Decoder
-from linnet.training.processes.group import Batch, Processes
+from linnet.training.distributed import Batch, Processes
 from linnet.training.spec import TrainingSpec
 
 
@@ -27,7 +27,7 @@ class HeldOut:
         self._tokens = data.split("validation")
         self._pairs = rows_of(data, "validation") if data.holds_rows else None
         self._windows = document_windows(self._tokens, self._end_id, spec.context_length)
-        self._calibration_1T = calibration_tokens(data, spec.evaluate.operator_from, spec.context_length)
+        self._calibration_1T = calibration_tokens(data, spec.evaluate.calibrate_on, spec.context_length)
 
     def measure(
         self, decoder: Decoder, processes: Processes, part: Callable[[Iterable[Batch]], Iterator[Batch]]

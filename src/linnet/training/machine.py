@@ -13,7 +13,7 @@ from linnet.core.errors import UserError
 from linnet.core.memory import available_bytes
 from linnet.model.cost import model_cost
 from linnet.present.numbers import decimal
-from linnet.training.processes.group import ALONE, Processes
+from linnet.training.distributed import ALONE, Processes
 from linnet.training.spec import RunSpec
 
 TOKEN_BYTES = 16

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.layers.batch_layout import AddedLoss, AuxiliaryOutputs
-from linnet.layers.registry import kinds_with_operators
+from linnet.layers.batch_layout import AuxiliaryLoss, AuxiliaryOutputs
+from linnet.layers.registry import kinds_with_calibration
 from linnet.model.decoder import Decoder
 from linnet.model.pairs import loss_of_rows
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.training.spec import TrainingSpec
 
 Penalties = Mapping[str, Mapping[str, float]]
@@ -59,16 +59,16 @@ def next_token_loss(
     nats, of_head = loss.nats.detach(), {} if loss.squared_log_z is None else {"z_loss": loss.squared_log_z}
     if not record.losses:
         return Loss(loss.total, nats, of_head)
-    count = (targets_BT != IGNORED).sum()
+    count = (targets_BT != IGNORE_INDEX).sum()
     terms = {name: count * value for name, value in mean_losses(record.losses).items()}
     coefficients = {loss.name: loss.coefficient for loss in record.losses}
     total = loss.total + sum(coefficients[name] * term for name, term in terms.items() if coefficients[name])
     return Loss(total, nats, of_head | {name: term.detach() for name, term in terms.items()})
 
 
-def objective_of(objective: Objective, spec: TrainingSpec, decoder: Decoder, end_id: int) -> Objective:
+def configure_objective(objective: Objective, spec: TrainingSpec, decoder: Decoder, end_id: int) -> Objective:
     """The objective with what a run says of it; `UserError` for a penalty that no layer of the model has."""
-    settings: dict[str, Any] = {"penalties": checked_penalties(decoder, spec.penalties)}
+    settings: dict[str, Any] = {"penalties": check_penalties(decoder, spec.penalties)}
     if spec.z_loss:
         settings["z_loss"] = spec.z_loss
     if spec.document_mask:
@@ -81,7 +81,7 @@ def documents_of(inputs_BT: Tensor, end_id: int) -> list[list[int]]:
     return [row_T.nonzero().flatten().tolist() for row_T in inputs_BT == end_id]
 
 
-def mean_losses(losses: list[AddedLoss]) -> dict[str, Tensor]:
+def mean_losses(losses: list[AuxiliaryLoss]) -> dict[str, Tensor]:
     """The mean of each loss over the sublayers that added it."""
     values: dict[str, list[Tensor]] = {}
     for loss in losses:
@@ -89,12 +89,12 @@ def mean_losses(losses: list[AddedLoss]) -> dict[str, Tensor]:
     return {name: torch.stack(each).mean() for name, each in values.items()}
 
 
-def checked_penalties(decoder: Decoder, wanted: Mapping[str, Mapping[str, float] | None]) -> Penalties:
+def check_penalties(decoder: Decoder, wanted: Mapping[str, Mapping[str, float] | None]) -> Penalties:
     """Those that are wanted, terms without a coefficient left out; `UserError` where no layer of the model has one."""
     offered = {penalty for sublayer in decoder.sublayers for penalty in sublayer.penalties}
     for name, terms in wanted.items():
         if terms is not None and name not in offered:
-            kinds = kinds_with_operators()
+            kinds = kinds_with_calibration()
             raise UserError(f"training.{name}: the model has no {kinds} layer that deduces an operator; expected null")
     return {
         name: {term: value for term, value in terms.items() if value}

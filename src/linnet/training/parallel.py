@@ -20,8 +20,8 @@ from linnet.model.stack import Layer
 from linnet.model.state import LayerStates
 from linnet.model.store import check_tensors, shapes_of
 from linnet.training.checkpoint import Checkpoint, load_newest, save_checkpoint
+from linnet.training.distributed import ALONE, Processes
 from linnet.training.objective import Objective
-from linnet.training.processes.group import ALONE, Processes
 from linnet.training.sections import ClipSpec, ParallelSpec
 from linnet.training.spec import TrainingSpec
 from linnet.training.train_state import TrainState
@@ -101,7 +101,7 @@ class Parallel:
 def parallelize(decoder: Decoder, spec: TrainingSpec, precision: torch.dtype, processes: Processes) -> Parallel:
     """Do to a decoder what `training.parallel` asks for; before its optimizer is made."""
     if spec.parallel.checkpointing:
-        for layer in {layer for block in decoder.all_blocks for layer in block.typed_layers()}:
+        for layer in {layer for block in decoder.all_blocks for layer in block.unique_layers()}:
             recompute(layer)
     if processes.count == 1:
         check_shard(spec.parallel, processes)

@@ -14,9 +14,9 @@ import torch
 from linnet.core.spec import Spec
 from linnet.model.cost import model_cost
 from linnet.model.decoder import Decoder
+from linnet.training.distributed import Batch
 from linnet.training.machine import fastest_product_s, peak_flops_per_s
 from linnet.training.objective import Objective
-from linnet.training.processes.group import Batch
 from linnet.training.spec import RunSpec, TrainingSpec
 
 WORTH_MEASURING_FLOPS = 2e12
@@ -50,7 +50,7 @@ class Precision(Spec):
         return f"{self.name}: {self.reason}"
 
 
-def stated_precision(spec: TrainingSpec, device: torch.device) -> Precision | None:
+def configured_precision(spec: TrainingSpec, device: torch.device) -> Precision | None:
     """The precision that was asked for, or that the device has anyway; None where it has to be measured."""
     if spec.precision != "auto":
         return Precision(name=spec.precision, reason="asked for")
@@ -101,7 +101,7 @@ class Measurement:
         return elapsed_s
 
 
-def measured_precision(
+def measure_precision(
     decoder: Decoder, objective: Objective, batch: Batch, product_s: Callable[..., float] = fastest_product_s
 ) -> Precision:
     """The faster of the two for this model on this processor; float32 unless bfloat16 takes `FASTER` of its time.

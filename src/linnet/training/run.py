@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from linnet.data.shards import TokenData
-from linnet.training.guard_rails.breakdown import BrokenDownError
-from linnet.training.loop import Trainer
+from linnet.training.data import check_data, fitted, vocabulary_note
+from linnet.training.distributed import Processes, processes
+from linnet.training.divergence import DivergedError
 from linnet.training.machine import threads
 from linnet.training.objective import Objective, next_token_loss
-from linnet.training.on_data import changed_vocabulary, check_data, fitted
-from linnet.training.processes.group import Processes, processes
-from linnet.training.progress.watch import Watch
-from linnet.training.record.folder import RunFolder
+from linnet.training.reporter import Reporter
+from linnet.training.run_folder import RunFolder
 from linnet.training.spec import RunSpec
 from linnet.training.stop import StopRequest
+from linnet.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RunResult:
 def train(
     run: RunSpec,
     out: str | Path,
-    watch: Watch | None = None,
+    reporter: Reporter | None = None,
     objective: Objective = next_token_loss,
     command: str | None = None,
 ) -> RunResult:
@@ -49,18 +49,21 @@ def train(
 
     A `run` with more steps prolongs it (`training.prolonged` says what becomes of the schedule), a finished one too.
 
-    `watch` hears of the progress; `command` is kept in `run.json`. A finished run is left as it is. Ctrl-C and SIGTERM
-    save and return (`finished` is False). Raises `UserError` where nothing could be trained, and `BrokenDownError`,
+    `reporter` hears of the progress; `command` is kept in `run.json`. A finished run is left as it is. Ctrl-C and
+    SIGTERM
+    save and return (`finished` is False). Raises `UserError` where nothing could be trained, and `DivergedError`,
     which the folder keeps until the run is tried again.
 
     Of processes that torchrun started each calls it with the same arguments; all return the same.
     """
     with processes() as several:
-        return _train(run, RunFolder(out), watch if watch and several.first else Watch(), objective, command, several)
+        return _train(
+            run, RunFolder(out), reporter if reporter and several.first else Reporter(), objective, command, several
+        )
 
 
 def _train(
-    run: RunSpec, folder: RunFolder, watch: Watch, objective: Objective, command: str | None, processes: Processes
+    run: RunSpec, folder: RunFolder, reporter: Reporter, objective: Objective, command: str | None, processes: Processes
 ) -> RunResult:
     data = TokenData.open(run.data)
     asked, run = run, folder.as_long_as(run, fitted(run, data))
@@ -69,15 +72,15 @@ def _train(
     if summary is not None and not folder.prolongs(run):
         processes.broadcast_from_rank0(folder.tidy)
         check_data(summary.get("data", {}).get("manifest_sha256"), data, folder.path)
-        watch.note(f"{folder.path}: finished at step {summary['step']}, nothing to do")
+        reporter.note(f"{folder.path}: finished at step {summary['step']}, nothing to do")
         return RunResult(folder.path, summary)
     held = folder.locked() if processes.first else nullcontext()
     with StopRequest() as stop, held, threads(run.training.threads):
         processes.broadcast_from_rank0(lambda: folder.check(run))
         # It refuses what cannot be trained.
-        trainer = Trainer(run, data, folder, objective, watch, stop, processes)
+        trainer = Trainer(run, data, folder, objective, reporter, stop, processes)
         if run.model.vocab_size != asked.model.vocab_size:
-            watch.note(changed_vocabulary(asked, run))
+            reporter.note(vocabulary_note(asked, run))
         processes.broadcast_from_rank0(lambda: folder.start(run))
         processes.broadcast_from_rank0(trainer.keep_precision)
         with closing(trainer.trackers), _recorded(folder, processes):
@@ -91,7 +94,7 @@ def _recorded(folder: RunFolder, processes: Processes) -> Iterator[None]:
     """Keep with the run that it broke down."""
     try:
         yield
-    except BrokenDownError as error:
+    except DivergedError as error:
         if processes.first:
             folder.keep_diverged(error)
         raise

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 
 from linnet.core.spec import Amount, Count, Extent, Spec
-from linnet.evaluation.frozen import OperatorFrom
+from linnet.evaluation.frozen import CalibrationText
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -165,13 +165,13 @@ class GuardSpec(Spec):
 class EvaluateSpec(Spec):
     """The fixed validation set: `tokens` of the validation split, the same ones every `every` steps and at the end.
 
-    operator_from: the text that freezes the operator of a model that is not causal by itself: the start of the
+    calibrate_on: the text that calibrates a model that is not causal by itself: the start of the
     training split, or the empty prompt.
     """
 
     every: Amount = 100
     tokens: Amount = 65536
-    operator_from: OperatorFrom = "train"
+    calibrate_on: CalibrationText = "train"
 
 
 class CheckpointSpec(Spec):

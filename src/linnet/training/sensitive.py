@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from linnet.core.notes import note
-from linnet.model.skip_init import shapes_only, without_operator_file
+from linnet.model.skip_init import meta_decoder, without_calibration_file
 from linnet.model.spec import ModelSpec
 
 SENSITIVE = "optimizer.low_lr"
@@ -15,7 +15,7 @@ IN_VAIN = "no layer of the model has sensitive parameters, as the net behind the
 
 def has_sensitive(model: ModelSpec) -> bool:
     """Whether a layer calls some of its parameters sensitive; found without drawing their numbers."""
-    decoder = shapes_only(without_operator_file(model))
+    decoder = meta_decoder(without_calibration_file(model))
     return any(True for sublayer in decoder.sublayers for _ in sublayer.low_lr_parameters())
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from linnet.evaluation.likelihood import text_bytes
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
+from linnet.training.distributed import Batch
 from linnet.training.objective import Objective
 from linnet.training.optimizers.groups import Optimizer
 from linnet.training.optimizers.optimizer import set_learning_rate
-from linnet.training.processes.group import Batch
 from linnet.training.sections import ClipSpec
 from linnet.training.stop import Stopped
 
@@ -68,13 +68,13 @@ class Stepper:
     judge: Judge | None = None
 
     def __call__(self, batches: Sequence[Batch], lr: float, one_by_one: OneByOne = iter) -> StepResult:
-        """Update the weights from inputs and targets `[B, T]` of each batch; `IGNORED` targets do not count.
+        """Update the weights from inputs and targets `[B, T]` of each batch; `IGNORE_INDEX` targets do not count.
 
         Of several processes each is given whole batches, and reads its rows. What comes out is of all of them.
         `one_by_one` hands the batches out; what it raises between two of them ends the step as if it had not begun.
         `NonFiniteError`, before anything is updated, where the loss or the gradient norm is not finite.
         """
-        tokens = sum(int((targets != IGNORED).sum()) for _, targets in batches)
+        tokens = sum(int((targets != IGNORE_INDEX).sum()) for _, targets in batches)
         assert tokens, "a step without targets"
         own = [self.parallel.processes.shard_batch(batch) for batch in batches]
         try:

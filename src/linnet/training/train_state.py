@@ -9,7 +9,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from linnet.core.errors import UserError
 from linnet.core.spec import describe
 from linnet.evaluation.likelihood import Evaluation
-from linnet.training.guard_rails.guard import GuardState
+from linnet.training.callbacks.guard import GuardState
 from linnet.training.step import StepResult
 
 

@@ -32,11 +32,11 @@ from linnet.core.spec import parse_yaml
 from linnet.model.store import WEIGHTS
 from linnet.present.progress import progress
 from linnet.training.checkpoint import Checkpoint, checkpoint_path, checkpoint_steps, load_newest
-from linnet.training.guard_rails.breakdown import BrokenDownError
+from linnet.training.divergence import DivergedError
 from linnet.training.parallel import with_shard
-from linnet.training.progress.watch import Progress, Watch
-from linnet.training.record.folder import PRECISION, RunFolder
+from linnet.training.reporter import Progress, Reporter
 from linnet.training.run import train
+from linnet.training.run_folder import PRECISION, RunFolder
 from linnet.training.spec import RunSpec
 
 STEPS, LEAST_STEPS = 20, 4
@@ -165,7 +165,7 @@ def _in_its_precision(run: RunSpec, path: Path) -> RunSpec:
     return run.model_copy(update={"training": run.training.model_copy(update={"precision": known.name})})
 
 
-class _Ends(Watch):
+class _Ends(Reporter):
     """Tells its notes, and asks for a stop after a step; or is killed some time after an earlier one."""
 
     def __init__(self, steps: int, killed_after: int | None, share: float) -> None:
@@ -191,10 +191,10 @@ class _Ends(Watch):
 def child() -> None:
     """The process that trains: `CONFIG OUT STEPS [KILLED_AFTER SHARE]`; its notes are what it prints."""
     config, out, steps, *killed = sys.argv[1:]
-    watch = _Ends(int(steps), int(killed[0]) if killed else None, float(killed[1]) if killed else 0.0)
+    reporter = _Ends(int(steps), int(killed[0]) if killed else None, float(killed[1]) if killed else 0.0)
     try:
-        train(RunSpec.parse(parse_yaml(read_text(config), config), config), out, watch)
-    except (UserError, BrokenDownError) as error:
+        train(RunSpec.parse(parse_yaml(read_text(config), config), config), out, reporter)
+    except (UserError, DivergedError) as error:
         print(error)
         sys.exit(2)
 

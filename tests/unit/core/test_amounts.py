@@ -25,7 +25,7 @@ from linnet.core.errors import UserError
     ],
 )
 def test_numbers_are_read_as_people_write_them(text: str, value: float):
-    assert amounts.parse(text, "--tokens") == pytest.approx(value, rel=1e-15)
+    assert amounts.parse_amount(text, "--tokens") == pytest.approx(value, rel=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -33,10 +33,10 @@ def test_numbers_are_read_as_people_write_them(text: str, value: float):
 )
 def test_what_is_no_amount_is_refused_by_name(text: str):
     with pytest.raises(UserError, match=r"^--tokens .*: expected a positive number, with k, M, G"):
-        amounts.parse(text, "--tokens")
+        amounts.parse_amount(text, "--tokens")
 
 
 def test_an_amount_has_one_of_the_units_it_is_asked_for():
     units = {"B": 1.0, "MiB": 2.0**20}
-    assert amounts.amount("1,024 B", units) == 1024 and amounts.amount("1.5MiB", units) == 1.5 * 2**20
-    assert [amounts.amount(text, units) for text in ("2", "2M", "2 mib", "0B", "B", "1e400B", "")] == [None] * 7
+    assert amounts.parse_units("1,024 B", units) == 1024 and amounts.parse_units("1.5MiB", units) == 1.5 * 2**20
+    assert [amounts.parse_units(text, units) for text in ("2", "2M", "2 mib", "0B", "B", "1e400B", "")] == [None] * 7

@@ -21,15 +21,15 @@ from linnet.core.atomic import (
     RETIRED,
     atomic_directory,
     atomic_path,
-    check_room,
-    claimed,
-    heal,
-    is_left,
+    check_free_space,
+    clean_up,
+    folder_lock,
+    is_leftover,
+    not_replaced,
     refuse_link,
     remove_folder,
-    remove_left_in,
-    tidy,
-    unreplaced,
+    remove_leftovers,
+    restore,
 )
 from linnet.core.errors import UserError
 from linnet.core.files import write_text
@@ -119,7 +119,7 @@ def test_what_a_killed_process_left_of_a_file_is_removed_by_the_next_that_writes
     target.write_text("old")
     killed(f"with atomic.atomic_path({str(target)!r}) as path:\n    path.write_text('half')\n    die()")
     (left,) = (path for path in tmp_path.iterdir() if path != target)
-    assert target.read_text() == "old" and left.read_text() == "half" and is_left(left)
+    assert target.read_text() == "old" and left.read_text() == "half" and is_leftover(left)
     write_text(target, "new")
     assert names(tmp_path) == ["file.txt"] and told() == [removed(left)]
 
@@ -129,7 +129,7 @@ def test_what_a_killed_process_left_of_a_folder_is_removed_by_the_next_that_writ
     build(target, "old")
     killed(f"with atomic.atomic_directory({str(target)!r}) as path:\n    (path / 'part').write_text('half')\n    die()")
     left = [path for path in tmp_path.iterdir() if path != target]
-    assert sorted(path.suffix for path in left) == [LOCK, PARTIAL] and all(map(is_left, left))
+    assert sorted(path.suffix for path in left) == [LOCK, PARTIAL] and all(map(is_leftover, left))
     build(target, "new")
     assert names(tmp_path) == ["data"] and (target / "part").read_text() == "new"
     assert told() == [removed(path) for path in left if path.suffix == PARTIAL]
@@ -140,7 +140,7 @@ def test_what_another_still_writes_is_left_alone(tmp_path: Path, told: Told):
     with atomic_path(target) as first:
         first.write_text("first")
         write_text(target, "second")
-        remove_left_in(tmp_path)
+        remove_leftovers(tmp_path)
         assert target.read_text() == "second"
     assert target.read_text() == "first" and names(tmp_path) == ["file.txt"] and told() == []
 
@@ -168,7 +168,7 @@ def test_a_link_with_the_name_of_something_left_is_not_followed(tmp_path: Path):
     (mine / "thesis.txt").write_text("x")
     (tmp_path / f".file.txt.abcdefgh{PARTIAL}").symlink_to(mine)
     write_text(tmp_path / "file.txt", "x")
-    remove_left_in(tmp_path)
+    remove_leftovers(tmp_path)
     assert (mine / "thesis.txt").read_text() == "x"
 
 
@@ -260,7 +260,7 @@ def test_what_a_killed_process_had_moved_away_is_put_back_and_told(tmp_path: Pat
     target = tmp_path / "data"
     build(target, "old")
     kill_between_the_two_renames(target)
-    heal(target)
+    restore(target)
     assert (target / "part").read_text() == "old"
     assert told() == [f"{target}: put back as it was before a writing that was broken off"]
     build(target, "new")
@@ -277,12 +277,12 @@ def test_who_writes_next_has_the_old_directory_to_lose(tmp_path: Path):
 
 def test_nothing_is_put_back_under_the_hands_of_who_writes(tmp_path: Path, told: Told):
     target = tmp_path / "data"
-    with claimed(target):
+    with folder_lock(target):
         retired = tmp_path / f".data.abcdefgh{RETIRED}"
         (retired / "data").mkdir(parents=True)
-        heal(target)
+        restore(target)
         assert not target.exists() and told() == []
-    heal(target)
+    restore(target)
     assert target.is_dir() and not retired.exists()
 
 
@@ -290,7 +290,7 @@ def test_what_was_replaced_is_removed_where_the_new_one_stands(tmp_path: Path, t
     target, retired = tmp_path / "data", tmp_path / f".data.abcdefgh{RETIRED}"
     build(target, "new")
     build(retired / "data", "old")
-    heal(target)
+    restore(target)
     assert (target / "part").read_text() == "new" and retired.is_dir()
     build(target, "newer")
     assert names(tmp_path) == ["data"] and told() == [removed(retired)]
@@ -301,12 +301,12 @@ def test_where_nothing_is_to_be_written_what_was_left_goes_too(tmp_path: Path, t
     build(target, "old")
     left.mkdir()
     (tmp_path / f".data{LOCK}").write_text("4711")
-    with claimed(target):
+    with folder_lock(target):
         left.mkdir()
-        tidy(target)
+        clean_up(target)
         assert left.is_dir() and (tmp_path / f".data{LOCK}").is_file()
     (tmp_path / f".data{LOCK}").write_text("4711")
-    tidy(target)
+    clean_up(target)
     assert names(tmp_path) == ["data"] and told() == [removed(left)]
 
 
@@ -314,14 +314,14 @@ def test_what_another_writes_in_a_folder_that_is_cleared_stays(tmp_path: Path, t
     (tmp_path / f".gone{LOCK}").write_text("4711")
     with atomic_directory(tmp_path / "exported") as other:
         (other / "part").write_text("x")
-        remove_left_in(tmp_path)
+        remove_leftovers(tmp_path)
     assert (tmp_path / "exported" / "part").read_text() == "x" and names(tmp_path) == ["exported"] and told() == []
 
 
 def test_a_folder_with_a_long_name_that_was_moved_away_is_put_back(tmp_path: Path):
     name = "d" * 200
     (tmp_path / f".{name[:120]}.abcdefgh{RETIRED}" / name).mkdir(parents=True)
-    remove_left_in(tmp_path)
+    remove_leftovers(tmp_path)
     assert names(tmp_path) == [name]
 
 
@@ -355,8 +355,8 @@ def test_a_half_removed_folder_does_not_keep_its_name(tmp_path: Path, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             remove_folder(tmp_path / "data")
     (left,) = tmp_path.iterdir()
-    assert is_left(left)
-    remove_left_in(tmp_path)
+    assert is_leftover(left)
+    remove_leftovers(tmp_path)
     assert names(tmp_path) == [] and told() == [removed(left)]
 
 
@@ -409,9 +409,9 @@ def test_of_a_full_disk_it_is_said_how_much_is_left(write: Any, tmp_path: Path, 
 def test_what_has_no_room_is_refused_before_it_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=4096))
     target = tmp_path / "new" / "file"
-    check_room(target, 4096)
+    check_free_space(target, 4096)
     with pytest.raises(OSError) as full:
-        check_room(target, 4097)
+        check_free_space(target, 4097)
     assert full.value.errno == errno.ENOSPC and full.value.filename == str(target)
     assert "4,097 bytes needed, 4,096 bytes free in " in full.value.strerror
 
@@ -450,7 +450,7 @@ def test_where_another_disk_begins_a_folder_is_refused_before_any_work(tmp_path:
 
 def test_a_temporary_file_that_another_looks_at_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     free = iter([False, True])
-    monkeypatch.setattr(atomic, "take", lambda _: next(free, True))
+    monkeypatch.setattr(atomic, "try_lock", lambda _: next(free, True))
     with atomic_path(tmp_path / "file") as temporary:
         temporary.write_text("text")
     assert next(free, None) is None and (tmp_path / "file").read_text() == "text"
@@ -466,19 +466,19 @@ def test_of_two_readers_that_put_a_folder_back_the_slower_is_content(tmp_path: P
         return False
 
     monkeypatch.setattr(atomic, "_is_claimed", faster)
-    heal(tmp_path / "data")
+    restore(tmp_path / "data")
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 def test_a_disk_that_does_not_tell_its_room_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=0, used=0, free=0))
-    check_room(tmp_path / "file", 1000)
+    check_free_space(tmp_path / "file", 1000)
 
 
 @pytest.mark.parametrize("error", [None, UserError("of the new one"), FileNotFoundError("of the old one")])
 def test_who_reads_a_folder_that_is_replaced_meanwhile_is_told(error: Exception | None, tmp_path: Path):
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match="folder: was replaced while it was read"), unreplaced(tmp_path / "folder"):
+    with pytest.raises(UserError, match="folder: was replaced while it was read"), not_replaced(tmp_path / "folder"):
         with atomic_directory(tmp_path / "folder") as new:
             (new / "file").touch()
         if error:
@@ -486,7 +486,7 @@ def test_who_reads_a_folder_that_is_replaced_meanwhile_is_told(error: Exception 
 
 
 def test_of_a_folder_that_stays_what_is_wrong_is_said_as_it_is(tmp_path: Path):
-    with pytest.raises(UserError, match=r"^wrong$"), unreplaced(tmp_path):
+    with pytest.raises(UserError, match=r"^wrong$"), not_replaced(tmp_path):
         raise UserError("wrong")
-    with unreplaced(tmp_path):
+    with not_replaced(tmp_path):
         (tmp_path / "file").touch()

@@ -14,7 +14,7 @@ from linnet.core.checksum import (
     LaterVersionError,
     check_files,
     digest,
-    digest_of,
+    file_digest,
     read_checked_json,
     text_with_checksum,
     text_without_checksum,
@@ -116,7 +116,7 @@ def made(folder: Path) -> Path:
 def test_a_manifest_holds_sizes_and_hashes(folder: Path):
     listed = read_checked_json(folder / MANIFEST)["files"]
     assert listed == {name: {"bytes": len(content), "blake3": digest(content)} for name, content in FILES.items()}
-    assert digest_of(folder / "two.txt") == digest(b"some text") and len(digest(b"")) == 32
+    assert file_digest(folder / "two.txt") == digest(b"some text") and len(digest(b"")) == 32
     check_files(folder, FILES)
 
 

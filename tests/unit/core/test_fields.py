@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat
 
-from linnet.core.fields import field_kinds, takes_a_number
+from linnet.core.fields import field_kinds, is_number_field
 from linnet.core.spec import Count, Spec
 
 
@@ -31,5 +31,5 @@ def test_fields_are_found_in_sections_that_may_be_missing_and_in_lists():
 
 
 def test_a_number_may_be_bounded_or_missing_but_is_no_bool_and_no_pair():
-    numeric = [path for path, kind in field_kinds(Outer) if takes_a_number(kind) and not path.startswith("inners")]
+    numeric = [path for path, kind in field_kinds(Outer) if is_number_field(kind) and not path.startswith("inners")]
     assert numeric == ["size", "inner.lr", "inner.share"]

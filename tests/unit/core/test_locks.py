@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.core.locks import has_name, holder, locked, take
+from linnet.core.locks import file_lock, lock_holder, still_named, try_lock
 
 
 def hold(path: Path) -> None:
-    with locked(path, "held by {}"):
+    with file_lock(path, "held by {}"):
         assert path.read_text() == str(os.getpid())
 
 
@@ -29,14 +29,14 @@ def test_a_lock_is_made_or_taken_from_the_dead_and_removed(before: str | None, t
 
 
 def test_it_is_removed_where_the_work_fails(tmp_path: Path):
-    with pytest.raises(KeyboardInterrupt), locked(tmp_path / ".lock", "held by {}"):
+    with pytest.raises(KeyboardInterrupt), file_lock(tmp_path / ".lock", "held by {}"):
         raise KeyboardInterrupt
     hold(tmp_path / ".lock")
 
 
 def test_who_comes_second_is_told_who_was_first(tmp_path: Path):
     path = tmp_path / ".lock"
-    with locked(path, "held by {}"):
+    with file_lock(path, "held by {}"):
         with pytest.raises(UserError, match=f"^held by {os.getpid()}$"):
             hold(path)
         assert path.read_text() == str(os.getpid())
@@ -45,8 +45,8 @@ def test_who_comes_second_is_told_who_was_first(tmp_path: Path):
 def test_another_process_holds_it_until_it_is_killed(tmp_path: Path):
     path = tmp_path / ".lock"
     script = (
-        "import sys; from pathlib import Path; from linnet.core.locks import locked\n"
-        f"with locked(Path({str(path)!r}), ''):\n    print('held', flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from linnet.core.locks import file_lock\n"
+        f"with file_lock(Path({str(path)!r}), ''):\n    print('held', flush=True); sys.stdin.read()"
     )
     other = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -125,9 +125,9 @@ def test_a_lock_whose_holder_removed_it_meanwhile_is_made_again(tmp_path: Path, 
         calls.append(handle)
         if len(calls) == 1:
             path.unlink()
-        return take(handle)
+        return try_lock(handle)
 
-    monkeypatch.setattr("linnet.core.locks.take", remove_then_take)
+    monkeypatch.setattr("linnet.core.locks.try_lock", remove_then_take)
     hold(path)
     assert len(calls) == 2
 
@@ -135,12 +135,12 @@ def test_a_lock_whose_holder_removed_it_meanwhile_is_made_again(tmp_path: Path, 
 def test_an_open_file_has_its_name_until_another_takes_it(tmp_path: Path):
     path = tmp_path / "file"
     with path.open("w") as handle:
-        assert has_name(handle.fileno(), path)
+        assert still_named(handle.fileno(), path)
         (tmp_path / "other").write_text("x")
         (tmp_path / "other").replace(path)
-        assert not has_name(handle.fileno(), path)
+        assert not still_named(handle.fileno(), path)
         path.unlink()
-        assert not has_name(handle.fileno(), path)
+        assert not still_named(handle.fileno(), path)
 
 
 def test_a_lock_is_held_on_a_full_disk_and_free_after_a_failure_to_remove_it(
@@ -154,7 +154,7 @@ def test_a_lock_is_held_on_a_full_disk_and_free_after_a_failure_to_remove_it(
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
         patch.setattr(Path, "unlink", full)
-        with pytest.raises(OSError, match="No space"), locked(path, "taken by {}"):
+        with pytest.raises(OSError, match="No space"), file_lock(path, "taken by {}"):
             with pytest.raises(UserError) as refused:
                 hold(path)
             assert str(refused.value) == "held by"
@@ -164,9 +164,9 @@ def test_a_lock_is_held_on_a_full_disk_and_free_after_a_failure_to_remove_it(
 
 def test_who_holds_a_lock_is_known_without_taking_it(tmp_path: Path):
     path = tmp_path / "lock"
-    assert holder(path) is None
-    with locked(path, "{}"):
-        assert holder(path) == os.getpid()
+    assert lock_holder(path) is None
+    with file_lock(path, "{}"):
+        assert lock_holder(path) == os.getpid()
     for left in ("", "999999999", "not a number", str(os.getpid())):
         path.write_text(left)
-        assert holder(path) is None
+        assert lock_holder(path) is None

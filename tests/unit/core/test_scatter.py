@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.core.scatter import Others, remedy, scatter
+from linnet.core.scatter import OtherPrograms, busy_advice, scatter
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=50))
@@ -22,7 +22,7 @@ def test_one_slow_time_in_twenty_is_nothing():
 
 
 def test_another_process_at_work_is_seen_and_this_one_is_not():
-    others = Others()
+    others = OtherPrograms()
     child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         time.sleep(0.6)
@@ -31,5 +31,7 @@ def test_another_process_at_work_is_seen_and_this_one_is_not():
         child.kill()
         child.wait()
     assert found > 0.3
-    assert "other programs use 1.5 of " in remedy(1.5, "or wait") and remedy(1.5, "or wait").endswith("or wait")
-    assert remedy(0.1, "or wait").startswith("other programs use hardly any")
+    assert "other programs use 1.5 of " in busy_advice(1.5, "or wait") and busy_advice(1.5, "or wait").endswith(
+        "or wait"
+    )
+    assert busy_advice(0.1, "or wait").startswith("other programs use hardly any")

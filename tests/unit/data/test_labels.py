@@ -12,9 +12,9 @@ from linnet.data.labels import LabeledRow, LabeledRows, prepare_labels, rows_of
 from linnet.data.pairs import PairBatches
 from linnet.data.shards import Shard, TokenData, TokenSequence
 from linnet.data.tokenizer import Tokenizer
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
-END, NO = 256, IGNORED
+END, NO = 256, IGNORE_INDEX
 TRAIN = [
     LabeledRow([END, 1, 2, 3], [NO, NO, 7, 2]),
     LabeledRow([END, 4], [NO, 5]),

@@ -9,7 +9,7 @@ from linnet.core.errors import UserError
 from linnet.data.loader import Batches, spread_batches, validation_windows
 from linnet.data.shards import Shard, TokenSequence
 from linnet.data.windows import document_windows
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
 
 def counting(length: int, shards: int = 3) -> TokenSequence:
@@ -119,7 +119,7 @@ def validation(sequence: TokenSequence, context: int, batch_size: int, limit: in
 
 
 def targets_of(windows: Windows) -> list[int]:
-    return [token for _, targets in windows for token in targets.flatten().tolist() if token != IGNORED]
+    return [token for _, targets in windows for token in targets.flatten().tolist() if token != IGNORE_INDEX]
 
 
 @given(lengths=documents, context=contexts, batch_size=st.integers(1, 5))
@@ -139,7 +139,7 @@ def test_validation_inputs_are_the_text_before_their_targets(lengths: list[int],
     position = 0
     for inputs, targets in validation(sequence, context, batch_size):
         for row, row_targets in zip(inputs, targets, strict=True):
-            fresh = int((row_targets != IGNORED).sum())
+            fresh = int((row_targets != IGNORE_INDEX).sum())
             assert row[:fresh].tolist() == sequence.read(position, fresh).tolist()
             position += fresh
 
@@ -174,7 +174,7 @@ def test_so_many_windows_are_spread_over_the_text(lengths: list[int], context: i
     sequence = with_ends(lengths)
     cut = document_windows(sequence, END, context)
     found = list(spread_batches(sequence, cut, END, 4, count))
-    rows = [row[row != IGNORED].tolist() for _, targets in found for row in targets]
-    every = [row[row != IGNORED].tolist() for _, targets in validation(sequence, context, 1) for row in targets]
+    rows = [row[row != IGNORE_INDEX].tolist() for _, targets in found for row in targets]
+    every = [row[row != IGNORE_INDEX].tolist() for _, targets in validation(sequence, context, 1) for row in targets]
     assert len(rows) == min(count, len(cut))
     assert rows == [every[number * len(cut) // len(rows)] for number in range(len(rows))]

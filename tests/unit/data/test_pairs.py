@@ -10,7 +10,7 @@ from linnet.core.errors import UserError
 from linnet.data.pairs import PairBatches, Pairs, read_pairs, validation_pairs
 from linnet.data.prepare import prepare_pairs
 from linnet.data.shards import TokenData
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
 PAIRS = [(f"number {number}", "odd" if number % 2 else f"even, {number}") for number in range(40)]
 
@@ -33,7 +33,7 @@ def texts(data: TokenData, pairs: Pairs) -> list[tuple[str, str]]:
     found = []
     for number in range(len(pairs)):
         tokens, targets = (part[0] for part in pairs.rows([number]))
-        counted = targets != IGNORED
+        counted = targets != IGNORE_INDEX
         target = data.tokenizer.decode(targets[counted])
         found.append((data.tokenizer.decode(tokens[: int(counted.nonzero()[0])]), target))
     return found
@@ -64,7 +64,7 @@ def test_a_row_is_input_and_target_between_ends_and_predicts_the_target(data: To
     for row, number in enumerate((0, 1, 2)):
         given, wanted = int(pairs.input_lengths[number]), int(pairs.target_lengths[number])
         assert tokens[row, 0] == tokens[row, given] == data.tokenizer.end_id
-        assert (targets[row, :given] == IGNORED).all() and (targets[row, given + wanted :] == IGNORED).all()
+        assert (targets[row, :given] == IGNORE_INDEX).all() and (targets[row, given + wanted :] == IGNORE_INDEX).all()
         assert torch.equal(targets[row, given : given + wanted - 1], tokens[row, given + 1 : given + wanted])
         assert targets[row, given + wanted - 1] == data.tokenizer.end_id
 
@@ -83,7 +83,7 @@ def test_batches_follow_from_number_and_seed_and_an_epoch_has_each_pair_once(dat
 
 def test_held_out_pairs_come_in_order_or_spread(data: TokenData):
     pairs = Pairs(data.split("train"), data.tokenizer.end_id)
-    predicted = sum(int((targets != IGNORED).sum()) for _, targets in validation_pairs(pairs, 4))
+    predicted = sum(int((targets != IGNORE_INDEX).sum()) for _, targets in validation_pairs(pairs, 4))
     assert predicted == pairs.target_lengths.sum()
     some = list(validation_pairs(pairs, 4, predicted // 3))
     assert 0 < sum(len(tokens) for tokens, _ in some) <= len(pairs) // 2

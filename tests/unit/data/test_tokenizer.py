@@ -196,7 +196,7 @@ def test_end_token_stands_for_nothing(kind: str) -> None:
 @each_kind
 def test_tokens_are_shown_as_people_read_them(kind: str) -> None:
     tokenizer = TRAINED[kind]
-    shown = [tokenizer.show(token) for token in range(tokenizer.vocab_size)]
+    shown = [tokenizer.describe_token(token) for token in range(tokenizer.vocab_size)]
     assert shown[tokenizer.end_id] == "<|end|>"
     assert {repr(character) for character in "aZ 9'"} | {r"'\n'", r"b'\xff'"} <= set(shown)
     assert all(text.isprintable() for text in shown)
@@ -208,7 +208,7 @@ def test_unused_ids_are_shown_as_such(tmp_path: Path) -> None:
     definition = json.loads(json.dumps(TRAINED["bytes"]._definition))
     definition["model"]["vocab"]["a b"] = 300
     tokenizer = Tokenizer.load(_write(tmp_path, definition))
-    assert (tokenizer.show(299), tokenizer.show(300)) == ("unused id 299", "'a b'")
+    assert (tokenizer.describe_token(299), tokenizer.describe_token(300)) == ("unused id 299", "'a b'")
 
 
 @each_kind

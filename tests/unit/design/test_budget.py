@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
 from linnet.design import metrics
-from linnet.design.budget import Budget, first_within, limits, ms_rounded_up, read_bytes, read_seconds, read_state
-from linnet.design.chain import cheapest, frugal
+from linnet.design.budget import (
+    Budget,
+    find_within_budgets,
+    limits,
+    ms_rounded_up,
+    read_bytes,
+    read_seconds,
+    read_state,
+)
+from linnet.design.chain import cheapest, cheapest_candidates
 from linnet.design.cost_tables import build_cost_tables
 from linnet.design.dominance import non_dominated
 from linnet.design.scores import SCORES, ScoreSettings
@@ -45,8 +53,8 @@ def test_state_has_a_length():
 
 
 def test_a_state_of_no_number_of_tokens_is_no_goal():
-    assert metrics.Counting(8).metric("state@2k").name == "state@2048"
-    assert [metrics.Counting(8).metric(f"state@{length}") for length in ("²", "٣", "0", "", "9" * 400)] == [None] * 5
+    assert metrics.CostCounts(8).metric("state@2k").name == "state@2048"
+    assert [metrics.CostCounts(8).metric(f"state@{length}") for length in ("²", "٣", "0", "", "9" * 400)] == [None] * 5
 
 
 @given(st.floats(1e-9, 1e6))
@@ -69,20 +77,20 @@ def traded(small_space):
 
 def test_the_cheapest_is_that_of_all_models(traded):
     tables, everything = traded
-    values = tables.judge(everything).metrics_CM
+    values = tables.evaluate(everything).metrics_CM
     for index in range(3):
-        found = tables.judge(np.array([cheapest(tables, index)])).metrics_CM[0, index]
+        found = tables.evaluate(np.array([cheapest(tables, index)])).metrics_CM[0, index]
         assert found == values[:, index].min()
 
 
 @given(st.data())
 def test_the_frugal_models_are_those_that_none_undercuts(traded, data):
     tables, everything = traded
-    values = tables.judge(everything).metrics_CM
+    values = tables.evaluate(everything).metrics_CM
     limits_M = np.array(
         [data.draw(st.sampled_from([np.inf, *np.quantile(values[:, m], [0.1, 0.5])])) for m in range(3)]
     )
-    _, found = frugal(tables, limits_M)
+    _, found = cheapest_candidates(tables, limits_M)
     within = values[(values <= limits_M).all(1)]
     assert {tuple(row) for row in found} == {tuple(row) for row in within[non_dominated(within)]}
 
@@ -105,44 +113,44 @@ def budgets(tables, *most: float) -> list[Budget]:
 @given(st.data())
 def test_a_model_is_found_within_budgets_exactly_where_there_is_one(traded, data):
     tables, everything = traded
-    values = tables.judge(everything).metrics_CM
+    values = tables.evaluate(everything).metrics_CM
     most = [data.draw(st.sampled_from(sorted(set(values[:, metric])))) for metric in range(3)]
     exists = (values <= most).all(1).any()
     asked = budgets(tables, *most)
     if exists:
-        found = first_within(asked, tables)
-        assert (tables.judge(np.array([found])).metrics_CM[0] <= limits(asked, tables)).all()
+        found = find_within_budgets(asked, tables)
+        assert (tables.evaluate(np.array([found])).metrics_CM[0] <= limits(asked, tables)).all()
     else:
         with pytest.raises(UserError):
-            first_within(asked, tables)
+            find_within_budgets(asked, tables)
 
 
 def test_a_budget_that_nothing_meets_is_said_with_the_smallest_that_could_be_met(traded):
     tables, everything = traded
-    smallest = tables.judge(everything).metrics_CM.min(0)
+    smallest = tables.evaluate(everything).metrics_CM.min(0)
     with pytest.raises(UserError) as error:
-        first_within(budgets(tables, 1e12, smallest[1] - 1, 1e12), tables)
+        find_within_budgets(budgets(tables, 1e12, smallest[1] - 1, 1e12), tables)
     option = f"--max-parameters {smallest[1] - 1:g}"
     assert str(error.value) == (
         f"{option}: nothing in the space small meets it; the smallest that could be met is {smallest[1]:,.0f}"
     )
-    assert first_within(budgets(tables, 1e12, smallest[1], 1e12), tables)
+    assert find_within_budgets(budgets(tables, 1e12, smallest[1], 1e12), tables)
 
 
 def test_budgets_that_nothing_meets_together_are_said_with_the_smallest_beside_the_others(traded):
     tables, everything = traded
-    values = tables.judge(everything).metrics_CM
+    values = tables.evaluate(everything).metrics_CM
     smallest = values.min(0)
     frugal_in_flops = values[values[:, 2] <= smallest[2], 0].min()
     assert frugal_in_flops > smallest[0], "a trade is what this is about"
     with pytest.raises(UserError) as error:
-        first_within(budgets(tables, smallest[0], 1e12, smallest[2]), tables)
+        find_within_budgets(budgets(tables, smallest[0], 1e12, smallest[2]), tables)
     assert str(error.value) == (
         f"--max-flops {smallest[0]:g}: within the other budgets nothing in the space small meets it; the smallest that"
         f" could be met is {frugal_in_flops:,.0f}"
     )
-    met = first_within(budgets(tables, frugal_in_flops, 1e12, smallest[2]), tables)
-    assert tables.judge(np.array([met])).metrics_CM[0, 0] == frugal_in_flops
+    met = find_within_budgets(budgets(tables, frugal_in_flops, 1e12, smallest[2]), tables)
+    assert tables.evaluate(np.array([met])).metrics_CM[0, 0] == frugal_in_flops
 
 
 def test_of_two_budgets_on_one_metric_the_lower_holds(traded):
@@ -151,7 +159,7 @@ def test_of_two_budgets_on_one_metric_the_lower_holds(traded):
     budgets = [Budget(metric, most, f"--max-parameters {most:g}") for most in (1e6, 1e2, 1e7)]
     assert limits(budgets, tables).tolist() == [np.inf, 1e2, np.inf]
     with pytest.raises(UserError, match="--max-parameters 100: nothing in the space"):
-        first_within(budgets, tables)
+        find_within_budgets(budgets, tables)
 
 
 @pytest.mark.parametrize(
@@ -159,5 +167,5 @@ def test_of_two_budgets_on_one_metric_the_lower_holds(traded):
 )
 def test_a_budget_in_bytes_comes_back_in_the_units_in_which_it_was_given(text: str, limit: float, said: str):
     budget = Budget(metrics.weights("float32"), read_bytes(text, "--max-weights"), f"--max-weights {text}")
-    assert budget.limit == limit and budget.said(limit) == said
-    assert Budget(metrics.parameters(), 2e6, "--max-parameters 2M").said(2e6) == "2 M"
+    assert budget.limit == limit and budget.format(limit) == said
+    assert Budget(metrics.parameters(), 2e6, "--max-parameters 2M").format(2e6) == "2 M"

@@ -54,11 +54,11 @@ def test_candidates_cost_and_score_what_their_models_do(space, width: str):
     chosen = ScoreSettings(width=width, alpha=(0.7, 0.2), sigma=0.5)
     for name in ("entropy_beta_2", "penalized_parameters", "parameters"):
         tables = build_cost_tables(space, all_metrics(), SCORES[name], chosen)
-        judged = tables.judge(candidates)
+        evaluation = tables.evaluate(candidates)
         for row, candidate in enumerate(candidates):
             spec = space.model(candidate)
-            assert judged.metrics_CM[row].tolist() == of_model(spec)
-            assert judged.score_C[row] == pytest.approx(score(parts_of(spec), name, chosen), rel=1e-12)
+            assert evaluation.metrics_CM[row].tolist() == of_model(spec)
+            assert evaluation.score_C[row] == pytest.approx(score(parts_of(spec), name, chosen), rel=1e-12)
 
 
 def test_a_metric_of_a_model_is_the_sum_over_its_parts(space):
@@ -73,11 +73,11 @@ def test_whatever_is_common_to_all_models(small_space, tokens: int, tied: bool, 
     space = small_space(model=model, block={"repeat": [1, 2], "ratio": 1})
     tables = build_cost_tables(space, all_metrics(tokens), SCORES["parameters"], ScoreSettings())
     candidates = np.array(list(product(range(len(space.plain)), repeat=2)))
-    judged = tables.judge(candidates)
+    evaluation = tables.evaluate(candidates)
     for row in (0, 7, len(candidates) - 1):
         spec = space.model(candidates[row])
-        assert judged.metrics_CM[row].tolist() == of_model(spec, tokens)
-        assert judged.score_C[row] == model_cost(spec).parameters
+        assert evaluation.metrics_CM[row].tolist() == of_model(spec, tokens)
+        assert evaluation.score_C[row] == model_cost(spec).parameters
 
 
 def test_fields_of_training_recipes(small_space):
@@ -89,10 +89,10 @@ def test_fields_of_training_recipes(small_space):
     space = small_space(model=model, block={"width": 16, "mixer": mixers, "feed_forward": feed_forward})
     tables = build_cost_tables(space, all_metrics(), SCORES["parameters"], ScoreSettings())
     candidates = np.array(list(product(range(len(space.plain)), repeat=2)))
-    judged = tables.judge(candidates)
+    evaluation = tables.evaluate(candidates)
     for row in range(0, len(candidates), 17):
         spec = space.model(candidates[row])
-        assert judged.metrics_CM[row].tolist() == of_model(spec)
+        assert evaluation.metrics_CM[row].tolist() == of_model(spec)
         assert sum(part.parameters for part in parts_of(spec)) == model_cost(spec).parameters
 
 
@@ -105,7 +105,7 @@ def test_training_memory_is_never_too_low_whatever_norms_follow_each_other(small
     space = small_space(model=model, block={"norm": norms, "repeat": [1, 2], "ratio": 1, "width": [8, 16]})
     tables = build_cost_tables(space, [metrics.training_memory(4, 32)], SCORES["parameters"], ScoreSettings())
     candidate = data.draw(st.tuples(*[st.integers(0, len(space.plain) - 1)] * 2))
-    predicted = tables.judge(np.array([candidate])).metrics_CM[0, 0]
+    predicted = tables.evaluate(np.array([candidate])).metrics_CM[0, 0]
     spec = space.model(candidate)
     exact = model_cost(spec).training_memory(4, 32).total
     ends = [(spec.d_model, first == "rms")]
@@ -114,5 +114,5 @@ def test_training_memory_is_never_too_low_whatever_norms_follow_each_other(small
 
 
 def test_how_values_are_said():
-    assert metrics.flops(10, with_head=True).said(6.0e10) == "60 G"
-    assert metrics.state(10).said(2**21) == "2 MiB"
+    assert metrics.flops(10, with_head=True).format(6.0e10) == "60 G"
+    assert metrics.state(10).format(2**21) == "2 MiB"

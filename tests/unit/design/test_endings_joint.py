@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from linnet.design import metrics
 from linnet.design.cost_tables import build_cost_tables
-from linnet.design.endings import Promise, joint_metric, limited_metrics, multipliers
+from linnet.design.endings import CompletionBound, joint_metric, limited_metrics, multipliers
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.space import load_space
 
@@ -22,7 +22,7 @@ shares = st.tuples(*[st.sampled_from([0.05, 0.2, 0.5, 0.9])] * 3)
 def test_every_model_within_the_limits_keeps_the_sum(small_space, shares, score: str):
     tables = build_cost_tables(small_space(), METRICS, SCORES[score], ScoreSettings())
     everything = np.array(list(product(range(len(tables.width_B)), repeat=2)))
-    values = tables.judge(everything).metrics_CM
+    values = tables.evaluate(everything).metrics_CM
     limits_M = np.array([np.quantile(values[:, m], share) for m, share in enumerate(shares)])
     within = everything[(values <= limits_M).all(1)]
     outer = np.full((len(within), 1), tables.outer)
@@ -37,13 +37,13 @@ def test_it_promises_less_than_each_limit_for_itself():
     tables = build_cost_tables(load_space("merino"), chosen, SCORES["entropy"], ScoreSettings())
     limits_M = np.array([86.2e9, 163e6])
     singles = limited_metrics(tables, limits_M)
-    alone = [_promised(Promise(tables, np.where(np.arange(2) == m, limits_M, np.inf))) for m in range(2)]
-    together = _promised(Promise(tables, limits_M))
+    alone = [_promised(CompletionBound(tables, np.where(np.arange(2) == m, limits_M, np.inf))) for m in range(2)]
+    together = _promised(CompletionBound(tables, limits_M))
     assert (multipliers(tables, singles) > 0).all()
     assert 95_415 < together < 0.95 * min(alone)
 
 
-def _promised(promise: Promise) -> float:
+def _promised(promise: CompletionBound) -> float:
     tables = promise.tables
     costs = np.zeros((1, len(promise.metrics)))
     zero = np.zeros(1)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from linnet.core.errors import UserError
 from linnet.design import metrics
-from linnet.design.budget import Budget, first_within, limits
+from linnet.design.budget import Budget, find_within_budgets, limits
 from linnet.design.cost_tables import build_cost_tables
-from linnet.design.evolution import EvolutionSettings, Evolved, Mutation, evolve
+from linnet.design.evolution import EvolutionResult, EvolutionSettings, Mutation, evolve
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.space import load_space
 
@@ -57,28 +57,28 @@ def test_what_has_no_order_becomes_any_of_its_choices(small_space):
 
 @given(st.floats(0.05, 1), st.floats(0.05, 1), st.integers(0, 5))
 def test_no_result_breaks_a_budget(tables, everything, share: float, other: float, seed: int):
-    values = tables.judge(everything).metrics_CM
+    values = tables.evaluate(everything).metrics_CM
     most = [float(np.quantile(values[:, 0], share)), float(np.quantile(values[:, 1], other))]
     asked = [Budget(metric, limit, metric.name) for metric, limit in zip(METRICS, most, strict=True)]
     try:
-        start = first_within(asked, tables)
+        start = find_within_budgets(asked, tables)
     except UserError:
         assert not (values <= most).all(1).any()
         return
     found = evolve(
         tables, limits(asked, tables), start, EvolutionSettings(**{**QUICK.model_dump(), "seed": seed}), _quiet
     )
-    judged = tables.judge(np.array([found.candidate]))
-    assert (judged.metrics_CM[0] <= most).all()
-    assert judged.score_C[0] == pytest.approx(found.score)
-    assert found.score <= tables.judge(everything).score_C[(values <= most).all(1)].max() * (1 + 1e-12)
+    evaluation = tables.evaluate(np.array([found.candidate]))
+    assert (evaluation.metrics_CM[0] <= most).all()
+    assert evaluation.score_C[0] == pytest.approx(found.score)
+    assert found.score <= tables.evaluate(everything).score_C[(values <= most).all(1)].max() * (1 + 1e-12)
 
 
 def _quiet(amount: float, note: str = "") -> None:
     pass
 
 
-def run(tables, seed: int = 0, iterations: int = 12) -> Evolved:
+def run(tables, seed: int = 0, iterations: int = 12) -> EvolutionResult:
     settings = EvolutionSettings(population=24, parents=8, iterations=iterations, seed=seed)
     return evolve(tables, np.array([np.inf, np.inf]), (0, 0), settings, _quiet)
 
@@ -90,7 +90,7 @@ def test_a_seed_decides_everything(tables):
 
 
 def test_a_small_space_is_searched_to_its_optimum(tables, everything):
-    assert run(tables, iterations=40).score == pytest.approx(tables.judge(everything).score_C.max())
+    assert run(tables, iterations=40).score == pytest.approx(tables.evaluate(everything).score_C.max())
 
 
 def test_coordinates_that_make_no_block_are_drawn_again(small_space):

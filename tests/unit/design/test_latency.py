@@ -8,11 +8,11 @@ import torch
 from linnet.core.errors import UserError
 from linnet.design import checked, latency
 from linnet.design.budget import Budget
-from linnet.design.checked import ATTEMPTS, MARGIN, ROUNDS, search_checked
+from linnet.design.checked import ATTEMPTS, MARGIN, ROUNDS, search_with_latency
 from linnet.design.evolution import EvolutionSettings
-from linnet.design.latency import OUTSIDE, PASSES, ColdClock, Times, Timing, measured
+from linnet.design.latency import OUTSIDE, PASSES, ColdCacheTimer, PartTimes, Timing, measure_latency
 from linnet.design.output import latency_table
-from linnet.design.search import DesignSettings, Task, search
+from linnet.design.search import DesignSettings, SearchTask, search
 
 CPU = torch.device("cpu")
 MIXERS = [
@@ -29,11 +29,11 @@ def counted(monkeypatch):
     """A clock that runs everything once and says 1, 2, 3, ... seconds."""
     ran: list[object] = []
 
-    def seconds(self: ColdClock, run, runs: int = 5) -> float:
+    def seconds(self: ColdCacheTimer, run, runs: int = 5) -> float:
         ran.append(run())
         return float(len(ran))
 
-    monkeypatch.setattr(ColdClock, "seconds", seconds)
+    monkeypatch.setattr(ColdCacheTimer, "seconds", seconds)
     return ran
 
 
@@ -42,8 +42,8 @@ def counted(monkeypatch):
 def test_every_part_of_every_mixer_is_run_in_each_pass(small_space, counted, kind: str, positions: str):
     model = {"embedding": {"positions": positions, "width": 8}, "head": {"norm": {"kind": "rms"}}}
     space = small_space(block={"mixer": MIXERS, "share_weights": [True, False]}, model=model)
-    times = Times(space, Timing(kind, 64, CPU))
-    times.take_all()
+    times = PartTimes(space, Timing(kind, 64, CPU))
+    times.time_all()
     widths = {8, 16, 24}
     parts = len(widths) * (len(widths) - 1) + len(space.described) + 1
     assert len(counted) == PASSES * parts
@@ -55,7 +55,7 @@ def test_every_part_of_every_mixer_is_run_in_each_pass(small_space, counted, kin
 
 def test_a_models_latency_is_the_sum_of_its_parts(small_space):
     space = small_space()
-    times = Times(space, Timing("token", 64, CPU))
+    times = PartTimes(space, Timing("token", 64, CPU))
     blocks = {block.model_dump_json(): [1e9, 10.0 + n, 20.0 + n] for n, block in enumerate(space.described)}
     times.taken = {**blocks, (16, 8): [1.0], (8, 24): [2.0], (24, 16): [4.0], OUTSIDE: [100.0]}
     metric = times.metric()
@@ -64,21 +64,21 @@ def test_a_models_latency_is_the_sum_of_its_parts(small_space):
     same = next(n for n, block in enumerate(space.described) if block.width == 16)
     assert metric.of_model(space.model([narrow, wide])) == 100 + 7 + (10 + narrow) + (10 + wide)
     assert metric.of_model(space.model([same, same])) == 100 + 2 * (10 + same)
-    assert metric.said(0.0123) == "12.3 ms"
+    assert metric.format(0.0123) == "12.3 ms"
 
 
 @pytest.mark.parametrize("kind", ["token", "sequence"])
 @pytest.mark.parametrize("mixer", MIXERS, ids=str)
 def test_a_whole_model_is_run(small_space, kind: str, mixer: dict):
     space = small_space(block={"mixer": mixer, "repeat": 2}, model={"embedding": {"positions": "learned"}})
-    assert 0 < measured(space.model([0, 1]), Timing(kind, 64, CPU)) < 10
+    assert 0 < measure_latency(space.model([0, 1]), Timing(kind, 64, CPU)) < 10
 
 
 def test_a_clock_takes_the_median_and_reads_other_memory_between(monkeypatch):
     instants = iter([0.0, 3.0, 10.0, 11.0, 20.0, 22.0])
     monkeypatch.setattr(latency.time, "perf_counter", lambda: next(instants))
     ran = []
-    clock = ColdClock(CPU, 4096)
+    clock = ColdCacheTimer(CPU, 4096)
     assert clock.between.numel() == 1024
     assert clock.seconds(lambda: ran.append(1), runs=3) == 2.0
     assert len(ran) == 4  # the first does not count
@@ -94,17 +94,17 @@ def test_what_is_read_between_is_the_head_and_the_other_blocks(small_space):
 
 def test_only_the_parts_of_one_model_are_timed_again(small_space, counted):
     space = small_space()
-    times = Times(space, Timing("token", 64, CPU))
-    times.take_all()
+    times = PartTimes(space, Timing("token", 64, CPU))
+    times.time_all()
     before = len(counted)
     model = space.model([0, len(space.described) - 1])
     widths = [model.d_model, *(block.width for block in model.blocks), model.d_model]
-    times.take_again(model)
+    times.time_again(model)
     pairs = {(a, b) for a, b in pairwise(widths) if a != b}
     assert len(counted) == before + len(pairs) + 2 + 1
     again = {key for key, taken in times.taken.items() if len(taken) == PASSES + 1}
     assert again == {OUTSIDE, *pairs, *(block.model_dump_json() for block in model.blocks)}
-    times.take_again(space.model([0, 0]))
+    times.time_again(space.model([0, 0]))
     assert len(times.taken[space.described[0].model_dump_json()]) == PASSES + 2
 
 
@@ -113,22 +113,22 @@ class Machine:
 
     def __init__(self, space, runs, limit_s: float = 5.5e-3) -> None:
         self.runs, self.ran = runs, []
-        self.times = Times(space, Timing("token", 64, CPU))
+        self.times = PartTimes(space, Timing("token", 64, CPU))
         blocks = {block.model_dump_json(): [block.repeat * 1e-3] for block in space.described}
         self.times.taken = {**blocks, OUTSIDE: [0.5e-3]}
         option = f"--max-latency {limit_s * 1e3:g}ms"
         self.limit = Budget(self.times.metric(), limit_s, option)
-        self.task = Task(space, [], "entropy", QUICK)
+        self.task = SearchTask(space, [], "entropy", QUICK)
 
     def run(self, model) -> float:
         self.ran.append(model.layers)
         return self.runs(model)
 
     def again(self, model) -> None:
-        """Times that do not change."""
+        """PartTimes that do not change."""
 
     def search(self):
-        return search_checked(self.task, self.limit, self.run, self.again)
+        return search_with_latency(self.task, self.limit, self.run, self.again)
 
     @property
     def winners(self) -> list[int]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linnet.design import dominance, endings, metrics, optimum
-from linnet.design.budget import Budget, first_within, limits
+from linnet.design.budget import Budget, find_within_budgets, limits
 from linnet.design.cost_tables import CostTables, build_cost_tables
 from linnet.design.evolution import EvolutionSettings, evolve
 from linnet.design.metrics import Metric
@@ -23,9 +23,9 @@ MIXERS = [{"kind": "attention"}, {"kind": "ted"}, {"kind": "attention", "window"
 def best_of_all(tables: CostTables, limits_M: np.ndarray) -> float | None:
     """The score of the best of all models, one by one."""
     everything = np.array(list(product(range(len(tables.width_B)), repeat=tables.space.spec.blocks)))
-    judged = tables.judge(everything)
-    within = (judged.metrics_CM <= limits_M).all(1)
-    return float(judged.score_C[within].max()) if within.any() else None
+    evaluation = tables.evaluate(everything)
+    within = (evaluation.metrics_CM <= limits_M).all(1)
+    return float(evaluation.score_C[within].max()) if within.any() else None
 
 
 @settings(max_examples=60)
@@ -47,7 +47,7 @@ def test_it_is_the_best_of_all_models(
     space = small_space(blocks=blocks, block=block)
     tables = build_cost_tables(space, METRICS, SCORES[score], ScoreSettings(width=definition, beta=beta))
     everything = np.array(list(product(range(len(space.plain)), repeat=blocks)))
-    values = tables.judge(everything).metrics_CM
+    values = tables.evaluate(everything).metrics_CM
     limits_M = np.array(
         [np.inf if share is None else np.quantile(values[:, m], share) for m, share in enumerate(shares)]
     )
@@ -56,7 +56,7 @@ def test_it_is_the_best_of_all_models(
         assert found is None
     else:
         assert found.score == pytest.approx(expected, rel=1e-9)
-        assert (tables.judge(np.array([found.candidate])).metrics_CM[0] <= limits_M).all()
+        assert (tables.evaluate(np.array([found.candidate])).metrics_CM[0] <= limits_M).all()
 
 
 def seconds() -> Metric:
@@ -80,12 +80,12 @@ def test_limits_that_one_model_just_meets(small_space, model, limited, score, de
     """State and latency among them: what is dropped by dominance is dropped for a model that meets them too."""
     chosen = [*METRICS, seconds()]
     tables = build_cost_tables(small_space(blocks=3), chosen, SCORES[score], ScoreSettings(width=definition))
-    limits_M = np.where(limited, tables.judge(np.array([model])).metrics_CM[0], np.inf)
+    limits_M = np.where(limited, tables.evaluate(np.array([model])).metrics_CM[0], np.inf)
     before, dominance.MOST_COMPARISONS = dominance.MOST_COMPARISONS, most
     found = optimum.optimum(tables, limits_M)
     dominance.MOST_COMPARISONS = before
     assert found.score == pytest.approx(best_of_all(tables, limits_M), rel=1e-9)
-    assert (tables.judge(np.array([found.candidate])).metrics_CM[0] <= limits_M).all()
+    assert (tables.evaluate(np.array([found.candidate])).metrics_CM[0] <= limits_M).all()
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_flops_and_state_together_in_merinos_space(limits_M: list[float], score:
 def test_the_promised_penalty_is_the_weakest_of_any_number_of_layers(
     small_space, definition, beta, missing, so_far, more
 ):
-    """Found in one step, where a loop over all numbers of layers would do; parts of a layer promise a little more."""
+    """In one step, where a loop over all numbers of layers would do; parts of a layer promise a little more."""
     settings = ScoreSettings(width=definition, beta=beta)
     tables = build_cost_tables(small_space(blocks=3, block={"repeat": [1, 30]}), METRICS, SCORES["entropy"], settings)
-    promise = endings.Promise(tables, np.array([np.inf] * len(METRICS)))
+    promise = endings.CompletionBound(tables, np.array([np.inf] * len(METRICS)))
     terms = [width_term(depth, width, definition) for depth, width in so_far]
     depth, term = float(sum(depth for depth, _ in so_far)), min(terms) if definition == "minimum" else sum(terms)
 
@@ -144,10 +144,10 @@ def test_it_is_no_worse_than_evolution_in_merinos_space(score: str):
     asked = [Budget(metric, limit, "") for metric, limit in zip(chosen, (6e8, 46e6), strict=True)]
     limits_M = limits(asked, tables)
     settings_ = EvolutionSettings(population=64, parents=16, iterations=20)
-    evolved = evolve(tables, limits_M, first_within(asked, tables), settings_, lambda *_: None)
+    evolution = evolve(tables, limits_M, find_within_budgets(asked, tables), settings_, lambda *_: None)
     found = optimum.optimum(tables, limits_M)
-    assert found.score >= evolved.score
-    assert (tables.judge(np.array([found.candidate])).metrics_CM[0] <= limits_M).all()
+    assert found.score >= evolution.score
+    assert (tables.evaluate(np.array([found.candidate])).metrics_CM[0] <= limits_M).all()
     again = optimum.optimum(tables, limits_M, known=found.score)
     assert again.score == found.score
 

@@ -15,7 +15,7 @@ from linnet.design.evolution import EvolutionSettings
 from linnet.design.optimum import TooLargeError
 from linnet.design.pareto import front, front_figures, front_pictures, front_table, write_front
 from linnet.design.scores import SCORES, ScoreSettings
-from linnet.design.search import DesignSettings, Task
+from linnet.design.search import DesignSettings, SearchTask
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 from linnet.present.style import png_of
@@ -24,14 +24,14 @@ QUICK = DesignSettings(search=EvolutionSettings(population=24, parents=8, iterat
 FLOPS, PARAMETERS = metrics.flops(64, with_head=False), metrics.parameters()
 
 
-def task(space, **changes) -> Task:
-    return Task(**{"space": space, "budgets": [], "score": "entropy_beta_2", "settings": QUICK, **changes})
+def task(space, **changes) -> SearchTask:
+    return SearchTask(**{"space": space, "budgets": [], "score": "entropy_beta_2", "settings": QUICK, **changes})
 
 
 def everything(space, goals):
     tables = build_cost_tables(space, goals, SCORES["entropy_beta_2"], ScoreSettings())
-    judged = tables.judge(np.array(list(product(range(len(space.plain)), repeat=space.spec.blocks))))
-    return judged.metrics_CM, judged.score_C
+    evaluation = tables.evaluate(np.array(list(product(range(len(space.plain)), repeat=space.spec.blocks))))
+    return evaluation.metrics_CM, evaluation.score_C
 
 
 def assert_optimal(points, values, scores) -> None:
@@ -120,6 +120,6 @@ def test_what_is_written_and_shown(small_space, tmp_path):
     assert len(table.rows) == len(points)
     for count in (1, 2):
         (picture,) = front_pictures(points, goals[:count], "entropy_beta_2")
-        (series,) = picture.drawn.panels[0].series
+        (series,) = picture.drawing.panels[0].series
         assert list(series.y) == [point.score for point in points] and (series.values is not None) == (count == 2)
-        assert png_of(picture.drawn.figure()).startswith(b"\x89PNG")
+        assert png_of(picture.drawing.figure()).startswith(b"\x89PNG")

@@ -8,7 +8,7 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.design import interface
 from linnet.design.cost_tables import build_cost_tables
-from linnet.design.metrics import Counting
+from linnet.design.metrics import CostCounts
 from linnet.design.scores import SCORES, ScoreSettings
 from linnet.design.shape import parts_of
 from linnet.design.space import Space, SpaceSpec, build_space
@@ -65,15 +65,15 @@ def test_a_part_may_have_choices_of_how_often_it_comes():
 
 
 def test_its_figures_are_those_of_the_model():
-    space, counting = described(), Counting(64, False, "float32", 2)
+    space, counting = described(), CostCounts(64, False, "float32", 2)
     metrics = [counting.metric(name) for name in ("flops", "parameters", "state@1000", "training_memory")]
     score = SCORES["penalized_parameters"]
     tables = build_cost_tables(space, [metric for metric in metrics if metric], score, ScoreSettings())
     for candidate in ((0, 7), (5, 2), (6, 6)):
-        model, judged = space.model(candidate), tables.judge(np.array([candidate]))
+        model, evaluation = space.model(candidate), tables.evaluate(np.array([candidate]))
         cost = model_cost(model)
         expected = [cost.flops(64, with_head=False), cost.parameters, cost.state_bytes(1000, 4)]
-        assert judged.metrics_CM[0, :3].tolist() == expected
+        assert evaluation.metrics_CM[0, :3].tolist() == expected
         layers = sum(part.depth for part in parts_of(model))
         assert tables.depth_B[list(candidate)].sum() == layers == len(layers_of(model))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.design.sample import TOLERANCE, shares_weights, stratified
+from linnet.design.sample import TOLERANCE, shares_weights, stratified_sample
 from linnet.design.shape import parts_of
 from linnet.design.space import load_space
 
@@ -20,7 +20,7 @@ def decoder_parameters(space, candidate) -> int:
 
 @pytest.mark.parametrize(("shapes", "bands"), [(24, 4), (15, 3), (6, 1)])
 def test_each_band_has_its_share_of_both_kinds(space, shapes: int, bands: int):
-    chosen = stratified(space, shapes, bands, seed=0)
+    chosen = stratified_sample(space, shapes, bands, seed=0)
     assert len(set(chosen)) == shapes
     sizes = np.array([decoder_parameters(space, candidate) for candidate in chosen])
     shared = np.array([shares_weights(space, candidate) for candidate in chosen])
@@ -37,7 +37,7 @@ def test_each_band_has_its_share_of_both_kinds(space, shapes: int, bands: int):
 
 
 def test_a_band_goes_from_shallow_to_deep(space):
-    chosen = stratified(space, 8, 1, seed=1)
+    chosen = stratified_sample(space, 8, 1, seed=1)
     for kind in (chosen[:4], chosen[4:]):
         models = [space.model(candidate) for candidate in kind]
         stretch = [m.layers**2 / sum(block.repeat * block.width for block in m.blocks) for m in models]
@@ -46,12 +46,12 @@ def test_a_band_goes_from_shallow_to_deep(space):
 
 
 def test_a_seed_decides_the_sample(space):
-    assert stratified(space, 12, 2, seed=3) == stratified(space, 12, 2, seed=3)
-    assert stratified(space, 12, 2, seed=3) != stratified(space, 12, 2, seed=4)
+    assert stratified_sample(space, 12, 2, seed=3) == stratified_sample(space, 12, 2, seed=3)
+    assert stratified_sample(space, 12, 2, seed=3) != stratified_sample(space, 12, 2, seed=4)
 
 
 def test_a_space_of_one_kind_and_too_few_models(small_space):
     own = small_space(block={"share_weights": False})
-    assert not any(shares_weights(own, candidate) for candidate in stratified(own, 3, 1, seed=0))
+    assert not any(shares_weights(own, candidate) for candidate in stratified_sample(own, 3, 1, seed=0))
     with pytest.raises(UserError, match=r"shapes: 60 models of about .* decoder parameters: the space has only"):
-        stratified(own, 60, 1, seed=0)
+        stratified_sample(own, 60, 1, seed=0)

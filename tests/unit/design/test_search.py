@@ -8,16 +8,16 @@ from linnet.design import metrics, search
 from linnet.design.budget import Budget
 from linnet.design.evolution import EvolutionSettings
 from linnet.design.optimum import TooLargeError
-from linnet.design.search import DesignSettings, Task, write_description
+from linnet.design.search import DesignSettings, SearchTask, write_description
 from linnet.model.cost import model_cost
 from linnet.model.spec import ModelSpec
 
 QUICK = DesignSettings(search=EvolutionSettings(population=24, parents=8, iterations=12))
 
 
-def task(space, most_flops: float = 2e6, **changes) -> Task:
+def task(space, most_flops: float = 2e6, **changes) -> SearchTask:
     budget = Budget(metrics.flops(64, with_head=False), most_flops, f"--max-flops {most_flops:g}")
-    return Task(**{"space": space, "budgets": [budget], "score": "entropy_beta_2", "settings": QUICK, **changes})
+    return SearchTask(**{"space": space, "budgets": [budget], "score": "entropy_beta_2", "settings": QUICK, **changes})
 
 
 @pytest.mark.parametrize("method", ["auto", "evolution", "exact"])
@@ -26,7 +26,7 @@ def test_the_result_keeps_within_its_budget_and_is_what_its_figures_say(small_sp
     assert found.values == [model_cost(found.model).flops(64, with_head=False)]
     assert found.values[0] <= 2e6
     assert found.model.name == found.plain["name"] == "found"
-    assert (found.evolved is None) == (method == "exact")
+    assert (found.evolution is None) == (method == "exact")
     assert (found.optimum is None) == (method == "evolution")
     assert (found.gap is None) == (method != "auto")
 
@@ -34,8 +34,8 @@ def test_the_result_keeps_within_its_budget_and_is_what_its_figures_say(small_sp
 def test_the_better_of_both_is_taken_and_the_gap_told(small_space):
     hasty = DesignSettings(search=EvolutionSettings(population=2, parents=1, iterations=1))
     found = search.search(task(small_space(blocks=3), settings=hasty))
-    assert found.score == found.optimum.score > found.evolved.score
-    assert found.gap == pytest.approx(1 - found.evolved.score / found.optimum.score)
+    assert found.score == found.optimum.score > found.evolution.score
+    assert found.gap == pytest.approx(1 - found.evolution.score / found.optimum.score)
 
 
 def test_without_budgets_the_largest_is_found(small_space):
@@ -59,7 +59,7 @@ def test_a_space_too_large_for_its_optimum(small_space, monkeypatch):
     ):
         search.search(task(small_space(), method="exact"))
     assert found.optimum is None
-    assert found.score == pytest.approx(found.evolved.score)
+    assert found.score == pytest.approx(found.evolution.score)
 
 
 def test_an_unmet_budget_is_said_before_any_search(small_space, monkeypatch):

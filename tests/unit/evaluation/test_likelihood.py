@@ -16,7 +16,7 @@ from linnet.evaluation.measure import evaluate_windows
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.ops import cross_entropy as room
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
 VOCABULARY = 11
 BYTES = torch.tensor([0, 1, 1, 2, 3, 1, 1, 4, 1, 1, 2])
@@ -103,7 +103,7 @@ def test_no_prediction_depends_on_what_comes_after_it(mixers, cut, seed):
 def test_ignored_targets_count_for_nothing(mixer):
     decoder = _decoder(mixer)
     inputs, targets = _tokens(2, 16, seed=1), _tokens(2, 16, seed=2)
-    targets[:, 9:] = IGNORED
+    targets[:, 9:] = IGNORE_INDEX
     padded = evaluate(decoder, [(inputs, targets)], BYTES + 1, CALIBRATION).causal
     short = evaluate(decoder, [(inputs[:, :9], targets[:, :9])], BYTES + 1, CALIBRATION).causal
     assert (padded.tokens, padded.bytes, padded.correct) == (18, short.bytes, short.correct)
@@ -114,7 +114,7 @@ def test_ignored_targets_count_for_nothing(mixer):
 def test_the_whole_pass_reads_a_row_up_to_its_last_target():
     """Of two rows with few targets: what stands before them is read, what stands behind is not."""
     decoder = _decoder("plga")
-    inputs, targets = _tokens(2, 16, seed=1), torch.full((2, 16), IGNORED)
+    inputs, targets = _tokens(2, 16, seed=1), torch.full((2, 16), IGNORE_INDEX)
     targets[0, [5, 9]], targets[1, 14] = torch.tensor([1, 2]), 3
     found = evaluate(decoder, [(inputs, targets)], BYTES + 1, CALIBRATION).whole_sequence
     first, second = decoder(inputs[:1, :10])[:, [5, 9]], decoder(inputs[1:, :15])[:, [14]]
@@ -215,7 +215,7 @@ def test_the_figures_do_not_depend_on_the_batch(mixer):
     decoder = _decoder(mixer)
     inputs, targets = _tokens(4, 16, seed=1), _tokens(4, 16, seed=2)
     for row, length in enumerate((16, 9, 3, 9)):
-        targets[row, length:] = IGNORED
+        targets[row, length:] = IGNORE_INDEX
     together = evaluate(decoder, [(inputs, targets)], BYTES + 1, CALIBRATION)
     single = evaluate(decoder, zip(inputs.split(1), targets.split(1), strict=True), BYTES + 1, CALIBRATION)
     assert together.figures() == pytest.approx(single.figures(), rel=1e-9)

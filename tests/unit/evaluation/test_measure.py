@@ -183,7 +183,7 @@ def test_pairs_are_documents_whose_targets_count(tmp_path):
         ({"stride": 0}, "stride: 0: expected at least 1"),
         ({"tokens_at_once": 0}, "tokens_at_once: 0: expected at least 1"),
         ({"split": "train"}, "split: train: .*text.txt is a file of text"),
-        ({"operator_from": "train"}, "operator_from: train: .*expected empty"),
+        ({"calibrate_on": "train"}, "calibrate_on: train: .*expected empty"),
         ({"retentions": ["top=3"]}, "cache_policies: top=3: expected full, bank, or a policy"),
         ({"retentions": ["top_k=many"]}, "top_k: 'many': expected a whole number"),
         ({"retentions": ["top_k=-3"]}, "cache_policies: top_k=-3: top_k: -3: expected at least 0"),

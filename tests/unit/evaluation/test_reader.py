@@ -4,7 +4,7 @@ import pytest
 import torch
 from small_models import small_decoder
 
-from linnet.evaluation.reader import Reader
+from linnet.evaluation.reader import WindowEvaluator
 from linnet.evaluation.windows import WindowBatch
 from linnet.inference.weights import convert_weights
 from linnet.layers.mixers.attention import AttentionSpec
@@ -18,7 +18,7 @@ BATCH = WindowBatch(TOKENS[:, :-1], TOKENS[:, 1:], torch.zeros(2, 12, dtype=torc
 def test_windows_are_read_as_a_stream_is(weights: str):
     decoder = small_decoder(AttentionSpec(heads=2))
     convert_weights(decoder, weights)
-    found = Reader.of(decoder, None, 12, 100).losses(BATCH).nats
+    found = WindowEvaluator.create(decoder, None, 12, 100).losses(BATCH).nats
     with torch.no_grad():
         hidden = [decoder.hidden(BATCH.inputs_BT, state) for state in (decoder.initial_state(2, 12), None)]
         by_stream, at_once = (decoder.each_loss(each, BATCH.targets_BT).nats for each in hidden)
@@ -30,6 +30,6 @@ def test_windows_are_read_as_a_stream_is(weights: str):
 @pytest.mark.parametrize(("mixer", "rounds"), [(AttentionSpec(heads=2), True), (MambaSpec(), False)])
 def test_a_state_that_rounds_nothing_is_not_needed(mixer: AttentionSpec | MambaSpec, rounds: bool):
     decoder = small_decoder(mixer)
-    assert not Reader.of(decoder, None, 12, 100).rounds
+    assert not WindowEvaluator.create(decoder, None, 12, 100).rounds
     convert_weights(decoder, "int4")
-    assert Reader.of(decoder, None, 12, 100).rounds == rounds
+    assert WindowEvaluator.create(decoder, None, 12, 100).rounds == rounds

@@ -12,13 +12,13 @@ from linnet.evaluation.statistics import (
     accuracy_interval,
     beats_chance,
     bootstrap_interval,
-    chance_p_value,
-    holm,
+    exact_p_value,
+    holm_correction,
     mean,
     mean_of,
+    p_value_against_chance,
     paired_difference,
     ratio,
-    score_p_value,
 )
 
 NUMBERS = st.floats(-100, 100)
@@ -129,13 +129,13 @@ def test_resamples_without_a_byte_are_left_out():
 
 def test_holm_by_hand():
     """Holm's procedure: 0.01 times 4, 0.02 times 3, then never less than before."""
-    assert holm([0.04, 0.01, 0.02, 0.9]) == pytest.approx([0.08, 0.04, 0.06, 0.9])
-    assert holm([0.03, 0.03]) == pytest.approx([0.06, 0.06])
+    assert holm_correction([0.04, 0.01, 0.02, 0.9]) == pytest.approx([0.08, 0.04, 0.06, 0.9])
+    assert holm_correction([0.03, 0.03]) == pytest.approx([0.06, 0.06])
 
 
 @given(P_VALUES)
 def test_holm_rejects_what_its_procedure_rejects(p_values):
-    adjusted = holm(p_values)
+    adjusted = holm_correction(p_values)
     order = sorted(range(len(p_values)), key=lambda number: p_values[number])
     going_on, rejected = True, set()
     for rank, number in enumerate(order):
@@ -161,7 +161,7 @@ def test_an_accuracy_is_the_mean_of_ones_and_zeros_and_wilsons_interval_scipys(i
 def test_guessing_with_one_chance_is_binomial(items, chance, data):
     right = data.draw(st.integers(0, items))
     tails = stats.binom.cdf(right, items, chance), stats.binom.sf(right - 1, items, chance)
-    assert chance_p_value(right, [chance] * items) == pytest.approx(min(1, 2 * min(tails)), rel=1e-7, abs=1e-12)
+    assert exact_p_value(right, [chance] * items) == pytest.approx(min(1, 2 * min(tails)), rel=1e-7, abs=1e-12)
 
 
 @pytest.mark.parametrize("right", range(4))
@@ -173,17 +173,17 @@ def test_guessing_with_different_chances_by_hand(right):
         heads = [outcome >> item & 1 for item in range(3)]
         weights[sum(heads)] += math.prod(c if head else 1 - c for c, head in zip(chances, heads, strict=True))
     expected = min(1, 2 * min(sum(weights[: right + 1]), sum(weights[right:])))
-    assert chance_p_value(right, chances) == pytest.approx(expected)
+    assert exact_p_value(right, chances) == pytest.approx(expected)
 
 
 def test_right_answers_are_held_to_guessing_exactly_and_other_scores_by_their_differences():
     values, quarter = np.array([1.0] * 14 + [0.0] * 26), np.full(40, 0.25)
     both = 2 * min(stats.binom.cdf(14, 40, 0.25), stats.binom.sf(13, 40, 0.25))
-    assert score_p_value(values, quarter) == pytest.approx(both, rel=1e-9)
-    assert score_p_value(values[12:22], quarter[:10]) == 1.0  # 2 of 10 is what guessing gives
+    assert p_value_against_chance(values, quarter) == pytest.approx(both, rel=1e-9)
+    assert p_value_against_chance(values[12:22], quarter[:10]) == 1.0  # 2 of 10 is what guessing gives
     shares, chances = np.array([0.5, 0.75, 0.25, 1.0, 0.625]), np.array([0.5, 0.25, 0.25, 0.5, 0.5])
-    assert score_p_value(shares, chances) == pytest.approx(stats.ttest_rel(shares, chances).pvalue, rel=1e-9)
-    assert score_p_value(shares[1:2], chances[1:2]) is None
+    assert p_value_against_chance(shares, chances) == pytest.approx(stats.ttest_rel(shares, chances).pvalue, rel=1e-9)
+    assert p_value_against_chance(shares[1:2], chances[1:2]) is None
 
 
 def test_the_mean_of_two_samples_is_welchs():
@@ -210,17 +210,17 @@ def test_the_mean_of_a_few_samples_has_the_degrees_that_rounding_took():
 
 
 def test_what_is_not_known_is_not_corrected_for():
-    assert holm([0.01, None, 0.04, math.nan]) == [pytest.approx(0.02), None, pytest.approx(0.04), None]
+    assert holm_correction([0.01, None, 0.04, math.nan]) == [pytest.approx(0.02), None, pytest.approx(0.04), None]
 
 
 @pytest.mark.parametrize(("right", "chance", "expected"), [(0, 0.0, 1), (1, 0.0, 0), (3, 1.0, 1), (2, 1.0, 0)])
 def test_guessing_that_is_sure(right, chance, expected):
-    assert chance_p_value(right, [chance] * 3) == expected
+    assert exact_p_value(right, [chance] * 3) == expected
 
 
 def test_the_verdict():
     """250 of 1,000 four-way items are chance, 290 are not; 210 are no better."""
     chances = [0.25] * 1000
-    verdicts = [beats_chance(chance_p_value(right, chances), right / 1000, 0.25) for right in (250, 270, 290, 210)]
+    verdicts = [beats_chance(exact_p_value(right, chances), right / 1000, 0.25) for right in (250, 270, 290, 210)]
     assert verdicts == [False, False, True, False]
-    assert chance_p_value(210, chances) < 0.05 and not beats_chance(None, 1.0, 0.25)
+    assert exact_p_value(210, chances) < 0.05 and not beats_chance(None, 1.0, 0.25)

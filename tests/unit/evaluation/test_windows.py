@@ -10,7 +10,7 @@ from linnet.data.loader import validation_windows
 from linnet.data.shards import Shard, TokenSequence
 from linnet.data.windows import document_windows
 from linnet.evaluation.windows import Window, batches, packed, sliding, sliding_bounds
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
 END = 0
 DOCUMENTS = st.lists(st.lists(st.integers(1, 9), max_size=25), min_size=1, max_size=8)
@@ -54,7 +54,7 @@ def test_packed_windows_are_those_of_an_evaluation_and_know_their_documents(docu
     sequence = _sequence(documents)
     cut = document_windows(sequence, END, context_length)
     expected = [
-        (inputs[targets != IGNORED].tolist(), targets[targets != IGNORED].tolist())
+        (inputs[targets != IGNORE_INDEX].tolist(), targets[targets != IGNORE_INDEX].tolist())
         for inputs, targets in validation_windows(sequence, cut, END, 1, limit)
     ]
     found = list(packed(sequence, END, context_length, limit))
@@ -76,7 +76,7 @@ def test_batches_hold_every_target_once_and_no_more_than_asked(lengths, tokens_a
         assert rows == 1 or rows * width <= tokens_at_once
         for row, length in enumerate(batch.lengths_B.tolist()):
             number = int(batch.documents_BT[row, length - 1])
-            counted = batch.targets_BT[row] != IGNORED
+            counted = batch.targets_BT[row] != IGNORE_INDEX
             seen[number] = (batch.inputs_BT[row, :length].tolist(), batch.targets_BT[row][counted].tolist())
     expected = {n: (w.tokens[:-1].tolist(), w.tokens[1 + w.first :].tolist()) for n, w in enumerate(windows)}
     assert seen == expected

@@ -12,8 +12,8 @@ import pytest
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
 from linnet.experiments.runner import Diverged, ExperimentStopped, Planned, Runner
-from linnet.training.guard_rails.breakdown import BrokenDownError
-from linnet.training.progress.watch import Progress, Watch
+from linnet.training.divergence import DivergedError
+from linnet.training.reporter import Progress, Reporter
 from linnet.training.run import RunResult
 from linnet.training.spec import RunSpec
 
@@ -39,7 +39,7 @@ def planned(data: Path, folder: Path, **training: object) -> Planned:
     return Planned("one, seed 0", folder, run)
 
 
-class Steps(Watch):
+class Steps(Reporter):
     """Remembers the steps; a signal is sent after step `until`."""
 
     def __init__(self, until: int | None = None, number: signal.Signals = signal.SIGINT) -> None:
@@ -52,7 +52,7 @@ class Steps(Watch):
             os.kill(os.getpid(), self._number)
 
 
-class Saving(Watch):
+class Saving(Reporter):
     """A signal is sent after the evaluation of the last step, before that is saved."""
 
     def line(self, line: dict[str, object]) -> None:
@@ -60,22 +60,22 @@ class Saving(Watch):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def runner(watch: Watch, said: list[str], titles: list[str] | None = None) -> Runner:
+def runner(reporter: Reporter, said: list[str], titles: list[str] | None = None) -> Runner:
     @contextmanager
-    def watching(title: str) -> Iterator[Watch]:
+    def watching(title: str) -> Iterator[Reporter]:
         if titles is not None:
             titles.append(title)
-        yield watch
+        yield reporter
 
     return Runner(said.append, "linnet test", watching)
 
 
 def test_what_watches_is_handed_on_and_a_finished_run_is_left_alone(data: Path, tmp_path: Path):
-    watch, titles = Steps(), []
-    first = runner(watch, [], titles).train(planned(data, tmp_path / "run"))
-    assert (watch.made, titles, first.summary["command"]) == ([1, 2, 3], ["one, seed 0"], "linnet test")
-    again = runner(watch, []).train(planned(data, tmp_path / "run"))
-    assert watch.made == [1, 2, 3] and again.summary == first.summary
+    reporter, titles = Steps(), []
+    first = runner(reporter, [], titles).train(planned(data, tmp_path / "run"))
+    assert (reporter.made, titles, first.summary["command"]) == ([1, 2, 3], ["one, seed 0"], "linnet test")
+    again = runner(reporter, []).train(planned(data, tmp_path / "run"))
+    assert reporter.made == [1, 2, 3] and again.summary == first.summary
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -83,9 +83,9 @@ def test_a_stop_ends_the_experiment_and_the_next_call_goes_on(data: Path, tmp_pa
     with pytest.raises(ExperimentStopped, match=r"^stopped at step 2 of 3 of one, seed 0$") as stopped:
         runner(Steps(2, number), []).attempt(planned(data, tmp_path / "run"))
     assert stopped.value.signal == number
-    watch = Steps()
-    result = runner(watch, []).attempt(planned(data, tmp_path / "run"))
-    assert watch.made == [3] and isinstance(result, RunResult) and result.finished
+    reporter = Steps()
+    result = runner(reporter, []).attempt(planned(data, tmp_path / "run"))
+    assert reporter.made == [3] and isinstance(result, RunResult) and result.finished
 
 
 def test_a_stop_while_the_last_step_is_saved_ends_the_experiment_too(data: Path, tmp_path: Path):
@@ -97,23 +97,23 @@ def test_a_stop_while_the_last_step_is_saved_ends_the_experiment_too(data: Path,
 
 def test_a_run_that_diverges_is_recorded_and_not_tried_again(data: Path, tmp_path: Path):
     said: list[str] = []
-    watch = Steps()
-    found = runner(watch, said).attempt(planned(data, tmp_path / "run", **TOO_FAST))
+    reporter = Steps()
+    found = runner(reporter, said).attempt(planned(data, tmp_path / "run", **TOO_FAST))
     assert isinstance(found, Diverged) and found == Diverged.of(tmp_path / "run")
     assert said == [f"one, seed 0: diverged at step {found.step}: {found.reason}"]
-    steps = list(watch.made)
-    assert runner(watch, said).attempt(planned(data, tmp_path / "run", **TOO_FAST)) == found
-    assert watch.made == steps
+    steps = list(reporter.made)
+    assert runner(reporter, said).attempt(planned(data, tmp_path / "run", **TOO_FAST)) == found
+    assert reporter.made == steps
     assert said[1] == f"{said[0]}; not trained again (remove {tmp_path / 'run'} to train it anew)"
     with pytest.raises(UserError, match="holds a run with training"):
-        runner(watch, said).attempt(planned(data, tmp_path / "run", **TOO_FAST, batch_size=3))
+        runner(reporter, said).attempt(planned(data, tmp_path / "run", **TOO_FAST, batch_size=3))
 
 
 def test_alone_it_is_an_error(data: Path, tmp_path: Path):
-    with pytest.raises(BrokenDownError, match="not finite, stopped at step"):
+    with pytest.raises(DivergedError, match="not finite, stopped at step"):
         runner(Steps(), []).train(planned(data, tmp_path / "run", **TOO_FAST))
     assert "loss nan" in str(Diverged.of(tmp_path / "run"))
-    with pytest.raises(BrokenDownError, match="not finite, stopped at step"):  # who asks for it has it tried again
+    with pytest.raises(DivergedError, match="not finite, stopped at step"):  # who asks for it has it tried again
         runner(Steps(), []).train(planned(data, tmp_path / "run", **TOO_FAST))
 
 

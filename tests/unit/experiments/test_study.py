@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from linnet.core.errors import UserError
-from linnet.design.sample import shares_weights, stratified
+from linnet.design.sample import shares_weights, stratified_sample
 from linnet.design.space import load_space
 from linnet.experiments import study as study_module
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, Outcome
@@ -46,7 +46,7 @@ def pretended(space, monkeypatch):
 
 
 def test_every_shape_is_a_run_that_can_be_compared(space):
-    candidates = stratified(space, 6, 1, seed=0)
+    candidates = stratified_sample(space, 6, 1, seed=0)
     described = comparison(space, candidates, SETTINGS, {"training.batch_size": 4})
     assert described.seeds == (0, 1)
     assert [run.name for run in described.runs] == [f"shape {n:02}" for n in range(1, 7)]
@@ -70,7 +70,7 @@ def test_scores_are_compared_with_what_came_out(space, pretended, tmp_path):
     assert (everything.band, own.band) == (5, 3)
     assert everything.worth["decoder_parameters"].spearman.value > 0.95
     assert 0.0005 < everything.trained.noise < 0.002
-    candidates = stratified(space, 12, 2, seed=0)
+    candidates = stratified_sample(space, 12, 2, seed=0)
     names = [f"shape {n:02}" for n, c in enumerate(candidates, 1) if not shares_weights(space, c)]
     assert [model.name for model in own.trained.models] == names
     assert len(pretended) == 1

@@ -112,9 +112,9 @@ def test_other_operators_change_the_text_and_the_models_own_do_not(tmp_path):
     path = tmp_path / "G.safetensors"
     save_operators([{"G": layer.operator[0]} for layer in state.layers], path)
     own = model.complete(["Once"], 20, GREEDY)
-    assert model.with_operators(str(path)).complete(["Once"], 20, GREEDY) == own
-    assert model.with_operators("identity").complete(["Once"], 20, GREEDY) != own
-    random = [model.with_operators("random", seed).complete(["Once"], 20, GREEDY) for seed in (1, 1, 2)]
+    assert model.with_calibration(str(path)).complete(["Once"], 20, GREEDY) == own
+    assert model.with_calibration("identity").complete(["Once"], 20, GREEDY) != own
+    random = [model.with_calibration("random", seed).complete(["Once"], 20, GREEDY) for seed in (1, 1, 2)]
     assert random[0] == random[1] != random[2]
     assert model.complete(["Once"], 20, GREEDY) == own
 

@@ -7,7 +7,7 @@ import torch
 from small_models import small_spec
 
 from linnet.inference import decode_programs
-from linnet.inference.decode_programs import recorded
+from linnet.inference.decode_programs import record_program
 from linnet.inference.decode_steps import DecodeSteps
 from linnet.inference.weights import convert_weights
 from linnet.layers.batch_layout import AuxiliaryOutputs
@@ -46,7 +46,7 @@ MODELS: dict[str, tuple[MixerSpec, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def decoder_of(name: str, weights: str = "float32") -> Decoder:
+def decoder_with_weights(name: str, weights: str = "float32") -> Decoder:
     mixer, block, changes = MODELS[name]
     torch.manual_seed(0)
     blocks = [{"repeat": 2, **block, "mixer": mixer.model_dump()}]
@@ -89,7 +89,7 @@ def continued(
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
 def test_the_step_in_one_call_gives_the_same_bit_for_bit(name: str, weights: str, monkeypatch: pytest.MonkeyPatch):
-    decoder = decoder_of(name, weights)
+    decoder = decoder_with_weights(name, weights)
     (found, state), (expected, other) = (continued(decoder, monkeypatch, programs) for programs in (True, False))
     assert torch.equal(torch.cat(found), torch.cat(expected))
     assert state.positions == other.positions == (PROMPT.numel() + STEPS,)
@@ -99,7 +99,7 @@ def test_the_step_in_one_call_gives_the_same_bit_for_bit(name: str, weights: str
 
 @torch.inference_mode()
 def test_the_state_of_a_program_forks_grows_joins_and_is_cropped():
-    decoder = decoder_of("llama")
+    decoder = decoder_with_weights("llama")
     state, token = begun(decoder)
     steps = steps_of(decoder, state)
     for _ in range(3):
@@ -121,7 +121,7 @@ def test_the_state_of_a_program_forks_grows_joins_and_is_cropped():
 
 @torch.inference_mode()
 def test_weights_may_move_in_memory():
-    decoder = decoder_of("llama")
+    decoder = decoder_with_weights("llama")
     steps, expected = (steps_of(decoder, begun(decoder)[0]) for _ in range(2))
     for token in torch.arange(4)[:, None, None]:
         assert torch.equal(steps.logits(token), expected.logits(token))
@@ -130,7 +130,7 @@ def test_weights_may_move_in_memory():
 
 @torch.inference_mode()
 def test_logits_are_the_callers():
-    decoder = decoder_of("llama")
+    decoder = decoder_with_weights("llama")
     state, token = begun(decoder)
     steps = steps_of(decoder, state)
     first, second, third = (steps.logits(token[None]) for _ in range(3))
@@ -165,14 +165,14 @@ def test_what_is_more_than_compiled_operations_is_no_program(block: dict[str, An
 @torch.inference_mode()
 def test_a_step_that_leaves_values_is_done_as_it_is():
     record, row, calls = AuxiliaryOutputs(), torch.ones(1, 3), []
-    scaled = decode_programs.scaled_row(library(torch.device("cpu")), 2.0)
+    scaled = decode_programs.scale_add_row(library(torch.device("cpu")), 2.0)
 
     def step(token: int, position: int) -> torch.Tensor:
         calls.append(position)
         record.values["left"] = row
         return scaled(row, position)
 
-    run = recorded(step, record)
+    run = record_program(step, record)
     for position in range(3):
         assert torch.equal(run(0, position), 2 * row)
     assert calls == [0, 1, 2]
@@ -181,9 +181,9 @@ def test_a_step_that_leaves_values_is_done_as_it_is():
 @torch.inference_mode()
 def test_without_a_compiler_the_step_is_done_as_it_is(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(decode_programs, "library", lambda _: None)
-    decoder = decoder_of("llama")
+    decoder = decoder_with_weights("llama")
     state, token = begun(decoder)
     steps = steps_of(decoder, state)
     assert steps._whole is None
     assert steps.logits(token[None]).shape == (1, decoder.spec.vocab_size)
-    assert recorded(len, AuxiliaryOutputs()) is len  # type: ignore[arg-type, comparison-overlap]
+    assert record_program(len, AuxiliaryOutputs()) is len  # type: ignore[arg-type, comparison-overlap]

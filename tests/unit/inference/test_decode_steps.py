@@ -42,7 +42,7 @@ TOKENS = torch.arange(23).repeat(2)[:26]
 PROMPT = 3
 
 
-def decoder_of(mixer: MixerSpec, std: float = 0.4, **changes: Any) -> Decoder:
+def decoder_with_weights(mixer: MixerSpec, std: float = 0.4, **changes: Any) -> Decoder:
     torch.manual_seed(0)
     decoder = Decoder(small_spec(mixer).replace(**changes))
     for name, parameter in decoder.named_parameters():
@@ -59,7 +59,7 @@ def after_prompt(decoder: Decoder, context: CachePolicies = FULL, capacity: int 
 
 def choose(products: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose products of a row in float32 serve; compiled ones where there are any."""
-    monkeypatch.setattr(maps, "SLICED", products == "sliced")
+    monkeypatch.setattr(maps, "SLICES_ARE_FASTER", products == "sliced")
     if products != "compiled":
         monkeypatch.setattr(maps, "library", lambda _: None)
 
@@ -92,14 +92,14 @@ def assert_same_steps(decoder: Decoder, context: CachePolicies = FULL, rtol: flo
 @torch.inference_mode()
 def test_every_context_of_ted(context: CachePolicies, heads: int, products: str, monkeypatch: pytest.MonkeyPatch):
     choose(products, monkeypatch)
-    assert_same_steps(decoder_of(TedSpec(heads=heads, rate_bias=heads > 1, chunk=8)), context)
+    assert_same_steps(decoder_with_weights(TedSpec(heads=heads, rate_bias=heads > 1, chunk=8)), context)
 
 
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
 @torch.inference_mode()
 def test_every_context_of_ted_with_keys_and_a_convolution(context: CachePolicies, heads: int):
-    decoder = decoder_of(TedSpec(heads=heads, rate_bias=heads > 1, chunk=8, key_width=3, conv=3))
+    decoder = decoder_with_weights(TedSpec(heads=heads, rate_bias=heads > 1, chunk=8, key_width=3, conv=3))
     assert_same_steps(decoder, context, rtol=3e-4, atol=5e-5)  # sums of products of products
 
 
@@ -108,7 +108,7 @@ def test_every_context_of_ted_with_keys_and_a_convolution(context: CachePolicies
 @torch.inference_mode()
 def test_every_mixer(mixer: MixerSpec, products: str, monkeypatch: pytest.MonkeyPatch):
     choose(products, monkeypatch)
-    assert_same_steps(decoder_of(mixer))
+    assert_same_steps(decoder_with_weights(mixer))
 
 
 LAYER, RMS = {"kind": "layer", "eps": 1e-5}, {"kind": "rms", "eps": 1e-5}
@@ -129,7 +129,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 def test_every_shape_of_layer(shape: dict[str, Any], kind: str):
     mixer = {"attention": AttentionSpec(heads=2), "plga": PlgaSpec(heads=2, metric_hidden=8), "ted": TedSpec()}[kind]
     blocks = [{**shape, "mixer": mixer.model_dump()}] * 2
-    assert_same_steps(decoder_of(mixer, blocks=blocks))
+    assert_same_steps(decoder_with_weights(mixer, blocks=blocks))
 
 
 @pytest.mark.parametrize(
@@ -142,12 +142,12 @@ def test_every_shape_of_layer(shape: dict[str, Any], kind: str):
 )
 @torch.inference_mode()
 def test_every_beginning_and_end(changes: dict[str, Any]):
-    assert_same_steps(decoder_of(AttentionSpec(heads=2), **changes))
+    assert_same_steps(decoder_with_weights(AttentionSpec(heads=2), **changes))
 
 
 @torch.inference_mode()
 def test_weights_of_8_bits():
-    decoder = decoder_of(PlgaSpec(heads=2, metric_hidden=8, density=DensitySpec(scope="prefix")))
+    decoder = decoder_with_weights(PlgaSpec(heads=2, metric_hidden=8, density=DensitySpec(scope="prefix")))
     convert_weights(decoder, "int8")
     assert_same_steps(decoder, rtol=1e-2, atol=1e-3)  # inputs are rounded too: a last digit may move one
 
@@ -156,7 +156,7 @@ def test_weights_of_8_bits():
 @torch.inference_mode()
 def test_every_mixer_beside_weights_of_few_bits(mixer: MixerSpec):
     block = {"mixer": mixer.model_dump(), "feed_forward": {**GATED, "activation": "silu"}, "norm": RMS}
-    decoder = decoder_of(mixer, std=0.2, blocks=[{**block, "repeat": 2}])
+    decoder = decoder_with_weights(mixer, std=0.2, blocks=[{**block, "repeat": 2}])
     convert_weights(decoder, "int8")
     narrow = decoder.initial_state(1, 1).layers[0].tensors().get("keys", TOKENS).dtype == torch.bfloat16
     assert_same_steps(decoder, rtol=8e-3 if narrow else 2e-3, atol=2e-3)  # where the last digit of a key moves
@@ -167,12 +167,12 @@ def test_a_layer_that_is_not_known_runs_as_it_is_among_others():
     described = [AttentionSpec(heads=2), AttentionSpec(heads=2, window=4), TedSpec()]
     blocks = [{"mixer": mixer.model_dump()} for mixer in described]
     for skip in (False, True):
-        assert_same_steps(decoder_of(TedSpec(), blocks=blocks, embedding={"skip": skip}))
+        assert_same_steps(decoder_with_weights(TedSpec(), blocks=blocks, embedding={"skip": skip}))
 
 
 @torch.inference_mode()
 def test_generation_takes_it_after_the_prompt_and_a_full_state_ends_it():
-    decoder = decoder_of(PlgaSpec(heads=2, metric_hidden=8))
+    decoder = decoder_with_weights(PlgaSpec(heads=2, metric_hidden=8))
     state = decoder.initial_state(1, 3)
     reader = CachedReader(decoder, state)
     reader.logits(TOKENS[None, :1])
@@ -192,13 +192,13 @@ def test_generation_takes_it_after_the_prompt_and_a_full_state_ends_it():
 
 @torch.inference_mode()
 def test_everything_else_takes_the_decoders_pass():
-    ted = decoder_of(TedSpec())
+    ted = decoder_with_weights(TedSpec())
     assert DecodeSteps.of(ted, after_prompt(ted)) is not None
     assert DecodeSteps.of(ted, cache_policy_state(ted, 1, 8)) is None
     several = cache_policy_state(ted, 2, 8)
     ted.hidden(TOKENS[:8].view(2, 4), several)
     assert DecodeSteps.of(ted, several) is None
-    wide = decoder_of(TedSpec()).double()
+    wide = decoder_with_weights(TedSpec()).double()
     assert DecodeSteps.of(wide, after_prompt(wide)) is None
     with torch.autocast("cpu", torch.bfloat16):
         assert DecodeSteps.of(ted, after_prompt(ted)) is None
@@ -210,7 +210,7 @@ def test_everything_else_takes_the_decoders_pass():
 def test_bfloat16_is_as_near_to_float32_as_the_decoders_pass(norm: dict[str, Any], feed_forward: dict[str, Any]):
     mixer = AttentionSpec(heads=4, kv_heads=2, bias=True)
     blocks = [{"repeat": 2, "mixer": mixer.model_dump(), "feed_forward": feed_forward, "norm": norm}]
-    precise, rounded = (decoder_of(mixer, std=0.2, blocks=blocks) for _ in range(2))
+    precise, rounded = (decoder_with_weights(mixer, std=0.2, blocks=blocks) for _ in range(2))
     convert_weights(rounded, "bfloat16")
     exact, state, expected = after_prompt(precise), after_prompt(rounded), after_prompt(rounded)
     steps = steps_of(rounded, state)
@@ -227,15 +227,15 @@ def test_bfloat16_is_as_near_to_float32_as_the_decoders_pass(norm: dict[str, Any
 @torch.inference_mode()
 def test_bfloat16_with_more_between_the_maps_takes_the_decoders_pass():
     for mixer in (AttentionSpec(heads=2, sinks=True), TedSpec()):
-        decoder = decoder_of(mixer).bfloat16()
+        decoder = decoder_with_weights(mixer).bfloat16()
         assert DecodeSteps.of(decoder, after_prompt(decoder)) is None
 
 
 @torch.inference_mode()
 def test_a_window_and_an_operator_inferred_anew_take_the_decoders_pass():
-    windowed = decoder_of(AttentionSpec(heads=2, window=4))
+    windowed = decoder_with_weights(AttentionSpec(heads=2, window=4))
     assert DecodeSteps.of(windowed, after_prompt(windowed)) is None
-    plga = decoder_of(PlgaSpec(heads=2, metric_hidden=8))
+    plga = decoder_with_weights(PlgaSpec(heads=2, metric_hidden=8))
     state = plga.initial_state(1, 8)
     reader = CachedReader(plga, state, Caches(g=False))
     reader.logits(TOKENS[None, :PROMPT])
@@ -255,7 +255,7 @@ def test_a_layer_with_an_encoder_beside_it(norm: dict[str, Any], padding: tuple[
     block = {"repeat": 2, "mixer": {"kind": "attention", "heads": 2}, "feed_forward": GATED}
     encoder = {"blocks": [block], "norm": RMS}
     blocks = [{**block, "norm": norm, "cross_attention": CROSS}]
-    decoder = decoder_of(AttentionSpec(heads=2), encoder=encoder, blocks=blocks)
+    decoder = decoder_with_weights(AttentionSpec(heads=2), encoder=encoder, blocks=blocks)
     states = [decoder.initial_state(1, len(TOKENS)) for _ in range(2)]
     for state in states:
         memory = decoder.encode(torch.arange(7)[None], padding)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from small_models import CASES, EXAMPLES, small_decoder
 
 from linnet.core.errors import UserError
-from linnet.inference.state import load_state, read_notes, save_state
+from linnet.inference.state import load_state, read_metadata, save_state
 from linnet.layers.contract import MixerSpec
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
@@ -102,7 +102,7 @@ def test_a_file_that_is_no_state_is_refused(tmp_path: Path):
 
 def test_nobody_waits_at_a_pipe(tmp_path: Path):
     os.mkfifo(tmp_path / "state.safetensors")
-    assert read_notes(tmp_path / "state.safetensors") == {}
+    assert read_metadata(tmp_path / "state.safetensors") == {}
 
 
 def test_what_does_not_fit_the_model_is_named(tmp_path: Path):

@@ -32,7 +32,7 @@ needs_packed_bfloat16 = pytest.mark.skipif(
 )
 
 
-def decoder_of(mixer: MixerSpec, tied: bool, seed: int = 0) -> Decoder:
+def decoder_with_weights(mixer: MixerSpec, tied: bool, seed: int = 0) -> Decoder:
     """Float32; as large as `small_decoder`'s, but with an operator near the identity, which is not chaotic."""
     spec = small_spec(mixer)
     decoder = Decoder(spec.replace(head={"tied": tied, "bias": not tied, "norm": {}}))
@@ -77,7 +77,7 @@ def typical(errors: Iterable[float]) -> float:
 
 
 def models(mixer: MixerSpec, tied: bool) -> list[Decoder]:
-    return [decoder_of(mixer, tied, seed) for seed in range(5)]
+    return [decoder_with_weights(mixer, tied, seed) for seed in range(5)]
 
 
 def tokens(length: int = 12) -> Tensor:
@@ -113,7 +113,7 @@ def test_without_a_fast_form(mixer: MixerSpec, weights: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_a_tied_table_is_held_once_and_the_model_is_smaller_than_float32(weights: str):
-    tied, untied = (decoder_of(EXAMPLES[0], tied) for tied in (True, False))
+    tied, untied = (decoder_with_weights(EXAMPLES[0], tied) for tied in (True, False))
     table = weights_nbytes(converted(untied, weights)) - weights_nbytes(converted(tied, weights))
     assert 0 < table < weights_nbytes(untied) - weights_nbytes(tied)
     decoder = converted(tied, weights)
@@ -126,7 +126,7 @@ def test_a_tied_table_is_held_once_and_the_model_is_smaller_than_float32(weights
 @each_mixer
 @pytest.mark.parametrize("weights", get_args(Weights))
 def test_decoding_with_a_state_gives_what_one_pass_gives(mixer: MixerSpec, tied: bool, weights: str):
-    decoder = converted(decoder_of(mixer, tied), weights)
+    decoder = converted(decoder_with_weights(mixer, tied), weights)
     prompt, rest = tokens()[:1, :5], tokens()[:1, 5:]
     state, other = (decoder.initial_state(1, 12) for _ in range(2))
     decoder(prompt, state), decoder(prompt, other)
@@ -138,7 +138,7 @@ def test_decoding_with_a_state_gives_what_one_pass_gives(mixer: MixerSpec, tied:
 @each_head
 @each_mixer
 def test_bfloat16_is_near_float32_and_halves_the_state_but_for_what_is_never_narrow(mixer: MixerSpec, tied: bool):
-    decoder = decoder_of(mixer, tied)
+    decoder = decoder_with_weights(mixer, tied)
     narrow = converted(decoder, "bfloat16")
     assert typical(error(converted(each, "bfloat16")(tokens()), each(tokens())) for each in models(mixer, tied)) < 0.05
     assert narrow(tokens()).dtype == narrow.dtype == torch.bfloat16
@@ -153,11 +153,11 @@ def test_bfloat16_is_near_float32_and_halves_the_state_but_for_what_is_never_nar
 @each_mixer
 @pytest.mark.parametrize("weights", get_args(Weights))
 def test_the_bytes_of_a_state_are_known_before(mixer: MixerSpec, weights: str):
-    decoder = converted(decoder_of(mixer, tied=True), weights)
+    decoder = converted(decoder_with_weights(mixer, tied=True), weights)
     for room in (1, 64):
         state = decoder.initial_state(1, room)
         decoder(tokens(1)[:1], state)
-        assert state.nbytes == model_cost(decoder.spec).state_bytes_beside(weights, room)
+        assert state.nbytes == model_cost(decoder.spec).state_bytes_for_precision(weights, room)
 
 
 KEEPS = [spec for spec in EXAMPLES if spec.kind in ("attention", "plga")]
@@ -178,8 +178,8 @@ def test_beside_few_bits_keys_and_values_have_sixteen(
     """And nothing else of it has: rounded once, when they are kept, so that a stream is the same however it is read."""
     if not compiled:
         monkeypatch.setattr("linnet.ops.attention.library", lambda _: None)
-        monkeypatch.setattr("linnet.layers.key_value.compiled_with", lambda _: None)
-    decoder = converted(decoder_of(mixer, tied=True), weights)
+        monkeypatch.setattr("linnet.layers.key_value.native_library_of", lambda _: None)
+    decoder = converted(decoder_with_weights(mixer, tied=True), weights)
     state, other, third = (decoder.initial_state(1, 12) for _ in range(3))
     kept = state.layers[0].tensors()
     assert kept["keys"].dtype == kept["values"].dtype == (torch.bfloat16 if keeps_narrow(mixer) else torch.float32)
@@ -201,7 +201,7 @@ def test_beside_few_bits_keys_and_values_have_sixteen(
 
 @torch.no_grad()
 def test_bfloat16_without_packing_is_the_same_model(monkeypatch: pytest.MonkeyPatch):
-    decoder = decoder_of(EXAMPLES[0], tied=True)
+    decoder = decoder_with_weights(EXAMPLES[0], tied=True)
     expected = converted(decoder, "bfloat16")(tokens())
     monkeypatch.setattr(bfloat16_linear, "can_pack", lambda _: False)
     plain = converted(decoder, "bfloat16")
@@ -213,7 +213,7 @@ def test_bfloat16_without_packing_is_the_same_model(monkeypatch: pytest.MonkeyPa
 @each_mixer
 @pytest.mark.parametrize("weights", ["int8", "int4", pytest.param("bfloat16", marks=needs_packed_bfloat16)])
 def test_every_linear_map_is_converted_but_those_of_an_operator(mixer: MixerSpec, tied: bool, weights: str):
-    decoder = decoder_of(mixer, tied)
+    decoder = decoder_with_weights(mixer, tied)
     names = {name for name, module in decoder.named_modules() if isinstance(module, nn.Linear)}
     of_operators = {name for name in names if ".operator." in name}
     before = {name: parameter.clone() for name, parameter in decoder.named_parameters()}
@@ -233,7 +233,7 @@ def test_every_linear_map_is_converted_but_those_of_an_operator(mixer: MixerSpec
 @pytest.mark.parametrize("stored", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("weights", get_args(Weights))
 def test_whatever_was_stored(stored: torch.dtype, weights: str):
-    decoder = decoder_of(EXAMPLES[0], tied=False).to(stored)
+    decoder = decoder_with_weights(EXAMPLES[0], tied=False).to(stored)
     convert_weights(decoder, weights)
     assert decoder.dtype == (torch.bfloat16 if weights == "bfloat16" else torch.float32)
     kept = decoder.initial_state(1, 4).layers[0].tensors()["keys"].dtype
@@ -244,7 +244,7 @@ def test_whatever_was_stored(stored: torch.dtype, weights: str):
 
 @pytest.mark.parametrize("weights", get_args(Weights))
 def test_generating(weights: str):
-    decoder = converted(decoder_of(EXAMPLES[0], tied=True), weights)
+    decoder = converted(decoder_with_weights(EXAMPLES[0], tied=True), weights)
     prompts = [[3, 5, 7], [2, 2]]
     together = list(decode(decoder, prompts, 6, Sampling(temperature=0.0)))
     alone = [list(decode(decoder, [prompt], 6, Sampling(temperature=0.0))) for prompt in prompts]
@@ -254,7 +254,7 @@ def test_generating(weights: str):
 
 
 def test_only_once_and_only_to_what_there_is():
-    decoder = decoder_of(EXAMPLES[0], tied=False)
+    decoder = decoder_with_weights(EXAMPLES[0], tied=False)
     with pytest.raises(UserError, match="weights: 'int2': expected float32, bfloat16, int8, int4"):
         convert_weights(decoder, "int2")
     convert_weights(decoder, "int8")
@@ -268,13 +268,13 @@ def test_a_converted_model_is_neither_saved_nor_given_other_operators(tmp_path):
     with pytest.raises(ValueError, match="for inference alone"):
         save_decoder(model.decoder, tmp_path / "model")
     with pytest.raises(ValueError, match="for inference alone"):
-        model.with_operators("identity")
+        model.with_calibration("identity")
 
 
 @each_mixer
 @pytest.mark.parametrize("weights", ["int8", "int4", pytest.param("bfloat16", marks=needs_packed_bfloat16)])
 def test_a_converted_model_moves_as_a_whole(mixer: MixerSpec, weights: str):
-    decoder = converted(decoder_of(mixer, tied=True), weights).to("meta")
+    decoder = converted(decoder_with_weights(mixer, tied=True), weights).to("meta")
     maps = [module for module in decoder.modules() if isinstance(module, PackedLinear)]
     assert maps and {module.weight.device.type for module in maps} == {"meta"} == {decoder.device.type}
 
@@ -282,7 +282,7 @@ def test_a_converted_model_moves_as_a_whole(mixer: MixerSpec, weights: str):
 @torch.no_grad()
 @pytest.mark.parametrize("weights", ["int8", "int4", pytest.param("bfloat16", marks=needs_packed_bfloat16)])
 def test_a_converted_model_refuses_another_precision_as_a_whole(weights: str):
-    decoder = converted(decoder_of(EXAMPLES[0], tied=False), weights)
+    decoder = converted(decoder_with_weights(EXAMPLES[0], tied=False), weights)
     expected = decoder(tokens())
     for dtype in {torch.float32, torch.bfloat16} - {decoder.dtype}:
         with pytest.raises(ValueError, match="converted weights compute in"):
@@ -302,4 +302,4 @@ def test_load_brings_a_folder_to_a_precision(tmp_path):
 
 def test_a_group_that_no_product_takes():
     with pytest.raises(UserError, match="group: 100: expected 32, 64, 128, 256"):
-        convert_weights(decoder_of(EXAMPLES[0], tied=True), "int4", group=100)
+        convert_weights(decoder_with_weights(EXAMPLES[0], tied=True), "int4", group=100)

@@ -5,7 +5,7 @@ from small_models import EXAMPLES, small_spec
 
 from linnet.core import notes
 from linnet.inference import weights_gain
-from linnet.inference.weights_gain import FEWEST, STEPS, Gain, convert_and_note, seconds_per_token
+from linnet.inference.weights_gain import FEWEST, STEPS, Gain, convert_and_report, seconds_per_token
 from linnet.model.decoder import Decoder
 from linnet.nn.packed_linear import Int4Linear, PackedLinear
 
@@ -15,7 +15,7 @@ def told(decoder: Decoder, weights: str, seconds: list[float], monkeypatch, capl
     notes.note.cache_clear()
     monkeypatch.setattr(weights_gain, "seconds_per_token", lambda _: seconds.pop(0))
     with caplog.at_level(logging.WARNING):
-        convert_and_note(decoder, weights)
+        convert_and_report(decoder, weights)
     return [record.getMessage() for record in caplog.records]
 
 

@@ -11,7 +11,15 @@ from small_models import CASES, small_decoder
 from linnet.core.errors import UserError
 from linnet.data.shards import Shard, TokenSequence
 from linnet.evaluation.likelihood import Evaluation, Likelihood
-from linnet.inspection.causality import Causality, CutMove, Moves, differing_windows, frozen_pass, moves, whole_pass
+from linnet.inspection.causality import (
+    Causality,
+    CutChange,
+    LogitChanges,
+    calibrated_pass,
+    differing_windows,
+    moves,
+    uncached_pass,
+)
 from linnet.layers.mixers.plga import DensitySpec, PlgaSpec
 
 PLGA = PlgaSpec(heads=2, metric_hidden=12, residual_units=2)
@@ -31,8 +39,8 @@ WINDOWS, CALIBRATION, CUTS = _tokens(3, 12), _tokens(1, 9, seed=7), (4, 9)
 @pytest.mark.parametrize("mixer", CASES)
 def test_only_a_mixer_that_is_not_causal_moves_and_never_with_a_frozen_operator(mixer):
     decoder = small_decoder(mixer)
-    whole = moves(whole_pass(decoder), WINDOWS, CUTS, _ignore)
-    frozen = moves(frozen_pass(decoder, CALIBRATION, 12), WINDOWS, CUTS, _ignore)
+    whole = moves(uncached_pass(decoder), WINDOWS, CUTS, _ignore)
+    frozen = moves(calibrated_pass(decoder, CALIBRATION, 12), WINDOWS, CUTS, _ignore)
     settled = mixer.kind == "plga" and mixer.density.prefix == 3  # before every cut
     assert (whole.largest < 1e-9) is (decoder.causal or settled)
     assert frozen.largest < 1e-12 and frozen.rms < 1e-12
@@ -41,14 +49,14 @@ def test_only_a_mixer_that_is_not_causal_moves_and_never_with_a_frozen_operator(
 
 def test_a_prefix_that_ends_behind_the_cut_moves_what_is_before():
     decoder = small_decoder(PLGA.model_copy(update={"density": DensitySpec(scope="prefix", tokens=6)}))
-    before, behind = moves(whole_pass(decoder), WINDOWS, CUTS, _ignore).cuts
+    before, behind = moves(uncached_pass(decoder), WINDOWS, CUTS, _ignore).cuts
     assert before.largest > 1e-6 and behind.largest < 1e-9
 
 
 @torch.no_grad()
 def test_the_moves_by_their_definition():
     decoder = small_decoder(PLGA)
-    found = moves(whole_pass(decoder), WINDOWS, CUTS, _ignore)
+    found = moves(uncached_pass(decoder), WINDOWS, CUTS, _ignore)
     logits = decoder(WINDOWS).numpy()
     std = math.sqrt(np.mean([window.var() for window in logits]))
     assert found.logits_std == pytest.approx(std)
@@ -68,7 +76,7 @@ def test_the_moves_by_their_definition():
 
 
 def test_figures_are_json_even_of_a_model_that_has_broken_down():
-    broken = Moves(math.nan, [CutMove(2, math.nan, [0.0, math.nan]), CutMove(3, 0.0, [0.0] * 3)])
+    broken = LogitChanges(math.nan, [CutChange(2, math.nan, [0.0, math.nan]), CutChange(3, 0.0, [0.0] * 3)])
     assert math.isnan(broken.largest)
     lost = Likelihood(math.nan, 1, 1, 0)
     plain = json.loads(json.dumps(Causality(2, 8, broken, broken, Evaluation(lost, lost)).figures(), allow_nan=False))

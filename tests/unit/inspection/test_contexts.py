@@ -22,7 +22,7 @@ from linnet.layers.mixers.attention import AttentionSpec
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.ted import Ted, TedSpec
 from linnet.model.decoder import Decoder
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.present import numbers
 
@@ -41,13 +41,13 @@ def windows() -> list[tuple[torch.Tensor, torch.Tensor]]:
     for number, lengths in enumerate(LENGTHS):
         inputs, targets = tokens(len(lengths), max(lengths), seed=number), tokens(len(lengths), max(lengths), seed=9)
         for row, length in enumerate(lengths):
-            targets[row, length:] = IGNORED
+            targets[row, length:] = IGNORE_INDEX
         batches.append((inputs, targets))
     return batches
 
 
 def batches() -> list[Batch]:
-    return [Batch.ending_together(*pair) for pair in windows()]
+    return [Batch.left_padded(*pair) for pair in windows()]
 
 
 def mixed_decoder(*others: object) -> Decoder:
@@ -72,21 +72,21 @@ def ted_layers(decoder: Decoder) -> list[int]:
 
 
 def test_windows_end_together():
-    inputs, targets = torch.arange(8).view(2, 4), torch.tensor([[1, 2, 3, IGNORED], [5, 6, 7, 8]])
-    batch = Batch.ending_together(inputs, targets)
+    inputs, targets = torch.arange(8).view(2, 4), torch.tensor([[1, 2, 3, IGNORE_INDEX], [5, 6, 7, 8]])
+    batch = Batch.left_padded(inputs, targets)
     assert batch.inputs_BT[:, 1:].tolist() == [[0, 1, 2], [5, 6, 7]]
-    assert batch.targets_BT.tolist() == [[IGNORED, 1, 2, 3], [5, 6, 7, 8]]
+    assert batch.targets_BT.tolist() == [[IGNORE_INDEX, 1, 2, 3], [5, 6, 7, 8]]
     assert (batch.lengths_B.tolist(), batch.padding_B.tolist()) == ([3, 4], [1, 0])
-    assert Batch.ending_together(inputs[1:], targets[1:]).padding_B is None
+    assert Batch.left_padded(inputs[1:], targets[1:]).padding_B is None
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("context", COMPARED, ids=name_of)
 @pytest.mark.parametrize("decoder", [DECODERS["ted"], DECODERS["attention"]], ids=["ted", "attention"])
 def test_a_window_is_read_as_if_alone_and_token_by_token(decoder: Decoder, context):
-    found = WindowReader.of(decoder, CALIBRATION, 12).read(Batch.ending_together(*windows()[0]), context)
+    found = WindowReader.of(decoder, CALIBRATION, 12).read(Batch.left_padded(*windows()[0]), context)
     for row, (inputs_T, targets_T) in enumerate(zip(*windows()[0], strict=True)):
-        length = int((targets_T != IGNORED).sum())
+        length = int((targets_T != IGNORE_INDEX).sum())
         state, nats, sizes, nbytes = cache_policy_state(decoder, 1, length, context), 0.0, [], []
         held = ted_layers(decoder)
         for step in range(length):
@@ -106,7 +106,7 @@ def test_a_window_is_read_as_if_alone_and_token_by_token(decoder: Decoder, conte
 def test_all_tokens_have_the_bits_per_byte_of_evaluation(decoder: Decoder):
     token_bytes_V = torch.arange(1, 24)
     expected = evaluate_windows(decoder, windows(), token_bytes_V, decoder.spec.context_length, CALIBRATION).causal
-    bytes_N = torch.cat([(token_bytes_V[t.clamp(min=0)] * (t != IGNORED)).sum(1) for _, t in windows()])
+    bytes_N = torch.cat([(token_bytes_V[t.clamp(min=0)] * (t != IGNORE_INDEX)).sum(1) for _, t in windows()])
     compared = [FULL, EvictionPolicy(0, -1.0), EvictionPolicy(2, -1.0)]
     found = compare(
         WindowReader.of(decoder, CALIBRATION, 12), batches(), bytes_N, compared, ted_layers(decoder), 12, 0.1
@@ -143,7 +143,7 @@ def test_the_grid():
         "full",
         "bank",
         *(f"top_k {k}" for k in TOP_K),
-        *(f"threshold {numbers.plain(x)}" for x in THRESHOLDS),
+        *(f"threshold {numbers.exact(x)}" for x in THRESHOLDS),
     ]
     assert contexts(top_k=[8, 4, 8], bank_length=64) == [
         FULL,

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.core.figures import json_ready
+from linnet.core.figures import json_safe
 from linnet.inspection.matrices import (
     SquaredDifferences,
     between_heads,
@@ -155,7 +155,7 @@ def test_singular_values_are_the_roots_of_the_eigenvalues_of_the_square():
 
 
 def test_no_figure_is_one_that_json_does_not_know():
-    assert [json_ready(value) for value in (1.5, None, math.nan, math.inf, -math.inf)] == [1.5, None, None, None, None]
+    assert [json_safe(value) for value in (1.5, None, math.nan, math.inf, -math.inf)] == [1.5, None, None, None, None]
 
 
 def test_the_largest_is_not_known_where_one_is_not():

@@ -16,8 +16,8 @@ def test_there_is_a_picture_of_each_output_with_its_layers():
     layers = [{name: torch.from_numpy(random.normal(size=(2, 4, 4))) for name in ("A_LM", "G")} for _ in range(3)]
     found = operator_pictures(operator_figures(layers), layers)
     assert [picture.name for picture in found] == ["A_LM", "G", "singular_values"]
-    assert found[0].title == "A_LM of every head, 4 x 4" and list(found[0].drawn.layers) == [0, 1, 2]
-    assert np.array_equal(found[1].drawn.layers[2], layers[2]["G"].numpy())
+    assert found[0].title == "A_LM of every head, 4 x 4" and list(found[0].drawing.layers) == [0, 1, 2]
+    assert np.array_equal(found[1].drawing.layers[2], layers[2]["G"].numpy())
 
 
 def test_singular_values_have_a_panel_for_a_layer_and_a_line_for_a_head():

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from linnet.inspection.positions.measure import PartLoss, PositionLosses, VariantLosses, measure_positions, parts_of
+from linnet.inspection.positions.measure import PositionLosses, RangeLoss, VariantLosses, measure_positions, parts_of
 from linnet.inspection.positions.pictures import positions_pictures
 from linnet.inspection.positions.tables import conclusion, positions_tables
 from linnet.inspection.positions.variants import variants
@@ -43,11 +43,11 @@ def test_the_parts_add_up_to_the_loss_of_the_windows(kind: str):
 
 @pytest.mark.parametrize("error", [None, 0.1])
 def test_pictures_and_tables_show_every_number(error):
-    parts = [PartLoss(0, 8, 2.0, error), PartLoss(8, 16, 3.0, error), PartLoss(16, 32, math.nan, None)]
-    better = [*parts[:2], PartLoss(16, 32, 2.5, error)]
+    parts = [RangeLoss(0, 8, 2.0, error), RangeLoss(8, 16, 3.0, error), RangeLoss(16, 32, math.nan, None)]
+    better = [*parts[:2], RangeLoss(16, 32, 2.5, error)]
     found = PositionLosses(8, 32, 2, [VariantLosses("as it is", parts), VariantLosses("YaRN", better)])
     (picture,) = positions_pictures(found)
-    assert png_of(picture.drawn.figure()).startswith(b"\x89PNG")
+    assert png_of(picture.drawing.figure()).startswith(b"\x89PNG")
     assert found.figures()["variants"][0]["parts"][2]["bits_per_byte"] is None
     (table,) = positions_tables(found)
     assert [row[1] for row in table.rows] == ["1", "2", "4"] and table.rows[2][3].startswith("2.5000")

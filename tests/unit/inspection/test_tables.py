@@ -8,7 +8,7 @@ import torch
 from linnet.evaluation.likelihood import Evaluation, Likelihood
 from linnet.inference.caches import Caches
 from linnet.inspection.caches import CacheComparison, CacheRun
-from linnet.inspection.causality import Causality, CutMove, Moves
+from linnet.inspection.causality import Causality, CutChange, LogitChanges
 from linnet.inspection.invariance import Invariance, OutputVariation, Variation
 from linnet.inspection.operator_figures import operator_figures
 from linnet.inspection.tables import (
@@ -70,8 +70,10 @@ def test_a_file_with_one_head_of_g():
     assert _rows(outputs)["G"] == ("one head", "overflow, 10^576", "64")
 
 
-def _moves(*largest: float) -> Moves:
-    return Moves(2.0, [CutMove(cut, most, [most / 2] * cut) for cut, most in zip((4, 8), largest, strict=True)])
+def _moves(*largest: float) -> LogitChanges:
+    return LogitChanges(
+        2.0, [CutChange(cut, most, [most / 2] * cut) for cut, most in zip((4, 8), largest, strict=True)]
+    )
 
 
 def test_causality():

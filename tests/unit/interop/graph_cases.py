@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from small_decoders import NARROW, block, decoder_of
+from small_decoders import NARROW, block, decoder_with_weights
 
 from linnet.layers.cache_policy import FULL, BankCache, CachePolicy
 from linnet.layers.contract import SublayerSpec
@@ -79,4 +79,4 @@ CASES: dict[str, tuple[dict[str, Any], CachePolicy]] = {
 
 def decoder_of_case(name: str) -> tuple[Decoder, CachePolicy]:
     fields, cache_policy = CASES[name]
-    return decoder_of(**{"d_model": WIDTH, **fields}), cache_policy
+    return decoder_with_weights(**{"d_model": WIDTH, **fields}), cache_policy

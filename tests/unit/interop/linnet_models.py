@@ -41,14 +41,14 @@ def spec_of(kind: str, **changes: object) -> ModelSpec:
     return ModelSpec.parse({**plain, "head": head, **changes}, "test")
 
 
-def decoder_of(kind: str, seed: int = 0, **changes: object) -> Decoder:
+def decoder_with_weights(kind: str, seed: int = 0, **changes: object) -> Decoder:
     """In float64, every weight away from its start."""
     torch.manual_seed(seed)
     return randomized(Decoder(spec_of(kind, **changes))).double().eval()
 
 
 def model_of(kind: str, seed: int = 0, **changes: object) -> LinnetForCausalLM:
-    return LinnetForCausalLM.of(decoder_of(kind, seed, **changes))
+    return LinnetForCausalLM.of(decoder_with_weights(kind, seed, **changes))
 
 
 def settles(decoder: Decoder) -> bool:

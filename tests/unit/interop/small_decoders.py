@@ -18,7 +18,7 @@ def block(mixer: dict[str, Any], feed_forward: dict[str, Any] | None = None) -> 
     return {"repeat": 1, "mixer": mixer, "feed_forward": feed_forward or glu, "norm": {"kind": "rms"}}
 
 
-def decoder_of(blocks: list[dict[str, Any]], **fields: Any) -> Decoder:
+def decoder_with_weights(blocks: list[dict[str, Any]], **fields: Any) -> Decoder:
     plain = {"name": "small", "vocab_size": 257, "d_model": NARROW, "context_length": 64, "blocks": blocks}
     plain |= {"embedding": {}, "head": {"tied": True, "norm": {"kind": "rms"}}} | fields
     torch.manual_seed(0)

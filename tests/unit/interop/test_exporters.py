@@ -8,7 +8,7 @@ import torch
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
 from linnet.inference.language_model import LanguageModel, load
-from linnet.interop.exported import Exported
+from linnet.interop.exported import ExportResult
 from linnet.interop.exporters import EXPORTERS, Exporter, ExportOptions, export
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -34,18 +34,18 @@ def test_every_way_leads_to_a_function_and_takes_known_options(name: str):
     assert set(EXPORTERS[name].options) <= ExportOptions.__optional_keys__
 
 
-def elsewhere(model: LanguageModel, out: Path, **options: object) -> Exported:
+def elsewhere(model: LanguageModel, out: Path, **options: object) -> ExportResult:
     out.write_text(f"{[block.mixer.operator for block in model.spec.blocks]} {options}")
-    return Exported(out, "there", 1, 2)
+    return ExportResult(out, "there", 1, 2)
 
 
 def test_a_new_way_is_one_line(pldr: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It gets the model, frozen before where that was asked for, and those options that were given."""
     monkeypatch.setitem(EXPORTERS, "elsewhere", Exporter(f"{__name__}:elsewhere", ("dtype",)))
     made = export(pldr, tmp_path / "a", to="elsewhere")
-    assert made == Exported(tmp_path / "a", "there", 1, 2)
+    assert made == ExportResult(tmp_path / "a", "there", 1, 2)
     assert (tmp_path / "a").read_text() == "['learned'] {}"
-    export(pldr, tmp_path / "b", to="elsewhere", freeze_operator=True, dtype="float16")
+    export(pldr, tmp_path / "b", to="elsewhere", freeze=True, dtype="float16")
     assert (tmp_path / "b").read_text() == "['fixed'] {'dtype': 'float16'}"
 
 
@@ -75,12 +75,12 @@ def test_a_prefix_is_not_left_behind(tmp_path: Path):
 
 
 def test_a_prompt_that_nothing_is_inferred_from(pldr: Path, tmp_path: Path):
-    with pytest.raises(UserError, match="prompt: 'Once': expected `freeze_operator` beside it"):
+    with pytest.raises(UserError, match="prompt: 'Once': expected `freeze` beside it"):
         export(pldr, tmp_path / "a", to="gguf", prompt="Once")
 
 
 def test_what_was_made_is_told(pldr: Path, tmp_path: Path):
-    made = export(pldr, tmp_path / "frozen", freeze_operator=True)
+    made = export(pldr, tmp_path / "frozen", freeze=True)
     decoder = load(tmp_path / "frozen").decoder
     assert made.parameters == sum(parameter.numel() for parameter in decoder.parameters())
     assert made.weights_bytes == (tmp_path / "frozen" / "model.safetensors").stat().st_size

@@ -36,7 +36,7 @@ def folder(path: Path, *mixers: dict, positions: str = "none") -> Path:
 @pytest.mark.parametrize("prompt", ["", "Once upon a time"])
 def test_the_frozen_models_outputs_are_those_of_the_g_cache(tmp_path: Path, mixers, prompt: str):
     source = folder(tmp_path / "model", *mixers)
-    export(source, tmp_path / "frozen", freeze_operator=True, prompt=prompt)
+    export(source, tmp_path / "frozen", freeze=True, prompt=prompt)
     model, frozen = load(source), load(tmp_path / "frozen")
     prompt_ids = torch.tensor([model.prompt_tokens(prompt)])
     state = model.decoder.initial_state(1, 80)
@@ -50,18 +50,18 @@ def test_the_frozen_models_outputs_are_those_of_the_g_cache(tmp_path: Path, mixe
 
 @pytest.mark.parametrize("mixer", [FIXED, {"kind": "attention", "heads": 2}], ids=["fixed", "attention"])
 def test_where_nothing_is_inferred_nothing_is_frozen(tmp_path: Path, mixer):
-    with pytest.raises(UserError, match="freeze_operator: the model has no plga layer that infers an operator"):
-        export(folder(tmp_path / "model", mixer), tmp_path / "frozen", freeze_operator=True)
+    with pytest.raises(UserError, match="freeze: the model has no plga layer that infers an operator"):
+        export(folder(tmp_path / "model", mixer), tmp_path / "frozen", freeze=True)
     assert not (tmp_path / "frozen").exists()
 
 
 def test_a_prompt_beyond_the_learned_positions_is_refused(tmp_path: Path):
     source = folder(tmp_path / "model", LEARNED, positions="learned")
     with pytest.raises(UserError, match="prompt: 101 tokens: the model's learned positions end at 64"):
-        export(source, tmp_path / "frozen", freeze_operator=True, prompt="x" * 100)
+        export(source, tmp_path / "frozen", freeze=True, prompt="x" * 100)
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path):
     source = folder(tmp_path / "model", LEARNED)
     with pytest.raises(UserError, match=f"out: {source}: exists already"):
-        export(source, source, freeze_operator=True)
+        export(source, source, freeze=True)

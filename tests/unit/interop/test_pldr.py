@@ -11,8 +11,8 @@ import yaml
 
 from linnet.core.errors import UserError
 from linnet.inference.language_model import load
-from linnet.interop.names import PLDR, published_shapes
 from linnet.interop.pldr import import_pldr
+from linnet.interop.tensor_names import PLDR, published_shapes
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from linnet.cli.main import main
 from linnet.core.errors import UserError
 from linnet.inference.language_model import load
-from linnet.interop.names import PLDR, published_shapes
 from linnet.interop.pldr import import_pldr
 from linnet.interop.pldr_transformers import OPERATORS, READ
+from linnet.interop.tensor_names import PLDR, published_shapes
 from linnet.layers.mixers.plga import PlgaSpec
 from linnet.layers.mixers.plga.files import save_operators
 from linnet.model.cost import model_cost
@@ -42,7 +42,7 @@ def operators(config: dict[str, Any]) -> list[Tensor]:
 
 
 @pytest.fixture
-def fixed_spec(spec: Path) -> Path:
+def stored_spec(spec: Path) -> Path:
     plain = yaml.safe_load(spec.read_text())
     plain["blocks"][0]["mixer"] = PlgaSpec.with_operator(plain["blocks"][0]["mixer"], "identity")
     plain["initialization"]["operator"] = "operator.safetensors"
@@ -107,25 +107,25 @@ def with_operators(kept: dict[str, Tensor], operators: list[Tensor]) -> dict[str
 
 @torch.no_grad()
 def test_a_pth_with_operators_from_a_file(
-    golden, kept, operators, fixed_spec: Path, pieces: Path, tmp_path: Path, capsys
+    golden, kept, operators, stored_spec: Path, pieces: Path, tmp_path: Path, capsys
 ):
     torch.save({"model_state_dict": kept}, tmp_path / "v51g.pth")
     save_operators([{"G": operator} for operator in operators], tmp_path / "g.safetensors")
-    named = ["--spec", str(fixed_spec), "--operator", str(tmp_path / "g.safetensors"), "--tokenizer", str(pieces)]
+    named = ["--spec", str(stored_spec), "--operator", str(tmp_path / "g.safetensors"), "--tokenizer", str(pieces)]
     assert main(["import", "pldr", str(tmp_path / "v51g.pth"), *named, "--out", str(tmp_path / "model")]) == 0
     tokens = golden["tokens"][:, :-1]
     expected = published_logits(kept, tokens, operators, "adjacent")
     decoder = load_decoder(tmp_path / "model")
     torch.testing.assert_close(decoder(tokens), expected, rtol=1e-9, atol=1e-9)
-    assert decoder.spec.initialization.operator == "identity"
+    assert decoder.spec.initialization.calibration == "identity"
     assert json.loads((tmp_path / "model" / "run.json").read_text())["operator"] == str(tmp_path / "g.safetensors")
     assert isinstance(load(tmp_path / "model").generate("a bird", max_tokens=3, seed=0), str)
 
 
 @torch.no_grad()
-def test_a_pth_with_the_identity(golden, kept, operators, fixed_spec: Path, pieces: Path, tmp_path: Path):
+def test_a_pth_with_the_identity(golden, kept, operators, stored_spec: Path, pieces: Path, tmp_path: Path):
     torch.save({"model_state_dict": kept}, tmp_path / "v51g.pth")
-    import_pldr(tmp_path / "v51g.pth", fixed_spec, pieces, tmp_path / "model", operator="identity")
+    import_pldr(tmp_path / "v51g.pth", stored_spec, pieces, tmp_path / "model", operator="identity")
     tokens = golden["tokens"][:, :-1]
     identity = [torch.eye(len(g[0]), dtype=g.dtype).expand_as(g) for g in operators]
     expected = published_logits(kept, tokens, identity, "adjacent")

@@ -16,8 +16,8 @@ from linnet.core.errors import UserError
 from linnet.data.prepare import prepare
 from linnet.evaluation.folder import evaluate_folder
 from linnet.inference.language_model import load
-from linnet.interop.names import TED, published_shapes
 from linnet.interop.ted import END, import_ted, read_json_weights
+from linnet.interop.tensor_names import TED, published_shapes
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder
 

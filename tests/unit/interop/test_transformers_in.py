@@ -15,7 +15,7 @@ from linnet.interop.families.gpt import GptNeoX
 from linnet.interop.transformers_in import import_transformers
 
 transformers = pytest.importorskip("transformers")
-PLAIN = GptNeoX.plain
+PLAIN = GptNeoX.to_dict
 
 
 @torch.no_grad()
@@ -111,7 +111,7 @@ def test_what_linnet_cannot_say_is_refused_by_field(tmp_path: Path, name: str, f
 def test_the_gate_holds_the_model_to_the_original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A field that is read, but wrongly, does not pass."""
     write(tmp_path / "theirs", "gpt_neox")
-    monkeypatch.setattr("linnet.interop.families.gpt.GptNeoX.plain", with_adjacent_pairs)
+    monkeypatch.setattr("linnet.interop.families.gpt.GptNeoX.to_dict", with_adjacent_pairs)
     with pytest.raises(UserError, match=r"theirs: after 2 tokens logits by Transformers differ by .* of their spread"):
         import_transformers(tmp_path / "theirs", tmp_path / "ours", check=True)
     assert not (tmp_path / "ours").exists()

@@ -7,7 +7,7 @@ from torch import Tensor
 from linnet.model.decoder import Decoder
 from linnet.model.pairs import first_targets, loss_of_rows, split_rows
 from linnet.model.spec import ModelSpec
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
 END = 0
 ROWS = [([3, 4, 5], [6, 7]), ([8], [9, 3, 4, 5]), ([5, 6, 7, 8, 9], [3])]
@@ -25,7 +25,7 @@ KINDS = {
 def rows_of(pairs: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]:
     whole = [[END, *given, END, *target, END] for given, target in pairs]
     longest = max(map(len, whole)) - 1
-    tokens, targets = torch.full((len(pairs), longest), END), torch.full((len(pairs), longest), IGNORED)
+    tokens, targets = torch.full((len(pairs), longest), END), torch.full((len(pairs), longest), IGNORE_INDEX)
     for row, ((given, _), read) in enumerate(zip(pairs, whole, strict=True)):
         tokens[row, : len(read) - 1] = torch.tensor(read[:-1])
         targets[row, len(given) + 1 : len(read) - 1] = torch.tensor(read[len(given) + 2 :])
@@ -53,7 +53,7 @@ def test_rows_are_taken_apart_at_the_end_between_input_and_target():
     ]
     for row, (_, target) in enumerate(ROWS):
         assert rows.tokens_BU[row, : len(target) + 1].tolist() == [END, *target]
-        assert rows.targets_BU[row].tolist() == [*target, END] + [IGNORED] * (4 - len(target))
+        assert rows.targets_BU[row].tolist() == [*target, END] + [IGNORE_INDEX] * (4 - len(target))
 
 
 @torch.no_grad()

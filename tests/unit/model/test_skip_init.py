@@ -5,7 +5,7 @@ import torch
 
 from linnet.model.decoder import Decoder
 from linnet.model.embedding import Embedding
-from linnet.model.skip_init import decoder_of, shapes_only
+from linnet.model.skip_init import decoder_with_weights, meta_decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import load_decoder, save_decoder
 
@@ -50,11 +50,11 @@ def test_what_no_file_holds_is_made_anew_in_a_model_that_is_read(spec: ModelSpec
 def test_it_has_the_given_tensors_themselves_and_leaves_the_random_numbers(spec: ModelSpec):
     tensors = {name: tensor.detach() for name, tensor in Decoder(spec).state_dict().items()}
     before = torch.get_rng_state()
-    found = decoder_of(spec, tensors).state_dict()
+    found = decoder_with_weights(spec, tensors).state_dict()
     assert torch.equal(torch.get_rng_state(), before)
     assert found.keys() == tensors.keys()
     assert all(found[name].data_ptr() == tensor.data_ptr() for name, tensor in tensors.items())
 
 
 def test_shapes_take_no_memory(spec: ModelSpec):
-    assert all(tensor.is_meta for tensor in shapes_only(spec).state_dict().values())
+    assert all(tensor.is_meta for tensor in meta_decoder(spec).state_dict().values())

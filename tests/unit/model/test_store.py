@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from linnet.core.errors import UserError
 from linnet.model import store
 from linnet.model.decoder import Decoder
-from linnet.model.skip_init import shapes_only
+from linnet.model.skip_init import meta_decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import CONFIG, WEIGHTS, load_decoder, save_decoder
 
@@ -99,8 +99,8 @@ def test_a_model_that_is_replaced_while_it_is_read_is_not_half_of_each(folder: P
         shutil.copytree(folder, folder.with_name("new"))
         folder.rename(folder.with_name("old"))
         folder.with_name("new").rename(folder)
-        return shapes_only(model)
+        return meta_decoder(model)
 
-    monkeypatch.setattr(store, "shapes_only", after_another_was_written)
+    monkeypatch.setattr(store, "meta_decoder", after_another_was_written)
     with pytest.raises(UserError, match="was replaced while it was read"):
         load_decoder(folder)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from linnet.nn import packed_linear
-from linnet.nn.packed_linear import Bfloat16Linear, Int4Linear, Int8Linear, PackedLinear, RoundedEmbedding
+from linnet.nn.packed_linear import Bfloat16Linear, Int4Linear, Int8Linear, PackedLinear, QuantizedEmbedding
 from linnet.ops import bfloat16_linear, int4_linear, int8_linear
 from linnet.ops.native.rows import MOST_ROWS
 
@@ -95,7 +95,7 @@ def test_a_large_matrix_of_8_bits_is_packed_unless_it_is_a_table(monkeypatch: py
 def test_an_embedding_looks_rows_of_its_table_up(form: type[Int8Linear] | type[Int4Linear]):
     table = form(torch.randn(70, 20), None, (70,))
     places = torch.tensor([[0, 69, 3], [3, 64, 1]])
-    embedding = RoundedEmbedding(table)
+    embedding = QuantizedEmbedding(table)
     assert torch.equal(embedding(places), embedding.weight[places])
     assert torch.equal(embedding.weight, table.weight)
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linnet.ops.attention import Reach, attention, attention_reference, visible
+from linnet.ops.attention import KeyRange, attention, attention_mask, attention_reference
 from linnet.ops.native import library
 from linnet.ops.windowed_attention import windowed_pairs
 
@@ -13,8 +13,8 @@ def test_fused_kernel_equals_the_definition(queries, past, heads, padded):
     generator = torch.Generator().manual_seed(queries * 100 + past)
     q = torch.randn(2, heads[0], queries, 8, dtype=torch.float64, generator=generator)
     k, v = torch.randn(2, 2, heads[1], past + queries, 8, dtype=torch.float64, generator=generator)
-    reach = Reach(torch.tensor([0, past]) if padded else None)
-    torch.testing.assert_close(attention(q, k, v, reach), attention_reference(q, k, v, reach))
+    key_range = KeyRange(torch.tensor([0, past]) if padded else None)
+    torch.testing.assert_close(attention(q, k, v, key_range), attention_reference(q, k, v, key_range))
 
 
 @given(
@@ -28,11 +28,11 @@ def test_a_window_in_blocks_equals_the_definition_with_all_gradients(queries, pa
     generator = torch.Generator().manual_seed(queries * 100 + past)
     q = torch.randn(2, heads[0], queries, 8, dtype=torch.float64, generator=generator)
     k, v = torch.randn(2, 2, heads[1], past + queries, 8, dtype=torch.float64, generator=generator)
-    reach = Reach(torch.tensor([0, past]) if padded else None, window)
+    key_range = KeyRange(torch.tensor([0, past]) if padded else None, window)
     results = []
     for form in (attention, attention_reference):
         inputs = [x.clone().requires_grad_() for x in (q, k, v)]
-        out = form(*inputs, reach, 0.7)
+        out = form(*inputs, key_range, 0.7)
         results.append((out, *torch.autograd.grad(out.square().sum(), inputs)))
     for fast, slow in zip(*results, strict=True):
         torch.testing.assert_close(fast, slow)
@@ -46,10 +46,10 @@ def test_keys_and_values_may_be_of_fewer_bits(queries: int, rows_differ: bool, c
     q, room = torch.randn(2, 4, queries, 8), torch.randn(2, 2, 2, 20, 8).bfloat16()
     k, v = room[..., :9, :]
     last = torch.tensor([[5], [8 - queries]]) + torch.arange(queries)
-    reach = Reach(last_BT=last) if rows_differ else Reach()
-    found = attention(q, k, v, reach, 0.4)
+    key_range = KeyRange(last_BT=last) if rows_differ else KeyRange()
+    found = attention(q, k, v, key_range, 0.4)
     assert found.dtype == torch.float32
-    expected = attention_reference(q.double(), k, v, reach, 0.4).float()
+    expected = attention_reference(q.double(), k, v, key_range, 0.4).float()
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -62,7 +62,7 @@ def test_over_fewer_bits_queries_have_gradients():
 
 
 def test_a_window_is_so_many_tokens_with_its_own():
-    seen = visible(3, 4, torch.device("cpu"), Reach(window=2))
+    seen = attention_mask(3, 4, torch.device("cpu"), KeyRange(window=2))
     assert seen.int().tolist() == [[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
 
 
@@ -72,16 +72,16 @@ def test_blocks_count_whole_blocks_and_their_neighbors(tokens: int, pairs: int):
 
 
 def test_the_first_tokens_are_seen_beside_a_window():
-    seen = visible(3, 5, torch.device("cpu"), Reach(window=2, sink_tokens=1))
+    seen = attention_mask(3, 5, torch.device("cpu"), KeyRange(window=2, sink_tokens=1))
     assert seen.int().tolist() == [[1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
 
 
 def test_each_query_sees_itself_and_what_came_before():
-    assert visible(2, 4, torch.device("cpu")).tolist() == [[True, True, True, False], [True, True, True, True]]
+    assert attention_mask(2, 4, torch.device("cpu")).tolist() == [[True, True, True, False], [True, True, True, True]]
 
 
 def test_padding_is_seen_by_padding_alone():
-    seen = visible(3, 3, torch.device("cpu"), Reach(torch.tensor([2])))[0, 0]
+    seen = attention_mask(3, 3, torch.device("cpu"), KeyRange(torch.tensor([2])))[0, 0]
     assert seen.tolist() == [[True, False, False], [False, True, False], [False, False, True]]
 
 

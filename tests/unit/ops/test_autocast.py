@@ -1,15 +1,15 @@
 import torch
 
-from linnet.ops.autocast import of_products
+from linnet.ops.autocast import to_autocast_dtype
 from linnet.ops.gated_feed_forward import gated_feed_forward, gated_feed_forward_reference
 from linnet.ops.gated_output import gated_output, gated_output_reference
 
 
 def test_the_precision_of_products_is_that_of_autocast():
     x, bias = torch.ones(2), None
-    assert of_products(x, bias)[0] is x
+    assert to_autocast_dtype(x, bias)[0] is x
     with torch.autocast("cpu", torch.bfloat16):
-        narrow, nothing = of_products(x, bias)
+        narrow, nothing = to_autocast_dtype(x, bias)
     assert narrow.dtype == torch.bfloat16 and nothing is None
 
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from same_gradients import assert_same_with_gradients, double
 
 from linnet.ops import blocked_attention as blocks
-from linnet.ops.attention import Reach, attention, attention_reference
-from linnet.ops.blocked_attention import blocked_attention, blocks_serve
+from linnet.ops.attention import KeyRange, attention, attention_reference
+from linnet.ops.blocked_attention import blocked_attention, blocked_is_faster
 from linnet.ops.relative import Relative
 
 
@@ -41,14 +41,14 @@ def test_attention_takes_blocks_where_they_serve(tokens, at_home, monkeypatch):
     )
     q, k, v = torch.randn(3, 2, 4, tokens, 8, requires_grad=True)
     torch.testing.assert_close(attention(q, k, v), attention_reference(q, k, v), rtol=1e-4, atol=1e-5)
-    assert bool(taken) == blocks_serve(tokens, q.dtype) == serve
-    with_padding = attention(q, k, v, Reach(torch.tensor([0, 3])))
+    assert bool(taken) == blocked_is_faster(tokens, q.dtype) == serve
+    with_padding = attention(q, k, v, KeyRange(torch.tensor([0, 3])))
     assert len(taken) == serve and with_padding.isfinite().all()
 
 
 @pytest.mark.parametrize(("tokens", "serve"), [(63, False), (64, True), (511, True), (512, not blocks.TILES)])
 def test_in_bfloat16_blocks_serve_long_texts_only_where_there_are_no_tiles(tokens, serve):
-    assert blocks_serve(tokens, torch.bfloat16) == serve
+    assert blocked_is_faster(tokens, torch.bfloat16) == serve
 
 
 @pytest.mark.parametrize("most", [0, 1024], ids=["by the kernel", "in blocks"])
@@ -57,7 +57,7 @@ def test_in_bfloat16_blocks_serve_long_texts_only_where_there_are_no_tiles(token
 def test_values_may_have_a_width_of_their_own(key: int, value: int, padded: bool, most: int, monkeypatch):
     monkeypatch.setattr(blocks, "OTHERWISE_MOST", most)
     q, k, v = double(2, 4, 70, key), double(2, 2, 70, key), double(2, 2, 70, value)
-    reach = Reach(torch.tensor([0, 3])) if padded else Reach()
+    reach = KeyRange(torch.tensor([0, 3])) if padded else KeyRange()
     for scale in (None, 0.3):
         fast, slow = attention(q, k, v, reach, scale), attention_reference(q, k, v, reach, scale)
         assert_same_with_gradients(fast, slow, (q, k, v))
@@ -85,7 +85,7 @@ def test_sinks_and_first_tokens_equal_the_definition_with_all_gradients(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "OTHERWISE", of_a_block[0])
         patch.setattr(blocks, "SCORES_OF_A_BLOCK", of_a_block[1])
-        given_ = q, k, v, Reach(padding_B, window, first), 0.3, relative, sinks_N
+        given_ = q, k, v, KeyRange(padding_B, window, first), 0.3, relative, sinks_N
         wanted = [q, k, v, *([sinks_N] if sink else []), *([relative.bias_NR] if biased else [])]
         assert_same_with_gradients(attention(*given_), attention_reference(*given_), wanted)
 
@@ -105,7 +105,7 @@ def test_a_sink_takes_its_share_of_what_is_read(score: float):
 @given(tokens=st.integers(1, 70), past=st.integers(0, 3), padded=st.booleans())
 def test_values_of_a_width_of_their_own(tokens, past, padded):
     q, k, v = double(2, 4, tokens, 5), double(2, 2, past + tokens, 5), double(2, 2, past + tokens, 3)
-    reach = Reach(torch.tensor([0, min(past + 1, tokens - 1)]) if padded else None)
+    reach = KeyRange(torch.tensor([0, min(past + 1, tokens - 1)]) if padded else None)
     fast, slow = attention(q, k, v, reach), attention_reference(q, k, v, reach)
     assert_same_with_gradients(fast, slow, (q, k, v))
 
@@ -151,7 +151,7 @@ def test_the_fused_forward_pass_is_taken_where_nothing_is_added(tokens, window, 
         patch.setattr(blocks, "_fused_forward", lambda *given: taken.append(1) or kernel(*given))
         patch.setattr(blocks, "FUSED_FORWARD", {torch.float64})
         fast = blocked_attention(q, k, v, 0.3, window, padding_B, relative, sinks_N)
-    slow = attention_reference(q, k, v, Reach(padding_B, window), 0.3, relative, sinks_N)
+    slow = attention_reference(q, k, v, KeyRange(padding_B, window), 0.3, relative, sinks_N)
     torch.testing.assert_close(fast, slow)
     assert bool(taken) == (window is None and not (padded or biased or sink))
 

@@ -4,10 +4,10 @@ from same_gradients import assert_same_with_gradients, double
 
 from linnet.ops import cross_entropy
 from linnet.ops.cross_entropy import (
-    IGNORED,
+    IGNORE_INDEX,
     linear_cross_entropy,
-    linear_cross_entropy_each,
     linear_cross_entropy_reference,
+    token_cross_entropy,
 )
 
 
@@ -27,7 +27,7 @@ def test_linear_cross_entropy(
     monkeypatch.setattr(cross_entropy, "_tokens_of_a_slice", lambda weight_VD: slice_tokens)
     x, weight, bias = double(9, 4), double(7, 4), double(7) if with_bias else None
     targets = torch.randint(7, (9,))
-    targets[ignored] = IGNORED
+    targets[ignored] = IGNORE_INDEX
     forms = linear_cross_entropy, linear_cross_entropy_reference
     fast, slow = (form(x, weight, bias, targets, soft_cap, z_loss) for form in forms)
     assert fast.correct == slow.correct
@@ -51,7 +51,7 @@ def test_a_z_loss_is_added_and_told():
 def test_gradients_with_a_z_loss_are_those_of_finite_differences(slice_tokens, monkeypatch):
     monkeypatch.setattr(cross_entropy, "_tokens_of_a_slice", lambda weight_VD: slice_tokens)
     targets = torch.randint(7, (9,))
-    targets[3] = IGNORED
+    targets[3] = IGNORE_INDEX
 
     def total(*inputs: torch.Tensor) -> torch.Tensor:
         return linear_cross_entropy(*inputs, targets, 1.5, 0.3).total
@@ -71,7 +71,7 @@ def test_gradients_with_a_z_loss_are_those_of_finite_differences(slice_tokens, m
 def test_gradients_of_capped_logits_are_those_of_finite_differences(slice_tokens: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cross_entropy, "_tokens_of_a_slice", lambda weight_VD: slice_tokens)
     targets = torch.randint(7, (9,))
-    targets[3] = IGNORED
+    targets[3] = IGNORE_INDEX
 
     inputs = double(9, 4), double(7, 4), double(7)
     gradients = torch.autograd.grad(linear_cross_entropy(*inputs, targets, 1.5).nats, inputs)
@@ -129,12 +129,12 @@ def test_linear_cross_entropy_under_autocast(
 def test_each_target_by_itself_is_what_the_sum_is_of(slice_tokens, soft_cap, monkeypatch):
     monkeypatch.setattr(cross_entropy, "_tokens_of_a_slice", lambda weight_VD: slice_tokens)
     x, weight, bias, targets = double(9, 4), double(7, 4), double(7), torch.randint(7, (9,))
-    targets[[0, 4]] = IGNORED
-    found = linear_cross_entropy_each(x, weight, bias, targets, soft_cap)
+    targets[[0, 4]] = IGNORE_INDEX
+    found = token_cross_entropy(x, weight, bias, targets, soft_cap)
     assert found.nats.dtype == torch.float64 and not found.nats.requires_grad
     for place in range(9):
         one = linear_cross_entropy_reference(x[place : place + 1], weight, bias, targets[place : place + 1], soft_cap)
-        expected = torch.zeros(()) if targets[place] == IGNORED else one.nats
+        expected = torch.zeros(()) if targets[place] == IGNORE_INDEX else one.nats
         torch.testing.assert_close(found.nats[place], expected.double())
         assert found.correct[place] == (one.correct == 1)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from linnet.ops import diagonal_ssm as module
-from linnet.ops.diagonal_ssm import diagonal_ssm, diagonal_ssm_by_pairs, diagonal_ssm_reference
+from linnet.ops.diagonal_ssm import diagonal_ssm, diagonal_ssm_real, diagonal_ssm_reference
 
 CHANNELS, PAIRS = 3, 4
 
@@ -56,7 +56,7 @@ def test_it_is_a_convolution_with_the_kernel(length: int):
 def test_real_numbers_alone_give_the_same(length: int):
     x_BET, a_EN, c_EN, d_E, h_BEN = inputs(length)
     a_EN2, c_EN2, h_BEN2 = map(torch.view_as_real, (a_EN, c_EN, h_BEN))
-    out_BET, end_BEN2 = diagonal_ssm_by_pairs(x_BET, a_EN2, c_EN2, d_E, h_BEN2)
+    out_BET, end_BEN2 = diagonal_ssm_real(x_BET, a_EN2, c_EN2, d_E, h_BEN2)
     expected_BET, expected_BEN = diagonal_ssm_reference(x_BET, a_EN, c_EN, d_E, h_BEN)
     torch.testing.assert_close(out_BET, expected_BET)
     torch.testing.assert_close(end_BEN2, torch.view_as_real(expected_BEN))

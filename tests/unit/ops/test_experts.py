@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from same_gradients import assert_same_with_gradients, double
 
-from linnet.ops.experts import dispatched, experts, experts_reference
+from linnet.ops.experts import dispatch_experts, experts, experts_reference
 from linnet.ops.gated import gated_silu, gated_silu_reference
 from linnet.ops.routing import routes
 
@@ -32,7 +32,7 @@ def test_fast_form_is_the_reference_with_all_gradients(kind, rows, width, hidden
     slow = experts_reference(x_RD, weight_RK, chosen_RK, ups, downs, slow_inner)
     assert_same_with_gradients(fast, slow, (x_RD, weight_RK, *ups, *downs))
     of_maps = [lambda x, up=up, down=down: inner(x @ up.t()) @ down.t() for up, down in zip(ups, downs, strict=True)]
-    torch.testing.assert_close(dispatched(x_RD, weight_RK, chosen_RK, of_maps), slow)
+    torch.testing.assert_close(dispatch_experts(x_RD, weight_RK, chosen_RK, of_maps), slow)
 
 
 def test_gradients_are_those_of_finite_differences():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from linnet.ops import kernels
-from linnet.ops.kernels import block, kernels_run, trial
+from linnet.ops.kernels import block, trial, use_kernels
 
 HERE = Path(__file__).parent
 CASES = ("decay", "decay_at_a_fixed_rate", "gated", "same_key", "rwkv", "layers", "flops")
@@ -42,8 +42,8 @@ def test_kernels_are_compiled_for_gpus_without_one(capability: str):
 
 
 def test_on_a_processor_and_on_other_numbers_none_run():
-    assert not kernels_run(torch.ones(3))
-    assert not kernels_run(torch.ones(3, device="meta"), torch.ones(3, device="meta", dtype=torch.float64))
+    assert not use_kernels(torch.ones(3))
+    assert not use_kernels(torch.ones(3, device="meta"), torch.ones(3, device="meta", dtype=torch.float64))
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def test_slices_give_the_library_result(inputs, outputs, with_bias, batch):
 @pytest.mark.parametrize("sliced", [True, False])
 def test_one_row_takes_the_fast_path_and_training_does_not(sliced: bool, monkeypatch: pytest.MonkeyPatch):
     calls = []
-    monkeypatch.setattr(module, "SLICED", sliced)
+    monkeypatch.setattr(module, "SLICES_ARE_FASTER", sliced)
     monkeypatch.setattr(module, "sliced_linear", lambda *arguments: calls.append(1) or F.linear(*arguments))
     x, weight = torch.randn(1, 1, 8), torch.randn(32, 8)
     with torch.no_grad():

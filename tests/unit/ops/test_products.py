@@ -58,7 +58,7 @@ def test_both_products_at_any_size(rows, inputs, outputs, gap):
         patched.setattr(products, "LEAST_WEIGHTS", 1)
         x, weight, bias = matrices(rows, inputs=inputs, outputs=outputs)
         wide = F.pad(x, (0, gap))[:, :inputs]  # rows that do not lie one behind the other
-        assert torch.allclose(products.times_transposed(wide, weight, bias), F.linear(x, weight, bias), atol=1e-4)
+        assert torch.allclose(products.linear_product(wide, weight, bias), F.linear(x, weight, bias), atol=1e-4)
         y, _, _ = matrices(rows, inputs=outputs, outputs=1)
         assert torch.allclose(products.times(y, weight), y @ weight, atol=1e-4)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from same_gradients import assert_same_with_gradients, double
 
 from linnet.ops import blocked_attention as blocks
-from linnet.ops.attention import Reach, attention, attention_reference, visible
+from linnet.ops.attention import KeyRange, attention, attention_mask, attention_reference
 from linnet.ops.relative import Relative, distances, gathered_attention
 
 WHICH = st.sampled_from([(True, False, False), (False, True, False), (False, False, True), (True, True, True)])
@@ -32,7 +32,7 @@ def test_blocks_equal_the_definition_with_all_gradients(
     q, k, v = (double(batch, count, tokens, 4) for count in (heads[0], heads[1], heads[1]))
     relative = tables(heads[0], entries, which)
     padding_B = torch.arange(batch).clamp(max=tokens - 1) if padded else None
-    given = (q, k, v, Reach(padding_B, window), 0.3, relative)
+    given = (q, k, v, KeyRange(padding_B, window), 0.3, relative)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "OTHERWISE", of_a_block[0])
         patch.setattr(blocks, "SCORES_OF_A_BLOCK", of_a_block[1])
@@ -55,10 +55,10 @@ def test_behind_a_past_it_is_the_definition_with_all_gradients(queries, past, en
     q, k, v = double(2, 4, queries, 4), double(2, 2, keys, 4), double(2, 2, keys, 4)
     relative, device = tables(4, entries, which), q.device
     last_BT = torch.arange(past, keys) - torch.tensor([[0], [past]]) if apart else None
-    reach = Reach(None, window, last_BT=last_BT)
-    mask, at = visible(queries, keys, device, reach), distances(queries, keys, device, last_BT)
+    key_range = KeyRange(None, window, last_BT=last_BT)
+    mask, at = attention_mask(queries, keys, device, key_range), distances(queries, keys, device, last_BT)
     fast = gathered_attention(q, k, v, mask, at, 0.3, relative)
-    slow = attention_reference(q, k, v, reach, 0.3, relative)
+    slow = attention_reference(q, k, v, key_range, 0.3, relative)
     assert_same_with_gradients(fast, slow, (q, k, v, *(table for table in relative if table is not None)))
 
 
@@ -66,7 +66,7 @@ def test_behind_a_past_it_is_the_definition_with_all_gradients(queries, past, en
 def test_blocks_of_full_size(tokens: int):
     q, k, v = double(2, 4, tokens, 4), double(2, 2, tokens, 4), double(2, 2, tokens, 4)
     relative = tables(4, 70, (True, True, True))
-    given = (q, k, v, Reach(), None, relative)
+    given = (q, k, v, KeyRange(), None, relative)
     assert_same_with_gradients(attention(*given), attention_reference(*given), (q, k, v, *relative))
 
 

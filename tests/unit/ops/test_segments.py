@@ -1,7 +1,7 @@
 import pytest
 
 from linnet.ops import segments
-from linnet.ops.segments import places_of, segment_length
+from linnet.ops.segments import segment_length, segment_slices
 
 
 def test_a_segment_is_as_many_whole_chunks_as_have_so_many_numbers(monkeypatch: pytest.MonkeyPatch):
@@ -14,6 +14,6 @@ def test_a_segment_is_as_many_whole_chunks_as_have_so_many_numbers(monkeypatch: 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 24])
 def test_segments_follow_each_other_to_the_end(length: int):
-    places = places_of(length, 8)
+    places = segment_slices(length, 8)
     assert [place for part in places for place in range(length)[part]] == list(range(length))
     assert all(part.stop - part.start == 8 for part in places[:-1])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
 
-from linnet.present.labels import apart, label_points
+from linnet.present.labels import label_points, spread
 from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.style import new_figure
 
@@ -17,7 +17,7 @@ from linnet.present.style import new_figure
 @given(st.lists(st.floats(0, 1), max_size=12), st.floats(0.001, 0.2))
 def test_labels_keep_their_distance_and_order(values: list[float], gap: float):
     ascending = sorted(values)
-    found = apart(ascending, gap)
+    found = spread(ascending, gap)
     assert all(later - earlier >= gap * (1 - 1e-9) for earlier, later in pairwise(found))
     assert sum(found) == pytest.approx(sum(ascending), abs=1e-9)
     if all(later - earlier >= gap for earlier, later in pairwise(ascending)):
@@ -26,7 +26,7 @@ def test_labels_keep_their_distance_and_order(values: list[float], gap: float):
 
 @given(st.lists(st.floats(-0.5, 1.5), min_size=1, max_size=12), st.floats(0.001, 0.09))
 def test_labels_keep_between_ends_that_leave_them_the_room(values: list[float], gap: float):
-    found = apart(sorted(values), gap, 0.0, 1.0)
+    found = spread(sorted(values), gap, 0.0, 1.0)
     assert all(later - earlier >= gap * (1 - 1e-9) for earlier, later in pairwise(found))
     assert found[0] >= -1e-9 and found[-1] <= 1 + 1e-9
 

@@ -100,17 +100,17 @@ def test_significant_digits_are_as_many_as_asked_for_and_right(value: float, dig
 def test_plain_numbers():
     values = (1e-8, 1.25e-12, 1e-3, 0.01, 0.1, 2.0, 1e6, 0.0, -1.0, float("nan"), float("-inf"))
     texts = ["1e-8", "1.25e-12", "1e-3", "0.01", "0.1", "2", "1000000", "0", "-1", "nan", "-inf"]
-    assert [numbers.plain(value) for value in values] == texts
+    assert [numbers.exact(value) for value in values] == texts
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_plain_number_is_just_that_number(value: float):
-    assert float(numbers.plain(value)) == value and "e-0" not in numbers.plain(value)
+    assert float(numbers.exact(value)) == value and "e-0" not in numbers.exact(value)
 
 
 @given(st.floats(1e-3, 1e18))
 def test_what_is_written_short_is_read_again(value: float):
-    assert amounts.parse(numbers.scientific(value), "x") == pytest.approx(value, rel=0.0051)
+    assert amounts.parse_amount(numbers.scientific(value), "x") == pytest.approx(value, rel=0.0051)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from linnet.present.page import page, write_page
 from linnet.present.plot import Axis, Panel, Plot, Series
-from linnet.present.report import Commands, Facts, Passage, Picture, Report, Words
+from linnet.present.report import Commands, Facts, Paragraph, Passage, Picture, Report
 from linnet.present.table import Table
 
 HOSTILE = "<script src='http://example.com/x.js'></script>\"&\x1b"
@@ -109,7 +109,7 @@ def test_notes_explain_rows_in_the_place_of_the_meaning_and_a_second_line_is_sma
 
 def test_passages_facts_words_and_commands_are_shown_and_not_obeyed():
     parts = [
-        Words(HOSTILE, HOSTILE),
+        Paragraph(HOSTILE, HOSTILE),
         Passage(HOSTILE, HOSTILE, HOSTILE, 0, HOSTILE),
         Passage("two", "", "b", 1),
         Facts(HOSTILE, {HOSTILE: HOSTILE}),

@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from linnet.present.report import Commands, Facts, Passage, Report, Words
+from linnet.present.report import Commands, Facts, Paragraph, Passage, Report
 from linnet.present.table import Table
 from linnet.present.terminal import parts_lines, report_text, width_of_terminal
 
@@ -13,7 +13,7 @@ REPORT = Report(
     "Plan",
     {"law": "replication, " + "of a law " * 12},
     [
-        Words("for a page", "alone"),
+        Paragraph("for a page", "alone"),
         Facts("for a page", {"too": "alone"}),
         Table("Sizes", ("", "parameters"), [("a model", "12 M")], "What to look for, in words " * 6),
         Passage("TED", "Once upon", " a time.\nThe end " + "of it " * 30, 0),

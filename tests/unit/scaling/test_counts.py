@@ -4,7 +4,7 @@ import pytest
 
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.scaling.counts import COUNTED, COUNTINGS, parameter_counts
+from linnet.scaling.counts import COUNTINGS, NGRAM, parameter_counts
 
 VOCABULARY, WIDTH, CONTEXT, HIDDEN, LAYERS = 50, 16, 12, 24, 3
 
@@ -61,7 +61,7 @@ def test_gpt2_without_embeddings_is_what_kaplan_counts():
 
 
 def test_every_way_has_a_name_and_words():
-    assert tuple(COUNTED) == COUNTINGS
+    assert tuple(NGRAM) == COUNTINGS
     assert tuple(parameter_counts(model(True)).by_name()) == COUNTINGS
 
 

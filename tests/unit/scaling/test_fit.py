@@ -157,7 +157,7 @@ def test_there_is_a_picture_of_everything_that_was_found(few_starts, noisy_runs)
     assert names[:3] == ["held_out", "law", "frontier"]
     assert ("envelope" in names) == isinstance(found.chosen.envelope, Exponents)
     assert ("isoflop" in names) == isinstance(found.chosen.isoflop, Exponents)
-    assert all(png_of(picture.drawn.figure()).startswith(b"\x89PNG") and picture.caption for picture in pictures)
+    assert all(png_of(picture.drawing.figure()).startswith(b"\x89PNG") and picture.caption for picture in pictures)
 
 
 def test_the_seed_decides_the_intervals_alone(found, few_starts, noisy_runs):

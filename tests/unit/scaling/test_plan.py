@@ -20,7 +20,7 @@ from linnet.scaling.law_file import published_laws, read_law
 from linnet.scaling.plan import PlanSetting, make_plan
 from linnet.scaling.plan_output import plan_figures, plan_parts, plan_pictures, warnings
 from linnet.scaling.throughput import Throughput
-from linnet.training.record.finished import training_flops_per_token
+from linnet.training.runs import training_flops_per_token
 
 SETTING = PlanSetting(4096, 256, 8, torch.device("cpu"), Throughput(1e12))
 DATA = DataAtHand(Path("data/my text"), 10_000_000, 3.0, 4096)
@@ -224,10 +224,10 @@ def test_a_description_is_kept_once():
 
 def test_there_is_a_picture():
     (picture,) = plan_pictures(planned(flops=1e16))
-    (panel,) = picture.drawn.panels
+    (panel,) = picture.drawing.panels
     assert [one.name for one in panel.series if one.style == "-"] == [
         "chinchilla, total",
         "kaplan, without embedding",
         "replication, total",
     ]
-    assert png_of(picture.drawn.figure()).startswith(b"\x89PNG")
+    assert png_of(picture.drawing.figure()).startswith(b"\x89PNG")

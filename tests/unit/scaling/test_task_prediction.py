@@ -62,7 +62,7 @@ def test_where_runs_lie_below_chance_the_curve_begins_at_nothing():
     assert found.curve.floor == 0 and found.curve.half_way == pytest.approx(3.4, rel=1e-3)
     assert (found.figures()["chance"], found.figures()["floor"]) == (0.5, 0.0)
     assert ("the sigmoid rises from", "0, as runs lie below chance") in task_tables(found)[0].rows
-    assert [rule.at for rule in task_pictures(found)[0].drawn.panels[0].rules] == [0.5]
+    assert [rule.at for rule in task_pictures(found)[0].drawing.panels[0].rules] == [0.5]
     level = TaskPoints(points.ends, np.full(len(points), 0.5), points.items_P, 0.5)
     assert fit_curve(level, resamples=1, seed=0).floor == 0.5, "both fit: chance is what is expected"
 
@@ -123,7 +123,7 @@ def test_larger_models_are_predicted_from_their_size_alone():
     summary, runs = task_tables(found)
     assert ("runs held out", "12") in summary.rows and len(runs.rows) == 12 and len(runs.columns) == 8
     (picture,) = task_pictures(found)
-    over_loss, against = picture.drawn.panels
+    over_loss, against = picture.drawing.panels
     assert [list(line.y) for line in over_loss.series if line.color == SOFT] == [found.fitted.right_P.tolist()]
     assert [line.name for line in against.series] == ["by loss", "by size and tokens"]
 
@@ -139,7 +139,7 @@ def test_a_ladder_of_one_amount_of_text_is_predicted_by_loss_alone():
     found = predict_task(even, 0.3, resamples=10)
     assert isinstance(found.by_size, str) and "too few" in found.by_size
     assert "Not predicted by size and tokens: 4 runs are too few" in task_tables(found)[0].meaning
-    assert len(task_pictures(found)[0].drawn.panels[1].series) == 1
+    assert len(task_pictures(found)[0].drawing.panels[1].series) == 1
     assert found.figures()["by_size"] == {"reason": found.by_size}
 
 

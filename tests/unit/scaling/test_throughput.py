@@ -7,7 +7,7 @@ from known_laws import small_model
 from linnet.model.cost import model_cost
 from linnet.scaling import throughput
 from linnet.scaling.throughput import measure, most_parameters
-from linnet.training.record.finished import training_flops_per_token
+from linnet.training.runs import training_flops_per_token
 
 CPU = torch.device("cpu")
 

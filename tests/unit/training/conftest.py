@@ -71,8 +71,8 @@ def tiny_run(tiny_data):
 
 
 @pytest.fixture
-def decoder_of(tiny_model):
-    """`decoder_of(mixer, **model)`: the same weights each time."""
+def decoder_with_weights(tiny_model):
+    """`decoder_with_weights(mixer, **model)`: the same weights each time."""
 
     def make(mixer="attention", **changes):
         torch.manual_seed(0)

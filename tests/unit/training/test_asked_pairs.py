@@ -12,7 +12,7 @@ from linnet.evaluation.folder import evaluate_folder
 from linnet.inference.caches import Caches
 from linnet.inference.sampling import Sampling
 from linnet.training.asked import asked_run, prepare_asked
-from linnet.training.on_data import fitted
+from linnet.training.data import fitted
 from linnet.training.verification import verify_resume
 
 WORDS = ["red", "blue", "green", "cat", "dog", "sun", "moon", "tree"]

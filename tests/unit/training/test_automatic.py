@@ -8,7 +8,7 @@ from linnet.core.errors import UserError
 from linnet.core.notes import note
 from linnet.model.cost import model_cost
 from linnet.training.asked import asked_run
-from linnet.training.automatic import STEP_TOKENS, TOKENS, batch_size, peak_rate
+from linnet.training.automatic import STEP_TOKENS, TOKENS, batch_size, peak_learning_rate
 from linnet.training.interface import train
 from linnet.training.spec import read_run
 
@@ -27,8 +27,12 @@ def test_batches_grow_with_tokens_and_are_powers_of_two(tokens, context_length):
 
 def test_the_law_passes_through_what_was_measured():
     assert batch_size(TOKENS, 256) * 256 == STEP_TOKENS
-    assert peak_rate(128, STEP_TOKENS) == 5.5e-3
-    assert peak_rate(512, STEP_TOKENS) < peak_rate(128, STEP_TOKENS) < peak_rate(128, 4 * STEP_TOKENS)
+    assert peak_learning_rate(128, STEP_TOKENS) == 5.5e-3
+    assert (
+        peak_learning_rate(512, STEP_TOKENS)
+        < peak_learning_rate(128, STEP_TOKENS)
+        < peak_learning_rate(128, 4 * STEP_TOKENS)
+    )
 
 
 def test_auto_fills_what_is_not_given():
@@ -37,7 +41,7 @@ def test_auto_fills_what_is_not_given():
     assert found.optimizer.low_lr == 1.1e-4
     assert (found.schedule.kind, found.schedule.warmup_share, found.schedule.final_fraction) == ("linear", 0.05, 0.0)
     own = run("training.batch_size=16", recipe="auto", training={"tokens": 1_660_000}).training
-    assert (own.batch_size, own.optimizer.lr) == (16, peak_rate(128, 16 * 256))
+    assert (own.batch_size, own.optimizer.lr) == (16, peak_learning_rate(128, 16 * 256))
     assert own.optimizer.low_lr == pytest.approx(0.02 * own.optimizer.lr, rel=0.05)
     assert run("training.optimizer.lr=1e-3", recipe="auto").training.optimizer.lr == 1e-3
 
@@ -58,7 +62,7 @@ def test_of_experts_those_count_that_one_token_uses(caplog):
 def test_steps_have_the_batch_that_they_are_given():
     found = run("training.steps=100", recipe="auto").training
     assert (found.steps, found.tokens, found.batch_size) == (100, None, 8)
-    assert found.optimizer.lr == peak_rate(128, 8 * 256)
+    assert found.optimizer.lr == peak_learning_rate(128, 8 * 256)
 
 
 @pytest.mark.parametrize("assignments", [["training.recipe=auto", "training.tokens=1660000"]])

@@ -7,9 +7,9 @@ from linnet.core.errors import UserError
 from linnet.layers.mixers.plga.operator import DeductiveOutputs, acyclicity
 from linnet.model.decoder import Decoder
 from linnet.model.watched import shown
-from linnet.ops.cross_entropy import IGNORED
-from linnet.training.guard_rails.breakdown import BrokenDownError
-from linnet.training.objective import checked_penalties, next_token_loss
+from linnet.ops.cross_entropy import IGNORE_INDEX
+from linnet.training.divergence import DivergedError
+from linnet.training.objective import check_penalties, next_token_loss
 from linnet.training.run import train
 from linnet.training.sections import DagSpec
 
@@ -30,8 +30,8 @@ def decoder(tiny_model):
 
 def test_terms_are_added_with_their_coefficients_and_logged_without(decoder):
     inputs, targets = torch.randint(257, (2, 2, 16), generator=torch.Generator().manual_seed(1))
-    targets[0, :6] = IGNORED
-    penalties = checked_penalties(decoder, {"dag": DagSpec(a_lm=0.5, a_p=0, g=2.0).model_dump()})
+    targets[0, :6] = IGNORE_INDEX
+    penalties = check_penalties(decoder, {"dag": DagSpec(a_lm=0.5, a_p=0, g=2.0).model_dump()})
     loss = next_token_loss(decoder, inputs, targets, penalties)
     plain, outputs = next_token_loss(decoder, inputs, targets), deductive_outputs(decoder, inputs)
     a_lm, g = (26 * mean(outputs, name) for name in ("a_lm", "g"))
@@ -71,7 +71,7 @@ def test_a_run_with_it_logs_its_three_terms(tmp_path, tiny_run):
 
 def test_a_tensor_that_is_not_finite_breaks_the_run_down_in_one_line(tmp_path, tiny_run):
     run = tiny_run("plga", dag={}, optimizer={"lr": 1e30}, clip={"by": "none"})
-    with pytest.raises(BrokenDownError, match="not finite, stopped at step"):
+    with pytest.raises(DivergedError, match="not finite, stopped at step"):
         train(run, tmp_path)
 
 

@@ -3,9 +3,9 @@ import torch
 
 from linnet.core.errors import UserError
 from linnet.model.decoder import Decoder
+from linnet.training.distributed import ALONE, Processes
 from linnet.training.objective import next_token_loss
 from linnet.training.parallel import check_shard, parallelize, recompute, shared_by_these
-from linnet.training.processes.group import ALONE, Processes
 from linnet.training.sections import ParallelSpec
 from linnet.training.spec import TrainingSpec
 

@@ -8,8 +8,8 @@ from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 from linnet.training import precision
 from linnet.training.objective import next_token_loss
-from linnet.training.precision import Measurement, Precision, measured_precision, stated_precision
-from linnet.training.progress.watch import Watch
+from linnet.training.precision import Measurement, Precision, configured_precision, measure_precision
+from linnet.training.reporter import Reporter
 from linnet.training.run import train
 from linnet.training.spec import TrainingSpec
 
@@ -22,12 +22,12 @@ TINY = {
 
 
 def test_it_is_what_is_asked_for_and_bfloat16_where_a_gpu_has_it(monkeypatch):
-    assert stated_precision(TrainingSpec(precision="bfloat16"), CPU).dtype == torch.bfloat16
-    assert stated_precision(TrainingSpec(precision="float32"), CUDA).dtype == torch.float32
-    assert stated_precision(TrainingSpec(), CPU) is None
+    assert configured_precision(TrainingSpec(precision="bfloat16"), CPU).dtype == torch.bfloat16
+    assert configured_precision(TrainingSpec(precision="float32"), CUDA).dtype == torch.float32
+    assert configured_precision(TrainingSpec(), CPU) is None
     for native, expected in ((True, "bfloat16"), (False, "float32")):
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation, native=native: native)
-        assert stated_precision(TrainingSpec(), CUDA).name == expected
+        assert configured_precision(TrainingSpec(), CUDA).name == expected
 
 
 def _measured(monkeypatch, product_s: float, pass_s: float) -> tuple[Precision, list[torch.dtype]]:
@@ -40,7 +40,7 @@ def _measured(monkeypatch, product_s: float, pass_s: float) -> tuple[Precision, 
 
     monkeypatch.setattr(Measurement, "pass_s", timed)
     decoder, batch = Decoder(ModelSpec.parse(TINY, "tiny")), (torch.zeros(2, 16, dtype=torch.long),) * 2
-    found = measured_precision(
+    found = measure_precision(
         decoder, next_token_loss, batch, lambda width, device, dtype: 1.0 if dtype == torch.float32 else product_s
     )
     return found, passes
@@ -72,7 +72,7 @@ def test_a_measurement_changes_nothing_and_takes_fewer_sequences_where_a_pass_is
     assert len(Measurement.of(decoder, next_token_loss, batch).batch[0]) == 1
 
 
-class Heard(Watch):
+class Heard(Reporter):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
@@ -86,7 +86,7 @@ def test_a_run_goes_on_in_the_precision_that_was_measured_when_it_began(tiny_run
     run = tiny_run(steps=3)
     with monkeypatch.context() as patch:
         patch.setattr(precision, "WORTH_MEASURING_FLOPS", 0)
-        patch.setattr("linnet.training.loop.measured_precision", lambda *given: chosen)
+        patch.setattr("linnet.training.trainer.measure_precision", lambda *given: chosen)
         heard = Heard()
         first = train(run, tmp_path / "run", heard)
     assert "precision bfloat16: here and now" in heard.notes

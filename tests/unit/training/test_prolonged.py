@@ -9,21 +9,20 @@ from runs_alike import metrics_of, same, weights_of
 
 from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
-from linnet.training import prolonged
+from linnet.training import prolonged, run_folder
 from linnet.training.checkpoint import checkpoint_steps
 from linnet.training.interface import train as train_in
 from linnet.training.optimizers.schedule import learning_rate
-from linnet.training.progress.watch import Watch
 from linnet.training.prolonged import Extension, StepBudget
-from linnet.training.record import folder
-from linnet.training.record.finished import NoRunError, read_run_folder
-from linnet.training.record.folder import RunFolder
+from linnet.training.reporter import Reporter
 from linnet.training.run import train
+from linnet.training.run_folder import RunFolder
+from linnet.training.runs import NotARunError, read_run_folder
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-class Stops(Watch):
+class Stops(Reporter):
     def __init__(self, at=None):
         self.at, self.notes, self.rates = at, [], {}
 
@@ -48,18 +47,18 @@ def test_each_step_has_the_length_under_which_it_was_first_taken():
 def test_a_finished_run_goes_on_to_its_new_end(tmp_path, tiny_run):
     train(tiny_run(), tmp_path)
     first = metrics_of(tmp_path)
-    watch = Stops()
-    result = train(tiny_run(steps=20), tmp_path, watch)
+    reporter = Stops()
+    result = train(tiny_run(steps=20), tmp_path, reporter)
     assert result.finished and result.summary["step"] == 20
     assert result.summary["prolonged"] == [{"step": 12, "before": 12, "steps": 20}]
     assert RunFolder(tmp_path).configuration().training.steps == 20
     assert RunFolder(tmp_path).configuration().training.schedule.warmup_steps == 1
     assert metrics_of(tmp_path)[: len(first)] == first and metrics_of(tmp_path)[-1]["step"] == 20
     schedule = RunFolder(tmp_path).configuration().training.schedule
-    assert watch.rates == {step: learning_rate(schedule, 1e-3, step, 20) for step in range(13, 21)}
-    assert watch.notes[1] == (
+    assert reporter.rates == {step: learning_rate(schedule, 1e-3, step, 20) for step in range(13, 21)}
+    assert reporter.notes[1] == (
         "prolonged at step 12: 20 steps instead of 12; the schedule (cosine) is of all steps:"
-        f" learning rate {watch.rates[13]:.2e} now, 1.00e-04 before"
+        f" learning rate {reporter.rates[13]:.2e} now, 1.00e-04 before"
     )
     assert train(tiny_run(steps=20), tmp_path).summary == result.summary
 
@@ -94,7 +93,7 @@ def test_a_process_killed_between_record_and_configuration_changes_nothing(tmp_p
     train(tiny_run(), tmp_path / "run")
     train(tiny_run(steps=20), shutil.copytree(tmp_path / "run", tmp_path / "straight"))
     with monkeypatch.context() as patch:
-        patch.setattr(folder.RunFolder, "_write_configuration", lambda *_: 1 / 0)
+        patch.setattr(run_folder.RunFolder, "_write_configuration", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             train(tiny_run(steps=30), tmp_path / "run")
     assert (tmp_path / "run" / "prolonged.json").is_file()
@@ -111,7 +110,7 @@ def test_what_is_prolonged_is_not_finished_until_it_is(tmp_path, tiny_run):
     train(tiny_run(steps=20), tmp_path, Stops(at=13))
     shutil.rmtree(tmp_path / "model")
     train(tiny_run(steps=20), tmp_path, Stops(at=14))
-    with pytest.raises(NoRunError, match="is not finished"):
+    with pytest.raises(NotARunError, match="is not finished"):
         read_run_folder(tmp_path)
 
 

@@ -64,7 +64,7 @@ def test_the_resolved_configuration_reads_back_as_itself():
         ("training.averaging.kind=best", ["training.averaging.kind", "'best'", "'ema' or 'mean'"]),
         ("training.clip.by=size", ["training.clip.by", "'size'", "'norm', 'value' or 'none'"]),
         ("training.precision=float8", ["training.precision", "'float8'", "'auto', 'float32' or 'bfloat16'"]),
-        ("training.evaluate.operator_from=me", ["training.evaluate.operator_from", "'me'", "'train' or 'empty'"]),
+        ("training.evaluate.calibrate_on=me", ["training.evaluate.calibrate_on", "'me'", "'train' or 'empty'"]),
         ("training.seed=-1", ["training.seed", "-1"]),
         ("trainng.steps=5", ["trainng", "unknown key"]),
         ("model.d_modell=5", ["d_modell", "unknown key"]),

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from linnet.model.decoder import Decoder
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.training.objective import Loss, next_token_loss
 from linnet.training.parallel import Parallel
 from linnet.training.sections import ClipSpec
@@ -64,7 +64,7 @@ def test_accumulated_batches_are_one_large_batch(stepper_of):
 def test_ignored_targets_count_for_nothing(stepper_of):
     stepper = stepper_of()
     before, ((inputs, targets), *_) = _weights(stepper), _batches(1, 2)
-    targets[0, 5:], targets[1, :3] = IGNORED, IGNORED
+    targets[0, 5:], targets[1, :3] = IGNORE_INDEX, IGNORE_INDEX
     _, gradients = _gradient_of_mean(stepper, [(inputs, targets)])
     result = stepper([(inputs, targets)], lr=0.5)
     assert result.tokens == 5 + 13

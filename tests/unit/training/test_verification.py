@@ -15,7 +15,7 @@ from linnet.model.store import CONFIG, TOKENIZER, WEIGHTS
 from linnet.training import verification
 from linnet.training.checkpoint import MOMENTS, SUMMARY, checkpoint_path, checkpoint_steps
 from linnet.training.precision import Precision
-from linnet.training.record.folder import RunFolder
+from linnet.training.run_folder import RunFolder
 from linnet.training.verification import Compared, Verification, _differing, verify_resume
 
 

@@ -5,7 +5,7 @@ letter and its accents for one character, and loses some of them; its sums are n
 SentencePiece chooses between equally good segmentations; and it has nothing like user-defined pieces.
 """
 
-from linnet.data.sentencepiece.description import BYTES, SPACE, Description
-from linnet.data.sentencepiece.model import SentencePiece, messages, processor
+from linnet.data.sentencepiece.description import BYTES, SPACE, SentencePieceDefinition
+from linnet.data.sentencepiece.model import SentencePiece, load_processor, protobuf_classes
 
-__all__ = ["BYTES", "SPACE", "Description", "SentencePiece", "messages", "processor"]
+__all__ = ["BYTES", "SPACE", "SentencePiece", "SentencePieceDefinition", "load_processor", "protobuf_classes"]

@@ -36,7 +36,7 @@ _ANYTHING = r"[\s\S]+"
 
 
 @dataclass(frozen=True)
-class Description:
+class SentencePieceDefinition:
     """All that decides what a SentencePiece model makes of a text; tokens are ids, that is, indices of `pieces`.
 
     `scores`: what a piece adds to the sum (Unigram), or minus the order in which it merges (BPE).
@@ -57,7 +57,7 @@ class Description:
     collapse: bool
 
     @classmethod
-    def of(cls, definition: Mapping[str, Any]) -> "Description | None":
+    def read(cls, definition: Mapping[str, Any]) -> "SentencePieceDefinition | None":
         """Read a tokenizer.json; None if it was not made from a SentencePiece model."""
         after = (definition.get("post_processor") or {}).get("special_tokens") or {}
         groups = {name.removeprefix(_PREFIX): group for name, group in after.items() if name.startswith(_PREFIX)}
@@ -86,7 +86,7 @@ class Description:
             collapse=_ONE_SPACE in steps,
         )
 
-    def written(self) -> Json:
+    def to_dict(self) -> Json:
         """The data of the tokenizer.json, such as the `tokenizers` library reads it."""
         return {
             "version": "1.0",

@@ -4,13 +4,13 @@ from functools import cached_property
 from typing import Any
 
 from linnet.core.errors import UserError
-from linnet.data.sentencepiece.description import Description
+from linnet.data.sentencepiece.description import SentencePieceDefinition
 
 
 class SentencePiece:
     """A SentencePiece model at work; it is built when the first text comes, and only then the package is needed."""
 
-    def __init__(self, description: Description, origin: str) -> None:
+    def __init__(self, description: SentencePieceDefinition, origin: str) -> None:
         self._description = description
         self._origin = origin
 
@@ -21,11 +21,11 @@ class SentencePiece:
 
     @cached_property
     def _processor(self) -> Any:
-        model = _model(self._description, messages(self._origin))
-        return processor(model.SerializeToString(), self._origin)
+        model = _model(self._description, protobuf_classes(self._origin))
+        return load_processor(model.SerializeToString(), self._origin)
 
 
-def messages(origin: str) -> Any:
+def protobuf_classes(origin: str) -> Any:
     """The module with the classes of the format, `ModelProto` above all; they are made as it is imported."""
     try:
         from sentencepiece import sentencepiece_model_pb2
@@ -34,7 +34,7 @@ def messages(origin: str) -> Any:
     return sentencepiece_model_pb2
 
 
-def processor(model: bytes, origin: str) -> Any:
+def load_processor(model: bytes, origin: str) -> Any:
     """The package's `SentencePieceProcessor` of a serialized model, which it checks; `UserError` for one it refuses."""
     from sentencepiece import SentencePieceProcessor
 
@@ -44,7 +44,7 @@ def processor(model: bytes, origin: str) -> Any:
         raise UserError(f"{origin}: not a SentencePiece model ({str(error).strip().splitlines()[0]})") from None
 
 
-def _model(told: Description, classes: Any) -> Any:
+def _model(told: SentencePieceDefinition, classes: Any) -> Any:
     """The protocol buffer with all that decides how a text is encoded.
 
     Scores differ from the original's where only their order matters (of byte-pair encoding), or nothing (of pieces that
@@ -62,7 +62,7 @@ def _model(told: Description, classes: Any) -> Any:
     )
 
 
-def _types(told: Description) -> list[str]:
+def _types(told: SentencePieceDefinition) -> list[str]:
     """What each piece is, by the names of the format."""
     types = dict.fromkeys(range(len(told.pieces)), "NORMAL")
     types |= {token: "BYTE" if told.is_byte(token) else "CONTROL" for token in told.reserved}

@@ -16,7 +16,7 @@ from linnet.core.errors import UserError
 from linnet.design.shape import Part, parts_of
 from linnet.model.spec import ModelSpec
 from linnet.model.store import MODEL, RUN
-from linnet.training.record.finished import check_comparable, read_run_folders
+from linnet.training.runs import check_comparable, read_run_folders
 
 FEWEST = 3
 MOST = 1_000_000
@@ -97,7 +97,7 @@ def _from_row(row: Row) -> TrainedModel:
 
 
 def _count(text: str, field: str) -> int:
-    value = amounts.parse(text, f"{field}:")
+    value = amounts.parse_amount(text, f"{field}:")
     if value != int(value) or value > MOST:
         raise UserError(f"{field}: {text}: expected a whole number from 1 to {MOST:,}")
     return int(value)

@@ -82,7 +82,7 @@ class Figure(NamedTuple):
     high: float
 
 
-class Worth(NamedTuple):
+class ScoreQuality(NamedTuple):
     """What a score says about trained models; quality is a low loss.
 
     spearman, kendall: rank correlation with quality over all models. within_band: the mean of Spearman's over windows
@@ -97,7 +97,7 @@ class Worth(NamedTuple):
     regret_within_band: Figure
 
 
-NAMES = Worth._fields
+NAMES = ScoreQuality._fields
 
 
 def validate(
@@ -107,7 +107,7 @@ def validate(
     band: int = BAND,
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> dict[str, Worth]:
+) -> dict[str, ScoreQuality]:
     """The worth of each named score; `band`: models in a window. The seed decides what the bootstrap draws."""
     scores = {name: np.array([score(model.parts, name, settings) for model in trained.models]) for name in names}
     loss_N = np.array([model.loss for model in trained.models])
@@ -123,7 +123,7 @@ def validate(
                 drawn[name].append(sample.figures(own))
             advance(1)
     columns = {name: zip(values[name], *drawn[name], strict=True) for name in names}
-    return {name: Worth(*(Figure(value, *interval(again)) for value, *again in columns[name])) for name in names}
+    return {name: ScoreQuality(*(Figure(value, *interval(again)) for value, *again in columns[name])) for name in names}
 
 
 class _Bands:
@@ -154,7 +154,7 @@ class _Bands:
 COLUMNS = 3
 
 
-def worth_figures(trained: TrainedSet, worth: Mapping[str, Worth], band: int) -> dict[str, Any]:
+def rank_figures(trained: TrainedSet, worth: Mapping[str, ScoreQuality], band: int) -> dict[str, Any]:
     """Ready for JSON."""
     return {
         "models": len(trained.models),
@@ -170,7 +170,7 @@ def _plain(figures: Mapping[str, Figure]) -> dict[str, Any]:
     return {**{name: figure.value for name, figure in figures.items()}, "intervals": intervals}
 
 
-def worth_table(trained: TrainedSet, worth: Mapping[str, Worth], band: int) -> Table:
+def rank_table(trained: TrainedSet, worth: Mapping[str, ScoreQuality], band: int) -> Table:
     """A row for each score."""
     band = min(band, len(trained.models))
     columns = ["score", "Spearman", "Kendall", f"within {band}", "regret", f"regret within {band}"]
@@ -188,7 +188,7 @@ def _said(figure: Figure) -> str:
     return f"{figure.value:.3f} [{figure.low:.3f}, {figure.high:.3f}]"
 
 
-def worth_pictures(trained: TrainedSet, worth: Mapping[str, Worth], settings: ScoreSettings) -> list[Picture]:
+def rank_plots(trained: TrainedSet, worth: Mapping[str, ScoreQuality], settings: ScoreSettings) -> list[Picture]:
     """The loss over each score."""
     loss = [model.loss for model in trained.models]
     parameters = [model.decoder_parameters for model in trained.models]

@@ -10,7 +10,7 @@ from pydantic import Field
 from linnet.core.errors import UserError
 from linnet.core.spec import Spec
 from linnet.data.split import Split, below, content_hash
-from linnet.evaluation.abilities.item import Asked, Chance
+from linnet.evaluation.abilities.item import AbilityItem, Chance
 
 HELD_OUT = 0.1
 """Of all questions that can be drawn: the share that is never trained on, by a hash of what is asked."""
@@ -37,10 +37,10 @@ class Ability(Spec):
         """Exact."""
 
     @abstractmethod
-    def draw(self, rng: Random) -> Asked:
+    def draw(self, rng: Random) -> AbilityItem:
         """One item, from the dice alone."""
 
-    def items(self, count: int, seed: int = 0, split: Split = "validation") -> Iterator[Asked]:
+    def items(self, count: int, seed: int = 0, split: Split = "validation") -> Iterator[AbilityItem]:
         """So many items; no item of one side asks what one of the other side asks, whatever the seeds.
 
         They depend on the arguments alone: not on the platform, not on each other's number. `UserError` where a side
@@ -49,7 +49,7 @@ class Ability(Spec):
         for index in range(count):
             yield self._item(seed, split, index)
 
-    def _item(self, seed: int, split: Split, index: int) -> Asked:
+    def _item(self, seed: int, split: Split, index: int) -> AbilityItem:
         rng = Random(f"linnet ability {self.kind} {seed} {split} {index}")
         for draw in count_from():
             item = self.draw(rng)

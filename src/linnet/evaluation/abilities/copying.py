@@ -37,7 +37,7 @@ class Copying(Ability):
     def draw(self, rng: Random) -> Symbols:
         """Letters may come again."""
         said = rng.choices(LETTERS[: self.symbols], k=self.length)
-        return Symbols.asked([*said, THEN], said)
+        return Symbols.prompt_and_answer([*said, THEN], said)
 
 
 class SelectiveCopying(Ability):
@@ -68,7 +68,7 @@ class SelectiveCopying(Ability):
         places = sorted(rng.sample(range(len(prompt)), self.length))
         for place, letter in zip(places, said, strict=True):
             prompt[place] = letter
-        return Symbols.asked([*prompt, THEN], said)
+        return Symbols.prompt_and_answer([*prompt, THEN], said)
 
 
 class Sorting(Ability):
@@ -111,4 +111,4 @@ class Sorting(Ability):
     def draw(self, rng: Random) -> Symbols:
         """All orders of all choices are equally likely."""
         said = rng.sample(LETTERS[: self.symbols], self.length)
-        return Symbols.asked([*said, THEN], sorted(said))
+        return Symbols.prompt_and_answer([*said, THEN], sorted(said))

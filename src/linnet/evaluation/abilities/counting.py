@@ -11,11 +11,11 @@ from linnet.evaluation.abilities.ability import SIZES, Ability
 from linnet.evaluation.abilities.item import Chance, Symbols
 
 NUMBERS = string.digits + string.ascii_uppercase
-COUNTED, OTHERS, HOW_MANY = "a", "bcdefgh", "?"
+NGRAM, OTHERS, HOW_MANY = "a", "bcdefgh", "?"
 OPEN, CLOSE = "()"
 
 
-class HowMany(Ability):
+class Counting(Ability):
     """`length` letters of which some, none to `most`, are an `a`: how many? Every number is equally likely."""
 
     kind: Literal["counting"] = "counting"
@@ -31,7 +31,7 @@ class HowMany(Ability):
     @property
     def alphabet(self) -> str:
         """Letters, numbers as one symbol each, and the question mark."""
-        return COUNTED + OTHERS + NUMBERS[: self.most + 1] + HOW_MANY
+        return NGRAM + OTHERS + NUMBERS[: self.most + 1] + HOW_MANY
 
     @property
     def chance(self) -> Chance:
@@ -41,13 +41,13 @@ class HowMany(Ability):
     def draw(self, rng: Random) -> Symbols:
         """The number first, then places, which are equally likely."""
         count = rng.randint(0, self.most)
-        letters = [*COUNTED * count, *rng.choices(OTHERS, k=self.length - count)]
+        letters = [*NGRAM * count, *rng.choices(OTHERS, k=self.length - count)]
         rng.shuffle(letters)
-        return Symbols.asked([*letters, HOW_MANY], [NUMBERS[count]])
+        return Symbols.prompt_and_answer([*letters, HOW_MANY], [NUMBERS[count]])
 
 
 class Brackets(Ability):
-    """`length` brackets, and behind each the depth that they have come to, 0 to `deepest`.
+    """`length` brackets, and behind each the depth that they have come to, 0 to `max_depth`.
 
     Each bracket opens or closes with equal probability, where both can be. Chance: the likeliest depth at each place,
     and the likeliest course of all of them, for who has read nothing.
@@ -55,21 +55,21 @@ class Brackets(Ability):
 
     kind: Literal["brackets"] = "brackets"
     length: Annotated[int, SIZES] = 32
-    deepest: int = Field(8, ge=2, lt=len(NUMBERS))
+    max_depth: int = Field(8, ge=2, lt=len(NUMBERS))
 
     @property
     def alphabet(self) -> str:
         """Brackets, and depths as one symbol each."""
-        return OPEN + CLOSE + NUMBERS[: self.deepest + 1]
+        return OPEN + CLOSE + NUMBERS[: self.max_depth + 1]
 
     @property
     def chance(self) -> Chance:
         """From the depths' transitions, forward; the true depths before a place are not told."""
-        steps_DD = np.zeros((self.deepest + 1, self.deepest + 1))
-        for depth in range(self.deepest + 1):
-            ways = [way for way in (depth - 1, depth + 1) if 0 <= way <= self.deepest]
+        steps_DD = np.zeros((self.max_depth + 1, self.max_depth + 1))
+        for depth in range(self.max_depth + 1):
+            ways = [way for way in (depth - 1, depth + 1) if 0 <= way <= self.max_depth]
             steps_DD[depth, ways] = 1 / len(ways)
-        at_D = likeliest_D = np.eye(self.deepest + 1)[0]
+        at_D = likeliest_D = np.eye(self.max_depth + 1)[0]
         right = 0.0
         for _ in range(self.length):
             at_D, likeliest_D = at_D @ steps_DD, (likeliest_D[:, None] * steps_DD).max(axis=0)
@@ -80,7 +80,7 @@ class Brackets(Ability):
         """A walk that turns back at both ends."""
         depth, read, wanted = 0, [], []
         for _ in range(self.length):
-            opens = depth == 0 or (depth < self.deepest and rng.random() < 0.5)
+            opens = depth == 0 or (depth < self.max_depth and rng.random() < 0.5)
             depth += 1 if opens else -1
             read.append(OPEN if opens else CLOSE)
             wanted.append(NUMBERS[depth])

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.abilities.item import Question
 from linnet.evaluation.tasks.generation import GenerationRequest, Generator
-from linnet.evaluation.tasks.streams import Streams
+from linnet.evaluation.tasks.streams import StateFactory
 
 END = "."
 SPARE_TOKENS = 4
 """More than the longest true answer takes: another name may be longer."""
 
 
-def final_answers(streams: Streams, tokenizer: Tokenizer, questions: Sequence[Question]) -> list[bool]:
+def final_answers(streams: StateFactory, tokenizer: Tokenizer, questions: Sequence[Question]) -> list[bool]:
     """Which of these questions, each with a final answer, a model ends rightly, writing greedily.
 
     A prompt that leaves no room for the answer in the model's context loses its beginning.
@@ -24,10 +24,10 @@ def final_answers(streams: Streams, tokenizer: Tokenizer, questions: Sequence[Qu
     most = SPARE_TOKENS + max(len(tokenizer.encode(question.answer)) for question in questions)
     prompts = [(tokenizer.end_id, *tokenizer.encode(question.prompt)) for question in questions]
     written = Generator(streams, tokenizer).generate([GenerationRequest(prompt, (), most) for prompt in prompts])
-    return [ends_right(question, text) for question, text in zip(questions, written, strict=True)]
+    return [final_answer_matches(question, text) for question, text in zip(questions, written, strict=True)]
 
 
-def ends_right(question: Question, written: str) -> bool:
+def final_answer_matches(question: Question, written: str) -> bool:
     """Whether so many sentences were written as there should be, and the last ends with the final answer.
 
     Whatever the others say; what follows does not count.

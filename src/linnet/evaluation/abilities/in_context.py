@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from linnet.evaluation.abilities.ability import Ability
-from linnet.evaluation.abilities.measure import Answered, MeasuredAbility, measure
+from linnet.evaluation.abilities.measure import AbilityResult, AnswerCounts, measure
 from linnet.evaluation.abilities.questions import TextAbility
 from linnet.evaluation.abilities.rules import Rules
 from linnet.inference.language_model import LanguageModel
@@ -22,7 +22,7 @@ class ShotsPoint:
 
     shots: int
     chance: float
-    score: Answered | None
+    score: AnswerCounts | None
     missing: str = ""
 
     def figures(self) -> dict[str, Any]:
@@ -73,14 +73,14 @@ class ShotsCurve:
         }
 
 
-def _gain(without: Answered, told: Answered) -> tuple[float, float] | None:
+def _gain(without: AnswerCounts, told: AnswerCounts) -> tuple[float, float] | None:
     errors = without.standard_error, told.standard_error
     if errors[0] is None or errors[1] is None:
         return None
     return told.share - without.share, math.hypot(errors[0], errors[1])
 
 
-def tasks_of(abilities: Sequence[Ability]) -> list[Ability]:
+def shot_tasks(abilities: Sequence[Ability]) -> list[Ability]:
     """What examples can be shown of among these: each once, whatever numbers of them and instructions it comes with."""
     found: list[Ability] = []
     for ability in abilities:
@@ -100,10 +100,10 @@ def shots_curve(
     seed: int = 0,
     measured: Callable[[int], None] = lambda count: None,
 ) -> ShotsCurve:
-    """Accuracy of one of `tasks_of` at each number of examples, on so many items; `measured` hears of each."""
+    """Accuracy of one of `shot_tasks` at each number of examples, on so many items; `measured` hears of each."""
     if isinstance(task, Rules):
         found = measure(model, task, items, seed)
-        measured(runs_of(task, shots))
+        measured(measurement_count(task, shots))
         return ShotsCurve(task, [_at_place(task, found, count) for count in shots])
     assert isinstance(task, TextAbility)
 
@@ -116,16 +116,16 @@ def shots_curve(
     return ShotsCurve(task, [point(count, False) for count in shots], [point(count, True) for count in shots])
 
 
-def runs_of(task: Ability, shots: Sequence[int]) -> int:
+def measurement_count(task: Ability, shots: Sequence[int]) -> int:
     """How often a task is measured for its curve."""
     return 1 if isinstance(task, Rules) else 2 * len(shots)
 
 
-def _at_place(task: Rules, found: MeasuredAbility, shots: int) -> ShotsPoint:
+def _at_place(task: Rules, found: AbilityResult, shots: int) -> ShotsPoint:
     """Behind so many examples, of answers given the true ones before them: one that did not come yet is a guess."""
     if shots >= task.examples:
         return ShotsPoint(shots, math.nan, None, f"an item has {task.examples} examples")
     chance = 1 / (task.modulus - shots)
     if found.score is None:
         return ShotsPoint(shots, chance, None, found.missing)
-    return ShotsPoint(shots, chance, Answered(found.score.asked_at[shots], found.score.right_at[shots]))
+    return ShotsPoint(shots, chance, AnswerCounts(found.score.asked_at[shots], found.score.right_at[shots]))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from linnet.data.labels import LabeledRow
 from linnet.data.tokenizer import Tokenizer
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
 
 class Chance(NamedTuple):
@@ -21,7 +21,7 @@ class Chance(NamedTuple):
     answer: float
 
 
-class Speech:
+class SymbolEncoder:
     """What a tokenizer makes of symbols and of text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -33,12 +33,12 @@ class Speech:
         ids = self.text_ids(symbol)
         return ids[0] if len(ids) == 1 else None
 
-    def speaks(self, alphabet: Iterable[str]) -> bool:
+    def can_encode(self, alphabet: Iterable[str]) -> bool:
         """Whether each of these symbols is one token."""
         return all(self.symbol_id(symbol) is not None for symbol in alphabet)
 
 
-class Asked(ABC):
+class AbilityItem(ABC):
     """One question with its answer."""
 
     @property
@@ -47,12 +47,12 @@ class Asked(ABC):
         """What is read before the last answer is given, as one text: two items that share it are the same question."""
 
     @abstractmethod
-    def row(self, speech: Speech) -> LabeledRow:
+    def row(self, speech: SymbolEncoder) -> LabeledRow:
         """Tokens as a model reads them, an end token first, and what is wanted behind each."""
 
 
 @dataclass(frozen=True)
-class Symbols(Asked):
+class Symbols(AbilityItem):
     """Symbols of one character each; `wanted` has the answer that is to follow from all up to its place, or None.
 
     An answer need not be the next symbol: what is wanted may never be read.
@@ -62,7 +62,7 @@ class Symbols(Asked):
     wanted: Sequence[str | None]
 
     @classmethod
-    def asked(cls, prompt: Sequence[str], answer: Sequence[str]) -> "Symbols":
+    def prompt_and_answer(cls, prompt: Sequence[str], answer: Sequence[str]) -> "Symbols":
         """The answer follows the prompt, symbol by symbol; each is read before the next is wanted."""
         return cls((*prompt, *answer[:-1]), (*(None,) * (len(prompt) - 1), *answer))
 
@@ -71,23 +71,23 @@ class Symbols(Asked):
         """All that is read."""
         return "".join(self.read)
 
-    def row(self, speech: Speech) -> LabeledRow:
+    def row(self, speech: SymbolEncoder) -> LabeledRow:
         """`speech` has to know the symbols."""
-        tokens, targets = [speech.end_id], [IGNORED]
+        tokens, targets = [speech.end_id], [IGNORE_INDEX]
         for symbol, wanted in zip(self.read, self.wanted, strict=True):
             tokens.append(_known(speech, symbol))
-            targets.append(IGNORED if wanted is None else _known(speech, wanted))
+            targets.append(IGNORE_INDEX if wanted is None else _known(speech, wanted))
         return LabeledRow(tokens, targets)
 
 
-def _known(speech: Speech, symbol: str) -> int:
+def _known(speech: SymbolEncoder, symbol: str) -> int:
     token = speech.symbol_id(symbol)
     assert token is not None, f"{symbol!r} is more than one token"
     return token
 
 
 @dataclass(frozen=True)
-class Question(Asked):
+class Question(AbilityItem):
     """A text and the text that is to follow, which begins with the blank before its first word.
 
     final: how the answer ends, of one in sentences: what remains of it without the steps before. None of another.
@@ -102,7 +102,7 @@ class Question(Asked):
         """The prompt."""
         return self.prompt
 
-    def row(self, speech: Speech) -> LabeledRow:
+    def row(self, speech: SymbolEncoder) -> LabeledRow:
         """Both are encoded by themselves: where the answer begins, a token begins."""
         prompt, answer = speech.text_ids(self.prompt), speech.text_ids(self.answer)
-        return LabeledRow([speech.end_id, *prompt, *answer[:-1]], [*[IGNORED] * len(prompt), *answer])
+        return LabeledRow([speech.end_id, *prompt, *answer[:-1]], [*[IGNORE_INDEX] * len(prompt), *answer])

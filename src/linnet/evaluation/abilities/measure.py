@@ -15,22 +15,22 @@ from torch import Tensor
 from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.abilities.ability import Ability
 from linnet.evaluation.abilities.final_answer import final_answers
-from linnet.evaluation.abilities.item import Asked, Chance, Question, Speech
+from linnet.evaluation.abilities.item import AbilityItem, Chance, Question, SymbolEncoder
 from linnet.evaluation.abilities.questions import TextAbility
 from linnet.evaluation.frozen import frozen_state
-from linnet.evaluation.statistics import accuracy, beats_chance, chance_p_value, holm
-from linnet.evaluation.tasks.streams import Streams
+from linnet.evaluation.statistics import accuracy, beats_chance, exact_p_value, holm_correction
+from linnet.evaluation.tasks.streams import StateFactory
 from linnet.inference.language_model import LanguageModel
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState, rows_of
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 from linnet.present.progress import progress
 
 TOKENS_AT_ONCE = 8192
 
 
 @dataclass
-class Answered:
+class AnswerCounts:
     """`right` of so many `items` were answered wholly; of the answers' tokens, `right_at` and `asked_at` by place.
 
     The place is that among the tokens that are wanted of an item: 0 is the first.
@@ -62,8 +62,8 @@ class Answered:
         return [right / asked for right, asked in zip(self.right_at, self.asked_at, strict=True)]
 
     def p_value(self, chance: float) -> float:
-        """Of so many right items by chance, which is right so often (`statistics.chance_p_value`)."""
-        return chance_p_value(self.right, np.full(self.items, chance))
+        """Of so many right items by chance, which is right so often (`statistics.exact_p_value`)."""
+        return exact_p_value(self.right, np.full(self.items, chance))
 
     def beats(self, chance: float) -> bool:
         """Whether so many right items are more than chance gives, as one test."""
@@ -103,9 +103,9 @@ class Answered:
 
 
 @torch.no_grad()
-def score(decoder: Decoder, batches: Iterable[tuple[Tensor, Tensor]], calibration_1T: Tensor) -> Answered:
+def score(decoder: Decoder, batches: Iterable[tuple[Tensor, Tensor]], calibration_1T: Tensor) -> AnswerCounts:
     """Of rows, tokens and targets `[B, T]` each; `calibration_1T` settles a decoder that is not causal by itself."""
-    found = Answered()
+    found = AnswerCounts()
     frozen: DecoderState | None = None
     for tokens, targets in batches:
         tokens_BT, wanted_BT = tokens.to(decoder.device), targets.to(decoder.device)
@@ -114,7 +114,7 @@ def score(decoder: Decoder, batches: Iterable[tuple[Tensor, Tensor]], calibratio
             if frozen is None or frozen.capacity < tokens_BT.shape[1]:
                 frozen = frozen_state(decoder, calibration_1T, 1, tokens_BT.shape[1])
             state = rows_of(frozen, len(tokens_BT))
-        asked_BT = wanted_BT != IGNORED
+        asked_BT = wanted_BT != IGNORE_INDEX
         logits_AV = decoder.logits(decoder.hidden(tokens_BT, state)[asked_BT])
         hits_A = (logits_AV.argmax(dim=-1) == wanted_BT[asked_BT]).tolist()
         first = 0
@@ -125,16 +125,16 @@ def score(decoder: Decoder, batches: Iterable[tuple[Tensor, Tensor]], calibratio
 
 
 @dataclass(frozen=True)
-class MeasuredAbility:
+class AbilityResult:
     """An ability with its score, or the reason why it was not measured; `final` of answers in sentences alone."""
 
     ability: Ability
-    score: Answered | None
+    score: AnswerCounts | None
     missing: str = ""
-    final: Answered | None = None
+    final: AnswerCounts | None = None
 
     def figures(self, corrected: float | None = None) -> dict[str, Any]:
-        """Ready for JSON. corrected: as in `Answered.figures`."""
+        """Ready for JSON. corrected: as in `AnswerCounts.figures`."""
         plain = {"ability": self.ability.model_dump(), "missing": self.missing or None}
         if self.score is None:
             return plain
@@ -142,20 +142,20 @@ class MeasuredAbility:
         return plain | own | final_figures(self.ability, self.final)
 
 
-def figures_of(found: Sequence[MeasuredAbility]) -> list[dict[str, Any]]:
+def figures_of(found: Sequence[AbilityResult]) -> list[dict[str, Any]]:
     """Of several abilities, their p-values against chance corrected for their number (Holm)."""
     p_values = [None if one.score is None else one.score.p_value(one.ability.chance.answer) for one in found]
-    return [one.figures(corrected) for one, corrected in zip(found, holm(p_values), strict=True)]
+    return [one.figures(corrected) for one, corrected in zip(found, holm_correction(p_values), strict=True)]
 
 
-def above_chance(found: Sequence[MeasuredAbility]) -> list[bool]:
+def above_chance(found: Sequence[AbilityResult]) -> list[bool]:
     """Of each of several abilities, whether its score is more than chance explains, by those p-values."""
     return [figures.get("above_chance", False) for figures in figures_of(found)]
 
 
 def measure_all(
     model: LanguageModel, abilities: Sequence[Ability], items: int, seed: int = 0, said: str = "measuring"
-) -> list[MeasuredAbility]:
+) -> list[AbilityResult]:
     """`measure` each, with a bar of progress that says what is done."""
     found = []
     with progress(said, len(abilities), "abilities") as advance:
@@ -165,30 +165,30 @@ def measure_all(
     return found
 
 
-def measure(model: LanguageModel, ability: Ability, items: int, seed: int = 0) -> MeasuredAbility:
+def measure(model: LanguageModel, ability: Ability, items: int, seed: int = 0) -> AbilityResult:
     """So many held-out items of one ability; not measured where the model cannot read them."""
-    speech = Speech(model.tokenizer)
-    if not speech.speaks(ability.alphabet):
-        return MeasuredAbility(ability, None, "its symbols are no tokens of the model")
+    speech = SymbolEncoder(model.tokenizer)
+    if not speech.can_encode(ability.alphabet):
+        return AbilityResult(ability, None, "its symbols are no tokens of the model")
     if model.spec.reads_pairs:
-        return MeasuredAbility(ability, None, "the model reads pairs")
-    context, rows, asked = model.spec.context_length, [], list[Asked]()
+        return AbilityResult(ability, None, "the model reads pairs")
+    context, rows, asked = model.spec.context_length, [], list[AbilityItem]()
     for item in ability.items(items, seed):
         asked.append(item)
         rows.append(item.row(speech))
         if len(rows[-1].tokens) > context:
-            return MeasuredAbility(
+            return AbilityResult(
                 ability, None, f"takes {len(rows[-1].tokens):,} tokens or more; the model reads {context:,}"
             )
     empty_11 = torch.tensor([[speech.end_id]])
     whole = score(model.decoder, in_batches(rows, speech.end_id), empty_11)
-    final = final_score(Streams(model.decoder, empty_11), model.tokenizer, ability, asked, whole)
-    return MeasuredAbility(ability, whole, final=final)
+    final = final_score(StateFactory(model.decoder, empty_11), model.tokenizer, ability, asked, whole)
+    return AbilityResult(ability, whole, final=final)
 
 
 def final_score(
-    streams: Streams, tokenizer: Tokenizer, ability: Ability, items: Sequence[Asked], whole: Answered
-) -> Answered | None:
+    streams: StateFactory, tokenizer: Tokenizer, ability: Ability, items: Sequence[AbilityItem], whole: AnswerCounts
+) -> AnswerCounts | None:
     """How many of the items end with the right answer, whatever steps are written before; None of what has no end.
 
     Without steps the answer is nothing but its end: `whole`, which is its score.
@@ -198,13 +198,13 @@ def final_score(
         return None
     if not ability.steps:
         return whole
-    found = Answered()
+    found = AnswerCounts()
     for hit in final_answers(streams, tokenizer, questions):
         found.add([hit])
     return found
 
 
-def final_figures(ability: Ability, final: Answered | None) -> dict[str, Any]:
+def final_figures(ability: Ability, final: AnswerCounts | None) -> dict[str, Any]:
     """Of final answers, ready for JSON: their share, its standard error, chance; nothing where there are none."""
     if final is None or not isinstance(ability, TextAbility):
         return {}
@@ -225,5 +225,5 @@ def in_batches(rows: Sequence[tuple[list[int], list[int]]], end_id: int) -> Iter
         length = len(part[-1][0])
         yield (
             torch.tensor([tokens + [end_id] * (length - len(tokens)) for tokens, _ in part]),
-            torch.tensor([targets + [IGNORED] * (length - len(targets)) for _, targets in part]),
+            torch.tensor([targets + [IGNORE_INDEX] * (length - len(targets)) for _, targets in part]),
         )

@@ -94,4 +94,4 @@ class Induction(Ability):
         """The first mark stands before any of the letters."""
         letters = rng.choices(string.ascii_lowercase[: self.symbols], k=self.length)
         place = rng.randrange(self.length)
-        return Symbols.asked([*letters[:place], MARK, *letters[place:], MARK], [letters[place]])
+        return Symbols.prompt_and_answer([*letters[:place], MARK, *letters[place:], MARK], [letters[place]])

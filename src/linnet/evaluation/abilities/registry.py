@@ -9,7 +9,7 @@ from linnet.core.spec import Spec, read_yaml
 from linnet.evaluation.abilities.ability import Ability
 from linnet.evaluation.abilities.arithmetic import Arithmetic
 from linnet.evaluation.abilities.copying import Copying, SelectiveCopying, Sorting
-from linnet.evaluation.abilities.counting import Brackets, HowMany
+from linnet.evaluation.abilities.counting import Brackets, Counting
 from linnet.evaluation.abilities.facts import StoryFacts
 from linnet.evaluation.abilities.needle import Needle
 from linnet.evaluation.abilities.recall import Induction, Recall
@@ -18,7 +18,7 @@ from linnet.evaluation.abilities.tracking import Tracking
 from linnet.evaluation.abilities.whereabouts import Whereabouts
 
 AnyAbility = Annotated[
-    Arithmetic | Brackets | Copying | HowMany | StoryFacts | Induction | Needle | Recall | Rules | SelectiveCopying
+    Arithmetic | Brackets | Copying | Counting | StoryFacts | Induction | Needle | Recall | Rules | SelectiveCopying
     | Sorting | Tracking | Whereabouts,
     Field(discriminator="kind"),
 ]  # fmt: skip
@@ -30,7 +30,7 @@ class AbilitySuiteSpec(Spec):
     abilities: list[AnyAbility] = Field(min_length=1)
 
 
-def read_suite(path: str | Path) -> list[Ability]:
+def read_abilities(path: str | Path) -> list[Ability]:
     """The abilities of a YAML file, `abilities: [{kind: recall, pairs: 64}, ...]`; `UserError` names the field."""
     return list(AbilitySuiteSpec.parse(read_yaml(path), str(path)).abilities)
 
@@ -43,7 +43,7 @@ def suite() -> list[Ability]:
         *(Recall(distance=distance) for distance in (256, 1 << 14)),
         Induction(),
         SelectiveCopying(),
-        HowMany(),
+        Counting(),
         Sorting(),
         Brackets(),
         *(Tracking(group=group) for group in ("s3", "s5")),

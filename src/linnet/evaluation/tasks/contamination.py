@@ -31,7 +31,7 @@ class Overlap:
     short_N: NDArray[np.bool_]
 
 
-class ItemRuns:
+class WordRunIndex:
     """The runs of words of many tasks' items, to be met in a text."""
 
     def __init__(self, tasks: Sequence[SuiteTask]) -> None:
@@ -73,7 +73,7 @@ class ItemRuns:
 
 def overlaps_with(tasks: Sequence[SuiteTask], path: Path) -> list[Overlap]:
     """Of each task with a training text: a file, a folder of files, or a folder made by `linnet prepare`."""
-    runs = ItemRuns(tasks)
+    runs = WordRunIndex(tasks)
     with progress("training text", None, "documents") as advance:
         for document in documents_of(path):
             runs.read(document)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from linnet.core.errors import UserError
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.tasks.scorer import Request
+from linnet.evaluation.tasks.scorer import LoglikelihoodRequest
 
 
-def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Request]:
+def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[LoglikelihoodRequest]:
     """Requests of pairs of a context and a continuation; the end token, a document's beginning, stands before each.
 
     Spaces at the end of a context belong to the continuation, since tokens begin with them. Both are encoded as one
@@ -31,8 +31,8 @@ def _with_spaces_behind(context: str, continuation: str) -> tuple[str, str]:
     return kept, context[len(kept) :] + continuation
 
 
-def _split(end_id: int, context: list[int], whole: list[int], continuation: str) -> Request:
+def _split(end_id: int, context: list[int], whole: list[int], continuation: str) -> LoglikelihoodRequest:
     if not continuation or not whole:
         raise UserError("a continuation without a text: expected at least a character")
     at = min(len(context), len(whole) - 1)  # a tokenizer may merge all of the continuation into the context
-    return Request((end_id, *context[:at]), tuple(whole[at:]))
+    return LoglikelihoodRequest((end_id, *context[:at]), tuple(whole[at:]))

@@ -12,7 +12,7 @@ from torch import Tensor
 from linnet.core.errors import UserError
 from linnet.data.pieces import TextStream
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.tasks.streams import Streams
+from linnet.evaluation.tasks.streams import StateFactory
 from linnet.inference.prefill import left_pad
 from linnet.model.state import DecoderState
 
@@ -77,7 +77,7 @@ class _Row:
 class Generator:
     """Answers prompts by one decoder: the likeliest token each time."""
 
-    def __init__(self, streams: Streams, tokenizer: Tokenizer, tokens_at_once: int = TOKENS_AT_ONCE) -> None:
+    def __init__(self, streams: StateFactory, tokenizer: Tokenizer, tokens_at_once: int = TOKENS_AT_ONCE) -> None:
         self._streams, self._tokenizer, self._tokens_at_once = streams, tokenizer, tokens_at_once
 
     @torch.inference_mode()
@@ -113,7 +113,7 @@ class Generator:
         decoder = self._streams.decoder
         prompts = [row.asked.prompt for row in rows]
         capacity = max(map(len, prompts)) + max(row.asked.max_tokens for row in rows)
-        state = self._streams.fresh(len(rows), capacity)
+        state = self._streams.new_state(len(rows), capacity)
         tokens_BT, padding = left_pad(prompts, decoder.device)
         chosen_B = self._likeliest(decoder.hidden(tokens_BT, state, padding=padding))
         while True:

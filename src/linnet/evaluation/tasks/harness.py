@@ -16,7 +16,7 @@ from linnet.core.errors import UserError
 from linnet.evaluation.tasks.encoding import encode_pairs
 from linnet.evaluation.tasks.generation import GenerationRequest, Generator
 from linnet.evaluation.tasks.measure import streams_of
-from linnet.evaluation.tasks.scorer import Request, Scorer
+from linnet.evaluation.tasks.scorer import LoglikelihoodRequest, LoglikelihoodScorer
 from linnet.inference.language_model import LanguageModel
 from linnet.present.progress import progress
 
@@ -30,7 +30,7 @@ class HarnessModel(LM):  # type: ignore[misc]
         self._tokenizer = model.tokenizer
         streams = streams_of(model)
         self._length, self._device = streams.context_length, model.decoder.device
-        self._scorer, self._generator = Scorer(streams, fork), Generator(streams, model.tokenizer)
+        self._scorer, self._generator = LoglikelihoodScorer(streams, fork), Generator(streams, model.tokenizer)
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Of each continuation behind its context in nats, and whether it is what greedy decoding gives."""
@@ -60,14 +60,14 @@ class HarnessModel(LM):  # type: ignore[misc]
             self.cache_hook.add_partial("generate_until", request.args, answer)
         return answers
 
-    def _score(self, requests: Sequence[Request]) -> list[tuple[float, bool]]:
+    def _score(self, requests: Sequence[LoglikelihoodRequest]) -> list[tuple[float, bool]]:
         with progress("scoring", len(requests), "requests") as advance:
             return [(one.log_likelihood, one.greedy) for one in self._scorer.score(requests, advance)]
 
-    def _windows(self, tokens: list[int]) -> list[Request]:
+    def _windows(self, tokens: list[int]) -> list[LoglikelihoodRequest]:
         """The harness's own cut of a long text; the first window begins with the end token."""
         found = get_rolling_token_windows(tokens, self._tokenizer.end_id, self._length, context_len=1)
-        return [Request(tuple(before), tuple(after)) for before, after in map(make_disjoint_window, found)]
+        return [LoglikelihoodRequest(tuple(before), tuple(after)) for before, after in map(make_disjoint_window, found)]
 
     def _asked(self, context: list[int], settings: dict[str, Any]) -> GenerationRequest:
         wanted: dict[str, Any] = dict(normalize_gen_kwargs(settings))

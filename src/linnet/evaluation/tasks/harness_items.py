@@ -11,7 +11,7 @@ import numpy as np
 from linnet.evaluation.statistics import Floats
 from linnet.evaluation.tasks.items import TaskItem, one_hot
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
-from linnet.evaluation.tasks.rows import plain_row
+from linnet.evaluation.tasks.rows import normalize_row
 from linnet.evaluation.tasks.suite import Suite, SuiteTask
 
 NAME = "LM Evaluation Harness"
@@ -101,7 +101,7 @@ def _labels(task: str, sample: Sample, choices: Sequence[str], one_right: bool) 
     if one_right and isinstance(target, int) and 0 <= target < count:
         return one_hot(target, count)
     try:
-        plain = plain_row(task, sample["doc"])
+        plain = normalize_row(task, sample["doc"])
         labels = plain["labels"] if "labels" in plain else one_hot(plain["gold"], count)
     except (LookupError, TypeError, ValueError, AttributeError):
         return None

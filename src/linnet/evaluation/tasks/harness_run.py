@@ -13,10 +13,10 @@ from linnet.core.errors import UserError
 from linnet.core.guess import did_you_mean
 from linnet.evaluation.subject import ModelOptions
 from linnet.evaluation.tasks.harness_items import results_of_harness
-from linnet.evaluation.tasks.interface import TaskFindings
+from linnet.evaluation.tasks.interface import SuiteReport
 from linnet.evaluation.tasks.measure import SuiteResult
 from linnet.evaluation.tasks.tables import finite
-from linnet.present.table import NOTHING, Table
+from linnet.present.table import MISSING, Table
 
 STANDARD_ERROR = 2
 """Its number, which started programs write to."""
@@ -26,7 +26,7 @@ RESAMPLES = 100
 
 
 @dataclass(frozen=True)
-class HarnessFindings:
+class HarnessReport:
     """Of each model what the harness gives for each task: its measures by name (`acc,none`), with their errors.
 
     scores: of each model the tasks' first measures, item by item; the first model is what others are compared with.
@@ -40,12 +40,12 @@ class HarnessFindings:
     def tables(self) -> list[Table]:
         """As of a suite, then of each model a row for each measure of each task, as the harness names them."""
         own = zip(self.models, self.results, self.samples, strict=True)
-        scored = TaskFindings(self.scores).tables() if self.scores[0].tasks else []
+        scored = SuiteReport(self.scores).tables() if self.scores[0].tasks else []
         return [*scored, *(_table(*each) for each in own)]
 
     def figures(self) -> dict[str, Any]:
         """Ready for JSON."""
-        scored = TaskFindings(self.scores).figures()
+        scored = SuiteReport(self.scores).figures()
         named = zip(self.results, self.samples, scored["models"], strict=True)
         models = [
             {
@@ -67,22 +67,22 @@ def evaluate_harness(
     limit: int | None = None,
     device: str = "auto",
     weights: str | None = None,
-    operator: str | None = None,
+    calibration: str | None = None,
     seed: int = 0,
     task_folder: str | Path | None = None,
-) -> HarnessFindings:
+) -> HarnessReport:
     """Ask model folders, or runs', tasks of the `lm_eval` package, which loads their data itself.
 
     tasks: names that it knows, or that YAML files in `task_folder` define. shots, limit: as the harness has them; each
-    task's own number of examples if not given. operator, seed: what stands in the place of a PLDR-LLM's own operators.
+    task's own number of examples if not given. operator, seed: what replaces the model's own calibration.
     `UserError` where the package is not installed, for a name that it does not know, and for data that is not there.
     """
     manager = _manager(tasks, task_folder)
-    read = ModelOptions(None, device, operator, weights, seed)
+    read = ModelOptions(None, device, calibration, weights, seed)
     found = [_run(read.load(name), tasks, manager, shots, limit) for name in models]
     counts = [{task: int(n["effective"]) for task, n in each["n-samples"].items()} for each in found]
     names = [str(name) for name in models]
-    return HarnessFindings(names, [each["results"] for each in found], counts, results_of_harness(names, found))
+    return HarnessReport(names, [each["results"] for each in found], counts, results_of_harness(names, found))
 
 
 def _manager(tasks: Sequence[str], folder: str | Path | None) -> Any:
@@ -152,8 +152,8 @@ def _table(model: str, results: dict[str, dict[str, Any]], items: dict[str, int]
         for measure, value in _plain(found).items():
             if "_stderr," not in measure and isinstance(value, float):
                 error = found.get(measure.replace(",", "_stderr,", 1))
-                shown = f"{error:.4f}" if isinstance(error, float) else NOTHING
-                rows.append((task, measure.removesuffix(",none"), f"{value:.4f}", shown, str(items.get(task, NOTHING))))
+                shown = f"{error:.4f}" if isinstance(error, float) else MISSING
+                rows.append((task, measure.removesuffix(",none"), f"{value:.4f}", shown, str(items.get(task, MISSING))))
     return Table(f"{model}: all measures, as the harness names them", ("task", "measure", "value", "±", "items"), rows)
 
 

@@ -29,7 +29,7 @@ from linnet.present.table import Table
 
 
 @dataclass(frozen=True)
-class TaskFindings:
+class SuiteReport:
     """What models reached in one suite; the first is what others are compared with.
 
     overlaps: of each task with the training text, where one was given.
@@ -72,23 +72,23 @@ def evaluate_suite(
     train_text: str | Path | None = None,
     device: str = "auto",
     weights: str | None = None,
-    operator: str | None = None,
+    calibration: str | None = None,
     seed: int = 0,
-) -> TaskFindings:
+) -> SuiteReport:
     """Ask model folders, or runs', every item of a suite whose files lie in `files`, or of a `task_file`.
 
     suite: a shipped one, or `minimal-pairs`, whose `files` is one file. shots: examples before each item. limit: items
-    of each task. train_text: a text, or a folder, whose overlap with the items is told. operator, seed: what stands in
-    the place of a PLDR-LLM's own operators. `UserError` for files that are missing or rows that cannot be read.
+    of each task. train_text: a text, or a folder, whose overlap with the items is told. operator, seed: what
+    replaces the model's own calibration. `UserError` for files that are missing or rows that cannot be read.
     """
-    asked = chosen_suite(suite, files, task_file, shots, limit)
+    asked = load_tasks(suite, files, task_file, shots, limit)
     overlaps = None if train_text is None else overlaps_with(asked.tasks, Path(train_text))
-    read = ModelOptions(None, device, operator, weights, seed)
+    read = ModelOptions(None, device, calibration, weights, seed)
     results = [measure_suite(read.load(name), str(name), asked) for name in models]
-    return TaskFindings(results, overlaps, "" if train_text is None else str(train_text))
+    return SuiteReport(results, overlaps, "" if train_text is None else str(train_text))
 
 
-def chosen_suite(
+def load_tasks(
     suite: str | None,
     files: str | Path | None,
     task_file: str | Path | None = None,

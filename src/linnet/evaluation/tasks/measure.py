@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from linnet.evaluation.statistics import Estimate, Floats, mean, mean_of, score_p_value
+from linnet.evaluation.statistics import Estimate, Floats, mean, mean_of, p_value_against_chance
 from linnet.evaluation.tasks.baselines import baselines
 from linnet.evaluation.tasks.encoding import encode_pairs
 from linnet.evaluation.tasks.items import ScoreName
-from linnet.evaluation.tasks.scorer import Advance, Scored, Scorer
-from linnet.evaluation.tasks.streams import Streams
+from linnet.evaluation.tasks.scorer import Advance, LoglikelihoodResult, LoglikelihoodScorer
+from linnet.evaluation.tasks.streams import StateFactory
 from linnet.evaluation.tasks.suite import Suite, SuiteTask
 from linnet.inference.language_model import LanguageModel
 from linnet.present.progress import progress
@@ -52,8 +52,8 @@ class TaskResult:
 
     @cached_property
     def p_value(self) -> float | None:
-        """Of no more and no less than chance (`statistics.score_p_value`); not corrected for several tasks."""
-        return None if self.chances_N is None else score_p_value(self.values_N, self.chances_N)
+        """Of no more and no less than chance (`statistics.p_value_against_chance`); not corrected for several tasks."""
+        return None if self.chances_N is None else p_value_against_chance(self.values_N, self.chances_N)
 
     @cached_property
     def baselines(self) -> dict[str, float]:
@@ -99,14 +99,14 @@ class SuiteResult:
         return [self.average(name) for name in self.suite.averages]
 
 
-def streams_of(model: LanguageModel) -> Streams:
-    """Streams of a model; one that is not causal by itself has the operator of the empty prompt, the end token."""
-    return Streams(model.decoder, torch.tensor([[model.tokenizer.end_id]]))
+def streams_of(model: LanguageModel) -> StateFactory:
+    """StateFactory of a model; one that is not causal by itself has the operator of the empty prompt, the end token."""
+    return StateFactory(model.decoder, torch.tensor([[model.tokenizer.end_id]]))
 
 
 def measure_suite(model: LanguageModel, name: str, suite: Suite, fork: bool = True) -> SuiteResult:
-    """Ask a model all items; `name` is what the results call it. `fork`: see `scorer.Scorer`."""
-    scorer = Scorer(streams_of(model), fork)
+    """Ask a model all items; `name` is what the results call it. `fork`: see `scorer.LoglikelihoodScorer`."""
+    scorer = LoglikelihoodScorer(streams_of(model), fork)
     total = sum(len(item.pairs) for task in suite.tasks for item in task.items)
     with progress(f"{name}: {suite.name}", total, "choices") as advance:
         found = [measure_task(model, scorer, task, advance) for task in suite.tasks]
@@ -114,14 +114,14 @@ def measure_suite(model: LanguageModel, name: str, suite: Suite, fork: bool = Tr
 
 
 def measure_task(
-    model: LanguageModel, scorer: Scorer, task: SuiteTask, advance: Advance = lambda _: None
+    model: LanguageModel, scorer: LoglikelihoodScorer, task: SuiteTask, advance: Advance = lambda _: None
 ) -> TaskResult:
     """Ask a model the items of one task."""
     requests = encode_pairs(model.tokenizer, [pair for item in task.items for pair in item.pairs])
     return result_of(task, scorer.score(requests, advance))
 
 
-def result_of(task: SuiteTask, scored: Sequence[Scored]) -> TaskResult:
+def result_of(task: SuiteTask, scored: Sequence[LoglikelihoodResult]) -> TaskResult:
     """From the scores of all choices of all items, one after the other."""
     likelihoods, start = [], 0
     for item in task.items:

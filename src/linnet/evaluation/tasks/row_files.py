@@ -9,13 +9,13 @@ from typing import Any
 from linnet.core.errors import UserError
 from linnet.data.sources import lines_of, open_source
 from linnet.evaluation.tasks.items import TaskItem, one_hot
-from linnet.evaluation.tasks.rows import Row, plain_row
+from linnet.evaluation.tasks.rows import Row, normalize_row
 
 FIELD = re.compile(r"\{(\w+)\}")
 """In the frame of a context: the text of a row's field stands there."""
 
 
-def rows_of_file(path: Path) -> Iterator[tuple[str, Row]]:
+def read_rows(path: Path) -> Iterator[tuple[str, Row]]:
     """The JSON objects of a file, line by line, and what to call their place; `UserError` where there is none."""
     found = False
     with open_source(path) as handle:
@@ -32,14 +32,16 @@ def rows_of_file(path: Path) -> Iterator[tuple[str, Row]]:
         raise UserError(f"{path}: no rows; expected a JSON object on each line")
 
 
-def item_of(task: str, frame: str | None, row: Row, place: str, fixed_choices: Sequence[str] | None = None) -> TaskItem:
+def parse_item(
+    task: str, frame: str | None, row: Row, place: str, fixed_choices: Sequence[str] | None = None
+) -> TaskItem:
     """The item of a row, plain or as the task's data set has it.
 
     frame: the context, with `{field}` for fields of the row; None where the row has `contexts`. fixed_choices: those
     of every row, where rows have none of their own.
     """
     try:
-        plain = plain_row(task, row)
+        plain = normalize_row(task, row)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{place}: not a row of {task} ({type(error).__name__}: {error})") from None
     if frame is None or "contexts" in plain:
@@ -54,7 +56,7 @@ def item_of(task: str, frame: str | None, row: Row, place: str, fixed_choices: S
     return TaskItem.of_choices(context, choices, _labels(plain, len(choices), place), own)
 
 
-def pair_of(row: Row, place: str) -> TaskItem:
+def parse_minimal_pair(row: Row, place: str) -> TaskItem:
     """Two sentences, of which the first is the right one (BLiMP's rows); each behind the beginning of a document."""
     sentences = [_text(row, name, place) for name in ("sentence_good", "sentence_bad")]
     return TaskItem.of_choices("", sentences, [1, 0])

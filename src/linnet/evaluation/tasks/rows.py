@@ -11,9 +11,9 @@ from typing import Any
 Row = dict[str, Any]
 
 
-def plain_row(task: str, row: Row) -> Row:
+def normalize_row(task: str, row: Row) -> Row:
     """The plain form of a row of a known task; a row of another task, or a plain one, as it is."""
-    known = READERS.get(task)
+    known = NORMALIZERS.get(task)
     return row if known is None else known(row)
 
 
@@ -150,7 +150,7 @@ def _label(row: Row, names: Sequence[bool | str]) -> int:
     return label if isinstance(label, int) and not isinstance(label, bool) else names.index(label)
 
 
-READERS: dict[str, Callable[[Row], Row]] = {
+NORMALIZERS: dict[str, Callable[[Row], Row]] = {
     "arc_challenge": _arc,
     "arc_easy": _arc,
     "hellaswag": _hellaswag,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.evaluation.tasks.streams import Streams, right_pad
+from linnet.evaluation.tasks.streams import StateFactory, right_pad
 from linnet.inference.prefill import left_pad
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState
@@ -36,13 +36,13 @@ Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True)
-class Request:
+class LoglikelihoodRequest:
     """Token ids: of the text before, its begin of a document included, and of what may follow; neither is empty."""
 
     context: tuple[int, ...]
     continuation: tuple[int, ...]
 
-    def within(self, length: int) -> "Request":
+    def within(self, length: int) -> "LoglikelihoodRequest":
         """With the last tokens of the context that a model of this context length can read before the continuation.
 
         The last token of the continuation is predicted, not read. `UserError` where not even that leaves a context.
@@ -51,28 +51,30 @@ class Request:
         if room < 1:
             found = f"a continuation of {len(self.continuation)} tokens"
             raise UserError(f"{found}: the model reads {length} at once; expected a shorter one")
-        return self if len(self.context) <= room else Request(self.context[-room:], self.continuation)
+        return self if len(self.context) <= room else LoglikelihoodRequest(self.context[-room:], self.continuation)
 
 
 @dataclass(frozen=True)
-class Scored:
+class LoglikelihoodResult:
     """The log-likelihood of a continuation in nats, and whether each of its tokens is the likeliest."""
 
     log_likelihood: float
     greedy: bool
 
 
-class Scorer:
+class LoglikelihoodScorer:
     """Scores requests by one decoder. `fork`: read a context that several requests share once."""
 
-    def __init__(self, streams: Streams, fork: bool = True, tokens_at_once: int = TOKENS_AT_ONCE) -> None:
+    def __init__(self, streams: StateFactory, fork: bool = True, tokens_at_once: int = TOKENS_AT_ONCE) -> None:
         self._streams, self._fork, self._tokens_at_once = streams, fork, tokens_at_once
 
     @torch.inference_mode()
-    def score(self, requests: Sequence[Request], advance: Advance = lambda _: None) -> list[Scored]:
+    def score(
+        self, requests: Sequence[LoglikelihoodRequest], advance: Advance = lambda _: None
+    ) -> list[LoglikelihoodResult]:
         """A score for each request, in their order; `advance` is told how many are done.
 
-        Contexts that are too long lose their first tokens (`Request.within`).
+        Contexts that are too long lose their first tokens (`LoglikelihoodRequest.within`).
         """
         fitting = [request.within(self._streams.context_length) for request in requests]
         groups: dict[tuple[int, ...], list[int]] = {}
@@ -81,7 +83,7 @@ class Scorer:
         shared = [places for places in groups.values() if self._fork and len(places) > 1]
         forked = {place for places in shared for place in places}
         alone = [place for place in range(len(fitting)) if place not in forked]
-        scores: dict[int, Scored] = {}
+        scores: dict[int, LoglikelihoodResult] = {}
         for places in self._batches(alone, lambda place: _length(fitting[place])):
             scores |= zip(places, self._of_pairs([fitting[place] for place in places]), strict=True)
             advance(len(places))
@@ -105,41 +107,43 @@ class Scorer:
         if batch:
             yield batch
 
-    def _of_pairs(self, requests: Sequence[Request]) -> list[Scored]:
+    def _of_pairs(self, requests: Sequence[LoglikelihoodRequest]) -> list[LoglikelihoodResult]:
         """Context and continuation in one pass."""
         decoder = self._streams.decoder
         tokens_BT = right_pad([(*request.context, *request.continuation[:-1]) for request in requests], decoder.device)
-        state = self._streams.for_one_pass(*tokens_BT.shape)
+        state = self._streams.single_pass_state(*tokens_BT.shape)
         hidden_BTD = decoder.hidden(tokens_BT, state)
         firsts = [len(request.context) - 1 for request in requests]
         rows, places, targets = _predicted(firsts, [request.continuation for request in requests])
         found = _log_likelihoods(decoder, hidden_BTD[rows, places], targets)
         return _by_request(found, [len(request.continuation) for request in requests])
 
-    def _of_contexts(self, groups: Sequence[Sequence[Request]]) -> list[Scored]:
+    def _of_contexts(self, groups: Sequence[Sequence[LoglikelihoodRequest]]) -> list[LoglikelihoodResult]:
         """Every context once, then all continuations of each; one score after the other, group by group."""
         decoder = self._streams.decoder
         contexts = [group[0].context for group in groups]
         requests = [request for group in groups for request in group]
         of_group = torch.tensor([row for row, group in enumerate(groups) for _ in group])
         capacity = max(map(len, contexts)) + max(len(request.continuation) for request in requests)
-        state = self._streams.fresh(len(groups), capacity)
+        state = self._streams.new_state(len(groups), capacity)
         tokens_BT, padding = left_pad(contexts, decoder.device)
         last_BD = decoder.hidden(tokens_BT, state, padding=padding)[:, -1]
         starts = torch.tensor([request.continuation[0] for request in requests], device=decoder.device)
         first = _log_likelihoods(decoder, last_BD, starts, of_group.to(decoder.device))
         rest = self._of_rests(state, of_group, [request.continuation for request in requests])
         return [
-            Scored(float(first.nats[place]) + after.log_likelihood, bool(first.likeliest[place]) and after.greedy)
+            LoglikelihoodResult(
+                float(first.nats[place]) + after.log_likelihood, bool(first.likeliest[place]) and after.greedy
+            )
             for place, after in enumerate(rest)
         ]
 
     def _of_rests(
         self, state: DecoderState, of_group: Tensor, continuations: Sequence[tuple[int, ...]]
-    ) -> list[Scored]:
+    ) -> list[LoglikelihoodResult]:
         """Scores of all but the first token of each continuation, behind a fork of its group's row of the state."""
         decoder = self._streams.decoder
-        scores = [Scored(0.0, True)] * len(continuations)
+        scores = [LoglikelihoodResult(0.0, True)] * len(continuations)
         longer = [place for place, tokens in enumerate(continuations) if len(tokens) > 1]
         least = state.capacity // STATE_SHARE
         for places in self._batches(longer, lambda place: max(least, len(continuations[place]))):
@@ -161,7 +165,7 @@ class _Predicted:
     likeliest: Tensor
 
 
-def _length(request: Request) -> int:
+def _length(request: LoglikelihoodRequest) -> int:
     return len(request.context) + len(request.continuation) - 1
 
 
@@ -193,7 +197,7 @@ def _log_likelihoods(
     return _Predicted(nats_N.cpu(), likeliest_N.cpu())
 
 
-def _by_request(found: _Predicted, lengths: Sequence[int]) -> list[Scored]:
+def _by_request(found: _Predicted, lengths: Sequence[int]) -> list[LoglikelihoodResult]:
     """Sums over each request's tokens, which lie one after the other."""
     parts = zip(*(torch.split(each_N, list(lengths)) for each_N in (found.nats, found.likeliest)), strict=True)
-    return [Scored(float(nats.sum()), bool(likeliest.all())) for nats, likeliest in parts]
+    return [LoglikelihoodResult(float(nats.sum()), bool(likeliest.all())) for nats, likeliest in parts]

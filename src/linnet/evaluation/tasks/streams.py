@@ -1,4 +1,4 @@
-"""Fresh streams of a decoder that is to be measured, causal ones and those that a frozen operator makes causal.
+"""Fresh streams of a decoder that is to be measured, causal ones and those that a frozen calibration makes causal.
 
 Legend: `B` batch, `T` tokens.
 """
@@ -14,8 +14,8 @@ from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState, rows_of
 
 
-class Streams:
-    """States that have seen no token. Of a decoder that is not causal by itself they hold a frozen operator.
+class StateFactory:
+    """States that have seen no token. Of a decoder that is not causal by itself they hold a frozen calibration.
 
     It is frozen from a calibration text, so that no score depends on what else is read, nor on how it is cut.
     """
@@ -36,7 +36,7 @@ class Streams:
         """Tokens that are read at once at most: those of the model's description."""
         return self.decoder.spec.context_length
 
-    def fresh(self, batch: int, capacity: int) -> DecoderState:
+    def new_state(self, batch: int, capacity: int) -> DecoderState:
         """A state for `batch` streams of at most `capacity` tokens."""
         if self.decoder.causal:
             return self.decoder.initial_state(batch, capacity)
@@ -44,9 +44,9 @@ class Streams:
             self._frozen = frozen_state(self.decoder, self._calibration_1T, 1, capacity)
         return rows_of(self._frozen, batch)
 
-    def for_one_pass(self, batch: int, length: int) -> DecoderState | None:
+    def single_pass_state(self, batch: int, length: int) -> DecoderState | None:
         """The same for streams that are read at once; None where a pass without a state is causal."""
-        return None if self.decoder.causal else self.fresh(batch, length)
+        return None if self.decoder.causal else self.new_state(batch, length)
 
 
 def right_pad(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:

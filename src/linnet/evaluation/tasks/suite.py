@@ -12,7 +12,7 @@ from linnet.core.errors import UserError
 from linnet.core.guess import did_you_mean
 from linnet.core.spec import Spec, read_yaml
 from linnet.evaluation.tasks.items import ScoreName, TaskItem
-from linnet.evaluation.tasks.row_files import item_of, pair_of, rows_of_file
+from linnet.evaluation.tasks.row_files import parse_item, parse_minimal_pair, read_rows
 
 SUITES = Path(__file__).parent / "suites"
 
@@ -139,8 +139,8 @@ def load_minimal_pairs(path: Path, limit: int | None = None) -> Suite:
     `UserError` for a row that is none, and for a value that the average has for its name.
     """
     tasks: dict[str, list[TaskItem]] = {}
-    for place, row in rows_of_file(path):
-        tasks.setdefault(str(row.get(PHENOMENON, path.stem)), []).append(pair_of(row, place))
+    for place, row in read_rows(path):
+        tasks.setdefault(str(row.get(PHENOMENON, path.stem)), []).append(parse_minimal_pair(row, place))
     names = list(tasks)
     if AVERAGE in names and len(names) > 1:
         raise UserError(f"{path}: {PHENOMENON}: {AVERAGE}: is what the average of all is called; expected another name")
@@ -170,8 +170,8 @@ def _read(spec: TaskSpec, path: Path, shots: int, limit: int | None) -> SuiteTas
 
 
 def _items(spec: TaskSpec, path: Path, limit: int | None, least: int = 1) -> list[TaskItem]:
-    rows = islice(rows_of_file(path), limit)
-    found = [item_of(spec.name, spec.context, row, place, spec.choices) for place, row in rows]
+    rows = islice(read_rows(path), limit)
+    found = [parse_item(spec.name, spec.context, row, place, spec.choices) for place, row in rows]
     if len(found) < least:
         raise UserError(f"{path}: {len(found)} rows; expected at least {least} for as many examples")
     return found

@@ -7,9 +7,9 @@ from typing import Any
 
 from linnet.evaluation.tasks.contamination import Overlap
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
-from linnet.evaluation.tasks.verdict import ComparedScores, verdicts
+from linnet.evaluation.tasks.verdict import ScoreDifference, verdicts
 from linnet.present import numbers
-from linnet.present.table import NOTHING, Table
+from linnet.present.table import MISSING, Table
 
 PERCENT = "Scores and errors in per cent."
 BELIEVE = (
@@ -51,13 +51,13 @@ def _shots_said(result: SuiteResult) -> str:
     return f"{said}; of {', '.join(own)}, which have none, another item." if own else f"{said}."
 
 
-def difference_table(first: str, second: str, rows: Sequence[ComparedScores]) -> Table:
+def difference_table(first: str, second: str, rows: Sequence[ScoreDifference]) -> Table:
     """`second - first` on the same items, with its 95 % interval."""
     columns = ("task", "difference", "from", "to", "p (Holm)", "verdict")
     cells = []
     for row in rows:
         low, high = row.difference.interval() or (math.nan, math.nan)
-        p_value = NOTHING if row.corrected is None else f"{row.corrected:.3f}"
+        p_value = MISSING if row.corrected is None else f"{row.corrected:.3f}"
         cells.append((row.name, *map(signed, (row.difference.value, low, high)), p_value, row.verdict))
     meaning = "Paired: the same items; 95 % intervals; p corrected for the number of tasks, averages apart."
     return Table(f"{second} against {first}", columns, cells, f"{PERCENT} {meaning}")
@@ -115,7 +115,7 @@ def figures(result: SuiteResult, overlaps: Sequence[Overlap] | None = None) -> d
     }
 
 
-def difference_figures(first: str, second: str, rows: Sequence[ComparedScores]) -> dict[str, Any]:
+def difference_figures(first: str, second: str, rows: Sequence[ScoreDifference]) -> dict[str, Any]:
     """The differences by task, ready for JSON."""
     by_task = {
         row.name: {
@@ -152,12 +152,12 @@ def _error(result: TaskResult | None) -> float | None:
 
 def percent(share: float | None) -> str:
     """`31.4`; a dash for what is not known."""
-    return NOTHING if share is None or not math.isfinite(share) else f"{100 * share:.1f}"
+    return MISSING if share is None or not math.isfinite(share) else f"{100 * share:.1f}"
 
 
 def signed(share: float) -> str:
     """`+1.2`, and `0.0` for what rounds to nothing."""
-    return numbers.signed(100 * share, 1) if math.isfinite(share) else NOTHING
+    return numbers.signed(100 * share, 1) if math.isfinite(share) else MISSING
 
 
 def finite(value: float | None) -> float | None:

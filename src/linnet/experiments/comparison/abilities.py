@@ -9,10 +9,10 @@ from linnet.data.pairs import validation_pairs
 from linnet.data.tokenizer import Tokenizer
 from linnet.data.tokenizer_training import KINDS
 from linnet.evaluation.abilities.ability import Ability
-from linnet.evaluation.abilities.item import Question, Speech
+from linnet.evaluation.abilities.item import Question, SymbolEncoder
 from linnet.evaluation.abilities.measure import TOKENS_AT_ONCE, final_figures, final_score, score
 from linnet.evaluation.folder import model_on_data
-from linnet.evaluation.tasks.streams import Streams
+from linnet.evaluation.tasks.streams import StateFactory
 from linnet.experiments.comparison.spec import ComparisonSpec, TextSpec, TokenizerSpec
 from linnet.experiments.text import validation_stories
 from linnet.model.cost import model_cost
@@ -33,7 +33,7 @@ def prepare_ability(spec: ComparisonSpec, folders: Sequence[Path], name: str) ->
 
 
 def _write(ability: Ability, count: int, tokenizer: Tokenizer, folder: Path, name: str) -> None:
-    speech, held_out = Speech(tokenizer), validation_stories(count)
+    speech, held_out = SymbolEncoder(tokenizer), validation_stories(count)
     with progress("writing items", count + held_out, "items") as advance:
 
         def row(item: Any) -> LabeledRow:
@@ -72,7 +72,7 @@ def ability_figures(text: TextSpec, part: int, model: Path, data: Path) -> dict[
     batches = validation_pairs(rows, max(1, TOKENS_AT_ONCE // longest))
     whole = score(found.decoder, batches, found.calibration())
     asked = list(ability.items(len(rows), SEED, "validation"))
-    streams = Streams(found.decoder, found.calibration())
+    streams = StateFactory(found.decoder, found.calibration())
     final = final_score(streams, found.data.tokenizer, ability, asked, whole)
     measured = whole.figures(ability.chance) | final_figures(ability, final)
     return {"ability": measured, "state_bytes": model_cost(found.decoder.spec).state_bytes(longest)}

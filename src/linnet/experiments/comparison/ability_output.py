@@ -6,7 +6,7 @@ from typing import Any
 from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spread
 from linnet.present import numbers
 from linnet.present.plot import MARKS, Axis, Panel, Rule, Series, line_style
-from linnet.present.table import NOTHING, Table
+from linnet.present.table import MISSING, Table
 
 COLUMNS = (
     "run", "seeds", "right, %", "whole answers, %", "above chance", "state, bytes", "parameters", "training FLOPs",
@@ -62,7 +62,7 @@ def _state_bytes(one: ComparedFigures) -> int:
 
 def _cells(one: ComparedFigures, ends: bool) -> list[str]:
     if not one.outcomes or one.parameters is None:
-        return [one.seeds, one.fate, *[NOTHING] * (len(COLUMNS) - 3 + ends)]
+        return [one.seeds, one.fate, *[MISSING] * (len(COLUMNS) - 3 + ends)]
     speed = one.tokens_per_s
     above = [measured["above_chance"] for measured in _measured(one)]
     return [
@@ -73,8 +73,8 @@ def _cells(one: ComparedFigures, ends: bool) -> list[str]:
         f"{sum(above)} of {len(above)}",
         numbers.grouped(_state_bytes(one)),
         numbers.grouped(one.parameters),
-        NOTHING if one.training_flops is None else numbers.scientific(one.training_flops),
-        NOTHING if speed is None else numbers.grouped(speed.mean),
+        MISSING if one.training_flops is None else numbers.scientific(one.training_flops),
+        MISSING if speed is None else numbers.grouped(speed.mean),
     ]
 
 
@@ -88,7 +88,7 @@ def state_panel(figures: Sequence[ComparedFigures]) -> Panel:
     series = [_point(one, number) for number, one in enumerate(figures) if one.outcomes]
     chance = _measured(next(one for one in figures if one.outcomes))[0]["symbols_chance"]
     rules = [] if chance is None else [Rule(chance, "chance")]
-    x, y = Axis("bytes of state", "log2", said=numbers.binary), Axis("share right", low=0.0, high=1.03)
+    x, y = Axis("bytes of state", "log2", format=numbers.binary), Axis("share right", low=0.0, high=1.03)
     return Panel(x, y, series, "right answers against state", rules)
 
 

@@ -6,10 +6,10 @@ from typing import Any
 from linnet.core.atomic import refuse_link
 from linnet.core.checksum import write_checked_json
 from linnet.core.errors import UserError
-from linnet.experiments.comparison.given import by_content, operator_hashes
+from linnet.experiments.comparison.given import by_content, calibration_hashes
 from linnet.experiments.comparison.kept import read_description
 from linnet.experiments.comparison.parts import file_hashes
-from linnet.experiments.comparison.spec import DESCRIPTION, OPERATORS, ComparisonSpec
+from linnet.experiments.comparison.spec import CALIBRATIONS, DESCRIPTION, ComparisonSpec
 
 
 def claim(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> None:
@@ -20,9 +20,9 @@ def claim(spec: ComparisonSpec, folder: Path, origin: str = "comparison") -> Non
     runs may be added: what is there stays true.
     """
     described = {**spec.model_dump(mode="json"), "files": file_hashes(spec.text, origin)}
-    hashes = operator_hashes(described, folder)
+    hashes = calibration_hashes(described, folder)
     path = folder / DESCRIPTION
-    refuse_link(folder / OPERATORS)
+    refuse_link(folder / CALIBRATIONS)
     if path.exists():
         before = read_description(folder)
         known = before.get("operators", {})

@@ -1,9 +1,9 @@
 """By how much runs differ from the first, seed by seed: what the seeds have in common cancels."""
 
-from linnet.evaluation.statistics import SIGNIFICANT, Estimate, holm, paired_difference
+from linnet.evaluation.statistics import SIGNIFICANT, Estimate, holm_correction, paired_difference
 from linnet.experiments.comparison.figures import ComparedFigures, Findings
 from linnet.present import numbers
-from linnet.present.table import NOTHING, Table
+from linnet.present.table import MISSING, Table
 
 
 def difference_table(findings: Findings) -> list[Table]:
@@ -16,7 +16,7 @@ def difference_table(findings: Findings) -> list[Table]:
     known = {name: one for name, one in found.items() if one is not None and one.standard_error is not None}
     if not known:
         return []
-    corrected = dict(zip(known, holm([one.p_value() for one in known.values()]), strict=True))
+    corrected = dict(zip(known, holm_correction([one.p_value() for one in known.values()]), strict=True))
     columns = [_cells(known.get(run.name), corrected.get(run.name)) for run in runs[1:]]
     labels = (f"less {runs[0].name}", "95 % interval")
     rows = [[label, *cells] for label, *cells in zip(labels, *columns, strict=True)]
@@ -40,9 +40,9 @@ def _difference(first: ComparedFigures, second: ComparedFigures) -> Estimate | N
 
 def _cells(one: Estimate | None, p_value: float | None) -> list[str]:
     if one is None:
-        return [NOTHING, NOTHING]
+        return [MISSING, MISSING]
     interval = one.interval()
-    said = NOTHING if interval is None else " to ".join(numbers.signed(end, 4) for end in interval)
+    said = MISSING if interval is None else " to ".join(numbers.signed(end, 4) for end in interval)
     return [f"{numbers.signed(one.value, 4)} ± {one.standard_error:.4f}\n{_verdict(one, p_value)}", said]
 
 

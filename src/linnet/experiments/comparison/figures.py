@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from linnet.experiments.side_by_side.record import Beside, MemoryFigures
-from linnet.training.record.finished import FinishedRun
+from linnet.training.runs import FinishedRun
 
 
 @dataclass(frozen=True)

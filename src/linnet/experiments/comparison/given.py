@@ -12,20 +12,20 @@ import torch
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
 from linnet.data.tokenizer import Tokenizer
-from linnet.experiments.comparison.spec import OPERATORS, ComparedSpec, ComparisonSpec, run_folder, taught_file
+from linnet.experiments.comparison.spec import CALIBRATIONS, ComparedSpec, ComparisonSpec, run_folder, taught_file
 from linnet.layers.registry import operator_files
-from linnet.model.fixed import check_fixed_operators, check_taught_operators
-from linnet.model.spec import operator_file
+from linnet.model.calibration import check_calibration, check_calibration_fits
+from linnet.model.spec import calibration_file
 from linnet.model.store import TOKENIZER, load_decoder
 from linnet.model.watched import operators
 from linnet.training.checkpoint import checkpoint_steps
-from linnet.training.record.folder import RunFolder
+from linnet.training.run_folder import RunFolder
 
 ANY_DATA, ANY_FILE = Path("data"), Path("operators.safetensors")
 """What a model's shapes do not depend on."""
 
 
-def check_operators(spec: ComparisonSpec, out: Path, origin: str) -> None:
+def check_calibrations(spec: ComparisonSpec, out: Path, origin: str) -> None:
     """`UserError` naming `origin`, the run, the field and the file of operators that cannot be read or do not fit.
 
     Two kinds of files may be missing: what an earlier run will have made by then, and what a run needs no more, as it
@@ -36,13 +36,13 @@ def check_operators(spec: ComparisonSpec, out: Path, origin: str) -> None:
     for run in spec.runs:
         where = f"{origin}: runs: {run.name}"
         model = spec.run_of(run, seed, ANY_DATA).model
-        source = model.initialization.operator
-        file = operator_file(source)
+        source = model.initialization.calibration
+        file = calibration_file(source)
         if file is None or file.exists() or not (file.resolve() in made or _begun(spec, run, out)):
-            check_fixed_operators(model, f"{where}: {_field(run, source)}")
-        if run.operator_of is not None:
-            teacher = spec.run(run.operator_of)
-            _check_taught(spec, run, teacher, f"{where}: operator_of: {teacher.name}")
+            check_calibration(model, f"{where}: {_field(run, source)}")
+        if run.calibration_of is not None:
+            teacher = spec.run(run.calibration_of)
+            _check_taught(spec, run, teacher, f"{where}: calibration_of: {teacher.name}")
             made.add(taught_file(out, teacher, seed).resolve())
 
 
@@ -52,13 +52,13 @@ def _check_taught(spec: ComparisonSpec, run: ComparedSpec, teacher: ComparedSpec
         model = spec.run_of(run, seed, ANY_DATA, ANY_FILE).model
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    check_taught_operators(spec.run_of(teacher, seed, ANY_DATA).model, model, where)
+    check_calibration_fits(spec.run_of(teacher, seed, ANY_DATA).model, model, where)
 
 
 def _field(run: ComparedSpec, source: str) -> str:
     """Where the run's operators are named: in its own `set`, or in the model of all."""
     named = [field for field, value in run.set.items() if value == source]
-    return f"set: {named[0]}" if named else "model.initialization.operator"
+    return f"set: {named[0]}" if named else "model.initialization.calibration"
 
 
 def _begun(spec: ComparisonSpec, run: ComparedSpec, out: Path) -> bool:
@@ -67,14 +67,14 @@ def _begun(spec: ComparisonSpec, run: ComparedSpec, out: Path) -> bool:
     return all(checkpoint_steps(folder.checkpoints) or folder.finished() is not None for folder in folders)
 
 
-def taught_operators(spec: ComparisonSpec, run: ComparedSpec, seed: int, out: Path) -> Path | None:
+def taught_calibration(spec: ComparisonSpec, run: ComparedSpec, seed: int, out: Path) -> Path | None:
     """The file of the operators that a run takes from another, which has been trained; None where it takes none.
 
     They are inferred from the empty prompt, the end token alone.
     """
-    if run.operator_of is None:
+    if run.calibration_of is None:
         return None
-    teacher = spec.run(run.operator_of)
+    teacher = spec.run(run.calibration_of)
     path = taught_file(out, teacher, seed)
     if not path.exists():
         model = RunFolder(run_folder(out, teacher, seed)).model
@@ -83,12 +83,12 @@ def taught_operators(spec: ComparisonSpec, run: ComparedSpec, seed: int, out: Pa
     return path
 
 
-def operator_hashes(described: Mapping[str, Any], folder: Path) -> dict[str, str]:
+def calibration_hashes(described: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """SHA-256 of each file of operators that is named, by its name; but of those that the comparison itself makes."""
     found = [described["model"], *(run["set"] for run in described["runs"])]
     names = {name for part in found for name in _strings(part)}
-    files = {name: file for name in sorted(names) if (file := operator_file(name)) is not None and file.is_file()}
-    own = (folder / OPERATORS).resolve()
+    files = {name: file for name in sorted(names) if (file := calibration_file(name)) is not None and file.is_file()}
+    own = (folder / CALIBRATIONS).resolve()
     return {name: sha256_of(file) for name, file in files.items() if file.resolve().parent != own}
 
 

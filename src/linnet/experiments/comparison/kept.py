@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from linnet.core.checksum import read_checked_json
 from linnet.core.errors import UserError
-from linnet.core.spec import misfit
+from linnet.core.spec import first_schema_error
 from linnet.experiments.comparison.spec import DESCRIPTION, FIGURES
 from linnet.experiments.side_by_side.record import Beside
 
@@ -62,6 +62,6 @@ def read_figures(folder: Path) -> dict[str, Any]:
 
 def _read(path: Path, kind: type[BaseModel]) -> dict[str, Any]:
     found: dict[str, Any] = read_checked_json(path)
-    if wrong := misfit(found, kind):
+    if wrong := first_schema_error(found, kind):
         raise UserError(f"{path}: {wrong}")
     return found

@@ -12,7 +12,7 @@ from linnet.experiments.comparison.figures import ComparedFigures, Findings, Spr
 from linnet.experiments.comparison.spec import CURVES, FIGURES
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series, line_style
-from linnet.present.table import NOTHING, Table
+from linnet.present.table import MISSING, Table
 
 COLUMNS = (
     "run", "seeds", "bits per byte", "accuracy, %", "leak", "parameters", "training FLOPs", "tokens", "tokens/s",
@@ -41,16 +41,16 @@ def meaning(findings: Findings) -> str:
 def _cells(one: ComparedFigures) -> list[str]:
     bits, accuracy, leak, speed = one.bits_per_byte, one.accuracy, one.leak, one.tokens_per_s
     if one.parameters is None or one.tokens is None or bits is None or accuracy is None:
-        return [one.seeds, one.fate, *[NOTHING] * (len(COLUMNS) - 3)]
+        return [one.seeds, one.fate, *[MISSING] * (len(COLUMNS) - 3)]
     return [
         one.seeds,
         _with_spread(bits, 4, 1),
         _with_spread(accuracy, 2, 100),
         "none" if leak is None else numbers.signed(leak.mean, 4),
         numbers.grouped(one.parameters),
-        NOTHING if one.training_flops is None else numbers.scientific(one.training_flops),
+        MISSING if one.training_flops is None else numbers.scientific(one.training_flops),
         numbers.grouped(one.tokens),
-        NOTHING if speed is None else numbers.grouped(speed.mean),
+        MISSING if speed is None else numbers.grouped(speed.mean),
     ]
 
 

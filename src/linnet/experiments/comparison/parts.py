@@ -5,7 +5,7 @@ from pathlib import Path
 
 from linnet.core.errors import UserError
 from linnet.core.files import sha256_of
-from linnet.data.manifest import undivided
+from linnet.data.manifest import single_document_note
 from linnet.data.prepare import prepare_texts, read_split
 from linnet.experiments.comparison.abilities import prepare_ability
 from linnet.experiments.comparison.spec import ComparisonSpec, TextSpec
@@ -57,6 +57,6 @@ def _documents(text: TextSpec, say: Callable[[str], None]) -> tuple[list[str], l
     if text.stories is not None:
         return built_in_stories(text.stories, text.names)
     sides, sources = read_split(text.files or [])
-    if whole := undivided(sources):
+    if whole := single_document_note(sources):
         say(f"note: {whole}")
     return sides["train"], sides["validation"]

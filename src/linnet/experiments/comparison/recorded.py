@@ -15,8 +15,8 @@ from linnet.experiments.comparison.kept import read_description, read_figures
 from linnet.experiments.comparison.spec import DESCRIPTION, ComparedSpec, ComparisonSpec, run_folder
 from linnet.experiments.side_by_side.record import Beside
 from linnet.model.store import MODEL
-from linnet.training.record.finished import FinishedRun, check_comparable, read_run_folder, runs_of
-from linnet.training.record.folder import CONFIG, FILES, RunFolder
+from linnet.training.run_folder import CONFIG, FILES, RunFolder
+from linnet.training.runs import FinishedRun, check_comparable, read_run_folder, runs_of
 
 SEED_AT_THE_END = re.compile(r"([-_. ]*seed)?[-_. ]*\d+$")
 

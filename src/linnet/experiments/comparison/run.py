@@ -11,16 +11,16 @@ from linnet.evaluation.subject import ModelOptions
 from linnet.experiments.comparison.abilities import ability_figures
 from linnet.experiments.comparison.claim import claim
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, validation_curve
-from linnet.experiments.comparison.given import check_operators, taught_operators
+from linnet.experiments.comparison.given import check_calibrations, taught_calibration
 from linnet.experiments.comparison.output import write_findings
 from linnet.experiments.comparison.parts import prepare_parts
 from linnet.experiments.comparison.spec import DATA, ComparedSpec, ComparisonSpec, run_folder
 from linnet.experiments.runner import Diverged, Planned, Runner
 from linnet.experiments.side_by_side.measure import measure_beside
 from linnet.experiments.side_by_side.record import Beside
-from linnet.training.record.finished import read_run_folder
-from linnet.training.record.folder import RunFolder
 from linnet.training.run import RunResult
+from linnet.training.run_folder import RunFolder
+from linnet.training.runs import read_run_folder
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Runs:
                 self.results[run.name, seed] = self._without_teacher(run, seed) or self._trained(run, seed)
 
     def _without_teacher(self, run: ComparedSpec, seed: int) -> Breakdown | None:
-        teacher = None if run.operator_of is None else self.results[run.operator_of, seed]
+        teacher = None if run.calibration_of is None else self.results[run.calibration_of, seed]
         if not isinstance(teacher, Breakdown):
             return None
         what = "it was not trained" if teacher.step is None else "it diverged"
@@ -53,7 +53,7 @@ class Runs:
 
     def _trained(self, run: ComparedSpec, seed: int) -> RunResult | Breakdown:
         folder = run_folder(self.out, run, seed)
-        taught = taught_operators(self.spec, run, seed, self.out)
+        taught = taught_calibration(self.spec, run, seed, self.out)
         described = self.spec.run_of(run, seed, self.parts[run.part - 1], taught)
         result = self.runner.attempt(Planned(f"{run.name}, seed {seed}", folder, described))
         if isinstance(result, Diverged):
@@ -69,7 +69,7 @@ def compare(spec: ComparisonSpec, out: str | Path, runner: Runner, origin: str =
     front) and `ExperimentStopped`.
     """
     folder = Path(out)
-    check_operators(spec, folder, origin)
+    check_calibrations(spec, folder, origin)
     if spec.evaluate is not None:
         spec.evaluate.check(f"{origin}: evaluate")
     claim(spec, folder, origin)

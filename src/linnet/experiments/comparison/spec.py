@@ -86,14 +86,14 @@ class ComparedSpec(Spec):
     """One of the runs, in what it differs.
 
     part: the part of the text that it trains on. set: fields of `model` and `training` by their paths.
-    operator_of: the name of an earlier run, whose learned operators (inferred from the empty prompt, same seed) become
-    the fixed ones of this run. shown: false leaves it out of table and plot: it is there for another's sake.
+    calibration_of: an earlier run, whose calibration on the empty prompt (same seed) is stored in this one.
+    shown: false leaves it out of table and plot: it is there for another's sake.
     """
 
     name: str = Field(pattern=r"^\w+([ .-]\w+)*$")
     part: Count = 1
     set: dict[str, Any] = Field(default_factory=dict)
-    operator_of: str | None = None
+    calibration_of: str | None = None
     shown: bool = True
 
     @property
@@ -105,7 +105,7 @@ class ComparedSpec(Spec):
 def _decided(run: ComparedSpec) -> dict[str, str]:
     """The fields that a run cannot set, and what decides them."""
     fields = {"training.seed": "seeds", "data": "text and part"}
-    return fields if run.operator_of is None else {**fields, "model.operator": "operator_of"}
+    return fields if run.calibration_of is None else {**fields, "model.calibration": "calibration_of"}
 
 
 class ComparisonSpec(Spec):
@@ -138,9 +138,10 @@ class ComparisonSpec(Spec):
             if run.part > self.text.part_count:
                 of = "the number of text.forms" if self.text.forms else "text.parts"
                 raise ValueError(f"runs[{index}].part: {run.part}: expected at most {of}, {self.text.part_count}")
-            if run.operator_of is not None and run.operator_of not in earlier:
+            if run.calibration_of is not None and run.calibration_of not in earlier:
                 known = ", ".join(earlier) or "there is none"
-                raise ValueError(f"runs[{index}].operator_of: {run.operator_of}: expected an earlier run: {known}")
+                where = f"runs[{index}].calibration_of: {run.calibration_of}"
+                raise ValueError(f"{where}: expected an earlier run: {known}")
             earlier.append(run.name)
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds: {self.seeds}: expected each once")
@@ -195,8 +196,8 @@ class ComparisonSpec(Spec):
         if field == "training.seed":
             raise UserError("is decided by seeds; leave it out", field="set", value=assignment)
         for run in self.runs:
-            if field == "model.operator" and run.operator_of is not None:
-                raise UserError(f"run {run.name!r} has operator_of; change it there", field="set", value=assignment)
+            if field == "model.calibration" and run.calibration_of is not None:
+                raise UserError(f"run {run.name!r} has calibration_of; change it there", field="set", value=assignment)
             for own in run.set:
                 if f"{own}.".startswith(f"{field}.") or f"{field}.".startswith(f"{own}."):
                     raise UserError(
@@ -208,17 +209,17 @@ class ComparisonSpec(Spec):
         return next(run for run in self.runs if run.name == name)
 
     def run_of(self, run: ComparedSpec, seed: int, data: Path, operators: Path | None = None) -> RunSpec:
-        """What is trained; `operators` is the file that `operator_of` stands for."""
+        """What is trained; `operators` is the file that `calibration_of` stands for."""
         assignments = [f"{field}={json.dumps(value)}" for field, value in run.set.items()]
         assignments.append(f"training.seed={seed}")
         if operators is not None:
-            assignments.append(f"model.operator={json.dumps(str(operators))}")
+            assignments.append(f"model.calibration={json.dumps(str(operators))}")
         plain = {"model": self.model, "data": str(data), "training": dict(self.training)}
         return run_of(plain, assignments, self.name, "set: ")
 
 
 FIGURES, CURVES, DESCRIPTION = "comparison.json", "curves.png", "description.json"
-DATA, OPERATORS = "data", "operators"
+DATA, CALIBRATIONS = "data", "operators"
 
 
 def run_folder(out: Path, run: ComparedSpec, seed: int) -> Path:
@@ -228,4 +229,4 @@ def run_folder(out: Path, run: ComparedSpec, seed: int) -> Path:
 
 def taught_file(out: Path, teacher: ComparedSpec, seed: int) -> Path:
     """Where the operators lie that a run taught others."""
-    return out / OPERATORS / f"{teacher.folder}-seed-{seed}.safetensors"
+    return out / CALIBRATIONS / f"{teacher.folder}-seed-{seed}.safetensors"

@@ -4,7 +4,7 @@ import lzma
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from linnet.core.atomic import is_left
+from linnet.core.atomic import is_leftover
 from linnet.core.checksum import read_checked_json, write_checked_json
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
@@ -78,7 +78,7 @@ def claim(out: Path, settings: Settings) -> None:
     if (out / SETTINGS).is_file():
         _check_same(out, settings)
         return
-    if out.is_dir() and not all(map(is_left, out.iterdir())):
+    if out.is_dir() and not all(map(is_leftover, out.iterdir())):
         raise UserError(
             f"holds other files (no {SETTINGS})", field="out", value=out, accepted="a new folder or that of a demo"
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from linnet.present import numbers
-from linnet.present.table import NOTHING, Table
+from linnet.present.table import MISSING, Table
 
 SHORT_TOKENS, LONG_TOKENS = 1024, 65536
 """The two lengths of text whose decode state the table gives."""
@@ -174,7 +174,7 @@ MEASURES = (
     ),
     Measure(
         "names kept",
-        lambda model: NOTHING if model.names_kept is None else f"{model.names_kept:.0%}",
+        lambda model: MISSING if model.names_kept is None else f"{model.names_kept:.0%}",
         "How often the model, where a held-out story mentions somebody again, takes the right name for the likeliest;"
         " one in {names} by chance. A story whose names change is nobody's story.",
     ),

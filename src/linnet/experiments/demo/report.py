@@ -6,7 +6,7 @@ from pathlib import Path
 from linnet.experiments.demo.figures import DemoFigures, ModelFigures, Point, demo_table
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
-from linnet.present.report import Commands, Facts, Part, Passage, Picture, Report, Words
+from linnet.present.report import Commands, Facts, Paragraph, Part, Passage, Picture, Report
 from linnet.present.table import Table
 
 SMOOTHED_SHARE = 0.05
@@ -18,12 +18,12 @@ CHART_INCHES = (5.05, 3.6)
 def demo_report(figures: DemoFigures) -> Report:
     """All of it, for the page."""
     parts: list[Part] = [
-        Words("", _introduction(figures)),
+        Paragraph("", _introduction(figures)),
         Facts("", {model.title: model.idea for model in figures.models}),
-        Words("", _corpus(figures)),
-        Words("What each writes", _sampled(figures)),
+        Paragraph("", _corpus(figures)),
+        Paragraph("What each writes", _sampled(figures)),
         *_stories(figures),
-        Words("How each learns, and how its memory grows", ""),
+        Paragraph("How each learns, and how its memory grows", ""),
         _learning(figures),
         _state(figures),
         demo_table(figures, ratios=True),
@@ -86,7 +86,7 @@ def _learning(figures: DemoFigures) -> Picture:
         width = max(1, round(SMOOTHED_SHARE * len(model.training_curve)))
         drawn.append(Series(*_columns(smooth(model.training_curve, width)), color=number, faint=True))
         drawn.append(Series(*_columns(model.validation_curve), model.title, "o-", number))
-    x, y = Axis("tokens trained on", said=numbers.metric, low=0), Axis("bits per byte", "log")
+    x, y = Axis("tokens trained on", format=numbers.metric, low=0), Axis("bits per byte", "log")
     caption = (
         "Bits per byte over the tokens trained on. Lines with dots: held-out text, causal, a part of the whole. Thin"
         " lines: the text being learned, smoothed; PLDR-LLM's looks better than it is, because in training every guess"

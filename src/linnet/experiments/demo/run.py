@@ -40,8 +40,8 @@ from linnet.model.cost import model_cost
 from linnet.present import numbers
 from linnet.present.page import write_page
 from linnet.stories import names_of
-from linnet.training.record.folder import RunFolder
 from linnet.training.run import RunResult
+from linnet.training.run_folder import RunFolder
 from linnet.training.spec import RunSpec
 
 STATE_CURVE_TOKENS = tuple(2**power for power in range(17))
@@ -83,7 +83,7 @@ class Trained:
 def run_demo(options: Options, say: Say) -> DemoFigures:
     """Build, train, measure; write `report.html` into the folder. What is there already is not made again.
 
-    `say` hears of what begins. Raises `UserError`, `ExperimentStopped`, and `BrokenDownError` where a loss is not
+    `say` hears of what begins. Raises `UserError`, `ExperimentStopped`, and `DivergedError` where a loss is not
     finite.
     """
     device = resolve_device(options.device)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from linnet.core.errors import UserError
-from linnet.evaluation.tasks.interface import chosen_suite
+from linnet.evaluation.tasks.interface import load_tasks
 from linnet.experiments.protocol.scores import (
     ModelScores,
     difference_tables,
@@ -91,7 +91,7 @@ def run_protocol(
     for field, value in (("files", files), ("limit", limit)):
         if wanted is None and value is not None:
             raise UserError("the protocol asks no questions; leave it out", field=field, value=value)
-    suite = None if wanted is None else chosen_suite(wanted.suite, files, limit=limit)
+    suite = None if wanted is None else load_tasks(wanted.suite, files, limit=limit)
     on = resolve_device(device)
     others = [] if protocol.times is None else _others(protocol.times, opponents, on, models)
     loaded = {str(model): load(model, device) for model in models}
@@ -117,6 +117,6 @@ def _timed(models: Mapping[str, LanguageModel], spec: TimesSpec, others: Sequenc
 
 
 def _deduced(models: Mapping[str, LanguageModel], spec: DeducedSpec) -> dict[str, CacheComparison]:
-    """Of the models that deduce operators; the others have none to show."""
+    """Of the models that deduce calibrations; the others have none to show."""
     deducing = {name: model for name, model in models.items() if any(m.traits.calibrates for m in model.decoder.mixers)}
     return {name: compare_caches(model, spec.prompt, spec.tokens) for name, model in deducing.items()}

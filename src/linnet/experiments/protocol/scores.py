@@ -1,22 +1,22 @@
-"""A suite's scores as papers print them: models as rows, tasks as columns; below a model its other operators."""
+"""A suite's scores as papers print them: models as rows, tasks as columns; below a model its other calibrations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from linnet.evaluation.tasks.interface import TaskFindings
+from linnet.evaluation.tasks.interface import SuiteReport
 from linnet.evaluation.tasks.measure import AveragedScore, SuiteResult, TaskResult, measure_suite
 from linnet.evaluation.tasks.suite import Suite
 from linnet.evaluation.tasks.tables import figures, percent
 from linnet.experiments.protocol.spec import ScoresSpec
 from linnet.inference.language_model import LanguageModel
-from linnet.model.fixed import operator_layers
-from linnet.present.table import NOTHING, Table
+from linnet.model.calibration import calibrated_layers
+from linnet.present.table import MISSING, Table
 
 
 @dataclass(frozen=True)
 class ModelScores:
-    """One model as it is, then with other operators, then read without a shared state."""
+    """One model as it is, then with other calibrations, then read without a shared state."""
 
     own: SuiteResult
     operated: Sequence[SuiteResult]
@@ -42,16 +42,16 @@ def measure_scores(models: Mapping[str, LanguageModel], spec: ScoresSpec, suite:
 
 
 def _of_model(model: LanguageModel, name: str, spec: ScoresSpec, suite: Suite) -> ModelScores:
-    sources = spec.operators if operator_layers(model.decoder) else []
+    sources = spec.calibrations if calibrated_layers(model.decoder) else []
     operated = [
-        measure_suite(model.with_operators(source, spec.seed), f"{name}, {source}", suite) for source in sources
+        measure_suite(model.with_calibration(source, spec.seed), f"{name}, {source}", suite) for source in sources
     ]
     anew = measure_suite(model, f"{name}, no KV-cache", suite, fork=False) if spec.without_kv_cache else None
     return ModelScores(measure_suite(model, name, suite), operated, anew)
 
 
 def scores_table(found: Sequence[ModelScores], spec: ScoresSpec) -> Table:
-    """Chance, then the models, those with other operators below their own; `±` the standard error."""
+    """Chance, then the models, those with other calibrations below their own; `±` the standard error."""
     asked = [_score(found[0].own, task) for task in spec.columns.values()]
     rows = [["chance", *(percent(None if one is None else one.chance) for one in asked)]]
     for one in found:
@@ -69,7 +69,7 @@ def _row_name(one: ModelScores, result: SuiteResult) -> str:
 def _meaning(found: Sequence[ModelScores], spec: ScoresSpec) -> str:
     said = "Per cent, ± standard error. A model's own operator is frozen from the empty prompt, the end token alone."
     if any(one.operated for one in found):
-        said += f" {', '.join(spec.operators)}: other operators in its place (random: from seed {spec.seed})."
+        said += f" {', '.join(spec.calibrations)}: other calibrations in its place (random: from seed {spec.seed})."
     moves = [one.moved_by_caches for one in found if one.moved_by_caches is not None]
     if moves:
         said += (
@@ -80,7 +80,7 @@ def _meaning(found: Sequence[ModelScores], spec: ScoresSpec) -> str:
 
 
 def difference_tables(found: Sequence[ModelScores]) -> list[Table]:
-    """Models against the first, then each with other operators against itself, item by item."""
+    """Models against the first, then each with other calibrations against itself, item by item."""
     return [table for compared in _compared(found) for table in compared.difference_tables()]
 
 
@@ -90,7 +90,7 @@ def scores_figures(found: Sequence[ModelScores]) -> dict[str, Any]:
         "models": [
             {
                 **figures(one.own),
-                "operators": [figures(result) for result in one.operated],
+                "calibrations": [figures(result) for result in one.operated],
                 "without_kv_cache": None if one.read_anew is None else figures(one.read_anew),
                 "moved_by_kv_cache": one.moved_by_caches,
             }
@@ -100,10 +100,10 @@ def scores_figures(found: Sequence[ModelScores]) -> dict[str, Any]:
     }
 
 
-def _compared(found: Sequence[ModelScores]) -> Iterator[TaskFindings]:
-    yield TaskFindings([one.own for one in found])
+def _compared(found: Sequence[ModelScores]) -> Iterator[SuiteReport]:
+    yield SuiteReport([one.own for one in found])
     for one in found:
-        yield TaskFindings([one.own, *one.operated])
+        yield SuiteReport([one.own, *one.operated])
 
 
 def _score(result: SuiteResult, task: str) -> TaskResult | AveragedScore | None:
@@ -114,4 +114,4 @@ def _score(result: SuiteResult, task: str) -> TaskResult | AveragedScore | None:
 
 
 def _cell(score: TaskResult | AveragedScore | None) -> str:
-    return NOTHING if score is None else f"{percent(score.mean.value)}\n± {percent(score.mean.standard_error)}"
+    return MISSING if score is None else f"{percent(score.mean.value)}\n± {percent(score.mean.standard_error)}"

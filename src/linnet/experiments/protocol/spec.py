@@ -14,14 +14,14 @@ from linnet.evaluation.tasks.suite import suite_spec
 class ScoresSpec(Spec):
     """Scores of a suite, models as rows.
 
-    columns: of each heading its task, or average, of the suite. operators: what is put in the place of the operators of
-    models that have some, as further rows: `identity`, `random` (from `seed`), or a file. without_kv_cache: another row
+    columns: of each heading its task, or average, of the suite. calibrations: what replaces the models' own, as
+    further rows: `identity`, `random` (from `seed`), or a file. without_kv_cache: another row
     in which every choice is read with its whole context, no state being shared.
     """
 
     suite: str
     columns: dict[str, str] = Field(min_length=1)
-    operators: list[str] = Field(default_factory=list)
+    calibrations: list[str] = Field(default_factory=list)
     seed: Seed = 0
     without_kv_cache: bool = False
 
@@ -37,7 +37,7 @@ class ScoresSpec(Spec):
 
 
 class DeducedSpec(Spec):
-    """Deductive outputs of models that deduce operators, with and without caches, after so many tokens."""
+    """Deductive outputs of models that deduce calibrations, with and without caches, after so many tokens."""
 
     prompt: str = ""
     tokens: Count = 100

@@ -22,7 +22,7 @@ from linnet.inference.language_model import LanguageModel
 from linnet.inference.sampling import Sampling
 from linnet.model.decoder import Decoder
 from linnet.present.progress import progress
-from linnet.present.table import NOTHING, Table
+from linnet.present.table import MISSING, Table
 
 SETTINGS = (Caches(False, False), Caches(True, False), Caches(False, True), Caches())
 """Nothing kept first, all last, as the paper has them."""
@@ -151,7 +151,7 @@ def times_table(found: Sequence[Timed], spec: TimesSpec, device: torch.device) -
 def _milliseconds(ways: Sequence[Timed]) -> list[str]:
     by_setting = {way.contestant.caches: way for way in ways}
     ways_in_order = [by_setting.get(setting) for setting in SETTINGS]
-    return [NOTHING if way is None else f"{1e3 * way.median_s:,.1f}\n{_ends(way)}" for way in ways_in_order]
+    return [MISSING if way is None else f"{1e3 * way.median_s:,.1f}\n{_ends(way)}" for way in ways_in_order]
 
 
 def _ends(way: Timed) -> str:

@@ -3,23 +3,23 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from linnet.evaluation.comparison import PairedComparison
+from linnet.evaluation.comparison import ModelComparison
 from linnet.evaluation.pictures import positions_panel
 from linnet.evaluation.subject import ModelOptions
 from linnet.evaluation.tables import comparison_tables
-from linnet.evaluation.tasks.interface import TaskFindings
+from linnet.evaluation.tasks.interface import SuiteReport
 from linnet.experiments.side_by_side.measure import measure_beside, task_scores
 from linnet.experiments.side_by_side.record import Beside, MemoryFigures, TaskScore
 from linnet.experiments.side_by_side.report import SideBySide
 from linnet.experiments.side_by_side.tables import chart
 from linnet.experiments.side_by_side.wanted import Wanted
-from linnet.model.fixed import fixed_spec
+from linnet.model.calibration import stored_spec
 from linnet.model.spec import ModelSpec
 from linnet.model.store import model_folder, read_description
 from linnet.present.report import Picture
 
 
-def of_text(found: PairedComparison, text: str, wanted: Wanted | None, read: ModelOptions) -> SideBySide:
+def of_text(found: ModelComparison, text: str, wanted: Wanted | None, read: ModelOptions) -> SideBySide:
     """From models that read the same documents of `text`, and what else is wanted of them, all `read` alike."""
     quality, differences = comparison_tables(found)
     folders = _folders(found.names)
@@ -36,7 +36,7 @@ def of_text(found: PairedComparison, text: str, wanted: Wanted | None, read: Mod
     )
 
 
-def of_tasks(found: TaskFindings, wanted: Wanted | None, read: ModelOptions) -> SideBySide:
+def of_tasks(found: SuiteReport, wanted: Wanted | None, read: ModelOptions) -> SideBySide:
     """From models that were asked the same tasks, and what else is wanted of them, all `read` alike."""
     folders = _folders([result.model for result in found.results])
     beside = _beside(folders, wanted, read)
@@ -60,8 +60,10 @@ def _beside(folders: Mapping[str, Path], wanted: Wanted | None, read: ModelOptio
 
 
 def _facts(read: ModelOptions) -> dict[str, str]:
-    drawn = f", drawn from seed {read.seed}" if read.operator == "random" else ""
-    operator = {} if read.operator is None else {"operator": f"{read.operator}, in the place of the models' own{drawn}"}
+    drawn = f", drawn from seed {read.seed}" if read.calibration == "random" else ""
+    operator = {}
+    if read.calibration is not None:
+        operator = {"calibration": f"{read.calibration}, in place of the models' own{drawn}"}
     return operator | ({} if read.weights is None else {"weights": f"brought to {read.weights}"})
 
 
@@ -74,5 +76,5 @@ def _memory(folders: Mapping[str, Path], read: ModelOptions) -> dict[str, Memory
     specs = {
         name: ModelSpec.parse(read_description(model_folder(folder)), str(folder)) for name, folder in folders.items()
     }
-    given = {name: spec if read.operator is None else fixed_spec(spec) for name, spec in specs.items()}
+    given = {name: spec if read.calibration is None else stored_spec(spec) for name, spec in specs.items()}
     return {name: MemoryFigures.of(spec) for name, spec in given.items()}

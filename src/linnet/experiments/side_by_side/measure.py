@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linnet.evaluation.abilities.measure import MeasuredAbility, above_chance, measure_all
+from linnet.evaluation.abilities.measure import AbilityResult, above_chance, measure_all
 from linnet.evaluation.statistics import Estimate
 from linnet.evaluation.subject import ModelOptions
 from linnet.evaluation.tasks.measure import SuiteResult, measure_suite
@@ -57,7 +57,7 @@ def _abilities(model: LanguageModel, name: str, wanted: WantedAbilities) -> list
     return [_ability_score(one, above) for one, above in zip(found, above_chance(found), strict=True)]
 
 
-def _ability_score(found: MeasuredAbility, above_chance: bool) -> AbilityScore:
+def _ability_score(found: AbilityResult, above_chance: bool) -> AbilityScore:
     said, chance, score = found.ability.said, found.ability.chance.answer, found.score
     if score is None:
         return AbilityScore(ability=said, chance=chance, missing=found.missing)

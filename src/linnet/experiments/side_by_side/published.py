@@ -12,7 +12,7 @@ from linnet.core.files import read_json
 from linnet.core.guess import did_you_mean
 from linnet.core.spec import Spec
 from linnet.evaluation.tasks.suite import suite_names, suite_spec
-from linnet.present.table import NOTHING, Table
+from linnet.present.table import MISSING, Table
 
 METRICS = (
     "bits_per_byte", "accuracy", "parameters", "training_tokens", "training_tokens_per_s", "decode_tokens_per_s",
@@ -120,7 +120,7 @@ def _own(published: PublishedTable, column: PublishedColumn, values: Mapping[str
 
 
 def _said(published: PublishedTable, column: PublishedColumn, value: float | None) -> str:
-    return NOTHING if value is None else f"{value:,.{_decimals(published, column)}f}"
+    return MISSING if value is None else f"{value:,.{_decimals(published, column)}f}"
 
 
 def _decimals(published: PublishedTable, column: PublishedColumn) -> int:

@@ -17,8 +17,8 @@ from linnet.experiments.side_by_side.tables import (
 )
 from linnet.present.markdown import cell, table_markdown
 from linnet.present.page import write_page
-from linnet.present.report import Part, Picture, Report, Words
-from linnet.present.table import NOTHING, Table
+from linnet.present.report import Paragraph, Part, Picture, Report
+from linnet.present.table import MISSING, Table
 
 MARKDOWN = "report.md"
 
@@ -44,7 +44,7 @@ class SideBySide:
     def report(self, command: str) -> Report:
         """For a page."""
         memory: list[Part] = [memory_picture(self.memory), memory_table(self.memory)] if self.memory else []
-        drawn: list[Part] = [Words("In pictures", ""), *self.pictures] if self.pictures or memory else []
+        drawn: list[Part] = [Paragraph("In pictures", ""), *self.pictures] if self.pictures or memory else []
         parts: list[Part] = [
             *self.quality,
             *self.differences,
@@ -124,7 +124,7 @@ def _rows(table: Table, models: Sequence[str]) -> list[list[str]]:
     rows = []
     for row in table.rows:
         by_model = dict(zip(_models(table), row[table.leading :], strict=True))
-        rows.append([_row_name(table, row), *(by_model.get(model, NOTHING) for model in models)])
+        rows.append([_row_name(table, row), *(by_model.get(model, MISSING) for model in models)])
     return rows
 
 

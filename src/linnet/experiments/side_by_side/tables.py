@@ -7,8 +7,8 @@ from linnet.evaluation.tasks.tables import percent
 from linnet.experiments.side_by_side.record import CONTEXTS, AbilityScore, Beside, MemoryFigures, TaskScore, WrittenText
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series, line_style
-from linnet.present.report import Part, Passage, Picture, Words
-from linnet.present.table import NOTHING, Table
+from linnet.present.report import Paragraph, Part, Passage, Picture
+from linnet.present.table import MISSING, Table
 
 CHANCE = "chance, %"
 TOLD = CONTEXTS[::2]
@@ -71,7 +71,7 @@ def speed_table(beside: Mapping[str, Beside]) -> list[Table]:
         return []
     row = [
         "decoding, tokens/s",
-        *(NOTHING if one is None else numbers.grouped(one.tokens_per_s) for one in found.values()),
+        *(MISSING if one is None else numbers.grouped(one.tokens_per_s) for one in found.values()),
     ]
     machine = ", ".join(f"{name} {fact}" for name, fact in first.machine.items())
     meaning = (
@@ -101,7 +101,7 @@ def task_table(beside: Mapping[str, Beside]) -> list[Table]:
 
 def _score(score: TaskScore | None) -> str:
     if score is None:
-        return NOTHING
+        return MISSING
     error = "" if score.standard_error is None else f" ± {percent(score.standard_error)}"
     return f"{percent(score.value)}{error}\n{score.verdict}".rstrip("\n")
 
@@ -144,9 +144,9 @@ def _not_asked(by_model: Mapping[str, Mapping[str, AbilityScore]], asked: Collec
 
 def _answers(score: AbilityScore | None) -> str:
     if score is None:
-        return NOTHING
+        return MISSING
     if score.right is None:
-        return f"{NOTHING}\n{score.missing}"
+        return f"{MISSING}\n{score.missing}"
     verdict = "above chance" if score.above_chance else NOT_ABOVE_CHANCE
     return f"{percent(score.right)} ± {percent(score.standard_error)}\n{verdict}"
 
@@ -157,7 +157,7 @@ def sample_parts(beside: Mapping[str, Beside]) -> list[Part]:
     prompts = list(dict.fromkeys(prompt for samples in by_model.values() for prompt in samples))
     parts: list[Part] = []
     for prompt in prompts:
-        parts.append(Words(f"What each writes behind “{prompt}”" if prompt else "What each writes", ""))
+        parts.append(Paragraph(f"What each writes behind “{prompt}”" if prompt else "What each writes", ""))
         written = [
             (name, number, samples[prompt])
             for number, (name, samples) in enumerate(by_model.items())
@@ -184,4 +184,4 @@ def sample_table(beside: Mapping[str, Beside]) -> list[Table]:
 
 
 def _text(sample: WrittenText | None) -> str:
-    return NOTHING if sample is None else sample.text.strip() + ("" if sample.complete else " …")
+    return MISSING if sample is None else sample.text.strip() + ("" if sample.complete else " …")

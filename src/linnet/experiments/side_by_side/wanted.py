@@ -9,9 +9,9 @@ from pydantic import Field
 from linnet.core.errors import UserError
 from linnet.core.spec import Count, Seed, Spec, read_yaml
 from linnet.evaluation.abilities.ability import Ability
-from linnet.evaluation.abilities.registry import read_suite
+from linnet.evaluation.abilities.registry import read_abilities
 from linnet.evaluation.abilities.registry import suite as ability_suite
-from linnet.evaluation.tasks.interface import chosen_suite
+from linnet.evaluation.tasks.interface import load_tasks
 from linnet.evaluation.tasks.suite import MOST_SHOTS, Suite
 from linnet.experiments.side_by_side.published import METRICS
 from linnet.inference.sampling import LOWEST_TEMPERATURE, Sampling
@@ -33,7 +33,7 @@ class WantedTasks(Spec):
 
     def load(self) -> Suite:
         """The tasks; `UserError` for files that are missing or cannot be read, and for the name of another figure."""
-        found = chosen_suite(self.suite, self.files, self.task_file, self.shots, self.limit)
+        found = load_tasks(self.suite, self.files, self.task_file, self.shots, self.limit)
         for name in found.names:
             if name in METRICS:
                 raise UserError(f"{name}: a figure that is no task has that name; call the file of the task otherwise")
@@ -54,7 +54,7 @@ class WantedAbilities(Spec):
 
     def load(self) -> list[Ability]:
         """The abilities; `UserError` for a file that is missing or cannot be read."""
-        found = [ability for file in self.files for ability in read_suite(file)]
+        found = [ability for file in self.files for ability in read_abilities(file)]
         return found or ability_suite()
 
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from linnet.core.errors import UserError
-from linnet.core.fields import field_kinds, takes_a_number
+from linnet.core.fields import field_kinds, is_number_field
 from linnet.core.guess import did_you_mean
 from linnet.core.spec import read_assignment
+from linnet.training.initialization import leaves
 from linnet.training.sensitive import IN_VAIN, SENSITIVE, has_sensitive
 from linnet.training.spec import RunSpec, TrainingSpec, run_of
-from linnet.training.start import leaves
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Of the configured learning rate, where no values are given."""
@@ -120,7 +120,7 @@ def _known() -> dict[str, str]:
     `lr` is that of the optimizer: what a section of a section has refines it.
     """
     kinds = dict(field_kinds(TrainingSpec))
-    paths = [path for path, kind in kinds.items() if takes_a_number(kind) and not path.startswith(NOT_SWEPT)]
+    paths = [path for path, kind in kinds.items() if is_number_field(kind) and not path.startswith(NOT_SWEPT)]
     called: dict[str, list[str]] = {}
     for path in sorted(kinds, key=_depth):
         called.setdefault(path.rpartition(".")[2], []).append(path)

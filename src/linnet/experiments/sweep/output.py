@@ -7,7 +7,7 @@ from linnet.experiments.sweep.asked import said
 from linnet.experiments.sweep.findings import SweepFindings, SweptRun, values_said
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
-from linnet.present.table import NOTHING, Table
+from linnet.present.table import MISSING, Table
 
 FIGURES, PICTURE = "sweep.json", "sweep.png"
 WIDE = 4
@@ -29,7 +29,7 @@ def sweep_table(findings: SweepFindings) -> Table:
 
 def _cells(run: SweptRun, best: SweptRun | None) -> list[str]:
     if run.bits_per_byte is None or run.seconds is None or run.steps is None:
-        return [*[NOTHING] * 4, run.state]
+        return [*[MISSING] * 4, run.state]
     assert best is not None and best.bits_per_byte is not None, "this one is finished"
     distance = "best" if run is best else numbers.signed(run.bits_per_byte - best.bits_per_byte, 4)
     cells = [f"{run.bits_per_byte:.4f}", distance, numbers.grouped(run.steps), numbers.duration(run.seconds)]

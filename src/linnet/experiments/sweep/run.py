@@ -10,9 +10,9 @@ from linnet.experiments.runner import Diverged, Planned, Runner
 from linnet.experiments.sweep.asked import Sweep, read_sweep, shortened
 from linnet.experiments.sweep.findings import SweepFindings, SweptRun
 from linnet.experiments.sweep.output import FIGURES, write_findings
-from linnet.training.on_data import fitted
-from linnet.training.record.folder import CONFIG, RunFolder
+from linnet.training.data import fitted
 from linnet.training.run import RunResult
+from linnet.training.run_folder import CONFIG, RunFolder
 from linnet.training.spec import RunSpec
 
 

@@ -10,13 +10,13 @@ from linnet.data.loader import spread_batches
 from linnet.data.split import Split
 from linnet.data.windows import document_windows
 from linnet.evaluation.folder import TOKENS_AT_ONCE, ModelOnData
-from linnet.evaluation.frozen import OperatorFrom
+from linnet.evaluation.frozen import CalibrationText
 from linnet.evaluation.likelihood import text_bytes
 from linnet.inference.cache_policy import chooses
 from linnet.inspection.contexts.grid import contexts
 from linnet.inspection.contexts.measure import CachePolicyComparison, compare
 from linnet.inspection.contexts.reading import Batch, WindowReader
-from linnet.inspection.subject import reader_on_data
+from linnet.inspection.subject import text_model_on_data
 
 
 def inspect_contexts(
@@ -29,7 +29,7 @@ def inspect_contexts(
     min_tokens_to_keep: int = 1,
     within_percent: float = 0.1,
     context_length: int | None = None,
-    operator_from: OperatorFrom = "train",
+    calibrate_on: CalibrationText = "train",
     device: str = "auto",
 ) -> CachePolicyComparison:
     """Read windows of a split with each context (`grid.contexts`), and compare.
@@ -37,7 +37,7 @@ def inspect_contexts(
     The windows are those of `evaluate_folder`, so many of them, spread evenly, and the bits per byte with all tokens
     are its bits per byte on them. `UserError` where the model has no ted layer, or model and data do not fit.
     """
-    subject = reader_on_data(model, data_folder, split, context_length, operator_from, device)
+    subject = text_model_on_data(model, data_folder, split, context_length, calibrate_on, device)
     layers = [number for number, mixer in enumerate(subject.decoder.mixers) if chooses(mixer)]
     if not layers:
         kinds = ", ".join(dict.fromkeys(block.mixer.kind for block in subject.decoder.spec.blocks))
@@ -57,4 +57,4 @@ def _batches(subject: ModelOnData, count: int) -> Iterator[Batch]:
     cut = document_windows(subject.sequence, end_id, subject.context_length)
     at_once = max(1, TOKENS_AT_ONCE // subject.context_length)
     for inputs_BT, targets_BT in spread_batches(subject.sequence, cut, end_id, at_once, count):
-        yield Batch.ending_together(inputs_BT.to(subject.decoder.device), targets_BT.to(subject.decoder.device))
+        yield Batch.left_padded(inputs_BT.to(subject.decoder.device), targets_BT.to(subject.decoder.device))

@@ -5,7 +5,7 @@ from itertools import product
 
 from linnet.layers.cache_policy import FULL, BankCache, CachePolicy
 from linnet.ops.decay.eviction import EvictionPolicy
-from linnet.present.numbers import plain
+from linnet.present.numbers import exact
 
 TOP_K = (8, 16, 32, 64, 128, 256)
 THRESHOLDS = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
@@ -43,4 +43,4 @@ def varied(context: EvictionPolicy) -> str:
     """The number that differs within its `series`."""
     if series(context) == "top_k":
         return str(context.top_k)
-    return plain(context.threshold) if context.threshold >= 0 else "off"
+    return exact(context.threshold) if context.threshold >= 0 else "off"

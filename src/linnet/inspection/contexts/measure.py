@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.core.figures import json_ready
+from linnet.core.figures import json_safe
 from linnet.evaluation.statistics import ratio
 from linnet.inference.cache_policy import name_of
 from linnet.inspection.contexts.grid import series
@@ -72,7 +72,7 @@ class CachePolicyOutcome:
         return {
             "context": self.name,
             **policy,
-            **{name: json_ready(getattr(self, name)) for name in losses},
+            **{name: json_safe(getattr(self, name)) for name in losses},
             "average_context": self.average_context,
             "largest_context": self.largest_context,
             "state_bytes": self.state_bytes,

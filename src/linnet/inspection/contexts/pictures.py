@@ -31,7 +31,7 @@ def contexts_pictures(found: CachePolicyComparison) -> list[Picture]:
             "The state is that of the ted layers, averaged over all tokens. The upper panel ends at a loss"
             f" of {MOST_SHOWN_PERCENT} %. Lower panel: how much worse than with all"
             " tokens, and the standard error over the windows; on the lower edge: not worse, or by less than"
-            f" {numbers.plain(SMALLEST_SHOWN_PERCENT)} %. What lies below the dotted line loses nothing.",
+            f" {numbers.exact(SMALLEST_SHOWN_PERCENT)} %. What lies below the dotted line loses nothing.",
         ),
         Picture(
             "contexts_of_layers",
@@ -72,7 +72,7 @@ def _loss_axis(found: CachePolicyComparison) -> Axis:
 
 
 def _percent(value: float) -> str:
-    return f"{numbers.plain(value)} %"
+    return f"{numbers.exact(value)} %"
 
 
 def _series(found: CachePolicyComparison, value: Callable[[CachePolicyOutcome], float]) -> list[Series]:

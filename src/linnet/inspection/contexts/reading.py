@@ -16,7 +16,7 @@ from linnet.layers.cache_policy import CachePolicy
 from linnet.layers.state import CachePolicyState
 from linnet.model.decoder import Decoder
 from linnet.model.state import DecoderState, rows_of
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Batch:
     padding_B: Tensor | None
 
     @classmethod
-    def ending_together(cls, inputs_BT: Tensor, targets_BT: Tensor) -> Self:
-        """From windows that begin together, with targets that are `IGNORED` at their ends."""
-        lengths_B = (targets_BT != IGNORED).sum(dim=1)
+    def left_padded(cls, inputs_BT: Tensor, targets_BT: Tensor) -> Self:
+        """From windows that begin together, with targets that are `IGNORE_INDEX` at their ends."""
+        lengths_B = (targets_BT != IGNORE_INDEX).sum(dim=1)
         width = targets_BT.shape[1]
         places_BT = (torch.arange(width, device=inputs_BT.device) + lengths_B[:, None]) % width
         padding_B = width - lengths_B

@@ -50,7 +50,7 @@ def _layers_table(found: CachePolicyComparison) -> Table:
 
 def conclusion(found: CachePolicyComparison) -> str:
     """The smallest state that loses nothing, in one line."""
-    best, full, within = found.smallest, found.full, f"{numbers.plain(found.within_percent)} %"
+    best, full, within = found.smallest, found.full, f"{numbers.exact(found.within_percent)} %"
     if best is full:
         return f"No smaller state stays within {within} of all tokens (full): {numbers.binary(full.state_bytes)}."
     error = "" if best.standard_error is None else f" ± {best.standard_error:.5f}"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.data.split import Split
-from linnet.inspection.subject import reader_on_data
+from linnet.inspection.subject import text_model_on_data
 from linnet.inspection.windows import spread_windows
 from linnet.layers.batch_layout import EXPERTS_USED
 from linnet.model.decoder import Decoder
@@ -22,7 +22,7 @@ from linnet.present.progress import progress
 
 
 @dataclass(frozen=True)
-class Usage:
+class LayerExpertUsage:
     """Of one layer: the share of all choices that each expert got; they add up to 1."""
 
     layer: int
@@ -55,7 +55,7 @@ class ExpertUsage:
 
     windows: int
     tokens: int
-    layers: list[Usage]
+    layers: list[LayerExpertUsage]
 
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON."""
@@ -75,7 +75,7 @@ def inspect_experts(
 
     `UserError` where model and data do not fit, or no layer has experts.
     """
-    subject = reader_on_data(model, data_folder, split, context_length, device=device)
+    subject = text_model_on_data(model, data_folder, split, context_length, device=device)
     end_id, context = subject.data.tokenizer.end_id, subject.context_length
     found = expert_usage(subject.decoder, spread_windows(subject.sequence, end_id, windows, context))
     if not found.layers:
@@ -94,5 +94,5 @@ def expert_usage(decoder: Decoder, windows_NT: Tensor) -> ExpertUsage:
                     (used_E,) = outputs[EXPERTS_USED].cpu()
                     used[number] = used.get(number, torch.zeros_like(used_E)) + used_E
             advance(1)
-    layers = [Usage(number, (used_E.double() / used_E.sum()).tolist()) for number, used_E in used.items()]
+    layers = [LayerExpertUsage(number, (used_E.double() / used_E.sum()).tolist()) for number, used_E in used.items()]
     return ExpertUsage(len(windows_NT), windows_NT.shape[1], layers)

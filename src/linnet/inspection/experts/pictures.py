@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from linnet.inspection.experts.measure import ExpertUsage, Usage
+from linnet.inspection.experts.measure import ExpertUsage, LayerExpertUsage
 from linnet.present.plot import Axis, Panel, Plot, Rule, Series
 from linnet.present.report import Picture
 
@@ -14,6 +14,6 @@ def experts_pictures(found: ExpertUsage) -> list[Picture]:
     return [Picture("expert_usage", "Load of each expert", plot, caption)]
 
 
-def _panel(layer: Usage) -> Panel:
+def _panel(layer: LayerExpertUsage) -> Panel:
     bars = Series(np.arange(len(layer.loads) + 1) - 0.5, layer.loads, style="bars")
     return Panel(Axis("expert"), Axis("load", low=0.0), [bars], f"layer {layer.layer}", [Rule(1.0)])

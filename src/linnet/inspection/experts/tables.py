@@ -22,4 +22,4 @@ def experts_tables(found: ExpertUsage) -> list[Table]:
         f"Over {found.windows} windows of {found.tokens:,} tokens. Effective: so many experts, used alike, would be as"
         " spread (exp of the entropy). Load: how often an expert is used, over what it would be if all were used alike."
     )
-    return [Table("Usage of experts", columns, rows, meaning)]
+    return [Table("LayerExpertUsage of experts", columns, rows, meaning)]

@@ -19,9 +19,9 @@ from linnet.inspection.lifetimes.vocabulary import (
     unknown_without_text,
     vocabulary_lifetimes,
 )
-from linnet.inspection.subject import load_reader, reader_on_data
+from linnet.inspection.subject import load_text_model, text_model_on_data
 from linnet.inspection.windows import spread_windows
-from linnet.present.numbers import plain
+from linnet.present.numbers import exact
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ def inspect_lifetimes(
     nothing about it is known without a text, or model and data do not fit.
     """
     if not 0 < threshold < inf:
-        raise UserError(field="threshold", value=plain(threshold), accepted="a number above 0")
+        raise UserError(field="threshold", value=exact(threshold), accepted="a number above 0")
     subject = None
     if data_folder is None:
-        speaker = load_reader(model, device)
+        speaker = load_text_model(model, device)
         decoder, tokenizer = speaker.decoder, speaker.tokenizer
     else:  # what a PLDR-LLM would freeze plays no part: the text is read in one pass
-        subject = reader_on_data(model, data_folder, split, context_length, operator_from="empty", device=device)
+        subject = text_model_on_data(model, data_folder, split, context_length, calibrate_on="empty", device=device)
         decoder, tokenizer = subject.decoder, subject.data.tokenizer
     layers = ted_layers(decoder, str(model))
     unknown = unknown_without_text(decoder)

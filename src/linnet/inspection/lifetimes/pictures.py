@@ -94,7 +94,7 @@ def relevance_curves(curves: Curves, threshold: float) -> Plot:
     highest = 3 * max(threshold / BELOW, *(curve.relevance[0] for curve in curves.curves))
     x = Axis("age, steps", "symlog", numbers.metric, low=0, high=curves.ages[-1])
     y = Axis("relevance", "log", low=threshold * BELOW, high=highest)
-    end = Rule(threshold, f"threshold {numbers.plain(threshold)}")
+    end = Rule(threshold, f"threshold {numbers.exact(threshold)}")
     return Plot([Panel(x, y, drawn, rules=[end])], (9.0, 4.8))
 
 

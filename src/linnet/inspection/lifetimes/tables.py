@@ -7,7 +7,7 @@ from linnet.inspection.lifetimes.steps import steps, whole_steps
 from linnet.inspection.lifetimes.text import UPPER, TextLifetimes, quantile
 from linnet.inspection.lifetimes.vocabulary import Curves, Vocabulary
 from linnet.present import numbers
-from linnet.present.numbers import plain
+from linnet.present.numbers import exact
 from linnet.present.table import Table
 
 
@@ -25,7 +25,7 @@ def _vocabulary_tables(vocabulary: Vocabulary, entries: int) -> list[Table]:
     ranked = vocabulary.ranked
     known = (
         "Known from the vocabulary entry alone, without any text. Lifetime: steps until its relevance, the norm of what"
-        f" is left of it, is below {plain(vocabulary.threshold)}. Half-life: steps in which its relevance halves."
+        f" is left of it, is below {exact(vocabulary.threshold)}. Half-life: steps in which its relevance halves."
     )
     if len(ranked) <= 2 * entries:
         return [_entries_table("Vocabulary in layer 0", vocabulary, ranked, known)]
@@ -98,6 +98,6 @@ def _layers_table(text: TextLifetimes, threshold: float) -> Table:
         rows,
         f"Over {text.windows} window{'s' * (text.windows > 1)} of {numbers.grouped(text.tokens)} tokens. Lifetimes are"
         " computed from quantity and rate, not waited for, so those that outlive the window are as exact as the others."
-        f" Never kept: below {plain(threshold)} from the start. Average context: tokens in a context that drops what is"
-        f" below {plain(threshold)}, in the mean of a window's steps; {text.whole_context:,.1f} if it drops nothing.",
+        f" Never kept: below {exact(threshold)} from the start. Average context: tokens in a context that drops what is"
+        f" below {exact(threshold)}, in the mean of a window's steps; {text.whole_context:,.1f} if it drops nothing.",
     )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.core.figures import json_ready
+from linnet.core.figures import json_safe
 from linnet.inspection.lifetimes.contributions import text_contributions
 from linnet.inspection.lifetimes.steps import json_steps
 from linnet.model.decoder import Decoder
@@ -72,7 +72,7 @@ class LayerLifetimes:
             "layer": self.layer,
             "median": json_steps(self.median),
             "percentile_90": json_steps(self.upper),
-            "half_life_median": json_ready(self.half_life),
+            "half_life_median": json_safe(self.half_life),
             "share_never_kept": self.never_kept,
             "share_outliving_window": self.outlive,
             "average_context": self.average_context,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.core.figures import json_ready
+from linnet.core.figures import json_safe
 from linnet.data.tokenizer import Tokenizer
 from linnet.inspection.lifetimes.contributions import norms_and_rates
 from linnet.inspection.lifetimes.steps import json_steps
@@ -71,7 +71,7 @@ class Vocabulary:
                 "token": token,
                 "entry": self.names[token],
                 "lifetime": json_steps(steps[token]),
-                "half_life": json_ready(half[token]),
+                "half_life": json_safe(half[token]),
                 "norm": norms[token],
             }
             for token in self.ranked
@@ -122,7 +122,7 @@ def vocabulary_lifetimes(decoder: Decoder, tokenizer: Tokenizer, threshold: floa
     norms_VN, rates_VN = (torch.cat(parts) for parts in zip(*found, strict=True))
     return Vocabulary(
         threshold,
-        [tokenizer.show(token) for token in range(tokenizer.vocab_size)],
+        [tokenizer.describe_token(token) for token in range(tokenizer.vocab_size)],
         norms_VN,
         rates_VN,
         lifetimes(norms_VN, rates_VN, threshold),
@@ -138,7 +138,7 @@ def _contributions(decoder: Decoder, tokens_V: Tensor) -> tuple[Tensor, Tensor]:
     assert isinstance(block, Block) and isinstance(layer.mixer, DecayingMixer)
     if block.project is not None:
         x_1VD = block.project(x_1VD)
-    x_1VD = layer.entered(x_1VD, x_1VD)
+    x_1VD = layer.mix_embedding(x_1VD, x_1VD)
     norms_1VN, rates_1VN = norms_and_rates(layer.mixer, layer.mixer_norm(x_1VD) if layer.pre else x_1VD)
     return norms_1VN[0], rates_1VN[0]
 

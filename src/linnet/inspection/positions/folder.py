@@ -6,10 +6,10 @@ import torch
 
 from linnet.core.errors import UserError
 from linnet.data.split import Split
-from linnet.evaluation.frozen import OperatorFrom
+from linnet.evaluation.frozen import CalibrationText
 from linnet.inspection.positions.measure import PositionLosses, measure_positions
 from linnet.inspection.positions.variants import variants
-from linnet.inspection.subject import reader_on_data
+from linnet.inspection.subject import text_model_on_data
 from linnet.inspection.windows import spread_windows
 
 TIMES = 8
@@ -22,14 +22,14 @@ def inspect_positions(
     split: Split = "validation",
     windows: int = 16,
     times: int | None = None,
-    operator_from: OperatorFrom = "train",
+    calibrate_on: CalibrationText = "train",
     device: str = "auto",
 ) -> PositionLosses:
     """Read windows of a split that are `times` as long as those of the training, with each way of scaling positions.
 
     `UserError` where model and data do not fit, the split has no window so long, or learned positions end before.
     """
-    subject = reader_on_data(model, data_folder, split, operator_from=operator_from, device=device)
+    subject = text_model_on_data(model, data_folder, split, calibrate_on=calibrate_on, device=device)
     spec = subject.decoder.spec
     learned = spec.embedding.positions == "learned"
     if learned and times is not None and times > 1:

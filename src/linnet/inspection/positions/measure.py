@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from linnet.core.figures import json_ready
+from linnet.core.figures import json_safe
 from linnet.evaluation.frozen import frozen_state
 from linnet.evaluation.statistics import Estimate, ratio
 from linnet.inspection.positions.variants import Variant
@@ -25,7 +25,7 @@ BOUNDS = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 
 
 @dataclass(frozen=True)
-class PartLoss:
+class RangeLoss:
     """Of the predictions at positions from `begin` to before `end`; the error is that over windows, None with one."""
 
     begin: int
@@ -39,11 +39,11 @@ class VariantLosses:
     """What one way of reading gave, part by part."""
 
     name: str
-    parts: Sequence[PartLoss]
+    parts: Sequence[RangeLoss]
 
     def figures(self) -> dict[str, Any]:
         """The numbers by name, ready for JSON."""
-        parts = [{name: json_ready(value) for name, value in asdict(part).items()} for part in self.parts]
+        parts = [{name: json_safe(value) for name, value in asdict(part).items()} for part in self.parts]
         return {"positions": self.name, "parts": parts}
 
 
@@ -115,11 +115,11 @@ def _nats(
     return torch.stack(nats)
 
 
-def _losses(nats_NP: Tensor, bytes_NT: Tensor, parts: Sequence[tuple[int, int]]) -> list[PartLoss]:
+def _losses(nats_NP: Tensor, bytes_NT: Tensor, parts: Sequence[tuple[int, int]]) -> list[RangeLoss]:
     """A part without text has no loss."""
     losses = []
     for (begin, end), nats_N in zip(parts, nats_NP.unbind(1), strict=True):
         bits_N, bytes_N = nats_N / math.log(2), bytes_NT[:, begin:end].sum(1)
         found = ratio(bits_N.numpy(), bytes_N.numpy()) if bytes_N.any() else Estimate(math.nan, None, 0)
-        losses.append(PartLoss(begin, end, found.value, found.standard_error))
+        losses.append(RangeLoss(begin, end, found.value, found.standard_error))
     return losses

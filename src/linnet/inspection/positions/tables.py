@@ -1,6 +1,6 @@
 """Loss by position as rows of text."""
 
-from linnet.inspection.positions.measure import PartLoss, PositionLosses
+from linnet.inspection.positions.measure import PositionLosses, RangeLoss
 from linnet.present import numbers
 from linnet.present.table import Table
 
@@ -36,6 +36,6 @@ def conclusion(found: PositionLosses) -> str:
     return f"{line}." if best is found.variants[0] else f"{line}, {best.parts[-1].bits_per_byte:.4f} {best.name}."
 
 
-def _said(part: PartLoss) -> str:
+def _said(part: RangeLoss) -> str:
     error = "" if part.standard_error is None else f" ± {part.standard_error:.4f}"
     return f"{part.bits_per_byte:.4f}{error}"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from linnet.model.decoder import Decoder
-from linnet.model.skip_init import decoder_of
+from linnet.model.skip_init import decoder_with_weights
 from linnet.model.spec import ModelSpec
 
 AS_TRAINED = "as it is"
@@ -29,7 +29,7 @@ class Variant:
         scaling: dict[str, Any] = {"kind": self.kind, "factor": factor}
         if self.kind == "yarn":
             scaling["trained"] = decoder.spec.context_length
-        return decoder_of(with_scaling(decoder.spec, scaling), decoder.state_dict()).eval()
+        return decoder_with_weights(with_scaling(decoder.spec, scaling), decoder.state_dict()).eval()
 
 
 def variants(spec: ModelSpec) -> list[Variant]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import PositiveFloat, PositiveInt, model_validator
 
 from linnet.core.spec import Spec
-from linnet.interop.names import TensorMaps
+from linnet.interop.tensor_names import TensorMaps
 from linnet.model.spec import ModelSpec
 from linnet.nn.activation import Activation
 

@@ -14,7 +14,7 @@ from linnet.interop.families.family import Family
 from linnet.interop.families.linnet import Linnet
 from linnet.interop.families.tokenizer_files import read_tokenizer_file
 from linnet.interop.pth import check_one_precision
-from linnet.model.skip_init import shapes_only
+from linnet.model.skip_init import meta_decoder
 from linnet.model.spec import ModelSpec
 from linnet.model.store import check_tensors
 
@@ -43,7 +43,7 @@ def read_published(folder: Path, family: Family, model: ModelSpec) -> tuple[dict
     named: dict[str, Tensor] = {}
     for path in files:
         named |= {family.current(name): tensor for name, tensor in read_tensors(path).items()}
-    published = family.maps.theirs(shapes_only(model).state_dict(), model)
+    published = family.maps.theirs(meta_decoder(model).state_dict(), model)
     expected = {name: tensor.shape for name, tensor in published.items()}
     spare = {name for name in named.keys() - expected.keys() if family.buffers.search(name)}
     if model.head.tied:  # some files have the matrix twice; Transformers reads the embedding's

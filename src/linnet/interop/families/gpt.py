@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from linnet.interop.families.family import OURS, THEIRS, ActivationName, Family, Plain, Rope
-from linnet.interop.names import GPT2_MAPS, GPT_NEOX_MAPS
+from linnet.interop.tensor_names import GPT2_MAPS, GPT_NEOX_MAPS
 
 
 class Gpt2(Family):

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 from torch import Tensor
 
 from linnet.interop.families.family import Family, Plain
-from linnet.interop.names import TensorMaps
+from linnet.interop.tensor_names import TensorMaps
 from linnet.model.spec import ModelSpec
 
 MODEL_TYPE: Final = "linnet"

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import PositiveFloat, PositiveInt
 
 from linnet.interop.families.family import OURS, THEIRS, ActivationName, Family, Plain, Rope
-from linnet.interop.names import LLAMA_MAPS
+from linnet.interop.tensor_names import LLAMA_MAPS
 
 
 class LlamaLike(Family):

@@ -22,7 +22,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, context_length: int, beg
 
     begins_with_end: whether one from elsewhere gets the rule as well, where it has none.
     """
-    path, end = folder / TOKENIZER, tokenizer.show(tokenizer.end_id)
+    path, end = folder / TOKENIZER, tokenizer.describe_token(tokenizer.end_id)
     tokenizer.save(path)
     definition = read_json(path)
     if (begins_with_end or end == END) and definition.get(_RULE) is None:
@@ -34,7 +34,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, context_length: int, beg
         "model_max_length": context_length,
         "clean_up_tokenization_spaces": False,
         "split_special_tokens": True,  # their names in a text are ordinary text
-        "bos_token": tokenizer.show(begin),
+        "bos_token": tokenizer.describe_token(begin),
         "eos_token": end,
         "pad_token": end,
         "padding_side": "left",
@@ -47,7 +47,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, context_length: int, beg
 def read_tokenizer_file(path: Path, begins_with_end: bool) -> Tokenizer:
     """The tokenizer of such a folder, as linnet would have made it."""
     tokenizer = Tokenizer.load(path)
-    definition, own = read_json(path), begins_with_end or tokenizer.show(tokenizer.end_id) == END
+    definition, own = read_json(path), begins_with_end or tokenizer.describe_token(tokenizer.end_id) == END
     if own and definition.get(_RULE) == _end_first(tokenizer):
         return Tokenizer({**definition, _RULE: None}, str(path))
     return tokenizer
@@ -55,7 +55,7 @@ def read_tokenizer_file(path: Path, begins_with_end: bool) -> Tokenizer:
 
 def _end_first(tokenizer: Tokenizer) -> dict[str, Any]:
     """The rule by which the end token stands before each text, in the words of the tokenizers library."""
-    name = tokenizer.show(tokenizer.end_id)
+    name = tokenizer.describe_token(tokenizer.end_id)
     end, text, second = ({"SpecialToken": {"id": name, "type_id": 0}}, _text("A"), _text("B"))
     return {
         "type": "TemplateProcessing",

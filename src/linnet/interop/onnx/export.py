@@ -153,7 +153,7 @@ def _check(model: LanguageModel, origin: str) -> None:
     if model.decoder.encoder is not None:
         raise UserError(f"{origin}: a model with an encoder, which has no ONNX graphs; expected a decoder alone")
     if any(mixer.traits.calibrates for mixer in model.decoder.mixers):
-        raise UserError(f"{origin}: its operator is inferred from each prompt: freeze it first (--freeze-operator)")
+        raise UserError(f"{origin}: its operator is inferred from each prompt: freeze it first (--freeze)")
 
 
 def _longest(model: LanguageModel) -> int | None:

@@ -16,7 +16,7 @@ from linnet.layers.cache_policy import FULL
 from linnet.layers.key_value import WindowState
 from linnet.layers.state import CachePolicyState, State
 from linnet.model.decoder import Decoder
-from linnet.model.stack import through
+from linnet.model.stack import run_blocks
 from linnet.model.state import DecoderState, LayerStates
 
 
@@ -135,5 +135,5 @@ class Step(nn.Module):
         rooms = (x.shape[self.flat.growing[name]] for name, x in named if name in self.flat.has_room)
         places = next(rooms, tokens_BT.shape[1])
         layout = GraphBatchLayout(record=AuxiliaryOutputs(), position_B=position_B, places=places)
-        x_BTD = through(self.decoder.blocks, self.decoder.embedding(tokens_BT, layout), layers, layout)
+        x_BTD = run_blocks(self.decoder.blocks, self.decoder.embedding(tokens_BT, layout), layers, layout)
         return self.decoder.logits(self.decoder.after_blocks(x_BTD)), self.flat.taken(layers)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from linnet.evaluation.cache_policies import check_chooses, read
 from linnet.inference.language_model import LanguageModel
-from linnet.interop.exported import Exported
+from linnet.interop.exported import ExportResult
 from linnet.interop.onnx.export import OnnxExport, export_onnx
 from linnet.interop.onnx.metadata import STEP
 from linnet.layers.cache_policy import FULL
@@ -17,14 +17,14 @@ def export(
     cache_policy: str | None = None,
     origin: str | None = None,
     command: str | None = None,
-) -> Exported:
+) -> ExportResult:
     """Write the folder `out`; see `export_onnx`. cache_policy: `full`, `bank` or a policy, as `evaluate` reads it."""
     kept = FULL if cache_policy is None else read(cache_policy, model.spec.context_length, "retention")
     if kept != FULL:
         check_chooses(model.decoder, "retention")
     made = export_onnx(model, out, weights=weights, cache_policy=kept, origin=origin, command=command)
     files = [out / name for name in made.files if name.startswith(STEP)]
-    return Exported.of(out, model.decoder, *files, figures=made.figures, said=tuple(_said(made)))
+    return ExportResult.of(out, model.decoder, *files, figures=made.figures, messages=tuple(_said(made)))
 
 
 def _said(made: OnnxExport) -> list[str]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import Cache
 
 from linnet.core.errors import UserError
-from linnet.inference.state import grown
+from linnet.inference.state import grow_state
 from linnet.interop.transformers.chunk import Chunk
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
@@ -78,7 +78,7 @@ class StateCache(Cache):
             raise UserError(f"past_key_values: {len(self.state.positions)} rows: expected {batch}, as input_ids has")
         needed, room = self.state.position + length, self.state.capacity
         if needed > room:
-            self.state = grown(self.state, max(needed, round(ROOM_FACTOR * room)))
+            self.state = grow_state(self.state, max(needed, round(ROOM_FACTOR * room)))
         return self.state
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

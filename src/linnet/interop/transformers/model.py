@@ -18,7 +18,7 @@ from linnet.interop.transformers.chunk import Chunk
 from linnet.interop.transformers.config import LinnetConfig
 from linnet.layers.batch_layout import AuxiliaryOutputs
 from linnet.model.decoder import Decoder
-from linnet.model.skip_init import shapes_only, without_operator_file
+from linnet.model.skip_init import meta_decoder, without_calibration_file
 from linnet.training.objective import mean_losses
 
 IGNORED_LABEL = -100
@@ -35,7 +35,7 @@ class LinnetForCausalLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-un
         super().__init__(config)
         spec = config.spec
         loading = torch.get_default_device().type == "meta"  # the weights come from a file
-        self.decoder = shapes_only(without_operator_file(spec)) if loading else Decoder(spec)
+        self.decoder = meta_decoder(without_calibration_file(spec)) if loading else Decoder(spec)
         self.decoder.spec = spec
         self.calibrates = any(sublayer.traits.calibrates for sublayer in self.decoder.sublayers)
         self.post_init()  # type: ignore[no-untyped-call]

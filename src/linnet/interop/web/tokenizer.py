@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from linnet.core.errors import UserError
-from linnet.data.sentencepiece import Description
+from linnet.data.sentencepiece import SentencePieceDefinition
 from linnet.data.tokenizer import Tokenizer
 
 ACCEPTED = "single characters or bytes, a byte-level BPE or unigram tokenizer, or one made from a SentencePiece model"
@@ -12,7 +12,7 @@ ACCEPTED = "single characters or bytes, a byte-level BPE or unigram tokenizer, o
 
 def check_tokenizer(tokenizer: Tokenizer, definition: dict[str, Any], origin: str) -> None:
     """`UserError` where the page could not do as Python does; definition: the data of the tokenizer.json."""
-    if Description.of(definition) is not None:
+    if SentencePieceDefinition.read(definition) is not None:
         return
     for fault in _faults_of_imported(definition) if tokenizer.kind == "imported" else _faults(definition["model"]):
         raise UserError(f"{origin}: tokenizer: {fault}: the page cannot read it; expected {ACCEPTED}")

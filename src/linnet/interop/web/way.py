@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linnet.inference.language_model import LanguageModel
-from linnet.interop.exported import Exported
+from linnet.interop.exported import ExportResult
 from linnet.interop.onnx.metadata import STEP
 from linnet.interop.web.export import MODELS, export_web
 
@@ -15,7 +15,7 @@ def export(
     weights: str = "int8",
     runtime: str | Path | None = None,
     beside: Sequence[str | Path] = (),
-) -> Exported:
+) -> ExportResult:
     """Write the folder `out`; see `export_web`. beside: folders of further models on the same page."""
     made = export_web([model, *beside], out, weights=weights, runtime=runtime)
     name, first = next(iter(made.models.items()))
@@ -26,4 +26,4 @@ def export(
         for name, kept in made.models.items()
     ]
     said.append(f"any web server shows it: python -m http.server --directory {out}")
-    return Exported.of(out, model.decoder, *files, figures=made.figures, said=tuple(said))
+    return ExportResult.of(out, model.decoder, *files, figures=made.figures, messages=tuple(said))

@@ -26,7 +26,7 @@ from linnet.layers.state import State
 from linnet.nn.activation import Activation
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import Linear
-from linnet.ops.experts import dispatched, experts, experts_reference
+from linnet.ops.experts import dispatch_experts, experts, experts_reference
 from linnet.ops.routing import Routes, Scoring, balance_loss, counts, router_z_loss, routes, within_capacity
 
 
@@ -152,7 +152,7 @@ class Experts(FeedForward):
     def _mixed(self, x_RD: Tensor, weight_RK: Tensor, chosen_RK: Tensor) -> Tensor:
         parts = list(self._parts())
         if not (torch.is_grad_enabled() and all(isinstance(part.up, Linear) for part in parts)):
-            out_RD: Tensor = dispatched(x_RD, weight_RK, chosen_RK, parts)
+            out_RD: Tensor = dispatch_experts(x_RD, weight_RK, chosen_RK, parts)
             return out_RD
         ups, downs = [part.up.weight for part in parts], [part.down.weight for part in parts]
         return self.mix(x_RD, weight_RK, chosen_RK, ups, downs, parts[0].inner)

@@ -14,11 +14,11 @@ from linnet.layers.contract import DecodeStep, FeedForward, FeedForwardSpec, Pla
 from linnet.layers.state import State
 from linnet.nn.activation import ACTIVATIONS, Activation
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import compiled_with, row_map_of
-from linnet.nn.linear import FusedLinear, Linear, in_one_piece
+from linnet.nn.gemv import gemv_of, native_library_of
+from linnet.nn.linear import FusedLinear, Linear, uses_fused_backward
 from linnet.ops.gated import gated_silu
 from linnet.ops.gated_feed_forward import gated_feed_forward
-from linnet.ops.native.elementwise import gated_row
+from linnet.ops.native.elementwise import glu_row
 
 
 class GatedSpec(FeedForwardSpec):
@@ -65,7 +65,7 @@ class GatedFeedForward(FeedForward):
 
     def forward(self, x_BTD: Tensor, state: State | None = None, layout: BatchLayout = BatchLayout()) -> Tensor:
         """`[..., D] -> [..., D]`."""
-        if self.activation == "silu" and in_one_piece(x_BTD, self.up, self.down):
+        if self.activation == "silu" and uses_fused_backward(x_BTD, self.up, self.down):
             up, down = self.up, self.down
             return gated_feed_forward(x_BTD, up.weight, up.bias, down.weight, down.bias, self.recompute)
         out_BTD: Tensor = self.down(self.inner(self.up(x_BTD)))
@@ -85,13 +85,13 @@ class GatedFeedForward(FeedForward):
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
-        up, down, activation = row_map_of(self.up), row_map_of(self.down), ACTIVATIONS[self.activation]
+        up, down, activation = gemv_of(self.up), gemv_of(self.down), ACTIVATIONS[self.activation]
         if up is None or down is None:
             return None
 
-        compiled = compiled_with(self.up)
+        compiled = native_library_of(self.up)
         if compiled is not None:
-            inner = gated_row(compiled, self.activation)
+            inner = glu_row(compiled, self.activation)
             return lambda sum_1D, x_1D, _: down.added(sum_1D, inner(up.of(x_1D)))
 
         def step(sum_1D: Tensor, x_1D: Tensor, position: int) -> Tensor:

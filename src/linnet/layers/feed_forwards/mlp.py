@@ -12,9 +12,9 @@ from linnet.layers.contract import DecodeStep, FeedForward, FeedForwardSpec, Pla
 from linnet.layers.state import State
 from linnet.nn.activation import ACTIVATIONS, Activation
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import compiled_with, row_map_of
+from linnet.nn.gemv import gemv_of, native_library_of
 from linnet.nn.linear import Linear
-from linnet.ops.native.elementwise import activated_row
+from linnet.ops.native.elementwise import activation_row
 
 
 class PlainSpec(FeedForwardSpec):
@@ -65,9 +65,9 @@ class PlainFeedForward(FeedForward):
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
-        up, down, activation, compiled = row_map_of(self.up), row_map_of(self.down), self.inner, compiled_with(self.up)
+        up, down, activation, compiled = gemv_of(self.up), gemv_of(self.down), self.inner, native_library_of(self.up)
         if up is None or down is None:
             return None
         if compiled is not None:
-            activation = activated_row(compiled, self.activation)
+            activation = activation_row(compiled, self.activation)
         return lambda sum_1D, x_1D, _: down.added(sum_1D, activation(up.of(x_1D)))

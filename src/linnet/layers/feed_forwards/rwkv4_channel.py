@@ -17,7 +17,7 @@ from linnet.layers.state import State
 from linnet.layers.token_shift import LastTokenState, ShiftedFeedForward, layers_left, rising, row_mixes
 from linnet.nn.activation import ACTIVATIONS
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import row_map_of
+from linnet.nn.gemv import gemv_of
 from linnet.nn.linear import Linear
 from linnet.nn.token_shift import token_mixes, token_shift_cost
 
@@ -71,7 +71,7 @@ class Rwkv4Channel(ShiftedFeedForward):
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
-        key, receptance, value = (row_map_of(part) for part in (self.key, self.receptance, self.value))
+        key, receptance, value = (gemv_of(part) for part in (self.key, self.receptance, self.value))
         if key is None or receptance is None or value is None:
             return None
         assert isinstance(state, LastTokenState)

@@ -20,35 +20,35 @@ from linnet.layers.attention_cost import AttentionShape
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
-from linnet.layers.first_values import VALUE_RESIDUAL, ValueResidual, ValueResidualSpec
 from linnet.layers.key_value import (
     KeyValueState,
-    Seen,
+    VisibleKeys,
     WindowState,
-    kept_dtype,
+    cache_dtype,
     key_value_decode_step,
     key_value_tensors,
-    seen_keys,
+    visible_keys,
 )
 from linnet.layers.positions import AlibiSpec, AnyPositions, ShawSpec, T5Spec
 from linnet.layers.rotary import RotarySpec, check_heads, queries_keys_values
 from linnet.layers.rotary_scaling import YarnScaling
 from linnet.layers.state import State
+from linnet.layers.value_residual import VALUE_RESIDUAL, ValueResidual, ValueResidualSpec
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import compiled_with
+from linnet.nn.gemv import native_library_of
 from linnet.nn.head_norm import HeadNorm, head_norm_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import NormSpec
 from linnet.nn.output_gate import GateKind, OutputGate, output_gate_cost
 from linnet.ops.attention import (
-    Reach,
+    KeyRange,
     attention,
+    attention_mask,
     attention_reference,
     full_attention,
     full_attention_reference,
-    visible,
 )
-from linnet.ops.exporting import exporting
+from linnet.ops.exporting import is_exporting
 
 
 class AttentionSpec(MixerSpec):
@@ -156,12 +156,12 @@ class AttentionSpec(MixerSpec):
         )
 
     @property
-    def sees_prefix(self) -> bool:
+    def supports_prefix(self) -> bool:
         """But over a window, with sinks, or with positions that know the past alone."""
-        return not self.hides_prefix
+        return not self.prefix_conflict
 
     @property
-    def hides_prefix(self) -> str:
+    def prefix_conflict(self) -> str:
         """The first of these."""
         if self.window is not None:
             return f"window: {self.window}: expected none"
@@ -218,7 +218,7 @@ class Attention(Mixer):
         super().__init__()
         window, self.sink_tokens = spec.window, spec.sink_tokens or 0
         seen = None if self.sink_tokens else window
-        self.traits = Traits(prefix=spec.sees_prefix, constant_state=window is not None, window=seen)
+        self.traits = Traits(prefix=spec.supports_prefix, constant_state=window is not None, window=seen)
         self.heads, self.kv_heads, self.head_dim = spec.widths(d_model)
         self.rotary, self.scale, self.window = spec.rotary, spec.scale, spec.window
         widths = [n * self.head_dim for n in (self.heads, self.kv_heads, self.kv_heads)]
@@ -240,7 +240,7 @@ class Attention(Mixer):
         """Room for the keys and values of `capacity` tokens, or of a window."""
         kept = capacity if self.window is None else self.window + self.sink_tokens
         if self.window is None and self.positions is None and self.sinks_N is None:
-            dtype = kept_dtype(self.query_key_value, dtype)
+            dtype = cache_dtype(self.query_key_value, dtype)
         tensors = key_value_tensors(batch, self.kv_heads, kept, self.head_dim, device, dtype)
         return KeyValueState(*tensors) if self.window is None else WindowState(*tensors, self.sink_tokens)
 
@@ -252,7 +252,7 @@ class Attention(Mixer):
         """
         if self.sink_tokens and layout.padding is not None:
             return False
-        if layout.uniform or not isinstance(state, WindowState) or exporting():
+        if layout.uniform or not isinstance(state, WindowState) or is_exporting():
             return True  # a graph has one stream
         return length == 1 and layout.padding is None and self.positions is None
 
@@ -271,10 +271,10 @@ class Attention(Mixer):
                 q_BNTK, k_BMTK, v_BMTK, mask, self.scale, self._bias(q_BNTK, k_BMTK, None, layout)
             )
         else:
-            seen = seen_keys(k_BMTK, v_BMTK, state, layout, ordered=self.positions is not None)
+            seen = visible_keys(k_BMTK, v_BMTK, state, layout, ordered=self.positions is not None)
             if layout.prefixes is not None and self.positions is not None:
-                reach = Reach(seen.first_B, last_BT=seen.last_BT)
-                mask = visible(q_BNTK.shape[2], seen.keys.shape[2], x_BTD.device, reach)
+                key_range = KeyRange(seen.first_B, last_BT=seen.last_BT)
+                mask = attention_mask(q_BNTK.shape[2], seen.keys.shape[2], x_BTD.device, key_range)
                 bias_NTS = self._bias(q_BNTK, seen.keys, state, layout)
                 out_BNTK = self.attend_all(q_BNTK, seen.keys, seen.values, mask, self.scale, bias_NTS)
             else:
@@ -291,9 +291,9 @@ class Attention(Mixer):
         standing = torch.arange(queries, device=device) if state is None else layout.positions(queries, device)
         return self.positions.pairs(torch.arange(k_BMSK.shape[2], device=device) - standing[..., None])
 
-    def _read(self, q_BNTK: Tensor, seen: Seen) -> Tensor:
-        reach = Reach(seen.first_B, self.window, self.sink_tokens, seen.last_BT)
-        given = (q_BNTK, seen.keys, seen.values, reach, self.scale)
+    def _read(self, q_BNTK: Tensor, seen: VisibleKeys) -> Tensor:
+        key_range = KeyRange(seen.first_B, self.window, self.sink_tokens, seen.last_BT)
+        given = (q_BNTK, seen.keys, seen.values, key_range, self.scale)
         if self.positions is None:
             return self.attend(*given, None, self.sinks_N)
         relative = self.positions.relative(seen.keys.shape[2], q_BNTK.device)
@@ -303,7 +303,7 @@ class Attention(Mixer):
     def bfloat16_decode(self) -> bool:
         """See `Sublayer`: nothing stands between the maps and attention but rotary positions, and compiled norms."""
         parts = (self.positions, self.value_residual, self.gate, self.sinks_N)
-        normed = self.query_key_norm is None or compiled_with(self.query_key_value) is not None
+        normed = self.query_key_norm is None or native_library_of(self.query_key_value) is not None
         return normed and all(part is None for part in parts)
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
@@ -315,7 +315,7 @@ class Attention(Mixer):
             bias, near = self.positions.row(capacity, self.kv_heads), self.positions.near_row()
             if bias is None and near is None:
                 return None
-        norm, compiled = self.query_key_norm, compiled_with(self.query_key_value)
+        norm, compiled = self.query_key_norm, native_library_of(self.query_key_value)
         residual = self.value_residual
         values = None if residual is None else residual.row(record)
         gate = None if self.gate is None else self.gate.row()

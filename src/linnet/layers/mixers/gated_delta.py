@@ -31,7 +31,7 @@ from linnet.nn.norms import RmsNorm
 from linnet.nn.state_steps import step_biases
 from linnet.ops.delta_pairs import chunk_length
 from linnet.ops.gated_delta import gated_delta, gated_delta_flops, gated_delta_reference
-from linnet.ops.rms_norm import unit_length
+from linnet.ops.rms_norm import l2_normalize
 
 STATE_BYTES = 4
 FASTEST_RATE = 16.0
@@ -220,5 +220,5 @@ class GatedDelta(Mixer):
         keys, _, values = self.parts
         both_BFT, v_BFT = torch.split(mixed_BFT, [2 * keys, values], dim=1)
         both_BJTK = torch.unflatten(both_BFT, 1, (-1, self.key_width)).transpose(2, 3).contiguous()
-        q_BMTK, k_BMTK = unit_length(both_BJTK).chunk(2, dim=1)
+        q_BMTK, k_BMTK = l2_normalize(both_BJTK).chunk(2, dim=1)
         return q_BMTK, k_BMTK, torch.unflatten(v_BFT, 1, (-1, self.value_width)).transpose(2, 3).contiguous()

@@ -25,7 +25,12 @@ from linnet.layers.state import State
 from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
-from linnet.ops.diagonal_ssm import diagonal_ssm, diagonal_ssm_flops, diagonal_ssm_kept, diagonal_ssm_reference
+from linnet.ops.diagonal_ssm import (
+    diagonal_ssm,
+    diagonal_ssm_flops,
+    diagonal_ssm_reference,
+    diagonal_ssm_saved_elements,
+)
 
 
 class H3Spec(DiagonalSpec):
@@ -67,8 +72,8 @@ class H3Spec(DiagonalSpec):
         """Of a token what is read, queries, keys and values, keys before and behind the shift, products and what the
         model makes of them, and what is read of it; of a sequence what is before it; states between; coefficients.
         """
-        of_products = self.head_dim * (2 * tokens + diagonal_ssm_kept(tokens, self.state))
-        of_rows = sequences * width * (7 * tokens + self.shift - 1 + of_products)
+        to_autocast_dtype = self.head_dim * (2 * tokens + diagonal_ssm_saved_elements(tokens, self.state))
+        of_rows = sequences * width * (7 * tokens + self.shift - 1 + to_autocast_dtype)
         return of_rows + width // self.head_dim * self.kernel_kept
 
 

@@ -25,13 +25,13 @@ from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
 from linnet.layers.rotary import RotarySpec, check_heads, turn_of
 from linnet.layers.state import State, write_chunk
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import row_map_of
+from linnet.nn.gemv import gemv_of
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import RmsNorm, norm_row, normed
-from linnet.ops.attention import Reach, attention, attention_reference
-from linnet.ops.blocked_attention import blocks_serve
-from linnet.ops.exporting import exporting
-from linnet.ops.latent_attention import absorbs, latent_attention, latent_attention_reference
+from linnet.ops.attention import KeyRange, attention, attention_reference
+from linnet.ops.blocked_attention import blocked_is_faster
+from linnet.ops.exporting import is_exporting
+from linnet.ops.latent_attention import absorbed_is_cheaper, latent_attention, latent_attention_reference
 
 
 class LatentAttentionSpec(MixerSpec):
@@ -104,7 +104,7 @@ class LatentAttentionSpec(MixerSpec):
         Where the kernel's width is not that of values, what is read is cut out of it.
         """
         key = self.rotary_dim + content
-        if blocks_serve(tokens, torch.float32, key != value):
+        if blocked_is_faster(tokens, torch.float32, key != value):
             return sequences * tokens * self.heads * 2 * (key + value)
         return sequences * tokens * self.heads * (4 * max(key, value) + 1 + value * (key > value))
 
@@ -192,16 +192,16 @@ class LatentAttention(Mixer):
         rotary_BSNP = rotary_BSP.to(content_BSNC.dtype).unsqueeze(2).expand(-1, -1, heads, -1)
         k_BNSK = torch.cat([rotary_BSNP, content_BSNC], dim=3).transpose(1, 2)
         v_BNSV = torch.unflatten(self.value_up(latent_BSR), 2, (heads, self.value)).transpose(1, 2)
-        return self.attend(q_BNTK, k_BNSK, v_BNSV, Reach(padding_B, last_BT=last_BT), self.scale)
+        return self.attend(q_BNTK, k_BNSK, v_BNSV, KeyRange(padding_B, last_BT=last_BT), self.scale)
 
     def _read_with_past(self, q_BNTK: Tensor, entries_BSE: Tensor, layout: BatchLayout) -> Tensor:
         """Of the entries as they are, unless none is of the past, or so many tokens read that it is less to expand."""
         length, rank = q_BNTK.shape[2], self.spec.kv_rank
         last_BT = None if layout.uniform else layout.positions(length, q_BNTK.device)
-        if exporting():  # a graph cannot ask for how many tokens it is less
+        if is_exporting():  # a graph cannot ask for how many tokens it is less
             absorbing = length == 1
         else:
-            absorbing = length < entries_BSE.shape[1] and absorbs(length, rank, self.content, self.value)
+            absorbing = length < entries_BSE.shape[1] and absorbed_is_cheaper(length, rank, self.content, self.value)
         if absorbing:
             return self.attend_past(q_BNTK, entries_BSE, *self._up(), self.scale, last_BT)
         rotary_BSP, latent_BSR = torch.split(entries_BSE, [self.spec.rotary_dim, rank], dim=2)
@@ -214,7 +214,7 @@ class LatentAttention(Mixer):
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
-        queries, out_row = self._query_row(), row_map_of(self.out)
+        queries, out_row = self._query_row(), gemv_of(self.out)
         norm = norm_row(self.latent_norm)
         if queries is None or out_row is None or norm is None or not isinstance(state, LatentState):
             return None
@@ -241,8 +241,8 @@ class LatentAttention(Mixer):
 
     def _query_row(self) -> Callable[[Tensor], tuple[Tensor, Tensor, Tensor]] | None:
         """Of a row `[1, D]`: queries `[N, K]`, the rotary key and the latent, not yet turned, nor normalized."""
-        down, norm = row_map_of(self.down), norm_row(self.query_norm)
-        up = None if self.query_up is None else row_map_of(self.query_up)
+        down, norm = gemv_of(self.down), norm_row(self.query_norm)
+        up = None if self.query_up is None else gemv_of(self.query_up)
         if down is None or (self.query_up is not None and up is None):
             return None
         parts = list(self.down.parts)

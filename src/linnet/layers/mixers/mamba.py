@@ -22,7 +22,7 @@ from linnet.layers.state import State
 from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.state_steps import step_biases
-from linnet.ops.selective_scan import segment_tokens, selective_scan, selective_scan_reference
+from linnet.ops.selective_scan import selective_scan, selective_scan_reference, selective_scan_segment_length
 
 SUM_BYTES = 4
 
@@ -70,7 +70,7 @@ class MambaSpec(MixerSpec):
     def _kept(self, channels: int, rank: int, sequences: int, tokens: int) -> int:
         """Of a token ten times the channels, what steps, B and C are made of; rates, and a state for each segment."""
         numbers = channels * self.state
-        segments = -(-tokens // segment_tokens(sequences, numbers))
+        segments = -(-tokens // selective_scan_segment_length(sequences, numbers))
         of_tokens = tokens * (10 * channels + rank + 2 * self.state) + channels * (self.conv - 1)
         return sequences * (of_tokens + segments * numbers) + 2 * numbers
 

@@ -28,7 +28,7 @@ from linnet.nn.state_steps import step_biases
 from linnet.ops.segments import segment_length
 from linnet.ops.state_space_dual import (
     CHUNK,
-    numbers_of_token,
+    elements_per_token,
     state_space_dual,
     state_space_dual_flops,
     state_space_dual_reference,
@@ -113,7 +113,7 @@ class Mamba2Spec(MixerSpec):
         """Of a token the joint projection, three forms of what is convolved, steps, what is read, gate and norm; a
         state for each segment.
         """
-        numbers = numbers_of_token(heads, self.head_dim)
+        numbers = elements_per_token(heads, self.head_dim)
         segments = -(-tokens // segment_length(sequences, numbers, CHUNK))
         of_steps = (3 if self.limits else 2) * heads
         normed = channels * (1 if self.groups == 1 else 2) + self.groups

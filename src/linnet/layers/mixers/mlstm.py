@@ -24,8 +24,8 @@ from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import FusedLinear, Linear
 from linnet.nn.norms import HeadLayerNorm
-from linnet.ops.mlstm import mlstm, mlstm_flops, mlstm_reference, segments_of
-from linnet.ops.soft_cap import soft_capped
+from linnet.ops.mlstm import mlstm, mlstm_flops, mlstm_reference, mlstm_segment_length
+from linnet.ops.soft_cap import apply_soft_cap
 
 STATE_BYTES = 4
 INPUT_BIAS = -10.0
@@ -91,7 +91,7 @@ class MlstmSpec(MixerSpec):
         """
         logits = 2 if self.gate_cap is None else 4
         of_token = 2 * (key + value) + logits + 1 + 5 * value + 2
-        segments = -(-tokens // segments_of(sequences, self.heads, value)) if tokens > 1 else 0
+        segments = -(-tokens // mlstm_segment_length(sequences, self.heads, value)) if tokens > 1 else 0
         return sequences * self.heads * (tokens * of_token + (segments + 1) * key * (value + 1) + 1)
 
 
@@ -159,7 +159,7 @@ class Mlstm(Mixer):
         q_BNTK, k_BNTK, v_BNTV = (torch.unflatten(x.to(wide), -1, (self.heads, -1)).transpose(1, 2) for x in of_heads)
         logits_BTN = logits_BTN.to(wide)
         if self.gate_cap is not None:
-            logits_BTN = soft_capped(logits_BTN, self.gate_cap)
+            logits_BTN = apply_soft_cap(logits_BTN, self.gate_cap)
         input_BNT, forget_BNT = logits_BTN.transpose(1, 2).chunk(2, dim=1)
         before = () if state is None else (state.memory, state.peak)
         h_BNTV, memory, peak = self.remember(q_BNTK, k_BNTK, v_BNTV, input_BNT, forget_BNT, *before)

@@ -22,7 +22,7 @@ from linnet.layers.contract import DecodeStep, Mixer, MixerSpec, Place, Traits
 from linnet.layers.state import State
 from linnet.layers.token_shift import LastTokenState, layers_left, rising, row_mixes
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import row_map_of
+from linnet.nn.gemv import gemv_of
 from linnet.nn.linear import Linear
 from linnet.nn.token_shift import token_mixes, token_shift_cost
 from linnet.ops.linear_scan import segments
@@ -164,7 +164,7 @@ class Rwkv4(Mixer):
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
-        key, value, receptance, output = map(row_map_of, (self.key, self.value, self.receptance, self.output))
+        key, value, receptance, output = map(gemv_of, (self.key, self.value, self.receptance, self.output))
         if key is None or value is None or receptance is None or output is None:
             return None
         assert isinstance(state, Rwkv4State)

@@ -26,7 +26,7 @@ from linnet.layers.rotary import check_heads
 from linnet.layers.state import State
 from linnet.layers.token_shift import LastTokenState, layers_left, rising, row_mixes
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import row_map, row_map_of
+from linnet.nn.gemv import gemv, gemv_of
 from linnet.nn.linear import Linear
 from linnet.nn.token_shift import token_mixes, token_shift_cost
 from linnet.ops.recompute import recompute
@@ -160,7 +160,7 @@ class LowRank(nn.Module):
 
     def row(self) -> Callable[[Tensor], Tensor]:
         """The same of a row, `[1, D] -> [1, E]`; without gradients."""
-        down, up = row_map(self.down.detach(), None), row_map(self.up.detach(), self.bias)
+        down, up = gemv(self.down.detach(), None), gemv(self.up.detach(), self.bias)
         return lambda x_1D: up.of(self.function(down.of(x_1D)))
 
 
@@ -270,7 +270,7 @@ class Rwkv7(Mixer):
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
-        receptance, key, value, out = map(row_map_of, (self.receptance, self.key, self.value, self.out))
+        receptance, key, value, out = map(gemv_of, (self.receptance, self.key, self.value, self.out))
         if receptance is None or key is None or value is None or out is None:
             return None
         assert isinstance(state, Rwkv7State)

@@ -21,7 +21,12 @@ from linnet.layers.diagonal_ssm import SUM_BYTES, DiagonalKernel, DiagonalSpec, 
 from linnet.layers.state import State
 from linnet.nn.cost import Cost, linear_cost
 from linnet.nn.linear import Linear
-from linnet.ops.diagonal_ssm import diagonal_ssm, diagonal_ssm_flops, diagonal_ssm_kept, diagonal_ssm_reference
+from linnet.ops.diagonal_ssm import (
+    diagonal_ssm,
+    diagonal_ssm_flops,
+    diagonal_ssm_reference,
+    diagonal_ssm_saved_elements,
+)
 
 
 class S4dSpec(DiagonalSpec):
@@ -52,7 +57,10 @@ class S4dSpec(DiagonalSpec):
 
     def _kept(self, width: int, sequences: int, tokens: int) -> int:
         """Of a token what is read, what the model gives, its gelu, values and gates; states between; coefficients."""
-        return sequences * width * (5 * tokens + diagonal_ssm_kept(tokens, self.state)) + width * self.kernel_kept
+        return (
+            sequences * width * (5 * tokens + diagonal_ssm_saved_elements(tokens, self.state))
+            + width * self.kernel_kept
+        )
 
 
 class S4d(Mixer):

@@ -29,20 +29,20 @@ def decay(
     chunk: tokens of a chunk in the chunked form; None: as many as are fastest.
     """
     length = rates_BSN.shape[1]
-    if queries < length or not chunked_runs(form, length):
+    if queries < length or not uses_chunks(form, length):
         return decay_reference(rates_BSN, v_BSNH, queries, keys)
-    chunk = chunk or fastest_chunk(keys is not None)
+    chunk = chunk or default_chunk(keys is not None)
     if keys is None:
         return decay_chunked(rates_BSN, v_BSNH, queries, tolerance, chunk)
     return keyed_chunked(rates_BSN, v_BSNH, keys, tolerance, chunk)
 
 
-def chunked_runs(form: Form, length: int) -> bool:
+def uses_chunks(form: Form, length: int) -> bool:
     """Whether a whole sequence of `length` tokens takes the chunked form; `auto`: where that is faster."""
     return form == "chunked" or (form == "auto" and length > CHUNKED_ABOVE)
 
 
-def fastest_chunk(keyed_sums: bool) -> int:
+def default_chunk(keyed_sums: bool) -> int:
     """Tokens of a chunk with which sums with keys, or without, are fastest."""
     return keyed.CHUNK if keyed_sums else chunked.CHUNK
 
@@ -57,9 +57,9 @@ def decay_flops(
     key: int = 0,
 ) -> int:
     """FLOPs of the forward pass over one sequence, in the form that it takes; `key`: width of a key, 0 for none."""
-    if not chunked_runs(form, length):
+    if not uses_chunks(form, length):
         return 2 * (width + heads * key) * length**2
-    chunk = chunk or fastest_chunk(key > 0)
+    chunk = chunk or default_chunk(key > 0)
     if key:
         return keyed_flops(length, width, heads, key, tolerance, chunk)
     return chunked_flops(length, width, heads, tolerance, chunk)

@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from linnet.ops.decay.rates import RateBank, bank_on, coefficients, coefficients_and_slopes, rate_bank
 from linnet.ops.decay.reference import Keys
 from linnet.ops.decay.segments import segments
-from linnet.ops.kernels import kernels_run
+from linnet.ops.kernels import use_kernels
 
 CHUNK = 32
 """Tokens of a chunk; the fastest of 16, 32, 64 and 128 on a processor (experiments/LOG.md)."""
@@ -57,7 +57,7 @@ def decay_chunked(
 def _as_it_is(rates_BSN: Tensor, v_BSNH: Tensor, tolerance: float, chunk: int) -> Any:
     """Also in a compiled model: its loop over chunks would be another graph for every length."""
     bank = bank_for(rates_BSN.shape[1], tolerance, chunk)
-    if kernels_run(rates_BSN, v_BSNH) and rates_BSN.dtype == torch.float32 and fits(chunk, bank):
+    if use_kernels(rates_BSN, v_BSNH) and rates_BSN.dtype == torch.float32 and fits(chunk, bank):
         from linnet.ops.kernels._decay import decay_by_kernels
 
         return decay_by_kernels(rates_BSN, v_BSNH, chunk, bank)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from linnet.core.errors import UserError
-from linnet.ops.exporting import exporting
+from linnet.ops.exporting import is_exporting
 
 MOST_TOKENS = 2**62
 
@@ -70,7 +70,7 @@ def survivors(relevance_BE: Tensor, present_BE: Tensor, policy: EvictionPolicy) 
 
 def _ranks(relevance_BE: Tensor) -> Tensor:
     """How many are more relevant, the earlier of equal ones among them; int64 `[B, E]`."""
-    if exporting():  # ONNX has no sort, but a TopK that takes the earlier of equal ones first
+    if is_exporting():  # ONNX has no sort, but a TopK that takes the earlier of equal ones first
         entries = relevance_BE.shape[1]
         return relevance_BE.topk(entries, dim=1).indices.topk(entries, dim=1, largest=False).indices
     return relevance_BE.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
@@ -81,7 +81,7 @@ def _undisputed(above: Tensor, present: Tensor, policy: EvictionPolicy) -> bool:
 
     A graph cannot ask: there it is taken not to unless the policy has a threshold alone; the long way gives the same.
     """
-    if exporting():
+    if is_exporting():
         return policy.top_k == 0 and policy.min_tokens_to_keep == 0
     staying = above.sum(-1)
     if policy.top_k and int(staying.max()) > policy.top_k:
@@ -91,7 +91,7 @@ def _undisputed(above: Tensor, present: Tensor, policy: EvictionPolicy) -> bool:
     return bool((staying >= present.sum(-1).clamp(max=policy.min_tokens_to_keep)).all())
 
 
-def run_steps(relevance_BTE: Tensor, present_BTE: Tensor, policy: EvictionPolicy) -> tuple[Tensor, Tensor]:
+def evict_step_by_step(relevance_BTE: Tensor, present_BTE: Tensor, policy: EvictionPolicy) -> tuple[Tensor, Tensor]:
     """Several steps in a row: which tokens each of them reads, `[B, T, E]`, and which stay after it, `[B, T, E]`.
 
     present: which tokens there would be at each step if none were ever evicted. Where the threshold alone decides, all

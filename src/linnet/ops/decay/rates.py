@@ -16,7 +16,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from linnet.ops.exporting import exporting
+from linnet.ops.exporting import is_exporting
 
 OFFSET = 8
 """`offset * length`: of 0.5, 1, 2, 4, 8, 16 the one that needs fewest rates (experiments/LOG.md)."""
@@ -143,7 +143,7 @@ def _bounds(bank: RateBank, density: int) -> tuple[float, float]:
 
 def coefficients(bank: RateBank, rates: Tensor) -> Tensor:
     """`phi_r(rate)` in float64, `[..., R]`."""
-    if exporting():  # runtimes for graphs have no arc cosine in float64
+    if is_exporting():  # runtimes for graphs have no arc cosine in float64
         return _coefficients_by_quotients(bank, rates)
     cosines = torch.cos(_orders(bank, rates) * _angles(bank, rates))
     return cosines @ bank_on(bank, rates.device).cardinal_RR

@@ -21,7 +21,7 @@ _chosen: bool | None = None
 """During a trial, whether kernels run; else the outcome of the device's trial decides."""
 
 
-def kernels_run(*tensors: Tensor) -> bool:
+def use_kernels(*tensors: Tensor) -> bool:
     """Whether there are kernels for the device of these tensors, and for float32 or narrower numbers, as they are.
 
     The first time on a device they are tried there: where they do not compile, or give something else than plain

@@ -54,7 +54,7 @@ def _rows(parameter_JD: Tensor) -> Tensor:
     return plain(parameter_JD.detach().reshape(-1, parameter_JD.shape[-1]))
 
 
-def turn_row(
+def rotate_row(
     library: ctypes.CDLL, cos_CR: Tensor, sin_CR: Tensor, pairing: Literal["adjacent", "halves"]
 ) -> Callable[[Tensor, int], Tensor]:
     """Heads `[J, K]` of a token, and its position: the first 2 R elements of each are turned, in place."""
@@ -72,7 +72,7 @@ def turn_row(
     return turn
 
 
-def activated_row(library: ctypes.CDLL, kind: Kind) -> Callable[[Tensor], Tensor]:
+def activation_row(library: ctypes.CDLL, kind: Kind) -> Callable[[Tensor], Tensor]:
     """`[1, F] -> [1, F]`: see `nn.activation`."""
     function, number = library.linnet_activated, KINDS.index(kind)
 
@@ -85,7 +85,7 @@ def activated_row(library: ctypes.CDLL, kind: Kind) -> Callable[[Tensor], Tensor
     return activated
 
 
-def gated_row(library: ctypes.CDLL, kind: Kind = "silu") -> Callable[[Tensor], Tensor]:
+def glu_row(library: ctypes.CDLL, kind: Kind = "silu") -> Callable[[Tensor], Tensor]:
     """`[1, 2F] -> [1, F]`: what the activation makes of the first half, times the second; see `ops.gated`."""
     function, number = library.linnet_gated, KINDS.index(kind)
 
@@ -99,7 +99,9 @@ def gated_row(library: ctypes.CDLL, kind: Kind = "silu") -> Callable[[Tensor], T
     return gated
 
 
-def scaled_row(library: ctypes.CDLL, factor: float, table_CD: Tensor | None = None) -> Callable[[Tensor, int], Tensor]:
+def scale_add_row(
+    library: ctypes.CDLL, factor: float, table_CD: Tensor | None = None
+) -> Callable[[Tensor, int], Tensor]:
     """`[1, D]` and a position to `[1, D]`: times a factor, and added to the table's row of that position."""
     table, function = None if table_CD is None else plain(table_CD.detach()), library.linnet_scaled
     along = None if table is None else Along("position", {2: 4 * table.shape[1]}, len(table))

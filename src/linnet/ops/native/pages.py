@@ -12,7 +12,7 @@ _HUGEPAGE = 14
 """`MADV_HUGEPAGE` of Linux."""
 
 
-def in_large_pages(x: Tensor) -> Tensor:
+def in_huge_pages(x: Tensor) -> Tensor:
     """A copy of a contiguous tensor in such pages, where Linux has them; one that would fill none stays as it is.
 
     They are asked for before the memory is written: pages that are there already would be brought together one by one.

@@ -68,14 +68,14 @@ class Gemv:
         return out_RO
 
 
-def float32_rows(library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None) -> Gemv:
+def float32_gemv(library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None) -> Gemv:
     """Weights float32; those that lie one behind the other are not copied."""
     outputs, inputs = weight_OI.shape
     weight = plain(weight_OI.detach())
     return Gemv(library.linnet_float32_rows, inputs, outputs, (weight,), bias_O)
 
 
-def bfloat16_rows(library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None, most_rows: int = MOST_ROWS) -> Gemv:
+def bfloat16_gemv(library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None, most_rows: int = MOST_ROWS) -> Gemv:
     """Weights bfloat16. The row stays float32: its products are those of float32 with the weights' numbers."""
     outputs, inputs = weight_OI.shape
     expect(weight_OI.dtype == torch.bfloat16 and weight_OI.is_cpu, "bfloat16 on the CPU", weight_OI)
@@ -83,7 +83,7 @@ def bfloat16_rows(library: ctypes.CDLL, weight_OI: Tensor, bias_O: Tensor | None
     return Gemv(library.linnet_bfloat16_rows, inputs, outputs, (weight,), bias_O, most_rows)
 
 
-def int8_rows(library: ctypes.CDLL, numbers_OJ: Tensor, scale_O: Tensor, inputs: int, bias_O: Tensor | None) -> Gemv:
+def int8_gemv(library: ctypes.CDLL, numbers_OJ: Tensor, scale_O: Tensor, inputs: int, bias_O: Tensor | None) -> Gemv:
     """Numbers int8, J a multiple of `BYTES`, scales bfloat16.
 
     A row is in fixed point (as in `ops.int8_linear`): an output differs from the definition's by at most
@@ -97,10 +97,10 @@ def int8_rows(library: ctypes.CDLL, numbers_OJ: Tensor, scale_O: Tensor, inputs:
     return Gemv(library.linnet_int8_rows, inputs, outputs, given, bias_O)
 
 
-def int4_rows(
+def int4_gemv(
     library: ctypes.CDLL, blocks_NGb: Tensor, inputs: int, outputs: int, group: int, bias_O: Tensor | None
 ) -> Gemv:
-    """Blocks of `blocks_of`; a row is in fixed point as for `int8_rows`. Of any number of rows where the processor adds
+    """Blocks of `blocks_of`; a row is in fixed point as for `int8_gemv`. Of any number of rows where the processor adds
     up products of bytes.
     """
     blocks, groups, size = blocks_NGb.shape
@@ -126,7 +126,7 @@ def bfloat16_lookup(library: ctypes.CDLL, weight_OI: Tensor) -> Lookup:
 
 
 def int8_lookup(library: ctypes.CDLL, numbers_OJ: Tensor, scale_O: Tensor, inputs: int) -> Lookup:
-    """Of numbers and scales as `int8_rows` takes them."""
+    """Of numbers and scales as `int8_gemv` takes them."""
     return _lookup(library.linnet_int8_matrix, (numbers_OJ.contiguous(), scale_O.contiguous()[:, None]), inputs)
 
 

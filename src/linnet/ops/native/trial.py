@@ -14,27 +14,27 @@ from linnet.ops.gated import gated_silu_reference
 from linnet.ops.native.attention import attention_past, attention_row, operator_row
 from linnet.ops.native.elementwise import (
     KINDS,
-    activated_row,
-    gated_row,
+    activation_row,
+    glu_row,
     layer_norm_row,
     rms_norm_row,
-    scaled_row,
-    turn_row,
+    rotate_row,
+    scale_add_row,
 )
 from linnet.ops.native.program import Recording
 from linnet.ops.native.rows import (
     BLOCK,
     BYTES,
     Gemv,
+    bfloat16_gemv,
     bfloat16_lookup,
-    bfloat16_rows,
     blocks_of,
+    float32_gemv,
     float32_lookup,
-    float32_rows,
+    int4_gemv,
     int4_matrix,
-    int4_rows,
+    int8_gemv,
     int8_lookup,
-    int8_rows,
     outputs_of,
 )
 
@@ -73,15 +73,15 @@ def _errors_of_products(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
         return _worst(_off(each_RO, expected_RO[: len(each_RO)]) for each_RO in found)
 
     weight_OI = torch.randn(OUTPUTS, INPUTS, generator=draw, **ALIKE).bfloat16()
-    yield "float32", error(float32_rows(library, weight_OI.float(), bias_O), weight_OI.float())
-    yield "bfloat16", error(bfloat16_rows(library, weight_OI, bias_O), weight_OI.float())
+    yield "float32", error(float32_gemv(library, weight_OI.float(), bias_O), weight_OI.float())
+    yield "bfloat16", error(bfloat16_gemv(library, weight_OI, bias_O), weight_OI.float())
 
     yield "float32's lookup", _off(float32_lookup(library, weight_OI.float())(2), weight_OI[2:3].float())
     yield "bfloat16's lookup", _off(bfloat16_lookup(library, weight_OI)(2), weight_OI[2:3].float())
 
     numbers_OI = torch.randint(-127, 128, (OUTPUTS, INPUTS), generator=draw, dtype=torch.int8, device="cpu")
     numbers_OJ = F.pad(numbers_OI, (0, -INPUTS % BYTES))
-    rows = int8_rows(library, numbers_OJ, scale_O, INPUTS, bias_O)
+    rows = int8_gemv(library, numbers_OJ, scale_O, INPUTS, bias_O)
     weight_OI = numbers_OI * scale_O.float()[:, None]
     yield "int8", error(rows, weight_OI)
     yield "int8's lookup", _off(int8_lookup(library, numbers_OJ, scale_O, INPUTS)(2), weight_OI[2:3])
@@ -93,7 +93,7 @@ def _errors_of_products(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
     assert len(blocks_NGb) == -(-OUTPUTS // BLOCK)
     numbers, scales = outputs_of(blocks_NGb, torch.arange(OUTPUTS, device="cpu"))
     weight = (numbers.view(OUTPUTS, -1, GROUP).float() - 8) * scales.t().float()[:, :, None]
-    rows = int4_rows(library, blocks_NGb, INPUTS, OUTPUTS, GROUP, bias_O)
+    rows = int4_gemv(library, blocks_NGb, INPUTS, OUTPUTS, GROUP, bias_O)
     weight_OI = weight.flatten(1)[:, :INPUTS]
     yield "int4", error(rows, weight_OI)
     yield "int4's matrix", _off(int4_matrix(library, blocks_NGb, INPUTS, GROUP, 3, OUTPUTS - 3), weight_OI[3:])
@@ -118,7 +118,7 @@ def _errors_of_attention(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
     x_JK = torch.randn(3, 10, generator=draw, **ALIKE)
     turned = torch.view_as_complex(x_JK.view(3, 5, 2)) * torch.complex(cos_CR[2], sin_CR[2])
     expected = torch.view_as_real(turned).flatten(1)
-    yield "rotation", _off(turn_row(library, cos_CR, sin_CR, "adjacent")(x_JK.clone(), 2), expected)
+    yield "rotation", _off(rotate_row(library, cos_CR, sin_CR, "adjacent")(x_JK.clone(), 2), expected)
 
 
 def _errors_beside_them(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
@@ -132,17 +132,17 @@ def _errors_beside_them(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
 
     silu, gelu, gelu_tanh, relu = F.silu(x_1D), F.gelu(x_1D), F.gelu(x_1D, approximate="tanh"), F.relu(x_1D)
     for kind, expected in zip(KINDS, (silu, gelu, gelu_tanh, relu, relu.square()), strict=True):
-        yield kind, _off(activated_row(library, kind)(x_1D), expected)
-    yield "gate", _off(gated_row(library)(x_1D), gated_silu_reference(x_1D))
+        yield kind, _off(activation_row(library, kind)(x_1D), expected)
+    yield "gate", _off(glu_row(library)(x_1D), gated_silu_reference(x_1D))
     table_CD = torch.randn(3, INPUTS, generator=draw, **ALIKE)
-    yield "sum", _off(scaled_row(library, 0.5, table_CD)(x_1D, 2), 0.5 * x_1D + table_CD[2])
+    yield "sum", _off(scale_add_row(library, 0.5, table_CD)(x_1D, 2), 0.5 * x_1D + table_CD[2])
 
 
 def _errors_of_programs(library: ctypes.CDLL) -> Iterator[tuple[str, float]]:
     """Of a token's vector and its position's, written down for one token and run for another."""
     draw = torch.Generator().manual_seed(0)
     weight_OI, table_CI = (torch.randn(count, INPUTS, generator=draw, **ALIKE) for count in (OUTPUTS, 4))
-    look_up, scaled = float32_lookup(library, weight_OI), scaled_row(library, 0.5, table_CI)
+    look_up, scaled = float32_lookup(library, weight_OI), scale_add_row(library, 0.5, table_CI)
     with Recording(token=3, position=1) as recording:
         out_1I = scaled(look_up(3), 1)
     program = recording.program(library)

@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from linnet.core.atomic import atomic_directory, heal, unreplaced
+from linnet.core.atomic import atomic_directory, not_replaced, restore
 from linnet.core.checksum import check_files, write_file_checksums
 from linnet.core.errors import UserError
 from linnet.core.files import read_json, write_json
 from linnet.core.spec import Spec, Vocabulary
 from linnet.core.tensor_file import read_tensors, write_tensors
 from linnet.data.tokenizer import TOKENIZER, Tokenizer
-from linnet.model.store import COUNTED
+from linnet.model.store import NGRAM
 from linnet.training.ngram.counts import MOST_ORDER, NGramTable
 from linnet.training.ngram.kneser_ney import NGram
 
-DESCRIPTION, COUNTS, RUN = COUNTED, "counts.safetensors", "run.json"
+DESCRIPTION, COUNTS, RUN = NGRAM, "counts.safetensors", "run.json"
 
 PARTS = ("keys", "counts", "suffixes")
 
@@ -68,10 +68,10 @@ def write_ngram(folder: str | Path, model: NGram, tokenizer: Tokenizer, made: Ma
 def load_ngram(folder: str | Path) -> StoredNGram:
     """Read a folder that `write_ngram` made; `UserError` names what is missing in it, changed, or does not fit."""
     folder = Path(folder)
-    heal(folder)
+    restore(folder)
     if not (folder / DESCRIPTION).is_file():
         raise UserError(f"{folder}: not an n-gram model (no {DESCRIPTION}); `linnet ngram train` makes one")
-    with unreplaced(folder):
+    with not_replaced(folder):
         check_files(folder, (DESCRIPTION, COUNTS, TOKENIZER))
         spec = NGramSpec.parse(read_json(folder / DESCRIPTION), str(folder / DESCRIPTION))
         tokenizer = Tokenizer.load(folder / TOKENIZER)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from linnet.evaluation.tables import over_documents, said
+from linnet.evaluation.tables import error_basis, said
 from linnet.present import numbers
 from linnet.present.plot import Axis, Panel, Plot, Series
 from linnet.present.report import Picture
@@ -48,7 +48,7 @@ def likelihood_table(found: NGramEvaluation) -> Table:
     """How good the model is, in the rows of `linnet evaluate`."""
     one, bits = found.likelihood, found.losses.bits_per_byte
     rows = [
-        ("bits per byte", said(bits), f"causal{over_documents(bits)}"),
+        ("bits per byte", said(bits), f"causal{error_basis(bits)}"),
         ("perplexity", f"{one.perplexity:,.2f}", "per token"),
         ("accuracy", f"{one.accuracy:.1%}", "of tokens guessed first"),
         ("tokens", f"{one.tokens:,}", f"{one.bytes:,} bytes of text"),
@@ -80,7 +80,7 @@ def seen_picture(found: NGramEvaluation) -> Picture:
     places = Axis("order", places={length: str(length) for length in lengths})
     counts = Panel(
         places,
-        Axis("n-grams", scale="log", said=numbers.scientific),
+        Axis("n-grams", scale="log", format=numbers.scientific),
         [
             Series(lengths, [float(found.vocab_size**length) for length in lengths], "possible", "o-", 1),
             Series(lengths, [max(1, one.trained) for one in found.seen], "different ones in training", "o-", 0),
@@ -90,7 +90,7 @@ def seen_picture(found: NGramEvaluation) -> Picture:
     measured = [one for one in found.seen if one.share_never_seen is not None]
     shares = Panel(
         places,
-        Axis("share of the text's n-grams", said=lambda share: f"{share:.0%}", low=0.0, high=1.0),
+        Axis("share of the text's n-grams", format=lambda share: f"{share:.0%}", low=0.0, high=1.0),
         [
             Series(
                 [one.length for one in measured], [one.share_never_seen or 0.0 for one in measured],

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from linnet.core.errors import UserError
 from linnet.inference.device import resolve_device
-from linnet.training.processes import shards
-from linnet.training.processes.group import (
+from linnet.training.distributed import (
     Batch,
     Item,
     LostProcessError,
@@ -27,6 +26,7 @@ from linnet.training.processes.group import (
     PeerError,
     Processes,
 )
+from linnet.training.processes import shards
 from linnet.training.progress.stopwatch import Stopwatch
 from linnet.training.stop import Stopped, StopRequest
 

@@ -23,11 +23,11 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.contract import linear_maps
 from linnet.model.decoder import Decoder
-from linnet.model.skip_init import decoder_of
+from linnet.model.skip_init import decoder_with_weights
 from linnet.training.checkpoint import Checkpoint
+from linnet.training.distributed import Processes
 from linnet.training.objective import Objective
 from linnet.training.parallel import Parallel, check_shard
-from linnet.training.processes.group import Processes
 from linnet.training.processes.many import TIMEOUT_S, ManyProcesses
 from linnet.training.processes.shards import local, part_of, whole
 from linnet.training.processes.shared_checkpoint import SharedSaver, fill, newest
@@ -54,7 +54,7 @@ class Sharded(Parallel):
             sublayer.total = processes.total
         _same_everywhere(decoder)
         if spec.compile:
-            for layer in {layer for block in decoder.all_blocks for layer in block.typed_layers()}:
+            for layer in {layer for block in decoder.all_blocks for layer in block.unique_layers()}:
                 layer.forward = torch.compile(layer.forward)  # type: ignore[method-assign]
         shape = (processes.count // self.shard, self.shard)
         self.mesh = init_device_mesh(decoder.device.type, shape, mesh_dim_names=("copies", "shards"))
@@ -163,7 +163,7 @@ class Sharded(Parallel):
         tensors = self.decoder.state_dict()
         with self.processes.waiting(self.decoder.device):
             full = {name: whole(tensor) for name, tensor in tensors.items()}
-        return decoder_of(self.decoder.spec, full)
+        return decoder_with_weights(self.decoder.spec, full)
 
     @torch.no_grad()
     def take(self, weights: dict[str, Tensor]) -> None:

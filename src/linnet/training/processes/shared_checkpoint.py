@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.storage import WriteResult
 
-from linnet.core.atomic import atomic_directory, check_room
+from linnet.core.atomic import atomic_directory, check_free_space
 from linnet.core.files import write_json
 from linnet.data.tokenizer import Tokenizer
 from linnet.model.decoder import Decoder
@@ -58,7 +58,7 @@ class SharedSaver:
 
         def begin() -> str:
             temporary = opened.enter_context(atomic_directory(target))
-            check_room(target, 2 * sum(t.numel() * t.element_size() for t in (tensors | moments).values()))
+            check_free_space(target, 2 * sum(t.numel() * t.element_size() for t in (tensors | moments).values()))
             write_json(temporary / CONFIG, decoder.spec.model_dump())
             return str(temporary)
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
+from linnet.training.distributed import Processes
 from linnet.training.machine import peak_memory_bytes
-from linnet.training.processes.group import Processes
 from linnet.training.step import StepResult
 
 

@@ -1,12 +1,12 @@
-"""The figures of a run while it goes: one line of `metrics.jsonl`, and what a watch is told after a step."""
+"""The figures of a run while it goes: one line of `metrics.jsonl`, and what a reporter is told after a step."""
 
 from typing import TYPE_CHECKING, Any
 
 from linnet.training.machine import peak_memory_bytes
-from linnet.training.progress.watch import Progress
+from linnet.training.reporter import Progress
 
 if TYPE_CHECKING:
-    from linnet.training.loop import Trainer
+    from linnet.training.trainer import Trainer
 
 
 def line_of(trainer: "Trainer", evaluated: bool) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def curves(lines: list[dict[str, Any]], title: str, causal: bool) -> Plot:
     norm = Series(steps, [line["gradient_norm"] for line in lines], color=INK, faint=True)
     panels = [
         Panel(x, Axis("loss, bits per byte", "log"), _losses(lines, causal), title),
-        Panel(x, Axis("learning rate", said=numbers.plain, low=0), [rate]),
+        Panel(x, Axis("learning rate", format=numbers.exact, low=0), [rate]),
         Panel(x, Axis("gradient norm", "log"), [norm]),
     ]
     return Plot(panels, (9.0, 2.5), shared="x", heights=(3, 1, 1))

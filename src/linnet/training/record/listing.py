@@ -9,15 +9,15 @@ from typing import Any
 from linnet.core.checksum import check_files, read_checked_json
 from linnet.core.errors import UserError
 from linnet.core.files import read_json
-from linnet.core.locks import holder
-from linnet.core.spec import misfit
+from linnet.core.locks import lock_holder
+from linnet.core.spec import first_schema_error
 from linnet.model.cost import model_cost
 from linnet.model.store import CONFIG as DESCRIPTION
 from linnet.model.store import MODEL, RUN
 from linnet.training.checkpoint import SUMMARY, checkpoint_path, checkpoint_steps
+from linnet.training.initialization import leaves
 from linnet.training.record.figures import Summary
-from linnet.training.record.folder import CHECKPOINTS, CONFIG, DIVERGED, LOCK, METRICS, RunFolder
-from linnet.training.start import leaves
+from linnet.training.run_folder import CHECKPOINTS, CONFIG, DIVERGED, LOCK, METRICS, RunFolder
 from linnet.training.train_state import TrainState
 
 NOT_ENTERED = (CHECKPOINTS, MODEL)
@@ -25,7 +25,7 @@ NOT_ENTERED = (CHECKPOINTS, MODEL)
 
 
 @dataclass(frozen=True)
-class ListedRun:
+class RunInfo:
     """What a run says of itself; None: it does not, or not yet.
 
     state: `finished`, `running`, `stopped`, `diverged`, `damaged`; `problem` says more of the last two. step: of the
@@ -50,7 +50,7 @@ class ListedRun:
         return asdict(self)
 
 
-def run_paths(folder: Path) -> Iterator[Path]:
+def find_runs(folder: Path) -> Iterator[Path]:
     """Folders of runs: this one, or those below it, by name; links are not followed, hidden folders left out."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected one with runs in it")
@@ -61,15 +61,15 @@ def run_paths(folder: Path) -> Iterator[Path]:
         inner[:] = sorted(name for name in inner if name not in NOT_ENTERED and not name.startswith("."))
 
 
-def listed(path: Path) -> ListedRun:
+def read_run_info(path: Path) -> RunInfo:
     """A run, as its folder tells it; one that cannot be read is listed as such."""
     try:
         return _finished(path) or _unfinished(path)
     except (UserError, KeyError, TypeError, OSError) as error:
-        return ListedRun(str(path), "damaged", problem=" ".join(str(error).split()))
+        return RunInfo(str(path), "damaged", problem=" ".join(str(error).split()))
 
 
-def _finished(path: Path) -> ListedRun | None:
+def _finished(path: Path) -> RunInfo | None:
     if not (path / MODEL).exists():
         return None
     if not (path / MODEL / RUN).is_file():
@@ -79,7 +79,7 @@ def _finished(path: Path) -> ListedRun | None:
     if summary is None:
         return None
     validation = summary.get("validation") or {}
-    return ListedRun(
+    return RunInfo(
         path=str(path),
         state="finished",
         model=read_json(path / MODEL / DESCRIPTION).get("name"),
@@ -92,13 +92,13 @@ _TOLD = ("parameters", "step", "steps", "tokens", "tokens_per_s", "seconds", "se
 """Figures of `run.json` that a table shows."""
 
 
-def _unfinished(path: Path) -> ListedRun:
+def _unfinished(path: Path) -> RunInfo:
     """What its configuration, its newest checkpoint and its last lines of figures say."""
     run, standing = RunFolder(path).configuration().resolved(), _standing(path)
     evaluated = [line["validation"] for line in RunFolder(path).metrics.tail() if "validation" in line]
     latest = evaluated[-1] if evaluated else (standing and standing.validation) or {}
     state, problem = _state(path)
-    return ListedRun(
+    return RunInfo(
         path=str(path),
         state=state,
         model=run.model.name,
@@ -115,7 +115,7 @@ def _unfinished(path: Path) -> ListedRun:
 
 
 def _state(path: Path) -> tuple[str, str | None]:
-    if holder(path / LOCK) is not None:
+    if lock_holder(path / LOCK) is not None:
         return "running", None
     if (path / DIVERGED).is_file():
         told = read_checked_json(path / DIVERGED)
@@ -154,13 +154,13 @@ def check_run(path: Path) -> None:
         raise UserError(f"{path}: not the folder of a run (no {CONFIG})")
 
 
-def summary_of(path: Path) -> dict[str, Any]:
+def read_summary(path: Path) -> dict[str, Any]:
     """What `run.json` says, wherever the run stands; empty before it was first stopped or finished.
 
     `UserError` where it says what cannot be.
     """
     file = path / MODEL / RUN
     found: dict[str, Any] = read_json(file) if file.is_file() else {}
-    if wrong := misfit(found, Summary):
+    if wrong := first_schema_error(found, Summary):
         raise UserError(f"{file}: {wrong}")
     return found

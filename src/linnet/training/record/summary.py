@@ -7,11 +7,11 @@ import torch
 
 from linnet import __version__
 from linnet.training.checkpoint import checkpoint_path
+from linnet.training.initialization import EMBEDDING_FROM, START_FROM
 from linnet.training.machine import peak_memory_bytes
-from linnet.training.start import EMBEDDING_FROM, START_FROM
 
 if TYPE_CHECKING:
-    from linnet.training.loop import Trainer
+    from linnet.training.trainer import Trainer
 
 
 def summarize(trainer: "Trainer", command: str | None) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from linnet.data.sentencepiece import BYTES, Description
+from linnet.data.sentencepiece import BYTES, SentencePieceDefinition
 
 PIECES = ["<unk>", "</s>", *BYTES, "▁", "a", "b", "▁a", "ab", "[SEP]", "abb"]
-UNIGRAM = Description(
+UNIGRAM = SentencePieceDefinition(
     kind="Unigram",
     pieces=PIECES,
     scores=[-99.0] * 258 + [-1.5, -2.0, -2.5, -1.0, -3.0, 0.4, -0.1],

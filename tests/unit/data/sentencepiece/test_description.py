@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_descriptions import BPE, PIECES, UNIGRAM
 
-from linnet.data.pieces import Pieces
-from linnet.data.sentencepiece import Description
+from linnet.data.pieces import TokenBytes
+from linnet.data.sentencepiece import SentencePieceDefinition
 from linnet.data.tokenizer import Tokenizer
 
 DESCRIPTIONS = [
@@ -28,10 +28,10 @@ SENTENCE = {
 
 
 @pytest.mark.parametrize("model", DESCRIPTIONS)
-def test_what_is_written_is_read_again(model: Description) -> None:
-    assert Description.of(model.written()) == model
-    library = tokenizers.Tokenizer.from_str(json.dumps(model.written()))
-    assert Description.of(json.loads(library.to_str())) == model
+def test_what_is_written_is_read_again(model: SentencePieceDefinition) -> None:
+    assert SentencePieceDefinition.read(model.to_dict()) == model
+    library = tokenizers.Tokenizer.from_str(json.dumps(model.to_dict()))
+    assert SentencePieceDefinition.read(json.loads(library.to_str())) == model
     assert library.encode("ab a").tokens == SENTENCE[model.kind, model.dummy_prefix]
 
 
@@ -39,11 +39,11 @@ def test_what_is_written_is_read_again(model: Description) -> None:
     "definition", [{}, {"post_processor": None}, {"post_processor": {"special_tokens": {"x": {}}}}]
 )
 def test_other_tokenizers_have_none(definition: dict[str, Any]) -> None:
-    assert Description.of(definition) is None
+    assert SentencePieceDefinition.read(definition) is None
 
 
 def test_unknown_text_is_printed_but_counts_nothing() -> None:
-    tokenizer = Tokenizer(UNIGRAM.written(), "here")
+    tokenizer = Tokenizer(UNIGRAM.to_dict(), "here")
     assert tokenizer.decode([261, 0, 260]) == "a ⁇ b"
     assert tokenizer.token_bytes()[[261, 0, 260]].tolist() == [2, 0, 1]
 
@@ -54,12 +54,12 @@ def test_unknown_text_is_printed_but_counts_nothing() -> None:
 )
 def test_spaces_at_the_start_of_a_text(dummy_prefix: bool, collapse: bool, expected: str) -> None:
     model = replace(UNIGRAM, dummy_prefix=dummy_prefix, collapse=collapse)
-    assert Pieces.of_sentencepiece(model).decode([1, 258, 258, 261, 258]) == expected
+    assert TokenBytes.from_sentencepiece(model).decode([1, 258, 258, 261, 258]) == expected
 
 
 @given(st.lists(st.sampled_from([0, 1, 2, 257, 258, 259, 260, 261]), max_size=6), st.integers(0, 6), st.booleans())
 def test_what_follows_a_text_is_no_beginning(tokens: list[int], cut: int, collapse: bool) -> None:
-    tokenizer = Tokenizer(replace(UNIGRAM, collapse=collapse).written(), "here")
+    tokenizer = Tokenizer(replace(UNIGRAM, collapse=collapse).to_dict(), "here")
     begun, follows = tokens[:cut], tokens[cut:]
     if tokenizer.end_id in begun:
         begun = begun[len(begun) - begun[::-1].index(tokenizer.end_id) :]
@@ -70,7 +70,7 @@ def test_what_follows_a_text_is_no_beginning(tokens: list[int], cut: int, collap
 
 
 def test_the_end_of_a_text_begins_another() -> None:
-    tokenizer = Tokenizer(UNIGRAM.written(), "here")
+    tokenizer = Tokenizer(UNIGRAM.to_dict(), "here")
     assert tokenizer.decode([261], behind=[260]) == " a"
     assert tokenizer.decode([261], behind=[260, tokenizer.end_id]) == "a"
 
@@ -81,7 +81,7 @@ def test_the_end_of_a_text_begins_another() -> None:
 )
 def test_no_piece_reaches_from_one_word_into_the_next(pieces: list[str], text: str) -> None:
     model = replace(UNIGRAM, pieces=[*PIECES, *pieces], scores=[*UNIGRAM.scores, *[-1.0] * len(pieces)])
-    before = model.written()["pre_tokenizer"]
+    before = model.to_dict()["pre_tokenizer"]
     words = re.findall(before["pattern"]["Regex"], text) if before else [text]
     assert "".join(words) == text
     places = {place for n in range(1, len(words)) for place in [len("".join(words[:n]))]}

@@ -7,10 +7,10 @@ import pytest
 from small_descriptions import BPE, PIECES, UNIGRAM
 
 from linnet.core.errors import UserError
-from linnet.data.sentencepiece import Description, SentencePiece
+from linnet.data.sentencepiece import SentencePiece, SentencePieceDefinition
 
 
-def pieces(model: Description, *texts: str) -> list[list[str]]:
+def pieces(model: SentencePieceDefinition, *texts: str) -> list[list[str]]:
     return [[PIECES[token] for token in ids] for ids in SentencePiece(model, "here").encode_batch(list(texts))]
 
 
@@ -21,7 +21,7 @@ def test_the_best_rank_merges_first_and_of_equal_ones_the_left() -> None:
 
 
 @pytest.mark.parametrize("model", [BPE, UNIGRAM])
-def test_every_kind_of_piece_is_what_it_was(model: Description) -> None:
+def test_every_kind_of_piece_is_what_it_was(model: SentencePieceDefinition) -> None:
     """A user-defined piece comes first, an unused one never, bytes for what no piece has; names are text."""
     assert pieces(model, "a[SEP]é", "", " b") == [["▁a", "[SEP]", "<0xC3>", "<0xA9>"], [], ["▁", "b"]]
     assert "abb" not in pieces(model, "b abb")[0]

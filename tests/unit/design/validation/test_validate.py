@@ -13,7 +13,7 @@ from linnet.core.files import write_json
 from linnet.design.scores import SCORES, ScoreSettings, score
 from linnet.design.shape import Part
 from linnet.design.validation.trained import TrainedModel, TrainedSet, read_trained
-from linnet.design.validation.validate import NAMES, validate, worth_figures, worth_pictures, worth_table
+from linnet.design.validation.validate import NAMES, rank_figures, rank_plots, rank_table, validate
 from linnet.model.spec import ModelSpec
 from linnet.present.style import png_of
 
@@ -215,17 +215,17 @@ def test_a_seed_decides_the_resamples():
 def test_what_is_shown(tmp_path: Path):
     trained = made_up(0.5)
     worth = validate(trained, ScoreSettings(), ["parameters", "penalized_parameters"], band=15, resamples=20)
-    figures = json.loads(json.dumps(worth_figures(trained, worth, 15)))
+    figures = json.loads(json.dumps(rank_figures(trained, worth, 15)))
     assert figures["models"] == 60
     assert figures["band"] == 15
     assert figures["scores"].keys() == {"parameters", "penalized_parameters"}
     one = figures["scores"]["parameters"]
     assert one.keys() == {*NAMES, "intervals"}
     assert one["intervals"]["spearman"] == [worth["parameters"].spearman.low, worth["parameters"].spearman.high]
-    table = worth_table(trained, worth, 15)
+    table = rank_table(trained, worth, 15)
     assert [row[0] for row in table.rows] == ["parameters", "penalized_parameters"]
     assert table.rows[0][1].startswith(f"{worth['parameters'].spearman.value:.3f} [")
-    (picture,) = worth_pictures(trained, worth, ScoreSettings())
-    titles = [panel.title.split(":")[0] for panel in picture.drawn.panels]
+    (picture,) = rank_plots(trained, worth, ScoreSettings())
+    titles = [panel.title.split(":")[0] for panel in picture.drawing.panels]
     assert titles == ["parameters", "penalized_parameters"]
-    assert png_of(picture.drawn.figure()).startswith(b"\x89PNG")
+    assert png_of(picture.drawing.figure()).startswith(b"\x89PNG")

@@ -15,9 +15,9 @@ from linnet.core.errors import UserError
 from linnet.evaluation.abilities.ability import Ability
 from linnet.evaluation.abilities.arithmetic import Arithmetic
 from linnet.evaluation.abilities.copying import Copying, SelectiveCopying, Sorting
-from linnet.evaluation.abilities.counting import NUMBERS, Brackets, HowMany
+from linnet.evaluation.abilities.counting import NUMBERS, Brackets, Counting
 from linnet.evaluation.abilities.facts import StoryFacts
-from linnet.evaluation.abilities.item import Asked, Question, Symbols
+from linnet.evaluation.abilities.item import AbilityItem, Question, Symbols
 from linnet.evaluation.abilities.needle import SPOTS, Needle
 from linnet.evaluation.abilities.recall import Induction, Recall
 from linnet.evaluation.abilities.rules import Rules
@@ -26,14 +26,14 @@ from linnet.evaluation.abilities.whereabouts import Whereabouts
 from linnet.stories.vocabulary.places import OUTDOORS
 
 SMALL: list[Ability] = [
-    Copying(length=6), SelectiveCopying(length=3, noise=5), Sorting(length=5, symbols=9), HowMany(length=12, most=5),
-    Brackets(length=9, deepest=3), Recall(pairs=6, queries=4, distance=7), Induction(length=9), Rules(examples=4),
+    Copying(length=6), SelectiveCopying(length=3, noise=5), Sorting(length=5, symbols=9), Counting(length=12, most=5),
+    Brackets(length=9, max_depth=3), Recall(pairs=6, queries=4, distance=7), Induction(length=9), Rules(examples=4),
     Tracking(group="s3", length=5), Tracking(group="s5", length=5), Arithmetic(shots=2, instruction=True, steps=True),
     StoryFacts(shots=1), Needle(words=50), Whereabouts(steps=True),
 ]  # fmt: skip
 
 
-def content(items: Sequence[Asked]) -> str:
+def content(items: Sequence[AbilityItem]) -> str:
     return hashlib.sha256(repr(items).encode()).hexdigest()[:12]
 
 
@@ -50,7 +50,7 @@ def test_items_are_the_same_on_every_machine():
     assert found == GOLDEN
 
 
-@pytest.mark.parametrize("ability", [Arithmetic(most=9), HowMany(length=4, most=2), Rules(examples=2, modulus=5)])
+@pytest.mark.parametrize("ability", [Arithmetic(most=9), Counting(length=4, most=2), Rules(examples=2, modulus=5)])
 def test_no_question_is_on_both_sides_whatever_the_seeds(ability: Ability):
     trained = {item.identity for seed in (0, 1) for item in ability.items(300, seed, "train")}
     held_out = {item.identity for seed in (0, 2) for item in ability.items(50, seed)}
@@ -58,17 +58,17 @@ def test_no_question_is_on_both_sides_whatever_the_seeds(ability: Ability):
 
 
 def test_a_kind_with_too_few_questions_says_so():
-    with pytest.raises(UserError, match="brackets length=1 deepest=8: too few different questions to hold some out"):
+    with pytest.raises(UserError, match="brackets length=1 max_depth=8: too few different questions to hold some out"):
         for split in ("train", "validation"):
             list(Brackets(length=1).items(1, split=split))
 
 
-def answers(item: Asked) -> list[str]:
+def answers(item: AbilityItem) -> list[str]:
     assert isinstance(item, Symbols)
     return [wanted for wanted in item.wanted if wanted is not None]
 
 
-def read(item: Asked) -> str:
+def read(item: AbilityItem) -> str:
     assert isinstance(item, Symbols)
     return "".join(item.read)
 
@@ -86,14 +86,14 @@ def test_copies_are_what_stood_before_the_bar(seed: int, length: int, noise: int
 def test_sorting_counting_induction():
     for item in Sorting(length=6, symbols=20).items(20):
         assert "".join(answers(item)) == "".join(sorted(read(item).partition("|")[0]))
-    for item in HowMany(length=20, most=12).items(20):
+    for item in Counting(length=20, most=12).items(20):
         assert answers(item) == [NUMBERS[read(item).count("a")]] and len(read(item)) == 21
     for item in Induction(length=20).items(20):
         assert answers(item) == [read(item)[read(item).index("!") + 1]] and len(read(item)) == 22
 
 
 def test_brackets_are_as_deep_as_those_that_are_open():
-    for item in Brackets(length=40, deepest=4).items(20):
+    for item in Brackets(length=40, max_depth=4).items(20):
         depths = [read(item)[: n + 1].count("(") - read(item)[: n + 1].count(")") for n in range(40)]
         assert answers(item) == [NUMBERS[depth] for depth in depths] and max(depths) <= 4 and min(depths) >= 0
 
@@ -254,13 +254,13 @@ def best_guesses(cases: Sequence[tuple[float, Sequence[str]]], told: bool) -> tu
     return right / length, max(whole.values())
 
 
-def bracket_cases(length: int, deepest: int) -> list[tuple[float, list[str]]]:
+def bracket_cases(length: int, max_depth: int) -> list[tuple[float, list[str]]]:
     cases: list[tuple[float, list[int]]] = [(1.0, [0])]
     for _ in range(length):
         cases = [
             (weight / len(ways), [*depths, way])
             for weight, depths in cases
-            for ways in [[way for way in (depths[-1] - 1, depths[-1] + 1) if 0 <= way <= deepest]]
+            for ways in [[way for way in (depths[-1] - 1, depths[-1] + 1) if 0 <= way <= max_depth]]
             for way in ways
         ]
     return [(weight, [NUMBERS[depth] for depth in depths[1:]]) for weight, depths in cases]
@@ -299,8 +299,8 @@ def choices(symbols: str, length: int, draw: Callable[[str, int], object]) -> li
         (Sorting(length=5, symbols=6), choices("abcdef", 5, permutations), True),
         (Copying(length=3, symbols=4), [(4.0**-3, answer) for answer in product("abcd", repeat=3)], True),
         (SelectiveCopying(length=2, symbols=5), [(5.0**-2, answer) for answer in product("abcde", repeat=2)], True),
-        (Brackets(length=7, deepest=3), bracket_cases(7, 3), False),
-        (Brackets(length=10, deepest=9), bracket_cases(10, 9), False),
+        (Brackets(length=7, max_depth=3), bracket_cases(7, 3), False),
+        (Brackets(length=10, max_depth=9), bracket_cases(10, 9), False),
         (Rules(examples=3, modulus=5), rule_cases(3, 5), True),
         (Tracking(length=3), tracking_cases(3), True),
         (Recall(pairs=4, queries=3), [(1 / 24, answer) for answer in permutations("abcd", 3)], False),
@@ -315,7 +315,7 @@ def test_chance_is_that_of_the_best_guess_by_counting_all_cases(
 
 @pytest.mark.parametrize(
     "ability",
-    [HowMany(length=12, most=3), Induction(length=5, symbols=4), Arithmetic(most=3), Arithmetic(most=2, steps=True),
+    [Counting(length=12, most=3), Induction(length=5, symbols=4), Arithmetic(most=3), Arithmetic(most=2, steps=True),
      StoryFacts(people=2, hops=3), Whereabouts(people=3, moves=3)],
     ids=lambda one: one.said,
 )  # fmt: skip

@@ -7,11 +7,11 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.abilities import final_answer
 from linnet.evaluation.abilities.arithmetic import Arithmetic
 from linnet.evaluation.abilities.copying import Copying
-from linnet.evaluation.abilities.final_answer import ends_right, final_answers
+from linnet.evaluation.abilities.final_answer import final_answer_matches, final_answers
 from linnet.evaluation.abilities.item import Question
 from linnet.evaluation.abilities.measure import measure
 from linnet.evaluation.abilities.whereabouts import Whereabouts
-from linnet.evaluation.tasks.streams import Streams
+from linnet.evaluation.tasks.streams import StateFactory
 from linnet.inference.language_model import LanguageModel
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
@@ -35,7 +35,7 @@ DIRECT = Question("Where is the kite?", " in the park.", " in the park.")
     ],
 )
 def test_the_sentence_at_the_place_of_the_final_answer_counts(question: Question, written: str, right: bool):
-    assert ends_right(question, written) == right
+    assert final_answer_matches(question, written) == right
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_the_model_goes_on_from_its_own_words(speaker: LanguageModel, monkeypatc
     first = written[0].split(end)[0] + end
     asked = [Question(prompts[0], first, first[-2:]), Question(prompts[0], first, "\0" + end)]
     asked += [Question(prompt, first, first) for prompt in prompts[1:]]
-    streams = Streams(speaker.decoder, torch.tensor([[speaker.tokenizer.end_id]]))
+    streams = StateFactory(speaker.decoder, torch.tensor([[speaker.tokenizer.end_id]]))
     expected = [True, False, *((text.split(end)[0] + end).endswith(first) for text in written[1:])]
     assert final_answers(streams, speaker.tokenizer, asked) == expected and len(first) > 1
 

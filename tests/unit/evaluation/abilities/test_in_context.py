@@ -10,9 +10,9 @@ from linnet.evaluation.abilities.ability import Ability
 from linnet.evaluation.abilities.arithmetic import Arithmetic
 from linnet.evaluation.abilities.copying import Copying
 from linnet.evaluation.abilities.facts import StoryFacts
-from linnet.evaluation.abilities.in_context import ShotsCurve, ShotsPoint, runs_of, shots_curve, tasks_of
+from linnet.evaluation.abilities.in_context import ShotsCurve, ShotsPoint, measurement_count, shot_tasks, shots_curve
 from linnet.evaluation.abilities.in_context_output import shots_plot, shots_table
-from linnet.evaluation.abilities.measure import Answered, measure
+from linnet.evaluation.abilities.measure import AnswerCounts, measure
 from linnet.evaluation.abilities.registry import suite
 from linnet.evaluation.abilities.rules import Rules
 from linnet.inference.language_model import LanguageModel
@@ -30,9 +30,9 @@ def speaker() -> LanguageModel:
 
 
 def test_each_task_is_there_once_without_what_is_varied():
-    found = tasks_of([Copying(), Arithmetic(shots=4), Arithmetic(instruction=True), StoryFacts(steps=True), Rules()])
+    found = shot_tasks([Copying(), Arithmetic(shots=4), Arithmetic(instruction=True), StoryFacts(steps=True), Rules()])
     assert found == [Arithmetic(), StoryFacts(steps=True), Rules()]
-    assert {(one.kind, getattr(one, "steps", False), getattr(one, "hops", 0)) for one in tasks_of(suite())} == {
+    assert {(one.kind, getattr(one, "steps", False), getattr(one, "hops", 0)) for one in shot_tasks(suite())} == {
         ("arithmetic", False, 0), ("arithmetic", True, 0), ("rules", False, 0),
         ("facts", False, 1), ("facts", False, 2), ("facts", False, 3), ("facts", True, 2),
         ("whereabouts", False, 1), ("whereabouts", False, 2), ("whereabouts", True, 2),
@@ -42,7 +42,7 @@ def test_each_task_is_there_once_without_what_is_varied():
 def test_a_point_is_the_ability_with_so_many_examples_and_the_instruction(speaker: LanguageModel):
     heard: list[int] = []
     curve = shots_curve(speaker, Arithmetic(most=9), (0, 2, 60), 40, 5, heard.append)
-    assert sum(heard) == runs_of(Arithmetic(), (0, 2, 60)) == 6
+    assert sum(heard) == measurement_count(Arithmetic(), (0, 2, 60)) == 6
     for points, instruction in ((curve.plain, False), (curve.instructed, True)):
         for point in points:
             expected = measure(speaker, Arithmetic(most=9, shots=point.shots, instruction=instruction), 40, 5)
@@ -55,7 +55,7 @@ def test_rules_have_their_examples_within_an_item(speaker: LanguageModel):
     task = Rules(examples=4, modulus=5)
     curve = shots_curve(speaker, task, (0, 1, 3, 4), 80)
     whole = measure(speaker, task, 80).score
-    assert whole is not None and runs_of(task, (0, 1, 3, 4)) == 1
+    assert whole is not None and measurement_count(task, (0, 1, 3, 4)) == 1
     shares = [point.score.share if point.score else None for point in curve.plain]
     assert shares == [whole.by_place[0], whole.by_place[1], whole.by_place[3], None]
     assert [point.chance for point in curve.plain[:3]] == [1 / 5, 1 / 4, 1 / 2]
@@ -64,7 +64,7 @@ def test_rules_have_their_examples_within_an_item(speaker: LanguageModel):
 
 
 def of(right: int, shots: int, chance: float = 0.25) -> ShotsPoint:
-    return ShotsPoint(shots, chance, Answered(100, right))
+    return ShotsPoint(shots, chance, AnswerCounts(100, right))
 
 
 def curve(*pairs: tuple[ShotsPoint, ShotsPoint], ability: Ability | None = None) -> ShotsCurve:

@@ -1,15 +1,15 @@
-"""Items as rows of tokens, and what a tokenizer speaks."""
+"""Items as rows of tokens, and what a tokenizer can_encode."""
 
 from linnet.data.tokenizer import Tokenizer
-from linnet.evaluation.abilities.item import Question, Speech, Symbols
-from linnet.ops.cross_entropy import IGNORED
+from linnet.evaluation.abilities.item import Question, SymbolEncoder, Symbols
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
-BYTES = Speech(Tokenizer.train("bytes", []))
-NO = IGNORED
+BYTES = SymbolEncoder(Tokenizer.train("bytes", []))
+NO = IGNORE_INDEX
 
 
 def test_an_answer_is_read_symbol_by_symbol_behind_its_prompt():
-    item = Symbols.asked("ab|", "xy")
+    item = Symbols.prompt_and_answer("ab|", "xy")
     tokens, targets = item.row(BYTES)
     assert tokens == [256, *b"ab|x"]
     assert targets == [NO, NO, NO, *b"xy"]
@@ -28,6 +28,6 @@ def test_a_question_is_encoded_in_its_two_parts():
 
 
 def test_symbols_are_spoken_where_each_is_one_token():
-    assert BYTES.speaks("ab|") and not BYTES.speaks("ab\u4e00")
-    own = Speech(Tokenizer.train("char", ["ab\u4e00"]))
-    assert own.speaks("ab\u4e00") and not own.speaks("\u4e01")
+    assert BYTES.can_encode("ab|") and not BYTES.can_encode("ab\u4e00")
+    own = SymbolEncoder(Tokenizer.train("char", ["ab\u4e00"]))
+    assert own.can_encode("ab\u4e00") and not own.can_encode("\u4e01")

@@ -9,18 +9,18 @@ from linnet.data.tokenizer import Tokenizer
 from linnet.evaluation.abilities.ability import Ability
 from linnet.evaluation.abilities.arithmetic import Arithmetic
 from linnet.evaluation.abilities.copying import Copying, Sorting
-from linnet.evaluation.abilities.counting import HowMany
-from linnet.evaluation.abilities.item import Chance, Speech
-from linnet.evaluation.abilities.measure import Answered, MeasuredAbility, figures_of, in_batches, measure, score
+from linnet.evaluation.abilities.counting import Counting
+from linnet.evaluation.abilities.item import Chance, SymbolEncoder
+from linnet.evaluation.abilities.measure import AbilityResult, AnswerCounts, figures_of, in_batches, measure, score
 from linnet.evaluation.abilities.recall import Recall
-from linnet.evaluation.abilities.registry import read_suite, suite
+from linnet.evaluation.abilities.registry import read_abilities, suite
 from linnet.evaluation.abilities.rules import Rules
 from linnet.evaluation.frozen import frozen_state
-from linnet.evaluation.statistics import chance_p_value
+from linnet.evaluation.statistics import exact_p_value
 from linnet.inference.language_model import LanguageModel
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
 EMPTY = torch.tensor([[256]])
 MIXERS = [
@@ -40,7 +40,7 @@ def model(mixer: dict[str, object], context_length: int = 256) -> LanguageModel:
 
 
 def test_a_score_counts_whole_answers_and_places():
-    found = Answered()
+    found = AnswerCounts()
     for hits in ([True, True], [True, False], [False], [True, True, True]):
         found.add(hits)
     assert (found.items, found.right, found.share) == (4, 2, 0.5)
@@ -58,20 +58,20 @@ def test_the_verdict_is_that_of_the_tasks(right: int, chance: float, above: bool
     """Of 10 with a quarter: 6 or more have probability 0.0197, which is below 0.05 twice, 5 or more 0.0781. None right
     of 10 with a half is told from chance, but not above it.
     """
-    figures = Answered(10, right, [right], [10]).figures(Chance(None, chance))
-    assert figures["above_chance"] is above and figures["p_value"] == chance_p_value(right, [chance] * 10)
+    figures = AnswerCounts(10, right, [right], [10]).figures(Chance(None, chance))
+    assert figures["above_chance"] is above and figures["p_value"] == exact_p_value(right, [chance] * 10)
 
 
 def test_several_abilities_are_corrected_for():
-    def found(right: int) -> MeasuredAbility:
-        return MeasuredAbility(HowMany(), Answered(100, right, [right], [100]))
+    def found(right: int) -> AbilityResult:
+        return AbilityResult(Counting(), AnswerCounts(100, right, [right], [100]))
 
     alone = [figures_of([found(right)])[0]["above_chance"] for right in (17, 10)]
-    unmeasured = MeasuredAbility(HowMany(), None, "no symbols")
+    unmeasured = AbilityResult(Counting(), None, "no symbols")
     several = figures_of([found(17), found(10), unmeasured, found(10)])
     assert alone == [True, False]
     assert [one.get("above_chance") for one in several] == [False, False, None, False]
-    assert several[0]["p_value"] == pytest.approx(3 * chance_p_value(17, [0.1] * 100))
+    assert several[0]["p_value"] == pytest.approx(3 * exact_p_value(17, [0.1] * 100))
 
 
 def greedy(decoder: Decoder, tokens: list[int], count: int) -> list[int]:
@@ -92,7 +92,7 @@ def test_right_is_what_greedy_decoding_writes(mixer: dict[str, object]):
     for prompt in ("what is this?", "and that, then?", "so"):
         read = [256, *prompt.encode()]
         written = greedy(decoder, read, 3)
-        rows.append(([*read, *written[:-1]], [*[IGNORED] * len(prompt), *written]))
+        rows.append(([*read, *written[:-1]], [*[IGNORE_INDEX] * len(prompt), *written]))
     rows[1][1][-2] = (rows[1][1][-2] + 1) % 256
     found = score(decoder, in_batches(rows, 256), EMPTY)
     assert (found.items, found.right, found.right_at) == (3, 2, [3, 2, 3])
@@ -101,7 +101,7 @@ def test_right_is_what_greedy_decoding_writes(mixer: dict[str, object]):
 
 
 def test_the_length_of_a_batch_is_bounded():
-    rows = [([1] * length, [IGNORED] * (length - 1) + [7]) for length in (5000, 10, 4000, 9000, 20)]
+    rows = [([1] * length, [IGNORE_INDEX] * (length - 1) + [7]) for length in (5000, 10, 4000, 9000, 20)]
     batches = list(in_batches(rows, 0))
     assert sum(len(tokens) for tokens, _ in batches) == 5
     assert all(tokens.numel() <= 8192 or len(tokens) == 1 for tokens, _ in batches)
@@ -125,7 +125,7 @@ def test_what_a_model_cannot_read_is_not_measured(ability: Ability, missing: str
 
 
 def test_an_untrained_model_is_not_told_from_chance():
-    found = measure(model(MIXERS[0], context_length=64), HowMany(), 50)
+    found = measure(model(MIXERS[0], context_length=64), Counting(), 50)
     assert found.score is not None and found.score.items == 50
     assert not found.figures()["above_chance"] and found.figures()["chance"] == 0.1
 
@@ -138,12 +138,12 @@ def test_the_suite_has_every_kind_and_a_file_may_have_its_own(tmp_path: Path):
     assert len({one.said for one in suite()}) == len(suite())
     path = tmp_path / "own.yaml"
     path.write_text("abilities: [{kind: recall, pairs: 5}, {kind: sorting}]")
-    assert read_suite(path) == [Recall(pairs=5), Sorting()]
+    assert read_abilities(path) == [Recall(pairs=5), Sorting()]
 
 
 def test_rules_are_measured_by_the_number_of_examples():
     found = measure(model(MIXERS[0]), Rules(), 5)
     assert found.score is None  # their symbols are an own vocabulary
-    speech = Speech(Tokenizer.train("char", [Rules().alphabet]))
+    speech = SymbolEncoder(Tokenizer.train("char", [Rules().alphabet]))
     targets = next(Rules(examples=3).items(1)).row(speech).targets
-    assert [target != IGNORED for target in targets] == [False, True, False, True, False, True]
+    assert [target != IGNORE_INDEX for target in targets] == [False, True, False, True, False, True]

@@ -5,7 +5,7 @@ import pytest
 
 from linnet.core.errors import UserError
 from linnet.data.prepare import prepare_texts
-from linnet.evaluation.tasks.contamination import ItemRuns, documents_of, overlaps_with
+from linnet.evaluation.tasks.contamination import WordRunIndex, documents_of, overlaps_with
 from linnet.evaluation.tasks.items import TaskItem
 from linnet.evaluation.tasks.suite import SuiteTask
 
@@ -17,7 +17,7 @@ def _task(*questions: str) -> SuiteTask:
 
 
 def _shared(question: str, *texts: str) -> bool:
-    runs = ItemRuns([_task(question)])
+    runs = WordRunIndex([_task(question)])
     for text in texts:
         runs.read(text)
     (overlap,) = runs.overlaps()
@@ -39,7 +39,7 @@ def test_an_item_of_few_words_counts_as_a_whole():
     nine = " ".join(WORDS[:9])  # ten with the choice
     assert _shared(nine, f"so {nine} yes it was") and _shared(nine, f"so {nine} no")
     assert not _shared(nine, f"so {nine} but") and not _shared(nine, " ".join([*WORDS[1:9], "yes"]))
-    runs = ItemRuns([_task(nine, "word0 word1")])
+    runs = WordRunIndex([_task(nine, "word0 word1")])
     runs.read("word0 word1 yes")
     (overlap,) = runs.overlaps()
     assert overlap.short_N.tolist() == [False, True] and overlap.shared_N.tolist() == [False, False]
@@ -48,7 +48,7 @@ def test_an_item_of_few_words_counts_as_a_whole():
 def test_the_frame_of_a_task_is_no_overlap():
     frame = " ".join(WORDS)
     item = TaskItem.of_choices(f"{frame} {{}}", ["yes", "no"], [1, 0], own="what is it")
-    runs = ItemRuns([SuiteTask("t", "acc", [item])])
+    runs = WordRunIndex([SuiteTask("t", "acc", [item])])
     runs.read(frame)
     assert not runs.overlaps()[0].shared_N.any()
 

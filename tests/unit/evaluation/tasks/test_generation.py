@@ -6,7 +6,7 @@ from small_models import CASES, speaker
 
 from linnet.core.errors import UserError
 from linnet.evaluation.tasks.generation import GenerationRequest, Generator
-from linnet.evaluation.tasks.streams import Streams
+from linnet.evaluation.tasks.streams import StateFactory
 from linnet.inference.language_model import LanguageModel
 from linnet.layers.contract import MixerSpec
 
@@ -17,7 +17,7 @@ PROMPTS = {"": 12, "a bird": 3, "the tree was glad of it": 9, "Q: 1": 1}
 
 def generator(model: LanguageModel, tokens_at_once: int = 8192) -> Generator:
     end = torch.tensor([[model.tokenizer.end_id]])
-    return Generator(Streams(model.decoder.eval(), end), model.tokenizer, tokens_at_once)
+    return Generator(StateFactory(model.decoder.eval(), end), model.tokenizer, tokens_at_once)
 
 
 def asked(model: LanguageModel, prompt: str, *until: str, most: int = 12) -> GenerationRequest:
@@ -28,7 +28,7 @@ def asked(model: LanguageModel, prompt: str, *until: str, most: int = 12) -> Gen
 def alone(model: LanguageModel, prompt: str, most: int) -> list[int]:
     """The likeliest tokens, one after the other, behind what the end token settled; no stop."""
     tokens, said = model.prompt_tokens(prompt), []
-    state = Streams(model.decoder, torch.tensor([[model.tokenizer.end_id]])).fresh(1, 64)
+    state = StateFactory(model.decoder, torch.tensor([[model.tokenizer.end_id]])).new_state(1, 64)
     for _ in range(most):
         logits_V = model.decoder(torch.tensor([tokens]), state)[0, -1]
         tokens = [int(logits_V.argmax())]

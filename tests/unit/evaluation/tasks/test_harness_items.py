@@ -13,12 +13,12 @@ from asked_by_harness import harness_task
 from set_rows import ROWS, YAML_FILES
 
 from linnet.evaluation.tasks.harness_items import results_of_harness
-from linnet.evaluation.tasks.interface import TaskFindings
+from linnet.evaluation.tasks.interface import SuiteReport
 from linnet.evaluation.tasks.measure import SuiteResult
-from linnet.evaluation.tasks.row_files import item_of
+from linnet.evaluation.tasks.row_files import parse_item
 from linnet.evaluation.tasks.suite import suite_spec
-from linnet.evaluation.tasks.verdict import UNKNOWN, verdicts
-from linnet.present.table import NOTHING
+from linnet.evaluation.tasks.verdict import NO_CHANCE_LEVEL, verdicts
+from linnet.present.table import MISSING
 
 pytest.importorskip("lm_eval", reason="the extra tasks is not installed")
 
@@ -62,7 +62,7 @@ def _result(name: str) -> SuiteResult:
 def test_items_chance_and_baselines_are_those_of_the_suites(name: str):
     (found,) = _result(name).tasks
     spec = TASKS[name]
-    expected = [item_of(name, spec.context, row, "here", spec.choices) for row in ROWS[name]]
+    expected = [parse_item(name, spec.context, row, "here", spec.choices) for row in ROWS[name]]
     assert found.task.name == OWN_NAMES.get(name, name)
     assert [item.labels for item in found.task.items] == [item.labels for item in expected]
     assert [item.choices for item in found.task.items] == [
@@ -87,7 +87,7 @@ def test_answers_without_choices_have_an_error_but_no_chance():
     (found,) = _only(_found(asked)).tasks
     assert (found.task.score, found.values_N.tolist()) == ("exact_match", [1.0, 0.0])
     assert found.mean.standard_error == 0.5 and found.chance is None and found.baselines == {}
-    assert verdicts([found]) == [(None, UNKNOWN)]
+    assert verdicts([found]) == [(None, NO_CHANCE_LEVEL)]
 
 
 def test_a_model_without_numbers_is_told_with_the_others_and_compared_with_none():
@@ -96,11 +96,11 @@ def test_a_model_without_numbers_is_told_with_the_others_and_compared_with_none(
 
     fine, broken = _found(asked()), _found(asked(), scored=lambda text: math.nan)
     for models in ([fine, broken], [broken, fine]):
-        findings = TaskFindings(results_of_harness(["a", "b"], models))
+        findings = SuiteReport(results_of_harness(["a", "b"], models))
         (row,) = findings.figures()["differences"][0]["tasks"].values()
         assert (row["difference"], row["p_value"], row["verdict"]) == (None, None, "no score of one")
         assert json.loads(json.dumps(findings.figures(), allow_nan=False))
-        assert findings.tables()[2].rows[0][1:5] == (NOTHING,) * 4
+        assert findings.tables()[2].rows[0][1:5] == (MISSING,) * 4
     first, second = (result.tasks[0] for result in results_of_harness(["a", "b"], [fine, broken]))
     assert first.task is second.task and first.task.score == "acc" and first.chance == pytest.approx(2 / 3)
     assert [verdicts([one])[0][1] for one in (first, second)] == [

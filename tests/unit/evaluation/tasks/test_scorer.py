@@ -8,8 +8,8 @@ from small_models import CASES, VOCABULARY, small_decoder
 
 from linnet.core.errors import UserError
 from linnet.evaluation.tasks import scorer as room
-from linnet.evaluation.tasks.scorer import Request, Scorer
-from linnet.evaluation.tasks.streams import Streams
+from linnet.evaluation.tasks.scorer import LoglikelihoodRequest, LoglikelihoodScorer
+from linnet.evaluation.tasks.streams import StateFactory
 from linnet.layers.contract import MixerSpec
 from linnet.model.decoder import Decoder
 
@@ -17,7 +17,7 @@ END = torch.tensor([[0]])
 every_mixer = pytest.mark.parametrize("mixer", CASES)
 
 
-def requests(contexts: int = 5, seed: int = 0) -> list[Request]:
+def requests(contexts: int = 5, seed: int = 0) -> list[LoglikelihoodRequest]:
     """Of several contexts with up to four continuations each, in no order, some of one token."""
     draw = random.Random(seed)
 
@@ -27,19 +27,19 @@ def requests(contexts: int = 5, seed: int = 0) -> list[Request]:
     found = []
     for number in range(contexts):
         context = (0, *tokens(0, 11))
-        found += [Request(context, tokens(1, 6)) for _ in range(number % 4 + 1)]
+        found += [LoglikelihoodRequest(context, tokens(1, 6)) for _ in range(number % 4 + 1)]
     draw.shuffle(found)
     return found
 
 
-def streams(decoder: Decoder) -> Streams:
-    return Streams(decoder.eval(), END)
+def streams(decoder: Decoder) -> StateFactory:
+    return StateFactory(decoder.eval(), END)
 
 
 @torch.no_grad()
-def by_hand(decoder: Decoder, request: Request) -> tuple[float, bool]:
+def by_hand(decoder: Decoder, request: LoglikelihoodRequest) -> tuple[float, bool]:
     """One text alone, token by token, behind what the end token settled."""
-    state, nats, greedy = streams(decoder).fresh(1, 64), 0.0, True
+    state, nats, greedy = streams(decoder).new_state(1, 64), 0.0, True
     logits_V = None
     for number, token in enumerate((*request.context, *request.continuation)):
         if number >= len(request.context):
@@ -52,7 +52,9 @@ def by_hand(decoder: Decoder, request: Request) -> tuple[float, bool]:
 @every_mixer
 def test_with_and_without_forks_scores_are_those_of_each_text_alone(mixer: MixerSpec):
     decoder, asked = small_decoder(mixer), requests()
-    forked, paired = (Scorer(streams(decoder), fork, tokens_at_once=48).score(asked) for fork in (True, False))
+    forked, paired = (
+        LoglikelihoodScorer(streams(decoder), fork, tokens_at_once=48).score(asked) for fork in (True, False)
+    )
     for request, one, other in zip(asked, forked, paired, strict=True):
         nats, greedy = by_hand(decoder, request)
         assert one.log_likelihood == pytest.approx(nats, rel=1e-9, abs=1e-9)
@@ -69,9 +71,9 @@ def test_greedy_is_what_the_model_would_say():
         said.append(int(logits[0, -1].argmax()))
         logits = decoder(torch.tensor([[said[-1]]]), state)
     other = [*said[:3], (said[3] + 1) % VOCABULARY]
-    asked = [Request((0, 5, 6), tuple(tokens)) for tokens in (said, other, said[:1], other[3:])]
+    asked = [LoglikelihoodRequest((0, 5, 6), tuple(tokens)) for tokens in (said, other, said[:1], other[3:])]
     for fork in (True, False):
-        found = [one.greedy for one in Scorer(streams(decoder), fork).score(asked)]
+        found = [one.greedy for one in LoglikelihoodScorer(streams(decoder), fork).score(asked)]
         assert found == [True, False, True, said[0] == other[3]]
 
 
@@ -84,11 +86,11 @@ def test_a_context_is_read_once_and_forked():
         return hidden(tokens_BT, *given, **named)
 
     decoder.hidden = counting  # type: ignore[method-assign]
-    asked = [Request(tuple(range(20)), (token, 1)) for token in range(4)]
-    Scorer(streams(decoder), fork=True).score(asked)
+    asked = [LoglikelihoodRequest(tuple(range(20)), (token, 1)) for token in range(4)]
+    LoglikelihoodScorer(streams(decoder), fork=True).score(asked)
     assert sum(read) == 20 + 4
     read.clear()
-    Scorer(streams(decoder), fork=False).score(asked)
+    LoglikelihoodScorer(streams(decoder), fork=False).score(asked)
     assert sum(read) == 4 * 21
 
 
@@ -97,22 +99,26 @@ def test_a_context_that_is_too_long_loses_its_first_tokens():
     long = tuple(number % VOCABULARY for number in range(80))
     for fork in (True, False):
         whole, cut = (
-            Scorer(streams(decoder), fork).score([Request(context, (3, 4)), Request(context, (5,))])
+            LoglikelihoodScorer(streams(decoder), fork).score(
+                [LoglikelihoodRequest(context, (3, 4)), LoglikelihoodRequest(context, (5,))]
+            )
             for context in (long, long[-63:])
         )
         assert whole[0].log_likelihood == pytest.approx(cut[0].log_likelihood, rel=1e-12)
-    of_one = Scorer(streams(decoder)).score([Request(long, (5,)), Request(long[-64:], (5,))])
+    of_one = LoglikelihoodScorer(streams(decoder)).score(
+        [LoglikelihoodRequest(long, (5,)), LoglikelihoodRequest(long[-64:], (5,))]
+    )
     assert of_one[0] == of_one[1]
-    assert Request(long, tuple(range(64))).within(64).context == long[-1:]
+    assert LoglikelihoodRequest(long, tuple(range(64))).within(64).context == long[-1:]
     with pytest.raises(UserError, match="a continuation of 65 tokens: the model reads 64 at once"):
-        Request(long, tuple(range(65))).within(64)
+        LoglikelihoodRequest(long, tuple(range(65))).within(64)
 
 
 def test_few_logits_at_once_change_nothing(monkeypatch: pytest.MonkeyPatch):
     decoder, asked = small_decoder(), requests(seed=3)
-    expected = Scorer(streams(decoder)).score(asked)
+    expected = LoglikelihoodScorer(streams(decoder)).score(asked)
     monkeypatch.setattr(room, "LOGITS_AT_ONCE", 2 * VOCABULARY)
-    for one, other in zip(Scorer(streams(decoder)).score(asked), expected, strict=True):
+    for one, other in zip(LoglikelihoodScorer(streams(decoder)).score(asked), expected, strict=True):
         assert one.log_likelihood == pytest.approx(other.log_likelihood, rel=1e-12)
         assert one.greedy == other.greedy
 
@@ -120,5 +126,5 @@ def test_few_logits_at_once_change_nothing(monkeypatch: pytest.MonkeyPatch):
 def test_progress_counts_every_request():
     done: list[int] = []
     asked = requests()
-    Scorer(streams(small_decoder()), tokens_at_once=48).score(asked, done.append)
+    LoglikelihoodScorer(streams(small_decoder()), tokens_at_once=48).score(asked, done.append)
     assert sum(done) == len(asked) and len(done) >= 2

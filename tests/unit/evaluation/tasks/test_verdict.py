@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from linnet.evaluation.statistics import right_by_chance
+from linnet.evaluation.statistics import poisson_binomial
 from linnet.evaluation.tasks.baselines import baselines
 from linnet.evaluation.tasks.items import TaskItem, one_hot
 from linnet.evaluation.tasks.measure import SuiteResult, TaskResult
 from linnet.evaluation.tasks.suite import Suite, SuiteTask
 from linnet.evaluation.tasks.tables import difference_table, figures, score_table
 from linnet.evaluation.tasks.verdict import CHANCE, compared, verdicts
-from linnet.present.table import NOTHING
+from linnet.present.table import MISSING
 
 chances = st.lists(st.integers(0, 64).map(lambda number: number / 64), min_size=1, max_size=8)
 
@@ -26,7 +26,7 @@ def test_the_number_of_right_guesses_is_that_of_all_ways_to_guess(each: list[flo
     expected = np.zeros(len(each) + 1)
     for right in itertools.product((0, 1), repeat=len(each)):
         expected[sum(right)] += math.prod(p if hit else 1 - p for p, hit in zip(each, right, strict=True))
-    np.testing.assert_allclose(right_by_chance(np.array(each)), expected, atol=1e-12)
+    np.testing.assert_allclose(poisson_binomial(np.array(each)), expected, atol=1e-12)
 
 
 def _item(gold: int, *choices: str) -> TaskItem:
@@ -112,7 +112,7 @@ def test_a_model_without_numbers_has_no_score_and_no_difference():
         CHANCE,
     ]
     assert json.loads(json.dumps(figures(broken), allow_nan=False))["averages"]["mean"]["mean"] is None
-    assert list(score_table(broken).rows[-1][2:4]) == [NOTHING, NOTHING]
+    assert list(score_table(broken).rows[-1][2:4]) == [MISSING, MISSING]
     assert difference_table("a", "a", compared(fine, fine)).rows[1] == (
         "two",
         *["0.0"] * 3,

@@ -10,7 +10,7 @@ from linnet.cli.main import main
 from linnet.core.errors import UserError
 from linnet.data.labels import rows_of
 from linnet.data.shards import TokenData
-from linnet.evaluation.abilities.item import Question, Speech
+from linnet.evaluation.abilities.item import Question, SymbolEncoder
 from linnet.experiments.comparison.ability_output import ability_table, measures_ability, state_panel
 from linnet.experiments.comparison.figures import Breakdown, ComparedFigures, Findings, Outcome
 from linnet.experiments.comparison.output import findings_table, plot
@@ -18,7 +18,7 @@ from linnet.experiments.comparison.parts import prepare_parts
 from linnet.experiments.comparison.run import compare
 from linnet.experiments.comparison.spec import ComparisonSpec
 from linnet.experiments.runner import Runner
-from linnet.ops.cross_entropy import IGNORED
+from linnet.ops.cross_entropy import IGNORE_INDEX
 
 PLGA = {"kind": "plga", "heads": 2, "metric_hidden": 8, "residual_units": 1}
 MODEL = {
@@ -43,7 +43,7 @@ def test_the_text_is_the_items_of_both_sides(tmp_path: Path):
     assert data.tokenizer.vocab_size == 257 + len(described.text.ability.alphabet)
     for split, count in (("train", 60), ("validation", 3)):
         rows = rows_of(data, split)
-        expected = [item.row(Speech(data.tokenizer)) for item in described.text.ability.items(count, 0, split)]
+        expected = [item.row(SymbolEncoder(data.tokenizer)) for item in described.text.ability.items(count, 0, split)]
         assert len(rows) == count
         tokens, targets = rows.rows(range(count))
         assert (tokens.tolist(), targets.tolist()) == ([r.tokens for r in expected], [r.targets for r in expected])
@@ -60,7 +60,7 @@ def test_text_is_encoded_by_the_tokenizer_that_is_asked_for(tmp_path: Path, kind
     tokens, targets = rows_of(data, "train").rows([0])
     item = next(iter(described.text.ability.items(1, 0, "train")))
     assert data.tokenizer.kind == kind
-    assert data.tokenizer.decode(targets[targets != IGNORED]) == item.answer
+    assert data.tokenizer.decode(targets[targets != IGNORE_INDEX]) == item.answer
     assert data.tokenizer.decode(tokens[0]) in item.prompt + item.answer
 
 
@@ -180,7 +180,7 @@ def test_a_form_is_a_part_with_the_same_questions(both_forms: tuple[Path, Findin
         for data in (direct, steps):
             tokens, targets = rows_of(data, split).rows([1])
             asked = data.tokenizer.decode(tokens[0][1:]).split("?")[0]
-            read.append((asked, data.tokenizer.decode(targets[targets != IGNORED])))
+            read.append((asked, data.tokenizer.decode(targets[targets != IGNORE_INDEX])))
         (asked, answer), (again, written) = read
         assert asked == again and written.endswith(answer) and written.count(".") == 2 and answer.count(".") == 1
 

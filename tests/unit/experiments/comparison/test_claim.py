@@ -10,7 +10,7 @@ import yaml
 
 from linnet.core.errors import UserError
 from linnet.experiments.comparison.claim import claim
-from linnet.experiments.comparison.spec import DESCRIPTION, OPERATORS, ComparisonSpec
+from linnet.experiments.comparison.spec import CALIBRATIONS, DESCRIPTION, ComparisonSpec
 from linnet.layers.mixers.plga.files import save_operators
 
 
@@ -24,7 +24,7 @@ def spec(folder: Path, operator: str, **changes: Any) -> ComparisonSpec:
         "text": {"stories": 40},
         "model": "tiny-pldr",
         "training": {"steps": 5},
-        "runs": [{"name": "given", "set": {"model.operator": operator}}, {"name": "learned"}],
+        "runs": [{"name": "given", "set": {"model.calibration": operator}}, {"name": "learned"}],
     }
     (folder / "c.yaml").write_text(yaml.safe_dump(plain | changes))
     return ComparisonSpec.load(folder / "c.yaml")
@@ -53,10 +53,10 @@ def test_operators_in_the_model_of_all_runs(tmp_path: Path):
     block = {"mixer": {"kind": "plga", "heads": 4}, "repeat": 2}
     model = {"vocab_size": 9, "d_model": 128, "context_length": 16, "blocks": [block]}
     runs = [{"name": "given"}]
-    claim(spec(tmp_path, path, model=model | {"operator": path}, runs=runs), tmp_path / "out")
-    claim(spec(tmp_path, path, model=model | {"operator": same}, runs=runs), tmp_path / "out")
+    claim(spec(tmp_path, path, model=model | {"calibration": path}, runs=runs), tmp_path / "out")
+    claim(spec(tmp_path, path, model=model | {"calibration": same}, runs=runs), tmp_path / "out")
     with pytest.raises(UserError, match="holds a comparison with another model"):
-        claim(spec(tmp_path, path, model=model | {"operator": other}, runs=runs), tmp_path / "out")
+        claim(spec(tmp_path, path, model=model | {"calibration": other}, runs=runs), tmp_path / "out")
 
 
 def test_a_file_that_is_gone_is_taken_for_what_it_was(tmp_path: Path):
@@ -70,7 +70,7 @@ def test_a_file_that_is_gone_is_taken_for_what_it_was(tmp_path: Path):
 
 
 def test_what_the_comparison_makes_itself_is_compared_by_name(tmp_path: Path):
-    made = tmp_path / "out" / OPERATORS / "first-seed-0.safetensors"
+    made = tmp_path / "out" / CALIBRATIONS / "first-seed-0.safetensors"
     claim(spec(tmp_path, str(made)), tmp_path / "out")
     made.parent.mkdir()
     save(made)
@@ -93,6 +93,6 @@ def test_operators_are_not_written_through_a_link(tmp_path: Path):
     of = spec(tmp_path, save(tmp_path / "G.safetensors"))
     (tmp_path / "foreign").mkdir()
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / OPERATORS).symlink_to(tmp_path / "foreign")
+    (tmp_path / "out" / CALIBRATIONS).symlink_to(tmp_path / "foreign")
     with pytest.raises(UserError, match="out/operators: is a link"):
         claim(of, tmp_path / "out")

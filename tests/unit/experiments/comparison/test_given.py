@@ -10,7 +10,7 @@ import yaml
 from linnet.cli.main import main
 from linnet.core.errors import UserError
 from linnet.core.files import write_json
-from linnet.experiments.comparison.given import check_operators
+from linnet.experiments.comparison.given import check_calibrations
 from linnet.experiments.comparison.spec import ComparisonSpec, run_folder, taught_file
 from linnet.layers.mixers.plga.files import save_operators
 
@@ -26,11 +26,11 @@ def write(folder: Path, runs: list[dict[str, Any]], **changes: Any) -> Path:
 
 
 def given(source: object) -> dict[str, Any]:
-    return {"name": "given", "set": {"model.operator": str(source)}}
+    return {"name": "given", "set": {"model.calibration": str(source)}}
 
 
 def check(path: Path) -> None:
-    check_operators(ComparisonSpec.load(path), path.parent / "out", str(path))
+    check_calibrations(ComparisonSpec.load(path), path.parent / "out", str(path))
 
 
 def refusal(path: Path) -> str:
@@ -45,7 +45,7 @@ def test_what_fits_is_accepted(tmp_path: Path):
     save_operators([{"G": FIT}] * 2, tmp_path / "G.safetensors")
     for source in (tmp_path / "G.safetensors", "identity", "random", "learned"):
         check(write(tmp_path, [given(source)]))
-    check_operators(ComparisonSpec.load(ABLATION), tmp_path / "out", "pldr.yaml")
+    check_calibrations(ComparisonSpec.load(ABLATION), tmp_path / "out", "pldr.yaml")
 
 
 @pytest.mark.parametrize(
@@ -62,34 +62,34 @@ def test_a_file_that_is_none_or_does_not_fit_is_named(tmp_path: Path, layers, me
     if layers is not None:
         save_operators([{"G": layer} for layer in layers], file)
     path = write(tmp_path, [{"name": "learned"}, given(file)])
-    assert refusal(path).startswith(f"given: set: model.operator: {message.format(file=file)}")
+    assert refusal(path).startswith(f"given: set: model.calibration: {message.format(file=file)}")
 
 
 def test_a_damaged_file_and_a_word_that_is_none(tmp_path: Path):
     (tmp_path / "G.npz").write_bytes(b"half a fil")
-    assert "set: model.operator: " in refusal(write(tmp_path, [given(tmp_path / "G.npz")]))
+    assert "set: model.calibration: " in refusal(write(tmp_path, [given(tmp_path / "G.npz")]))
     line = refusal(write(tmp_path, [given("idenity")]))
-    assert line.startswith("given: set: model.operator: idenity: expected identity, random, or a file of operators")
+    assert line.startswith("given: set: model.calibration: idenity: expected identity, random, or a file of operators")
 
 
 def test_operators_in_the_model_of_all_runs(tmp_path: Path):
     block = {"mixer": {"kind": "plga", "heads": 4}}
-    model = {"vocab_size": 9, "d_model": 128, "context_length": 16, "blocks": [block], "operator": "no.npz"}
+    model = {"vocab_size": 9, "d_model": 128, "context_length": 16, "blocks": [block], "calibration": "no.npz"}
     line = refusal(write(tmp_path, [{"name": "one"}], model=model))
-    assert line.startswith("one: model.initialization.operator: no.npz: no such file")
+    assert line.startswith("one: model.initialization.calibration: no.npz: no such file")
 
 
 def test_nothing_is_made_before_the_files_are_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = write(tmp_path, [{"name": "learned"}, given(tmp_path / "no.npz")])
     assert main(["compare", str(path), "--out", str(tmp_path / "out")]) == 2
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith(f"error: {path}: runs: given: set: model.operator: {tmp_path / 'no.npz'}: ")
+    assert out == "" and err.startswith(f"error: {path}: runs: given: set: model.calibration: {tmp_path / 'no.npz'}: ")
     assert err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
 def test_what_an_earlier_run_will_have_made_may_be_missing(tmp_path: Path):
-    teacher, student = {"name": "first"}, {"name": "second", "operator_of": "first"}
+    teacher, student = {"name": "first"}, {"name": "second", "calibration_of": "first"}
     spec = ComparisonSpec.load(write(tmp_path, [teacher, student]))
     made = given(taught_file(tmp_path / "out", spec.run("first"), seed=3))
     check(write(tmp_path, [teacher, student, made]))
@@ -112,16 +112,16 @@ def test_what_is_needed_no_more_may_be_missing(tmp_path: Path):
     ("runs", "message"),
     [
         (
-            [{"name": "a"}, {"name": "b", "set": {"model.blocks.0.repeat": 3}, "operator_of": "a"}],
-            "b: operator_of: a: operators of 2 layers: the model has 3 plga layers",
+            [{"name": "a"}, {"name": "b", "set": {"model.blocks.0.repeat": 3}, "calibration_of": "a"}],
+            "b: calibration_of: a: operators of 2 layers: the model has 3 plga layers",
         ),
         (
-            [{"name": "a", "set": {"model.blocks.0.mixer.heads": 2}}, {"name": "b", "operator_of": "a"}],
-            "b: operator_of: a: layer0.G: shape [2, 64, 64]: the model's is [4, 32, 32]",
+            [{"name": "a", "set": {"model.blocks.0.mixer.heads": 2}}, {"name": "b", "calibration_of": "a"}],
+            "b: calibration_of: a: layer0.G: shape [2, 64, 64]: the model's is [4, 32, 32]",
         ),
         (
-            [{"name": "a"}, {"name": "b", "set": {"model.blocks.0.mixer": {"kind": "ted"}}, "operator_of": "a"}],
-            "b: operator_of: a: ",
+            [{"name": "a"}, {"name": "b", "set": {"model.blocks.0.mixer": {"kind": "ted"}}, "calibration_of": "a"}],
+            "b: calibration_of: a: ",
         ),
     ],
 )

@@ -26,8 +26,8 @@ SMALL = {
     "runs": [
         {"name": "first half", "shown": False},
         {"name": "learned", "part": 2},
-        {"name": "transferred", "part": 2, "operator_of": "first half"},
-        {"name": "random", "part": 2, "set": {"model.operator": "random"}},
+        {"name": "transferred", "part": 2, "calibration_of": "first half"},
+        {"name": "random", "part": 2, "set": {"model.calibration": "random"}},
     ],
 }
 
@@ -88,7 +88,7 @@ def test_a_changed_recipe_is_refused_in_the_same_folder(compared, tmp_path: Path
 
 
 def test_what_is_set_for_all_runs_is_trained_recorded_and_refused_elsewhere(compared, tmp_path: Path, capsys):
-    runs = [{"name": "learned"}, {"name": "random", "set": {"model.operator": "random"}}]
+    runs = [{"name": "learned"}, {"name": "random", "set": {"model.calibration": "random"}}]
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(SMALL | {"runs": runs, "seeds": [0]}))
     changes = ["--set", "training.steps=2", "--set", "model.blocks.0.repeat=1"]
     assert main(["compare", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "out"), *changes, "--json"]) == 0

@@ -32,8 +32,8 @@ PLAIN = {
     "runs": [
         {"name": "first half", "shown": False},
         {"name": "too fast", "part": 2, "set": TOO_FAST},
-        {"name": "transferred", "part": 2, "operator_of": "first half"},
-        {"name": "again", "part": 2, "operator_of": "transferred"},
+        {"name": "transferred", "part": 2, "calibration_of": "first half"},
+        {"name": "again", "part": 2, "calibration_of": "transferred"},
     ],
 }
 
@@ -51,10 +51,10 @@ def breaking_at(step: int) -> Any:
     return objective
 
 
-def unlucky(run, out, watch, command):
+def unlucky(run, out, reporter, command):
     """The first half diverges with seed 1 alone, at step 3."""
     broken = "first-half-seed-1" in str(out)
-    return train(run, out, watch, breaking_at(3) if broken else next_token_loss, command)
+    return train(run, out, reporter, breaking_at(3) if broken else next_token_loss, command)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ PLAIN = {
     "text": {"stories": 40, "parts": 2},
     "model": "tiny-pldr",
     "training": {"steps": 5},
-    "runs": [{"name": "first"}, {"name": "second", "part": 2, "operator_of": "first"}],
+    "runs": [{"name": "first"}, {"name": "second", "part": 2, "calibration_of": "first"}],
 }
 
 
@@ -26,10 +26,10 @@ def load(tmp_path: Path, **changes) -> ComparisonSpec:
 def test_the_ablation_of_the_paper_reads_as_four_runs_that_differ_in_their_operator():
     spec = ComparisonSpec.load(ABLATION)
     runs = {
-        run.name: spec.run_of(run, 1, Path("data"), Path("G.npz") if run.operator_of else None) for run in spec.runs
+        run.name: spec.run_of(run, 1, Path("data"), Path("G.npz") if run.calibration_of else None) for run in spec.runs
     }
     operators = {
-        name: (run.model.blocks[0].mixer.operator, run.model.initialization.operator) for name, run in runs.items()
+        name: (run.model.blocks[0].mixer.operator, run.model.initialization.calibration) for name, run in runs.items()
     }
     assert operators == {
         "first half": ("learned", "identity"),
@@ -91,11 +91,11 @@ def test_fields_of_all_runs_are_set_as_if_the_file_said_so(tmp_path: Path):
         ("training.seed=4", "set: training.seed=4: is decided by seeds; leave it out"),
         ("training.optimizer.lr=1", "set: training.optimizer.lr=1: run 'one' sets training.optimizer.lr itself"),
         ("training.optimizer={}", "set: training.optimizer={}: run 'one' sets training.optimizer.lr itself"),
-        ("model.operator=identity", "set: model.operator=identity: run 'two' has operator_of; change it there"),
+        ("model.calibration=identity", "set: model.calibration=identity: run 'two' has calibration_of; change it"),
     ],
 )
 def test_what_cannot_be_set_for_all_is_one_line(tmp_path: Path, assignment: str, message: str):
-    taught = {"name": "two", "operator_of": "one"} if "operator" in assignment else {"name": "two"}
+    taught = {"name": "two", "calibration_of": "one"} if "calibration" in assignment else {"name": "two"}
     load(tmp_path, runs=[{"name": "one", "set": {"training.optimizer.lr": 1e-5}}, taught])
     with pytest.raises(UserError, match=re.escape(message)):
         ComparisonSpec.load(tmp_path / "compared.yaml", [assignment])
@@ -115,8 +115,8 @@ def test_what_cannot_be_set_for_all_is_one_line(tmp_path: Path, assignment: str,
         ({"runs": [{"name": "a/b"}]}, "runs[0].name: 'a/b': "),
         ({"runs": [{"name": "a", "part": 3}]}, "runs[0].part: 3: expected at most text.parts, 2"),
         (
-            {"runs": [{"name": "a", "operator_of": "b"}]},
-            "runs[0].operator_of: b: expected an earlier run: there is none",
+            {"runs": [{"name": "a", "calibration_of": "b"}]},
+            "runs[0].calibration_of: b: expected an earlier run: there is none",
         ),
         ({"runs": [{"name": "a", "shown": False}]}, "runs: none is shown; expected at least one"),
         ({"runs": [{"name": "a", "sets": {}}]}, "runs[0].sets: unknown key (value {}); did you mean set?"),

@@ -46,7 +46,7 @@ def test_stories_come_first_then_pictures_then_the_table():
 
 def test_each_chart_has_a_line_for_every_curve():
     found = pictures(figures())
-    (learning,), (state,) = (found[name].drawn.panels for name in ("learning", "state"))
+    (learning,), (state,) = (found[name].drawing.panels for name in ("learning", "state"))
     assert [(one.name, one.style, one.color) for one in learning.series] == [
         (name, style, number)
         for number, title in enumerate(("attention", "PLDR-LLM", "TED"))
@@ -66,7 +66,7 @@ def test_curves_of_a_single_point_are_drawn(tmp_path):
 def test_a_story_that_was_cut_ends_in_dots_and_says_so():
     whole, cut = (short_parts(with_sample(Sample("Max", " ran.", done)))[1] for done in (True, False))
     assert isinstance(whole, Passage) and isinstance(cut, Passage)
-    assert (whole.begun, whole.text, whole.note) == ("Max", " ran.", "")
+    assert (whole.prompt, whole.text, whole.note) == ("Max", " ran.", "")
     assert cut.text == " ran. …" and cut.note.startswith("Cut at 256 tokens")
 
 

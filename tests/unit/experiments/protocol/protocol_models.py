@@ -1,4 +1,4 @@
-"""Model folders of other weights than fresh ones, whose answers depend on their operators; and questions for them."""
+"""Model folders of other weights than fresh ones, whose answers depend on their calibration; questions for them."""
 
 import json
 from pathlib import Path

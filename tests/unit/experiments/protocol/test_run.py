@@ -5,7 +5,7 @@ from linnet.core.errors import UserError
 from linnet.experiments.protocol.run import run_protocol
 from linnet.experiments.protocol.spec import DeducedSpec, OtherModel, Protocol, ScoresSpec, TimesSpec
 from linnet.inspection.caches import inspect_caches
-from linnet.interop.opponents import opponents
+from linnet.interop.contestants import contestants
 
 SCORES = ScoresSpec(suite="pldr", columns={"PIQA": "piqa"})
 
@@ -20,7 +20,7 @@ def protocol(**sections):
 
 
 def test_deductive_outputs_are_those_of_inspect_caches(models):
-    found = run_protocol(protocol(deduced=DeducedSpec(prompt="a", tokens=3)), list(models.values()), opponents)
+    found = run_protocol(protocol(deduced=DeducedSpec(prompt="a", tokens=3)), list(models.values()), contestants)
     name = str(models["plga"])
     assert list(found.deduced) == [name], "attention deduces nothing"
     assert found.deduced[name].figures() == inspect_caches(name, "a", 3).figures()
@@ -29,20 +29,20 @@ def test_deductive_outputs_are_those_of_inspect_caches(models):
 
 def test_questions_are_limited_and_belong_to_scores(models, tmp_path):
     files = save_questions(tmp_path / "tasks")
-    found = run_protocol(protocol(scores=SCORES), [models["attention"]], opponents, files, limit=1)
+    found = run_protocol(protocol(scores=SCORES), [models["attention"]], contestants, files, limit=1)
     assert [len(task.task.items) for task in found.scores[0].own.tasks] == [1] * 8
     assert found.figures()["deduced"] == {}
     deduced = protocol(deduced=DeducedSpec(tokens=1))
     with pytest.raises(UserError, match=r"^files: .*asks no questions"):
-        run_protocol(deduced, [models["plga"]], opponents, files)
+        run_protocol(deduced, [models["plga"]], contestants, files)
     with pytest.raises(UserError, match=r"^limit: 3: .*asks no questions"):
-        run_protocol(deduced, [models["plga"]], opponents, limit=3)
+        run_protocol(deduced, [models["plga"]], contestants, limit=3)
     with pytest.raises(UserError, match=r"^suite: pldr: `files` is missing"):
-        run_protocol(protocol(scores=SCORES), [models["plga"]], opponents)
+        run_protocol(protocol(scores=SCORES), [models["plga"]], contestants)
 
 
 def test_no_two_models_have_one_name(models):
     name = str(models["plga"])
     timed = protocol(times=TimesSpec(tokens=1, against=[OtherModel(name=name, folder="x")]))
     with pytest.raises(UserError, match=r"^times\.against: .* has that name too"):
-        run_protocol(timed, [name], opponents)
+        run_protocol(timed, [name], contestants)

@@ -3,13 +3,13 @@
 import pytest
 from protocol_models import save_models, save_questions
 
-from linnet.evaluation.tasks.interface import chosen_suite, evaluate_suite
+from linnet.evaluation.tasks.interface import evaluate_suite, load_tasks
 from linnet.experiments.protocol.scores import difference_tables, measure_scores, scores_figures, scores_table
 from linnet.experiments.protocol.spec import ScoresSpec
 from linnet.inference.language_model import load
 
 COLUMNS = {"ARC-e": "arc_easy", "TruthfulQA": "truthfulqa_mc2", "Avg-2": "Avg-2"}
-SPEC = ScoresSpec(suite="pldr", columns=COLUMNS, operators=["identity", "random"], seed=3, without_kv_cache=True)
+SPEC = ScoresSpec(suite="pldr", columns=COLUMNS, calibrations=["identity", "random"], seed=3, without_kv_cache=True)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def places(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(places):
     models, files = places
-    return measure_scores({name: load(path) for name, path in models.items()}, SPEC, chosen_suite("pldr", files))
+    return measure_scores({name: load(path) for name, path in models.items()}, SPEC, load_tasks("pldr", files))
 
 
 def scores_of(result):
@@ -33,8 +33,8 @@ def test_each_row_is_what_evaluate_says(found, places):
     plga = next(one for one in found if one.own.model == "plga")
     (own,) = evaluate_suite([models["plga"]], "pldr", files).results
     assert scores_of(plga.own) == scores_of(own)
-    for result, operator in zip(plga.operated, SPEC.operators, strict=True):
-        (other,) = evaluate_suite([models["plga"]], "pldr", files, operator=operator, seed=SPEC.seed).results
+    for result, operator in zip(plga.operated, SPEC.calibrations, strict=True):
+        (other,) = evaluate_suite([models["plga"]], "pldr", files, calibration=operator, seed=SPEC.seed).results
         assert scores_of(result) == scores_of(other)
         assert scores_of(result) != scores_of(own), "this model depends on its operator"
 
@@ -59,8 +59,8 @@ def test_models_are_rows_with_what_belongs_to_them_below(found):
 def test_a_task_whose_file_is_not_there_has_a_dash(places, tmp_path):
     models, files = places
     (tmp_path / "arc_easy.jsonl").write_text((files / "arc_easy.jsonl").read_text())
-    plain = SPEC.model_copy(update={"operators": [], "without_kv_cache": False})
-    found = measure_scores({"a": load(models["attention"])}, plain, chosen_suite("pldr", tmp_path))
+    plain = SPEC.model_copy(update={"calibrations": [], "without_kv_cache": False})
+    found = measure_scores({"a": load(models["attention"])}, plain, load_tasks("pldr", tmp_path))
     table = scores_table(found, plain)
     chance, own = table.rows
     assert own[2:] == ["–", "–"] and chance[2:] == ["–", "–"] and own[1] != "–"

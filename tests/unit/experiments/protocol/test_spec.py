@@ -20,7 +20,7 @@ def test_the_shipped_table_asks_the_whole_suite():
     suite = suite_spec("pldr")
     assert asked.scores is not None and asked.deduced is not None
     assert sorted(asked.scores.columns.values()) == sorted([*(task.name for task in suite.tasks), *suite.averages])
-    assert asked.scores.operators == ["identity", "random"] and asked.scores.without_kv_cache
+    assert asked.scores.calibrations == ["identity", "random"] and asked.scores.without_kv_cache
 
 
 @pytest.mark.parametrize(

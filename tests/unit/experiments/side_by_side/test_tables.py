@@ -10,7 +10,7 @@ from linnet.present.plot import Axis, Panel, Series, line_style
 
 
 def test_memory_is_weights_and_state_from_1k_to_1m_and_every_line_has_marks_of_its_own():
-    (panel,) = memory_picture(compared().memory).drawn.panels
+    (panel,) = memory_picture(compared().memory).drawing.panels
     assert [list(series.x) for series in panel.series] == [list(CONTEXTS)] * 3
     assert panel.series[0].y[0] == 100_000 + 8192 + 64 * 1024 and panel.series[2].y[-1] == 100_000 + 8192
     assert list(panel.x.places.values()) == ["1k", "4k", "16k", "64k", "256k", "1M"]
@@ -19,7 +19,7 @@ def test_memory_is_weights_and_state_from_1k_to_1m_and_every_line_has_marks_of_i
 
 @pytest.mark.parametrize("names", [NAMES, TEN_NAMES[:5], TEN_NAMES])
 def test_long_names_of_many_models_are_whole_and_apart_and_leave_the_lines_their_room(names: tuple[str, ...]):
-    figure = memory_picture(compared(names).memory).drawn.figure()
+    figure = memory_picture(compared(names).memory).drawing.figure()
     assert faults(figure) == []
     assert {name.replace("\n", "") for name, _ in boxes(figure)} >= set(names)
     (axes,) = figure.axes
@@ -27,7 +27,7 @@ def test_long_names_of_many_models_are_whole_and_apart_and_leave_the_lines_their
 
 
 def test_lines_of_the_same_memory_have_their_marks_at_lengths_of_their_own():
-    (panel,) = memory_picture(compared(TEN_NAMES).memory).drawn.panels
+    (panel,) = memory_picture(compared(TEN_NAMES).memory).drawing.panels
     marked = [set(series.dots) for series in panel.series]
     assert all(marked) and len(set().union(*marked)) == sum(map(len, marked)) == len(CONTEXTS)
 

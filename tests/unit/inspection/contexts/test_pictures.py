@@ -30,7 +30,7 @@ def test_quality_has_a_point_for_every_context_in_both_panels():
     found = comparison(contexts([8, 16], [0.1]))
     (quality, layers) = contexts_pictures(found)
     assert [picture.name for picture in (quality, layers)] == ["quality_against_memory", "contexts_of_layers"]
-    bits, loss = quality.drawn.panels
+    bits, loss = quality.drawing.panels
     sizes = sorted(one.state_bytes for one in found.outcomes)
     assert sorted(size for series in bits.series for size in series.x) == sizes
     assert {y for series in bits.series for y in series.y} == {2.0, 2.01}
@@ -52,7 +52,7 @@ def test_a_panel_for_each_line_of_a_grid_with_full_and_bank_in_all():
 @pytest.mark.parametrize("compared", [[FULL], contexts([8]), contexts([8], [0.1])])
 def test_any_number_of_settings_and_layers(compared, layers):
     for picture in contexts_pictures(comparison(compared, layers, error=None)):
-        assert png_of(picture.drawn.figure()).startswith(b"\x89PNG") and picture.caption
+        assert png_of(picture.drawing.figure()).startswith(b"\x89PNG") and picture.caption
 
 
 @pytest.mark.parametrize(("worse", "shown"), [(0.01, 0.5), (-0.5, 1e-3), (math.nan, math.nan)])

@@ -4,13 +4,13 @@ import math
 import pytest
 import torch
 
-from linnet.inspection.experts.measure import ExpertUsage, Usage, expert_usage
+from linnet.inspection.experts.measure import ExpertUsage, LayerExpertUsage, expert_usage
 from linnet.inspection.experts.pictures import experts_pictures
 from linnet.inspection.experts.tables import experts_tables
 from linnet.model.decoder import Decoder
 from linnet.model.spec import ModelSpec
 
-FOUND = ExpertUsage(3, 8, [Usage(1, [0.5, 0.5, 0.0, 0.0]), Usage(2, [0.25] * 4)])
+FOUND = ExpertUsage(3, 8, [LayerExpertUsage(1, [0.5, 0.5, 0.0, 0.0]), LayerExpertUsage(2, [0.25] * 4)])
 
 
 def small_decoder() -> Decoder:
@@ -27,7 +27,7 @@ def small_decoder() -> Decoder:
 def test_the_usage_by_its_definition():
     found = expert_usage(small_decoder(), torch.randint(11, (3, 8)))
     assert (found.windows, found.tokens) == (3, 8)
-    assert found.layers == [Usage(1, [0.5, 0.0, 0.5, 0.0])]
+    assert found.layers == [LayerExpertUsage(1, [0.5, 0.0, 0.5, 0.0])]
 
 
 def test_figures():
@@ -41,4 +41,4 @@ def test_table_and_picture():
     (table,) = experts_tables(FOUND)
     assert table.rows[0] == ("layer 1", "4", "2", "2", "0", "2")
     (picture,) = experts_pictures(FOUND)
-    assert len(picture.drawn.panels) == 2
+    assert len(picture.drawing.panels) == 2

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_decoders import block, decoder_of, written
+from small_decoders import block, decoder_with_weights, written
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     blocks = [block({"kind": "attention", "heads": 2}), block({"kind": "ted"})]
-    return written(tmp_path_factory.mktemp("onnx") / "model", decoder_of(blocks))
+    return written(tmp_path_factory.mktemp("onnx") / "model", decoder_with_weights(blocks))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from graph_cases import CASES, decoder_of_case
-from small_decoders import block, decoder_of
+from small_decoders import block, decoder_with_weights
 
 from linnet.inference.cache_policy import cache_policy_state, layer_cache_policies
 from linnet.interop.onnx.flatten import Flat, Step
@@ -44,7 +44,7 @@ def test_a_step_with_explicit_states_says_what_the_model_says(name: str, monkeyp
     ],
 )
 def test_a_window_is_no_recurrence(mixer: dict[str, object], expected: bool):
-    decoder = decoder_of([block(mixer)])
+    decoder = decoder_with_weights([block(mixer)])
     assert Step(decoder, Flat.of(decoder, FEW, FULL)).takes_any_number == expected
 
 

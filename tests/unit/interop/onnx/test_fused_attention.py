@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_decoders import NARROW, block, decoder_of
+from small_decoders import NARROW, block, decoder_with_weights
 
 from linnet.interop.onnx import fused_rotary
 from linnet.interop.onnx.edges import DOMAIN
@@ -56,7 +56,7 @@ def test_a_layer_of_an_export(exported: tuple[Path, Any]):
 def test_heads_of_a_width_that_the_operation_refuses_stay_as_they_are():
     from linnet.interop.onnx.graphs import graph_of
 
-    decoder = decoder_of([block({"kind": "attention", "heads": 2})], d_model=24)
+    decoder = decoder_with_weights([block({"kind": "attention", "heads": 2})], d_model=24)
     graph = graph_of(Step(decoder, Flat.of(decoder, PLACES, FULL)), 1)
     assert fuse_attention(graph.graph) == 0
     assert OPERATION not in {node.op_type for node in graph.graph.node}
@@ -69,7 +69,7 @@ def test_operators_and_every_rotation():
     fixed, halves = {"kind": "plga", "heads": 2, "operator": "fixed"}, {"pairing": "halves"}
     neighbors = {"kind": "attention", "heads": 2, "rotary": {"pairing": "adjacent"}}
     mixers = [fixed, {**fixed, "rotary": halves}, {**fixed, "rotary": None}, neighbors]
-    decoder = decoder_of([block(mixer) for mixer in mixers])
+    decoder = decoder_with_weights([block(mixer) for mixer in mixers])
     for mixer in decoder.mixers[:-1]:
         assert mixer.given is not None
         torch.nn.init.normal_(mixer.given, std=0.3)
@@ -91,7 +91,7 @@ def test_groups_and_norms_are_fused_and_nothing_else():
     parts = ("window", "positions", "gate")
     plain = [one for one in examples if not one.sinks and all(getattr(one, part) is None for part in parts)]
     fused = [one for one in plain if (one.head_dim or NARROW // one.heads) % HEAD_WIDTHS_OF == 0]
-    decoder = decoder_of([block(one.model_dump()) for one in examples])
+    decoder = decoder_with_weights([block(one.model_dump()) for one in examples])
     step = Step(decoder, Flat.of(decoder, PLACES, FULL))
     states = {state.input: state.begins(PLACES) for state in state_inputs(step.flat)}
     same_when_fused(graph_of(step, 1), states, layers=len(fused))

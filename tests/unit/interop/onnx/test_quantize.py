@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_decoders import decoder_of
+from small_decoders import decoder_with_weights
 
 from linnet.inference.language_model import load
 from linnet.interop.onnx.quantize import LOOK_UP, PRODUCT, block_of, products_in_floats, quantized
@@ -34,7 +34,7 @@ def test_no_linear_map_is_left_in_floats(exported: tuple[Path, Any], model: Path
 )
 def test_blocks_are_wide_in_8_bits_where_every_matrix_fills_one(weights: str, width: int, hidden: int, block: int):
     layer = {"mixer": {"kind": "attention", "heads": 2}, "feed_forward": {"kind": "glu", "hidden": hidden}}
-    assert block_of(decoder_of([{**layer, "norm": {"kind": "rms"}}], d_model=width), weights) == block
+    assert block_of(decoder_with_weights([{**layer, "norm": {"kind": "rms"}}], d_model=width), weights) == block
 
 
 def test_a_tied_head_and_the_look_up_have_the_same_bytes(exported: tuple[Path, Any], model: Path):

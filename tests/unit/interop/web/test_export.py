@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from small_decoders import block, decoder_of, written
+from small_decoders import block, decoder_with_weights, written
 
 from linnet.cli.export import export as export_verb
 from linnet.core.errors import UserError
@@ -37,7 +37,7 @@ def test_models_of_one_name_have_two():
 
 @pytest.mark.slow
 def test_a_folder_of_files_that_point_to_nothing_else(runtime_folder: Path, tmp_path: Path):
-    model = written(tmp_path / "ted", decoder_of([block({"kind": "ted"})]))
+    model = written(tmp_path / "ted", decoder_with_weights([block({"kind": "ted"})]))
     made = export_web(model, tmp_path / "site", runtime=runtime_folder)
     site = json.loads((tmp_path / "site" / "site.json").read_text())
     (entry,) = site["models"]
@@ -60,7 +60,7 @@ def test_a_folder_of_files_that_point_to_nothing_else(runtime_folder: Path, tmp_
 
 
 def test_nothing_is_left_of_what_cannot_be(runtime_folder: Path, tmp_path: Path):
-    decoder = decoder_of([block({"kind": "attention", "heads": 2})])
+    decoder = decoder_with_weights([block({"kind": "attention", "heads": 2})])
     model = written(tmp_path / "model", decoder)
     definition = json.loads((model / "tokenizer.json").read_text())
     definition["normalizer"] = {"type": "Lowercase"}
@@ -79,8 +79,8 @@ def test_nothing_is_left_of_what_cannot_be(runtime_folder: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_several_on_one_page_from_the_command_line(runtime_folder: Path, tmp_path: Path, capsys):
-    written(tmp_path / "ted", decoder_of([block({"kind": "ted"})], name="one"))
-    written(tmp_path / "attention", decoder_of([block({"kind": "attention", "heads": 2})]))
+    written(tmp_path / "ted", decoder_with_weights([block({"kind": "ted"})], name="one"))
+    written(tmp_path / "attention", decoder_with_weights([block({"kind": "attention", "heads": 2})]))
     export_verb(
         tmp_path / "ted", tmp_path / "site", to="web", beside=[tmp_path / "attention"], runtime=runtime_folder,
         weights="float32",
@@ -92,7 +92,7 @@ def test_several_on_one_page_from_the_command_line(runtime_folder: Path, tmp_pat
 
 
 def test_what_belongs_to_pages_alone_is_refused_elsewhere(tmp_path: Path):
-    model = written(tmp_path / "model", decoder_of([block({"kind": "attention", "heads": 2})]))
+    model = written(tmp_path / "model", decoder_with_weights([block({"kind": "attention", "heads": 2})]))
     for option in ("runtime", "beside"):
         with pytest.raises(UserError, match=f"{option}: .*expected `to` web beside it"):
             exporters.export(model, tmp_path / "out", to="gguf", **{option: tmp_path})

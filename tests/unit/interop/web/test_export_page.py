@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from small_decoders import block, decoder_of, written
+from small_decoders import block, decoder_with_weights, written
 from small_sentencepieces import trained
 
 from browser import PROBE
@@ -65,8 +65,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     root = tmp_path_factory.mktemp("web")
     keyed = {"kind": "ted", "heads": 2, "rate_bias": True, "key_width": 3, "conv": 3}
     models = {
-        "ted": written(root / "ted", decoder_of([block({"kind": "ted"}), block(keyed)])),
-        "attention": written(root / "attention", decoder_of([block({"kind": "attention", "heads": 2})])),
+        "ted": written(root / "ted", decoder_with_weights([block({"kind": "ted"}), block(keyed)])),
+        "attention": written(root / "attention", decoder_with_weights([block({"kind": "attention", "heads": 2})])),
         "published": root / "published",
     }
     write_published(root / "original")
@@ -240,7 +240,7 @@ def greedily_more(source: LanguageModel, begun: list[int], cache_policy: CachePo
     return [*begun, *following(source, begun, state)]
 
 
-@pytest.mark.parametrize("retention", [FULL, POLICY])
+@pytest.mark.parametrize("cache_policy", [FULL, POLICY])
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_state_of_python_goes_on_on_the_page(number: int, cache_policy, page: Page, made: Made, tmp_path: Path):
     source = load(list(made.models.values())[number], device="cpu")
@@ -399,7 +399,7 @@ def test_a_model_with_a_sentencepiece_tokenizer(made: Made, tmp_path: Path):
 
     (tmp_path / "any.model").write_bytes(trained(byte_fallback=True))
     tokenizer = tokenizer_from_sentencepiece(tmp_path / "any.model")
-    decoder = decoder_of([block({"kind": "attention", "heads": 2})], vocab_size=tokenizer.vocab_size)
+    decoder = decoder_with_weights([block({"kind": "attention", "heads": 2})], vocab_size=tokenizer.vocab_size)
     write_model(tmp_path / "model", decoder, tokenizer, {})
     export_web(tmp_path / "model", tmp_path / "site", weights="float32")
     source, prompt = load(tmp_path / "model", device="cpu"), " naïve  Lily, ﬁrst"
@@ -414,5 +414,5 @@ def test_a_model_with_a_sentencepiece_tokenizer(made: Made, tmp_path: Path):
         shown = page.value("document.querySelector('.text').textContent")
         assert shown == tokenizer.decode(expected).rstrip("\N{REPLACEMENT CHARACTER}")
         session = Session.load(source, saved_by(page, 0, tmp_path))
-        assert session._text.standing()["opening"] is False
+        assert session._text.state_dict()["opening"] is False
         assert page.errors == []

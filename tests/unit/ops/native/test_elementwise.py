@@ -8,12 +8,12 @@ from linnet.ops.gated import gated_silu_reference
 from linnet.ops.native import library
 from linnet.ops.native.elementwise import (
     KINDS,
-    activated_row,
-    gated_row,
+    activation_row,
+    glu_row,
     layer_norm_row,
     rms_norm_row,
-    scaled_row,
-    turn_row,
+    rotate_row,
+    scale_add_row,
 )
 from linnet.ops.rotary import rotary_range, rotate
 
@@ -46,17 +46,17 @@ def test_every_activation(kind: str, size: float):
     joint = torch.randn(1, 2 * 93, generator=torch.Generator().manual_seed(0)) * size
     gate, value = joint.chunk(2, dim=1)
     expected = ACTIVATIONS[kind](gate)
-    torch.testing.assert_close(activated_row(COMPILED, kind)(gate), expected, rtol=1e-5, atol=4e-7 * size)
-    torch.testing.assert_close(gated_row(COMPILED, kind)(joint), expected * value, rtol=1e-5, atol=4e-7 * size * size)
+    torch.testing.assert_close(activation_row(COMPILED, kind)(gate), expected, rtol=1e-5, atol=4e-7 * size)
+    torch.testing.assert_close(glu_row(COMPILED, kind)(joint), expected * value, rtol=1e-5, atol=4e-7 * size * size)
     assert set(KINDS) == set(ACTIVATIONS)
 
 
 def test_scaled_and_added_to_the_row_of_a_position():
     x, table = torch.randn(1, 13), torch.randn(4, 13)
-    torch.testing.assert_close(scaled_row(COMPILED, 0.3, table)(x, 3), 0.3 * x + table[3])
-    assert torch.equal(scaled_row(COMPILED, 2.0)(x, 3), 2 * x)
+    torch.testing.assert_close(scale_add_row(COMPILED, 0.3, table)(x, 3), 0.3 * x + table[3])
+    assert torch.equal(scale_add_row(COMPILED, 2.0)(x, 3), 2 * x)
     with pytest.raises(ValueError, match="a row of the table"):
-        scaled_row(COMPILED, 0.3, table)(x, 4)
+        scale_add_row(COMPILED, 0.3, table)(x, 4)
 
 
 @pytest.mark.parametrize("pairing", ["adjacent", "halves"])
@@ -68,7 +68,7 @@ def test_heads_are_turned_in_place_and_the_rest_of_them_is_left(pairing: str, le
     expected = x.clone()
     at_5 = tuple(part[5:6] for part in table)
     expected[:, :10] = rotate(x[None, None, :, :10].contiguous(), at_5, pairing)[0, 0]
-    assert turn_row(COMPILED, cos, sin, pairing)(x, 5) is x
+    assert rotate_row(COMPILED, cos, sin, pairing)(x, 5) is x
     torch.testing.assert_close(x, expected)
 
 
@@ -76,10 +76,10 @@ def test_heads_are_turned_in_place_and_the_rest_of_them_is_left(pairing: str, le
 @settings(max_examples=40, deadline=None)
 def test_gated_silu(width: int, size: float):
     joint = torch.randn(1, 2 * width) * size
-    found = gated_row(COMPILED)(joint)
+    found = glu_row(COMPILED)(joint)
     torch.testing.assert_close(found, gated_silu_reference(joint), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gate_that_is_not_a_number_is_not_hidden(kind: str):
-    assert gated_row(COMPILED, kind)(torch.full((1, 32), torch.nan)).isnan().all()
+    assert glu_row(COMPILED, kind)(torch.full((1, 32), torch.nan)).isnan().all()

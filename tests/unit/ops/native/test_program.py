@@ -9,9 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode
 
 from linnet.ops.native import ARGUMENTS, library
 from linnet.ops.native.attention import attention_row
-from linnet.ops.native.elementwise import gated_row, rms_norm_row, scaled_row, turn_row
+from linnet.ops.native.elementwise import glu_row, rms_norm_row, rotate_row, scale_add_row
 from linnet.ops.native.program import MOST_ARGUMENTS, Recording, UnrecordableError
-from linnet.ops.native.rows import float32_lookup, float32_rows
+from linnet.ops.native.rows import float32_gemv, float32_lookup
 
 COMPILED = library(torch.device("cpu"))
 pytestmark = pytest.mark.skipif(COMPILED is None, reason="no compiler, or another processor")
@@ -33,11 +33,11 @@ class Step:
             float32_lookup(COMPILED, drawn(TOKENS, wide)),
             rms_norm_row(COMPILED, drawn(wide), 1e-5),
         )
-        self.joint = float32_rows(COMPILED, drawn(3 * wide, wide), drawn(3 * wide))
-        self.up, self.down = (float32_rows(COMPILED, drawn(*shape), None) for shape in ((32, wide), (wide, 16)))
-        self.turn = turn_row(COMPILED, drawn(CAPACITY, 3), drawn(CAPACITY, 3), "halves")
-        self.attend, self.gate = attention_row(COMPILED, self.keys, self.values, 0.4), gated_row(COMPILED)
-        self.place = scaled_row(COMPILED, 1.5, drawn(CAPACITY, wide))
+        self.joint = float32_gemv(COMPILED, drawn(3 * wide, wide), drawn(3 * wide))
+        self.up, self.down = (float32_gemv(COMPILED, drawn(*shape), None) for shape in ((32, wide), (wide, 16)))
+        self.turn = rotate_row(COMPILED, drawn(CAPACITY, 3), drawn(CAPACITY, 3), "halves")
+        self.attend, self.gate = attention_row(COMPILED, self.keys, self.values, 0.4), glu_row(COMPILED)
+        self.place = scale_add_row(COMPILED, 1.5, drawn(CAPACITY, wide))
 
     def __call__(self, token: int, position: int) -> torch.Tensor:
         x = self.place(self.look_up(token), position)
@@ -82,7 +82,7 @@ def test_tokens_and_positions_that_there_are_none_of():
 
 @torch.inference_mode()
 def test_what_pytorch_computes_is_refused_before_it_is_done():
-    state, scaled = torch.ones(3), scaled_row(COMPILED, 2.0)
+    state, scaled = torch.ones(3), scale_add_row(COMPILED, 2.0)
     with pytest.raises(UnrecordableError, match="add"), Recording(0, 0):
         scaled(state[None], 0)
         state.add_(1)
@@ -103,7 +103,7 @@ def test_what_pytorch_computes_is_refused_before_it_is_done():
 
 @torch.inference_mode()
 def test_calls_of_another_thread_and_behind_it_are_not_written_down():
-    scaled, x = scaled_row(COMPILED, 2.0), torch.ones(1, 3)
+    scaled, x = scale_add_row(COMPILED, 2.0), torch.ones(1, 3)
     with Recording(0, 0) as recording:
         other = threading.Thread(target=scaled, args=(x, 0))
         other.start()
@@ -119,7 +119,7 @@ def test_calls_of_another_thread_and_behind_it_are_not_written_down():
 @torch.inference_mode()
 def test_an_interrupt_while_it_is_entered_or_left_harms_nobody(method: str, late: bool, monkeypatch):
     plain = getattr(TorchDispatchMode, method)
-    scaled, x = scaled_row(COMPILED, 2.0), torch.ones(1, 3)
+    scaled, x = scale_add_row(COMPILED, 2.0), torch.ones(1, 3)
 
     def interrupted(mode: TorchDispatchMode, *problem: object) -> None:
         if late:

@@ -8,16 +8,16 @@ from linnet.ops import int4_linear
 from linnet.ops.int8_linear import Int8Weight, dequantize, quantize
 from linnet.ops.native import library
 from linnet.ops.native.rows import (
-    bfloat16_decode,
+    bfloat16_gemv,
     bfloat16_lookup,
     blocks_of,
+    float32_gemv,
     float32_lookup,
-    float32_rows,
+    int4_gemv,
     int4_lookup,
     int4_matrix,
-    int4_rows,
+    int8_gemv,
     int8_lookup,
-    int8_rows,
     outputs_of,
 )
 
@@ -44,8 +44,8 @@ def test_bfloat16_is_the_product_with_the_weights_numbers(shape: tuple[int, int,
     x, weight, bias, added = drawn(*shape)
     low = weight.bfloat16()
     expected = F.linear(x.double(), low.double())
-    assert_same(bfloat16_decode(COMPILED, low, None)(x), expected, 1e-5)
-    assert_same(bfloat16_decode(COMPILED, low, bias)(x, added), expected + bias + added, 1e-5)
+    assert_same(bfloat16_gemv(COMPILED, low, None)(x), expected, 1e-5)
+    assert_same(bfloat16_gemv(COMPILED, low, bias)(x, added), expected + bias + added, 1e-5)
 
 
 @settings(max_examples=60, deadline=None)
@@ -53,7 +53,7 @@ def test_bfloat16_is_the_product_with_the_weights_numbers(shape: tuple[int, int,
 def test_float32_is_the_product(shape: tuple[int, int, int]):
     x, weight, bias, added = drawn(*shape)
     expected = F.linear(x.double(), weight.double(), bias.double()) + added
-    assert_same(float32_rows(COMPILED, weight, bias)(x, added), expected, 1e-5)
+    assert_same(float32_gemv(COMPILED, weight, bias)(x, added), expected, 1e-5)
 
 
 @settings(max_examples=60, deadline=None)
@@ -62,7 +62,7 @@ def test_8_bits_are_as_near_as_is_said(shape: tuple[int, int, int]):
     x, weight, bias, added = drawn(*shape)
     packed = quantize(weight)
     matrix = dequantize(packed).double()
-    found = int8_rows(COMPILED, *packed, bias)(x, added)
+    found = int8_gemv(COMPILED, *packed, bias)(x, added)
     allowed = x.abs().amax(dim=1, keepdim=True) * matrix.abs().sum(dim=1) / 16254
     assert ((found - (F.linear(x.double(), matrix, bias.double()) + added)).abs() <= allowed + 1e-5).all()
 
@@ -73,7 +73,7 @@ def test_4_bits_are_as_near_as_is_said(shape: tuple[int, int, int], group: int):
     x, weight, bias, added = drawn(*shape)
     plain = int4_linear.quantize(weight, group)
     blocked, matrix = int4_linear.blocked(plain), int4_linear.dequantize(plain).double()
-    found = int4_rows(COMPILED, *blocked, bias)(x, added)
+    found = int4_gemv(COMPILED, *blocked, bias)(x, added)
     allowed = x.abs().amax(dim=1, keepdim=True) * matrix.abs().sum(dim=1) / 16254
     assert ((found - (F.linear(x.double(), matrix, bias.double()) + added)).abs() <= allowed + 1e-5).all()
 
@@ -98,7 +98,7 @@ def test_blocks_hold_the_same_numbers(inputs: int, outputs: int, group: int):
 def test_sums_of_whole_numbers_are_the_same_for_any_threads_and_rows(shape: tuple[int, int, int]):
     x, weight, bias, added = drawn(*shape)
     blocked = int4_linear.blocked(int4_linear.quantize(weight))
-    rows = int8_rows(COMPILED, *quantize(weight), bias), int4_rows(COMPILED, *blocked, bias)
+    rows = int8_gemv(COMPILED, *quantize(weight), bias), int4_gemv(COMPILED, *blocked, bias)
     threads = torch.get_num_threads()
     for few in rows:
         together = few(x, added)
@@ -116,20 +116,20 @@ def test_what_is_not_finite_stays_so(wrong: float):
     x, weight, _, _ = drawn(3, 70, 20)
     x[1, 33] = wrong
     blocked = int4_linear.blocked(int4_linear.quantize(weight))
-    for few in (int8_rows(COMPILED, *quantize(weight), None), int4_rows(COMPILED, *blocked, None)):
+    for few in (int8_gemv(COMPILED, *quantize(weight), None), int4_gemv(COMPILED, *blocked, None)):
         assert few(x).isfinite().all(dim=1).tolist() == [True, False, True]
         assert few(x[1:2]).isnan().all()
 
 
 def test_a_row_of_zeros_gives_the_bias():
     x, weight, bias, _ = drawn(1, 70, 20)
-    assert torch.equal(int8_rows(COMPILED, *quantize(weight), bias)(torch.zeros_like(x))[0], bias)
+    assert torch.equal(int8_gemv(COMPILED, *quantize(weight), bias)(torch.zeros_like(x))[0], bias)
 
 
 def test_the_largest_numbers_do_not_run_over():
     numbers, scale = torch.full((3, 4096), 127, dtype=torch.int8), torch.ones(3).bfloat16()
     numbers[1] = -127
-    rows = int8_rows(COMPILED, *Int8Weight(numbers, scale, 4096), None)
+    rows = int8_gemv(COMPILED, *Int8Weight(numbers, scale, 4096), None)
     for count in (1, 9):
         found = rows(torch.ones(count, 4096))
         torch.testing.assert_close(found, torch.tensor([[127.0, -127.0, 127.0]] * count) * 4096)
@@ -138,14 +138,14 @@ def test_the_largest_numbers_do_not_run_over():
 def test_no_rows_are_none():
     x, weight = torch.empty(0, 40), torch.randn(24, 40)
     blocked = int4_linear.blocked(int4_linear.quantize(weight))
-    few = float32_rows(COMPILED, weight, None), bfloat16_decode(COMPILED, weight.bfloat16(), None)
-    for rows in (*few, int8_rows(COMPILED, *quantize(weight), None), int4_rows(COMPILED, *blocked, None)):
+    few = float32_gemv(COMPILED, weight, None), bfloat16_gemv(COMPILED, weight.bfloat16(), None)
+    for rows in (*few, int8_gemv(COMPILED, *quantize(weight), None), int4_gemv(COMPILED, *blocked, None)):
         assert rows(x).shape == (0, 24)
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros(1, 7), torch.zeros(8), torch.zeros(1, 8, device="meta")])
 def test_another_row_is_refused(wrong: torch.Tensor):
-    rows = bfloat16_decode(COMPILED, torch.randn(4, 8).bfloat16(), None)
+    rows = bfloat16_gemv(COMPILED, torch.randn(4, 8).bfloat16(), None)
     with pytest.raises(ValueError, match="expected"):
         rows(wrong)
     with pytest.raises(ValueError, match="rows of 4 outputs"):
@@ -154,7 +154,7 @@ def test_another_row_is_refused(wrong: torch.Tensor):
 
 def test_pytorchs_defaults_do_not_matter():
     x, weight, _, _ = drawn(2, 40, 10)
-    rows = int8_rows(COMPILED, *quantize(weight), None)
+    rows = int8_gemv(COMPILED, *quantize(weight), None)
     expected = rows(x)
     try:
         torch.set_default_dtype(torch.float64)
@@ -165,7 +165,7 @@ def test_pytorchs_defaults_do_not_matter():
 
 def test_weights_may_move_in_memory():
     x, weight, _, _ = drawn(1, 40, 10)
-    rows, expected = float32_rows(COMPILED, weight, None), F.linear(x, weight)
+    rows, expected = float32_gemv(COMPILED, weight, None), F.linear(x, weight)
     weight.share_memory_()
     torch.testing.assert_close(rows(x), expected)
 

@@ -112,8 +112,8 @@ def test_decay_where_update_and_weight_agree():
     torch.testing.assert_close(weight.detach(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_group_has_its_own_learning_rate(decoder_of):
-    decoder = decoder_of()
+def test_a_group_has_its_own_learning_rate(decoder_with_weights):
+    decoder = decoder_with_weights()
     optimizer = build_optimizer(OptimizerSpec(kind="muon", lr=0.01, muon={"lr": 0.04}), decoder)
     set_learning_rate(optimizer, 0.005)
     matrices = {matrix.parameter for matrix in hidden_matrices(decoder)}
@@ -123,8 +123,8 @@ def test_a_group_has_its_own_learning_rate(decoder_of):
 
 
 @pytest.mark.parametrize("mixer", ["attention", "plga", "ted"])
-def test_what_decays_is_the_same_for_both_optimizers(decoder_of, mixer):
-    decoder = decoder_of(mixer)
+def test_what_decays_is_the_same_for_both_optimizers(decoder_with_weights, mixer):
+    decoder = decoder_with_weights(mixer)
     decayed = {id(parameter) for parameter in split_by_decay(decoder)[0].values()}
     groups = build_optimizer(OptimizerSpec(kind="muon"), decoder).param_groups
     found = [(id(parameter), group["weight_decay"]) for group in groups for parameter in group["params"]]
@@ -134,8 +134,8 @@ def test_what_decays_is_the_same_for_both_optimizers(decoder_of, mixer):
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("mixer", ["attention", "plga", "ted"])
-def test_its_state_put_into_another_goes_on_bit_for_bit(mixer, every, decoder_of):
-    one, two = decoder_of(mixer), decoder_of(mixer)
+def test_its_state_put_into_another_goes_on_bit_for_bit(mixer, every, decoder_with_weights):
+    one, two = decoder_with_weights(mixer), decoder_with_weights(mixer)
     spec = OptimizerSpec(kind="muon", muon={"every": every})
     first, second = (build_optimizer(spec, decoder) for decoder in (one, two))
     assert optimizer_tensors(first, one) == {}
@@ -163,18 +163,18 @@ def test_the_time_of_the_iteration_is_counted():
     assert optimizer.orthogonalizing_s > once
 
 
-def test_a_parameter_without_a_gradient_stays(decoder_of):
-    decoder = decoder_of()
+def test_a_parameter_without_a_gradient_stays(decoder_with_weights):
+    decoder = decoder_with_weights()
     optimizer = build_optimizer(OptimizerSpec(kind="muon"), decoder)
     before = [parameter.detach().clone() for parameter in decoder.parameters()]
     optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(before, decoder.parameters(), strict=True))
 
 
-def test_matrices_by_the_batch_are_those_one_by_one(decoder_of, monkeypatch):
+def test_matrices_by_the_batch_are_those_one_by_one(decoder_with_weights, monkeypatch):
     from linnet.training.optimizers import muon
 
-    together, alone = decoder_of(), decoder_of()
+    together, alone = decoder_with_weights(), decoder_with_weights()
     for decoder, elements in ((together, 1 << 26), (alone, 1)):
         monkeypatch.setattr(muon, "ELEMENTS_AT_ONCE", elements)
         optimizer = build_optimizer(OptimizerSpec(kind="muon"), decoder)

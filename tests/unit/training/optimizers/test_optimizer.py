@@ -13,8 +13,8 @@ from linnet.training.optimizers.optimizer import (
 from linnet.training.sections import OptimizerSpec
 
 
-def test_weight_decay_acts_on_matrices_but_not_on_embeddings_norms_and_biases(decoder_of):
-    decoder = decoder_of("plga", embedding={"positions": "learned"}, head={"tied": False, "bias": True})
+def test_weight_decay_acts_on_matrices_but_not_on_embeddings_norms_and_biases(decoder_with_weights):
+    decoder = decoder_with_weights("plga", embedding={"positions": "learned"}, head={"tied": False, "bias": True})
     decayed, free = split_by_decay(decoder)
     assert {n.rpartition(".")[2] for n in decayed} == {"weight", "metric_weight", "power", "curvature_weight"}
     assert all(p.dim() >= 2 for p in decayed.values())
@@ -28,8 +28,8 @@ def test_weight_decay_acts_on_matrices_but_not_on_embeddings_norms_and_biases(de
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize(("own", "rate"), [(None, 0.005), (0.002, 0.001)])
-def test_sensitive_parameters_have_a_learning_rate_of_their_own(decoder_of, kind, own, rate):
-    decoder = decoder_of("plga")
+def test_sensitive_parameters_have_a_learning_rate_of_their_own(decoder_with_weights, kind, own, rate):
+    decoder = decoder_with_weights("plga")
     optimizer = build_optimizer(OptimizerSpec(kind=kind, lr=0.01, low_lr=own), decoder)
     set_learning_rate(optimizer, 0.005)
     rates = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
@@ -38,9 +38,9 @@ def test_sensitive_parameters_have_a_learning_rate_of_their_own(decoder_of, kind
 
 
 @pytest.mark.parametrize("on", ["matrices", "all"])
-def test_the_update_is_adamw(decoder_of, on: str):
+def test_the_update_is_adamw(decoder_with_weights, on: str):
     """Loshchilov and Hutter, algorithm 2, two steps in float64 beside the fused kernel."""
-    decoder = decoder_of()
+    decoder = decoder_with_weights()
     spec = OptimizerSpec(lr=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.5, weight_decay_on=on)
     optimizer = build_optimizer(spec, decoder)
     decayed = split_by_decay(decoder)[0] if on == "matrices" else dict(decoder.named_parameters())
@@ -62,8 +62,8 @@ def test_the_update_is_adamw(decoder_of, on: str):
 
 
 @pytest.mark.parametrize("mixer", ["attention", "plga", "ted"])
-def test_moments_put_into_another_optimizer_go_on_bit_for_bit(mixer, decoder_of):
-    one, two = decoder_of(mixer), decoder_of(mixer)
+def test_moments_put_into_another_optimizer_go_on_bit_for_bit(mixer, decoder_with_weights):
+    one, two = decoder_with_weights(mixer), decoder_with_weights(mixer)
     first, second = (build_optimizer(OptimizerSpec(), decoder) for decoder in (one, two))
     assert optimizer_tensors(first, one) == {}
     with_gradients(one, 1)
@@ -101,9 +101,9 @@ def test_it_is_pytorchs_fused_form_bit_for_bit():
     assert all(parameter.grad is None for parameter in ours)
 
 
-def test_cautious_decay_acts_where_update_and_weight_agree(decoder_of):
+def test_cautious_decay_acts_where_update_and_weight_agree(decoder_with_weights):
     """Chen et al., arXiv 2510.12402: the sign of the update is that of the mean gradient, the latest one included."""
-    decoder = decoder_of()
+    decoder = decoder_with_weights()
     spec = OptimizerSpec(lr=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.5, cautious_decay=True)
     optimizer = build_optimizer(spec, decoder)
     decayed = split_by_decay(decoder)[0]

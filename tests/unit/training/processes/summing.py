@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from linnet.training.distributed import processes
 from linnet.training.processes import sums
-from linnet.training.processes.group import processes
 
 WIDTH = 3
 STEPS = {

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from linnet.training.processes.group import ALONE, Processes
+from linnet.training.distributed import ALONE, Processes
 from linnet.training.processes.shares import Shares
 from linnet.training.step import StepResult
 

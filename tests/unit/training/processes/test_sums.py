@@ -66,7 +66,7 @@ def test_waiting_is_what_is_really_waited_for():
 
 
 def test_the_wait_for_a_sum_is_told():
-    watch = Stopwatch()
+    reporter = Stopwatch()
 
     class Slow:
         def wait(self):
@@ -74,5 +74,5 @@ def test_the_wait_for_a_sum_is_told():
 
     bucket = Bucket([])
     bucket.flat, bucket.sum = torch.zeros(1), Slow()
-    bucket.finish(SimpleNamespace(waiting=watch.running), {})
-    assert watch.seconds >= 0.2
+    bucket.finish(SimpleNamespace(waiting=reporter.running), {})
+    assert reporter.seconds >= 0.2

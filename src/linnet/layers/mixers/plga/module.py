@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from linnet.layers.batch_layout import AuxiliaryOutputs, BatchLayout
 from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.contract import DecodeStep, Mixer, MuonParameter, Traits, muon_parameter_of
-from linnet.layers.key_value import KeyValueState, kept_dtype, key_value_decode_step, key_value_tensors, seen_keys
+from linnet.layers.key_value import KeyValueState, cache_dtype, key_value_decode_step, key_value_tensors, visible_keys
 from linnet.layers.mixers.plga.operator import OUTPUTS, DeductiveOutputs, FixedOperator, PowerLawOperator, acyclicity
 from linnet.layers.rotary import queries_keys_values
 from linnet.layers.state import State
-from linnet.nn.gemv import compiled_with
+from linnet.nn.gemv import native_library_of
 from linnet.nn.linear import FusedLinear, Linear
-from linnet.ops.attention import Reach, attention, attention_reference
+from linnet.ops.attention import KeyRange, attention, attention_reference
 from linnet.ops.power_law import density
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Plga(Mixer):
         self, batch: int, capacity: int, device: torch.device, dtype: torch.dtype, cache_policy: CachePolicy = FULL
     ) -> PlgaState:
         """Room for the keys and values of `capacity` tokens, and no operator yet."""
-        kept_in = kept_dtype(self.query_key_value, dtype)
+        kept_in = cache_dtype(self.query_key_value, dtype)
         return PlgaState(*key_value_tensors(batch, self.heads, capacity, self.head_dim, device, kept_in))
 
     def supports(self, layout: BatchLayout, length: int, state: State | None) -> bool:
@@ -108,8 +108,8 @@ class Plga(Mixer):
         heads = (self.heads, self.heads, self.heads)
         q_BHTK, k_BHTK, v_BHTK = queries_keys_values(self.query_key_value(x_BTD), heads, self.rotary, layout)
         g_BHKK = self._operator(q_BHTK, state, layout)
-        seen = seen_keys(k_BHTK, v_BHTK, state, layout)
-        out_BHTK = self.attend(q_BHTK @ g_BHKK, seen.keys, seen.values, Reach(seen.first_B, last_BT=seen.last_BT))
+        seen = visible_keys(k_BHTK, v_BHTK, state, layout)
+        out_BHTK = self.attend(q_BHTK @ g_BHKK, seen.keys, seen.values, KeyRange(seen.first_B, last_BT=seen.last_BT))
         out_BTD: Tensor = self.out(out_BHTK.transpose(1, 2).flatten(2))
         return out_BTD
 
@@ -178,7 +178,7 @@ class Plga(Mixer):
     @property
     def bfloat16_decode(self) -> bool:
         """See `Sublayer`: where products are compiled, and so is what the operator makes of queries."""
-        return compiled_with(self.query_key_value) is not None
+        return native_library_of(self.query_key_value) is not None
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`; with the operator in the state, or a fixed one."""

@@ -16,7 +16,7 @@ from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_
 from linnet.ops.decay.bank import BankRow, DecayBank
 from linnet.ops.decay.rates import RateBank
 from linnet.ops.decay.reference import Keys
-from linnet.ops.exporting import exporting
+from linnet.ops.exporting import is_exporting
 
 
 @dataclass
@@ -51,7 +51,7 @@ class BankState(TedState):
 
     def supports(self, layout: BatchLayout, length: int) -> bool:
         """Rows whose chunks begin together; with padding those that begin."""
-        if exporting():  # one stream
+        if is_exporting():  # one stream
             return True
         lead = self.lead.tolist()
         if layout.padding is not None:
@@ -63,7 +63,7 @@ class BankState(TedState):
         self, rates_BTN: Tensor, v_BTD: Tensor, layout: BatchLayout, sums: Sums, keys: Keys | None = None
     ) -> Tensor:
         """See `TedState`; every weight is right to the bank's bound, times what it is multiplied by."""
-        if exporting():
+        if is_exporting():
             return self._read_in_graph(rates_BTN, v_BTD, layout, keys)
         if layout.padding is not None:
             self.lead = torch.tensor(layout.padding, device=self.lead.device)

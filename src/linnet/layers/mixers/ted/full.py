@@ -17,7 +17,7 @@ from linnet.layers.cache_policy import FULL, CachePolicy
 from linnet.layers.mixers.ted.state import Shape, Sums, TedState, by_head, of_rows, token_bytes
 from linnet.layers.state import write_chunk
 from linnet.ops.decay.reference import Keys
-from linnet.ops.exporting import exporting
+from linnet.ops.exporting import is_exporting
 
 
 @dataclass
@@ -55,7 +55,7 @@ class FullState(TedState):
         end = layout.end(length)
         self._write((v_BTD, rates_BTN, *(keys or ())[1:]), layout)
         queries_BTNM = None if keys is None else keys.queries
-        if exporting() or (length == 1 and not layout.uniform):
+        if is_exporting() or (length == 1 and not layout.uniform):
             return self._read_places(layout, length, end, queries_BTNM)
         if layout.uniform:
             held = [kept[:, :end] for kept in self._of_tokens]

@@ -29,15 +29,15 @@ from linnet.layers.mixers.ted.state import Shape, TedState
 from linnet.layers.state import State
 from linnet.nn.convolution import CausalConvolution, convolution_cost
 from linnet.nn.cost import Cost, linear_cost
-from linnet.nn.gemv import row_map, row_map_of
-from linnet.nn.linear import FusedLinear, Linear, in_one_piece
-from linnet.ops.decay.auto import Form, chunked_runs, decay, decay_flops, fastest_chunk
+from linnet.nn.gemv import gemv, gemv_of
+from linnet.nn.linear import FusedLinear, Linear, uses_fused_backward
+from linnet.ops.decay.auto import Form, decay, decay_flops, default_chunk, uses_chunks
 from linnet.ops.decay.chunked import TOLERANCE
 from linnet.ops.decay.eviction import EvictionPolicy
 from linnet.ops.decay.rates import LARGEST_TOLERANCE, SMALLEST_TOLERANCE, rate_bank
 from linnet.ops.decay.reference import Keys, decay_definition, decay_rates
 from linnet.ops.gated_output import gated_output
-from linnet.ops.rms_norm import unit_length
+from linnet.ops.rms_norm import l2_normalize
 
 RATE_BYTES = 4
 HALF = 0.5**0.5
@@ -114,7 +114,7 @@ class TedSpec(MixerSpec):
         form scores, and their products with weights.
         """
         heads, key = self.heads, self.key_places
-        chunked = chunked_runs(self.form, tokens)
+        chunked = uses_chunks(self.form, tokens)
         of_token = 5 * width + heads + 4 * heads * key
         extra = self.key_width or 0  # a gain
         if self.conv:
@@ -140,7 +140,7 @@ class Ted(DecayingMixer):
         super().__init__()
         self.context_length = context_length
         self.tolerance = spec.tolerance
-        self.chunk = spec.chunk or fastest_chunk(spec.key_width is not None)
+        self.chunk = spec.chunk or default_chunk(spec.key_width is not None)
         self.quantity_gate = FusedLinear(d_model, [d_model, d_model], bias=False)
         self.rate_weight = nn.Parameter(torch.empty(spec.heads, d_model))
         self.rate_bias = nn.Parameter(torch.empty(spec.heads)) if spec.rate_bias else None
@@ -243,11 +243,11 @@ class Ted(DecayingMixer):
 
     def _matching(self, both_BTJ: Tensor) -> Keys:
         both_BT2NM = torch.unflatten(both_BTJ, -1, (2, -1, self.key_places - 1))
-        both_BT2NM = unit_length(both_BT2NM, HALF)
+        both_BT2NM = l2_normalize(both_BT2NM, HALF)
         return Keys(*F.pad(both_BT2NM, (0, 1), value=HALF).unbind(2))
 
     def _output(self, o_BTD: Tensor, gate_BTD: Tensor) -> Tensor:
-        if in_one_piece(o_BTD, self.out):
+        if uses_fused_backward(o_BTD, self.out):
             return gated_output(o_BTD, self.out.weight, gate_BTD)
         out_BTD: Tensor = self.out(F.silu(o_BTD)) * gate_BTD
         return out_BTD
@@ -294,14 +294,14 @@ class Ted(DecayingMixer):
         )
         if isinstance(self.quantity_gate, Linear):
             weight = torch.cat([self.quantity_gate.weight.detach(), narrow])
-            return row_map(weight, None if bias is None else F.pad(bias, (len(weight) - len(narrow), 0))).of
-        wide, rest = row_map_of(self.quantity_gate), row_map(narrow, bias)
+            return gemv(weight, None if bias is None else F.pad(bias, (len(weight) - len(narrow), 0))).of
+        wide, rest = gemv_of(self.quantity_gate), gemv(narrow, bias)
         return None if wide is None else lambda x_1D: torch.cat([wide.of(x_1D), rest.of(x_1D)], dim=1)
 
     def decode_step(self, state: State | None, record: AuxiliaryOutputs | None = None) -> DecodeStep | None:
         """See `Sublayer`."""
         assert isinstance(state, TedState)
-        out, joint = row_map_of(self.out), self._joint_row()
+        out, joint = gemv_of(self.out), self._joint_row()
         if out is None or joint is None or any(len(held) != 1 for held in state.tensors().values()):
             return None
         heads, width = self.rate_weight.shape

@@ -15,9 +15,9 @@ from torch import Tensor
 from linnet.layers.batch_layout import BatchLayout
 from linnet.layers.cache_policy import CachePolicy
 from linnet.layers.mixers.ted.state import RowReader, Shape, Sums, TedState, by_head, of_rows, token_bytes
-from linnet.ops.decay.eviction import EvictionPolicy, relevance, run_steps, survivors
+from linnet.ops.decay.eviction import EvictionPolicy, evict_step_by_step, relevance, survivors
 from linnet.ops.decay.reference import Keys
-from linnet.ops.exporting import exporting
+from linnet.ops.exporting import is_exporting
 
 STEPS_AT_ONCE = 256
 """Tokens of a prompt that an eviction policy takes at once; between them the context is made small again."""
@@ -157,7 +157,7 @@ class PolicyState(TedState):
         ages_BTE, born_BTE = _ages_of_steps(self.ages, length)
         weights_BNTE = (minus_rates_BEN.mT[:, :, None] * ages_BTE[:, None]).exp_()
         present_BTE = (norms_BEN[..., 0] >= 0)[:, None] & born_BTE
-        read_BTE, stay_BTE = run_steps(relevance(norms_BEN, weights_BNTE), present_BTE, self.policy)
+        read_BTE, stay_BTE = evict_step_by_step(relevance(norms_BEN, weights_BNTE), present_BTE, self.policy)
         weights_BNTE = self._matched(weights_BNTE * read_BTE[:, None], queries_BNTM)
         out_BNTC = weights_BNTE @ by_head(v_BED, norms_BEN).transpose(1, 2)
         self._count(stay_BTE[:, :-1].sum(2))
@@ -173,7 +173,7 @@ class PolicyState(TedState):
         sizes_B = stay_BE.sum(1)
         self._count(sizes_B[:, None])
         if len(stay_BE) == 1:
-            if exporting() or not bool(stay_BE.all()):  # a graph cannot ask
+            if is_exporting() or not bool(stay_BE.all()):  # a graph cannot ask
                 (stay,) = stay_BE[0].nonzero(as_tuple=True)
                 self.entries, self.ages = self.entries.index_select(1, stay), self.ages.index_select(1, stay)
         elif not bool(stay_BE.all()):

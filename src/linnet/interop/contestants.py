@@ -1,0 +1,63 @@
+"""A model that Transformers runs, to be timed beside ours: its shape with random weights, or a folder's.
+
+Legend: `N` tokens that are generated, `V` vocabulary.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnet.core.errors import UserError
+from linnet.experiments.protocol.spec import OtherModel, TimesSpec
+from linnet.experiments.protocol.times import Contestant, draw_prompt
+from linnet.inference.caches import Caches
+from linnet.interop.in_transformers import original, transformers_module
+
+NO_END = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+"""As many tokens as are asked for, whatever they are."""
+
+
+def contestants(other: OtherModel, spec: TimesSpec, device: torch.device) -> list[Contestant]:
+    """Without its KV-cache, then with it; `UserError` where Transformers is missing or cannot make the model."""
+    model = _model(other).to(device)
+    room = getattr(model.config, "max_position_embeddings", None)
+    if room is not None and spec.prompt_tokens + spec.tokens > room:
+        raise UserError(f"{other.name}: reads {room} tokens; expected at most so many of prompt and text together")
+    prompt = draw_prompt(model.config.vocab_size, spec)
+    return [_contestant(model, other.name, prompt, spec.tokens, kv) for kv in (False, True)]
+
+
+def _model(other: OtherModel) -> Any:
+    transformers = transformers_module("protocol")
+    if other.folder is not None:
+        model, _ = original(Path(other.folder), "protocol")
+        model.generation_config = transformers.GenerationConfig(**NO_END)
+        return model
+    assert other.config is not None
+    try:
+        config = transformers.AutoConfig.for_model(**{**other.config, **NO_END})
+        torch.manual_seed(0)
+        return transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    except Exception as error:  # every configuration there has checks, and errors, of its own
+        said = " ".join(str(error).split())[:200]
+        raise UserError(f"{other.name}: config: Transformers cannot make it ({said})") from error
+
+
+def _contestant(model: Any, name: str, prompt: list[int], tokens: int, kv: bool) -> Contestant:
+    prompt_1T = torch.tensor([prompt], device=model.device)
+    settings = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "use_cache": kv}
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+
+    @torch.inference_mode()
+    def generate() -> list[int]:
+        ids: list[int] = model.generate(prompt_1T, attention_mask=torch.ones_like(prompt_1T), **settings)[0].tolist()
+        return ids[len(prompt) :]
+
+    def logits_NV(ids: list[int]) -> Tensor:
+        read_1T = torch.tensor([prompt + ids[:-1]], device=model.device)
+        found: Tensor = model(read_1T, use_cache=False).logits[0, len(prompt) - 1 :]
+        return found
+
+    return Contestant(name, parameters, Caches(kv, g=False), generate, logits_NV)

@@ -1,0 +1,236 @@
+"""Our tokenizers as llama.cpp has them: tokens with their kinds, merges or scores, and the name of a pre-tokenizer.
+
+Its `gpt2` merges byte-level pieces by rank within words that a named pre-tokenizer cuts. Its `llama` merges characters
+by the score of what comes out, over the whole text, with a mark in the place of spaces, and spells what it lacks by
+bytes. Its `t5` takes the pieces whose scores have the largest sum, and has one token for all that it lacks.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from linnet.core.errors import UserError
+from linnet.core.notes import note
+from linnet.data.pieces import BYTE_LEVEL
+from linnet.data.sentencepiece import BYTES, SPACE, SentencePieceDefinition
+from linnet.data.tokenizer import Tokenizer
+from linnet.interop.gguf.architecture import Metadata
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+"""Kinds of tokens, by the format's numbers."""
+
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_DIGIT = r"\p{N}"
+_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3, _QWEN2 = rf"{_ENDINGS}|\p{{N}}{{1,3}}|{_REST}", rf"{_ENDINGS}|\p{{N}}|{_REST}"
+
+Cuts = tuple[str, ...]
+"""Expressions that cut a text one after the other; what matches becomes a piece, and what lies between."""
+
+PRE_TOKENIZERS: dict[str, tuple[Cuts, bool]] = {
+    "gpt-2": ((_GPT2,), False),
+    "smollm": ((_DIGIT, _GPT2), False),
+    "llama-bpe": ((_LLAMA3,), True),
+    "smaug-bpe": ((_LLAMA3,), False),
+    "qwen2": ((_QWEN2,), False),
+}
+"""Of those that llama.cpp knows: how each cuts, and whether a word that is a token is taken as it is."""
+
+# llama.cpp wants a list of merges, and the format has no empty one. This pair never meets: no merge makes its halves.
+_NEVER = "ĀĀ ĀĀ"
+
+
+@dataclass(frozen=True)
+class FileVocabulary:
+    """A tokenizer as a file says it.
+
+    model: `gpt2`, `llama` or `t5`; pre: the pre-tokenizer's name; kinds and scores stand beside tokens; unigrams: what
+    `t5` alone has.
+    """
+
+    model: str
+    pre: str
+    tokens: list[str]
+    kinds: list[int]
+    end: int
+    merges: list[str] | None = None
+    scores: list[float] | None = None
+    space_first: bool = False
+    unigrams: Metadata = field(default_factory=dict)
+
+    @property
+    def metadata(self) -> Metadata:
+        """By key. A text begins with the end token, as it does in linnet."""
+        said = {
+            "model": self.model,
+            "pre": self.pre,
+            "tokens": self.tokens,
+            "token_type": self.kinds,
+            "bos_token_id": self.end,
+            "eos_token_id": self.end,
+            "add_bos_token": True,
+            "add_eos_token": False,
+            "add_space_prefix": self.space_first,
+        }
+        said |= {} if self.merges is None else {"merges": self.merges or [_NEVER]}
+        said |= {} if self.scores is None else {"scores": self.scores}
+        said |= self.unigrams
+        return {f"tokenizer.ggml.{key}": value for key, value in said.items()}
+
+
+def vocabulary_of(tokenizer: Tokenizer, definition: Mapping[str, Any], size: int, origin: str) -> FileVocabulary:
+    """A tokenizer, of this tokenizer.json, for a model with `size` tokens; `UserError` where llama.cpp has none such.
+
+    Whether both make the same ids is a question for a text (`gate`).
+    """
+    described = SentencePieceDefinition.read(definition)
+    if described is not None:
+        return _of_sentencepiece(described, size, origin)
+    if definition["model"]["type"] != "BPE":
+        kind = "unigram" if tokenizer.kind == "unigram" else definition["model"]["type"]
+        raise UserError(f"{origin}: model.type: {kind}: llama.cpp has none over bytes; expected bytes, char or bpe")
+    if tokenizer.kind == "char":
+        return _of_characters(definition, tokenizer.end_id, size, origin)
+    return _of_byte_level(definition, tokenizer.end_id, size, origin)
+
+
+def _of_byte_level(definition: Mapping[str, Any], end: int, size: int, origin: str) -> FileVocabulary:
+    for fault in _byte_level_faults(definition):
+        raise UserError(f"{origin}: {fault}")
+    if definition.get("normalizer"):
+        note(f"{origin}: normalizer: NFC: llama.cpp has none, so a text in another form has other ids there")
+    model = definition["model"]
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    pre = _pre_tokenizer(definition, bool(model.get("ignore_merges")), bool(merges), origin)
+    tokens, kinds = _listed(model["vocab"], definition, end, size)
+    return FileVocabulary("gpt2", pre, tokens, kinds, end, merges)
+
+
+def _byte_level_faults(definition: Mapping[str, Any]) -> Iterator[str]:
+    model = definition["model"]
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(name):
+            yield f"model.{name}: {model[name]!r}: expected none"
+    missing = sorted(BYTE_LEVEL.keys() - model["vocab"].keys())
+    if missing:
+        yield f"model.vocab: has no {missing[0]!r}; expected every byte as GPT-2 writes it"
+    normalizer = (definition.get("normalizer") or {}).get("type", "NFC")
+    if normalizer != "NFC":
+        yield f"normalizer: {normalizer}: llama.cpp changes no text; expected none, or NFC"
+    for token in definition.get("added_tokens") or []:
+        strips = [flag for flag in ("lstrip", "rstrip", "single_word") if token[flag]]
+        if strips and not token["special"]:
+            yield f"added_tokens: {token['content']!r}: {strips[0]}: true: expected false"
+
+
+def _pre_tokenizer(definition: Mapping[str, Any], whole_words: bool, merges: bool, origin: str) -> str:
+    """Its name in llama.cpp; single bytes are the same however a text is cut."""
+    cuts = _cuts(definition.get("pre_tokenizer"), origin)
+    if not merges:
+        return "gpt-2"
+    names = [name for name, found in PRE_TOKENIZERS.items() if found == (cuts, whole_words)]
+    if not names:
+        said = "; ".join(cuts) or "none"
+        raise UserError(
+            f"{origin}: pre_tokenizer: {said}, ignore_merges {str(whole_words).lower()}: llama.cpp knows none such;"
+            f" expected that of {', '.join(PRE_TOKENIZERS)}"
+        )
+    return names[0]
+
+
+def _cuts(step: dict[str, Any] | None, origin: str) -> Cuts:
+    """The expressions of a pre-tokenizer; `UserError` for a step that is none, or puts a space first."""
+    kind = None if step is None else step["type"]
+    if step is None:
+        return ()
+    if kind == "Sequence":
+        return tuple(cut for part in step["pretokenizers"] for cut in _cuts(part, origin))
+    if kind == "ByteLevel" and not step["add_prefix_space"]:
+        return (_GPT2,) if step.get("use_regex", True) else ()
+    if kind == "Digits" and step["individual_digits"]:
+        return (_DIGIT,)
+    if kind == "Split" and "Regex" in step["pattern"] and step["behavior"] == "Isolated" and not step["invert"]:
+        return (str(step["pattern"]["Regex"]),)
+    raise UserError(f"{origin}: pre_tokenizer.type: {kind}: llama.cpp has no such step; expected ByteLevel, as GPT-2's")
+
+
+def _of_characters(definition: Mapping[str, Any], end: int, size: int, origin: str) -> FileVocabulary:
+    """Single characters: with no token of two, nothing merges. The mark that stands for a space is no character."""
+    vocab = definition["model"]["vocab"]
+    if SPACE in vocab:
+        raise UserError(f"{origin}: model.vocab: has {SPACE!r}, which llama.cpp takes for a space; expected it not to")
+    marked = {SPACE if name == " " else name: token for name, token in vocab.items()}
+    tokens, kinds = _listed(marked, definition, end, size)
+    return FileVocabulary("llama", "default", tokens, kinds, end, scores=[0.0] * size)
+
+
+def _of_sentencepiece(described: SentencePieceDefinition, size: int, origin: str) -> FileVocabulary:
+    unigrams = described.kind == "Unigram"
+    for fault in _unigram_faults(described) if unigrams else _merging_faults(described):
+        raise UserError(f"{origin}: {fault}")
+    kinds = [NORMAL] * len(described.pieces)
+    for token in described.reserved:
+        kinds[token] = BYTE if described.is_byte(token) else CONTROL
+    for token in described.user_defined:
+        kinds[token] = USER_DEFINED
+    kinds[described.unknown] = UNKNOWN
+    tokens, kinds = _filled(described.pieces, kinds, size)
+    scores = described.scores + [0.0] * (size - len(described.scores))
+    of_unigrams: Metadata = {}
+    if unigrams:
+        kinds = [CONTROL if kind == UNUSED else kind for kind in kinds]  # others are pieces there, and cost nothing
+        of_unigrams = {"unknown_token_id": described.unknown, "remove_extra_whitespaces": described.collapse}
+        of_unigrams |= {"precompiled_charsmap": described.charsmap} if described.charsmap else {}
+    return FileVocabulary(
+        model="t5" if unigrams else "llama",
+        pre="default",
+        tokens=tokens,
+        kinds=kinds,
+        end=described.end,
+        scores=scores,
+        space_first=described.dummy_prefix,
+        unigrams=of_unigrams,
+    )
+
+
+def _unigram_faults(described: SentencePieceDefinition) -> Iterator[str]:
+    """What llama.cpp's `t5` does not do."""
+    if described.byte_fallback:
+        yield "model.byte_fallback: true: llama.cpp's unigrams have no bytes; expected false, or BPE"
+    if described.collapse and not described.dummy_prefix:
+        yield "normalizer: makes one space of several and puts none first; expected both or the second alone"
+    for name, pieces in (("user_defined", described.user_defined), ("unused", described.unused)):
+        if pieces:
+            yield f"sentencepiece:{name}: {len(pieces)} pieces: expected none with unigrams"
+
+
+def _merging_faults(described: SentencePieceDefinition) -> Iterator[str]:
+    """What llama.cpp's `llama` does not do."""
+    if not described.byte_fallback:
+        yield "model.byte_fallback: false: expected true"
+    if described.charsmap:
+        yield "normalizer: Precompiled: llama.cpp changes no text; expected a model without rules (identity)"
+    if described.collapse:
+        yield "normalizer: makes one space of several; expected a model that keeps them"
+    if described.unused:
+        yield f"sentencepiece:unused: {len(described.unused)} pieces: expected none"
+
+
+def _listed(vocab: dict[str, int], definition: Mapping[str, Any], end: int, size: int) -> tuple[list[str], list[int]]:
+    """Tokens in the order of their ids, and their kinds."""
+    added = definition.get("added_tokens") or []
+    by_id = {token: name for name, token in vocab.items()} | {token["id"]: token["content"] for token in added}
+    special = {token["id"]: CONTROL if token["special"] else USER_DEFINED for token in added} | {end: CONTROL}
+    names = [by_id.get(token) for token in range(max(by_id) + 1)]
+    kinds = [special.get(token, BYTE if name in BYTES else NORMAL) for token, name in enumerate(names)]
+    return _filled(names, kinds, size)
+
+
+def _filled(names: Iterable[str | None], kinds: list[int], size: int) -> tuple[list[str], list[int]]:
+    """With names for ids that have none, as many as the model has."""
+    listed: list[str | None] = [*names]
+    listed += [None] * (size - len(listed))
+    kinds = [*kinds, *[UNUSED] * (size - len(kinds))]
+    tokens = [f"[UNUSED_{token}]" if name is None else name for token, name in enumerate(listed)]
+    return tokens, [UNUSED if name is None else kind for name, kind in zip(listed, kinds, strict=True)]

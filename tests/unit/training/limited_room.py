@@ -1,0 +1,74 @@
+"""`linnet train` in a process that has room for so many rows of its own alone; run as a program.
+
+`python limited_room.py PLACE ROOM... -- ARGUMENTS`: the room of each process, or `all`; PLACE, where it runs out of
+memory in its third step: in the `forward` or `backward` pass, or in the `update`.
+"""
+
+import operator
+import os
+import sys
+import time
+
+from linnet.cli.main import main
+from linnet.training import trainer
+
+PLACES = ("forward", "backward", "update")
+PASSES_BEFORE = 4
+"""Of the first two steps, of two batches each."""
+
+
+class Limited:
+    """Counts the passes of a decoder, and runs out of memory."""
+
+    def __init__(self, place: str, room: int) -> None:
+        self.place, self.room, self.passes, self.rows = place, room, 0, 0
+        self.rank = int(os.environ.get("RANK", "0"))
+
+    def configure_objective(self, *given):
+        """The objective that the trainer asks for, and the place where it ends."""
+        objective = self.make_objective(*given)
+
+        def in_the_midst(layer, given, out):
+            self.at("forward")
+            if out.requires_grad:
+                out.register_hook(lambda _: self.at("backward"))
+
+        given[2].layers[0].register_forward_hook(in_the_midst)
+
+        def minimized(decoder, inputs, targets):
+            self.passes, self.rows = self.passes + 1, len(inputs)
+            return objective(decoder, inputs, targets)
+
+        return minimized
+
+    def build_optimizer(self, *given):
+        """The optimizer, which needs memory as well."""
+        optimizer = self.make_optimizer(*given)
+        update, parameters = optimizer.step, list(given[1].parameters())
+
+        def step():
+            self.at("update")
+            assert all(p.grad is not None for p in parameters), "a step that is measured is a whole step"
+            assert all(map(operator.is_, parameters, given[1].parameters())), "layers are still gathered"
+            update()
+
+        optimizer.step = step
+        return optimizer
+
+    def at(self, place: str) -> None:
+        """Fail here, where it is the place, and the room too small."""
+        if place == self.place and self.rows > self.room and self.passes > PASSES_BEFORE:
+            time.sleep(0.3 * self.rank)  # the first process fails first
+            raise MemoryError
+
+    make_objective, make_optimizer = staticmethod(trainer.configure_objective), staticmethod(trainer.build_optimizer)
+
+
+if __name__ == "__main__":
+    cut = sys.argv.index("--")
+    place, *rooms = sys.argv[1:cut]
+    room = rooms[int(os.environ.get("RANK", "0"))]
+    limited = Limited(place, sys.maxsize if room == "all" else int(room))
+    trainer.configure_objective, trainer.build_optimizer = limited.configure_objective, limited.build_optimizer
+    sys.argv[1:] = sys.argv[cut + 1 :]
+    main()

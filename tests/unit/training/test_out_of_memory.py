@@ -1,0 +1,83 @@
+"""A step that runs out of memory names the batch that fits."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linnet.core.errors import UserError
+from linnet.training.checkpoint import checkpoint_steps
+from linnet.training.objective import next_token_loss
+from linnet.training.out_of_memory import REFINED, largest_that_fits
+from linnet.training.run import train
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+@given(st.integers(1, 4096), st.integers(0, 4095))
+def test_the_search_finds_what_fits_in_few_trials(failed, room):
+    room, tried = min(room, failed - 1), []
+
+    def fits(size):
+        tried.append(size)
+        return size <= room
+
+    found = largest_that_fits(fits, failed)
+    assert found <= room and (found > 0 or room == 0)
+    assert room - found <= max(0, failed // 2 // 2**REFINED, room // 8)
+    assert len(tried) == len(set(tried)) <= failed.bit_length() + REFINED
+
+
+def _limited(room, error, after=0):
+    """The objective on a device with room for so many sequences; it has more for the first steps."""
+    calls = []
+
+    def objective(decoder, inputs, targets):
+        calls.append(len(inputs))
+        loss = next_token_loss(decoder, inputs, targets)
+        if len(inputs) > room and len(calls) > after:
+            raise error
+        return loss
+
+    return objective, calls
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"),
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_the_batch_that_fits_is_measured_and_named(tmp_path, tiny_run, error):
+    objective, calls = _limited(5, error)
+    with pytest.raises(UserError) as refused:
+        train(tiny_run(batch_size=16, gradient_accumulation=2), tmp_path, objective=objective)
+    assert str(refused.value) == (
+        "training.batch_size: 16: out of memory in step 1 (saved: none yet); expected at most 5, which was measured"
+        " to fit (accumulate 4 times as many batches for as large a step)"
+    )
+    assert calls == [16, 8, 4, 4, 6, 5, 5]
+
+
+def test_later_in_a_run_what_was_saved_is_named_and_goes_on(tmp_path, tiny_run):
+    run = tiny_run(batch_size=4)
+    objective, _ = _limited(1, MemoryError(), after=5)
+    with pytest.raises(UserError, match=r"in step 6 \(saved: step 4\); expected at most 1, "):
+        train(run, tmp_path / "run", objective=objective)
+    assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == 4
+    train(run, tmp_path / "run")
+    train(run, tmp_path / "straight")
+    ends = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("run", "straight")]
+    assert ends[0] == ends[1]
+
+
+def test_where_not_even_one_sequence_fits_that_is_said(tmp_path, tiny_run):
+    with pytest.raises(UserError, match="not even one sequence fits"):
+        train(tiny_run(batch_size=4), tmp_path, objective=_limited(0, MemoryError())[0])
+
+
+def test_other_errors_are_their_own(tmp_path, tiny_run):
+    with pytest.raises(RuntimeError, match="a bug"):
+        train(tiny_run(), tmp_path, objective=_limited(0, RuntimeError("a bug"))[0])

@@ -1,0 +1,105 @@
+import io
+import re
+import sys
+from time import sleep
+
+import pytest
+
+from linnet.training.reporter import LogReporter, Progress, evaluation_text, terminal_reporter
+
+LEAKING = {"bits_per_byte": 1.25, "whole_sequence_bits_per_byte": 1.0, "leak": 0.25}
+LINE = {
+    "step": 20,
+    "loss": 2.0,
+    "bits_per_byte": 1.5,
+    "lr": 1e-3,
+    "gradient_norm": 0.5,
+    "tokens_per_s": 12345.6,
+    "share_of_peak": 0.25,
+    "memory_bytes": 3e8,
+    "eta_s": 61.0,
+}
+
+
+def _progress(step):
+    return Progress(step, 40, 0, 2.0, 1.5, 1e-3, 0.5, 12345.6, 61.0, None)
+
+
+def test_the_log_has_a_line_for_each_line_of_figures(capsys):
+    reporter = LogReporter()
+    reporter.begin(0, 40)
+    reporter.line(LINE)
+    reporter.line({**LINE, "validation": LEAKING})
+    out, err = capsys.readouterr()
+    plain, evaluated = err.splitlines()
+    assert out == "" and "validation" not in plain
+    assert plain.startswith("step 20/40  loss 2.0000  1.5000 bits/byte")
+    assert plain.endswith("12,346 tokens/s  25.0% of peak  300 MB  ETA 1 min 01 s")
+    assert evaluated.endswith("validation 1.2500 bits/byte (whole sequence 1.0000, leak +0.2500)")
+
+
+class Terminal(io.StringIO):
+    """A standard error that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A standard error of 80 columns."""
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    return shown
+
+
+def test_the_bar_moves_from_where_the_run_goes_on_and_prints_evaluations(monkeypatch: pytest.MonkeyPatch):
+    terminal = terminal_of(monkeypatch)
+    with terminal_reporter() as reporter:
+        reporter.begin(10, 40)
+        reporter.step(_progress(11))
+        reporter.line(LINE)
+        reporter.line({**LINE, "validation": LEAKING})
+        reporter.step(_progress(40))
+    text = terminal.getvalue()
+    assert "train" in text and "10/40" in text and "━" in text
+    assert re.search(r"40/40  in 0(\.\d+)? s  loss 2.00  1.500 bits/byte  12,346 tokens/s", text)
+    assert f"step 20: validation {evaluation_text(LEAKING)}\n" in text
+    assert "…" not in text
+
+
+def test_the_bar_of_one_model_of_several_names_it_and_goes_by_the_runs_own_eta(monkeypatch: pytest.MonkeyPatch):
+    terminal = terminal_of(monkeypatch)
+    with terminal_reporter("attention, seed 1") as reporter:
+        reporter.begin(0, 400)
+        reporter.step(_progress(123))
+        reporter.line({**LINE, "validation": LEAKING})
+        sleep(0.15)  # the bar is drawn ten times a second
+    text = terminal.getvalue()
+    assert "attention, seed 1" in text and "validation" not in text
+    assert "123/400  ETA 1 min 01 s  loss 2.00  1.500 bits/byte  12,346" in text
+
+
+def test_a_model_that_is_finished_gets_no_bar(monkeypatch: pytest.MonkeyPatch):
+    terminal = terminal_of(monkeypatch)
+    with terminal_reporter("attention") as reporter:
+        reporter.note("demo/attention: finished, nothing to do")
+    assert terminal.getvalue() == "demo/attention: finished, nothing to do\n"
+
+
+def test_a_file_gets_a_log_of_one_run_and_a_line_for_each_evaluation_of_several(capsys):
+    with terminal_reporter() as reporter:
+        assert isinstance(reporter, LogReporter)
+    with terminal_reporter("TED") as reporter:
+        reporter.begin(0, 40)
+        reporter.note("going on")
+        reporter.step(_progress(19))
+        reporter.line(LINE)
+        reporter.line({**LINE, "validation": LEAKING})
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "going on",
+        "TED           20/40  ETA 1 min 01 s  loss 2.00  1.500 bits/byte  12,346 tokens/s  held out 1.250",
+    ]

@@ -18,10 +18,10 @@ class FromSource(Protocol):
     """A document as it is written: its text, and the number of its source."""
 
     @property
-    def text(self) -> str: ...  # noqa: D102
+    def text(self) -> str: ...
 
     @property
-    def source(self) -> int: ...  # noqa: D102
+    def source(self) -> int: ...
 
 
 class SourceRuns:

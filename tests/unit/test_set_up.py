@@ -28,11 +28,18 @@ class Machine:
         self.python.write_text(PYTHON)
         self.python.chmod(0o755)
 
-    def set_up(self, fail: str = "nothing at all", python: str | None = None) -> subprocess.CompletedProcess[str]:
-        environment = {"PATH": os.environ["PATH"], "LOG": str(self.log), "FAIL": fail}
+    def set_up(
+        self, fail: str = "nothing at all", python: str | None = None, extra: str = "dev", torch: str = "cuda"
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": os.environ["PATH"], "LOG": str(self.log), "FAIL": fail, "TORCH": torch}
         environment |= {"PYTHON": python or str(self.python), "PIP_FLAGS": "--one --two"}
         return subprocess.run(
-            ["sh", SCRIPT, "env"], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+            ["sh", SCRIPT, "env", *([extra] if extra else [])],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     def asked(self) -> list[str]:
@@ -59,6 +66,32 @@ def test_an_environment_is_made_and_filled(machine: Machine):
     assert machine.asked() == ["venv", *INSTALL]
     assert "--require-virtualenv --disable-pip-version-check install --one --two -c constraints.txt setuptools" in asked
     assert not machine.mark.exists()
+
+
+def test_without_an_extra_only_what_running_needs_is_installed(machine: Machine):
+    assert machine.set_up(extra="").returncode == 0
+    assert machine.asked()[-1] == "pip --no-build-isolation -e ."
+
+
+CPU_INDEX = "--extra-index-url https://download.pytorch.org/whl/cpu"
+
+
+def test_the_cpu_build_of_torch_is_taken_where_it_is_asked_for(machine: Machine):
+    assert machine.set_up(torch="cpu").returncode == 0
+    assert f"pip {CPU_INDEX} setuptools torch" in machine.asked()
+    machine.set_up(torch="cuda")
+    assert machine.asked() == INSTALL
+
+
+def test_the_default_index_serves_where_that_of_the_cpu_build_cannot_be_reached(machine: Machine):
+    result = machine.set_up(torch="cpu", fail="urllib.request")
+    assert result.returncode == 0 and "cannot be reached" in result.stderr
+    assert machine.asked()[-2:] == INSTALL
+
+
+def test_an_unknown_build_of_torch_is_refused(machine: Machine):
+    result = machine.set_up(torch="gpu")
+    assert result.returncode == 1 and "TORCH: gpu: expected cpu or cuda" in result.stderr
 
 
 def test_a_complete_environment_is_brought_up_to_date_and_not_made_anew(machine: Machine):
